@@ -24,6 +24,7 @@ from bench.graphs import AGENTS, FACTORIES, chain, fan, lattice, mapped, noop
 from bench.grid import Grid
 from runner import Agent, GraphBuilder, NodeContext, tool
 from runner.approvals import Principal, Rule
+from runner.approvals.ballots import Choice
 from runner.celery.application import make_app
 from runner.celery.doorbells import make_template
 from runner.client import SweeperDispatcher
@@ -31,7 +32,6 @@ from runner.definition.registry import Registry
 from runner.dev.embedded import embedded_store
 from runner.execution.engine import Engine
 from runner.operations.answers import apply_answers, apply_choice
-from runner.records.ballots import Choice
 from runner.records.interrupts import Answer
 from runner.settings import Settings
 from runner.store.redis.connection import CLIENTS, OPTIONS

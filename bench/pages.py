@@ -14,8 +14,8 @@ from bench.fill import Filler
 from bench.graphs import build
 from bench.grid import Grid, number
 from runner import Graph, NodeContext
+from runner.approvals.rules import Principal
 from runner.authoring.drawing import draw
-from runner.records.approvals import Principal
 from runner.server import create_app
 from runner.server.access import GRANTS, Person
 from runner.settings import Settings

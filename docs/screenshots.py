@@ -24,10 +24,8 @@ from runner import Client, GraphBuilder
 from runner.approvals import Action, Principal, Rule
 from runner.definition.registry import Registry
 from runner.dev.embedded import embedded_store
-from runner.operations.schedules import Scheduler
-from runner.operations.webhooks import WebhookAdmin
-from runner.records.schedules import Schedule
-from runner.records.webhooks import Delivery, Webhook, attempted
+from runner.schedules.schedule import Schedule
+from runner.schedules.scheduler import Scheduler
 from runner.server import Person, create_app
 from runner.server.access import GRANTS
 from runner.settings import Settings
@@ -37,6 +35,8 @@ from runner.store.redis.keys import Keys
 from runner.store.redis.partitions import open_store
 from runner.store.redis.schedules import Schedules
 from runner.store.redis.workers import WorkerRegistry
+from runner.webhooks.delivery import WebhookAdmin
+from runner.webhooks.webhook import Delivery, Webhook, attempted
 
 IMAGES = Path(__file__).parent / "images"
 MINUTE, HOUR, DAY = 60, 3_600, 86_400

@@ -9,6 +9,9 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from datetime import datetime
 from typing import Any, Self
 
+from runner.approvals.ballots import Choice
+from runner.approvals.rules import Principal, Voter
+from runner.approvals.votes import Sign, apply_operation, inherited, principal_of, proven, requester_of
 from runner.definition.registry import Registry, load, registry
 from runner.errors import NotFoundError, ResponseError
 from runner.execution.engine import Engine
@@ -19,10 +22,7 @@ from runner.operations.migration import MigrationResult
 from runner.operations.migration_plan import MigrationRequest
 from runner.operations.questions import check_alike
 from runner.operations.recovery import remove
-from runner.operations.votes import Sign, apply_operation, inherited, principal_of, proven, requester_of
 from runner.records import codec
-from runner.records.approvals import Principal, Voter
-from runner.records.ballots import Choice
 from runner.records.interrupts import Answer, Interrupt, Receipt, answers_from
 from runner.records.listings import InterruptQuery, Page, RunQuery, RunSummary, checked_limit
 from runner.records.messages import key_of, operation_body, start_body, vote_body

@@ -237,7 +237,7 @@ SHOWN = {
     "docs/how-to/server.md": lambda project, _: serves(project, "runner", "server"),
     "docs/how-to/audit.md": lambda project, _: project.call("runner", "audit", "key", "k.json"),
     "docs/how-to/approvals.md": lambda project, _: project.call(
-        "python", "-c", "import runner.records.proofs"
+        "python", "-c", "import runner.approvals.proofs"
     ),
     "docs/how-to/archive.md": lambda project, _: project.call(
         "python", "-c", "import runner.store.archive.postgres"

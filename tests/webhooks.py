@@ -9,10 +9,10 @@ import redis
 
 from runner import Client
 from runner.definition.registry import Registry
-from runner.operations.webhooks import WebhookAdmin, WebhookSender
 from runner.settings import Settings
 from runner.store.redis.partitions import open_store
 from runner.store.redis.webhooks import Webhooks
+from runner.webhooks.delivery import WebhookAdmin, WebhookSender
 from tests.graphs import ident, single
 from tests.waiting import wait_until
 

@@ -10,8 +10,8 @@ from collections.abc import Mapping, Sequence
 from typing import Any, Protocol
 
 from runner import async_loop
+from runner.approvals.ballots import Use
 from runner.records import budgets
-from runner.records.ballots import Use
 from runner.records.budgets import Spending, Sum, Tagged
 from runner.records.codec import JSON
 from runner.records.interrupts import Address, Interrupt

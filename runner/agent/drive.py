@@ -41,8 +41,8 @@ from runner.agent.machine.protocol import (
 )
 from runner.agent.machine.state import AgentState, open_questions, to_document
 from runner.agent.machine.step import step
+from runner.approvals.ballots import Use
 from runner.records import codec
-from runner.records.ballots import Use
 from runner.records.codec import JSON
 from runner.records.interrupts import Interrupt
 from runner.records.outcomes import Saved

@@ -55,6 +55,9 @@ from runner.agent.tools import (
     whole_arguments,
     whole_schema,
 )
+from runner.approvals.ballots import Use
+from runner.approvals.digests import Action
+from runner.approvals.rules import Approval, Rule
 from runner.errors import (
     ApprovalMismatch,
     ConflictError,
@@ -64,11 +67,8 @@ from runner.errors import (
     UsageError,
 )
 from runner.records import codec, failures
-from runner.records.approvals import Approval, Rule
 from runner.records.asking import Asker
-from runner.records.ballots import Use
 from runner.records.codec import JSON
-from runner.records.digests import Action
 from runner.records.failures import ErrorRecord
 from runner.records.interrupts import Interrupt
 from runner.records.run import Status

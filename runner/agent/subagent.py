@@ -13,9 +13,9 @@ from runner.agent.effects import SubagentEvent, ToolExecution, ToolOutcome
 from runner.agent.machine.protocol import ApprovalUsed, SubagentAsked, SubagentSaved, ToolAsked, ToolEnded
 from runner.agent.machine.state import SubagentState, open_questions
 from runner.agent.models.port import call_name
+from runner.approvals.ballots import Use
 from runner.errors import UsageError
 from runner.records import codec, failures
-from runner.records.ballots import Use
 from runner.records.codec import JSON
 from runner.records.interrupts import Interrupt
 from runner.records.outcomes import Saved

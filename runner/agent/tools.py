@@ -33,9 +33,9 @@ from pydantic.json_schema import GenerateJsonSchema
 from runner import async_loop
 from runner.agent.context import ToolContext
 from runner.agent.models.port import TOOL_NAME
+from runner.approvals.rules import Rule
 from runner.errors import DefinitionError, UnstorableError, UsageError
 from runner.records import codec, validation
-from runner.records.approvals import Rule
 from runner.records.codec import JSON
 
 CONTEXT_PARAMETER = "tool_context"

@@ -10,8 +10,8 @@ import hashlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
+from runner.approvals.digests import canonical
 from runner.records.codec import JSON
-from runner.records.digests import canonical
 
 EMPTY = hashlib.sha256().digest()
 """The root of a tree without entries."""

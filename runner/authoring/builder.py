@@ -13,6 +13,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Literal, NoReturn, Protocol
 
 from runner.agent.agent import Agent, refuse_overrides
+from runner.approvals.rules import Rule
 from runner.definition import policies
 from runner.definition.cycles import reach
 from runner.definition.model import BRACKETS, HIDDEN, Definition, EdgeSpec, FailurePolicy, Join, NodeSpec
@@ -25,7 +26,6 @@ from runner.execution.functions import function_node
 from runner.execution.nodes import with_events
 from runner.hooks import HookProvider
 from runner.local import Graph
-from runner.records.approvals import Rule
 from runner.store.interface import Store
 
 MAX_ID = 128  # characters; ids stand in keys, paths and log lines

@@ -19,7 +19,7 @@ from runner.celery.doorbells import CeleryDispatcher
 from runner.definition.registry import load, registry
 from runner.execution.engine import Engine
 from runner.operations.jobs import SLICE, carry_on
-from runner.operations.schedules import Scheduler
+from runner.schedules.scheduler import Scheduler
 from runner.settings import Settings, as_broker, same_database
 from runner.store.addresses import cluster, sentinels
 from runner.store.redis.connection import RedisConnection

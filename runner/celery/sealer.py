@@ -6,9 +6,9 @@ import time
 from collections.abc import Callable
 from typing import cast
 
+from runner.audit.sealing import Sealing, terms
 from runner.celery.engines import connection_of
 from runner.execution.engine import Engine
-from runner.operations.sealing import Sealing, terms
 from runner.settings import Settings
 from runner.store.archive import open_archive
 from runner.store.redis.partitions import SharedStore

@@ -13,9 +13,9 @@ from collections.abc import Callable
 
 from runner.errors import RunnerError
 from runner.execution.engine import Engine
-from runner.operations.webhooks import WebhookSender
 from runner.settings import Settings
 from runner.store.redis.webhooks import Webhooks
+from runner.webhooks.delivery import WebhookSender
 
 log = logging.getLogger(__name__)
 

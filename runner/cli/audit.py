@@ -58,8 +58,8 @@ def export_audit(context: CommandContext, path: Path, run_id: str, form: str, pa
     A run that was removed is exported as well: give its whole id. The audit says who has exported what.
     Without a terminal: file, run and lines, separated by tabs.
     """
-    from runner.operations.audit_files import export_lines
-    from runner.operations.sealing import terms
+    from runner.audit.files import export_lines
+    from runner.audit.sealing import terms
 
     log = _log(context, run_id, partition)
     conditions = terms(context.settings, context.archive)
@@ -129,7 +129,7 @@ def verify(context: CommandContext, path: Path, key: tuple[str, ...], checkpoint
     3 something is missing: the beginning, the end, a checkpoint, or entries that a checkpoint kept
     elsewhere has.
     """
-    from runner.operations.audit_files import read_public, verify_file
+    from runner.audit.files import read_public, verify_file
 
     try:
         # A surrogate stands for a byte that is no UTF-8, which then breaks its line.
@@ -164,7 +164,7 @@ def audit_key(context: CommandContext, path: Path) -> None:
     RUNNER_AUDIT_KEY names the file for the workers. Keep the public key where nobody who can change the
     store can change it.
     """
-    from runner.operations.audit_files import own_key
+    from runner.audit.files import own_key
 
     shown = AuditKey(own_key(path, context.settings.namespace).public())
     context.output.write(shown, [(shown.key,)])

@@ -7,11 +7,11 @@ from typing import Any, Literal
 from pydantic import BaseModel, Field
 
 from runner.approvals import DAY, Rule
+from runner.approvals.digests import Action
 from runner.authoring.builder import GraphBuilder
 from runner.definition.registry import graph
 from runner.execution.functions import NodeContext
 from runner.local import Graph
-from runner.records.digests import Action
 
 NAME = "demo"
 

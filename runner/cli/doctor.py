@@ -18,7 +18,7 @@ from runner.cli.output import span, without_password
 from runner.errors import StoreError
 
 if TYPE_CHECKING:
-    from runner.records.freezes import Freeze
+    from runner.approvals.freezes import Freeze
     from runner.settings import Settings
     from runner.store.interface import Store
     from runner.store.redis.auditing import AuditLog
@@ -276,8 +276,8 @@ def _is_open_to_network(url: str) -> bool:
 
 def signing_problem(signing_key: str, decision_keys: str) -> str:
     """Say what is wrong with the files of keys; "" where nothing is, or none are set."""
+    from runner.approvals.decision_keys import DecisionKeys, SigningKey
     from runner.errors import UsageError
-    from runner.execution.decision_keys import DecisionKeys, SigningKey
 
     try:
         known = DecisionKeys(decision_keys).read()

@@ -57,8 +57,8 @@ def freeze(
     Without a terminal: scope, status, reason and who did it, separated by tabs. Exit codes: 0 frozen;
     4 nothing has this name; 5 it is frozen already.
     """
-    from runner.operations import freezing
-    from runner.records.freezes import scope_of
+    from runner.approvals import freezing
+    from runner.approvals.freezes import scope_of
 
     scope = scope_of(graph, tool, everything=everything)
     freezing.freeze(context.client.engine, scope, reason, by or context.user, force=force)
@@ -76,8 +76,8 @@ def thaw(context: CommandContext, graph: str, tool: str, reason: str, by: str, *
 
     Exit codes: 0 thawed; 4 it is not frozen.
     """
-    from runner.operations import freezing
-    from runner.records.freezes import scope_of
+    from runner.approvals import freezing
+    from runner.approvals.freezes import scope_of
 
     scope = scope_of(graph, tool, everything=everything)
     freezing.thaw(context.client.engine, scope, reason, by or context.user)

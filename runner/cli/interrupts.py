@@ -578,7 +578,7 @@ def _show_whole(output: Output, question: QuestionView, *, hint: bool = True) ->
 
 
 def _requester(question: QuestionView) -> str:
-    from runner.records.rule_words import person
+    from runner.approvals.rule_text import person
 
     if not question.requester:
         return ""
@@ -588,7 +588,7 @@ def _requester(question: QuestionView) -> str:
 
 def _ruled(question: QuestionView) -> list[str | tuple[str, str]]:
     """Describe who may decide, the exact call, and the votes so far: whole, never cut."""
-    from runner.records.rule_words import person, who
+    from runner.approvals.rule_text import person, who
 
     if question.rule is None:
         return []

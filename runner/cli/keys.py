@@ -17,7 +17,7 @@ from runner.records.json_form import stamp
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from runner.operations.keys import KeySet, PublicKey
+    from runner.approvals.keys import KeySet, PublicKey
     from runner.records.codec import JSON
 
 
@@ -167,7 +167,7 @@ def _note(context: CommandContext, word: str, key: PublicKey, more: Mapping[str,
 
 
 def _set(context: CommandContext) -> KeySet:
-    from runner.operations.keys import KeySet
+    from runner.approvals.keys import KeySet
 
     path = context.settings.decision_keys
     if not path:

@@ -13,8 +13,8 @@ from runner.cli.output import clock_time, span
 from runner.records.json_form import milliseconds, stamp
 
 if TYPE_CHECKING:
-    from runner.operations.schedules import Scheduler
-    from runner.records.schedules import Schedule
+    from runner.schedules.schedule import Schedule
+    from runner.schedules.scheduler import Scheduler
 
 COLUMNS = ("SCHEDULE", "GRAPH", "WHEN", "NEXT", "LAST RUN", "OVERLAP")
 
@@ -99,7 +99,7 @@ def add(
       runner schedules add nightly report --cron '0 3 * * *' --timezone Europe/Rome
       runner schedules add poll inbox --every 5m --overlap skip
     """  # noqa: D301 - click reads the backspace: leave this paragraph as it is
-    from runner.records.schedules import Schedule
+    from runner.schedules.schedule import Schedule
 
     interval = read_duration(every) if every is not None else None
     if every is not None and interval is None:
@@ -178,7 +178,7 @@ def _write(context: CommandContext, schedule: Schedule) -> None:
 
 
 def _scheduler(context: CommandContext) -> Scheduler:
-    from runner.operations.schedules import Scheduler
+    from runner.schedules.scheduler import Scheduler
     from runner.store.redis.schedules import Schedules
 
     settings = context.settings

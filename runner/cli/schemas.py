@@ -10,6 +10,7 @@ from typing import Any
 from pydantic import TypeAdapter
 from pydantic.json_schema import GenerateJsonSchema
 
+from runner.approvals.keys import PublicKey
 from runner.cli import (
     audit,
     config,
@@ -28,17 +29,16 @@ from runner.cli import (
 )
 from runner.cli.deploy_views import GraphCheck, MigratedRun
 from runner.operations.exports import Export
-from runner.operations.keys import PublicKey
 from runner.operations.questions import QuestionView, VotedAll
 from runner.operations.views import RunView, WorkerView
 from runner.records.interrupts import Receipt
 from runner.records.json_form import as_written
 from runner.records.listings import RunSummary
-from runner.records.schedules import Schedule
-from runner.records.webhooks import Delivery, WebhookView
+from runner.schedules.schedule import Schedule
 from runner.store.interface import Event
 from runner.store.redis.dead_letters import DeadLetter
 from runner.store.redis.server_info import Metric
+from runner.webhooks.webhook import Delivery, WebhookView
 
 DOCUMENTS: dict[str, tuple[str, Any]] = {
     "audit export": ("", audit.Exported),

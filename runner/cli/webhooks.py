@@ -13,8 +13,8 @@ from runner.cli.output import clock_time
 from runner.records.json_form import stamp
 
 if TYPE_CHECKING:
-    from runner.operations.webhooks import WebhookAdmin
-    from runner.records.webhooks import Delivery, WebhookView
+    from runner.webhooks.delivery import WebhookAdmin
+    from runner.webhooks.webhook import Delivery, WebhookView
 
 COLUMNS = ("WEBHOOK", "ADDRESS", "EVENTS", "STATE", "WAITING")
 
@@ -91,7 +91,7 @@ def add(
       runner webhooks add chat https://chat.example.com/hooks --event interrupt.asked
       runner webhooks add billing https://billing.example.com/runs --event run.ended --tag team=billing
     """  # noqa: D301 - click reads the backspace: leave this paragraph as it is
-    from runner.records.webhooks import Webhook
+    from runner.webhooks.webhook import Webhook
 
     made = Webhook(webhook_id, url, list(events), graph, dict(read_tags(tags)), signature)  # type: ignore[arg-type] # click checks it
     _write_key(context, _admin(context).add(made))
@@ -194,6 +194,6 @@ def _write_key(context: CommandContext, webhook: WebhookView) -> None:
 
 
 def _admin(context: CommandContext) -> WebhookAdmin:
-    from runner.operations.webhooks import WebhookAdmin
+    from runner.webhooks.delivery import WebhookAdmin
 
     return WebhookAdmin(context.settings)

@@ -16,8 +16,8 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
+from runner.approvals.rules import Rule
 from runner.definition.policies import Limit, LimitShape, RetryPolicy
-from runner.records.approvals import Rule
 
 BRACKETS = "[]"
 """Part of the ids of map items; users' ids may not contain it."""

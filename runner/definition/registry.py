@@ -17,10 +17,10 @@ from pathlib import Path
 from types import CodeType
 from typing import Protocol, TypeVar
 
+from runner.approvals.rules import Rule, excludes_requester
 from runner.definition.model import Definition, EdgeSpec, NodeSpec, Topology, map_of
 from runner.definition.topology import topology
 from runner.errors import DefinitionError, NotFoundError, RunnerError
-from runner.records.approvals import Rule, excludes_requester
 
 PATH = "/"
 

@@ -7,20 +7,20 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from typing import Any, TypeVar, Unpack
 
+from runner.approvals import visit_judge
+from runner.approvals.ballots import Use
+from runner.approvals.decision_keys import DecisionKeys
+from runner.approvals.digests import Action
+from runner.approvals.freeze_check import Freezes
+from runner.approvals.rules import Approval, Rule
+from runner.approvals.visit_judge import VisitJudge
 from runner.definition.model import HIDDEN
 from runner.errors import ApprovalMismatch, LeaseLost, StoreError
-from runner.execution import judging
-from runner.execution.decision_keys import DecisionKeys
-from runner.execution.freezes import Freezes
-from runner.execution.judging import VisitJudge
 from runner.execution.leases import Lease
 from runner.records import codec, failures, size_limits
-from runner.records.approvals import Approval, Rule
 from runner.records.asking import numbered_question
-from runner.records.ballots import Use
 from runner.records.budgets import Spending, Sum, Tagged
 from runner.records.codec import JSON
-from runner.records.digests import Action
 from runner.records.interrupts import Address, Interrupt, InterruptOptions
 from runner.records.outcomes import (
     ExternalTaskState,
@@ -168,7 +168,7 @@ class ClaimedVisit:
         addresses = [
             replace(self.address, node_id=node, visit=visit, within="", routes=()) for node, visit in places
         ]
-        question = self._request(lambda: judging.decided(self.store, addresses, name))
+        question = self._request(lambda: visit_judge.decided(self.store, addresses, name))
         judge = self.address.judge
         if question is None or judge is None:
             nodes = ", ".join(node for node, _ in places) or "no node"

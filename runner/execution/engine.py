@@ -18,6 +18,8 @@ from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from types import MappingProxyType
 
+from runner.approvals.decision_keys import DecisionKeys, SigningKey
+from runner.approvals.freeze_check import WAIT_MS, Freezes
 from runner.definition.registry import Plan, Registry
 from runner.errors import (
     ApprovalMismatch,
@@ -31,8 +33,6 @@ from runner.errors import (
 )
 from runner.execution import conditions, held_nodes, ids, nodes, telemetry
 from runner.execution.context import ClaimedVisit, claimed_visit, never
-from runner.execution.decision_keys import DecisionKeys, SigningKey
-from runner.execution.freezes import WAIT_MS, Freezes
 from runner.execution.held_nodes import RETURN_DELAY_MS, UnservedNodes
 from runner.execution.leases import Lease, Leases, Quarantine, SweepTimer
 from runner.execution.runs import RunStarter, call_on_end

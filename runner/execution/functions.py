@@ -28,6 +28,8 @@ import pydantic
 import pydantic_core
 
 from runner import async_loop
+from runner.approvals.ballots import Use
+from runner.approvals.rules import Approval, Rule
 from runner.definition.model import Definition, index_of
 from runner.errors import (
     ApprovalMismatch,
@@ -40,9 +42,7 @@ from runner.errors import (
     UsageError,
 )
 from runner.records import codec, failures
-from runner.records.approvals import Approval, Rule
 from runner.records.asking import Asker, typed_interrupt
-from runner.records.ballots import Use
 from runner.records.interrupts import Interrupt, InterruptOptions
 from runner.records.outcomes import (
     Failed,

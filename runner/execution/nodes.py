@@ -14,6 +14,8 @@ from dataclasses import replace
 from typing import Any
 
 from runner import async_loop
+from runner.approvals.ballots import Use
+from runner.approvals.digests import Action
 from runner.definition.model import (
     AFTER_GRAPH,
     BEFORE_GRAPH,
@@ -51,8 +53,6 @@ from runner.hooks import (
 )
 from runner.records import codec, failures, size_limits
 from runner.records.asking import Asker
-from runner.records.ballots import Use
-from runner.records.digests import Action
 from runner.records.interrupts import Interrupt
 from runner.records.outcomes import Delegated, Failed, Interrupted, Outcome, Saved, Succeeded, function_input
 from runner.records.run import FINAL, Status, VisitEntry, status_of

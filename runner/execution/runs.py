@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from runner.approvals.decision_keys import run_name
 from runner.definition.model import Topology, map_of
 from runner.definition.registry import PATH, Plan, Registry
 from runner.errors import NotFoundError, UsageError
 from runner.execution import ids
-from runner.execution.decision_keys import run_name
 from runner.execution.nodes import sink_outputs
 from runner.execution.telemetry import callers_trace
 from runner.records import codec, run_ids, size_limits, validation

@@ -9,14 +9,14 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 
+from runner.approvals import freezing
+from runner.approvals.ballots import Choice
+from runner.approvals.rules import Principal
+from runner.approvals.votes import apply_vote, plain_answer
 from runner.errors import ConflictError, NotFoundError, PayloadTooLarge, ResponseError, UsageError
 from runner.execution import ids
 from runner.execution.engine import Engine
-from runner.operations import freezing
-from runner.operations.votes import apply_vote, plain_answer
 from runner.records import codec, size_limits, validation
-from runner.records.approvals import Principal
-from runner.records.ballots import Choice
 from runner.records.interrupts import Answer, Interrupt, Receipt, ReceiptStatus, address_of
 from runner.records.run import RunRecord
 from runner.records.validation import mismatch

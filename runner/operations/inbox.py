@@ -11,10 +11,10 @@ import enum
 from collections.abc import Callable, Collection
 from dataclasses import asdict, dataclass
 
+from runner.approvals.votes import apply_operation, requester_of
 from runner.errors import NotFoundError, UsageError
 from runner.execution.engine import Engine
 from runner.operations.answers import apply_answers, apply_choice
-from runner.operations.votes import apply_operation, requester_of
 from runner.records import messages, size_limits
 from runner.records.interrupts import Receipt, ReceiptStatus, address_of
 from runner.records.messages import (

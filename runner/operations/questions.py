@@ -6,13 +6,13 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
 from typing import Any
 
+from runner.approvals.ballots import Standing
+from runner.approvals.rule_text import in_words
+from runner.approvals.rules import Rule
 from runner.errors import UsageError
 from runner.operations.exports import Question, plain, question_of
-from runner.records.approvals import Rule
-from runner.records.ballots import Standing
 from runner.records.codec import JSON
 from runner.records.interrupts import Interrupt, Receipt, preimages
-from runner.records.rule_words import in_words
 from runner.store.interface import Store
 
 

@@ -16,10 +16,10 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from runner import scheduler
+from runner.approvals.decision_keys import run_name
 from runner.definition.model import AFTER_GRAPH, FailurePolicy, Topology, map_of
 from runner.errors import ConflictError, NotFoundError, UsageError
 from runner.execution import ids
-from runner.execution.decision_keys import run_name
 from runner.execution.engine import Engine
 from runner.records import codec, run_ids
 from runner.records.codec import JSON

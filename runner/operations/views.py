@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
+from runner.approvals.freezes import frozen
 from runner.definition.model import item_id, map_of
 from runner.definition.registry import registry
 from runner.errors import UsageError
@@ -26,7 +27,6 @@ from runner.operations.exports import (
     view_of,
 )
 from runner.records.budgets import MICROS, Sum
-from runner.records.freezes import frozen
 from runner.records.json_form import milliseconds
 from runner.records.run import existing
 from runner.store.interface import Event

@@ -19,11 +19,12 @@ from typing import Any, ClassVar, Protocol, TypedDict, TypeVar, Unpack
 
 import pydantic
 
+from runner.approvals import digests
+from runner.approvals.digests import Action
+from runner.approvals.rules import Approval, Rule, people_of
 from runner.errors import InterruptExpired, InterruptWithdrawn, ResponseError, UsageError
-from runner.records import codec, digests, failures, validation
-from runner.records.approvals import Approval, Rule, people_of
+from runner.records import codec, failures, validation
 from runner.records.codec import JSON
-from runner.records.digests import Action
 from runner.records.run import VisitEntry
 
 SEPARATOR = "."

@@ -18,10 +18,10 @@ from typing import Annotated, Any, Literal, TypeVar
 import pydantic
 from pydantic import BaseModel, ConfigDict, Field
 
+from runner.approvals.ballots import Choice
+from runner.approvals.rules import Principal
 from runner.errors import CorruptDocument, UsageError
 from runner.records import codec
-from runner.records.approvals import Principal
-from runner.records.ballots import Choice
 from runner.records.codec import JSON
 from runner.records.interrupts import Answer, Receipt
 from runner.records.validation import MAX_REASON, MAX_TEXT

@@ -9,10 +9,10 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any, Protocol, Unpack
 
+from runner.approvals.ballots import Use
+from runner.approvals.rules import Approval, Rule
 from runner.errors import CorruptDocument
 from runner.records import codec
-from runner.records.approvals import Approval, Rule
-from runner.records.ballots import Use
 from runner.records.budgets import Spending, Sum, Tagged
 from runner.records.codec import JSON
 from runner.records.failures import ErrorRecord

@@ -13,7 +13,7 @@ from typing import Annotated, Literal, Protocol, cast
 
 from fastapi import Depends, Request
 
-from runner.records.approvals import Principal, Voter
+from runner.approvals.rules import Principal, Voter
 from runner.server.problems import Problem
 
 Permission = Literal["open", "see", "read", "decide", "operate", "administer"]

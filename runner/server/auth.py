@@ -16,8 +16,8 @@ from typing import Any
 
 from fastapi import Request
 
+from runner.approvals.rules import Principal
 from runner.errors import UsageError
-from runner.records.approvals import Principal
 from runner.server.access import GRANTS, Person
 from runner.server.problems import Problem
 

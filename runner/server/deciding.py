@@ -11,13 +11,13 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
+from runner.approvals.ballots import Choice
+from runner.approvals.decision_keys import SigningKey
+from runner.approvals.rules import Voter
+from runner.approvals.votes import apply_operation
 from runner.client import Run
-from runner.execution.decision_keys import SigningKey
 from runner.operations.answers import apply_choice
-from runner.operations.votes import apply_operation
 from runner.records import codec
-from runner.records.approvals import Voter
-from runner.records.ballots import Choice
 from runner.records.codec import JSON
 from runner.records.interrupts import Receipt
 from runner.records.messages import operation_body, start_body, vote_body

@@ -21,8 +21,8 @@ from joserfc import jwt
 from joserfc.errors import JoseError
 from joserfc.jwk import KeySet, OctKey
 
+from runner.approvals.rules import Principal
 from runner.errors import UsageError
-from runner.records.approvals import Principal
 from runner.server.access import GRANTS, OPEN, Person
 from runner.server.problems import Problem, prefix
 

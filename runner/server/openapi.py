@@ -11,6 +11,7 @@ from typing import Any
 
 from pydantic import TypeAdapter
 
+from runner.approvals.freezes import Freeze
 from runner.cli.dead import Replayed
 from runner.cli.deploy_views import GraphCheck
 from runner.cli.run_changes import RetriedRun, RunStatus
@@ -19,16 +20,15 @@ from runner.cli.schedules import BackfilledRun
 from runner.operations.migration import MigrationResult
 from runner.operations.questions import QuestionView
 from runner.operations.views import Backlog, RunView, WorkerView
-from runner.records.freezes import Freeze
 from runner.records.interrupts import Receipt
 from runner.records.jobs import JobView, RunOfJob
 from runner.records.json_form import TIME, as_written
 from runner.records.listings import RunSummary
-from runner.records.schedules import Schedule
-from runner.records.webhooks import Delivery, WebhookView
+from runner.schedules.schedule import Schedule
 from runner.server.problems import MEDIA_TYPE
 from runner.store.interface import Event
 from runner.store.redis.dead_letters import DeadLetter
+from runner.webhooks.webhook import Delivery, WebhookView
 
 PLACE = "#/components/schemas/"
 

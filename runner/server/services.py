@@ -14,9 +14,8 @@ from runner.cli.doctor import PASS, Check, examine, read_facts
 from runner.client import Client
 from runner.definition.model import Definition, Topology
 from runner.definition.registry import Plan, load, registry
-from runner.operations.schedules import Scheduler
-from runner.operations.webhooks import WebhookAdmin
 from runner.records.listings import INSIDE
+from runner.schedules.scheduler import Scheduler
 from runner.server.streams import Hub, Ticker
 from runner.settings import Settings
 from runner.store.archive import Archive, open_archive
@@ -27,6 +26,7 @@ from runner.store.redis.jobs import Jobs
 from runner.store.redis.partitions import open_store
 from runner.store.redis.schedules import Schedules
 from runner.store.redis.streams import NoticeTail
+from runner.webhooks.delivery import WebhookAdmin
 
 FINDINGS_AGE = 10.0
 """Seconds for which what the doctor found is shown."""

@@ -5,8 +5,8 @@ A longer value is left out; it is in the run itself.
 
 from __future__ import annotations
 
+from runner.approvals.ballots import Use
 from runner.records import codec
-from runner.records.ballots import Use
 from runner.records.codec import JSON
 from runner.records.interrupts import Answer, Interrupt
 from runner.records.migration import Migration

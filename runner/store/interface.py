@@ -11,11 +11,11 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
+from runner.approvals.ballots import Ballot, Operation, Standing, Use
+from runner.approvals.freezes import Freeze
 from runner.definition.model import Topology
-from runner.records.ballots import Ballot, Operation, Standing, Use
 from runner.records.budgets import Spending, Sum, Tagged
 from runner.records.codec import JSON
-from runner.records.freezes import Freeze
 from runner.records.interrupts import Answer, Interrupt, Receipt
 from runner.records.listings import InterruptQuery, Page, RunQuery, RunSummary
 from runner.records.migration import Migration
@@ -382,7 +382,7 @@ class Store(Bounded, Protocol):
         It is gone at once, and its idempotency key with it; the runs inside it go with the next sweeps.
         """
 
-    # Freezes: see runner/records/freezes.py
+    # Freezes: see runner/approvals/freezes.py
 
     def freeze(self, scope: str, reason: str, by: str) -> Reply:
         """Stop the effects of a scope: "frozen", or "already"."""

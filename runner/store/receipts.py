@@ -9,9 +9,9 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final
 
-from runner.records import ballots
-from runner.records.approvals import plain_name
-from runner.records.ballots import Ballot, Operation
+from runner.approvals import ballots
+from runner.approvals.ballots import Ballot, Operation
+from runner.approvals.rules import plain_name
 from runner.records.interrupts import Answer, Interrupt, InterruptStatus, Receipt, ReceiptStatus, address_of
 
 CRASHED: Final[dict[str, Any]] = {

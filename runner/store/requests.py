@@ -6,8 +6,8 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from runner import scheduler
+from runner.approvals.ballots import Use
 from runner.records import failures
-from runner.records.ballots import Use
 from runner.records.codec import JSON
 from runner.records.interrupts import (
     Answer,

@@ -11,11 +11,13 @@ from dataclasses import replace
 from typing import Any, Protocol, Self, TypeVar
 
 from runner import scheduler
-from runner.definition.calendars import escalates_at
-from runner.records import audit_entries, ballots, interrupts
-from runner.records.approvals import Rule
-from runner.records.audit_entries import Mode
-from runner.records.ballots import Standing
+from runner.approvals import ballots
+from runner.approvals.ballots import Standing
+from runner.approvals.calendars import escalates_at
+from runner.approvals.rules import Rule
+from runner.audit import entries as audit_entries
+from runner.audit.entries import Mode
+from runner.records import interrupts
 from runner.records.codec import JSON
 from runner.records.interrupts import Answer, Interrupt
 from runner.records.migration import Migration

@@ -10,10 +10,10 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from runner.agent.models.scripted import ScriptedModel
-    from runner.testing.contract import StoreContract
     from runner.testing.fake_redis import fake_store
     from runner.testing.in_process import CrashPoint, ManualClock, answer
     from runner.testing.replaying import replay
+    from tests.contract.store import StoreContract
 
 __all__ = [
     "CrashPoint",
@@ -29,7 +29,7 @@ _HOMES = {
     "CrashPoint": "runner.testing.in_process",
     "ManualClock": "runner.testing.in_process",
     "ScriptedModel": "runner.agent.models.scripted",
-    "StoreContract": "runner.testing.contract",
+    "StoreContract": "tests.contract.store",
     "answer": "runner.testing.in_process",
     "fake_store": "runner.testing.fake_redis",
     "replay": "runner.testing.replaying",

@@ -19,6 +19,7 @@ from typing import Any, Protocol
 from typing_extensions import override
 
 from runner import async_loop
+from runner.approvals.ballots import Use
 from runner.definition.registry import Registry, registry
 from runner.errors import ResponseError, UsageError
 from runner.execution import ids
@@ -26,7 +27,6 @@ from runner.execution.engine import Engine
 from runner.execution.results import GraphResult, graph_result
 from runner.local import Graph
 from runner.operations.answers import apply_answers
-from runner.records.ballots import Use
 from runner.records.interrupts import Interrupt, ReceiptStatus, answers_from
 from runner.records.outcomes import Saved
 from runner.records.run import Status, VisitEntry

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from runner.celery import app
-from runner.operations.webhooks import WebhookSender
+from runner.webhooks.delivery import WebhookSender
 
 __all__ = ["app"]
 

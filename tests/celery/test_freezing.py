@@ -8,8 +8,8 @@ import pytest
 from click.testing import CliRunner
 
 from runner import Status
+from runner.approvals.freeze_check import LOOK_EVERY
 from runner.cli.program import runner
-from runner.execution.freezes import LOOK_EVERY
 from tests.celery.conftest import POOLS
 from tests.waiting import wait_until
 

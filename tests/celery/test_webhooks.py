@@ -7,9 +7,9 @@ import signal
 
 import pytest
 
-from runner.operations.webhooks import WebhookAdmin
-from runner.records.webhooks import Webhook
 from runner.settings import Settings
+from runner.webhooks.delivery import WebhookAdmin
+from runner.webhooks.webhook import Webhook
 from tests.celery.workers import BOOT
 from tests.endpoints import Endpoint
 from tests.waiting import wait_until

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from runner.records.ballots import Use
+from runner.approvals.ballots import Use
 from tests.chaos.keys_by_attempt import app
 
 __all__ = ["app"]

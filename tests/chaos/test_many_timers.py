@@ -10,7 +10,7 @@ import pytest
 from runner.celery.sweeper import BATCH
 from runner.store.redis.store import RedisStore
 from runner.testing import ManualClock
-from runner.testing.contract.manual_worker import ManualWorker, shape
+from tests.contract.store.manual_worker import ManualWorker, shape
 
 EACH = 20
 FEW, MANY = 200, 500

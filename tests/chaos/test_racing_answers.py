@@ -18,8 +18,8 @@ from runner.settings import as_broker
 from runner.store.interface import Reply
 from runner.store.redis.scripts import Scripts, script
 from runner.store.redis.store import RedisStore
-from runner.testing.contract.manual_worker import ManualWorker, shape
 from tests.chaos.histories import Try, faults
+from tests.contract.store.manual_worker import ManualWorker, shape
 from tests.waiting import wait_until
 
 PEOPLE = 50

@@ -11,7 +11,7 @@ from runner.records.interrupts import Address, Answer
 from runner.records.outcomes import Saved
 from runner.records.run import Status
 from runner.store.interface import Claim, Settlement, Start, Store
-from runner.testing.contract.manual_worker import shape
+from tests.contract.store.manual_worker import shape
 
 GRAPH = shape("a>b", name="verbs")
 SETTLED = Settlement(Status.COMPLETED, "1", "out", {"v": 1, "kind": "function", "ms": 1})

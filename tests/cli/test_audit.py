@@ -12,10 +12,10 @@ import redis
 import rfc8785
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PublicKey
 
-from runner.records.approvals import Rule
+from runner.approvals.rules import Rule
 from runner.store.redis.store import RedisStore
-from runner.testing.contract import ManualWorker
-from runner.testing.contract.voting import REFUND, voting
+from tests.contract.store import ManualWorker
+from tests.contract.store.voting import REFUND, voting
 
 SECRET = "fine by me"
 

@@ -7,10 +7,10 @@ from pathlib import Path
 import pytest
 import redis
 
+from runner.approvals.freezes import Freeze
+from runner.approvals.keys import KeySet
 from runner.cli.doctor import FAIL, PASS, WARN, Audited, Facts, broker_problem, examine, signing_problem
 from runner.cli.output import without_password
-from runner.operations.keys import KeySet
-from runner.records.freezes import Freeze
 from runner.store.redis.server_info import ServerInfo, read_server_info
 from runner.store.redis.workers import Worker
 from tests.waiting import wait_until

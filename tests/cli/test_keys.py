@@ -8,10 +8,10 @@ import time
 import pytest
 from click.testing import CliRunner
 
+from runner.approvals.decision_keys import DecisionKeys, SigningKey
+from runner.approvals.proofs import ProofRefused, verify
 from runner.cli.program import runner
 from runner.errors import UsageError
-from runner.execution.decision_keys import DecisionKeys, SigningKey
-from runner.records.proofs import ProofRefused, verify
 
 BODY = {
     "v": 2,

@@ -20,7 +20,7 @@ from runner.records.budgets import Spending
 from runner.records.json_form import document
 from runner.store.memory.store import MemoryStore
 from runner.store.redis.store import RedisStore
-from runner.testing.contract.manual_worker import ManualWorker, shape
+from tests.contract.store.manual_worker import ManualWorker, shape
 from tests.waiting import wait_until
 
 YES = '{"decision": "approve"}'

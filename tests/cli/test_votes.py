@@ -12,15 +12,14 @@ import pytest
 from rich.console import Console
 
 from runner import AsyncClient, Client
-from runner.approvals import Rule
+from runner.approvals import Rule, digests
 from runner.cli.interrupts import _show_list, _show_whole
 from runner.cli.output import Output
 from runner.errors import UsageError
 from runner.operations.questions import check_alike, read_question, read_questions
-from runner.records import digests
 from runner.store.redis.store import RedisStore
-from runner.testing.contract.manual_worker import ManualWorker
-from runner.testing.contract.voting import TWO, Voting, voting
+from tests.contract.store.manual_worker import ManualWorker
+from tests.contract.store.voting import TWO, Voting, voting
 
 FOUR_EYES = Rule(eligible=["group:finance"], need=2, exclude=["requester"])
 
@@ -78,7 +77,7 @@ def test_a_question_shows_its_rule_its_call_and_its_votes(store, people):
 
 def test_a_long_call_is_shown_whole(store):
     """An approval is for all of it."""
-    from runner.records.digests import Action
+    from runner.approvals.digests import Action
 
     long = "x" * 5_000 + " and the end"
     people = voting(ManualWorker(store), TWO, action=Action("runner", "tool", "mail", {"text": long}))

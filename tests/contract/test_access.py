@@ -16,7 +16,7 @@ from runner.operations.inbox import InboxMessage, judge_answer, judge_start
 from runner.store.redis.keys import Keys
 from runner.store.redis.store import RedisStore
 from runner.store.redis.streams import Intake
-from runner.testing.contract import ManualWorker
+from tests.contract.store import ManualWorker
 from tests.graphs import ident, wired
 
 RECIPE = Path(__file__).parents[2] / "SECURITY.md"

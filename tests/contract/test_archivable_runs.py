@@ -7,7 +7,7 @@ import pytest
 from runner.records.run import NodeRecord, Records, Rewrite, Status
 from runner.store.redis.dead_letters import DeadLetters
 from runner.store.redis.keys import Keys, declared
-from runner.testing.contract.manual_worker import ManualWorker, shape
+from tests.contract.store.manual_worker import ManualWorker, shape
 
 KEYS = Keys()
 HOLD = 86_400.0

@@ -22,7 +22,7 @@ from runner.store.archive import archived_run, open_archive
 from runner.store.archive.folder import FolderArchive
 from runner.store.memory.store import MemoryStore
 from runner.testing import ManualClock
-from runner.testing.contract.manual_worker import ManualWorker, shape
+from tests.contract.store.manual_worker import ManualWorker, shape
 from tests.contract.test_partitions import partitioned
 
 EVERYTHING = RunQuery()

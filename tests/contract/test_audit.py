@@ -6,20 +6,21 @@ import json
 
 import pytest
 
+from runner.approvals import digests
+from runner.approvals.ballots import Use
+from runner.approvals.digests import Action
+from runner.approvals.rules import Principal, Rule
+from runner.audit import entries as audit_entries
 from runner.operations.recovery import ForkOptions, plan_fork, write_retry
-from runner.records import audit_entries, digests
-from runner.records.approvals import Principal, Rule
-from runner.records.ballots import Use
-from runner.records.digests import Action
 from runner.records.interrupts import preimages
 from runner.records.outcomes import Saved
 from runner.records.run import Status
 from runner.store.interface import Settlement
 from runner.store.memory.store import MemoryStore
 from runner.store.redis.store import RedisStore
-from runner.testing.contract import ManualWorker
-from runner.testing.contract.manual_worker import shape
-from runner.testing.contract.voting import REFUND, voting
+from tests.contract.store import ManualWorker
+from tests.contract.store.manual_worker import shape
+from tests.contract.store.voting import REFUND, voting
 
 RULE = Rule(eligible=["group:finance"])
 

@@ -13,7 +13,7 @@ from runner.records.budgets import COUNTERS, Spending, Tagged
 from runner.store.interface import Start
 from runner.store.memory.store import MemoryStore
 from runner.store.redis.keys import declared
-from runner.testing.contract.manual_worker import ManualWorker, shape
+from tests.contract.store.manual_worker import ManualWorker, shape
 
 spendings = st.builds(
     Spending,

@@ -9,8 +9,8 @@ import pytest
 from runner.operations.recovery import ForkOptions, plan_fork, write_retry
 from runner.store.interface import Start
 from runner.store.redis.store import RedisStore
-from runner.testing.contract.delegation import of_map
-from runner.testing.contract.manual_worker import ManualWorker, shape
+from tests.contract.store.delegation import of_map
+from tests.contract.store.manual_worker import ManualWorker, shape
 
 
 @pytest.fixture

@@ -22,7 +22,7 @@ from runner.store.interface import Start
 from runner.store.redis.doorbell_template import DoorbellTemplate
 from runner.store.redis.store import RedisStore
 from runner.store.redis.workers import EVERY, WorkerRegistry
-from runner.testing.contract.manual_worker import ManualWorker, shape
+from tests.contract.store.manual_worker import ManualWorker, shape
 from tests.waiting import wait_until
 
 ROOT = Path(__file__).parents[2]

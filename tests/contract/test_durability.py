@@ -12,7 +12,7 @@ from runner.records.run import Status
 from runner.store.interface import Settlement, Start
 from runner.store.redis import durability
 from runner.store.redis.store import RedisStore
-from runner.testing.contract.manual_worker import ManualWorker, shape
+from tests.contract.store.manual_worker import ManualWorker, shape
 
 GRAPH = shape("a")
 STAYING = Settlement(Status.COMPLETED, "1", "out", {"v": 1}, stay=True)

@@ -15,8 +15,8 @@ from runner.records.run import Status
 from runner.store.memory.store import MemoryStore
 from runner.store.redis.store import RedisStore
 from runner.testing import ManualClock
-from runner.testing.contract import ManualWorker
-from runner.testing.contract.manual_worker import shape
+from tests.contract.store import ManualWorker
+from tests.contract.store.manual_worker import shape
 
 EXPECTED = {
     "open": ReceiptStatus.ACCEPTED,

@@ -27,8 +27,8 @@ from runner.store.redis.layout import Layout
 from runner.store.redis.partitions import PartitionedStore, merged, open_store
 from runner.store.redis.store import RedisStore
 from runner.testing import ManualClock, StoreContract
-from runner.testing.contract.manual_worker import ManualWorker, saved, shape
 from tests.chaos.transitions import Walk
+from tests.contract.store.manual_worker import ManualWorker, saved, shape
 
 KEYS = [f"key{number}" for number in range(16)]
 """More than are ever all in one of a few partitions."""

@@ -24,8 +24,8 @@ from runner.store.redis.doorbell_template import DoorbellTemplate
 from runner.store.redis.keys import Keys, declared
 from runner.store.redis.listings import LOOKED_AT
 from runner.store.redis.store import RedisStore
-from runner.testing.contract import ManualWorker
-from runner.testing.contract.manual_worker import rung, saved, shape
+from tests.contract.store import ManualWorker
+from tests.contract.store.manual_worker import rung, saved, shape
 
 KEYS = Keys()
 TEMPLATE = DoorbellTemplate(

@@ -22,7 +22,7 @@ from runner.store.interface import Fork, Settlement, Start
 from runner.store.redis.script_values import question_document
 from runner.store.redis.store import RedisStore
 from runner.testing import ManualClock, ScriptedModel
-from runner.testing.contract.manual_worker import ManualWorker, failure, saved, shape
+from tests.contract.store.manual_worker import ManualWorker, failure, saved, shape
 from tests.graphs import Bench, single, wired
 
 MUCH = "x" * 3_000

@@ -16,7 +16,7 @@ from runner.store.memory.store import MemoryStore
 from runner.store.redis.doorbell_template import DoorbellTemplate
 from runner.store.redis.store import RedisStore
 from runner.testing import ManualClock
-from runner.testing.contract.manual_worker import ManualWorker, rung, shape
+from tests.contract.store.manual_worker import ManualWorker, rung, shape
 
 COMPLETED = Settlement(Status.COMPLETED, "1", "out", {"v": 1}, stay=True)
 

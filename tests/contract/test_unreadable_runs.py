@@ -11,8 +11,8 @@ from runner.store.redis.dead_letters import DeadLetters
 from runner.store.redis.keys import Keys
 from runner.store.redis.server_info import read_server_info
 from runner.store.redis.store import RedisStore
-from runner.testing.contract import ManualWorker
-from runner.testing.contract.manual_worker import shape
+from tests.contract.store import ManualWorker
+from tests.contract.store.manual_worker import shape
 
 HEALTHY = 40
 DAMAGE = "ready one 1 0 0 - - {not json"

@@ -10,17 +10,17 @@ from threading import Barrier
 
 import pytest
 
+from runner.approvals.digests import Action
+from runner.approvals.rules import Rule
 from runner.client import Client, SweeperDispatcher
 from runner.definition.registry import Registry
 from runner.execution.engine import Engine
 from runner.operations.inbox import InboxMessage, judge_answer
 from runner.records import codec
-from runner.records.approvals import Rule
-from runner.records.digests import Action
 from runner.store.redis import questions, scripts
 from runner.store.redis.drafted_run import DraftedRun
 from runner.store.redis.store import RedisStore
-from runner.testing.contract.manual_worker import ManualWorker
+from tests.contract.store.manual_worker import ManualWorker
 
 CALL = Action("runner", "tool", "refund", {"amount": "10"})
 

@@ -6,11 +6,9 @@ from datetime import UTC, date, datetime
 
 import pytest
 
-from runner.approvals import DAY, HOUR, Rule
-from runner.definition import calendars
-from runner.definition.calendars import add_calendar, escalates_at
+from runner.approvals import DAY, HOUR, Rule, calendars
+from runner.approvals.calendars import Calendar, add_calendar, escalates_at
 from runner.errors import UsageError
-from runner.records.calendars import Calendar
 
 FRIDAY = round(datetime(2026, 11, 27, 16, tzinfo=UTC).timestamp() * 1000)
 

@@ -14,9 +14,9 @@ from examples.notify.__main__ import by_mail, by_slack
 from examples.notify.endpoint import handler_for
 from examples.notify.slack import LONGEST, message
 from runner.approvals import Action, Rule
-from runner.operations import webhooks as module
-from runner.records.webhooks import Webhook
 from runner.store.redis import connection
+from runner.webhooks import delivery as module
+from runner.webhooks.webhook import Webhook
 from tests.endpoints import Endpoint
 from tests.graphs import wired
 from tests.webhooks import Site

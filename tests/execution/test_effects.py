@@ -9,20 +9,21 @@ import pytest
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
 from runner import Agent, GraphBuilder, RetryPolicy, Status, tool
-from runner.approvals import Auth, Principal, Rule, SigningKey
+from runner.approvals import Auth, Principal, Rule, SigningKey, ballots
+from runner.approvals.ballots import Ballot, Operation
+from runner.approvals.decision_keys import DecisionKeys
+from runner.approvals.judgement import response_of
+from runner.approvals.proofs import encoded, verify
+from runner.approvals.rules import Voter
+from runner.audit import entries as audit_entries
 from runner.audit.checkpoint import public_bytes
 from runner.errors import ApprovalMismatch, UsageError
-from runner.execution.decision_keys import DecisionKeys
 from runner.hooks import AfterToolCallEvent, BeforeNodeCallEvent, BeforeToolCallEvent
 from runner.operations import recovery
 from runner.operations.questions import read_question
-from runner.records import audit_entries, ballots, interrupts
-from runner.records.approvals import Voter
-from runner.records.ballots import Ballot, Operation
+from runner.records import interrupts
 from runner.records.json_form import document
-from runner.records.judgement import response_of
 from runner.records.messages import operation_body
-from runner.records.proofs import encoded, verify
 from runner.records.run import EventKind
 from runner.testing import ScriptedModel
 from tests.records.test_digests import in_javascript

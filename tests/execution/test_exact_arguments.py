@@ -17,11 +17,11 @@ from typing_extensions import TypedDict
 from runner import Agent, GraphBuilder, Status, tool
 from runner.agent.tools import whole_arguments, whole_schema
 from runner.approvals import Principal
+from runner.approvals.ballots import Choice
 from runner.errors import UsageError
 from runner.integrations.mcp import McpTool
 from runner.operations.answers import apply_choice
 from runner.operations.inbox import judge_answer
-from runner.records.ballots import Choice
 from runner.records.validation import mismatch
 from runner.store.memory.store import MemoryStore
 from runner.testing import ManualClock, ScriptedModel

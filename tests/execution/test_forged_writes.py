@@ -16,12 +16,12 @@ import pytest
 import redis
 
 from runner.approvals import Auth, Rule
+from runner.approvals.ballots import Choice
+from runner.approvals.rules import Principal
 from runner.definition.registry import Registry
 from runner.execution.engine import Engine
 from runner.execution.results import graph_result
 from runner.operations.answers import apply_choice
-from runner.records.approvals import Principal
-from runner.records.ballots import Choice
 from runner.records.messages import vote_body
 from runner.records.run import Status
 from runner.store.redis.store import RedisStore
@@ -181,7 +181,7 @@ class Intruder:
             self.raw.hset(self.key, field, bytes(text))
 
     def _effect(self) -> str:
-        from runner.records.digests import digest
+        from runner.approvals.digests import digest
 
         text = self.raw.hget(self.key, "i:" + self.name) or b"{}"
         return digest("action", json.loads(text[text.index(b"{") :]).get("action"))

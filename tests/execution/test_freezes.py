@@ -8,16 +8,14 @@ import pytest
 
 from runner import Agent, GraphBuilder, Status, graph, tool
 from runner.agent.models.scripted import ScriptedModel
-from runner.approvals import Principal, Rule
+from runner.approvals import Principal, Rule, freeze_check, freezing
+from runner.approvals.ballots import Choice
+from runner.approvals.freezes import scope_of
 from runner.definition.registry import Registry
 from runner.errors import ConflictError, NotFoundError, UsageError
-from runner.execution import freezes
 from runner.execution.engine import Engine
-from runner.operations import freezing
 from runner.operations.answers import apply_answers, apply_choice
 from runner.operations.views import read_run
-from runner.records.ballots import Choice
-from runner.records.freezes import scope_of
 from runner.records.interrupts import Answer
 from runner.store.memory.store import MemoryStore
 from runner.store.redis.store import RedisStore
@@ -129,7 +127,7 @@ class Site:
 @pytest.fixture(params=["memory", "redis"])
 def site(request, redis_url, monkeypatch):
     """A site on either store; every process looks each time."""
-    monkeypatch.setattr(freezes, "LOOK_EVERY", 0.0)
+    monkeypatch.setattr(freeze_check, "LOOK_EVERY", 0.0)
     CALLS.clear()
     clock = ManualClock()
     store = (
@@ -163,7 +161,7 @@ def test_a_thaw_counts_at_once(site, monkeypatch):
     other = site.another()
     freezing.freeze(site.engine, "graph:pay", "fraud")
     other.freezes.refresh()
-    monkeypatch.setattr(freezes, "LOOK_EVERY", 3600.0)
+    monkeypatch.setattr(freeze_check, "LOOK_EVERY", 3600.0)
     site.engine.start("pay", "go")
     assert site.deliver(other) == ["frozen"]
 
@@ -342,7 +340,7 @@ def test_a_freeze_needs_a_reason_and_a_scope(site):
 
 def test_control_without_the_looks_the_effect_happens(site, monkeypatch):
     """Control: an engine that does not look claims the node and calls the tool."""
-    monkeypatch.setattr(freezes.Freezes, "known", {})
+    monkeypatch.setattr(freeze_check.Freezes, "known", {})
     freezing.freeze(site.engine, "all", "fraud")
     site.engine.start("pay", "go")
 
@@ -360,7 +358,7 @@ def test_a_process_looks_at_most_every_few_seconds(redis_url):
             looks.append(1)
             return store.frozen()
 
-    known = freezes.Freezes(Counted())
+    known = freeze_check.Freezes(Counted())
     for _ in range(1_000):
         known.check("pay", "refund")
 

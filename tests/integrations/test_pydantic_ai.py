@@ -10,7 +10,7 @@ from runner import GraphBuilder, Status
 from runner.errors import DefinitionError, LeaseLost, ResponseError
 from runner.records import failures
 from runner.records.outcomes import Failed, Input
-from runner.testing.adapters import StoredNode, done, waits
+from tests.integrations.adapter_contract import StoredNode, done, waits
 from tests.integrations.extras import need
 
 need("pydantic_ai", "pydantic-ai")

@@ -10,7 +10,7 @@ from runner.errors import CorruptDocument, DefinitionError, LeaseLost, NodeFaile
 from runner.hooks import AfterNodeCallEvent
 from runner.records import failures
 from runner.records.outcomes import Failed, Input
-from runner.testing.adapters import StoredNode, done, waits
+from tests.integrations.adapter_contract import StoredNode, done, waits
 from tests.integrations.extras import need
 
 need("strands", "strands")

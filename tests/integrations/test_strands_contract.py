@@ -1,6 +1,6 @@
 from __future__ import annotations
 
-from runner.testing.adapters import AdapterContract
+from tests.integrations.adapter_contract import AdapterContract
 from tests.integrations.extras import need
 
 need("strands", "strands")

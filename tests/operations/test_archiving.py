@@ -18,7 +18,7 @@ from runner.store.redis.layout import Layout
 from runner.store.redis.partitions import PartitionedStore
 from runner.store.redis.store import RedisStore
 from runner.testing import ManualClock
-from runner.testing.contract.manual_worker import ManualWorker, shape
+from tests.contract.store.manual_worker import ManualWorker, shape
 
 KEYS = Keys()
 

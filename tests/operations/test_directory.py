@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
+from runner.approvals.directory import looked_up
+from runner.approvals.rules import Principal, Rule, Voter, forbidden
 from runner.errors import DirectoryError, StoreError, UsageError
-from runner.operations.directory import looked_up
-from runner.records.approvals import Principal, Rule, Voter, forbidden
 
 FINANCE = Rule(eligible=["group:finance", "role:cfo"])
 

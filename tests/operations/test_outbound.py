@@ -7,7 +7,7 @@ from contextlib import suppress
 import pytest
 
 from runner.errors import UsageError
-from runner.operations import outbound
+from runner.webhooks import outbound
 from tests.endpoints import Endpoint
 from tests.tls import Certificate, Relay
 

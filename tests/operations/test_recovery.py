@@ -9,7 +9,7 @@ from runner.operations.recovery import ForkOptions, plan_fork, write_retry
 from runner.store.memory.store import MemoryStore
 from runner.store.redis.store import RedisStore
 from runner.testing import ManualClock
-from runner.testing.contract.manual_worker import ManualWorker, rung, shape
+from tests.contract.store.manual_worker import ManualWorker, rung, shape
 
 NEW = "00new"
 

@@ -10,9 +10,9 @@ import redis
 from runner import Client
 from runner.definition.registry import Registry
 from runner.errors import ConflictError, NotFoundError, StoreError
-from runner.operations import schedules as module
-from runner.operations.schedules import Scheduler
-from runner.records.schedules import Schedule
+from runner.schedules import scheduler as module
+from runner.schedules.schedule import Schedule
+from runner.schedules.scheduler import Scheduler
 from runner.settings import Settings
 from runner.store.redis.documents import timer_of
 from runner.store.redis.partitions import open_store

@@ -14,9 +14,9 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from runner.audit.anchors import FileAnchor, anchors, notes
 from runner.audit.checkpoint import read
 from runner.audit.export import Result
+from runner.audit.files import export_lines, verify_file
+from runner.audit.sealing import Sealing, Signer, Terms
 from runner.errors import StoreError, UsageError
-from runner.operations.audit_files import export_lines, verify_file
-from runner.operations.sealing import Sealing, Signer, Terms
 from runner.store.archive.folder import FolderArchive
 from runner.store.redis.auditing import PAGE
 from runner.store.redis.store import RedisStore

@@ -21,15 +21,15 @@ from runner.approvals import (
     start_body,
     vote_body,
 )
+from runner.approvals.decision_keys import DecisionKeys
+from runner.approvals.proofs import encoded, run_name
 from runner.audit.checkpoint import public_bytes
 from runner.celery.kombu_fixes import message_of
 from runner.errors import ResponseError, UsageError
-from runner.execution.decision_keys import DecisionKeys
 from runner.execution.engine import Engine
 from runner.operations.inbox import Disposition, InboxMessage, judge_answer, judge_start
 from runner.operations.questions import read_question
 from runner.operations.views import read_run
-from runner.records.proofs import encoded, run_name
 from tests.graphs import Bench, single, wired
 
 REFUND = Action("runner", "function", "refund", {"order": "7", "amount": "10"})

@@ -7,14 +7,14 @@ import pytest
 import standardwebhooks
 
 from runner.errors import ConflictError, NotFoundError, UsageError
-from runner.operations import webhooks as module
-from runner.operations.webhooks import WebhookAdmin, WebhookSender
-from runner.records.webhooks import OVERLAP, Webhook
 from runner.settings import Settings
 from runner.store.redis import connection
 from runner.store.redis import webhooks as stored_module
 from runner.store.redis.keys import declared
 from runner.store.redis.webhooks import Webhooks
+from runner.webhooks import delivery as module
+from runner.webhooks.delivery import WebhookAdmin, WebhookSender
+from runner.webhooks.webhook import OVERLAP, Webhook
 from tests.endpoints import Endpoint
 from tests.waiting import wait_until
 from tests.webhooks import Site

@@ -1,7 +1,7 @@
 """A model of one question with a rule: votes, the clock, a worker that uses the decision, and crashes.
 
 It is explored whole: every state that any order of steps can reach. The steps are the functions of
-`runner.records.approvals`, and of `Machine` what the store and a worker do around them. `search` returns the
+`runner.approvals.rules`, and of `Machine` what the store and a worker do around them. `search` returns the
 shortest way to a state in which an invariant does not hold.
 """
 
@@ -12,8 +12,8 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from types import MappingProxyType
 
-from runner.records import approvals
-from runner.records.approvals import Count, Decision, Facts, Principal, Rule, Tally, Vote, Voter
+from runner.approvals import rules
+from runner.approvals.rules import Count, Decision, Facts, Principal, Rule, Tally, Vote, Voter
 
 SHOWN, EDITED = "the call as shown", "the call with other arguments"
 
@@ -106,10 +106,10 @@ class Machine:
 
     def cast(self, tally: Tally, voter: str, vote: Vote, voted_in: int | None) -> tuple[Count, Vote]:
         facts = Facts(REQUESTER, original=SHOWN, voted_in=voted_in)
-        return approvals.cast(self.rule, tally, self._voters[voter], vote, facts)
+        return rules.cast(self.rule, tally, self._voters[voter], vote, facts)
 
     def recount(self, votes: Sequence[Vote]) -> Count:
-        return approvals.recount(self.rule, votes)
+        return rules.recount(self.rule, votes)
 
     # -- the store ---------------------------------------------------------------------------------
 

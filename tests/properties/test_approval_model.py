@@ -12,16 +12,16 @@ from typing import Any
 
 import pytest
 
-from runner.records import ballots
-from runner.records.approvals import Count, Decision, Principal, Rule, Tally, Vote, Voter
-from runner.records.ballots import Ballot
+from runner.approvals import ballots
+from runner.approvals.ballots import Ballot
+from runner.approvals.digests import Action
+from runner.approvals.judgement import Evidence, judge
+from runner.approvals.rules import Count, Decision, Principal, Rule, Tally, Vote, Voter
 from runner.records.codec import JSON
-from runner.records.digests import Action
 from runner.records.interrupts import InterruptStatus
-from runner.records.judgement import Evidence, judge
 from runner.store.memory.store import MemoryStore
 from runner.testing import ManualClock
-from runner.testing.contract.manual_worker import ManualWorker, shape
+from tests.contract.store.manual_worker import ManualWorker, shape
 from tests.properties.approval_model import (
     EDITED,
     KEYS,

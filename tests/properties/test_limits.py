@@ -11,8 +11,8 @@ from runner.records.run import Status
 from runner.store.interface import Claim, Settlement
 from runner.store.memory.store import MemoryStore
 from runner.testing import ManualClock
-from runner.testing.contract import ManualWorker
-from runner.testing.contract.manual_worker import shape
+from tests.contract.store import ManualWorker
+from tests.contract.store.manual_worker import shape
 
 LEASE = 30
 NODES = "abcdef"

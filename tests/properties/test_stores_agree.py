@@ -14,6 +14,10 @@ import redis
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
+from runner.approvals import ballots
+from runner.approvals.ballots import OPERATIONS, Ballot, Operation
+from runner.approvals.digests import Action
+from runner.approvals.rules import DECISIONS, Principal, Rule, Voter
 from runner.definition.cycles import reach
 from runner.definition.model import (
     AFTER_GRAPH,
@@ -32,10 +36,6 @@ from runner.errors import DefinitionError, RunnerError
 from runner.operations import recovery
 from runner.operations.migration_plan import MigrationPlanner, MigrationRequest
 from runner.operations.recovery import ForkOptions, plan_fork, plan_retry
-from runner.records import ballots
-from runner.records.approvals import DECISIONS, Principal, Rule, Voter
-from runner.records.ballots import OPERATIONS, Ballot, Operation
-from runner.records.digests import Action
 from runner.records.interrupts import Address, Answer
 from runner.records.listings import InterruptQuery, RunQuery
 from runner.records.outcomes import Remembered, Saved

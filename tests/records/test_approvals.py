@@ -8,8 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from runner.errors import UsageError
-from runner.records.approvals import (
+from runner.approvals.rules import (
     DECISIONS,
     MAX_EDITS,
     MAX_EFFECTS,
@@ -25,6 +24,7 @@ from runner.records.approvals import (
     take,
     weight_of,
 )
+from runner.errors import UsageError
 
 ANA, BEN, CAT = (Principal(name) for name in ("ana", "ben", "cat"))
 PEOPLE = ("ana", "ben", "cat")

@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from runner.approvals.calendars import Calendar
 from runner.errors import UsageError
-from runner.records.calendars import Calendar
 
 BERLIN = "Europe/Berlin"
 OFFICE = Calendar(BERLIN, holidays={date(2026, 12, 25)})

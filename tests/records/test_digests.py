@@ -13,8 +13,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from runner.approvals.digests import Action, canonical, digest
 from runner.errors import UnstorableError
-from runner.records.digests import Action, canonical, digest
 
 PROGRAM = Path(__file__).with_name("digests.mjs")
 NODE = shutil.which("node") or str(Path(sys.executable).with_name("node"))

@@ -11,16 +11,17 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from runner.approvals import ballots, rules
+from runner.approvals.ballots import Ballot
+from runner.approvals.digests import Action
+from runner.approvals.judgement import Evidence, is_stale, judge, response_of
+from runner.approvals.proofs import encoded, read_keys, run_name, sign, verify
+from runner.approvals.rules import Auth, Facts, Rule, Tally
 from runner.audit.checkpoint import public_bytes
 from runner.errors import ApprovalMismatch, CorruptDocument
-from runner.records import approvals, ballots, codec, interrupts
-from runner.records.approvals import Auth, Facts, Rule, Tally
-from runner.records.ballots import Ballot
-from runner.records.digests import Action
+from runner.records import codec, interrupts
 from runner.records.interrupts import Address, Interrupt, InterruptStatus, preimages
-from runner.records.judgement import Evidence, is_stale, judge, response_of
 from runner.records.messages import operation_body
-from runner.records.proofs import encoded, read_keys, run_name, sign, verify
 
 NOW = 1_790_000_000
 LOGIN = "https://login.example"
@@ -111,15 +112,15 @@ def decided(question: Interrupt, *decisions: tuple, rule: Rule = RULE, key=DOOR,
         )
         stage = tally.stage
         facts = Facts(stored.requester, original=ballots.approved(stored), lent=stage if lender else None)
-        count, vote = approvals.cast(
+        count, vote = rules.cast(
             rule,
             tally,
             voter,
-            approvals.Vote("", decision, effect),
+            rules.Vote("", decision, effect),
             replace(facts, voted_in=rounds.get(name)),
         )
         assert count.word in {"counted", "accepted"}, count
-        used = approvals.used_selector(rule, voter, facts, stage)
+        used = rules.used_selector(rule, voter, facts, stage)
         stage = 0 if count.tally.round > tally.round else stage
         place = (used, stage, count.tally.round)
         votes.append(ballots.stored_vote(ballot, vote, number, place, (NOW + number) * 1000))

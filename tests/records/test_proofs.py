@@ -12,9 +12,7 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from hypothesis import given
 from hypothesis import strategies as st
 
-from runner.audit.checkpoint import public_bytes
-from runner.errors import UsageError
-from runner.records.proofs import (
+from runner.approvals.proofs import (
     LIFETIME,
     SKEW,
     ProofRefused,
@@ -24,6 +22,8 @@ from runner.records.proofs import (
     signed_bytes,
     verify,
 )
+from runner.audit.checkpoint import public_bytes
+from runner.errors import UsageError
 
 NOW = 1_790_000_000
 SERVICE, DOOR, OWN = (Ed25519PrivateKey.from_private_bytes(bytes([number]) * 32) for number in (1, 2, 3))

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from runner.approvals import DAY, HOUR, Auth, Rule
-from runner.records.rule_words import in_words
+from runner.approvals.rule_text import in_words
 
 LOGIN = "human:https://login.example|ben"
 

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from runner.errors import UsageError
-from runner.records.schedules import Schedule, checked, due, in_words, key_of, next_time, times_between
+from runner.schedules.schedule import Schedule, checked, due, in_words, key_of, next_time, times_between
 
 HOURLY = Schedule("s", "g", interval=3600, created_at=1_000, next_at=3_601_000)
 HOUR = 3_600_000

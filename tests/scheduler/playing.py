@@ -9,8 +9,8 @@ from runner.records.run import Status
 from runner.store.interface import Reply, Settlement
 from runner.store.memory.store import MemoryStore
 from runner.testing import ManualClock
-from runner.testing.contract import ManualWorker
-from runner.testing.contract.manual_worker import failure
+from tests.contract.store import ManualWorker
+from tests.contract.store.manual_worker import failure
 
 LIMIT = 300
 """Visits after which a test has gone wrong: no graph here repeats that often."""

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from runner.definition.model import Definition, EdgeSpec, FailurePolicy, Join, NodeSpec
 from runner.definition.topology import topology
 from runner.records.run import Status
-from runner.testing.contract.manual_worker import shape
+from tests.contract.store.manual_worker import shape
 from tests.scheduler.playing import Play, by_visit
 
 DIAMOND = "a>b a>c b>d c>d"

@@ -13,7 +13,7 @@ from runner.definition.cycles import reach
 from runner.definition.model import ROOT, Definition, EdgeKind, EdgeSpec, FailurePolicy, Join, NodeSpec
 from runner.definition.topology import topology
 from runner.errors import DefinitionError
-from runner.testing.contract.manual_worker import shape
+from tests.contract.store.manual_worker import shape
 from tests.scheduler.playing import Play, by_visit
 
 # Each row: what it shows, the edges, those taken by visit, the order, what did not complete.

@@ -10,13 +10,13 @@ from fastapi.testclient import TestClient
 
 from runner import Client
 from runner.approvals import Action, Rule
+from runner.approvals.rules import Principal
 from runner.definition.registry import Registry
-from runner.records.approvals import Principal
-from runner.records.webhooks import Delivery, Webhook
 from runner.server import create_app
 from runner.server.access import GRANTS, Person
 from runner.settings import Settings
 from runner.store.redis.partitions import open_store
+from runner.webhooks.webhook import Delivery, Webhook
 from tests.graphs import wired
 from tests.ports import free_port
 from tests.waiting import wait_until

@@ -9,9 +9,9 @@ from urllib.parse import urlsplit
 import httpx
 import pytest
 
-from runner.operations.audit_files import own_key
+from runner.audit.files import own_key
+from runner.audit.sealing import Sealing, terms
 from runner.operations.jobs import begin, carry_on
-from runner.operations.sealing import Sealing, terms
 from runner.records.size_limits import MAX_RESULT
 from runner.server import create_app
 from runner.server.app import MARGIN

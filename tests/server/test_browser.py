@@ -515,8 +515,8 @@ def test_a_day_in_the_life(redis_url, browser, tmp_path):  # noqa: PLR0915 - a w
     started it; an edit is agreed on; the payment is made once; the audit holds.
     """
     from runner.approvals import Action, Principal, Rule
-    from runner.operations.audit_files import own_key
-    from runner.operations.sealing import Sealing, terms
+    from runner.audit.files import own_key
+    from runner.audit.sealing import Sealing, terms
     from runner.server.access import Person
     from runner.settings import Settings
 

@@ -17,8 +17,8 @@ from joserfc import jwt
 from joserfc.jwk import RSAKey
 
 from runner.approvals import Auth, Rule
+from runner.approvals.keys import KeySet
 from runner.errors import UsageError
-from runner.operations.keys import KeySet
 from runner.server import OIDC, ApiKeys, create_app
 from runner.server.auth import new_key
 from runner.settings import Settings

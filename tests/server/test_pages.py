@@ -10,9 +10,8 @@ from markupsafe import escape
 from pydantic import BaseModel
 
 from runner import Agent, GraphBuilder, tool
-from runner.approvals import Action, Rule
+from runner.approvals import Action, Rule, freezing
 from runner.execution.telemetry import trace_id
-from runner.operations import freezing
 from runner.server.pages.rendering import ago, coded, markdown, rough, visible
 from runner.settings import Settings
 from runner.testing import ScriptedModel

@@ -3,7 +3,7 @@ from __future__ import annotations
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
-from runner.operations.keys import KeySet
+from runner.approvals.keys import KeySet
 from runner.settings import Settings
 from runner.store.redis.measurements import spending
 

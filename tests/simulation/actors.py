@@ -13,10 +13,10 @@ from typing import Any
 
 import greenlet
 
+from runner.approvals.freezes import Freeze
 from runner.definition.registry import Registry
 from runner.errors import RunnerError, StoreError
 from runner.execution.engine import Engine
-from runner.records.freezes import Freeze
 from runner.store.interface import Claim, Reply
 
 READS = frozenset(

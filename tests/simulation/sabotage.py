@@ -8,7 +8,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
-from runner.records.approvals import Principal
+from runner.approvals.rules import Principal
 from runner.records.interrupts import InterruptStatus
 from runner.records.run import Status, status_of
 from runner.store import requests

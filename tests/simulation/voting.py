@@ -9,12 +9,11 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from runner.approvals import Principal, Rule
+from runner.approvals import Principal, Rule, ballots
+from runner.approvals.ballots import Choice
+from runner.approvals.rules import Voter, selector
+from runner.approvals.votes import apply_operation
 from runner.operations.answers import apply_choice
-from runner.operations.votes import apply_operation
-from runner.records import ballots
-from runner.records.approvals import Voter, selector
-from runner.records.ballots import Choice
 from runner.records.interrupts import Interrupt, InterruptStatus, Receipt
 from tests.simulation.watch import must
 

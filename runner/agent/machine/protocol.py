@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from typing import Literal
 
 from runner.agent.machine.state import ModelReply, SubagentState
-from runner.records.ballots import Use
+from runner.approvals.ballots import Use
 from runner.records.codec import JSON
 from runner.records.failures import ErrorRecord
 from runner.records.interrupts import Interrupt

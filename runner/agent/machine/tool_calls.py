@@ -37,8 +37,8 @@ from runner.agent.machine.state import (
     callback_reply,
 )
 from runner.agent.machine.transition import Transition
+from runner.approvals.ballots import Use
 from runner.records import failures
-from runner.records.ballots import Use
 from runner.records.codec import JSON
 
 CANCELLED = "tool cancelled by user"

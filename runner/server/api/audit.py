@@ -10,11 +10,11 @@ from typing import Any, Literal
 from fastapi import APIRouter, Response
 from pydantic import BaseModel, Field, StrictBool
 
+from runner.approvals.freezes import scope_of
+from runner.approvals.freezing import freeze, thaw
+from runner.audit.files import export_lines, read_public, verify_file
+from runner.audit.sealing import terms
 from runner.errors import UsageError
-from runner.operations.audit_files import export_lines, read_public, verify_file
-from runner.operations.freezing import freeze, thaw
-from runner.operations.sealing import terms
-from runner.records.freezes import scope_of
 from runner.records.json_form import document, stamp
 from runner.records.run import existing
 from runner.server.access import Administers, Reads, Seen

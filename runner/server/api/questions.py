@@ -7,10 +7,10 @@ from typing import Annotated, Any, Literal
 from fastapi import APIRouter, Body, Header, Query, Response
 from pydantic import BaseModel, Field, StrictBool
 
+from runner.approvals.ballots import Choice
+from runner.approvals.votes import plain_answer
 from runner.errors import RunnerError, StoreError
 from runner.operations.questions import check_alike, read_question, read_questions
-from runner.operations.votes import plain_answer
-from runner.records.ballots import Choice
 from runner.records.interrupts import Receipt, ReceiptStatus
 from runner.records.json_form import document
 from runner.records.validation import violation

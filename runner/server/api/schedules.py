@@ -8,7 +8,7 @@ from fastapi import APIRouter
 from pydantic import BaseModel, Field
 
 from runner.records.json_form import document
-from runner.records.schedules import Schedule
+from runner.schedules.schedule import Schedule
 from runner.server.access import Operates, Reads
 from runner.server.api.documents import ONE_PAGE, Time
 from runner.server.services import Served

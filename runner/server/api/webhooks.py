@@ -8,10 +8,10 @@ from fastapi import APIRouter
 from pydantic import BaseModel, Field
 
 from runner.records.json_form import document
-from runner.records.webhooks import Webhook
 from runner.server.access import Administers
 from runner.server.api.documents import PAGE, Cursor, Limit
 from runner.server.services import Served
+from runner.webhooks.webhook import Webhook
 
 router = APIRouter(prefix="/v1/webhooks", tags=["webhooks"])
 

@@ -8,8 +8,8 @@ from collections.abc import Iterable
 from fastapi import APIRouter, Request
 from fastapi.responses import HTMLResponse
 
+from runner.approvals.rules import DAY
 from runner.operations.exports import question_of
-from runner.records.approvals import DAY
 from runner.records.listings import InterruptQuery
 from runner.server.access import Seen
 from runner.server.pages.rendering import page

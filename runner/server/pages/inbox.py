@@ -14,13 +14,13 @@ from urllib.parse import parse_qsl, urlencode
 from fastapi import APIRouter, Form, Query, Request, Response
 from fastapi.responses import HTMLResponse
 
+from runner.approvals.directory import looked_up
+from runner.approvals.rule_text import who
+from runner.approvals.rules import Rule, plain_name
 from runner.errors import DirectoryError, RunnerError, StoreError, UsageError
-from runner.operations.directory import looked_up
 from runner.operations.questions import QuestionView, check_alike, read_questions
-from runner.records.approvals import Rule, plain_name
 from runner.records.interrupts import Receipt
 from runner.records.listings import InterruptQuery, tool_of
-from runner.records.rule_words import who
 from runner.records.validation import one_line
 from runner.server.access import Decides, Person, Seen
 from runner.server.api.documents import bare_question

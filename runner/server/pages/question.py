@@ -15,16 +15,16 @@ from fastapi.concurrency import run_in_threadpool
 from fastapi.responses import HTMLResponse
 from markupsafe import Markup, escape
 
+from runner.approvals.ballots import approved, effect_of
+from runner.approvals.rules import OWN_KEY, Rule, plain_name, unsure
+from runner.approvals.votes import unfit_response
 from runner.authoring.drawing import draw_run
 from runner.authoring.drawing.diagram import RunShown
 from runner.authoring.drawing.svg import Links
 from runner.errors import CorruptDocument, UnstorableError
 from runner.operations.exports import Question, all_events, event_of, question_of
 from runner.operations.questions import read_question
-from runner.operations.votes import unfit_response
 from runner.records import codec
-from runner.records.approvals import OWN_KEY, Rule, plain_name, unsure
-from runner.records.ballots import approved, effect_of
 from runner.records.interrupts import InterruptStatus, Receipt, ReceiptStatus
 from runner.server.access import Decides, Person, Seen
 from runner.server.api.documents import bare_question

@@ -16,8 +16,8 @@ from jinja2 import Environment, FileSystemLoader, StrictUndefined, select_autoes
 from markdown_it import MarkdownIt
 from markupsafe import Markup, escape
 
-from runner.records.approvals import plain_name
-from runner.records.rule_words import who
+from runner.approvals.rule_text import who
+from runner.approvals.rules import plain_name
 from runner.records.validation import escaped
 from runner.server.access import Person
 from runner.server.browser import TOKEN

@@ -11,7 +11,7 @@ from fastapi.responses import HTMLResponse
 
 from runner.errors import CorruptDocument
 from runner.records import codec
-from runner.records.schedules import Schedule, in_words
+from runner.schedules.schedule import Schedule, in_words
 from runner.server.access import Operates, Reads
 from runner.server.pages.rendering import back, page
 from runner.server.problems import Problem

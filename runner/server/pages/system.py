@@ -11,15 +11,15 @@ from fastapi.concurrency import run_in_threadpool
 from fastapi.responses import HTMLResponse
 from markupsafe import Markup
 
+from runner.approvals.freezes import scope_of
+from runner.approvals.freezing import freeze, thaw
 from runner.authoring.drawing import outline
 from runner.definition.model import Definition
 from runner.errors import CorruptDocument, NotFoundError
 from runner.execution.functions import task_schema
 from runner.operations.dead import replay
-from runner.operations.freezing import freeze, thaw
 from runner.operations.views import read_workers
 from runner.records import codec
-from runner.records.freezes import scope_of
 from runner.server.access import Administers, Operates, Person, Reads, Seen
 from runner.server.deciding import start_for
 from runner.server.forms import WHOLE, answer_fields, answer_of, fields_of, fields_sent, marked

@@ -7,12 +7,12 @@ from typing import Annotated
 from fastapi import APIRouter, Form, Request, Response
 from fastapi.responses import HTMLResponse
 
-from runner.records.webhooks import KINDS, Webhook, WebhookView
 from runner.server.access import Administers, Person
 from runner.server.api.documents import PAGE, Cursor
 from runner.server.pages.rendering import back, page
 from runner.server.problems import Problem
 from runner.server.services import Served, Services
+from runner.webhooks.webhook import KINDS, Webhook, WebhookView
 
 router = APIRouter(include_in_schema=False)
 

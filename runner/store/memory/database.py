@@ -11,11 +11,11 @@ from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 
+from runner.approvals.freezes import Freeze
+from runner.audit import entries as audit_entries
+from runner.audit.entries import Mode
 from runner.definition.model import Topology
-from runner.records import audit_entries
-from runner.records.audit_entries import Mode
 from runner.records.codec import JSON
-from runner.records.freezes import Freeze
 from runner.records.interrupts import Interrupt
 from runner.records.listings import InterruptQuery, Page, RunQuery, RunSummary, cut, place_of
 from runner.records.run import NOTICES, OF_RUNS, OF_VOTES, EventKind, RunRecord, Status

@@ -7,9 +7,9 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from runner import scheduler
+from runner.approvals.ballots import Standing
 from runner.definition.model import index_of, map_of
 from runner.definition.policies import QueuePosition
-from runner.records.ballots import Standing
 from runner.records.codec import JSON
 from runner.records.interrupts import Answer, Interrupt, InterruptStatus
 from runner.records.listings import RunSummary

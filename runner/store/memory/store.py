@@ -11,13 +11,15 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from runner import scheduler
+from runner.approvals import ballots, voting
+from runner.approvals.ballots import Ballot, Operation, Standing, Use
+from runner.approvals.freezes import Freeze
+from runner.audit import entries as audit_entries
+from runner.audit.entries import Mode
 from runner.definition.model import Topology, shape_name
-from runner.records import audit_entries, ballots, budgets
-from runner.records.audit_entries import Mode
-from runner.records.ballots import Ballot, Operation, Standing, Use
+from runner.records import budgets
 from runner.records.budgets import Spending, Sum, Tagged
 from runner.records.codec import JSON
-from runner.records.freezes import Freeze
 from runner.records.interrupts import Answer, Interrupt, Receipt
 from runner.records.listings import InterruptQuery, Page, RunQuery, RunSummary
 from runner.records.migration import Migration
@@ -25,7 +27,7 @@ from runner.records.outcomes import Saved, Session
 from runner.records.run import Rewrite, RunRecord, Status, VisitEntry, existing
 from runner.records.size_limits import MAX_RESULT, MAX_STATE
 from runner.scheduler.changes import TransitionResult
-from runner.store import interface, requests, voting, walk
+from runner.store import interface, requests, walk
 from runner.store.encoding import pack_copy, replied
 from runner.store.interface import Claim, Doorbell, Event, Fork, Reply, RunSnapshot, Settlement, Start, Token
 from runner.store.memory.database import Database, wall_clock

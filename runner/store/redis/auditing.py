@@ -11,9 +11,9 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from runner.audit import entries as audit_entries
+from runner.audit.entries import Mode
 from runner.audit.tree import Frontier
-from runner.records import audit_entries
-from runner.records.audit_entries import Mode
 from runner.records.codec import JSON
 from runner.records.run import RunRecord
 from runner.store.encoding import dump

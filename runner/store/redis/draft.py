@@ -11,8 +11,8 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from runner.audit.entries import Mode
 from runner.definition.model import Topology
-from runner.records.audit_entries import Mode
 from runner.records.codec import JSON
 from runner.records.interrupts import Interrupt
 from runner.store.encoding import LARGE, dump, topology_of

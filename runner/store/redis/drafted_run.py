@@ -8,9 +8,9 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
+from runner.approvals.ballots import Standing
 from runner.definition.model import Topology, item_id, map_of, shape_name
 from runner.definition.policies import QueuePosition
-from runner.records.ballots import Standing
 from runner.records.codec import JSON
 from runner.records.interrupts import Answer, Interrupt
 from runner.records.migration import Migration

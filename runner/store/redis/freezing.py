@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import asdict
 
-from runner.records import audit_entries, codec
-from runner.records.freezes import Freeze
+from runner.approvals.freezes import Freeze
+from runner.audit import entries as audit_entries
+from runner.records import codec
 from runner.store.encoding import dump
 from runner.store.interface import Reply
 from runner.store.redis import auditing

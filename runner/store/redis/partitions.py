@@ -16,12 +16,12 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, TypeVar
 
+from runner.approvals.ballots import Ballot, Operation, Standing, Use
+from runner.approvals.freezes import Freeze
 from runner.definition.model import Topology
 from runner.errors import ConflictError, StoreError, UsageError
-from runner.records.ballots import Ballot, Operation, Standing, Use
 from runner.records.budgets import Spending, Sum, Tagged
 from runner.records.codec import JSON
-from runner.records.freezes import Freeze
 from runner.records.interrupts import Answer, Interrupt, Receipt, ReceiptStatus, address_of
 from runner.records.listings import (
     ENDED,

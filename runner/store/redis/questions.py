@@ -5,9 +5,9 @@ The fields i:<id> of their run have them as they were asked, d:<id> what was dec
 
 from __future__ import annotations
 
+from runner.approvals.ballots import Standing
 from runner.definition.model import map_of
 from runner.records import interrupts
-from runner.records.ballots import Standing
 from runner.records.interrupts import SEPARATOR, Interrupt, address_of, as_asked, route
 from runner.records.listings import outermost, selectors_of, tool_of
 from runner.records.run import RunRecord

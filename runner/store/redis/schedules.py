@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
-from runner.records.schedules import Schedule
+from runner.schedules.schedule import Schedule
 from runner.store.redis.documents import Documents
 
 SOON = 1_000

@@ -15,14 +15,15 @@ from dataclasses import astuple, dataclass
 from typing import Any
 
 from runner import scheduler
+from runner.approvals import ballots, voting
+from runner.approvals.ballots import Ballot, Operation, Standing, Use
+from runner.approvals.freezes import Freeze
+from runner.audit.entries import Mode
 from runner.definition.model import AFTER_GRAPH, ROOT, Topology, item_id
 from runner.errors import StoreError
-from runner.records import ballots, budgets
-from runner.records.audit_entries import Mode
-from runner.records.ballots import Ballot, Operation, Standing, Use
+from runner.records import budgets
 from runner.records.budgets import Spending, Sum, Tagged
 from runner.records.codec import JSON
-from runner.records.freezes import Freeze
 from runner.records.interrupts import SEPARATOR, Answer, Interrupt, Receipt, ReceiptStatus, address_of
 from runner.records.listings import (
     InterruptQuery,
@@ -36,7 +37,7 @@ from runner.records.run import NodeRecord, Rewrite, RunRecord, Status, VisitEntr
 from runner.records.size_limits import MAX_RESULT, MAX_RUN, MAX_STATE, no_room
 from runner.scheduler.changes import TimerKind, TransitionResult
 from runner.scheduler.shared import stops
-from runner.store import encoding, interface, requests, voting
+from runner.store import encoding, interface, requests
 from runner.store.encoding import CHUNK, doorbells_of, dump, load, reply_of, topology_of
 from runner.store.interface import (
     Claim,

@@ -14,12 +14,12 @@ from typing import Any
 
 from runner.errors import NotFoundError, StoreError
 from runner.records.listings import Page, cursor_of, place_of
-from runner.records.webhooks import Delivery, Webhook
 from runner.store.addresses import places
 from runner.store.redis.connection import RedisConnection
 from runner.store.redis.documents import Documents
 from runner.store.redis.keys import NAMESPACE, Keys
 from runner.store.redis.streams import NoticeReader
+from runner.webhooks.webhook import Delivery, Webhook
 
 MOST = 10_000
 """Deliveries of one webhook that are stored at most, those that are done included."""

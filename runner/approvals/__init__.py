@@ -1,0 +1,25 @@
+"""Rules of approvals: who may decide a question, how many, and how sure it must be who they are."""
+
+from runner.approvals.calendars import Calendar, add_calendar
+from runner.approvals.decision_keys import SigningKey
+from runner.approvals.digests import Action
+from runner.approvals.directory import Directory
+from runner.approvals.rules import DAY, HOUR, Approval, Auth, Principal, Rule
+from runner.records.messages import operation_body, start_body, vote_body
+
+__all__ = [
+    "DAY",
+    "HOUR",
+    "Action",
+    "Approval",
+    "Auth",
+    "Calendar",
+    "Directory",
+    "Principal",
+    "Rule",
+    "SigningKey",
+    "add_calendar",
+    "operation_body",
+    "start_body",
+    "vote_body",
+]

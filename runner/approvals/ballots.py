@@ -1,0 +1,371 @@
+"""Votes on a question with a rule: as they come in, as they are stored, and what they are for."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import asdict, dataclass, field, replace
+from typing import Any
+
+from runner.approvals import digests, rules
+from runner.approvals.rules import Count, Decision, Facts, Principal, Tally, Voter
+from runner.audit import entries as audit_entries
+from runner.errors import UsageError
+from runner.records.codec import JSON
+from runner.records.interrupts import Answer, Interrupt, Receipt, ReceiptStatus, address_of
+
+SKEW = 60
+"""Seconds that the clocks of a door, a store and a worker may differ."""
+
+OPERATIONS = ("claim", "release", "delegate", "comment", "withdraw_vote")
+"""What people do to a question besides voting."""
+
+MOST_SIGNATURES = 64
+"""Signatures of one person on one question that may be remembered at once."""
+
+
+@dataclass(frozen=True, slots=True)
+class Choice:
+    """What a person sends: a decision on a question, before anything of it is judged.
+
+    `by` is None where the sender names nobody. `response` (packed) is the answer, or the whole new arguments
+    of an edit. `body` is the message as it was signed: without `reply_to`, and with its `proof`. `groups` and
+    `roles` are what the door itself knows of who decides; a proof says them, too.
+    """
+
+    interrupt_id: str
+    decision: str
+    by: Principal | None
+    response: JSON = None
+    digest: str | None = None
+    comment: str = ""
+    idempotency_key: str | None = None
+    body: Mapping[str, JSON] = field(default_factory=dict)
+    groups: frozenset[str] = frozenset()
+    roles: frozenset[str] = frozenset()
+    shown_at: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Ballot:
+    """One vote as it comes in, judged as far as its question alone decides.
+
+    `response` (packed) is what its effect would answer; `effect` is the digest of that. `answered` has, by
+    node, the principals who answered what the rule excludes. `body` is the message as it was signed.
+    `shown_at` (ms) is when the door has shown the question to who votes; 0 where it does not say.
+    """
+
+    interrupt_id: str
+    voter: Voter
+    decision: Decision
+    response: JSON = None
+    effect: str = ""
+    digest: str | None = None
+    comment: str = ""
+    idempotency_key: str | None = None
+    answered: Mapping[str, frozenset[str]] = field(default_factory=dict)
+    body: Mapping[str, JSON] = field(default_factory=dict)
+    shown_at: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Use:
+    """What is about to be done by a decision: the effect's digest, under the key that every try of it has.
+
+    `follows` is the key under which the node that asked may have used it already, for a node after it.
+    What has been done has a `result`, the digest of what came of it, and a `status`: completed or failed.
+    """
+
+    interrupt_id: str
+    effect: str
+    key: str
+    follows: str = ""
+    result: str = ""
+    status: str = ""
+
+    def allowed(self, used: Mapping[str, Any] | None) -> bool:
+        """Whether the decision may be used so: for the first time, or once more in the same try."""
+        return used is None or (used["effect"] == self.effect and used["key"] in {self.key, self.follows})
+
+    def ended(self, status: str, value: JSON) -> Use:
+        """Return it with what came of it: the outcome of a node, or the result of a tool."""
+        return replace(self, result=audit_entries.payload(value), status=status)
+
+
+@dataclass(frozen=True, slots=True)
+class Operation:
+    """What somebody wants with a question besides voting: see `store/voting.py`.
+
+    `kind` is one of `OPERATIONS`. `to` is who gets a delegated vote, `ttl` how long a claim holds in ms.
+    `body` is the message as it was signed.
+    """
+
+    interrupt_id: str
+    kind: str
+    voter: Voter
+    to: Voter | None = None
+    ttl: int = 0
+    comment: str = ""
+    digest: str | None = None
+    idempotency_key: str | None = None
+    answered: Mapping[str, frozenset[str]] = field(default_factory=dict)
+    body: Mapping[str, JSON] = field(default_factory=dict)
+    shown_at: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Standing:
+    """How the votes of a question stand: the tally, and what people did to the question besides.
+
+    `votes` counts all that were ever taken. `claim` is the key of who has claimed it, until `claimed_until`
+    (ms). `lent` has by the key of who may vote in place of another that other's key, `spent` by the other's
+    key the round in which that was done. `escalated` counts the
+    steps of escalation that have come.
+    """
+
+    tally: Tally = field(default_factory=Tally)
+    votes: int = 0
+    claim: str = ""
+    claimed_until: int = 0
+    lent: Mapping[str, str] = field(default_factory=dict)
+    spent: Mapping[str, int] = field(default_factory=dict)
+    escalated: int = 0
+    comments: int = 0
+
+    def dump(self) -> dict[str, JSON]:
+        """Return it as it is stored."""
+        return {"v": 1, **asdict(self)}
+
+    @classmethod
+    def load(cls, stored: Mapping[str, Any]) -> Standing:
+        """Read what `dump` has written."""
+        fields = {name: value for name, value in stored.items() if name != "v"}
+        return cls(**{**fields, "tally": Tally(**fields["tally"])})
+
+
+def approved(question: Interrupt) -> str:
+    """Return the effect of approving a question as it was shown; "" where it shows no action."""
+    return "" if question.action is None else digests.digest("action", question.action)
+
+
+def effect_of(question: Interrupt, decision: str, response: JSON) -> str:
+    """Return what a vote is for: the digest of the call or of the answer; "" for a rejection.
+
+    Raises:
+        UnstorableError: the response has values that other languages would read as others.
+    """
+    if decision == "reject":
+        return ""
+    if question.action is None or decision == "respond":
+        return digests.digest("effect", {"question": question.id, "response": response}, "the response")
+    action = question.action if response is True else {**question.action, "args": response}
+    return digests.digest("action", action, "the new arguments")
+
+
+def decision_of(question: Interrupt, count: Count) -> str:
+    """Name the decision that an accepted vote has made."""
+    if count.decision in {"reject", "respond"} or question.action is None:
+        return str(count.decision)
+    return "approve" if count.effect == approved(question) else "edit"
+
+
+def facts(
+    question: Interrupt, operation: Ballot | Operation, standing: Standing, part: Mapping[str, Any], now: int
+) -> Facts:
+    """Return what decides beside the rule who may vote on a question now; `part` is the voter's."""
+    key = operation.voter.principal.key
+    return Facts(
+        requesters=(question.requester, *question.on_behalf_of),
+        answered=operation.answered,
+        escalated=escalated(question, now),
+        lent=lent(question, operation, standing, part),
+        gave=key in standing.lent.values(),
+        original=approved(question),
+        voted_in=part.get("round"),
+    )
+
+
+def lent(
+    question: Interrupt, operation: Ballot | Operation, standing: Standing, part: Mapping[str, Any]
+) -> int | None:
+    """Return the stage in which somebody may vote in the place of another; None where nowhere."""
+    loan, by = part.get("lent"), standing.lent.get(operation.voter.principal.key)
+    if loan is None or loan["by"] != by or question.rule is None:
+        return None
+    may = rules.may_stand_in(question.rule["delegate"], loan["groups"], operation.voter)
+    return int(loan["stage"]) if may else None
+
+
+def loan(operation: Operation, stage: int) -> dict[str, JSON]:
+    """Return what is kept for one who may vote in the place of another: of whom, where, and their word."""
+    signed: dict[str, JSON] = {"body": dict(operation.body)} if operation.body.get("proof") else {}
+    return {
+        "by": operation.voter.principal.key,
+        "groups": sorted(operation.voter.groups),
+        "stage": stage,
+        **signed,
+    }
+
+
+def escalated(question: Interrupt, now: int) -> list[str]:
+    """Return the selectors that have become eligible by now (ms), because a question was open for long."""
+    steps = (question.rule or {}).get("escalate", ())
+    due = zip(question.escalates_at, steps, strict=False)
+    return [entry for moment, (_, more) in due if moment <= now for entry in more]
+
+
+def receipt(
+    operation: Ballot | Operation,
+    status: ReceiptStatus,
+    detail: str = "",
+    numbers: Sequence[int] = (),
+) -> Receipt:
+    """Write what became of a vote or an operation; the numbers are have, need and against."""
+    address = address_of(operation.interrupt_id)
+    run_id = address.run_id if address else None
+    return Receipt(status, operation.interrupt_id, run_id, detail, *numbers)
+
+
+def counted(ballot: Ballot, count: Count) -> Receipt:
+    """Write the receipt of a vote that was taken or refused by its rule."""
+    numbers = (count.have, count.need, count.tally.against) if count.word in {"counted", "accepted"} else ()
+    return receipt(ballot, ReceiptStatus(count.word), count.detail, numbers)
+
+
+def jti_of(operation: Ballot | Operation) -> JSON:
+    """Return the id of the signature, which counts once; None where it has none."""
+    proof = operation.body.get("proof")
+    return proof.get("jti") if isinstance(proof, dict) else None
+
+
+def signatures(part: Mapping[str, Any], now: int) -> dict[str, JSON]:
+    """Return what is kept of somebody's signatures: the end of each by its jti, while a door may take it."""
+    kept: Mapping[str, int] = part.get("jtis", {})
+    return {jti: exp for jti, exp in kept.items() if now <= (exp + 2 * SKEW) * 1000}
+
+
+def spent(operation: Ballot | Operation, part: Mapping[str, Any], now: int) -> Receipt | None:
+    """Refuse a signature that has counted before, whatever came after it; None for one that is new."""
+    kept = signatures(part, now)
+    if jti_of(operation) in kept:
+        return receipt(operation, ReceiptStatus.DUPLICATE, "this signature has counted")
+    if len(kept) >= MOST_SIGNATURES:
+        detail = f"you have signed {MOST_SIGNATURES} messages about this question; wait some minutes"
+        return receipt(operation, ReceiptStatus.FORBIDDEN, detail)
+    return None
+
+
+def signed_in(operation: Ballot | Operation, part: Mapping[str, Any], now: int) -> dict[str, JSON]:
+    """Return somebody's part with the signature of what is done now."""
+    kept, jti = signatures(part, now), jti_of(operation)
+    if isinstance(jti, str):
+        kept[jti] = operation.body["proof"]["exp"]
+    rest = {name: value for name, value in part.items() if name != "jtis"}
+    return {**rest, **({"jtis": kept} if kept else {})}
+
+
+def marks(operation: Operation, nonce: str) -> list[JSON]:
+    """Return by what a repeat of an operation is known."""
+    return [nonce, operation.idempotency_key, jti_of(operation)]
+
+
+def part_of(
+    ballot: Ballot, part: Mapping[str, Any], vote: Mapping[str, Any], given: Receipt, nonce: str
+) -> dict[str, JSON]:
+    """Return what is kept of a voter's part: which vote is theirs, and its receipt for a repeat."""
+    return {
+        **signed_in(ballot, part, vote["at"]),
+        "n": vote["n"],
+        # A vote that counts nothing leaves its voter the one that does.
+        "round": vote["round"] if vote["weight"] else None,
+        **{name: vote[name] for name in ("stage", "decision", "effect", "weight")},
+        "nonce": nonce,
+        "key": ballot.idempotency_key,
+        "jti": jti_of(ballot),
+        "receipt": [str(given.status), given.have, given.need, given.against],
+    }
+
+
+def voted(
+    ballot: Ballot, vote: Mapping[str, Any], given: Receipt, part: Mapping[str, Any]
+) -> dict[str, JSON]:
+    """Return the data of the event that a vote leaves; `part` is the voter's before it."""
+    data = {name: vote[name] for name in ("decision", "effect", "weight", "selector", "stage")}
+    numbers = {"have": given.have, "need": given.need, "against": given.against}
+    more = {"vote": vote["n"], "prev_vote": part.get("n"), "comment": ballot.comment}
+    return {**identity(ballot), **data, **numbers, **{name: value for name, value in more.items() if value}}
+
+
+METHODS = ("asserted", "service", "login", "signature")
+"""How it is known who decides, by level; a passkey's signature is "webauthn"."""
+
+
+def identity(ballot: Ballot | Operation) -> dict[str, JSON]:
+    """Return who votes, as the data of an event: by which proof, and when they were authenticated (ms)."""
+    voter, proof = ballot.voter, ballot.body.get("proof")
+    data: dict[str, JSON] = {"by": voter.principal.key, "level": voter.level, "method": METHODS[voter.level]}
+    if isinstance(proof, dict):
+        data |= {name: proof[name] for name in ("kid", "jti") if name in proof}
+        moment = proof.get("auth_time", proof.get("iat"))
+        if isinstance(moment, (int, float)):
+            data["authenticated_at"] = round(moment * 1000)
+        if proof.get("alg") == "webauthn":
+            data["method"] = "webauthn"
+    more = {"iss": voter.principal.iss, "shown_at": ballot.shown_at}
+    return data | {name: value for name, value in more.items() if value}
+
+
+def answer(question: Interrupt, ballot: Ballot, count: Count) -> Answer:
+    """Return the answer that an accepted vote gives to its question."""
+    decision = decision_of(question, count)
+    rejected: dict[str, JSON] = {"rejected": ballot.comment}
+    return Answer(
+        ballot.interrupt_id,
+        rejected if decision == "reject" else ballot.response,
+        rules.plain_name(ballot.voter.principal.key),
+        ballot.idempotency_key,
+        ballot.digest,
+        decision,
+        count.effect,
+    )
+
+
+def answerers(
+    asked: Iterable[tuple[Interrupt, Sequence[Mapping[str, Any]]]],
+) -> frozenset[str]:
+    """Return the keys of those who answered questions or voted on them; each has its votes beside it."""
+    keys = set[str]()
+    for question, votes in asked:
+        keys |= {vote["by"] for vote in votes}
+        if question.responder is not None and question.rule is None:
+            keys.add(_key_of(question.responder))
+    return frozenset(keys)
+
+
+def _key_of(responder: str) -> str:
+    try:
+        return Principal.read(responder).key
+    except UsageError:
+        return Principal(responder).key
+
+
+def stored_vote(
+    ballot: Ballot, vote: rules.Vote, number: int, place: tuple[str, int, int], now: int
+) -> dict[str, JSON]:
+    """Return a vote as it is stored: `place` is the selector that it used, its stage and its round."""
+    voter, (selector, stage, round_) = ballot.voter, place
+    return {
+        "v": 1,
+        "n": number,
+        "by": voter.principal.key,
+        "name": voter.principal.name,
+        "decision": vote.decision,
+        "effect": vote.effect,
+        "weight": vote.weight,
+        "selector": selector,
+        "stage": stage,
+        "round": round_,
+        "comment": ballot.comment,
+        "at": now,
+        "level": voter.level,
+        "body": dict(ballot.body),
+    }

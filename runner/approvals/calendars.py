@@ -1,0 +1,113 @@
+"""Business time: when so many working seconds have passed, in a zone, with days off.
+
+Escalations of a question are computed when it is asked, so the store only sees milliseconds.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import date, datetime, time, timedelta
+from itertools import pairwise
+from zoneinfo import ZoneInfo
+
+from runner.approvals.rules import Rule
+from runner.errors import UsageError
+
+Span = tuple[time, time]
+"""Part of a day in which people work: from the first until before the second."""
+
+WORKDAYS: Mapping[int, Sequence[Span]] = {day: ((time(9), time(17)),) for day in range(5)}
+"""Monday to Friday, nine to five."""
+
+MOST_DAYS = 3_660
+"""Days that are looked at for working time: where ten years have none, there is none."""
+
+
+@dataclass(frozen=True, slots=True)
+class Calendar:
+    """Working hours by weekday (0 is Monday), in the zone of that name, without the days in `holidays`."""
+
+    zone: str = "UTC"
+    hours: Mapping[int, Sequence[Span]] = field(default_factory=lambda: WORKDAYS)
+    holidays: Collection[date] = frozenset()
+
+    def __post_init__(self) -> None:
+        """Check the zone and the hours.
+
+        Raises:
+            UsageError: the zone is not known, a weekday is none, or spans overlap or are out of order.
+        """
+        try:
+            ZoneInfo(self.zone)
+        except (KeyError, OSError, ValueError) as error:
+            raise UsageError(f"the calendar's zone {self.zone!r:.80} is not known.") from error
+        for day, spans in self.hours.items():
+            moments = [moment for span in spans for moment in span]
+            if day not in range(7) or any(later <= earlier for earlier, later in pairwise(moments)):
+                raise UsageError(
+                    f"the calendar's hours of weekday {day!r} must be spans in order; 0 is Monday."
+                )
+
+    def after(self, start: int, seconds: float) -> int:
+        """Return the moment (ms) at which so many working seconds have passed since `start` (ms).
+
+        Raises:
+            UsageError: the calendar has no working time in the ten years that follow.
+        """
+        zone = ZoneInfo(self.zone)
+        left = timedelta(seconds=seconds)
+        moment = datetime.fromtimestamp(start / 1000, zone)
+        day = moment.date()
+        for _ in range(MOST_DAYS):
+            for begin, end in () if day in self.holidays else self.hours.get(day.weekday(), ()):
+                # Compared as moments: a day on which the clocks change is shorter or longer.
+                first = max(datetime.combine(day, begin, zone).timestamp(), start / 1000)
+                worked = timedelta(seconds=max(0.0, datetime.combine(day, end, zone).timestamp() - first))
+                if worked and worked >= left:
+                    return round((first + left.total_seconds()) * 1000)
+                left -= worked
+            day += timedelta(days=1)
+        raise UsageError("the calendar has no working time in ten years, so nothing would escalate.")
+
+
+_calendars: dict[str, Calendar] = {}
+
+
+def add_calendar(name: str, calendar: Calendar) -> Calendar:
+    """Make a calendar known to rules with `calendar=name`; do it in a module that RUNNER_GRAPHS names.
+
+    Raises:
+        UsageError: it is no calendar, or another one has that name.
+    """
+    if not isinstance(calendar, Calendar) or not name:
+        raise UsageError(f"{calendar!r:.80} can't be added as the calendar {name!r:.80}.")
+    if _calendars.setdefault(name, calendar) != calendar:
+        raise UsageError(f"there is another calendar {name!r} already; give this one a name of its own.")
+    return calendar
+
+
+def calendar(name: str) -> Calendar:
+    """Return a calendar by its name.
+
+    Raises:
+        UsageError: none has that name.
+    """
+    known = _calendars.get(name)
+    if known is None:
+        raise UsageError(
+            f"there is no calendar {name!r:.80}; use add_calendar() in a module that RUNNER_GRAPHS names."
+        )
+    return known
+
+
+def escalates_at(rule: Rule, asked_at: int) -> list[int]:
+    """Return when each step of a rule's escalation comes, in ms: in working time where it names a calendar.
+
+    Raises:
+        UsageError: the calendar is not known, or has no working time.
+    """
+    if not rule.calendar:
+        return [asked_at + round(seconds * 1000) for seconds, _ in rule.escalate]
+    hours = calendar(rule.calendar)
+    return [hours.after(asked_at, seconds) for seconds, _ in rule.escalate]

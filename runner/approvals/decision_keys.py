@@ -1,0 +1,144 @@
+"""The keys of decisions as files: the public ones that check proofs, and the one by which a door signs.
+
+`RUNNER_DECISION_KEYS` is a JSON Web Key Set, read again when it has changed. `RUNNER_SIGNING_KEY` is one
+private key in the same form. `runner keys` writes both; `runner/approvals/proofs.py` says what is in them.
+Signatures need the package cryptography (the extra `audit`), which is imported only where a key is used.
+"""
+
+from __future__ import annotations
+
+import json
+import threading
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from runner.errors import UsageError
+from runner.execution import ids
+from runner.records.codec import JSON
+
+if TYPE_CHECKING:
+    from types import ModuleType
+
+    from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
+
+    from runner.approvals.proofs import Key
+
+STAMP = tuple[int, int, int]
+
+
+def proofs() -> ModuleType:
+    """Import what checks and makes signatures.
+
+    Raises:
+        MissingExtra: cryptography is not installed.
+    """
+    from runner.approvals import proofs as module  # noqa: PLC0415 - an extra, which most do without
+
+    return module
+
+
+def run_name(requester: Mapping[str, Any] | None) -> str:
+    """Return what a run's id is after its partition by the signature of who asks for it; "" without one.
+
+    Raises:
+        UsageError: the signature is none.
+    """
+    body = (requester or {}).get("body")
+    return "" if body is None else str(proofs().run_name(body))
+
+
+class DecisionKeys:
+    """The public keys of a file. Thread-safe; share one per process."""
+
+    def __init__(self, path: str | None = None) -> None:
+        """Without a path, `RUNNER_DECISION_KEYS` names the file when it is first needed."""
+        self._path = path
+        self._lock = threading.Lock()
+        self._stamp: STAMP | None = None
+        self._keys: Mapping[str, Key] = {}
+
+    def read(self) -> Mapping[str, Key]:
+        """Return the keys by `kid`, read again where the file has changed; none where no file is set.
+
+        Raises:
+            UsageError: the file can't be read, or has something else in it.
+        """
+        path = self._file()
+        if not path:
+            return {}
+        with self._lock:
+            try:
+                stat = Path(path).stat()
+                stamp = (stat.st_mtime_ns, stat.st_size, stat.st_ino)
+                if stamp != self._stamp:
+                    self._keys = proofs().read_keys(Path(path).read_bytes())
+                    self._stamp = stamp
+            except (OSError, UsageError) as error:
+                raise UsageError(f"RUNNER_DECISION_KEYS names {path!r:.200}: {error}") from None
+            return self._keys
+
+    def _file(self) -> str:
+        if self._path is None:
+            from runner.settings import Settings  # noqa: PLC0415 - reading settings is slow, and rarely needed
+
+            self._path = Settings().decision_keys
+        return self._path
+
+
+@dataclass(frozen=True, slots=True)
+class SigningKey:
+    """The key by which a service or a door signs decisions; `key` is a private key, or a secret."""
+
+    kid: str
+    key: Ed25519PrivateKey | bytes
+
+    @classmethod
+    def read(cls, path: str | Path | None = None) -> SigningKey:
+        """Read a private key as `runner keys new` writes it; without a path that of `RUNNER_SIGNING_KEY`.
+
+        Raises:
+            UsageError: no key is set, or the file holds none.
+        """
+        if path is None:
+            from runner.settings import Settings  # noqa: PLC0415 - as above
+
+            path = Settings().signing_key
+            if not path:
+                raise UsageError(
+                    "nothing can be signed: RUNNER_SIGNING_KEY names no file with a private key. "
+                    "`runner keys new` makes one."
+                )
+        module = proofs()
+        try:
+            entry = json.loads(Path(path).read_bytes())
+            return cls(entry["kid"], _private(entry, module.decoded))
+        except (OSError, ValueError, KeyError, TypeError) as error:
+            raise UsageError(f"{str(path)!r:.200} holds no private key of decisions: {error!r}.") from None
+
+    def sign(
+        self, body: Mapping[str, JSON], *, login: Mapping[str, JSON] | None = None, now: float | None = None
+    ) -> dict[str, JSON]:
+        """Return a message with its proof: an answer of version 2, or a start with a requester.
+
+        `login` is what the door has checked: `auth_time` (seconds since 1970), `acr`, and the lists `groups`
+        and `roles`. Sign when it is sent: the proof is taken for five minutes.
+
+        Raises:
+            UnstorableError: a value would be read as another by other languages.
+        """
+        moment = time.time() if now is None else now
+        signed: dict[str, JSON] = proofs().sign(
+            body, self.key, self.kid, now=moment, jti=ids.nonce(), login=login
+        )
+        return signed
+
+
+def _private(entry: Mapping[str, Any], decoded: Any) -> Ed25519PrivateKey | bytes:
+    if entry["kty"] == "oct":
+        secret: bytes = decoded(entry["k"])
+        return secret
+    key: Ed25519PrivateKey = proofs().Ed25519PrivateKey.from_private_bytes(decoded(entry["d"]))
+    return key

@@ -1,0 +1,83 @@
+"""Who is in which group: asked where a vote comes in, and never by workers.
+
+`RUNNER_DIRECTORY=module:object` names the object; every door asks it.
+"""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Collection
+from dataclasses import replace
+from functools import lru_cache
+from typing import Protocol, runtime_checkable
+
+from runner.approvals.rules import Principal, Voter
+from runner.errors import DirectoryError, RunnerError, UsageError
+
+
+@runtime_checkable
+class Directory(Protocol):
+    """What knows the groups and roles of people. The methods may be called on many threads at once.
+
+    The names are bare: "finance" is what a rule calls `group:finance`. For one it does not know it returns
+    nothing; what it raises refuses the vote for now, and a message is applied again later.
+    """
+
+    def groups(self, principal: Principal) -> Collection[str]:
+        """Return the names of the groups that somebody is in."""
+
+    def roles(self, principal: Principal) -> Collection[str]:
+        """Return the names of the roles that somebody has."""
+
+
+@lru_cache(maxsize=8)
+def directory(name: str) -> Directory:
+    """Import a directory by its name, `module:object`.
+
+    Raises:
+        UsageError: there is no such object, or it lacks a method.
+    """
+    module, _, attribute = name.partition(":")
+    try:
+        found: object = getattr(importlib.import_module(module), attribute)
+    except (ImportError, AttributeError, ValueError) as error:
+        raise UsageError(
+            f"RUNNER_DIRECTORY={name}: {error}. Name an object that can be imported, as module:object."
+        ) from error
+    if not isinstance(found, Directory) or isinstance(found, type):
+        raise UsageError(
+            f"RUNNER_DIRECTORY={name}: {found!r:.80} has no groups(principal) and roles(principal)."
+        )
+    return found
+
+
+def looked_up(voter: Voter, name: str) -> Voter:
+    """Return the voter with the groups and roles that the directory of that name has; "" is none.
+
+    What the door knew of them, as from the claims of a login, stays.
+
+    Raises:
+        DirectoryError: it could not be asked. UsageError: it can't be imported.
+    """
+    if not name:
+        return voter
+    known = directory(name)
+    try:
+        groups, roles = known.groups(voter.principal), known.roles(voter.principal)
+    except RunnerError:
+        raise
+    except Exception as error:
+        raise DirectoryError(
+            f"the directory {name} could not say who {voter.principal.key} is: {type(error).__name__}: "
+            f"{error}. Nothing was counted; try again."
+        ) from error
+    return replace(voter, groups=voter.groups | _names(groups, name), roles=voter.roles | _names(roles, name))
+
+
+def _names(names: Collection[str], directory: str) -> frozenset[str]:
+    # A text is a collection of its letters: none of them is a group.
+    if isinstance(names, str) or not all(isinstance(name, str) for name in names):
+        raise UsageError(
+            f"RUNNER_DIRECTORY={directory}: it returned {names!r:.80}, which is no list of names."
+        )
+    return frozenset(names)

@@ -1,0 +1,91 @@
+"""Freezing effects: what stops every effect of a graph, of a tool or all, and what says so."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Sequence
+from dataclasses import replace
+
+from runner.approvals.freezes import ALL, parts_of
+from runner.definition.registry import tool_names
+from runner.errors import ConflictError, NotFoundError, UsageError
+from runner.execution.engine import Engine
+from runner.records import validation
+from runner.records.interrupts import Receipt, ReceiptStatus
+
+TAKEN = frozenset({ReceiptStatus.ACCEPTED, ReceiptStatus.COUNTED})
+
+
+def freeze(engine: Engine, scope: str, reason: str, by: str = "", *, force: bool = False) -> None:
+    """Freeze a scope: see `records.freezes.scope_of`. Every process obeys within a few seconds.
+
+    `force` freezes a name that nothing has here, such as a tool that only a worker's code or a framework's
+    agent has.
+
+    Raises:
+        ConflictError: it is frozen already. UsageError: there is no reason, or it is too long.
+        NotFoundError: no graph or tool has this name.
+    """
+    _reason(reason)
+    if not force and scope != ALL and scope not in engine.store.frozen():
+        _check_known(engine, *scope.split(":", 1))
+    if engine.store.freeze(scope, _reason(reason), by).word == "already":
+        raise ConflictError(f"{scope} is frozen already; nothing was changed.")
+    engine.freezes.refresh()
+
+
+def thaw(engine: Engine, scope: str, reason: str, by: str = "") -> None:
+    """End a freeze; nodes that it has kept waiting are rung for with the next sweep.
+
+    Raises:
+        NotFoundError: the scope is not frozen. UsageError: there is no reason, or it is too long.
+    """
+    if engine.store.thaw(scope, _reason(reason), by).word == "unknown":
+        raise NotFoundError(f"{scope} is not frozen; nothing was changed.")
+    engine.freezes.refresh()
+
+
+def noted(engine: Engine, receipts: Sequence[Receipt]) -> list[Receipt]:
+    """Say in the receipts of answers that were taken what keeps them from having an effect."""
+    if not engine.freezes.known:
+        return list(receipts)
+    return [_noted(engine, receipt) for receipt in receipts]
+
+
+def _noted(engine: Engine, receipt: Receipt) -> Receipt:
+    run = engine.store.peek(receipt.run_id) if receipt.status in TAKEN and receipt.run_id else None
+    if run is None:
+        return receipt
+    (question,) = engine.store.interrupts([receipt.interrupt_id])
+    action = (question.action if question else None) or {}
+    tool = str(action["tool"]) if action.get("kind") == "tool" else ""
+    freeze = engine.freezes.of(run.graph_id, tool)
+    if freeze is None:
+        return receipt
+    return replace(receipt, detail=f"{receipt.detail}; {freeze}" if receipt.detail else str(freeze))
+
+
+def _check_known(engine: Engine, kind: str, name: str) -> None:
+    """Refuse a name that no graph or tool has: a freeze of it would stop nothing."""
+    if kind == "tool":
+        nodes = [node for plan in engine.registry.everything() for node in plan.definition.nodes.values()]
+        known = {tool for node in nodes for tool in tool_names(getattr(node.executor, "config", None))}
+    else:
+        paths = {*engine.store.graphs(), *engine.registry.names()}
+        paths |= {plan.definition.id for plan in engine.registry.everything()}
+        known = {part for path in paths for part in (*parts_of(path), *engine.registry.names_on(path))}
+    if name in known:
+        return
+    similar = difflib.get_close_matches(name, known, 1)
+    nearest = f" Did you mean {similar[0]!r}?" if similar else ""
+    where = "" if kind == "graph" else ": it is in no agent of the graphs that this process has"
+    raise NotFoundError(
+        f"no {kind} {validation.one_line(name)!r} is known here{where}. Nothing was frozen.{nearest} "
+        "To freeze a name that only other code has, or that is not registered yet, force it (--force)."
+    )
+
+
+def _reason(reason: str) -> str:
+    if not isinstance(reason, str) or not reason.strip():
+        raise UsageError("a freeze and a thaw need a reason.")
+    return validation.reason(reason)

@@ -1,0 +1,197 @@
+"""What people do to the keys of decisions: make, list, rotate and revoke them, in a file of public keys.
+
+The file is a JSON Web Key Set and holds no private key. A key is never removed from it, since decisions that
+it signed must stay checkable: it is revoked. See `runner/approvals/proofs.py` for what the entries mean.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import secrets
+import tempfile
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from runner.approvals.decision_keys import proofs
+from runner.errors import ConflictError, NotFoundError, UsageError
+from runner.records.codec import JSON
+
+SECRET_BYTES = 32
+
+Entry = dict[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class PublicKey:
+    """A public key of decisions, without its bytes; `revoked_at` is in milliseconds, 0 where it is valid.
+
+    `algorithm` is "Ed25519", "P-256" or "HMAC". `level` is 1 for a service, 2 for a door that checks logins
+    and 3 for a person's own key. `issuers` is None where it speaks for all.
+    """
+
+    kid: str
+    level: int
+    algorithm: str
+    principal: str = ""
+    issuers: Sequence[str] | None = None
+    groups: Sequence[str] = ()
+    roles: Sequence[str] = ()
+    revoked_at: int = 0
+
+
+class KeySet:
+    """The public keys of one file, which need not exist yet."""
+
+    def __init__(self, path: str | Path) -> None:
+        """Name the file."""
+        self._path = Path(path)
+
+    def entries(self) -> list[PublicKey]:
+        """List the keys, oldest first.
+
+        Raises:
+            UsageError: the file is no key set.
+        """
+        return [_shown(entry) for entry in self._read()]
+
+    def make(self, kid: str, private: Path, *, hmac: bool = False, **members: JSON) -> PublicKey:
+        """Make a key and write both halves: the public one into the set, the private one to a new file.
+
+        `members` are those of the entry: level, issuers, principal, groups, roles. With `hmac` there is one
+        secret, which then stands in both files.
+
+        Raises:
+            ConflictError: the set has the `kid`, or the private file exists.
+            UsageError: the members don't fit together.
+        """
+        public, own = _pair(hmac=hmac)
+        return self.add(kid, public, lambda entry: _write_new(private, {**entry, **own}), **members)
+
+    def add(
+        self,
+        kid: str,
+        public: Mapping[str, JSON],
+        before: Callable[[Entry], object] = lambda entry: entry,
+        **members: JSON,
+    ) -> PublicKey:
+        """Add the public half of a key that somebody has made: kty, crv, x and y; of a passkey more.
+
+        `before` is called with the entry before the set is written.
+
+        Raises:
+            ConflictError: the set has the `kid`. UsageError: the members don't fit together.
+        """
+        entry = {"kid": kid, **public, **{name: value for name, value in members.items() if value}}
+        with self._changed() as entries:
+            if any(other["kid"] == kid for other in entries):
+                raise ConflictError(f"the key {kid!r} exists already; `runner keys rotate` replaces it.")
+            entries.append(entry)
+            proofs().read_keys(json.dumps({"keys": entries}))
+            before(entry)
+        return _shown(entry)
+
+    def rotate(self, kid: str, successor: str, private: Path, ends: float) -> PublicKey:
+        """Make a key that follows another one, with the same members; the old one signs until `ends`.
+
+        `ends` is in seconds since 1970: until then either of the two is taken.
+
+        Raises:
+            NotFoundError: there is no such key. ConflictError: as for `make`.
+        """
+        old = self._entry(kid)
+        kept = {name: old[name] for name in old.keys() - {"kid", "kty", "crv", "x", "y", "k", "revoked"}}
+        made = self.make(successor, private, hmac=old["kty"] == "oct", **kept)
+        self.revoke(kid, ends)
+        return made
+
+    def revoke(self, kid: str, since: float) -> PublicKey:
+        """Refuse what a key says that it has signed from then on, in seconds since 1970; 0 is all of it.
+
+        Raises:
+            NotFoundError: there is no such key.
+        """
+        self._entry(kid)
+        with self._changed() as entries:
+            entry = next(entry for entry in entries if entry["kid"] == kid)
+            entry["revoked"] = min(since, entry.get("revoked", since))
+        return _shown(entry)
+
+    def _entry(self, kid: str) -> Entry:
+        for entry in self._read():
+            if entry["kid"] == kid:
+                return entry
+        raise NotFoundError(f"{str(self._path)!r} has no key {kid!r}.")
+
+    def _read(self) -> list[Entry]:
+        if not self._path.exists():
+            return []
+        text = self._path.read_bytes()
+        proofs().read_keys(text)
+        entries: list[Entry] = json.loads(text)["keys"]
+        return entries
+
+    def _changed(self) -> _Change:
+        return _Change(self._path, self._read)
+
+
+class _Change:
+    """Changes the file whole: a reader finds the old set or the new one."""
+
+    def __init__(self, path: Path, read: Callable[[], list[Entry]]) -> None:
+        self._path, self._read = path, read
+
+    def __enter__(self) -> list[Entry]:
+        self._entries = self._read()
+        return self._entries
+
+    def __exit__(self, kind: object, error: object, trace: object) -> None:
+        if error is not None:
+            return
+        folder = self._path.parent
+        folder.mkdir(parents=True, exist_ok=True)
+        secret = any(entry["kty"] == "oct" for entry in self._entries)
+        with tempfile.NamedTemporaryFile("w", dir=folder, delete=False, encoding="utf-8") as new:
+            json.dump({"keys": self._entries}, new, indent=2)
+            new.write("\n")
+        Path(new.name).chmod(0o600 if secret else 0o644)
+        Path(new.name).replace(self._path)
+
+
+def _write_new(path: Path, entry: Mapping[str, JSON]) -> None:
+    try:
+        handle = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+    except FileExistsError:
+        raise ConflictError(
+            f"{str(path)!r} exists already; a private key is never written over another file."
+        ) from None
+    except OSError as error:
+        raise UsageError(f"the private key can't be written: {error}.") from None
+    with os.fdopen(handle, "w", encoding="utf-8") as file:
+        json.dump(entry, file, indent=2)
+        file.write("\n")
+
+
+def _pair(*, hmac: bool) -> tuple[Entry, Entry]:
+    """Make a key: the members of its public entry, and those that the private file has beside them."""
+    encoded = proofs().encoded
+    if hmac:
+        return {"kty": "oct", "k": encoded(secrets.token_bytes(SECRET_BYTES))}, {}
+    key = proofs().Ed25519PrivateKey.generate()
+    public = {"kty": "OKP", "crv": "Ed25519", "x": encoded(key.public_key().public_bytes_raw())}
+    return public, {"d": encoded(key.private_bytes_raw())}
+
+
+def _shown(entry: Entry) -> PublicKey:
+    return PublicKey(
+        entry["kid"],
+        entry["level"],
+        "HMAC" if entry["kty"] == "oct" else entry["crv"],
+        entry.get("principal", ""),
+        entry.get("issuers"),
+        entry.get("groups", ()),
+        entry.get("roles", ()),
+        max(1, round(entry["revoked"] * 1000)) if "revoked" in entry else 0,
+    )

@@ -1,0 +1,334 @@
+"""Proofs of who decided: signatures over a whole decision, of a service, a login's door, or a person's own
+key.
+
+A decision is a JSON object; its `proof` names the key and the times, and `sig` covers everything else of
+the object but `reply_to`. Keys are a JSON Web Key Set (RFC 7517) with three members of our own: `level` (1
+a service, 2 a door that checks logins, 3 a person's own key), `issuers` (for whose principals levels 1 and
+2 may speak; without it for all) and `principal` (whose own key it is). `revoked` (seconds since 1970)
+refuses what was signed from then on.
+"""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import hmac
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from runner.approvals.ballots import SKEW
+from runner.approvals.digests import canonical
+from runner.approvals.rules import OWN_KEY, Principal, Voter
+from runner.errors import RunnerError, UsageError, needs_extra
+from runner.records import codec, run_ids, validation
+from runner.records.codec import JSON
+
+with needs_extra("audit", "signed decisions"):
+    from cryptography.exceptions import InvalidSignature
+    from cryptography.hazmat.primitives import hashes
+    from cryptography.hazmat.primitives.asymmetric import ec
+    from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey, Ed25519PublicKey
+
+DOMAIN = b"celery-graph-runner/decision/v2\n"
+
+LIFETIME = 300
+"""Seconds for which a signature of a service or a door may be sent: it is made when it is needed."""
+
+SIGNATURE = frozenset({"sig", "authenticator_data", "client_data"})
+"""The members of a proof that are made from the rest."""
+
+PRESENT, VERIFIED = 1, 4
+"""Flags of an authenticator: a person was there, and was recognized."""
+
+
+class ProofRefused(RunnerError):
+    """A proof does not hold; the decision is not counted, and the question stays open."""
+
+
+@dataclass(frozen=True, slots=True)
+class Key:
+    """One key of a set; `secret` is set for HMAC, `public` otherwise. See the module for the rest."""
+
+    kid: str
+    level: int
+    public: Ed25519PublicKey | ec.EllipticCurvePublicKey | None = None
+    secret: bytes = b""
+    issuers: frozenset[str] | None = None
+    principal: str = ""
+    revoked: float | None = None
+    origins: frozenset[str] = frozenset()
+    rp_id: str = ""
+    groups: frozenset[str] = frozenset()
+    roles: frozenset[str] = frozenset()
+
+
+@dataclass(frozen=True, slots=True)
+class Proved:
+    """A proof that holds: who it is of, how sure it is, and what the door knew of the login.
+
+    `issued` and `expires` are in seconds since 1970.
+    """
+
+    principal: Principal
+    level: int
+    kid: str
+    jti: str
+    issued: int
+    expires: int
+    login_age: float | None = None
+    acr: str | None = None
+    groups: frozenset[str] = frozenset()
+    roles: frozenset[str] = frozenset()
+
+    def voter(self) -> Voter:
+        """Return who votes, with all that the proof vouches for."""
+        return Voter(self.principal, self.groups, self.roles, self.level, self.login_age, self.acr)
+
+
+def encoded(data: bytes) -> str:
+    """Return bytes in base64url without padding, as all of JOSE has them."""
+    return base64.urlsafe_b64encode(data).rstrip(b"=").decode()
+
+
+def decoded(text: object) -> bytes:
+    """Read base64url.
+
+    Raises:
+        ValueError: it is none.
+    """
+    if not isinstance(text, str) or not text.isascii() or set(text) & {"=", "+", "/", " "}:
+        raise ValueError("not base64url")
+    return base64.b64decode(text + "=" * (-len(text) % 4), b"-_", validate=True)
+
+
+def read_keys(text: str | bytes) -> dict[str, Key]:
+    """Read a JSON Web Key Set, by `kid`.
+
+    Raises:
+        UsageError: it is malformed, a `kid` is missing or there twice, or a private key is in it.
+    """
+    try:
+        entries = json.loads(text)["keys"]
+        keys = [_key(entry) for entry in entries]
+    except (ValueError, KeyError, TypeError, AttributeError) as error:
+        raise UsageError(
+            f"the keys of decisions can't be read: {error!r}. They are a JSON Web Key Set."
+        ) from error
+    by_id = {key.kid: key for key in keys}
+    if len(by_id) != len(keys):
+        raise UsageError("the keys of decisions have a kid twice.")
+    return by_id
+
+
+def _key(entry: Mapping[str, Any]) -> Key:
+    if "d" in entry:
+        raise UsageError(
+            f"the key {entry.get('kid')!r:.80} is a private one: workers need the public half alone."
+        )
+    kind, curve, level = entry["kty"], entry.get("crv"), entry["level"]
+    public: Ed25519PublicKey | ec.EllipticCurvePublicKey | None = None
+    secret = b""
+    if kind == "OKP" and curve == "Ed25519":
+        public = Ed25519PublicKey.from_public_bytes(decoded(entry["x"]))
+    elif kind == "EC" and curve == "P-256":
+        x, y = (int.from_bytes(decoded(entry[name]), "big") for name in ("x", "y"))
+        public = ec.EllipticCurvePublicNumbers(x, y, ec.SECP256R1()).public_key()
+    elif kind == "oct" and len(decoded(entry["k"])) >= hashlib.sha256().digest_size:
+        secret = decoded(entry["k"])
+    else:
+        raise UsageError(
+            f"the key {entry.get('kid')!r:.80} is none of Ed25519 (OKP), P-256 (EC), 32 bytes and more (oct)."
+        )
+    whole = isinstance(level, int) and not isinstance(level, bool)
+    if not isinstance(entry["kid"], str) or not whole or level not in (1, 2, 3) or (secret and level != 1):
+        raise UsageError("a key needs a kid (text) and a level of 1 to 3; a secret has level 1.")
+    principal = Principal.read(entry["principal"]).key if level == OWN_KEY else ""
+    issuers = entry.get("issuers")
+    return Key(
+        entry["kid"],
+        level,
+        public,
+        secret,
+        None if issuers is None else frozenset(issuers),
+        principal,
+        entry.get("revoked"),
+        frozenset(entry.get("origins", ())),
+        entry.get("rp_id", ""),
+        frozenset(entry.get("groups", ())),
+        frozenset(entry.get("roles", ())),
+    )
+
+
+def signed_bytes(decision: Mapping[str, JSON]) -> bytes:
+    """Return what a signature covers: all of the decision but `reply_to` and the signature itself.
+
+    Raises:
+        UnstorableError: it has values that other languages would read as others.
+    """
+    proof = decision.get("proof")
+    covered = {name: value for name, value in decision.items() if name not in {"reply_to", "proof"}}
+    if isinstance(proof, Mapping):
+        covered["proof"] = {name: value for name, value in proof.items() if name not in SIGNATURE}
+    return DOMAIN + canonical(covered, "the decision")
+
+
+def run_name(start: Mapping[str, Any]) -> str:
+    """Return the id, less its partition, of the run that a signed message starts: it starts no other.
+
+    It is the id of a run (a UUID version 7 in 26 letters and digits) of the time of the signature, whose
+    other bits are a hash of what was signed.
+
+    Raises:
+        UsageError: the proof has no time. UnstorableError: it has values that other languages read as others.
+    """
+    proof = start.get("proof")
+    issued = proof.get("iat") if isinstance(proof, Mapping) else None
+    if type(issued) is not int or not 0 <= issued < 1 << 38:
+        raise UsageError("the proof of a start needs iat, in whole seconds since 1970.")
+    return run_ids.letters(issued * 1000, run_ids.RANDOM, hashlib.sha256(signed_bytes(start)).digest())
+
+
+def sign(
+    decision: Mapping[str, JSON],
+    key: Ed25519PrivateKey | bytes,
+    kid: str,
+    *,
+    now: float,
+    jti: str,
+    login: Mapping[str, JSON] | None = None,
+) -> dict[str, JSON]:
+    """Return a decision with its proof; `key` is a private key or a secret, `now` is in seconds since 1970.
+
+    `login` is what a door knows of the login: `auth_time` (seconds since 1970), `acr`, and the lists
+    `groups` and `roles` of bare names.
+    """
+    proof: dict[str, JSON] = {
+        "alg": "HS256" if isinstance(key, bytes) else "Ed25519",
+        "kid": kid,
+        "iat": int(now),
+        "exp": int(now) + LIFETIME,
+        "jti": jti,
+        **(login or {}),
+    }
+    text = signed_bytes({**decision, "proof": proof})
+    signature = hmac.digest(key, text, "sha256") if isinstance(key, bytes) else key.sign(text)
+    return {**decision, "proof": {**proof, "sig": encoded(signature)}}
+
+
+def verify(
+    decision: Mapping[str, Any], keys: Mapping[str, Key], *, now: float | None, who: str = "by"
+) -> Proved:
+    """Check a decision's proof. `now` (seconds since 1970) is when it comes in; a worker that counts votes
+    again later passes None, since the door that took it has checked the times.
+
+    `who` is the member that names the principal: "requester" in the message that starts a run.
+
+    Raises:
+        ProofRefused: it does not hold; the message says why.
+    """
+    proof = decision.get("proof")
+    if not isinstance(proof, Mapping):
+        raise ProofRefused("the decision has no proof.")
+    kid = proof.get("kid")
+    key = keys.get(kid) if isinstance(kid, str) else None
+    if key is None:
+        raise ProofRefused(f"the key {kid!r:.80} is not known.")
+    try:
+        principal = Principal.read(decision[who])
+    except (KeyError, TypeError, AttributeError, UsageError) as error:
+        raise ProofRefused("the decision names nobody who decides.") from error
+    if key.level == OWN_KEY and principal.key != key.principal:
+        raise ProofRefused(f"the key {key.kid!r} is not that of {principal.key!r}.")
+    if key.level < OWN_KEY and key.issuers is not None and principal.iss not in key.issuers:
+        raise ProofRefused(f"the key {key.kid!r} does not speak for the issuer {principal.iss!r}.")
+    _check_times(proof, key, now)
+    if not _signature_holds(decision, proof, key):
+        raise ProofRefused(
+            "the signature does not hold: the decision or its proof was changed, or the key is another."
+        )
+    login = proof.get("auth_time")
+    age = proof["iat"] - login if isinstance(login, (int, float)) and not isinstance(login, bool) else None
+    acr = proof.get("acr")
+    return Proved(
+        principal,
+        key.level,
+        key.kid,
+        proof["jti"],
+        proof["iat"],
+        proof["exp"],
+        age,
+        acr if isinstance(acr, str) else None,
+        key.groups if key.level == OWN_KEY else _names(proof.get("groups")),
+        key.roles if key.level == OWN_KEY else _names(proof.get("roles")),
+    )
+
+
+def _names(value: object) -> frozenset[str]:
+    return (
+        frozenset(name for name in value if isinstance(name, str)) if isinstance(value, list) else frozenset()
+    )
+
+
+def _check_times(proof: Mapping[str, Any], key: Key, now: float | None) -> None:
+    moments = [moment for name in ("iat", "exp") if type(moment := proof.get(name)) is int]
+    if len(moments) != 2:
+        raise ProofRefused("the proof needs iat and exp, in whole seconds since 1970.")
+    issued, expires = moments
+    jti = proof.get("jti")
+    if not isinstance(jti, str) or not jti or validation.problem(jti):
+        raise ProofRefused("the proof needs a jti, which counts once.")
+    if not issued < expires <= issued + LIFETIME:
+        raise ProofRefused(f"the proof may be used for at most {LIFETIME} s.")
+    if key.revoked is not None and issued >= key.revoked:
+        raise ProofRefused(f"the key {key.kid!r} was revoked before it signed this.")
+    if now is not None and not issued - SKEW <= now <= expires + SKEW:
+        raise ProofRefused("the proof is too old, or from the future.")
+
+
+def _signature_holds(decision: Mapping[str, Any], proof: Mapping[str, Any], key: Key) -> bool:
+    try:
+        text, signature = signed_bytes(decision), decoded(proof.get("sig"))
+        match proof.get("alg"), key.public:
+            case "HS256", None:
+                return hmac.compare_digest(hmac.digest(key.secret, text, "sha256"), signature)
+            case "Ed25519", Ed25519PublicKey() as public:
+                public.verify(signature, text)
+                return True
+            case "webauthn", (Ed25519PublicKey() | ec.EllipticCurvePublicKey()) as public:
+                return _assertion_holds(hashlib.sha256(text).digest(), proof, signature, key, public)
+    except (InvalidSignature, RunnerError, ValueError, TypeError, KeyError):
+        return False
+    return False
+
+
+def _assertion_holds(
+    challenge: bytes,
+    proof: Mapping[str, Any],
+    signature: bytes,
+    key: Key,
+    public: Ed25519PublicKey | ec.EllipticCurvePublicKey,
+) -> bool:
+    """Check an assertion of WebAuthn, whose challenge is the hash of the whole decision.
+
+    The steps of https://www.w3.org/TR/webauthn-2/#sctn-verifying-assertion that concern a decision: type,
+    challenge, origin, relying party, that a person was there and was verified, and the signature.
+    """
+    data, client = decoded(proof["authenticator_data"]), decoded(proof["client_data"])
+    stated = codec.load_json(client)
+    flags = data[32] if len(data) >= 37 else 0
+    if (
+        stated.get("type") != "webauthn.get"
+        or not hmac.compare_digest(decoded(stated.get("challenge")), challenge)
+        or stated.get("origin") not in key.origins
+        or data[:32] != hashlib.sha256(key.rp_id.encode()).digest()
+        or flags & (PRESENT | VERIFIED) != PRESENT | VERIFIED
+    ):
+        return False
+    covered = data + hashlib.sha256(client).digest()
+    if isinstance(public, Ed25519PublicKey):
+        public.verify(signature, covered)
+    else:
+        public.verify(signature, covered, ec.ECDSA(hashes.SHA256()))
+    return True

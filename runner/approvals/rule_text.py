@@ -1,0 +1,129 @@
+"""A rule of approvals in words, for those who decide by it: every door shows the same sentence."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from runner.approvals.rules import DELEGATED, Principal, Rule, plain_name, selector
+
+NUMBERS = ("none", "one", "two", "three", "four", "five", "six", "seven", "eight", "nine", "ten")
+
+LEVELS = (
+    "",
+    "named by a service that signs",
+    "who has logged in",
+    "who signs with a key of their own",
+)
+
+
+def in_words(rule: Rule, requester: str = "", on_behalf_of: Sequence[str] = ()) -> str:
+    """Describe who may decide by a rule, how many are needed, and what ends it.
+
+    `requester` is the key of who asked for the run, `on_behalf_of` are those of for whom.
+    """
+    head = ", then ".join(_step(step, rule) for step in rule.steps)
+    parts = [
+        head,
+        *_excluded(rule, requester, on_behalf_of),
+        *_ends(rule),
+        *_delegated(rule),
+        *_escalations(rule),
+    ]
+    return "; ".join(parts)
+
+
+def who(form: str) -> str:
+    """Name a selector, as that of a vote: `user:human:|ana` is ana, `group:finance` is group finance."""
+    if form == DELEGATED:
+        return "a delegate"
+    form = selector(form)
+    kind, _, rest = form.partition(":")
+    if kind == "user":
+        return person(rest)
+    return f"{kind} {rest}" if rest else form
+
+
+def person(key: str) -> str:
+    """Name a principal by its key: with its issuer, and its kind if it is not a human."""
+    principal = Principal.read(key)
+    name = plain_name(key)
+    if name != key:
+        return name
+    kind = "" if principal.kind == "human" else f"{principal.kind} "
+    return f"{kind}{principal.sub}" + (f" of {principal.iss}" if principal.iss else "")
+
+
+def _step(step: Rule, rule: Rule) -> str:
+    people = _listed([who(form) for form in step.eligible], "or")
+    number = NUMBERS[step.need] if step.need < len(NUMBERS) else str(step.need)
+    words = f"{number} of {people}"
+    heavier = [f"{who(form)} counts {weight}" for form, weight in step.weights.items() if weight > 1]
+    words += f" ({', '.join(heavier)})" if heavier else ""
+    level = max(step.auth.level, rule.auth.level)
+    words += f", each {LEVELS[level]}" if level else ""
+    age = step.auth.max_age or rule.auth.max_age
+    return words + (f", at most {_span(age)} ago" if age else "")
+
+
+def _excluded(rule: Rule, requester: str, on_behalf_of: Sequence[str]) -> list[str]:
+    forms = list(dict.fromkeys(entry for step in (rule, *rule.steps) for entry in step.exclude))
+    names = []
+    for form in map(selector, forms):
+        node = form.removeprefix("answered:")
+        if form == "requester":
+            names.append(f"{person(requester)} who asked for it" if requester else "who asked for it")
+            names += [f"{person(key)} for whom that was" for key in on_behalf_of]
+        elif node != form:
+            names.append(f"who answered {node}")
+        else:
+            names.append(who(form))
+    agents = [] if rule.agents else ["agents"]
+    return [f"not {_listed([*names, *agents], 'nor')}"] if names or agents else []
+
+
+def _ends(rule: Rule) -> list[str]:
+    words = []
+    vetoes = {step.veto for step in rule.steps}
+    if vetoes == {"majority"}:
+        words.append("as many rejections end it")
+    elif vetoes == {None}:
+        words.append("rejections are only counted")
+    elif vetoes != {1}:
+        words.append("rejections end it: " + ", ".join(str(step.veto) for step in rule.steps))
+    else:
+        words.append("one rejection ends it")
+    if len(rule.decisions) < 4:
+        words.append(f"decisions: {', '.join(rule.decisions)}")
+    if "edit" in rule.decisions and rule.edit == "resets" and any(step.need > 1 for step in rule.steps):
+        words.append("an edit resets earlier votes")
+    return words
+
+
+def _delegated(rule: Rule) -> list[str]:
+    return {
+        "none": [],
+        "group": ["may be delegated within the group"],
+        "anyone": ["may be delegated to anyone"],
+    }[rule.delegate]
+
+
+def _escalations(rule: Rule) -> list[str]:
+    hours = f" of calendar {rule.calendar}" if rule.calendar else ""
+    return [
+        f"after {_span(seconds)}{hours} also {_listed([who(form) for form in more], 'or')}"
+        for seconds, more in rule.escalate
+    ]
+
+
+def _listed(names: Sequence[str], word: str) -> str:
+    if len(names) < 2:
+        return "".join(names)
+    return f"{', '.join(names[:-1])} {word} {names[-1]}"
+
+
+def _span(seconds: float) -> str:
+    for size, unit in ((86_400, "day"), (3_600, "hour"), (60, "minute")):
+        if seconds >= size and seconds % size == 0:
+            number = round(seconds / size)
+            return f"{number} {unit}{'s' if number > 1 else ''}"
+    return f"{seconds:g} seconds"

@@ -1,0 +1,106 @@
+"""Judges decisions for one visit, with what its claim brought and the store keeps beside it.
+
+Votes are read once, when the visit is claimed, and only where a question with a rule was answered: a visit
+without one makes no request for this. Keys are read when a rule asks for identity.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from runner.approvals import judgement
+from runner.approvals.calendars import escalates_at
+from runner.approvals.decision_keys import DecisionKeys
+from runner.approvals.judgement import Evidence
+from runner.approvals.rules import Approval, Rule
+from runner.definition.registry import PATH
+from runner.errors import UsageError
+from runner.records.interrupts import Address, Interrupt, InterruptStatus
+from runner.store.interface import Claim, Store
+
+ANSWERED = "answered:"
+
+MOST_AGAIN = 100
+"""How often a question may have been asked again that a later node looks for."""
+
+
+class VisitJudge:
+    """Judges what was decided on the questions of one visit."""
+
+    def __init__(self, store: Store, keys: DecisionKeys, claim: Claim) -> None:
+        """Read the votes on those of the claim's answers that were decided by a rule."""
+        self._run_id, self._nested = claim.token.run_id, PATH in claim.graph_id
+        self.tenant = store.namespace
+        self._store, self._keys = store, keys
+        self._evidence = {
+            answer.id: self._read(answer) for answer in claim.answers if answer.rule is not None
+        }
+
+    def approval(self, asked: Interrupt, recorded: Interrupt) -> Approval:
+        """Return the decision on a question, if it holds.
+
+        Raises:
+            ApprovalMismatch: it does not.
+        """
+        evidence = self._evidence.get(recorded.id) or self._read(recorded)
+        return judgement.judge(asked, recorded, evidence)
+
+    def is_stale(self, rule: Rule, recorded: Interrupt) -> bool:
+        """Whether it is too late to use a decision for the first time."""
+        clock = self._store.clock
+        return judgement.is_stale(rule, recorded, clock() if clock else time.time_ns() // 1_000_000)
+
+    def check(self, rule: Rule) -> None:
+        """Check what a rule needs to know besides itself.
+
+        Raises:
+            UsageError: it excludes the requester, who is not known, or names an unknown calendar.
+        """
+        escalates_at(rule, 0)
+        excludes = any("requester" in {*rule.exclude, *step.exclude} for step in rule.steps)
+        if excludes and self._store.requester(self._run_id) is None:
+            raise UsageError(
+                "the rule excludes who asked for the run, but nobody was named when it was started: start it "
+                "with requester=."
+            )
+
+    def _read(self, answer: Interrupt) -> Evidence:
+        excluded = _excluded(answer.rule or {})
+        requester, root = None, answer.run_id
+        if "requester" in excluded:
+            requester, root = self._store.requester(answer.run_id), self._root(answer.run_id)
+        nodes = [entry.removeprefix(ANSWERED) for entry in excluded if entry.startswith(ANSWERED)]
+        answered = {node: self._store.answerers(answer.run_id, node) for node in nodes}
+        return Evidence(self._store.votes(answer.id), requester, answered, self._keys.read, root)
+
+    def _root(self, run_id: str) -> str:
+        """Return the outermost run: for one of a nested graph the store says it."""
+        record = self._store.peek(run_id) if self._nested else None
+        return record.root if record else run_id
+
+
+SCOPES = ("function", "node")
+"""What asks a question whose decision a later node may look for."""
+
+
+def decided(store: Store, addresses: Sequence[Address], name: str) -> Interrupt | None:
+    """Return the newest question of a name that one of some visits asked by a rule, if it is answered.
+
+    It may have been asked again: then the last one counts, whose id no other has.
+    """
+    newest: Interrupt | None = None
+    for address in addresses:
+        for scope in SCOPES:
+            for again in range(MOST_AGAIN):
+                (asked,) = store.interrupts([address.interrupt_id(scope, name, 1, again)])
+                if asked is None:
+                    break
+                if asked.rule is not None and asked.status is InterruptStatus.ANSWERED:
+                    newest = max(newest or asked, asked, key=lambda one: one.answered_at)
+    return newest
+
+
+def _excluded(rule: Mapping[str, Any]) -> set[str]:
+    return {entry for step in (rule, *rule.get("stages", ())) for entry in step.get("exclude", ())}

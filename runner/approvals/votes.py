@@ -1,0 +1,322 @@
+"""Votes on questions with a rule: what a door judges on the question alone, before the store counts.
+
+A question without a rule takes a vote, too: as the answer that it means.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from typing import Any
+
+from runner.approvals import ballots, freezing
+from runner.approvals.ballots import Ballot, Choice, Operation
+from runner.approvals.decision_keys import proofs
+from runner.approvals.directory import looked_up
+from runner.approvals.judgement import level_of
+from runner.approvals.rules import DECISIONS, Principal, Rule, Voter, plain_name
+from runner.errors import DirectoryError, PayloadTooLarge, RunnerError, UnstorableError, UsageError
+from runner.execution import ids
+from runner.execution.engine import Engine
+from runner.records import codec, size_limits, validation
+from runner.records.codec import JSON
+from runner.records.interrupts import Answer, Interrupt, Receipt, ReceiptStatus, address_of
+from runner.records.validation import mismatch
+
+Sign = Callable[[dict[str, JSON]], dict[str, JSON]]
+"""Returns a message with its proof, or as it is."""
+
+MOST_CLAIMED = 30 * 86_400
+"""Seconds that a claim holds at most."""
+
+
+def apply_vote(engine: Engine, choice: Choice, question: Interrupt) -> Receipt:
+    """Count a vote on a question with a rule.
+
+    Raises:
+        DirectoryError: who the voter is can't be looked up now; nothing was counted.
+        StoreError: the store can't be reached.
+    """
+    rule = Rule.thawed(question.rule or {})
+    reason = _unfit(choice, question, engine.store.max_bytes)
+    if reason:
+        return _refused(choice, ReceiptStatus.REJECTED, reason)
+    if choice.by is None:
+        return _refused(choice, ReceiptStatus.FORBIDDEN, "the vote names nobody who decides")
+    try:
+        effect = ballots.effect_of(question, choice.decision, _meant(choice))
+    except UnstorableError as error:
+        return _refused(choice, ReceiptStatus.REJECTED, str(error))
+    try:
+        said = Voter(choice.by, choice.groups, choice.roles)
+        voter, body = sender_of(engine, said, choice.body, level_of(rule))
+    except DirectoryError:
+        raise
+    except RunnerError as error:
+        return _refused(choice, ReceiptStatus.FORBIDDEN, str(error))
+    if choice.digest is None and level_of(rule):
+        detail = "the vote must name the digest of the question that was shown"
+        return _refused(choice, ReceiptStatus.REJECTED, detail)
+    ballot = Ballot(
+        choice.interrupt_id,
+        voter,
+        choice.decision,  # type: ignore[arg-type] # it is one of DECISIONS, see `_unfit`
+        _meant(choice),
+        effect,
+        choice.digest,
+        choice.comment,
+        choice.idempotency_key,
+        answerers(engine, rule, question),
+        body,
+        choice.shown_at,
+    )
+    receipt, reply = engine.store.vote(ballot, ids.nonce())
+    engine.ring(reply)
+    return freezing.noted(engine, [receipt])[0]
+
+
+def apply_operation(
+    engine: Engine, body: Mapping[str, JSON], by: Voter | None = None, key: str | None = None
+) -> Receipt:
+    """Do what somebody wants with a question with a rule, besides voting.
+
+    `body` is the message, see `messages.operation_body`. `by` is who the door itself says that it is of;
+    `key` is for a message without an idempotency key.
+
+    Raises:
+        UsageError: a name is no principal, the time or the comment can't be used.
+        DirectoryError: who they are can't be looked up now; nothing was done.
+    """
+    sent: Mapping[str, Any] = body
+    name, kind, comment, ttl = (
+        sent["interrupt_id"],
+        sent["operation"],
+        sent.get("comment", ""),
+        sent.get("ttl", 0),
+    )
+    validation.checked(comment, "the comment", validation.MAX_REASON)
+    if kind == "comment" and not comment:
+        raise UsageError("a comment has some text.")
+    if kind == "claim" and not 1 <= ttl <= MOST_CLAIMED:
+        raise UsageError(f"a claim holds for 1 to {MOST_CLAIMED:,} seconds, not {ttl!r:.40}.")
+    if kind == "delegate" and not sent.get("to"):
+        raise UsageError("a delegation names `to`, who may vote instead.")
+    by = by or Voter(Principal.read(sent["by"]))
+    other = _looked_up(engine, Voter(Principal.read(sent["to"]))) if kind == "delegate" else None
+    question = engine.store.interrupts([name])[0]
+    answered: dict[str, frozenset[str]] = {}
+    if question is not None and question.rule is not None:
+        rule = Rule.thawed(question.rule)
+        by, body = sender_of(engine, by, body, level_of(rule))
+        answered = answerers(engine, rule, question)
+    marks = {"idempotency_key": sent.get("idempotency_key") or key, "shown_at": sent.get("shown_at", 0)}
+    operation = Operation(
+        name, kind, by, other, round(ttl * 1000), comment, answered=answered, body=body, **marks
+    )
+    receipt, reply = engine.store.act(operation, ids.nonce())
+    engine.ring(reply)
+    return receipt
+
+
+def principal_of(text: Principal | str) -> Principal:
+    """Return the principal that a text names, or the one that it is.
+
+    Raises:
+        UsageError: it names nobody.
+    """
+    return text if isinstance(text, Principal) else Principal.read(text)
+
+
+def plain_answer(choice: Choice) -> Answer:
+    """Return what a vote answers where the question has no rule: yes, no, or the response.
+
+    An edit, which has no meaning there, answers None, which is refused.
+    """
+    response = {"approve": True, "reject": False, "respond": choice.response}.get(choice.decision)
+    who = None if choice.by is None else plain_name(choice.by.key)
+    return Answer(choice.interrupt_id, response, who, choice.idempotency_key, choice.digest)
+
+
+def sender_of(
+    engine: Engine, voter: Voter, body: Mapping[str, JSON], level: int
+) -> tuple[Voter, Mapping[str, JSON]]:
+    """Return who a message about a question is of, as sure as its proof makes it, and what of it is stored.
+
+    `voter` is who the door says, which counts where nothing need be proved; a proof that does not hold is
+    a doubt. For a rule of a `level` above 0 the groups are those that the proof vouches for, as the worker
+    sees them that counts again: it asks no directory. At level 0 a proof is checked where there are keys.
+
+    Raises:
+        UsageError: keys or directory can't be read. DirectoryError: the directory could not be asked.
+    """
+    proof = body.get("proof")
+    if not level and (proof is None or not engine.decision_keys.read()):
+        return _looked_up(engine, voter), {name: part for name, part in body.items() if name != "proof"}
+    if proof is None:
+        doubt = f"identity of level {level} is needed, and this message has no proof"
+        return replace(voter, doubt=doubt), body
+    module = proofs()
+    try:
+        voter = module.verify(body, engine.decision_keys.read(), now=time.time()).voter()
+    except module.ProofRefused as error:
+        return replace(voter, doubt=str(error)), {
+            name: part for name, part in body.items() if name != "proof"
+        }
+    return voter if level else _looked_up(engine, voter), body
+
+
+def _looked_up(engine: Engine, voter: Voter) -> Voter:
+    if engine.directory is None:
+        from runner.settings import Settings  # noqa: PLC0415 - costs most of the start-up of a program
+
+        engine.directory = Settings().directory
+    return looked_up(voter, engine.directory)
+
+
+def signed(engine: Engine, body: dict[str, JSON], principal: Principal) -> dict[str, JSON]:
+    """Sign a message as this process, with the groups that its directory knows, if it has a signing key.
+
+    Only for callers that know themselves who their principal is: what comes by a queue is never signed here.
+
+    Raises:
+        UsageError: the key can't be read. DirectoryError: the directory could not be asked.
+    """
+    key = engine.signing_key
+    if key is None:
+        return body
+    voter = _looked_up(engine, Voter(principal))
+    return key.sign(body, login={"groups": sorted(voter.groups), "roles": sorted(voter.roles)})
+
+
+def proven(
+    engine: Engine, body: dict[str, JSON], principal: Principal, proof: Mapping[str, object] | None
+) -> dict[str, JSON]:
+    """Return a message with the proof that came with it; without one this process signs it, if it can.
+
+    Raises:
+        UsageError: the key can't be read. DirectoryError: the directory could not be asked.
+    """
+    return signed(engine, body, principal) if proof is None else {**body, "proof": codec.pack(proof, "proof")}
+
+
+def requester_of(engine: Engine, body: Mapping[str, JSON]) -> dict[str, JSON]:
+    """Return who asks for a run as it is stored: the principal, for whom, and the message if it is signed.
+
+    Where this process has no keys the proof is not checked: the worker that needs it does.
+
+    Raises:
+        UsageError: somebody is no principal, or the proof does not hold.
+    """
+    sent: Mapping[str, Any] = body
+    principal = Principal.read(str(sent["requester"])).key
+    requester: dict[str, JSON] = {"principal": principal}
+    if sent.get("on_behalf_of"):
+        requester["on_behalf_of"] = [Principal.read(name).key for name in sent["on_behalf_of"]]
+    if sent.get("proof") is None:
+        return requester
+    keys = engine.decision_keys.read()
+    try:
+        if keys:
+            proofs().verify(body, keys, now=time.time(), who="requester")
+    except UsageError:
+        raise
+    except RunnerError as error:
+        raise UsageError(f"nothing was started for {principal}: {error}") from error
+    return {**requester, "body": {name: part for name, part in body.items() if name != "reply_to"}}
+
+
+def inherited(
+    engine: Engine,
+    run_id: str,
+    by: Principal | str | None,
+    body: dict[str, JSON],
+    sign: Sign | None = None,
+) -> dict[str, JSON] | None:
+    """Return who asks for a run that is made from another one, `by` somebody; None where nobody is known.
+
+    `body` says what is done. All who asked for the other run ask for this one, too.
+
+    Raises:
+        UsageError: `by` is no principal.
+    """
+    source = engine.store.requester(run_id) or {}
+    people = [name for name in (source.get("principal"), *source.get("on_behalf_of", ())) if name]
+    if by is None:
+        # What was signed was the start of the other run.
+        return {name: part for name, part in source.items() if name != "body"} or None
+    principal = principal_of(by)
+    behalf = [name for name in people if name != principal.key]
+    body = {"v": 2, **body, "requester": principal.key, **({"on_behalf_of": behalf} if behalf else {})}
+    return requester_of(engine, sign(body) if sign else signed(engine, body, principal))
+
+
+def answerers(engine: Engine, rule: Rule, question: Interrupt) -> dict[str, frozenset[str]]:
+    """Return, by node, who answered what a rule excludes: read only for a rule that does."""
+    entries = {entry for step in (rule, *rule.steps) for entry in step.exclude}
+    nodes = sorted(entry.removeprefix("answered:") for entry in entries if entry.startswith("answered:"))
+    return {node: engine.store.answerers(question.run_id, node) for node in nodes}
+
+
+def _meant(choice: Choice) -> JSON:
+    """Return the response of a vote: an approval of what was shown answers true."""
+    if choice.decision == "reject":
+        return None
+    return True if choice.decision == "approve" and choice.response is None else choice.response
+
+
+def _unfit(choice: Choice, question: Interrupt, max_bytes: int) -> str:
+    """Say why a vote can't be taken, whoever it is of; "" where it can."""
+    if choice.decision not in DECISIONS:
+        return f"the decision must be one of {', '.join(DECISIONS)}"
+    for name in ("idempotency_key", "digest"):
+        value = getattr(choice, name)
+        if value is not None and (problem := validation.problem(value)):
+            return f"the {name} {problem}"
+    if problem := validation.problem(choice.comment, validation.MAX_REASON):
+        return f"the comment {problem}"
+    response = _meant(choice)
+    if choice.decision == "reject":
+        return "" if choice.response is None else "a rejection has no response; say why in the comment"
+    if response is None:
+        return "None (null) is no answer"
+    try:
+        size_limits.check_answer(response, max_bytes)
+    except PayloadTooLarge as error:
+        return str(error)
+    if not question.is_open:
+        return ""
+    return unfit_response(choice.decision, response, question)
+
+
+def unfit_response(decision: str, response: JSON, question: Interrupt) -> str:
+    """Compare a response with the schema, which is that of the arguments where the question shows a call."""
+    edits = question.action is not None and decision in {"approve", "edit"} and response is not True
+    if decision == "edit" and question.action is None:
+        return "the question shows no call whose arguments could be edited; respond instead"
+    if edits and not isinstance(response, dict):
+        return "an edit is the whole new arguments, as an object"
+    shaped = edits or question.action is None
+    if not shaped:
+        return ""
+    action = question.action or {}
+    if edits and action.get("kind") == "node":
+        return "a node runs on what it gets: approve it as it is shown, or reject it"
+    if question.response_schema is None:
+        return _other_names(action.get("args", {}), response) if edits else ""
+    return mismatch(question.response_schema, codec.plain(codec.unpack(response))) or ""
+
+
+def _other_names(args: Mapping[str, JSON], edited: Mapping[str, JSON]) -> str:
+    """Say which names an edit has more or less than the call that was shown, where no schema says it."""
+    unknown, missing = sorted(edited.keys() - args.keys()), sorted(args.keys() - edited.keys())
+    if not unknown and not missing:
+        return ""
+    has = f"has {unknown}, which the call that was shown has not" if unknown else ""
+    lacks = f"lacks {missing}" if missing else ""
+    return f"an edit is the whole new arguments: this one {' and '.join(filter(None, (has, lacks)))}"
+
+
+def _refused(choice: Choice, status: ReceiptStatus, detail: str) -> Receipt:
+    address = address_of(choice.interrupt_id)
+    return Receipt(status, choice.interrupt_id, address.run_id if address else None, detail)

@@ -1,0 +1,272 @@
+"""What people do to a question with a rule: they vote, delegate, claim and release it, and comment on it.
+
+Each reads the question, how its votes stand, and the one person's part: nothing grows with the voters.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from runner import scheduler
+from runner.approvals import ballots, rules
+from runner.approvals.ballots import Ballot, Operation, Standing
+from runner.approvals.rules import Facts, Rule
+from runner.records.codec import JSON
+from runner.records.interrupts import Answer, Interrupt, Receipt, ReceiptStatus, address_of
+from runner.records.run import EventKind
+from runner.scheduler.changes import TimerKind
+from runner.store import event_payloads
+from runner.store.interface import Reply
+from runner.store.receipts import first, late, repeated
+from runner.store.requests import asking, make, note
+from runner.store.walk import Book, Kept
+
+MOST_LENT = 100
+"""How many people may vote in place of others on one question."""
+
+
+def vote(book: Book[Kept], ballot: Ballot, nonce: str) -> tuple[Receipt, Reply]:
+    """Count one vote on a question with a rule; where it meets the rule, the question is answered."""
+    name, voter, now = ballot.interrupt_id, ballot.voter, book.clock()
+    run = asking(book, name)
+    question = run.question(name) if run else None
+    if run is None or question is None or question.rule is None:
+        return _unknown(ballot, question), Reply("unknown")
+    key, standing = voter.principal.key, run.standing(name)
+    part = run.voter(name, key)
+    earlier = first(ballot, part, nonce) or late(ballot, question, now) or ballots.spent(ballot, part, now)
+    if earlier is not None:
+        return earlier, Reply("refused")
+    rule = Rule.thawed(question.rule)
+    facts = ballots.facts(question, ballot, standing, part, now)
+    asked = rules.Vote(key, ballot.decision, ballot.effect)
+    count, counted = rules.cast(rule, standing.tally, voter, asked, facts)
+    receipt = ballots.counted(ballot, count)
+    if count.word in {"duplicate", "forbidden"}:
+        return receipt, _refuse(book, run, ballot, receipt)
+    number, stage = (
+        standing.votes + 1,
+        0 if count.tally.round > standing.tally.round else standing.tally.stage,
+    )
+    selector = rules.used_selector(rule, voter, facts, standing.tally.stage)
+    place = (selector, stage, count.tally.round)
+    stored = ballots.stored_vote(ballot, counted, number, place, now)
+    if selector == rules.DELEGATED and "body" in part["lent"]:
+        stored["lent"] = part["lent"]["body"]
+    # An earlier vote of the same person stays, though it is void: the worker counts all of them again in
+    # their order, and without it the rounds and stages of those after it would be others.
+    run.put_vote(name, number, stored)
+    run.put_voter(name, key, ballots.part_of(ballot, part, stored, receipt, nonce))
+    spent = dict(standing.spent)
+    if counted.weight and key in standing.lent:
+        spent[standing.lent[key]] = count.tally.round
+    run.put_standing(name, replace(standing, tally=count.tally, votes=number, spent=spent))
+    reply = note(book, run, EventKind.INTERRUPT_VOTED, name, ballots.voted(ballot, stored, receipt, part))
+    if count.word == "accepted":
+        reply = _decide(book, run, ballots.answer(question, ballot, count), nonce, now)
+    return receipt, reply
+
+
+def _decide(book: Book[Kept], run: Kept, answer: Answer, nonce: str, now: int) -> Reply:
+    """Write what the votes on a question came to, and answer it."""
+    address = address_of(answer.interrupt_id)
+    book.drop_timer(TimerKind.ESCALATE, run.record.run_id, answer.interrupt_id)
+    run.decide(answer, nonce, now)
+    if address is None:
+        return Reply("unknown")
+    payloads: dict[str, JSON] = {answer.interrupt_id: event_payloads.answer(answer)}
+    place = (address.node_id, address.visit)
+    return make(book, run.record.run_id, scheduler.answer, *place, list(payloads), payloads=payloads)
+
+
+def _unknown(operation: Ballot | Operation, question: Interrupt | None) -> Receipt:
+    detail = "no such question was asked" if question is None else "the question has no rule"
+    return ballots.receipt(operation, ReceiptStatus.UNKNOWN, detail)
+
+
+def _refuse(book: Book[Kept], run: Kept, operation: Ballot | Operation, receipt: Receipt) -> Reply:
+    """Record that a vote or an operation was forbidden; one that came twice leaves nothing."""
+    if receipt.status is not ReceiptStatus.FORBIDDEN:
+        return Reply("refused")
+    choice = operation.decision if isinstance(operation, Ballot) else operation.kind
+    data = {**ballots.identity(operation), "decision": choice, "detail": receipt.detail}
+    return note(book, run, EventKind.INTERRUPT_REFUSED, operation.interrupt_id, data)
+
+
+# What people do besides voting. None of it decides anything.
+
+
+@dataclass(frozen=True, slots=True)
+class Case:
+    """What somebody wants with a question, and all that decides whether it is done."""
+
+    rule: Rule
+    facts: Facts
+    operation: Operation
+    standing: Standing
+    part: Mapping[str, Any]
+    now: int
+
+    @property
+    def key(self) -> str:
+        """Who wants it."""
+        return self.operation.voter.principal.key
+
+    def barred(self) -> Receipt | None:
+        """Refuse one who may not vote."""
+        why = rules.barred(self.rule, self.operation.voter, self.facts, self.standing.tally.stage)
+        return self.refusal(ReceiptStatus.FORBIDDEN, why) if why else None
+
+    def unsure(self) -> Receipt | None:
+        """Refuse one of whom it is not sure enough who they are."""
+        why = rules.unsure(self.rule, self.operation.voter, self.standing.tally.stage)
+        return self.refusal(ReceiptStatus.FORBIDDEN, why) if why else None
+
+    def refusal(self, status: ReceiptStatus, detail: str) -> Receipt:
+        """Write why it is not done."""
+        return ballots.receipt(self.operation, status, detail)
+
+
+@dataclass(frozen=True, slots=True)
+class Done:
+    """What an operation changes: the standing, the person's part, a vote that goes; `data` is for its event.
+
+    `loan` is for the part of who may vote in the person's place.
+    """
+
+    standing: Standing
+    data: Mapping[str, JSON] = field(default_factory=dict)
+    part: Mapping[str, Any] | None = None
+    loan: Mapping[str, JSON] | None = None
+    gone: int = 0
+    status: ReceiptStatus = ReceiptStatus.ACCEPTED
+
+
+def act(book: Book[Kept], operation: Operation, nonce: str) -> tuple[Receipt, Reply]:
+    """Do what somebody wants with a question with a rule, besides voting; a repeat gets its receipt again."""
+    name, key, now = operation.interrupt_id, operation.voter.principal.key, book.clock()
+    run = asking(book, name)
+    question = run.question(name) if run else None
+    if run is None or question is None or question.rule is None:
+        return _unknown(operation, question), Reply("unknown")
+    standing, part = run.standing(name), run.voter(name, key)
+    earlier = (
+        repeated(operation, part, nonce)
+        or late(operation, question, now)
+        or ballots.spent(operation, part, now)
+    )
+    if earlier is not None:
+        return earlier, Reply("refused")
+    facts = ballots.facts(question, operation, standing, part, now)
+    done = _OPERATIONS[operation.kind](
+        Case(Rule.thawed(question.rule), facts, operation, standing, part, now)
+    )
+    if isinstance(done, Receipt):
+        return done, _refuse(book, run, operation, done)
+    if done.gone:
+        run.put_vote(name, done.gone, None)
+    if done.loan is not None and operation.to is not None:
+        other = operation.to.principal.key
+        run.assign(name, rules.plain_name(other))
+        run.put_voter(name, other, {**run.voter(name, other), "lent": done.loan})
+    part = ballots.signed_in(operation, part if done.part is None else done.part, now)
+    receipt = ballots.receipt(operation, done.status)
+    run.put_voter(name, key, {**part, "operation": [str(done.status), *ballots.marks(operation, nonce)]})
+    run.put_standing(name, done.standing)
+    return receipt, note(
+        book, run, EVENTS[operation.kind], name, {**ballots.identity(operation), **done.data}
+    )
+
+
+def _claim(case: Case) -> Done | Receipt:
+    """Show that somebody works on a question: nobody else claims it until that time is over."""
+    standing = case.standing
+    if refusal := case.barred():
+        return refusal
+    if standing.claim not in {"", case.key} and standing.claimed_until > case.now:
+        return case.refusal(ReceiptStatus.DUPLICATE, f"claimed by {rules.plain_name(standing.claim)}")
+    until = case.now + case.operation.ttl
+    return Done(replace(standing, claim=case.key, claimed_until=until), {"until": until})
+
+
+def _release(case: Case) -> Done | Receipt:
+    if refusal := case.unsure():
+        return refusal
+    if case.standing.claim != case.key:
+        return case.refusal(ReceiptStatus.FORBIDDEN, "it is not claimed by you")
+    return Done(replace(case.standing, claim="", claimed_until=0))
+
+
+def _comment(case: Case) -> Done | Receipt:
+    """Note what somebody says who may vote, or who asked for the run."""
+    refusal = case.unsure() if case.key in case.facts.requesters else case.barred()
+    comments = case.standing.comments + 1
+    return refusal or Done(replace(case.standing, comments=comments), {"comment": case.operation.comment})
+
+
+def _delegate(case: Case) -> Done | Receipt:
+    """Delegate one's vote; to oneself it takes that back."""
+    rule, to, lent = case.rule, case.operation.to, dict(case.standing.lent)
+    if refusal := replace(case, facts=replace(case.facts, gave=False)).barred():
+        return refusal
+    if to is None or rule.delegate == "none" or case.key in lent:
+        return case.refusal(ReceiptStatus.FORBIDDEN, "a vote on this question can't be delegated")
+    if case.part.get("round") == case.standing.tally.round:
+        return case.refusal(ReceiptStatus.DUPLICATE, "you have voted")
+    if case.standing.spent.get(case.key) == case.standing.tally.round:
+        return case.refusal(ReceiptStatus.DUPLICATE, "somebody has voted in your place")
+    for other, by in case.standing.lent.items():
+        if by == case.key:
+            del lent[other]
+    if to.principal.key == case.key:
+        return Done(replace(case.standing, lent=lent), {"to": case.key})
+    proves = (
+        case.operation.body.get("proof") is not None
+    )  # then the other's groups are those of their own proof
+    if not proves and not rules.may_stand_in(rule.delegate, case.operation.voter.groups, to):
+        return case.refusal(ReceiptStatus.FORBIDDEN, "only somebody of your own group may vote in your place")
+    if to.principal.key in lent or len(lent) >= MOST_LENT:
+        return case.refusal(ReceiptStatus.FORBIDDEN, "they vote in another's place, or too many do")
+    lent[to.principal.key] = case.key
+    loan = ballots.loan(case.operation, case.standing.tally.stage)
+    return Done(replace(case.standing, lent=lent), {"to": to.principal.key}, loan=loan)
+
+
+def _withdraw(case: Case) -> Done | Receipt:
+    """Take back a vote of the open stage; an edit that voided others stays."""
+    part, tally = dict(case.part), case.standing.tally
+    if refusal := case.barred():
+        return refusal
+    if part.get("round") != tally.round:
+        return case.refusal(ReceiptStatus.REJECTED, "there is no vote of yours that counts")
+    others = tally.effects.get(part["effect"], 0) > part["weight"]
+    built_on = part["decision"] == "edit" and (case.rule.edit == "resets" or others)
+    if part["stage"] != tally.stage or built_on:
+        return case.refusal(ReceiptStatus.REJECTED, "others have built on this vote: it can't be taken back")
+    tally = rules.without(tally, rules.Vote(case.key, part["decision"], part["effect"], part["weight"]))
+    gone = part["n"]
+    for name in ("n", "round", "receipt", "nonce", "key"):
+        part.pop(name, None)
+    data: dict[str, JSON] = {"decision": "withdrawn", "prev_vote": gone}
+    return Done(
+        replace(case.standing, tally=tally), data, part, gone=gone, status=ReceiptStatus.WITHDRAWN_VOTE
+    )
+
+
+EVENTS = {
+    "withdraw_vote": EventKind.INTERRUPT_VOTED,
+    "delegate": EventKind.INTERRUPT_DELEGATED,
+    "claim": EventKind.INTERRUPT_CLAIMED,
+    "release": EventKind.INTERRUPT_RELEASED,
+    "comment": EventKind.INTERRUPT_COMMENTED,
+}
+
+_OPERATIONS: Mapping[str, Callable[[Case], Done | Receipt]] = {
+    "withdraw_vote": _withdraw,
+    "delegate": _delegate,
+    "claim": _claim,
+    "release": _release,
+    "comment": _comment,
+}

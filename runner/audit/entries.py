@@ -1,0 +1,228 @@
+"""Entries of the audit: what is appended for each event, in the step that makes it true.
+
+An entry names people, nodes, questions and digests, and has no payload: a run can be removed, and what was
+sealed of it still holds. Its place in the tree (`n`) is added where it is sealed; `run_n` counts the entries
+of its run. What is hashed of an entry is its canonical JSON.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Mapping
+from typing import Any, Literal
+
+from runner.approvals import digests
+from runner.approvals.rules import Principal
+from runner.errors import UnstorableError, UsageError
+from runner.records import codec
+from runner.records.codec import JSON
+from runner.records.interrupts import Interrupt, policy_of
+from runner.records.run import EventKind, RunRecord, Status
+
+Mode = Literal["off", "approvals", "all"]
+"""What is audited: nothing, runs from their first question with a rule on, or every run."""
+
+VERSION = 1
+
+TYPES: Mapping[str, str] = {
+    EventKind.RUN_STARTED: "run.started",
+    EventKind.RUN_STOPPING: "run.cancelled",
+    EventKind.RUN_ENDED: "run.ended",
+    EventKind.RUN_RETRIED: "run.retried",
+    EventKind.RUN_FORKED: "run.forked",
+    EventKind.RUN_MIGRATED: "run.migrated",
+    EventKind.INTERRUPT_ASKED: "asked",
+    EventKind.INTERRUPT_ANSWERED: "decided",
+    EventKind.INTERRUPT_EXPIRED: "expired",
+    EventKind.INTERRUPT_REMINDED: "reminded",
+    EventKind.INTERRUPT_WITHDRAWN: "withdrawn",
+    EventKind.INTERRUPT_MOVED: "moved",
+    EventKind.INTERRUPT_VOTED: "voted",
+    EventKind.INTERRUPT_REFUSED: "refused",
+    EventKind.INTERRUPT_USED: "used",
+    EventKind.EFFECT_ENDED: "effect.ended",
+    EventKind.INTERRUPT_CLAIMED: "claimed",
+    EventKind.INTERRUPT_RELEASED: "released",
+    EventKind.INTERRUPT_DELEGATED: "delegated",
+    EventKind.INTERRUPT_COMMENTED: "commented",
+    EventKind.INTERRUPT_ESCALATED: "escalated",
+    EventKind.NODE_HELD: "held",
+}
+"""The type of an entry, by the kind of its event."""
+
+HASHED = frozenset({"run.cancelled", "withdrawn", "voted", "refused", "commented", "delegated", "held"})
+"""Types of entries that have the hash of their event's data; that of a decision hashes the response."""
+
+STARTED, REMOVED, SHOWN = "run.started", "run.removed", "shown"
+
+AUTH = {
+    "level": "level",
+    "method": "method",
+    "iss": "iss",
+    "at": "authenticated_at",
+    "kid": "kid",
+    "jti": "jti",
+    "selector": "selector",
+}
+"""What an entry says of how sure it is who acts, and where an event's data have it."""
+
+OUTCOME = ("decision", "vote", "to", "key", "status")
+"""What an outcome takes from an event's data as it is: no more than names and numbers."""
+
+
+def type_of(kind: str, run: RunRecord) -> str:
+    """Return the type of the entry for an event; "" for one that is not audited.
+
+    A run that stops since a node failed says so at its end.
+    """
+    if kind == EventKind.RUN_STOPPING and run.stopping != Status.CANCELLED:
+        return ""
+    return TYPES.get(kind, "")
+
+
+def entry(
+    type_: str,
+    *,
+    at: int,
+    partition: str = "",
+    run: str = "",
+    node: str = "",
+    visit: int = 0,
+    question: str = "",
+    actor: str = "",
+    auth: Mapping[str, JSON] | None = None,
+    prev_vote: int = 0,
+    hashes: Mapping[str, str] | None = None,
+    outcome: Mapping[str, JSON] | None = None,
+) -> dict[str, JSON]:
+    """Build an entry; parts that are empty are left out. `hashes` become its `digests`.
+
+    The actor is a principal's key, whoever names them: "ana" is `human:|ana`.
+    """
+    parts: dict[str, JSON] = {
+        "run": _text(run),
+        "node": _text(node),
+        "visit": visit,
+        "question": _text(question),
+        "actor": _text(_key(actor)),
+        "auth": dict(auth or {}),
+        "prev_vote": prev_vote,
+        "digests": {name: value for name, value in (hashes or {}).items() if value},
+        "outcome": {name: value for name, value in (outcome or {}).items() if value not in ("", None)},
+    }
+    head: dict[str, JSON] = {"v": VERSION, "at": at, "partition": partition, "type": type_}
+    return head | {name: part for name, part in parts.items() if part}
+
+
+def of_event(
+    type_: str,
+    run: RunRecord,
+    node: str,
+    visit: int,
+    *,
+    at: int,
+    detail: str = "",
+    data: JSON = None,
+    question: Interrupt | None = None,
+) -> dict[str, JSON]:
+    """Build the entry for an event of a run; `question` is the one that it is about, as it stands then."""
+    about: Mapping[str, Any] = data if isinstance(data, dict) else {}
+    auth = {name: _plain(about[place]) for name, place in AUTH.items() if about.get(place) not in (None, "")}
+    actor = about.get("by") or about.get("responder") or ""
+    outcome: dict[str, JSON] = {}
+    hashes: dict[str, str] = {}
+    if question is not None:
+        hashes = _digests_of(question)
+        outcome = {name: _plain(about[name]) for name in OUTCOME if about.get(name) not in (None, "")}
+        if type_ == "decided":
+            actor = actor or question.responder or ""
+            outcome["decision"] = question.decision
+            hashes["payload"] = payload(question.response)
+        elif type_ == "asked":
+            actor = actor or question.requester
+        elif type_ == SHOWN:
+            outcome = {"shown_at": _plain(about["shown_at"])}
+        if about.get("effect"):
+            hashes["effect"] = _text(str(about["effect"]))
+    if type_ in {"run.ended", "run.retried"}:
+        outcome["status"] = str(run.status)
+    if type_ == "run.forked":
+        outcome["source"] = _text(detail)
+    said = detail if type_ == "run.cancelled" else data
+    if type_ == "effect.ended":
+        hashes["payload"] = _text(str(about.get("result", "")))
+    elif type_ in HASHED and said not in (None, ""):
+        hashes["payload"] = payload(said)
+    return entry(
+        type_,
+        at=at,
+        run=run.run_id,
+        node=node,
+        visit=visit,
+        question=question.id if question is not None else "",
+        actor=str(actor),
+        auth=auth,
+        prev_vote=int(about.get("prev_vote") or 0),
+        hashes=hashes,
+        outcome=outcome,
+    )
+
+
+def started(run: RunRecord, created: int, requester: Mapping[str, Any]) -> dict[str, JSON]:
+    """Build the first entry of a run, also where it is audited only from its first question on."""
+    outcome: dict[str, JSON] = {
+        "graph": _text(run.graph_id),
+        "root": run.root if run.root != run.run_id else "",
+        "on_behalf_of": [*requester.get("on_behalf_of", ())] or None,
+    }
+    return entry(STARTED, at=created, run=run.run_id, actor=requester.get("principal", ""), outcome=outcome)
+
+
+def removed(run: RunRecord, at: int) -> dict[str, JSON]:
+    """Build the last entry of a run, whose data is gone with it."""
+    return entry(REMOVED, at=at, run=run.run_id, outcome={"status": str(run.status)})
+
+
+def of_freeze(type_: str, scope: str, reason: str, by: str, at: int) -> dict[str, JSON]:
+    """Build the entry of what an operator has frozen or thawed."""
+    outcome: dict[str, JSON] = {"scope": _text(scope)}
+    return entry(type_, at=at, actor=by, hashes={"payload": payload(reason)}, outcome=outcome)
+
+
+def malformed(n: int, digest: str) -> dict[str, JSON]:
+    """Build what stands in the tree for something that is no entry."""
+    return {"v": VERSION, "n": n, "type": "malformed", "run": "", "digests": {"payload": digest}}
+
+
+def payload(data: JSON) -> str:
+    """Hash what an entry stands for; data that has no canonical form is hashed as it is stored."""
+    try:
+        return digests.digest("payload", data)
+    except UnstorableError:
+        return "stored:sha256:" + hashlib.sha256(codec.dump_json(data)).hexdigest()
+
+
+def _digests_of(question: Interrupt) -> dict[str, str]:
+    made = {"question": question.digest, "effect": question.effect}
+    if question.action is not None:
+        made["action"] = digests.digest("action", question.action)
+    if question.rule is not None:
+        made["policy"] = digests.digest("policy", policy_of(question))
+    return made
+
+
+def _key(actor: str) -> str:
+    """Return the key of who is named; a text that names no principal as it is."""
+    try:
+        return Principal.read(actor).key
+    except UsageError:
+        return actor
+
+
+def _plain(value: object) -> JSON:
+    return value if isinstance(value, int) and not isinstance(value, bool) else _text(str(value))
+
+
+def _text(text: str) -> str:
+    """Return a text that has a canonical form: one half of a surrogate pair has none."""
+    return text.encode("utf-8", "replace").decode()

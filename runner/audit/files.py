@@ -1,0 +1,152 @@
+"""Files of the audit: the key that signs it, exports, and verifying them without a store."""
+
+from __future__ import annotations
+
+import base64
+import json
+import os
+from collections.abc import Iterable, Iterator, Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from runner.audit.sealing import Sealing, Signer, Terms, read_signer, sealed
+from runner.errors import ConflictError, UsageError, needs_extra
+from runner.store.redis.auditing import AuditLog
+
+if TYPE_CHECKING:
+    from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PublicKey
+
+    from runner.audit.export import Verdict
+
+FORMATS = ("jsonl", "in-toto")
+
+
+def export_lines(audit: AuditLog, conditions: Terms, form: str = "jsonl", run_id: str = "") -> Iterator[str]:
+    """Write the signed entries of a partition, or those of one run. Where the key is here, it signs first.
+
+    Raises:
+        UsageError: nothing is signed, or statements are asked for without the key. ArchiveError: entries that
+        are archived can't be read. StoreError: the store can't be reached.
+    """
+    from runner.audit.export import export  # noqa: PLC0415 - needs an extra
+    from runner.audit.statements import statements  # noqa: PLC0415 - as above
+
+    if conditions.signer is not None:
+        sealing = Sealing(audit, conditions)
+        while sealing.turn(sign_now=True):
+            continue
+        if sealing.problem:
+            raise UsageError(f"the audit can't be signed: {sealing.problem}")
+    head = audit.head()
+    if not head.note:
+        raise UsageError("nothing of the audit is signed; set RUNNER_AUDIT_KEY for the workers or here.")
+    leaves: list[bytes] = []
+    entries = sealed(audit, head, conditions.archive, leaves)
+    if form == "jsonl":
+        return export(entries, [head.note], [head.key], run_id, leaves)
+    if conditions.signer is None:
+        raise UsageError("statements are signed: set RUNNER_AUDIT_KEY here.")
+    return statements(entries, leaves, head.note, (conditions.signer.name, conditions.signer.key), run_id)
+
+
+def own_key(path: Path, name: str) -> Signer:
+    """Read the key of the audit, or make it: a file that only its owner can read.
+
+    Raises:
+        UsageError: the file can't be used.
+    """
+    with needs_extra("audit", "the key of the audit"):
+        from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey  # noqa: PLC0415 - an extra
+
+    if not path.exists():
+        key = Ed25519PrivateKey.generate()
+        entry = {
+            "kty": "OKP",
+            "crv": "Ed25519",
+            "x": _encoded(key.public_key().public_bytes_raw()),
+            "d": _encoded(key.private_bytes_raw()),
+        }
+        try:
+            handle = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+        except FileExistsError:
+            raise ConflictError(f"{str(path)!r} was made by another program meanwhile.") from None
+        except OSError as error:
+            raise UsageError(f"the key can't be written: {error}.") from None
+        with os.fdopen(handle, "w", encoding="utf-8") as file:
+            json.dump(entry, file, indent=2)
+            file.write("\n")
+    return read_signer(str(path), name)
+
+
+def _encoded(data: bytes) -> str:
+    return base64.urlsafe_b64encode(data).rstrip(b"=").decode()
+
+
+class OneKey(Mapping[str, Any]):
+    """A key without a name, which stands for each."""
+
+    def __init__(self, key: Ed25519PublicKey) -> None:
+        """Take the key."""
+        self._key = key
+
+    def __getitem__(self, name: str) -> Ed25519PublicKey:
+        """Return it."""
+        return self._key
+
+    def __iter__(self) -> Iterator[str]:
+        """Name none."""
+        return iter(())
+
+    def __len__(self) -> int:
+        """Count one."""
+        return 1
+
+
+def read_public(place: str) -> Mapping[str, Ed25519PublicKey]:
+    """Read public keys: `name+id+key` as `runner audit key` prints it, or a file with such lines, PEM or JWK.
+
+    Raises:
+        UsageError: it is none of these.
+    """
+    with needs_extra("audit", "the key of the audit"):
+        from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PublicKey  # noqa: PLC0415 - an extra
+        from cryptography.hazmat.primitives.serialization import load_pem_public_key  # noqa: PLC0415 - as above
+
+    from runner.audit.checkpoint import read_verifier_key  # noqa: PLC0415 - as above
+
+    path = Path(place)
+    if not path.is_file():
+        if "+" in place:
+            return dict([read_verifier_key(place)])
+        raise UsageError(f"there is no file {place!r} with a public key.")
+    data = path.read_bytes()
+    try:
+        if b"-----BEGIN" in data:
+            key: object = load_pem_public_key(data)
+        elif data.lstrip().startswith(b"{"):
+            value = json.loads(data)
+            key = Ed25519PublicKey.from_public_bytes(base64.urlsafe_b64decode(value["x"] + "=="))
+        else:
+            return dict(read_verifier_key(line) for line in data.decode().splitlines() if line.strip())
+    except (ValueError, KeyError, TypeError) as error:
+        raise UsageError(f"{place!r} has no Ed25519 public key: {error}.") from error
+    if not isinstance(key, Ed25519PublicKey):
+        raise UsageError(f"{place!r} has a key of another kind than Ed25519.")
+    return OneKey(key)
+
+
+def verify_file(
+    lines: Iterable[str], keys: Mapping[str, Ed25519PublicKey], anchored: Iterable[str]
+) -> Verdict:
+    """Verify an export in either format; `anchored` are texts with checkpoints that were kept elsewhere.
+
+    Raises:
+        UsageError: a checkpoint can't be read.
+    """
+    from runner.audit import anchors, export, statements  # noqa: PLC0415 - need an extra
+
+    whole = list(lines)
+    if whole and statements.is_envelope(whole[0]):
+        return statements.verify_statements(whole, keys)
+    outside = [note for text in anchored for note in anchors.notes(text)]
+    return export.verify(whole, keys, outside)

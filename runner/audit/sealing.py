@@ -1,0 +1,327 @@
+"""Sealing the audit: entries get place and hash, the tree is signed at intervals, old ones are archived.
+
+Any number of processes may do so at once. What an entry comes to depends on the stream alone, and the head of
+the tree changes as a whole or not at all; so whoever comes late, crashes or repeats a request makes no other
+tree. Before it signs, a process compares with the checkpoint that was anchored last: a store that has lost
+entries, or got others in their place, is not signed again.
+"""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import itertools
+import json
+import logging
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from runner.approvals.digests import canonical
+from runner.audit import entries as audit_entries
+from runner.audit.anchors import Anchor, anchors
+from runner.audit.tree import Frontier, leaf_of
+from runner.errors import ArchiveError, CorruptDocument, UnstorableError, UsageError, needs_extra
+from runner.records import codec
+from runner.records.codec import JSON
+from runner.store.redis.auditing import PAGE, AuditLog, Head, tree_fields
+from runner.store.redis.connection import Argument
+
+if TYPE_CHECKING:
+    from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
+
+    from runner.settings import Settings
+    from runner.store.archive import Archive
+
+log = logging.getLogger(__name__)
+
+SIGN_AFTER = 1_000
+"""Entries after which a checkpoint is signed before it is time."""
+
+
+@dataclass(frozen=True, slots=True)
+class Signer:
+    """The key of checkpoints, and its name in them."""
+
+    name: str
+    key: Ed25519PrivateKey
+
+    def public(self) -> str:
+        """Return the public key as a checkpoint's verifier takes it."""
+        from runner.audit.checkpoint import verifier_key  # noqa: PLC0415 - needs an extra
+
+        return verifier_key(self.name, self.key.public_key())
+
+
+def read_signer(place: str, name: str) -> Signer:
+    """Read the key that RUNNER_AUDIT_KEY names: a file with an Ed25519 key as PEM or as a JSON Web Key.
+
+    Raises:
+        UsageError: it can't be read, or the package for it is not installed.
+    """
+    with needs_extra("audit", "RUNNER_AUDIT_KEY"):
+        from cryptography.hazmat.primitives.asymmetric.ed25519 import (  # noqa: PLC0415 - an extra
+            Ed25519PrivateKey,
+        )
+        from cryptography.hazmat.primitives.serialization import load_pem_private_key  # noqa: PLC0415 - as above
+    try:
+        data = Path(place).expanduser().read_bytes()
+        if data.lstrip().startswith(b"{"):
+            secret = str(json.loads(data)["d"])
+            key: object = Ed25519PrivateKey.from_private_bytes(base64.urlsafe_b64decode(secret + "=="))
+        else:
+            key = load_pem_private_key(data, None)
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        raise UsageError(f"RUNNER_AUDIT_KEY: {place} has no Ed25519 key: {error}.") from error
+    if not isinstance(key, Ed25519PrivateKey):
+        raise UsageError(f"RUNNER_AUDIT_KEY: {place} has a key of another kind than Ed25519.")
+    return Signer(name, key)
+
+
+@dataclass(frozen=True, slots=True)
+class Terms:
+    """When and how the audit is signed and archived; times in ms. See the settings of the same names."""
+
+    signer: Signer | None = None
+    anchors: Sequence[Anchor] = ()
+    sign_ms: int = 60_000
+    keep_ms: int = 183 * 86_400_000
+    archive: Archive | None = None
+
+
+def terms(settings: Settings, archive: Archive | None = None) -> Terms:
+    """Read the settings of the audit.
+
+    Raises:
+        UsageError: key or anchors can't be used.
+    """
+    signer = read_signer(settings.audit_key, settings.namespace) if settings.audit_key else None
+    return Terms(
+        signer,
+        anchors(settings.audit_anchor),
+        round(settings.audit_sign * 1000),
+        round(settings.audit_keep * 1000),
+        archive,
+    )
+
+
+def sealed_entry(raw: bytes, n: int) -> dict[str, JSON]:
+    """Return an entry with its place in the tree; what is no entry is named by its hash."""
+    try:
+        value = codec.load_json(raw)
+        if isinstance(value, dict):
+            entry = {**value, "n": n}
+            canonical(entry, "an entry of the audit")
+            return entry
+    except (UnstorableError, CorruptDocument):
+        pass
+    hashed = "sha256:" + hashlib.sha256(raw).hexdigest()
+    return audit_entries.malformed(n, hashed)
+
+
+class Sealing:
+    """Seals, signs and trims the audit of one partition, some entries at each turn.
+
+    `problem` is why nothing is signed or anchored, or "".
+    """
+
+    def __init__(self, audit: AuditLog, conditions: Terms) -> None:
+        self._log, self._terms, self.problem = audit, conditions, ""
+        self._idle_at: str | None = None
+
+    def is_idle(self) -> bool:
+        """Whether nothing came since a turn that had nothing to do: one small read."""
+        return self._idle_at is not None and not self._log.after(self._idle_at, 1)
+
+    def turn(self, *, sign_now: bool = False) -> bool:
+        """Seal up to a thousand entries; return whether more may wait. With `sign_now` it signs at once.
+
+        Raises:
+            StoreError: the store can't be reached.
+        """
+        head = self._log.head()
+        self.problem = head.problem
+        rows = self._log.after(head.last)
+        if rows and not self._seal(head, rows):
+            return True  # another worker did
+        if rows:
+            head = self._log.head()
+        self._sign(head, at_once=sign_now and len(rows) < PAGE)
+        if self._terms.archive is not None:
+            self._trim(self._log.head())
+        is_done = not rows and self._terms.archive is None and not self.problem
+        waits = self._terms.signer is not None and (head.size > head.signed or head.anchored < head.signed)
+        self._idle_at = head.last if is_done and not waits else None
+        return len(rows) == PAGE
+
+    def _seal(self, head: Head, rows: Sequence[tuple[str, bytes]]) -> bool:
+        leaves = [leaf_of(sealed_entry(raw, n)) for n, (_, raw) in enumerate(rows, head.size)]
+        tree = head.frontier
+        for leaf in leaves:
+            tree = tree.append(leaf)
+        fields = {**tree_fields("frontier", "size", tree), "last": rows[-1][0]}
+        return self._log.change(head, fields, leaves)
+
+    # Signing
+
+    def _sign(self, head: Head, *, at_once: bool) -> None:
+        signer = self._terms.signer
+        if signer is None:
+            return
+        new, waited = head.size - head.signed, head.now - head.signed_at
+        is_due = new > 0 and (at_once or new >= SIGN_AFTER or waited >= self._terms.sign_ms)
+        if not is_due and (head.anchored >= head.signed or not head.note):
+            return
+        try:
+            self._compare(head, signer)
+        except ArchiveError as error:
+            self._report(head, str(error))
+            return
+        if is_due:
+            from runner.audit.checkpoint import Checkpoint, sign  # noqa: PLC0415 - needs an extra
+
+            checkpoint = Checkpoint(self._log.origin(head.epoch), head.size, head.frontier.root)
+            note = sign(checkpoint, signer.name, signer.key)
+            signed: dict[str, Argument] = {
+                "signed": head.size,
+                "signed_at": head.now,
+                "note": note,
+                "key": signer.public(),
+            }
+            if not self._log.change(head, signed):
+                return  # sealed further, or signed, by another worker
+            if head.key not in {"", signer.public()}:
+                self._log.note("key.rotated", outcome={"key": signer.public()})
+            head = replace(head, signed=head.size, signed_at=head.now, note=note)
+        self._anchor(head)
+
+    def _anchor(self, head: Head) -> None:
+        try:
+            for anchor in self._terms.anchors:
+                anchor.write(head.note)
+        except ArchiveError as error:
+            self._report(head, str(error))
+            return
+        self.problem = ""
+        if self._log.change(head, {"anchored": head.signed, "problem": ""}) and head.problem:
+            log.warning("audit.resumed: the audit is signed and anchored again.")
+
+    def _compare(self, head: Head, signer: Signer) -> None:
+        """Check that the tree goes on from what was anchored last.
+
+        Raises:
+            ArchiveError: it does not, or an anchor can't be read.
+        """
+        from runner.audit.checkpoint import read  # noqa: PLC0415 - needs an extra
+
+        for anchor in self._terms.anchors:
+            note = anchor.last(self._log.origin(head.epoch))
+            if not note or note == head.note:
+                continue
+            try:
+                last = read(note, {signer.name: signer.key.public_key()})
+            except UsageError as error:
+                raise ArchiveError(f"The last checkpoint of {anchor.name} can't be used: {error}") from error
+            if last.size > head.size:
+                raise ArchiveError(
+                    f"{anchor.name} has a checkpoint of {last.size} entries, and the store has only "
+                    f"{head.size}: it has lost some. Nothing is signed until `runner audit restart`."
+                )
+            if self.tree_at(head, last.size).root != last.root:
+                raise ArchiveError(
+                    f"{anchor.name} has a checkpoint of {last.size} entries that are not those in the store. "
+                    "Nothing is signed until `runner audit restart`."
+                )
+
+    def tree_at(self, head: Head, size: int) -> Frontier:
+        """Return the tree of the first `size` entries, or that of those that are archived if it was later."""
+        if size == head.size:
+            return head.frontier
+        tree = head.base
+        for leaf in self._log.leaves(0, size - head.first):
+            tree = tree.append(leaf)
+        return tree
+
+    def _report(self, head: Head, problem: str) -> None:
+        self.problem = problem
+        if problem != head.problem:
+            log.error("audit.unsigned: %s See `runner doctor`.", problem)
+            self._log.change(head, {"problem": problem})
+
+    # Trimming: what is sealed, signed where there is a key, and old enough goes to the archive.
+
+    def _trim(self, head: Head) -> None:
+        archive = self._terms.archive
+        sealed = (head.signed if self._terms.signer else head.size) - head.first
+        if archive is None or sealed <= 0:
+            return
+        before = head.now - self._terms.keep_ms
+        rows = self._log.after("0-0")
+        old = [row for row in rows[:sealed] if int(row[0].partition("-")[0]) < before]
+        # One entry stays: its id says where the stream begins.
+        old = old[: len(rows) - 1]
+        if not old:
+            return
+        leaves = list(self._log.leaves(0, len(old)))
+        lines = [
+            line(sealed_entry(raw, n), leaf)
+            for n, (_, raw), leaf in zip(range(head.first, head.first + len(old)), old, leaves, strict=False)
+        ]
+        try:
+            archive.write_audit(self._log.origin(head.epoch), head.first, lines)
+        except ArchiveError as error:
+            self._report(head, str(error))
+            return
+        tree = head.base
+        for leaf in leaves:
+            tree = tree.append(leaf)
+        stays = rows[len(old)][0]
+        self._log.change(head, tree_fields("base", "first", tree), trimmed=len(old), stays=stays)
+
+
+def line(entry: Mapping[str, JSON], leaf: bytes) -> str:
+    """Write an entry with its hash, as archives have it."""
+    return json.dumps(
+        {"entry": dict(entry), "leaf": base64.b64encode(leaf).decode()},
+        ensure_ascii=False,
+        separators=(",", ":"),
+    )
+
+
+def read_line(text: str) -> tuple[dict[str, Any], bytes]:
+    """Read an entry with its hash.
+
+    Raises:
+        ValueError: it is no such line.
+    """
+    value = json.loads(text)
+    try:
+        return value["entry"], base64.b64decode(value["leaf"], validate=True)
+    except (KeyError, TypeError) as error:
+        raise ValueError(f"no entry of the audit: {text:.80}") from error
+
+
+def sealed(
+    audit: AuditLog, head: Head, archive: Archive | None, leaves: list[bytes]
+) -> Iterator[dict[str, Any]]:
+    """Read the signed entries, from the archive and then from the store; `leaves` gets their hashes.
+
+    Raises:
+        UsageError: some have been archived, and there is no archive here. ArchiveError: it lacks some.
+    """
+    if head.first:
+        if archive is None:
+            raise UsageError(f"the first {head.first} entries are in the archive; set RUNNER_ARCHIVE.")
+        origin, n = audit.origin(head.epoch), 0
+        for text in archive.read_audit(origin):
+            entry, leaf = read_line(text)
+            if entry.get("n") == n < head.first:
+                n += 1
+                leaves.append(leaf)
+                yield entry
+        if n < head.first:
+            raise ArchiveError(f"The archive {archive.place} lacks entry {n} of the audit.")
+    leaves += audit.leaves(0, head.signed - head.first)
+    here = itertools.islice(audit.kept(), max(0, head.signed - head.first))
+    yield from (sealed_entry(raw, n) for n, (_, raw) in enumerate(here, head.first))

@@ -1,0 +1,111 @@
+"""What people and sweeps do to schedules: make, pause, resume, remove, backfill, and start what is due."""
+
+from __future__ import annotations
+
+import logging
+from dataclasses import dataclass, replace
+
+from runner.errors import NotFoundError, RunnerError, StoreError, UsageError
+from runner.execution.engine import Engine
+from runner.records import codec
+from runner.schedules.schedule import Schedule, checked, due, key_of, next_time, tags_of, times_between
+from runner.store.redis.schedules import Schedules
+
+log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class Scheduler:
+    """The schedules of a store, and the engine that starts their runs."""
+
+    engine: Engine
+    schedules: Schedules
+
+    def add(self, schedule: Schedule) -> Schedule:
+        """Store a new schedule, which starts its first run at its next time.
+
+        Raises:
+            UsageError: a value can't be used. ConflictError: there is one of that id. NotFoundError: no
+                worker has published the graph. UnstorableError: the task can't be stored.
+        """
+        checked(schedule)
+        codec.pack(schedule.task, "the task of the schedule")
+        if schedule.graph not in self.engine.store.graphs():
+            raise NotFoundError(
+                f"no worker has published the graph {schedule.graph!r}; nothing was scheduled."
+            )
+        now = self.schedules.now()
+        made = replace(schedule, created_at=now)
+        made = replace(made, next_at=next_time(made, now))
+        self.schedules.add(made)
+        return made
+
+    def pause(self, schedule_id: str) -> Schedule:
+        """Start nothing by a schedule until it is resumed."""
+        return self.schedules.change(
+            schedule_id, lambda schedule: replace(schedule, paused=True, waiting_at=0)
+        )
+
+    def resume(self, schedule_id: str) -> Schedule:
+        """Go on with the next time; those that passed meanwhile are left out."""
+
+        def resumed(schedule: Schedule) -> Schedule:
+            return replace(schedule, paused=False, next_at=next_time(schedule, self.schedules.now()))
+
+        return self.schedules.change(
+            schedule_id, lambda schedule: resumed(schedule) if schedule.paused else schedule
+        )
+
+    def remove(self, schedule_id: str) -> None:
+        """Delete a schedule; its runs go on."""
+        self.schedules.remove(schedule_id)
+
+    def backfill(self, schedule_id: str, first: int, last: int) -> list[str]:
+        """Start a run for each time of a range (ms), at once, whatever runs; return the runs.
+
+        A time that has had its run gets no other one.
+
+        Raises:
+            UsageError: the range has too many times, or some that have not come yet.
+        """
+        schedule = self.schedules.get(schedule_id)
+        if last > self.schedules.now():
+            raise UsageError("a backfill is for times that have passed: let the range end now or earlier.")
+        return [self._start(schedule, at) for at in times_between(schedule, first, last)]
+
+    def fire(self, schedule_id: str) -> str:
+        """Start what is due of a schedule; return the run, or "".
+
+        The start has a key made of the time: a process that dies behind it leaves a timer, and the one that
+        takes that gets the same run.
+        """
+        try:
+            schedule = self.schedules.get(schedule_id)
+        except NotFoundError:
+            return ""
+        at, after = due(schedule, self.schedules.now(), is_free=self._is_free(schedule))
+        run_id = ""
+        if at:
+            try:
+                run_id = self._start(schedule, at)
+            except StoreError:
+                raise
+            except RunnerError as error:
+                log.error("schedule.failed: %s of %s: %s", schedule_id, at, error)  # noqa: TRY400 - says all
+            else:
+                after = replace(after, last_run=run_id)
+        # Also where nothing changes: the timer then says again when it is due.
+        self.schedules.replace(schedule, after)
+        return run_id
+
+    def _is_free(self, schedule: Schedule) -> bool:
+        record = self.engine.store.peek(schedule.last_run) if schedule.last_run else None
+        return record is None or record.is_final
+
+    def _start(self, schedule: Schedule, at: int) -> str:
+        return self.engine.start(
+            schedule.graph,
+            schedule.task,
+            idempotency_key=key_of(schedule, at),
+            tags=tags_of(schedule, at),
+        )

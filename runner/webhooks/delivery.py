@@ -1,0 +1,297 @@
+"""What people do to webhooks: make, pause, resume, rotate, remove, deliver again; and how one is served.
+
+A worker that sweeps finds a webhook by its timer and serves it in a thread (`WebhookSender`), unless another
+worker does. So a process that dies is followed by the next one that sweeps.
+"""
+
+from __future__ import annotations
+
+import base64
+import logging
+import secrets
+import time
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
+
+from runner.errors import NotFoundError, StoreError, UsageError
+from runner.execution import ids
+from runner.records import codec
+from runner.records.listings import Page
+from runner.settings import Settings
+from runner.store.interface import Store
+from runner.store.redis.streams import Notice, NoticeReader
+from runner.store.redis.webhooks import Webhooks
+from runner.webhooks import outbound
+from runner.webhooks.webhook import (
+    GONE,
+    OVERLAP,
+    SECRET_BYTES,
+    Delivery,
+    Webhook,
+    WebhookView,
+    attempted,
+    checked,
+    headers,
+    message_id,
+    view,
+)
+
+log = logging.getLogger(__name__)
+
+MOST = 100
+"""Webhooks of a namespace at most: each is a thread in one of the workers."""
+
+LOOK = 1.0
+"""Seconds between two looks whether a webhook was changed, or something is to be delivered again."""
+
+BATCH = 100
+"""Notices that are taken at once."""
+
+
+Taken = tuple[NoticeReader, Sequence[Notice]]
+
+
+class WebhookAdmin:
+    """The webhooks of a store, as people change them."""
+
+    def __init__(self, settings: Settings) -> None:
+        """Nothing is connected yet."""
+        self.stored = Webhooks(settings.redis_url, settings.namespace, settings.partitions)
+        self._allow = settings.webhook_allow
+
+    def add(self, webhook: Webhook) -> WebhookView:
+        """Store a webhook, which is sent the notices from now on; the view has the secret, this once.
+
+        Raises:
+            UsageError: a value can't be used, or the address may not be reached. ConflictError: there is one
+                of that id.
+        """
+        made = replace(
+            webhook,
+            id=webhook.id or f"wh_{secrets.token_hex(8)}",
+            secret=_secret(),
+            group=_group(),
+            created_at=self.stored.now(),
+        )
+        outbound.check(checked(made).url, self._allow)
+        if len(self.stored.all()) >= MOST:
+            raise UsageError(f"there are {MOST} webhooks already; remove one first.")
+        shown = view(made, made.created_at, has_secret=True)
+        self.stored.listen(made.group)
+        try:
+            self.stored.add(made)
+        except BaseException:
+            self.stored.leave(made.group)
+            raise
+        return shown
+
+    def list(self) -> list[WebhookView]:
+        """List the webhooks by their ids."""
+        return [self._view(webhook) for webhook in self.stored.all()]
+
+    def show(self, webhook_id: str) -> WebhookView:
+        """Show a webhook; NotFoundError where there is none."""
+        return self._view(self.stored.get(webhook_id))
+
+    def pause(self, webhook_id: str) -> WebhookView:
+        """Send nothing until it is resumed; the notices of that time are left out."""
+        before = self.stored.get(webhook_id)
+        after = self.stored.change(webhook_id, lambda webhook: replace(webhook, paused=True, reason=""))
+        self.stored.leave(before.group)
+        return self._view(after)
+
+    def resume(self, webhook_id: str) -> WebhookView:
+        """Send what waits, and the notices from now on."""
+        group = _group()
+        self.stored.listen(group)
+        after = self.stored.change(
+            webhook_id,
+            lambda webhook: (
+                replace(webhook, paused=False, reason="", group=group) if webhook.paused else webhook
+            ),
+        )
+        if after.group != group:
+            self.stored.leave(group)
+        return self._view(after)
+
+    def rotate(self, webhook_id: str) -> WebhookView:
+        """Make a new secret, which the view has this once; for a day the old one signs beside it."""
+        now, secret = self.stored.now(), _secret()
+        after = self.stored.change(
+            webhook_id,
+            lambda webhook: replace(
+                webhook, secret=secret, old_secret=webhook.secret, old_until=now + OVERLAP
+            ),
+        )
+        return view(after, now, has_secret=True)
+
+    def remove(self, webhook_id: str) -> None:
+        """Delete a webhook with its deliveries; nothing more is sent."""
+        webhook = self.stored.remove(webhook_id)
+        self.stored.leave(webhook.group)
+        self.stored.forget(webhook_id)
+
+    def deliveries(self, webhook_id: str, limit: int, cursor: str | None = None) -> Page[Delivery]:
+        """List the deliveries of a webhook, the newest first; `cursor` is that of the page before."""
+        self.stored.get(webhook_id)
+        return self.stored.deliveries(webhook_id, limit, cursor)
+
+    def redeliver(self, webhook_id: str, delivery_id: str) -> Delivery:
+        """Send a delivery again, now, whatever has become of it; with all attempts that a new one has."""
+        self.stored.get(webhook_id)
+        delivery = self.stored.delivery(webhook_id, delivery_id)
+        again = replace(delivery, status="waiting", attempts=0, due_at=self.stored.now())
+        self.stored.record(webhook_id, again)
+        return again
+
+    def _view(self, webhook: Webhook) -> WebhookView:
+        waiting, dropped = self.stored.backlog(webhook.id)
+        return view(webhook, self.stored.now(), waiting=waiting, dropped=dropped)
+
+
+def _secret() -> str:
+    return base64.b64encode(secrets.token_bytes(SECRET_BYTES)).decode()
+
+
+def _group() -> str:
+    return f"webhook:{secrets.token_hex(8)}"
+
+
+class WebhookSender:
+    """Serves webhooks: takes their notices and sends their deliveries, one at a time each."""
+
+    def __init__(self, store: Store, stored: Webhooks, settings: Settings) -> None:
+        self._store, self._stored, self._settings = store, stored, settings
+
+    def serve(self, webhook_id: str, is_stopping: Callable[[], bool]) -> None:
+        """Serve a webhook until the process stops, or it is paused or removed; nothing where another does.
+
+        Raises:
+            StoreError: the store could not be reached; a worker begins again a lease later.
+        """
+        holder = ids.nonce()
+        readers: Sequence[NoticeReader] = ()
+        group = ""
+        try:
+            while not is_stopping():
+                webhook = self._find(webhook_id)
+                if webhook is None or webhook.paused or not self._stored.hold(webhook_id, holder):
+                    break
+                if webhook.group != group:
+                    log.info("webhook.served: %r is served by this process now.", webhook_id)
+                    _close(readers)
+                    group, readers = webhook.group, self._stored.readers(webhook.group)
+                    self._enqueue(webhook, _left_over(readers))
+                self._collect(webhook, readers, is_stopping)
+                self._send_due(webhook, is_stopping)
+        finally:
+            _close(readers)
+        if group:
+            self._stored.release(webhook_id, holder)
+            after = self._find(webhook_id)
+            if after is None or after.group != group or after.paused:
+                # A reader makes its group where that is missing.
+                self._stored.leave(group)
+            if after is None:
+                self._stored.forget(webhook_id)
+
+    def _find(self, webhook_id: str) -> Webhook | None:
+        try:
+            return self._stored.get(webhook_id)
+        except NotFoundError:
+            return None
+
+    def _collect(
+        self, webhook: Webhook, readers: Sequence[NoticeReader], is_stopping: Callable[[], bool]
+    ) -> None:
+        first = self._stored.next_delivery(webhook.id)
+        pause = LOOK if first is None else min(LOOK, (first[0].due_at - self._stored.now()) / 1000)
+        for reader in readers:
+            try:
+                notices = reader.read(max(0.001, pause / len(readers)), BATCH, is_stopping)
+            except StoreError as error:
+                if "NOGROUP" in str(error):
+                    return  # paused or removed meanwhile, as the next look shows
+                raise
+            if notices:
+                self._enqueue(webhook, [(reader, notices)])
+
+    def _enqueue(self, webhook: Webhook, taken: Iterator[Taken] | Sequence[Taken]) -> None:
+        for reader, notices in taken:
+            chosen = [notice for notice in notices if self._is_wanted(webhook, notice)]
+            made = [(delivery_of(notice), codec.dump_json(notice.message())) for notice in chosen]
+            dropped = self._stored.enqueue(webhook.id, made)
+            if dropped:
+                log.error(
+                    "webhook.dropped: %d deliveries to %r were given up, since too many wait.",
+                    dropped,
+                    webhook.id,
+                )
+            reader.done(notices)
+
+    def _is_wanted(self, webhook: Webhook, notice: Notice) -> bool:
+        if webhook.events and notice.kind not in webhook.events:
+            return False
+        if not webhook.is_filtered_by_run:
+            return True
+        run = self._store.peek(notice.run_id) if notice.run_id else None
+        root = self._store.peek(run.root) if run is not None and run.root != run.run_id else run
+        if root is None or (webhook.graph and root.graph_id != webhook.graph):
+            return False
+        return not webhook.tags or webhook.tags.items() <= self._store.tags(root.run_id).items()
+
+    def _send_due(self, webhook: Webhook, is_stopping: Callable[[], bool]) -> None:
+        """Send what is due, for as long as the webhook may go unread."""
+        ends = time.monotonic() + LOOK
+        while not is_stopping() and time.monotonic() < ends:
+            first = self._stored.next_delivery(webhook.id)
+            now = self._stored.now()
+            if first is None or first[0].due_at > now:
+                return
+            delivery, body = first
+            answer = self._post(webhook, delivery, body, now)
+            after = attempted(
+                delivery, answer.code, answer.problem, self._stored.now(), self._settings.webhook_retry
+            )
+            self._stored.record(webhook.id, after)
+            if answer.code == GONE:
+                self._disable(webhook)
+                return
+            if after.status == "failed":
+                log.error(
+                    "webhook.failed: %s to %r is given up after %d attempts: %s",
+                    delivery.id,
+                    webhook.id,
+                    after.attempts,
+                    after.detail,
+                )
+
+    def _post(self, webhook: Webhook, delivery: Delivery, body: bytes, now: int) -> outbound.Answer:
+        try:
+            signed = headers(webhook, delivery, body, now)
+        except UsageError as error:
+            return outbound.Answer(0, str(error))
+        return outbound.post(webhook.url, body, signed, self._settings.webhook_allow)
+
+    def _disable(self, webhook: Webhook) -> None:
+        log.warning(
+            "webhook.disabled: the endpoint of %r answered %d; nothing more is sent.", webhook.id, GONE
+        )
+        self._stored.replace(webhook, replace(webhook, paused=True, reason=f"the endpoint answered {GONE}"))
+
+
+def _left_over(readers: Sequence[NoticeReader]) -> Iterator[Taken]:
+    """Take what a process has left that died with notices in hand: nobody else serves the webhook."""
+    for reader in readers:
+        while notices := reader.take_over(0, BATCH):
+            yield reader, notices
+
+
+def _close(readers: Sequence[NoticeReader]) -> None:
+    for reader in readers:
+        reader.close()
+
+
+def delivery_of(notice: Notice) -> Delivery:
+    """Make the delivery of a notice, which is due at once."""
+    return Delivery(message_id(notice.id), notice.id, notice.kind, notice.run_id, notice.at, due_at=notice.at)

@@ -1,0 +1,102 @@
+"""The contract of budgets: sums of what agents spend, and bounds that are never passed."""
+
+from __future__ import annotations
+
+import threading
+
+from runner.records.budgets import Spending, Sum, Tagged
+from runner.store.interface import Store
+from tests.contract.store.manual_worker import ManualWorker, shape
+
+DAY = 86_400_000
+
+ANA = Tagged("customer", "ana", DAY)
+
+
+class BudgetContract:
+    """Sums of runs and tags."""
+
+    def test_what_is_spent_adds_up_in_the_outermost_run(self, worker: ManualWorker, store: Store) -> None:
+        """A run inside another adds to the other's sum; the sums of other runs are their own."""
+        parent, token = worker.begin(shape("a"), tags={"customer": "ana"})
+        child = worker.start(shape("x", name="inner"), parent=token)
+        other = worker.start(shape("a"))
+        store.spend(parent, None, Spending("a", "1", {"tokens": 5, "cost": 2**40}))
+        store.spend(child, None, Spending("x", "2", {"tokens": 7}))
+
+        assert store.spent(parent) == store.spent(child)
+        assert store.spent(parent) == {"tokens": Sum(12), "cost": Sum(2**40)}
+        assert (store.spent(other), store.tags(child)) == ({}, {"customer": "ana"})
+
+    def test_a_bound_is_reached_and_not_passed(self, worker: ManualWorker, store: Store) -> None:
+        """What would go over a bound is refused whole; without an amount it is reached by the sum."""
+        run_id = worker.start(shape("a"))
+        bounds = {"tokens": 10, "model_calls": 2}
+        replies = [
+            store.spend(run_id, None, Spending("a", str(number), {"model_calls": 1}, bounds))
+            for number in range(3)
+        ]
+        assert replies == ["", "", "model_calls"]
+        store.spend(run_id, None, Spending("a", "reply", {"tokens": 11}))
+
+        assert store.spend(run_id, None, Spending("a", "next", {"tool_calls": 1}, {"tokens": 10})) == "tokens"
+        assert store.spent(run_id) == {"tokens": Sum(11, 10), "model_calls": Sum(2, 2)}
+
+    def test_a_repeated_request_counts_once(self, worker: ManualWorker, store: Store) -> None:
+        """The reply may have been lost: the same nonce changes nothing and gets the same reply."""
+        run_id = worker.start(shape("a"))
+        first = Spending("a", "1", {"model_calls": 1}, {"model_calls": 1})
+        second = Spending("a", "2", {"model_calls": 1}, {"model_calls": 1})
+
+        assert [store.spend(run_id, None, first) for _ in range(2)] == ["", ""]
+        assert [store.spend(run_id, None, second) for _ in range(2)] == ["model_calls", "model_calls"]
+        assert store.spent(run_id) == {"model_calls": Sum(1, 1)}
+
+    def test_a_question_raises_a_bound_once(self, worker: ManualWorker, store: Store) -> None:
+        """However often the answer of a person is used; what two questions add up to is the new bound."""
+        run_id = worker.start(shape("a"))
+        for number, question in enumerate(["q1", "q1", "q2"]):
+            spending = Spending(
+                "a", str(number), {"tokens": 1}, {"tokens": 1}, {f"{run_id}.a.1.{question}": ("tokens", 1)}
+            )
+            assert store.spend(run_id, None, spending) == ""
+
+        assert store.spent(run_id) == {"tokens": Sum(3, 1, 2)}
+        assert store.spend(run_id, None, Spending("a", "4", {"tokens": 1}, {"tokens": 1})) == "tokens"
+
+    def test_a_tag_has_one_sum_in_each_window(self, worker: ManualWorker, store: Store) -> None:
+        """All runs with the same value add to it, and it begins at nothing in the next window."""
+        first, second = (worker.start(shape("a"), tags={"customer": "ana"}) for _ in range(2))
+        for number, run_id in enumerate((first, second)):
+            store.spend(run_id, ANA, Spending("a", str(number), {"tokens": 3}))
+        assert store.spent(first, ANA) == store.spent(second, ANA) == {"tokens": Sum(6)}
+        assert (store.spent(first), store.spent(first, Tagged("customer", "ben", DAY))) == ({}, {})
+        worker.clock.advance(DAY / 1000)
+
+        assert store.spent(first, ANA) == {}
+
+    def test_what_spends_of_an_unknown_run_is_not_counted(self, store: Store) -> None:
+        """A run that was removed does not come back as a sum."""
+        assert store.spend("0gone", None, Spending("a", "1", {"tokens": 1}, {"tokens": 1})) == ""
+        assert (store.spent("0gone"), store.tags("0gone"), store.peek("0gone")) == ({}, {}, None)
+
+    def test_many_workers_never_pass_a_bound(self, worker: ManualWorker, store: Store) -> None:
+        """Calls that are reserved at the same moment on many threads are as many as the bound allows."""
+        run_id = worker.start(shape("a"))
+        threads, calls, bound = 8, 10, 33
+        replies: list[str] = []
+        ready = threading.Barrier(threads)
+
+        def work(who: int) -> None:
+            ready.wait(30)
+            for number in range(calls):
+                spending = Spending(f"n{who}", str(number), {"model_calls": 1}, {"model_calls": bound})
+                replies.append(store.spend(run_id, None, spending))
+
+        workers = [threading.Thread(target=work, args=(who,)) for who in range(threads)]
+        for thread in workers:
+            thread.start()
+        for thread in workers:
+            thread.join(30)
+
+        assert replies.count("") == store.spent(run_id)["model_calls"].spent == bound

@@ -1,0 +1,221 @@
+"""The contract of limits: places that only executions have, and times at which they may begin."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from runner.definition.model import Topology
+from runner.definition.policies import Limit
+from runner.records.run import Status
+from runner.store.interface import Reply, Settlement, Start, Store, Token
+from tests.contract.store.manual_worker import ManualWorker, failure, rung, shape, word_of
+
+ONE = Limit("one", concurrency=1)
+
+
+SLOW = Limit("slow", rate=2, per=10)
+
+
+def crowd(*limits: Limit, names: str = "a b c", name: str = "g") -> Topology:
+    """Build a graph of nodes that start at once and share some limits."""
+    nodes = names.split()
+    return shape(names, entries=nodes, name=name, limits=dict.fromkeys(nodes, limits))
+
+
+class LimitContract:
+    """Concurrency and rates."""
+
+    def test_a_place_goes_to_the_one_that_waits_longest(self, worker: ManualWorker) -> None:
+        """A node without a place stays ready; each place that becomes free rings the first in the queue."""
+        run_id = worker.start(crowd(ONE))
+        first = worker.claim(run_id, "b")
+        worker.limited(run_id, "c")
+        worker.clock.advance(1)
+        worker.limited(run_id, "a")
+        assert worker.statuses(run_id) == "executing: a ready, b running, c ready"
+
+        assert worker.end(first.token) == ["c.1.1"]
+        worker.limited(run_id, "a")
+        assert worker.end(worker.token(run_id, "c")) == ["a.1.1"]
+        assert worker.end(worker.token(run_id, "a")) == []
+
+    def test_a_wait_for_a_place_is_told_once(self, worker: ManualWorker) -> None:
+        """A node that finds no place has one event of that, however often it is refused."""
+        run_id = worker.start(crowd(ONE))
+        worker.claim(run_id, "a")
+        for _ in range(3):
+            worker.limited(run_id, "b")
+
+        assert worker.kinds(run_id).count("node.limited b") == 1
+
+    def test_who_waits_for_a_person_has_no_place(self, worker: ManualWorker) -> None:
+        """A parked node returns its place, and must find one again when it has its answer."""
+        run_id, token = worker.begin(crowd(ONE))
+        worker.limited(run_id, "b")
+        question = worker.question(token)
+        assert rung(worker.store.park(token, [question], None)) == ["b.1.1"]
+        other = worker.token(run_id, "b")
+        worker.answer(question)
+        worker.limited(run_id, "a")
+
+        assert worker.end(other) == ["a.1.1"]
+        worker.claim(run_id, "a")
+
+    def test_who_does_not_run_has_no_place(self, worker: ManualWorker, store: Store) -> None:
+        """Not between two attempts, nor held for migration, nor while a child run does its work."""
+        ways: dict[str, Callable[[Token], Reply]] = {
+            "retried": lambda token: store.retry(token, 5_000, failure(), None),
+            "held": store.hold,
+            "handed": lambda token: store.hand(token, "work"),
+        }
+        for name, leave in ways.items():
+            run_id, token = worker.begin(crowd(Limit(name, concurrency=1), name=name))
+            worker.limited(run_id, "b")
+            assert rung(leave(token))[0] == "b.1.1"
+
+    def test_who_waited_is_rung_before_a_child_run(self, worker: ManualWorker) -> None:
+        """A node that starts a child run returns its place to the next in line, before the child has one."""
+        run_id, inner = worker.start(crowd(ONE)), shape("x", name="inner")
+        token = worker.token(run_id, "a")
+        worker.limited(run_id, "b")
+        worker.store.publish([inner])
+
+        start = Start(f"{run_id[:2]}child", "inner", inner.fingerprint, "task", parent=token)
+
+        assert rung(worker.store.start(start, "n")) == ["b.1.1", "x.1.1"]
+
+    def test_the_place_of_a_lost_worker_is_free_with_its_lease(self, worker: ManualWorker) -> None:
+        """A sweep that finds a lease run out passes the place on; the lost node asks for one again."""
+        run_id = worker.start(crowd(ONE))
+        worker.claim(run_id, "a")
+        worker.clock.advance(30 - 1)
+        worker.limited(run_id, "b")
+        worker.clock.advance(1)
+
+        assert "b.1.1" in worker.sweep()
+        worker.limited(run_id, "a", attempt=2)
+        worker.claim(run_id, "b")
+
+    def test_a_place_kept_for_one_that_does_not_come_goes_on(self, worker: ManualWorker) -> None:
+        """A kept place lapses after a lease, and every waiting node is rung again."""
+        run_id = worker.start(crowd(ONE))
+        first = worker.claim(run_id, "a")
+        worker.limited(run_id, "b")
+        worker.clock.advance(0.01)
+        worker.limited(run_id, "c")
+        assert worker.end(first.token) == ["b.1.1"]
+        worker.clock.advance(30)
+
+        assert set(worker.sweep()) == {"b.1.1", "c.1.1"}
+        worker.claim(run_id, "c")
+        worker.limited(run_id, "b")
+
+    def test_a_cancelled_run_leaves_the_queue(self, worker: ManualWorker, store: Store) -> None:
+        """No run is passed over for a node that will not come: a place goes to the next run."""
+        one, other, last = (worker.start(crowd(ONE, names="a")) for _ in range(3))
+        claim = worker.claim(one, "a")
+        worker.limited(other, "a")
+        worker.limited(last, "a")
+        store.cancel(other, "enough")
+
+        settlement = Settlement(Status.COMPLETED, "", None, {"v": 1})
+        (bell,) = store.settle(claim.token, settlement, worker.nonce()).doorbells
+        assert bell.run_id == last
+
+    def test_a_run_that_stops_passes_a_kept_place_on(self, worker: ManualWorker, store: Store) -> None:
+        """A place that is kept for a node goes to the next one when its run is cancelled."""
+        one, other, last = (worker.start(crowd(ONE, names="a")) for _ in range(3))
+        claim = worker.claim(one, "a")
+        worker.limited(other, "a")
+        worker.limited(last, "a")
+        worker.end(claim.token)
+
+        assert [bell.run_id for bell in store.cancel(other, "enough").doorbells] == [last]
+
+    def test_limits_are_shared_as_they_say(self, worker: ManualWorker) -> None:
+        """A limit counts together what has the same graph, node or value of a tag."""
+        places = {
+            "graph": ("g.a g.b", "h.a"),
+            "node": ("g.a", "g.b h.a"),
+            "tag:tenant": ("g.a g.b h.a", ""),
+        }
+        for by, (together, apart) in places.items():
+            limit = Limit(by.replace(":", " "), concurrency=1, by=by)
+            runs = {
+                name: worker.start(crowd(limit, names="a b", name=name), tags={"tenant": "x"})
+                for name in "gh"
+            }
+            first = worker.claim(runs["g"], "a")
+            words = {
+                where: word_of(worker.store.claim(runs[where[0]], where[2], 1, 1, worker.nonce()))
+                for where in [*together.split()[1:], *apart.split()]
+            }
+            assert words == dict.fromkeys(together.split()[1:], "limited") | dict.fromkeys(
+                apart.split(), "claimed"
+            )
+            worker.end(first.token)
+
+    def test_another_tenant_has_places_of_its_own(self, worker: ManualWorker) -> None:
+        """Runs with another value of the tag do not wait; a child run has the value of the outermost."""
+        limit = Limit("tenant", concurrency=1, by="tag:tenant")
+        one, same, other = (
+            worker.start(crowd(limit, names="a"), tags={"tenant": tenant}) for tenant in ("x", "x", "y")
+        )
+        worker.claim(one, "a")
+        worker.claim(other, "a")
+        # As a worker does: a graph is known with those inside it before it is started.
+        inner = crowd(limit, names="a", name="outer/p")
+        worker.store.publish([shape("p", name="outer"), inner])
+        parent = worker.start(shape("p", name="outer"), tags={"tenant": "x"})
+        child = worker.start(inner, parent=worker.token(parent, "p"))
+
+        worker.limited(same, "a")
+        worker.limited(child, "a")
+
+    def test_a_node_takes_all_places_or_waits(self, worker: ManualWorker) -> None:
+        """Of two limits a node that lacks one does not block the other's later places for ever."""
+        left, right = Limit("l", concurrency=1), Limit("r", concurrency=1)
+        limits = {"a": [left], "b": [right], "c": [left, right]}
+        run_id = worker.start(shape("a b c", limits=limits))
+        one, two = worker.claim(run_id, "a"), worker.claim(run_id, "b")
+        worker.limited(run_id, "c")
+        assert worker.end(one.token) == ["c.1.1"]
+        worker.limited(run_id, "c")
+
+        assert worker.end(two.token) == ["c.1.1"]
+        worker.claim(run_id, "c")
+
+    def test_a_rate_gives_each_execution_its_time(self, worker: ManualWorker) -> None:
+        """Executions begin one after another; each waits for its own time and is not judged again."""
+        run_id = worker.start(crowd(SLOW))
+        worker.claim(run_id, "a")
+        assert [worker.limited(run_id, node).delay_ms for node in "bc"] == [5_000, 10_000]
+        assert worker.statuses(run_id) == "executing: a running, b retrying, c retrying"
+        assert worker.sweep(after=5) == ["b.1.1"]
+        worker.claim(run_id, "b")
+        assert worker.sweep(after=5) == ["c.1.1"]
+        worker.claim(run_id, "c")
+
+    def test_a_rate_that_was_not_used_is_not_saved_up(self, worker: ManualWorker) -> None:
+        """After a rest one execution begins at once, and the next one in its time."""
+        run_id = worker.start(crowd(SLOW))
+        worker.clock.advance(60)
+        worker.claim(run_id, "a")
+
+        assert worker.limited(run_id, "b").delay_ms == 5_000
+
+    def test_a_repeated_claim_is_refused_once(self, worker: ManualWorker, store: Store) -> None:
+        """The network doubled a claim that a rate put off: the execution keeps its one time."""
+        run_id = worker.start(crowd(SLOW))
+        worker.claim(run_id, "a")
+        words = [word_of(store.claim(run_id, "b", 1, 1, "same")) for _ in range(2)]
+
+        assert words == ["limited", "limited"]
+        assert worker.limited(run_id, "c").delay_ms == 10_000
+
+    def test_an_execution_has_one_time_by_several_rates(self, worker: ManualWorker) -> None:
+        """It begins when all rates allow it."""
+        run_id = worker.start(crowd(SLOW, Limit("slower", rate=1, per=60)))
+        worker.claim(run_id, "a")
+
+        assert worker.limited(run_id, "b").delay_ms == 60_000

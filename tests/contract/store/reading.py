@@ -1,0 +1,366 @@
+"""The contract of listings, snapshots and events."""
+
+from __future__ import annotations
+
+import threading
+from typing import Any
+
+import pytest
+
+from runner.approvals.digests import Action
+from runner.approvals.rules import Rule
+from runner.errors import NotFoundError, UsageError
+from runner.records.codec import JSON
+from runner.records.listings import InterruptQuery, RunQuery, RunSummary
+from runner.records.run import EventKind, Status, VisitEntry
+from runner.store.interface import Settlement, Store
+from tests.contract.store.manual_worker import ManualWorker, failure, shape
+
+INNER = shape("x", name="g/a")
+
+
+class ReadingContract:
+    """What can be seen of runs."""
+
+    def test_a_snapshot_holds_the_whole_run(self, worker: ManualWorker) -> None:
+        """A run is read in one go: records, task, order, outputs, entries, questions, times."""
+        run_id = worker.start("a>b", {"t": 1}, invocation_state={"g": 2}, trace="00-1-2-01")
+        worker.clock.advance(2)
+        worker.run(run_id, "a", "b")
+
+        snapshot = worker.read(run_id)
+
+        assert (snapshot.record.status, snapshot.record.trace) == (Status.COMPLETED, "00-1-2-01")
+        assert (snapshot.task, snapshot.invocation_state) == ({"t": 1}, {"g": 2})
+        assert snapshot.ended_at - snapshot.created_at == 2000
+        assert list(snapshot.order) == ["a", "b"]
+        assert snapshot.outputs == {("a", 1): "a", ("b", 1): "b"}
+        assert sorted(snapshot.entries) == [("a", 1), ("b", 1)]
+
+    def test_large_values_are_read_as_they_were_written(self, worker: ManualWorker, store: Store) -> None:
+        """A large task, output or entry reaches claims, conditions and readers whole, in child runs, too."""
+        task, output = {"much": "t" * 200_000}, ["ö@ " * 100_000]
+        run_id, token = worker.begin("a>b", task=task, invocation_state=task)
+        entry: VisitEntry = {"v": 1, "kind": "function", "ms": 1, "result": output[0]}
+        store.settle(token, Settlement(Status.COMPLETED, "1", output, entry), "n")
+
+        claim = worker.claim(run_id, "b")
+        assert (claim.task, claim.invocation_state, list(claim.inputs)) == (task, task, [("a", 1, output)])
+        assert store.fetch(run_id, ["a", "b"])[0][1:] == (output, entry)
+        child = worker.start(shape("x", name="inner"), output, invocation_state=task, parent=claim.token)
+        inner = worker.claim(child, "x")
+        assert (inner.task, inner.invocation_state) == (output, task)
+        worker.settle(inner.token, output)
+        again = worker.claim(run_id, "b").child
+        assert again is not None
+        assert (again.task, again.outputs) == (output, {("x", 1): output})
+        assert worker.read(run_id).outputs == {("a", 1): output}
+        assert worker.read(run_id).entries == {("a", 1): entry}
+        assert [event.data for event in store.events(run_id) if event.kind == "node.completed"] == [
+            None,
+            None,
+        ]
+
+    def test_a_peek_is_the_record_of_a_read(self, worker: ManualWorker, store: Store) -> None:
+        """Reading a run's own record costs no reading of its nodes, and returns the same."""
+        run_id = worker.start("a>b")
+        worker.park(run_id, "a")
+
+        assert store.peek(run_id) == worker.read(run_id).record
+        assert (store.peek("00none"), store.read("00none"), store.children("00none")) == (None, None, [])
+        with pytest.raises(NotFoundError, match="00none"):
+            store.fetch("00none", ["a"])
+
+    def test_events_are_complete_and_in_order(self, worker: ManualWorker, store: Store) -> None:
+        """A run's events are complete, in order, and have the store's time."""
+        run_id = worker.start("a>b a>c")
+        worker.clock.advance(1)
+        worker.run(run_id, "a", edges="10")
+        worker.answer(*worker.park(run_id, "b"))
+        worker.run(run_id, "b")
+
+        assert worker.kinds(run_id) == [
+            "run.started",
+            "node.started a",
+            "node.completed a",
+            "node.skipped c",
+            "node.started b",
+            "interrupt.asked b",
+            "node.waiting b",
+            "run.status",
+            "interrupt.answered b",
+            "node.resumed b",
+            "run.status",
+            "node.started b",
+            "node.completed b",
+            "run.ended",
+        ]
+        events = store.events(run_id)
+        assert [event.at - events[0].at for event in events[:2]] == [0, 1000]
+        assert (events[-1].detail, events[7].detail, events[1].visit) == ("completed", "interrupted", 1)
+
+    def test_an_event_has_an_empty_answer(self, worker: ManualWorker, store: Store) -> None:
+        """An answer that is an empty list, text or number is in its event like any other."""
+        responses: list[JSON] = [[], {}, "", 0, False]
+        for response in responses:
+            run_id = worker.start("a")
+            worker.answer(*worker.park(run_id, "a"), response=response)
+            (event,) = [event for event in store.events(run_id) if event.kind == "interrupt.answered"]
+            assert event.data == {"response": response}
+
+    def test_events_carry_what_they_are_about(self, worker: ManualWorker, store: Store) -> None:
+        """The events of a question, an answer, a retry, a failure and a result have the data of it."""
+        run_id, question = worker.asking("a b c", reason={"sum": 5}, assignees=["ann"], expires_in=60)
+        worker.answer(question, response={"fine": True}, responder="ann")
+        worker.settle(worker.token(run_id, "a"), {"paid": 5})
+        store.retry(worker.token(run_id, "b"), 700, failure(), None)
+        worker.settle(worker.token(run_id, "c"), "x" * 2000)
+        worker.sweep(after=1)
+        worker.fail(worker.token(run_id, "b", attempt=2))
+
+        details = [
+            (f"{e.kind} {e.node}", e.detail, e.data) for e in store.events(run_id) if e.data or e.detail
+        ]
+        reason = {"name": "ok?", "assignees": ["ann"], "reason": {"sum": 5}}
+        for event in [
+            ("run.started ", "g", None),
+            ("node.started a", "1", None),
+            ("interrupt.asked a", question.id, reason),
+            ("interrupt.answered a", question.id, {"response": {"fine": True}, "responder": "ann"}),
+            ("node.completed a", "", {"paid": 5}),
+            ("node.retrying b", "700", {"error": "ValueError: broken"}),
+            ("node.failed b", "", {"error": "ValueError: broken"}),
+            ("run.ended ", "failed", None),
+        ]:
+            assert event in details
+        # A long value is in the run alone.
+        assert not [event for event in details if event[0] == "node.completed c"]
+
+    def test_events_can_be_read_on_from_any_position(self, worker: ManualWorker, store: Store) -> None:
+        """A reader passes the last position it has and gets what came after."""
+        run_id = worker.start("a")
+        worker.run(run_id, "a")
+        everything = store.events(run_id)
+
+        for place, event in enumerate(everything):
+            assert store.events(run_id, event.position) == everything[place + 1 :]
+        assert store.events(run_id, limit=2) == everything[:2]
+        assert store.events("00none", wait=5) == []
+
+    def test_a_node_can_add_events(self, worker: ManualWorker, store: Store) -> None:
+        """What a node emits stands among the run's events, with its data."""
+        run_id = worker.start("a")
+        store.emit(run_id, EventKind.PROGRESS, "a", 1, {"fraction": 0.5})
+        store.emit("00none", "progress", "a", 1, None)
+
+        event = store.events(run_id)[-1]
+        assert (event.kind, event.node, event.visit, event.data) == ("progress", "a", 1, {"fraction": 0.5})
+        assert {type(event.kind) for event in store.events(run_id)} == {str}
+        empty: list[JSON] = [[], {}, 0, "", False, None]
+        for data in empty:
+            store.emit(run_id, "progress", "a", 1, data)
+        assert [event.data for event in store.events(run_id)[-6:]] == empty
+
+    def test_a_run_keeps_its_last_events(self, worker: ManualWorker, store: Store) -> None:
+        """Old events go, some thousands stay, and their numbers go on."""
+        run_id = worker.start("a")
+        for number in range(11_500):
+            store.emit(run_id, "progress", "a", 1, number)
+
+        last = store.events(run_id, "11490")
+        assert [event.data for event in last][-1] == 11_499
+        assert int(last[-1].position) - int(last[0].position) == len(last) - 1
+        first = store.events(run_id, limit=1)[0]
+        assert 1 < int(first.position) <= 1_501
+
+    def test_readers_can_wait_for_the_next_event(self, worker: ManualWorker, store: Store) -> None:
+        """Each waiting reader gets an event as soon as there is one, and nothing when its time is over."""
+        run_id = worker.start("a")
+        last = store.events(run_id)[-1].position
+        assert store.events(run_id, last, wait=0.01) == []
+        kinds: list[str] = []
+
+        def watch() -> None:
+            kinds.extend(event.kind for event in store.events(run_id, last, wait=20))
+
+        readers = [threading.Thread(target=watch) for _ in range(2)]
+        for reader in readers:
+            reader.start()
+        store.emit(run_id, "progress", "a", 1, None)
+        for reader in readers:
+            reader.join(20)
+
+        assert kinds == ["progress", "progress"]
+
+    def test_what_is_read_is_a_copy(self, worker: ManualWorker, store: Store) -> None:
+        """Changing what was read, or what was passed in, changes nothing that is stored."""
+        task = {"list": [1]}
+        run_id = worker.start("a", task)
+        task["list"].append(2)
+        worker.read(run_id).task["list"].append(3)
+
+        assert worker.read(run_id).task == {"list": [1]}
+        assert worker.claim(run_id, "a").task == {"list": [1]}
+        assert store.graphs() == {"g": shape("a").fingerprint}
+
+    def _runs(self, store: Store, query: RunQuery, limit: int = 100) -> list[list[str]]:
+        """Read a listing of runs to its end, page by page."""
+        pages, cursor = [], ""
+        while True:
+            page = store.runs(query, limit, cursor)
+            pages.append([run.run_id for run in page])
+            if page.next is None:
+                return pages
+            cursor = page.next
+
+    def test_runs_are_found_by_what_is_known_of_them(self, worker: ManualWorker, store: Store) -> None:
+        """Status, graph, tags and time of start each cut the listing, and all of them together."""
+        one, other = shape("a", name="one"), shape("a", name="other")
+        first = worker.start(one, tags={"team": "red", "n": "1"})
+        worker.clock.advance(1)
+        began = worker.clock.now
+        second = worker.start(other, tags={"team": "red"})
+        worker.clock.advance(1)
+        third = worker.start(one, tags={"team": "blue", "n": "1"})
+        worker.run(third, "a")
+
+        for query, run_id in [
+            (RunQuery(graph="one"), [third, first]),
+            (RunQuery(tags={"team": "red"}), [second, first]),
+            (RunQuery(tags={"team": "red", "n": "1"}), [first]),
+            (RunQuery(Status.COMPLETED, "one", {"n": "1"}), [third]),
+            (RunQuery(Status.EXECUTING, "one"), [first]),
+            (RunQuery(since=began), [third, second]),
+            (RunQuery(until=began), [first]),
+            (RunQuery(graph="one", since=began + 1), [third]),
+            (RunQuery(graph="none"), []),
+            (RunQuery(tags={"team": "re"}), []),
+            (RunQuery(text="RE"), [second, first]),
+            (RunQuery(text="team"), []),
+        ]:
+            assert self._runs(store, query) == [run_id], query
+        (summary,) = store.runs(RunQuery(until=began))
+        tags = {"team": "red", "n": "1"}
+        assert summary == RunSummary(first, "one", Status.EXECUTING, began - 1000, tags, one.fingerprint)
+
+    def test_a_listing_of_runs_goes_on_where_it_was(self, worker: ManualWorker, store: Store) -> None:
+        """Runs that begin, and runs that leave the listing, put nothing twice and leave nothing out."""
+        graph = shape("a")
+        # Several of one millisecond: the time alone would not say where a page ended.
+        runs = sorted(worker.start(graph) for _ in range(5))
+        worker.clock.advance(1)
+        runs += sorted(worker.start(graph) for _ in range(4))
+        runs.reverse()
+        query = RunQuery(Status.EXECUTING)
+        assert self._runs(store, query, 3) == [runs[:3], runs[3:6], runs[6:]]
+        assert self._runs(store, query, 9) == [runs]
+
+        page = store.runs(query, 6)
+        worker.start(graph)
+        worker.run(runs[5], "a")
+        worker.run(runs[7], "a")
+        assert page.next is not None
+        rest = store.runs(query, 6, page.next)
+
+        assert [run.run_id for run in page] == runs[:6]
+        assert ([run.run_id for run in rest], rest.next) == ([runs[6], runs[8]], None)
+
+    def test_open_questions_are_found_by_what_is_known_of_them(self, worker: ManualWorker) -> None:
+        """Graph, run, name, person and age each cut the listing; what is inside a graph or run is in it."""
+        graph = shape("a", name="g")
+        run = worker.start(graph)
+        (mine,) = worker.park(run, "a", "ok?", assignees=["ann", "ben"])
+        worker.clock.advance(1)
+        parent = worker.start(graph)
+        child = worker.start(INNER, parent=worker.token(parent, "a"))
+        (inner,) = worker.park(child, "x", "sum?")
+        worker.clock.advance(1)
+        other = worker.start(shape("a", name="other"))
+        (last,) = worker.park(other, "a", "ok?", assignees=["ben"])
+
+        for query, questions in [
+            (InterruptQuery(), [mine, inner, last]),
+            (InterruptQuery(graph="g"), [mine, inner]),
+            (InterruptQuery(graph="g/a"), [inner]),
+            (InterruptQuery(run=parent), [inner]),
+            (InterruptQuery(run=child), [inner]),
+            (InterruptQuery(run="00none"), []),
+            (InterruptQuery(name="ok?"), [mine, last]),
+            (InterruptQuery(assignee="ben"), [mine, last]),
+            (InterruptQuery(assignee="ann", graph="other"), []),
+            (InterruptQuery(until=worker.clock.now - 1000), [mine]),
+        ]:
+            page = worker.store.open_interrupts(query)
+            assert [question.id for question in page] == [question.id for question in questions], query
+            assert page.next is None
+
+    def test_questions_are_listed_by_what_their_rule_and_their_call_are(
+        self, worker: ManualWorker, store: Store
+    ) -> None:
+        """By group, tool, risk, tag, text and due time; what expires first comes first, then the oldest."""
+        graph, first = shape("a"), worker.clock.now
+        rule = Rule(eligible=["ann", "group:finance"], escalate=[(60, ["role:boss"])])
+        options: list[dict[str, Any]] = [
+            {},
+            {"rule": rule, "action": Action("t", "function", "pay", {"to": "Acme"}), "risk": "high"},
+            {"expires_in": 90.0},
+            {"expires_in": 60.0, "assignees": ["ann"]},
+        ]
+        asked = []
+        for number, more in enumerate(options):
+            run_id = worker.start(graph, tags={"number": str(number)})
+            asked += worker.park(run_id, "a", **more)
+            worker.clock.advance(1)
+        plain, ruled, late, soon = (question.id for question in asked)
+
+        def listed(**query: Any) -> list[str]:
+            every = InterruptQuery(urgent=True, **query)
+            pages, cursor = list[str](), ""
+            while True:  # a page of one question after the other, so that cursors continue in each part
+                page = store.open_interrupts(every, 1, cursor)
+                pages += [question.id for question in page]
+                if page.next is None:
+                    whole = [question.id for question in store.open_interrupts(every)]
+                    assert pages == whole
+                    assert store.count_questions([every])[0] >= len(whole)
+                    return whole
+                cursor = page.next
+
+        assert listed() == [soon, late, plain, ruled]
+        assert listed(assignee="ann") == [soon, ruled]
+        assert listed(selectors=["group:finance", "role:boss"]) == [ruled]
+        assert listed(selectors=["group:other"]) == listed(selectors=[]) == []
+        assert listed(tool="pay") == listed(risk="high") == listed(text="ACME") == [ruled]
+        assert listed(due=first + 80_000) == [soon]
+        assert listed(until=first + 2_000) == [plain, ruled]
+        assert listed(tag=("number", "2")) == [late]
+        assert listed(run=soon.partition(".")[0]) == [soon]
+        store.cancel(soon.partition(".")[0], "enough")
+        store.cancel(ruled.partition(".")[0], "enough")
+        assert listed() == [late, plain]
+        assert listed(tool="pay") == listed(assignee="ann") == listed(selectors=["role:boss"]) == []
+        queries = [InterruptQuery(tool="pay"), InterruptQuery(assignee="ann"), InterruptQuery()]
+        assert store.count_questions(queries) == [0, 0, 2]
+
+    def test_a_closed_question_leaves_every_listing(self, worker: ManualWorker, store: Store) -> None:
+        """Answered or withdrawn, a question is in no listing any more, and the pages after it stay whole."""
+        graph = shape("a")
+        runs = sorted(worker.start(graph) for _ in range(4))
+        questions = [worker.park(run_id, "a", assignees=["ann"])[0] for run_id in runs]
+        query = InterruptQuery(graph="g", assignee="ann")
+        page = store.open_interrupts(query, 2)
+        for question in page:
+            worker.answer(question, responder="ann")
+        store.cancel(questions[2].run_id, "enough")
+
+        assert page.next is not None
+        rest = store.open_interrupts(query, 2, page.next)
+        listed = [question.id for question in [*page, *rest]]
+        assert listed == [questions[0].id, questions[1].id, questions[3].id]
+        assert [question.id for question in store.open_interrupts(query)] == [questions[3].id]
+
+    def test_a_cursor_that_is_none_is_refused(self, store: Store) -> None:
+        """Text that no page returned is an error, and not the listing's beginning."""
+        for cursor in ("x", "!", "YWI", "a" * 50):
+            with pytest.raises(UsageError, match="no cursor"):
+                store.runs(RunQuery(), 10, cursor)

@@ -1,0 +1,786 @@
+"""The contract of runs: starts, claims, results, joins, loops, retries, holds, sessions, stops and ends."""
+
+from __future__ import annotations
+
+from runner.definition.model import AFTER_GRAPH, MapSpec
+from runner.operations.recovery import write_retry
+from runner.records.interrupts import InterruptStatus
+from runner.records.listings import RunQuery
+from runner.records.outcomes import Remembered, Saved, Session
+from runner.records.run import EventKind, RunRecord, Status
+from runner.scheduler import RELEASE_BUDGET
+from runner.scheduler.changes import CALLBACK_NODE
+from runner.store.interface import Claim, Doorbell, Settlement, Start, Store, Token
+from tests.contract.store.manual_worker import ManualWorker, failure, rung, saved, shape, word_of
+
+TASK = "shop.done"
+
+INNER = shape("x", name="inner")
+
+
+class RunContract:
+    """What becomes of a started run and of its claimed visits."""
+
+    def test_a_start_rings_every_entry_point(self, store: Store) -> None:
+        """A new run's entry points are ready, and their doorbells name the queue to ring."""
+        graph = shape("a>c b>c")
+        store.publish([graph])
+
+        reply = store.start(Start("00run", "g", None, "task"), "n")
+
+        assert reply.word == "started"
+        assert reply.run_id == "00run"
+        assert list(reply.doorbells) == [
+            Doorbell("00run", "a", 1, 1, "g", 5, "g"),
+            Doorbell("00run", "b", 1, 1, "g", 5, "g"),
+        ]
+
+    def test_an_unknown_graph_starts_nothing(self, store: Store) -> None:
+        """A run of a graph, or of a shape, that was not published is refused."""
+        assert store.start(Start("00run", "g", None, None), "n").word == "unknown_graph"
+        store.publish([shape("a")])
+        assert store.start(Start("00run", "g", "other", None), "n").word == "unknown_graph"
+        assert store.read("00run") is None
+
+    def test_an_idempotency_key_starts_one_run(self, store: Store) -> None:
+        """The same key for the same graph returns the first run and rings nothing, however both are named."""
+        store.publish([shape("a", name="g:h"), shape("a", name="g")])
+        store.start(Start("00one", "g:h", None, None, idempotency_key="k"), "n1")
+
+        second = store.start(Start("00two", "g:h", None, None, idempotency_key="k"), "n2")
+        assert (second.word, second.run_id, rung(second)) == ("exists", "00one", [])
+        for key in ("k", "h:k"):
+            start = Start(f"00{key[0]}", "g", None, None, idempotency_key=key)
+            assert store.start(start, key).word == "started"
+
+    def test_a_repeated_start_begins_once(self, store: Store) -> None:
+        """A start that is sent twice gets the same word and begins one run."""
+        store.publish([shape("a")])
+        start = Start("00run", "g", None, None)
+
+        replies = [store.start(start, "n") for _ in range(2)]
+        assert [(reply.word, reply.run_id) for reply in replies] == [("started", "00run")] * 2
+        assert [rung(reply) for reply in replies] == [["a.1.1"], []]
+        assert len(store.runs()) == 1
+
+    def test_the_last_published_shape_is_current(self, store: Store) -> None:
+        """A start without a fingerprint takes the shape published last; one with it takes that."""
+        old, new = shape("a>b"), shape("a>c")
+        store.publish([old])
+        store.publish([new])
+        store.publish([new])
+
+        assert store.graphs() == {"g": new.fingerprint}
+        store.start(Start("00new", "g", None, None), "n1")
+        store.start(Start("00old", "g", old.fingerprint, None), "n2")
+        claims = [store.claim(run, "a", 1, 1, run) for run in ("00new", "00old")]
+        fingerprints = [claim.fingerprint for claim in claims if isinstance(claim, Claim)]
+        assert fingerprints == [new.fingerprint, old.fingerprint]
+
+    def test_a_claim_carries_all_that_the_node_needs(self, worker: ManualWorker) -> None:
+        """A claim has task, state, shape and a fence; the visit then counts as running."""
+        graph = shape("a")
+        run_id = worker.start(graph, {"say": "ü"}, invocation_state={"who": "me"})
+
+        claim = worker.claim(run_id, "a")
+
+        assert (claim.task, claim.invocation_state) == ({"say": "ü"}, {"who": "me"})
+        assert (claim.graph_id, claim.fingerprint) == ("g", graph.fingerprint)
+        assert claim.signature == graph.nodes["a"].signature
+        assert (claim.token.visit, claim.record.attempt) == (1, 1)
+        assert claim.token.fence > 0
+        assert (list(claim.inputs), list(claim.answers), claim.document) == ([], [], None)
+        assert (list(claim.messages), claim.child) == ([], None)
+        assert claim.record.status is Status.RUNNING
+        assert worker.statuses(run_id) == "executing: a running"
+
+    def test_inputs_come_in_the_order_of_the_edges(self, worker: ManualWorker) -> None:
+        """A claim lists the outputs of its live edges in the order in which the edges were declared."""
+        run_id = worker.start(shape("b>d a>d c>d", entries=["a", "b", "c"]))
+        worker.run(run_id, "c")
+        worker.run(run_id, "a", edges="0")
+        worker.run(run_id, "b")
+
+        assert list(worker.claim(run_id, "d").inputs) == [("b", 1, "b"), ("c", 1, "c")]
+
+    def test_a_visit_is_claimed_once(self, worker: ManualWorker, store: Store) -> None:
+        """A second claim, or one for another visit or attempt, is stale."""
+        run_id = worker.start("a")
+
+        assert word_of(store.claim("00none", "a", 1, 1, "none")) == "unknown"
+        for visit, attempt in ((2, 1), (1, 2), (0, 0)):
+            assert word_of(store.claim(run_id, "a", visit, attempt, "early")) == "stale"
+        worker.claim(run_id, "a")
+        assert word_of(store.claim(run_id, "a", 1, 1, "late")) == "stale"
+
+    def test_a_repeated_claim_gets_the_same_claim(self, worker: ManualWorker, store: Store) -> None:
+        """A claim whose reply was lost can be repeated with its nonce."""
+        run_id = worker.start("a")
+
+        assert store.claim(run_id, "a", 1, 1, "same") == store.claim(run_id, "a", 1, 1, "same")
+
+    def test_a_node_held_for_an_error_shows_it(self, worker: ManualWorker, store: Store) -> None:
+        """What it was about to do is refused: its entry and its event say why, and a repeat says it once."""
+        run_id, token = worker.begin("a")
+
+        assert [store.hold(token, failure("not approved")).word for _ in range(2)] == ["held", "held"]
+        assert worker.statuses(run_id) == "needs_migration: a waiting"
+        assert worker.read(run_id).entries["a", 1]["error"]["message"] == "not approved"
+        events = [event for event in store.events(run_id) if event.kind == EventKind.NODE_HELD]
+        assert [event.data for event in events] == [{"error": "ValueError: not approved"}]
+
+    def test_what_a_node_keeps_comes_back_with_its_next_claim(
+        self, worker: ManualWorker, store: Store
+    ) -> None:
+        """A document replaces the older one; messages are kept as deltas."""
+        run_id, token = worker.begin("a")
+
+        assert store.save(token, saved(1, "one", "two", "three")).word == "saved"
+        assert store.save(token, saved(2, "zwei", keep=1)).word == "saved"
+        assert store.save(token, saved(3, {"n": 3}, keep=9)).word == "saved"
+        store.retry(token, 0, failure(), None)
+        worker.sweep()
+        claim = worker.claim(run_id, "a", attempt=2)
+
+        assert claim.document == {"v": 1, "step": 3}
+        assert list(claim.messages) == ["one", "zwei", {"n": 3}]
+        assert worker.read(run_id).messages == {"a": ["one", "zwei", {"n": 3}]}
+        store.save(claim.token, Saved({"v": 1}))
+        assert worker.read(run_id).messages == {"a": []}
+
+    def test_a_stale_worker_writes_nothing(self, worker: ManualWorker, store: Store) -> None:
+        """A worker that lost the lease is refused by every method, and leaves no trace."""
+        run_id = worker.start("a>b")
+        old = worker.token(run_id, "a")
+        worker.sweep(after=31)
+        worker.claim(run_id, "a", attempt=2)
+        before = worker.read(run_id)
+
+        assert store.save(old, saved(1)).word == "stale"
+        assert store.ask(old, [worker.question(old)], saved(1)).word == "stale"
+        assert store.park(old, [worker.question(old)], saved(1)).word == "stale"
+        assert worker.settle(old) == "stale"
+        assert store.retry(old, 0, failure(), saved(1)).word == "stale"
+        assert store.hold(old).word == "stale"
+        assert store.leave(old).word == "stale"
+        assert worker.read(run_id) == before
+
+    def test_a_node_that_the_graph_does_not_have_is_stale(self, worker: ManualWorker, store: Store) -> None:
+        """A late doorbell or worker may name a node that a run had before it was moved."""
+        run_id = worker.start("a")
+        for node in ("gone", "gone[3]"):
+            token = Token(run_id, node, 1, 1)
+            assert word_of(store.claim(run_id, node, 1, 1, worker.nonce())) == "stale"
+            assert store.renew([token]) == ["stale"]
+            assert store.save(token, saved(1)).word == "stale"
+            assert store.park(token, [worker.question(token)], None).word == "stale"
+            assert store.retry(token, 0, failure(), None).word == "stale"
+            assert store.leave(token).word == "stale"
+            assert store.settle(token, Settlement(Status.COMPLETED, "", 1, {"v": 1}), "n").word == "stale"
+
+        assert worker.statuses(run_id) == "executing: a ready"
+
+    def test_a_settled_node_rings_the_next(self, worker: ManualWorker, store: Store) -> None:
+        """The transition that ends a visit makes its successors ready and names their doorbells."""
+        run_id, token = worker.begin("a>b a>c")
+        settlement = Settlement(Status.COMPLETED, "11", [1, 2.5, None], {"v": 1})
+
+        reply = store.settle(token, settlement, "n")
+
+        assert (reply.word, rung(reply)) == ("settled", ["b.1.1", "c.1.1"])
+        assert list(worker.claim(run_id, "b").inputs) == [("a", 1, [1, 2.5, None])]
+        assert worker.read(run_id).outputs == {("a", 1): [1, 2.5, None]}
+        assert worker.read(run_id).entries == {("a", 1): {"v": 1}}
+
+    def test_a_repeated_settle_changes_nothing(self, worker: ManualWorker, store: Store) -> None:
+        """A settle whose reply was lost can be repeated with its nonce; another one is stale."""
+        run_id, token = worker.begin("a>b")
+        settlement = Settlement(Status.COMPLETED, "1", "out", {"v": 1})
+        store.settle(token, settlement, "same")
+        before = worker.read(run_id)
+
+        assert store.settle(token, settlement, "same").word == "settled"
+        assert store.settle(token, settlement, "other").word == "stale"
+        assert worker.read(run_id) == before
+
+    def test_join_all_waits_for_every_edge(self, worker: ManualWorker) -> None:
+        """A node with join "all" is ready when each edge has arrived and one of them is live."""
+        run_id = worker.start("a>c b>c")
+        worker.run(run_id, "a", edges="0")
+        assert worker.statuses(run_id) == "executing: a completed, b ready"
+        worker.run(run_id, "b")
+        assert worker.statuses(run_id) == "executing: a completed, b completed, c ready"
+
+    def test_join_any_is_ready_once(self, worker: ManualWorker) -> None:
+        """A node with join "any" is ready at its first live edge, and later ones change nothing."""
+        run_id = worker.start(shape("a>c b>c", any_join=["c"]))
+        worker.run(run_id, "a", "c", "b")
+        assert worker.statuses(run_id) == "completed: a completed, b completed, c completed"
+        assert list(worker.read(run_id).order) == ["a", "c", "b"]
+
+    def test_a_dead_path_is_skipped_to_its_end(self, worker: ManualWorker) -> None:
+        """A node all of whose edges are dead is skipped, and so is what only it leads to."""
+        run_id = worker.start("a>b a>x b>c x>c c>d")
+        worker.run(run_id, "a", edges="00")
+        assert worker.statuses(run_id) == "completed: a completed, b skipped, c skipped, d skipped, x skipped"
+
+    def test_conditions_that_read_what_changed_are_asked_again(self, worker: ManualWorker) -> None:
+        """A settle is refused when a result that its conditions read, or missed, is another now."""
+        run_id, token = worker.begin("a>c b")
+        seen = [record.ended for record, _, _ in worker.store.fetch(run_id, ["b", "c"])]
+        assert seen == [(0, ""), (0, "")]
+
+        worker.run(run_id, "b")
+        stale = Settlement(Status.COMPLETED, "0", None, {}, None, [("b", 0, "")])
+        assert worker.store.settle(token, stale, "n1").word == "changed"
+        reads = [("b", 1, "completed"), ("c", 0, "")]
+        assert worker.settle(token, edges="1", reads=reads) == "settled"
+
+    def test_conditions_refused_too_often_make_others_wait(self, worker: ManualWorker, store: Store) -> None:
+        """A node that insists locks the run's settles for a second, so that its next try is not refused."""
+        run_id = worker.start("a b c d")
+        first, other, dead, last = (worker.token(run_id, node) for node in "abcd")
+        stale = Settlement(Status.COMPLETED, "", None, {}, None, [("b", 9, "completed")], insist=True)
+
+        assert store.settle(first, stale, "n1").word == "changed"
+        assert worker.settle(other) == "locked"
+        assert worker.settle(first, reads=[("b", 0, "")]) == "settled"
+        assert worker.settle(other) == "settled"
+
+        assert store.settle(dead, stale, "n2").word == "changed"
+        worker.clock.advance(1)
+        assert worker.settle(last) == "settled"
+
+    def test_fetch_gives_the_latest_results(self, worker: ManualWorker, store: Store) -> None:
+        """A condition reads a node's record, output and entry; None where there is none yet."""
+        run_id = worker.start("a>b")
+        worker.run(run_id, "a")
+
+        (done, output, entry), (waiting, *nothing) = store.fetch(run_id, ["a", "b"])
+
+        assert (done.status, output, entry) == (Status.COMPLETED, "a", {"v": 1, "kind": "function", "ms": 1})
+        assert (waiting.status, nothing) == (Status.READY, [None, None])
+
+    def test_a_loop_runs_again_while_its_back_edge_is_taken(self, worker: ManualWorker, store: Store) -> None:
+        """A live back edge gives the header a new visit, which gets the source's output."""
+        run_id = worker.start("a>b b>a b>c")
+        worker.run(run_id, "a")
+        assert worker.settle(worker.token(run_id, "b"), "again", edges="10") == "settled"
+        claim = worker.claim(run_id, "a", visit=2)
+        assert list(claim.inputs) == [("b", 1, "again")]
+        worker.settle(claim.token, "a2")
+        second = worker.claim(run_id, "b", visit=2)
+        assert list(second.inputs) == [("a", 2, "a2")]
+        worker.settle(second.token, "done", edges="01")
+        worker.run(run_id, "c")
+
+        assert worker.statuses(run_id) == "completed: a completed, b completed, c completed"
+        assert list(worker.read(run_id).order) == ["a", "b", "a", "b", "c"]
+        assert worker.read(run_id).outputs["b", 1] == "again"
+        assert store.fetch(run_id, ["b"])[0][1] == "done"
+
+    def test_a_node_may_loop_on_itself(self, worker: ManualWorker) -> None:
+        """A visit's result is its own, even when its end begins the next visit in the same step."""
+        run_id = worker.start("a>a")
+        worker.settle(worker.token(run_id, "a"), "one")
+        worker.settle(worker.token(run_id, "a", visit=2), "two", edges="0")
+
+        snapshot = worker.read(run_id)
+        assert snapshot.outputs == {("a", 1): "one", ("a", 2): "two"}
+        assert (snapshot.record.status, list(snapshot.order)) == (Status.COMPLETED, ["a", "a"])
+
+    def test_executions_are_limited(self, worker: ManualWorker) -> None:
+        """A run that wants more executions than it may fails, with the reason."""
+        run_id = worker.start(shape("a>a", max_node_executions=2))
+        worker.run(run_id, "a")
+        worker.settle(worker.token(run_id, "a", visit=2))
+
+        record = worker.read(run_id).record
+        assert record.status is Status.FAILED
+        assert record.reason == 'max_node_executions (2) reached before "a"'
+
+    def test_a_retry_is_a_new_attempt_later(self, worker: ManualWorker, store: Store) -> None:
+        """A failed attempt runs again when its delay is over, and its error can be read meanwhile."""
+        run_id, token = worker.begin("a")
+
+        assert store.retry(token, 2_000, failure("once"), saved(1)).word == "retrying"
+        assert worker.read(run_id).entries["a", 1]["error"]["message"] == "once"
+        assert worker.sweep() == []
+        assert worker.sweep(after=2) == ["a.1.2"]
+        assert worker.claim(run_id, "a", attempt=2).document == {"v": 1, "step": 1}
+
+    def test_putting_back_counts_no_attempt(self, worker: ManualWorker, store: Store) -> None:
+        """A visit that is put back without an error keeps its attempt."""
+        run_id = worker.start("a")
+        store.retry(worker.token(run_id, "a"), 0, None, None)
+
+        assert worker.sweep() == ["a.1.1"]
+        assert worker.read(run_id).entries == {}
+
+    def test_a_repeated_retry_gets_the_first_word(self, worker: ManualWorker, store: Store) -> None:
+        """A retry whose reply was lost can be repeated, and counts once."""
+        run_id, token = worker.begin("a")
+
+        assert store.retry(token, 0, failure(), None).word == "retrying"
+        assert store.retry(token, 0, failure(), None).word == "retrying"
+        assert worker.read(run_id).nodes["a"].attempt == 2
+
+    def test_events_have_the_beginning_of_a_long_error(self, worker: ManualWorker, store: Store) -> None:
+        """However long an error is as JSON, the event of its node has the beginning of it."""
+        for message in ("x" * 2000, "ж" * 2000, "\0" * 2000, '"' * 990):
+            run_id, token = worker.begin("a")
+            store.retry(token, 0, failure(message), None)
+            worker.sweep()
+            token = worker.token(run_id, "a", attempt=2)
+            store.settle(token, Settlement(Status.FAILED, "", None, failure(message)), worker.nonce())
+
+            errors = [event.data["error"] for event in store.events(run_id) if event.data]
+            assert len(errors) == 2
+            assert all(f"ValueError: {message}".startswith(error) and len(error) > 100 for error in errors)
+
+    def test_a_held_node_goes_on_when_it_is_released(self, worker: ManualWorker, store: Store) -> None:
+        """It is ready in the same visit and attempt, with its answers; a repeat is stale."""
+        run_id, question = worker.asking("a b")
+        worker.answer(question)
+        token = worker.token(run_id, "a")
+        assert [store.hold(token).word for _ in range(2)] == ["held", "held"]
+        worker.run(run_id, "b")
+        assert worker.statuses(run_id) == "needs_migration: a waiting, b completed"
+
+        reply = store.release(run_id, ["b", "a", "a"])
+
+        assert (reply.word, rung(reply)) == ("released", ["a.1.1"])
+        assert [store.release(run_id, ["a"]).word, store.release("00none", ["a"]).word] == ["stale", "stale"]
+        claim = worker.claim(run_id, "a")
+        assert [answer.response for answer in claim.answers] == ["yes"]
+        assert claim.token.fence > token.fence
+        assert "node.released a" in worker.kinds(run_id)
+
+    def test_users_data_comes_back_as_it_was(self, worker: ManualWorker, store: Store) -> None:
+        """Tasks, outputs and messages survive every kind of JSON value and text."""
+        odd = {
+            "": [],
+            "a.b": {},
+            "t": '\x00\u2028\U0001f600\\/"',
+            "n": [0, -0.5, 1e300, 2**63 - 1, True, None],
+        }
+        run_id = worker.start("a>b", odd, invocation_state={"odd": odd}, tags={"ü": "|"})
+        claim = worker.claim(run_id, "a")
+        store.save(claim.token, Saved(odd, 0, [odd, [], "", None]))
+        worker.settle(claim.token, odd)
+
+        snapshot, second = worker.read(run_id), worker.claim(run_id, "b")
+        assert (claim.task, second.invocation_state, snapshot.tags) == (odd, {"odd": odd}, {"ü": "|"})
+        assert (list(second.inputs), snapshot.messages) == ([("a", 1, odd)], {"a": [odd, [], "", None]})
+
+    def test_node_names_may_be_any_text(self, worker: ManualWorker, store: Store) -> None:
+        """Names with dots, colons, bars, quotes and spaces are names like others."""
+        names = ["a.1", "a:b|c", "q\"'\\", "ü ñ", "n:a", "#a"]
+        run_id = worker.start(shape(" ".join(f"s>{name.replace(' ', '_')}" for name in names)))
+        names = [name.replace(" ", "_") for name in names]
+        worker.run(run_id, "s")
+        for name in names:
+            claim = worker.claim(run_id, name)
+            store.save(claim.token, saved(1, name))
+            worker.settle(claim.token, name)
+
+        snapshot = worker.read(run_id)
+        assert snapshot.record.status is Status.COMPLETED
+        assert snapshot.messages == {name: [name] for name in names}
+        assert snapshot.outputs == {(name, 1): name for name in ["s", *names]}
+
+    def test_a_completed_node_adds_to_its_session(self, worker: ManualWorker, store: Store) -> None:
+        """The messages after the first few are appended, values are set and deleted; then both stay."""
+        run_id = worker.start("a>b")
+        first = Remembered("ann", 1, {"n": 1, "gone": True, "": None})
+        document = saved(1, "old", "one", {"two": 2})
+        assert worker.settle(worker.token(run_id, "a"), saved=document, session=first) == "settled"
+        token = worker.token(run_id, "b")
+        store.save(token, saved(1, "three"))
+        second = Remembered("ann", 0, {"n": {"deep": [1]}}, ["gone", "never"])
+        assert worker.settle(token, session=second) == "settled"
+
+        session = store.session("ann")
+        assert session == Session(["one", {"two": 2}, "three"], {"n": {"deep": [1]}, "": None})
+        assert store.session("bob") == Session()
+
+    def test_only_the_settle_that_counts_adds_to_a_session(self, worker: ManualWorker, store: Store) -> None:
+        """A stale visit adds nothing, nor does a settle that is refused; a repeated one adds once."""
+        more = Remembered("ann", 0, {"n": 1})
+        run_id, stale = worker.begin("a b")
+        worker.sweep(after=31)
+        token = worker.token(run_id, "a", attempt=2)
+        assert worker.settle(stale, saved=saved(1, "stale"), session=more) == "stale"
+        reads = [("b", 1, "completed")]
+        assert worker.settle(token, saved=saved(1, "refused"), session=more, reads=reads) == "changed"
+        assert store.session("ann") == Session()
+
+        settlement = Settlement(Status.COMPLETED, "", None, {"v": 1}, saved(1, "one"), session=more)
+        assert [store.settle(token, settlement, "same").word for _ in range(2)] == ["settled"] * 2
+        assert store.session("ann") == Session(["one"], {"n": 1})
+
+    def test_a_session_is_forgotten_whole(self, worker: ManualWorker, store: Store) -> None:
+        """Forgetting deletes messages and state; a later write begins an empty session."""
+        assert not store.forget_session("ann")
+        run_id, token = worker.begin("a>b")
+        worker.settle(token, saved=saved(1, "one"), session=Remembered("ann", 0, {"n": 1}))
+
+        assert store.forget_session("ann")
+        assert store.session("ann") == Session()
+        more = Remembered("ann", 0)
+        worker.settle(worker.token(run_id, "b"), saved=saved(1, "two"), session=more)
+        assert store.session("ann") == Session(["two"])
+
+    def test_a_visit_left_behind_is_rung_for_at_once(self, worker: ManualWorker, store: Store) -> None:
+        """A worker that leaves releases its visit: the same attempt is rung for, no lost lease is counted."""
+        run_id, token = worker.begin("a>b")
+        store.save(token, saved(1))
+
+        reply = store.leave(token)
+
+        assert (reply.word, rung(reply)) == ("left", ["a.1.1"])
+        assert worker.read(run_id).nodes["a"].crashes == 0
+        assert worker.settle(token) == "stale"
+        assert worker.claim(run_id, "a").document == {"v": 1, "step": 1}
+        assert worker.kinds(run_id)[-2:] == ["node.left a", "node.started a"]
+
+    def test_a_leave_is_refused_or_repeated(self, worker: ManualWorker, store: Store) -> None:
+        """A leave whose reply was lost can be repeated; after another worker's claim it does nothing."""
+        run_id, token = worker.begin("a")
+
+        assert [store.leave(token).word, store.leave(token).word] == ["left", "left"]
+        assert len(rung(store.leave(token))) == 0
+        worker.claim(run_id, "a")
+        assert store.leave(token).word == "stale"
+        assert worker.statuses(run_id) == "executing: a running"
+
+    def test_a_node_that_is_released_again_and_again_fails(self, worker: ManualWorker, store: Store) -> None:
+        """Ten releases in a row of code that stored nothing new fail the node with an error that says why."""
+        run_id = worker.start("a")
+        words = [store.leave(worker.token(run_id, "a"), stalled=True).word for _ in range(RELEASE_BUDGET)]
+
+        assert words == ["left"] * (RELEASE_BUDGET - 1) + ["dead"]
+        assert worker.statuses(run_id) == "failed: a failed"
+        assert "RUNNER_SHUTDOWN_GRACE" in worker.read(run_id).entries["a", 1]["error"]["message"]
+
+    def test_a_release_of_a_node_that_stored_something_starts_over(
+        self, worker: ManualWorker, store: Store
+    ) -> None:
+        """Control: progress, and releases of nodes whose code did not run, use up nothing."""
+        run_id = worker.start("a")
+        for stalled in [True] * (RELEASE_BUDGET - 1) + [False, *[True] * (RELEASE_BUDGET - 1)] + [None] * 9:
+            assert store.leave(worker.token(run_id, "a"), stalled=stalled).word == "left"
+
+        assert worker.statuses(run_id) == "executing: a ready"
+
+    def test_a_node_left_while_its_run_stops_is_cancelled(self, worker: ManualWorker, store: Store) -> None:
+        """A visit that is released in a run that stops is not begun again, and ends the run."""
+        run_id, token = worker.begin("a")
+        store.cancel(run_id, "enough")
+
+        assert [store.leave(token).word, store.leave(token).word] == ["cancelled", "cancelled"]
+        assert worker.statuses(run_id) == "cancelled: a cancelled"
+
+    # -- failures and cancels ------------------------------------------------------------------------
+
+    def test_a_failure_stops_the_run(self, worker: ManualWorker, store: Store) -> None:
+        """Under fail_fast a failed node cancels what is ready, retries and waits; its error is kept."""
+        run_id, question = worker.asking("a b c d", node="b")
+        store.retry(worker.token(run_id, "c"), 5_000, failure(), None)
+
+        assert worker.fail(worker.token(run_id, "a")) == "settled"
+
+        assert worker.statuses(run_id) == "failed: a failed, b cancelled, c cancelled, d cancelled"
+        assert [interrupt.status for interrupt in store.interrupts([question.id]) if interrupt] == [
+            InterruptStatus.WITHDRAWN
+        ]
+        assert worker.read(run_id).entries["a", 1] == failure()
+        assert worker.read(run_id).record.reason == 'node "a" failed'
+        assert "interrupt.withdrawn b" in worker.kinds(run_id)
+
+    def test_what_runs_is_recorded_before_the_run_ends(self, worker: ManualWorker) -> None:
+        """A node that runs when its run stops may finish; the run ends with it, and starts nothing."""
+        run_id, token = worker.begin("a b>c", node="b")
+        worker.fail(worker.token(run_id, "a"))
+        assert worker.statuses(run_id) == "executing: a failed, b running"
+
+        assert worker.settle(token, "late") == "settled"
+
+        assert worker.statuses(run_id) == "failed: a failed, b completed"
+        assert worker.read(run_id).outputs["b", 1] == "late"
+
+    def test_a_question_asked_too_late_is_withdrawn(self, worker: ManualWorker, store: Store) -> None:
+        """A running node of a stopping run that asks or wants to wait is cancelled, visibly."""
+        run_id, token = worker.begin("a b", node="b")
+        worker.fail(worker.token(run_id, "a"))
+
+        assert store.ask(token, [worker.question(token, "one")], None).word == "stopping"
+        both = [worker.question(token, "one"), worker.question(token, "two")]
+        assert store.park(token, both, saved(1)).word == "cancelled"
+        assert store.park(token, both, saved(1)).word == "cancelled"
+
+        assert worker.statuses(run_id) == "failed: a failed, b cancelled"
+        assert {question.status for question in worker.read(run_id).interrupts} == {InterruptStatus.WITHDRAWN}
+        assert not store.open_interrupts()
+
+    def test_under_continue_other_branches_go_on(self, worker: ManualWorker) -> None:
+        """Under continue only the failed branch dies; the run goes to its end and has then failed."""
+        run_id, question = worker.asking(shape("a>c b>d c>e d>e", policy="continue"), node="b")
+        worker.fail(worker.token(run_id, "a"))
+        assert worker.statuses(run_id) == "interrupted: a failed, b waiting, c skipped"
+        worker.answer(question)
+        worker.run(run_id, "b", "d", "e")
+
+        assert worker.statuses(run_id) == "failed: a failed, b completed, c skipped, d completed, e completed"
+
+    def test_a_cancel_stops_all_that_waits(self, worker: ManualWorker, store: Store) -> None:
+        """A cancelled run ends at once when nothing runs; its reason can be read."""
+        run_id, question = worker.asking("a b")
+
+        assert store.cancel(run_id, "not wanted").word == "cancelled"
+
+        assert worker.statuses(run_id) == "cancelled: a cancelled, b cancelled"
+        assert worker.sweep() == []
+        assert word_of(store.claim(run_id, "b", 1, 1, "n")) == "stale"
+        assert worker.read(run_id).record.reason == "not wanted"
+        assert worker.answer(question) == ["superseded"]
+        assert store.cancel(run_id, "again").word == "already"
+        assert store.cancel("00none", "?").word == "unknown"
+
+    def test_a_repeated_cancel_gets_its_first_reply(self, worker: ManualWorker, store: Store) -> None:
+        """The same request again is "cancelled" whatever has happened since; another one is "already"."""
+        run_id = worker.start("a")
+        assert [store.cancel(run_id, "enough", "one").word for _ in range(2)] == ["cancelled"] * 2
+        assert store.cancel(run_id, "enough", "two").word == "already"
+        assert store.cancel(run_id, "enough").word == "already"
+        ended = [event.kind for event in store.events(run_id)].count("run.ended")
+        assert ended == 1
+
+    def test_a_running_node_learns_that_its_run_is_cancelled(self, worker: ManualWorker) -> None:
+        """The renewal of its lease returns that, and what the node does then ends the run."""
+        run_id = worker.start("a b")
+        one, two = worker.token(run_id, "a"), worker.token(run_id, "b")
+        worker.store.cancel(run_id, "enough")
+
+        assert worker.store.renew([one, two]) == ["cancelled", "cancelled"]
+        assert worker.store.retry(one, 0, failure(), None).word == "cancelled"
+        assert worker.statuses(run_id) == "executing: a cancelled, b running"
+        assert worker.settle(two) == "settled"
+        assert worker.statuses(run_id) == "cancelled: a cancelled, b completed"
+
+    def test_a_lost_worker_of_a_stopping_run_ends_it(self, worker: ManualWorker) -> None:
+        """The loss of the last running node ends a run that stops."""
+        run_id = worker.start("a b")
+        worker.claim(run_id, "b")
+        worker.fail(worker.token(run_id, "a"))
+        worker.sweep(after=31)
+
+        assert worker.statuses(run_id) == "failed: a failed, b cancelled"
+
+    def test_many_waiting_nodes_are_cancelled_in_steps(self, worker: ManualWorker, store: Store) -> None:
+        """A stop of a run with very many nodes is done by several sweeps, and then complete."""
+        names = [f"n{number:04d}" for number in range(1201)]
+        run_id = worker.start(shape(" ".join(names), entries=names))
+
+        assert store.cancel(run_id, "enough").word == "cancelled"
+        first = worker.read(run_id)
+        cancelled = sorted(name for name, record in first.nodes.items() if record.status is Status.CANCELLED)
+        assert cancelled == names[:500]
+        assert first.record.status is Status.EXECUTING
+        assert [store.sweep().word for _ in range(3)] == ["1", "1", "0"]
+        final = worker.read(run_id).record
+        assert (final.status, final.active) == (Status.CANCELLED, 0)
+
+    def test_many_questions_are_withdrawn_in_steps(self, worker: ManualWorker, store: Store) -> None:
+        """A stop of nodes that have asked very many questions is done by several sweeps, too."""
+        run_id = worker.start("a b c")
+        for node in "abc":
+            worker.park(run_id, node, *(f"q{number}" for number in range(300)))
+
+        store.cancel(run_id, "enough")
+
+        assert len(store.open_interrupts(limit=1000)) == 300
+        assert store.sweep().word == "1"
+        assert worker.statuses(run_id) == "cancelled: a cancelled, b cancelled, c cancelled"
+        assert not store.open_interrupts()
+
+    def test_a_stop_in_steps_reaches_items_of_maps(self, worker: ManualWorker, store: Store) -> None:
+        """What waits behind very many items is cancelled, too, and what has ended stays as it is."""
+        graph = shape("a m z", entries=["a", "m", "z"], maps={"m": MapSpec("function", None, None)})
+        run_id = worker.start(graph)
+        store.expand(worker.token(run_id, "m"), list(range(700)))
+        worker.sweep()
+        worker.run(run_id, "a", "m[3]", "m[600]")
+        worker.park(run_id, "z")
+
+        store.cancel(run_id, "enough")
+        assert [store.sweep().word for _ in range(2)] == ["1", "0"]
+        final = worker.read(run_id)
+        others = {name for name, record in final.nodes.items() if record.status is not Status.CANCELLED}
+        assert (final.record.status, others) == (Status.CANCELLED, {"a", "m[3]", "m[600]"})
+
+    def test_a_failed_node_has_no_output(self, worker: ManualWorker, store: Store) -> None:
+        """Only completed visits have an output and count in the order of execution."""
+        run_id, token = worker.begin(shape("a", policy="continue"))
+        store.settle(token, Settlement(Status.FAILED, "", "ignored", failure()), "n")
+
+        snapshot = worker.read(run_id)
+        assert (snapshot.outputs, list(snapshot.order)) == ({}, [])
+        assert snapshot.record.status is Status.FAILED
+
+    # -- ended runs: the task that is called then, and removal ---------------------------------------
+
+    def last_of(self, worker: ManualWorker, run_id: str, node: str, attempt: int = 1) -> list[str]:
+        """Fail the last node of a run, and name what that rings."""
+        token = worker.token(run_id, node, 1, attempt)
+        return rung(
+            worker.store.settle(token, Settlement(Status.FAILED, "", None, failure()), worker.nonce())
+        )
+
+    def record(self, worker: ManualWorker, run_id: str) -> RunRecord:
+        """Read a run's record, which is the same in both ways of reading."""
+        record = worker.store.peek(run_id)
+        assert record is not None
+        assert worker.read(run_id).record == record
+        return record
+
+    def test_a_run_that_ends_rings_for_its_end(self, worker: ManualWorker, store: Store) -> None:
+        """The step that ends a run rings its first node's queue for the node @end, and counts the end."""
+        run_id, token = worker.begin("a", on_end=TASK)
+        before = self.record(worker, run_id)
+        reply = store.settle(token, Settlement(Status.COMPLETED, "", 1, {"v": 1}), "n")
+
+        assert (before.on_end, before.ends, before.unreported) == (TASK, 0, 0)
+        assert list(reply.doorbells) == [Doorbell(run_id, CALLBACK_NODE, 1, 1, "g", 5, "g")]
+        after = self.record(worker, run_id)
+        assert (after.status, after.on_end, after.ends, after.unreported) == (Status.COMPLETED, TASK, 1, 1)
+
+    def test_a_run_that_is_ended_rings_for_its_end(self, worker: ManualWorker) -> None:
+        """A cancel or an execution timeout that ends a run rings for its end, too."""
+        run_id = worker.start(shape("a", execution_timeout=5.0), on_end=TASK)
+        worker.park(run_id, "a")
+        assert worker.sweep(after=6) == [f"{CALLBACK_NODE}.1.1"]
+        assert self.record(worker, run_id).status is Status.FAILED
+
+        reply = worker.store.cancel(worker.start("a", on_end=TASK), "enough")
+        assert rung(reply) == [f"{CALLBACK_NODE}.1.1"]
+
+    def test_the_last_event_comes_before_the_end(self, worker: ManualWorker, store: Store) -> None:
+        """A graph's own last node runs first; only then has the run ended."""
+        run_id = worker.start(shape(f"a {AFTER_GRAPH}", entries=["a"]), on_end=TASK)
+
+        assert self.last_of(worker, run_id, "a") == [f"{AFTER_GRAPH}.1.1"]
+        token = worker.token(run_id, AFTER_GRAPH)
+        reply = store.settle(token, Settlement(Status.COMPLETED, "", None, {"v": 1}), "n")
+        assert rung(reply) == [f"{CALLBACK_NODE}.1.1"]
+
+    def test_an_end_that_was_not_reported_rings_again(self, worker: ManualWorker) -> None:
+        """A lost doorbell or worker costs a lease; each further doorbell comes after twice the time."""
+        run_id = worker.start("a", on_end=TASK)
+        self.last_of(worker, run_id, "a")
+        rings = []
+        for seconds in (29, 1, 59, 1, 119, 1):
+            worker.clock.advance(seconds)
+            rings.append(worker.sweep())
+
+        assert rings == [[], [f"{CALLBACK_NODE}.1.1"]] * 3
+        assert self.record(worker, run_id).unreported == 4
+
+    def test_an_end_that_was_reported_rings_no_more(self, worker: ManualWorker, store: Store) -> None:
+        """An end that was reported is rung for no more; a repeated report changes nothing."""
+        run_id = worker.start("a", on_end=TASK)
+        self.last_of(worker, run_id, "a")
+
+        assert [store.end_reported(run_id, 1).word for _ in range(2)] == ["end_reported", "end_reported"]
+        worker.clock.advance(3600)
+        assert (store.sweep().word, worker.sweep()) == ("0", [])
+        assert (self.record(worker, run_id).ends, self.record(worker, run_id).unreported) == (1, 0)
+
+    def test_only_an_end_that_was_can_be_told(self, worker: ManualWorker, store: Store) -> None:
+        """An end that has not come, or of a run that is not there, is stale."""
+        run_id = worker.start("a", on_end=TASK)
+        assert store.end_reported(run_id, 1).word == "stale"
+        self.last_of(worker, run_id, "a")
+
+        assert [store.end_reported(*which).word for which in ((run_id, 2), (run_id, 0), ("00no", 1))] == [
+            "stale"
+        ] * 3
+        assert self.record(worker, run_id).unreported == 1
+
+    def test_a_retried_run_reports_its_next_end(self, worker: ManualWorker, store: Store) -> None:
+        """A retry drops the end that was not reported yet; the next end has a number of its own."""
+        run_id = worker.start("a", on_end=TASK)
+        self.last_of(worker, run_id, "a")
+        write_retry(store, run_id)
+        assert (self.record(worker, run_id).ends, self.record(worker, run_id).unreported) == (1, 0)
+
+        assert self.last_of(worker, run_id, "a", 2) == [f"{CALLBACK_NODE}.2.1"]
+
+        assert store.end_reported(run_id, 1).word == "stale"
+        assert self.record(worker, run_id).unreported == 1
+        assert store.end_reported(run_id, 2).word == "end_reported"
+        worker.clock.advance(3600)
+        assert store.sweep().word == "0"
+
+    def test_the_first_start_of_a_key_says_whom_to_tell(self, worker: ManualWorker, store: Store) -> None:
+        """A start that meets an existing run changes nothing of it."""
+        run_id = worker.start("a", on_end=TASK, idempotency_key="k")
+        again = store.start(Start("00two", "g", None, None, idempotency_key="k", on_end="other"), "n")
+
+        assert (again.word, again.run_id) == ("exists", run_id)
+        assert self.record(worker, run_id).on_end == TASK
+
+    def test_a_removed_run_is_gone(self, worker: ManualWorker, store: Store) -> None:
+        """Nothing finds it any more: not its id, no listing, no question's id."""
+        run_id = worker.start("a", tags={"team": "red"})
+        (question,) = worker.park(run_id, "a")
+        worker.answer(question)
+        worker.run(run_id, "a")
+
+        assert store.remove(run_id).word == "removed"
+        assert (store.read(run_id), store.peek(run_id)) == (None, None)
+        assert store.interrupts([question.id]) == [None]
+        assert list(store.events(run_id)) == []
+        for query in (
+            RunQuery(),
+            RunQuery(Status.COMPLETED),
+            RunQuery(graph="g"),
+            RunQuery(tags={"team": "red"}),
+        ):
+            assert list(store.runs(query)) == []
+        assert store.remove(run_id).word == "unknown"
+
+    def test_a_removed_run_leaves_its_idempotency_key(self, worker: ManualWorker, store: Store) -> None:
+        """A start with the key of a run that was removed begins a new one."""
+        run_id = worker.start("a", idempotency_key="k")
+        worker.run(run_id, "a")
+        store.remove(run_id)
+
+        again = store.start(Start("00later", "g", None, "task", idempotency_key="k"), worker.nonce())
+        assert (again.word, again.run_id) == ("started", "00later")
+
+    def test_a_run_that_goes_on_is_not_removed(self, worker: ManualWorker, store: Store) -> None:
+        """A run that executes, waits or has an end to report is kept."""
+        executing, waiting = worker.start("a"), worker.start("a")
+        worker.park(waiting, "a")
+        unreported = worker.start("a", on_end="shop.done")
+        worker.run(unreported, "a")
+
+        assert {store.remove(run_id).word for run_id in (executing, waiting, unreported)} == {"goes_on"}
+        assert all(store.peek(run_id) for run_id in (executing, waiting, unreported))
+        store.end_reported(unreported, 1)
+        assert store.remove(unreported).word == "removed"
+
+    def test_the_runs_inside_go_with_the_outermost(self, worker: ManualWorker, store: Store) -> None:
+        """A run inside another is removed with it, by the sweep, and never alone."""
+        parent = worker.start("a")
+        child = worker.start(INNER, parent=worker.token(parent, "a"))
+        inmost = worker.start(INNER, parent=worker.token(child, "x"))
+        for run_id, node in ((inmost, "x"), (child, "x"), (parent, "a")):
+            worker.run(run_id, node)
+
+        assert store.remove(child).word == "inside"
+        assert store.remove(parent).word == "removed"
+        worker.sweep()
+        assert [store.peek(run_id) for run_id in (parent, child, inmost)] == [None, None, None]
+        assert list(store.runs()) == []

@@ -1,0 +1,481 @@
+"""The contract of votes: questions with a rule, what counts, what decides, and what is refused."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+from runner.approvals import ballots
+from runner.approvals.ballots import Ballot, Operation, Use
+from runner.approvals.digests import Action
+from runner.approvals.judgement import Evidence, judge
+from runner.approvals.rules import Auth, Decision, Principal, Rule, Voter
+from runner.records.interrupts import Interrupt, InterruptStatus, Receipt, digest
+from runner.records.listings import InterruptQuery
+from runner.records.outcomes import Saved
+from runner.records.run import EventKind
+from runner.store.interface import Store
+from tests.contract.store.manual_worker import ManualWorker, rung
+
+REFUND = Action("runner", "tool", "refund", {"order": "7", "amount": "10"})
+
+TWO = Rule(eligible=["group:finance"], need=2)
+
+
+class Voting:
+    """People who vote on one question of a store."""
+
+    def __init__(self, worker: ManualWorker, question: Interrupt) -> None:
+        self.worker, self.store, self.question = worker, worker.store, question
+        self.reply: Any = None
+
+    def vote(
+        self,
+        who: str | Principal,
+        decision: Decision = "approve",
+        response: Any = True,  # noqa: FBT002 - what is approved
+        *,
+        groups: tuple[str, ...] = ("finance",),
+        nonce: str = "",
+        level: int = 0,
+        **options: Any,
+    ) -> Receipt:
+        """Vote, as a door does that knows the voter's groups."""
+        principal = Principal(who) if isinstance(who, str) else who
+        voter = Voter(principal, frozenset(groups), level=level)
+        effect = ballots.effect_of(self.question, decision, response)
+        ballot = Ballot(self.question.id, voter, decision, response, effect, **options)
+        receipt, self.reply = self.store.vote(ballot, nonce or self.worker.nonce())
+        return receipt
+
+    def act(
+        self,
+        who: str,
+        kind: str,
+        *,
+        to: str = "",
+        groups: tuple[str, ...] = ("finance",),
+        others: tuple[str, ...] = ("finance",),
+        nonce: str = "",
+        level: int = 0,
+        **options: Any,
+    ) -> str:
+        """Do what one does besides voting; name what became of it."""
+        voter = Voter(Principal(who), frozenset(groups), level=level)
+        other = Voter(Principal(to), frozenset(others)) if to else None
+        operation = Operation(self.question.id, kind, voter, other, **options)
+        receipt, self.reply = self.store.act(operation, nonce or self.worker.nonce())
+        return str(receipt.status)
+
+    def words(self, *votes: tuple[Any, ...]) -> list[str]:
+        """Vote several times; name what became of each."""
+        return [str(self.vote(*vote).status) for vote in votes]
+
+    @property
+    def now(self) -> Interrupt:
+        """The question as it is stored now."""
+        (stored,) = self.store.interrupts([self.question.id])
+        assert stored is not None
+        return stored
+
+
+def voting(worker: ManualWorker, rule: Rule, **options: Any) -> Voting:
+    """Ask a question with a rule, of a node that waits for it."""
+    options = {"action": REFUND, **options}
+    _, asked = worker.asking("a", rule=rule, **options)
+    (question,) = worker.store.interrupts([asked.id])
+    assert question is not None
+    return Voting(worker, question)
+
+
+def edited(amount: str) -> dict[str, str]:
+    """Return other arguments of the call."""
+    return {**REFUND.args, "amount": amount}
+
+
+LIFETIME, SPENT = 300, "this signature has counted"
+
+
+def signed(worker: ManualWorker, jti: str) -> dict[str, Any]:
+    """Return the body of a message whose signature a door has checked."""
+    return {"proof": {"jti": jti, "exp": worker.clock.now // 1000 + LIFETIME}}
+
+
+class VotingContract:
+    """Questions that are decided by a rule."""
+
+    def test_the_vote_that_meets_the_rule_decides(self, worker: ManualWorker, store: Store) -> None:
+        """Votes for one effect add up; that which makes them enough answers the question."""
+        people = voting(worker, TWO)
+        run_id = people.question.run_id
+
+        first = people.vote("ana", comment="fine")
+        assert (first.status, first.have, first.need, first.against) == ("counted", 1, 2, 0)
+        assert (rung(people.reply), people.now.is_open) == ([], True)
+        last = people.vote("ben")
+
+        assert (last.status, last.have, last.need) == ("accepted", 2, 2)
+        assert rung(people.reply) == ["a.1.1"]
+        decided = people.now
+        assert (decided.status, decided.response, decided.decision) == ("answered", True, "approve")
+        assert (decided.responder, decided.effect) == ("ben", REFUND.digest())
+        (answer,) = worker.claim(run_id, "a").answers
+        assert answer == decided
+        assert [(vote["n"], vote["by"], vote["comment"]) for vote in store.votes(people.question.id)] == [
+            (1, "human:|ana", "fine"),
+            (2, "human:|ben", ""),
+        ]
+        kinds = [kind for kind in worker.kinds(run_id) if kind.startswith("interrupt.")]
+        assert kinds == [f"interrupt.{word} a" for word in ("asked", "voted", "voted", "answered")]
+
+    def test_a_question_with_a_rule_has_a_digest_of_where_it_was_asked(self, worker: ManualWorker) -> None:
+        """It covers the rule, the call, and the run's graph, which the store adds as it asks."""
+        people = voting(worker, TWO, risk="high", expires_in=60)
+        question = people.question
+
+        assert (question.digest_v, question.risk, question.action) == (2, "high", REFUND.preimage())
+        assert question.place is not None
+        assert question.place["root"] == question.run_id
+        assert question.digest == digest(question)
+        other = voting(worker, replace(TWO, need=1), risk="high", expires_in=60).question
+        assert other.digest.startswith("sha256:")
+        assert other.digest != question.digest
+
+    def test_a_person_counts_once(self, worker: ManualWorker) -> None:
+        """Another vote of the same principal is a duplicate; a repeat of one gets its receipt again."""
+        people = voting(worker, TWO)
+        first = people.vote("ana", nonce="n", idempotency_key="key")
+
+        assert people.vote("ana", nonce="n") == first
+        assert people.vote("ana", idempotency_key="key") == first
+        assert people.words(("ana",), ("ana", "reject")) == ["duplicate", "duplicate"]
+        assert people.words(("ben",), ("cid",)) == ["accepted", "duplicate"]
+
+    def test_a_signature_counts_once(self, worker: ManualWorker, store: Store) -> None:
+        """Whatever came after it: votes of others, edits, another vote of the same person."""
+        people = voting(worker, replace(TWO, need=3))
+        first, second = signed(worker, "1"), signed(worker, "2")
+
+        receipt = people.vote("ana", body=first)
+        assert people.vote("ana", body=first) == receipt
+        assert people.words(("ben", "edit", edited("5"))) == ["counted"]
+        assert people.vote("ana", response=edited("5"), body=second).have == 2
+        assert people.words(("ben", "edit", edited("6"))) == ["counted"]
+        (before,) = store.standings([people.question.id])
+
+        assert people.vote("ana", body=first).detail == SPENT
+        assert people.vote("ana", "edit", edited("5"), body=first).status == "duplicate"
+        assert people.vote("ana", response=edited("5"), body=second).have == 2
+        assert store.standings([people.question.id]) == [before]
+
+    def test_a_signature_is_forgotten_when_no_door_takes_it(self, worker: ManualWorker) -> None:
+        """The control of the test before: what refused it is what is kept, which does not grow."""
+        people = voting(worker, TWO)
+        old = signed(worker, "1")
+        assert people.vote("ana", body=old).status == "counted"
+        assert people.act("ana", "withdraw_vote") == "withdrawn_vote"
+        worker.clock.advance(LIFETIME + 2 * ballots.SKEW)
+        assert people.vote("ana", body=old).detail == SPENT
+        worker.clock.advance(1)
+        assert people.vote("ana", body=old).status == "counted"
+
+    def test_who_may_not_vote_is_refused(self, worker: ManualWorker, store: Store) -> None:
+        """Strangers, agents, the excluded and the unproved are forbidden, which is an event of the run."""
+        rule = replace(TWO, exclude=["ben"], auth=Auth(level=2))
+        people = voting(worker, rule)
+        agent = Principal("bot", kind="agent")
+
+        refused = [
+            people.vote("eve", groups=(), level=2),
+            people.vote("ben", level=2),
+            people.vote(agent, level=2),
+            people.vote("ana", level=1),
+        ]
+
+        assert {str(receipt.status) for receipt in refused} == {"forbidden"}
+        assert all(receipt.detail for receipt in refused)
+        assert store.votes(people.question.id) == []
+        events = store.events(people.question.run_id)
+        assert [event.kind for event in events].count(EventKind.INTERRUPT_REFUSED) == 4
+
+    def test_the_requester_does_not_decide(self, worker: ManualWorker, store: Store) -> None:
+        """Who started the run is known to the store, and frozen into its questions."""
+        requester = {"principal": "human:|ana"}
+        run_id = worker.start("a", requester=requester)
+        (asked,) = worker.park(run_id, "a", rule=replace(TWO, exclude=["requester"]), action=REFUND)
+        (question,) = store.interrupts([asked.id])
+        assert question is not None
+        people = Voting(worker, question)
+
+        assert (question.requester, store.requester(run_id)) == ("human:|ana", requester)
+        assert people.words(("ana",), ("ben",), ("cid",)) == ["forbidden", "counted", "accepted"]
+
+    def test_an_edit_voids_earlier_votes(self, worker: ManualWorker) -> None:
+        """Votes are for one effect: who approved other arguments has to vote again."""
+        people = voting(worker, TWO)
+
+        words = people.words(
+            ("ana",),
+            ("ben", "edit", edited("5")),
+            ("cid",),
+            ("ana", "approve", edited("5")),
+        )
+
+        assert words == ["counted", "counted", "counted", "accepted"]
+        assert (people.now.decision, people.now.response) == ("edit", edited("5"))
+        assert people.now.effect == ballots.effect_of(people.question, "edit", edited("5"))
+
+    def test_votes_that_an_edit_voided_stay(self, worker: ManualWorker, store: Store) -> None:
+        """Two who outbid each other and then agree: the worker counts all of it to the same end."""
+        people = voting(worker, TWO)
+
+        words = people.words(
+            ("ana", "edit", edited("5")),
+            ("ben", "edit", edited("7")),
+            ("ana", "approve", edited("7")),
+        )
+
+        assert words == ["counted", "counted", "accepted"]
+        votes = store.votes(people.question.id)
+        assert [(vote["by"][7:], vote["round"]) for vote in votes] == [("ana", 1), ("ben", 2), ("ana", 2)]
+        assert judge(people.question, people.now, Evidence(votes)).effect == people.now.effect
+
+    def test_an_edit_that_others_want_is_not_taken_back(self, worker: ManualWorker) -> None:
+        """Where edits keep earlier votes, too: those who approved it have approved somebody's edit."""
+        people = voting(worker, replace(TWO, need=3, edit="keeps"))
+
+        assert people.words(("ana", "edit", edited("5")), ("ben", "approve", edited("5"))) == ["counted"] * 2
+        assert people.act("ana", "withdraw_vote") == "rejected"
+        assert people.act("ben", "withdraw_vote") == "withdrawn_vote"
+        assert people.act("ana", "withdraw_vote") == "withdrawn_vote"
+
+    def test_an_edit_may_keep_earlier_votes(self, worker: ManualWorker) -> None:
+        """With edit="keeps" the votes for what was shown still stand beside those for another call."""
+        people = voting(worker, replace(TWO, edit="keeps"))
+
+        assert people.words(("ana",), ("ben", "edit", edited("5")), ("cid",)) == [
+            "counted",
+            "counted",
+            "accepted",
+        ]
+        assert (people.now.decision, people.now.response) == ("approve", True)
+
+    def test_a_veto_ends_it(self, worker: ManualWorker) -> None:
+        """A rejection is a decision as soon as the veto is met, and only what came before it can win."""
+        people = voting(worker, replace(TWO, veto=2))
+
+        assert people.words(("ana", "reject"), ("ben",)) == ["counted", "counted"]
+        assert people.vote("cid", "reject", comment="too much").status == "accepted"
+        assert (people.now.decision, people.now.response) == ("reject", {"rejected": "too much"})
+        assert people.words(("dan",)) == ["duplicate"]
+
+    def test_stages_open_one_after_another(self, worker: ManualWorker) -> None:
+        """A vote outside of the open stage is forbidden; the last stage decides."""
+        rule = Rule(stages=[Rule(eligible=["group:finance"]), Rule(eligible=["group:board"])])
+        people = voting(worker, rule)
+
+        assert people.vote("cleo", groups=("board",)).status == "forbidden"
+        assert people.vote("ana").status == "counted"
+        assert people.vote("ben").status == "forbidden"
+        assert people.vote("cleo", groups=("board",)).status == "accepted"
+
+    def test_a_question_that_is_over_takes_no_votes(self, worker: ManualWorker, store: Store) -> None:
+        """Expired, withdrawn, another digest, no rule, never asked: each has its receipt."""
+        people = voting(worker, TWO, expires_in=60)
+        assert people.vote("ana", digest="sha256:other").status == "rejected"
+        assert people.vote("ana", digest=people.question.digest).status == "counted"
+        worker.clock.advance(60)
+        assert people.vote("ben").status == "expired"
+        worker.sweep()
+        assert people.vote("ben").status == "expired"
+        gone = voting(worker, TWO)
+        store.withdraw(gone.question.id, "", reask=False)
+        assert gone.vote("ana").status == "superseded"
+        assert gone.now.status is InterruptStatus.WITHDRAWN
+        plain = Voting(worker, worker.asking("a")[1])
+        assert plain.vote("ana").status == "unknown"
+        assert Voting(worker, replace(people.question, id="00none.a.1.x")).vote("ana").status == "unknown"
+
+    def test_a_decision_is_used_once(self, worker: ManualWorker, store: Store) -> None:
+        """It is written with the checkpoint that starts what it is for: under one key, for one effect."""
+        people = voting(worker, replace(TWO, need=1))
+        name, run_id = people.question.id, people.question.run_id
+        people.vote("ana")
+        token = worker.claim(run_id, "a").token
+        use = Use(name, REFUND.digest(), "first")
+
+        assert store.use(token, use, Saved({"v": 1, "step": 2})).word == "used"
+        assert store.use(token, use, Saved({"v": 1, "step": 3})).word == "used"
+        for other in (replace(use, key="second"), replace(use, effect="sha256:0")):
+            assert store.use(token, other, Saved({"v": 1, "step": 4})).word == "spent"
+        assert store.use(token, replace(use, key="next", follows="first"), Saved({"v": 1})).word == "used"
+        used = people.now.used
+        assert used is not None
+        assert (used["key"], used["effect"]) == ("next", REFUND.digest())
+        kinds = [kind for kind in worker.kinds(run_id) if kind == "interrupt.used a"]
+        assert len(kinds) == 2
+        assert store.documents(run_id)["a"] == {"v": 1}
+
+    def test_what_nobody_decided_is_not_used(self, worker: ManualWorker, store: Store) -> None:
+        """Nor what a worker no longer owns: nothing is written then."""
+        people = voting(worker, TWO)
+        people.vote("ana")
+        run_id, token = worker.begin("a")
+        use = Use(people.question.id, REFUND.digest(), "key")
+
+        assert store.use(token, use, Saved({"v": 1})).word == "spent"
+        store.leave(token)
+        assert store.use(token, use, Saved({"v": 1})).word == "stale"
+        assert (store.documents(run_id), people.now.used) == ({}, None)
+
+    def test_a_rule_is_not_met_by_an_answer(self, worker: ManualWorker) -> None:
+        """Whatever door forgets it: what is decided by votes takes no answer past them."""
+        people = voting(worker, Rule(eligible=["ana"]))
+
+        assert worker.answer(people.question, responder="ana") == ["forbidden"]
+        assert people.now.is_open
+
+    def test_a_claim_shows_who_works_on_it(self, worker: ManualWorker, store: Store) -> None:
+        """One person at a time claims a question, for some time; others may still vote."""
+        people = voting(worker, TWO)
+
+        assert people.act("eve", "claim", groups=(), ttl=60_000) == "forbidden"
+        assert people.act("ana", "claim", ttl=60_000) == "accepted"
+        assert people.act("ben", "claim", ttl=60_000) == "duplicate"
+        assert people.act("ben", "release") == "forbidden"
+        assert people.words(("ben",)) == ["counted"]
+        (standing,) = store.standings([people.question.id])
+        assert (standing.claim, standing.claimed_until) == ("human:|ana", worker.clock.now + 60_000)
+        worker.clock.advance(60)
+        assert people.act("ben", "claim", ttl=60_000) == "accepted"
+        assert people.act("ben", "release") == "accepted"
+        (standing,) = store.standings([people.question.id])
+        assert (standing.claim, standing.votes) == ("", 1)
+        kinds = [
+            kind for kind in worker.kinds(people.question.run_id) if "claimed" in kind or "released" in kind
+        ]
+        assert kinds == ["interrupt.claimed a", "interrupt.claimed a", "interrupt.released a"]
+
+    def test_a_comment_is_an_event(self, worker: ManualWorker, store: Store) -> None:
+        """Those who may vote can say something to all; a repeat of a request says it once."""
+        people = voting(worker, TWO)
+
+        assert people.act("eve", "comment", groups=(), comment="me, too") == "forbidden"
+        assert [people.act("ana", "comment", comment="why?", nonce="n") for _ in range(2)] == ["accepted"] * 2
+        events = [
+            event for event in store.events(people.question.run_id) if event.kind == "interrupt.commented"
+        ]
+        said = {"by": "human:|ana", "level": 0, "method": "asserted", "comment": "why?"}
+        assert [event.data for event in events] == [said]
+
+    def test_one_may_vote_in_the_place_of_another(self, worker: ManualWorker, store: Store) -> None:
+        """Who delegates has no vote any more, and the other one has one; each counts once."""
+        people = voting(worker, replace(TWO, eligible=["ana", "ben", "group:finance"], delegate="anyone"))
+        eve: dict[str, Any] = {"groups": ()}
+
+        assert people.vote("eve", **eve).status == "forbidden"
+        assert people.act("eve", "delegate", to="ana", **eve) == "forbidden"
+        assert people.act("ana", "delegate", to="eve", others=()) == "accepted"
+        assert people.vote("ana").status == "forbidden"
+        assert people.act("eve", "delegate", to="dan", **eve) == "forbidden"
+        assert people.question.id in [
+            listed.id for listed in store.open_interrupts(InterruptQuery(assignee="eve"))
+        ]
+        assert people.vote("eve", **eve).status == "counted"
+        assert people.act("ana", "delegate", to="ana") == "duplicate"
+        assert people.vote("ben").status == "accepted"
+        assert [vote["selector"] for vote in store.votes(people.question.id)] == [
+            "delegated",
+            "user:human:|ben",
+        ]
+        assert not store.open_interrupts(InterruptQuery(assignee="eve"))
+
+    def test_a_rule_says_to_whom_one_may_delegate(self, worker: ManualWorker) -> None:
+        """To nobody, to somebody of the same group; where people must prove who they are, they prove that."""
+        none, group = voting(worker, TWO), voting(worker, replace(TWO, delegate="group"))
+        sure = voting(worker, replace(TWO, delegate="anyone", auth=Auth(level=1)))
+
+        assert none.act("ana", "delegate", to="ben") == "forbidden"
+        assert group.act("ana", "delegate", to="eve", others=("sales",)) == "forbidden"
+        assert group.act("ana", "delegate", to="ben") == "accepted"
+        assert group.act("ana", "delegate", to="ana") == "accepted"
+        assert group.words(("ana",), ("ben",)) == ["counted", "accepted"]
+        assert sure.act("ana", "delegate", to="ben") == "forbidden"
+        word: dict[str, Any] = {"level": 1, "body": signed(worker, "1")}
+        assert [sure.act("ana", "delegate", to=who, **word) for who in ("ben", "eve")] == ["accepted"] * 2
+        assert sure.vote("ben", level=1, groups=()).status == "counted"
+        (vote,) = sure.store.votes(sure.question.id)
+        assert (vote["selector"], vote["lent"]) == ("delegated", word["body"])
+
+    def test_a_delegation_is_for_the_open_stage(self, worker: ManualWorker) -> None:
+        """Who stands in for one of the first stage has no vote in the next one."""
+        rule = Rule(stages=[Rule(eligible=["ana"]), Rule(eligible=["ben"])], delegate="anyone")
+        people = voting(worker, rule)
+
+        assert people.act("ana", "delegate", to="eve") == "accepted"
+        assert people.words(("eve",), ("eve",)) == ["counted", "forbidden"]
+        assert people.act("ben", "delegate", to="fay") == "accepted"
+        assert people.words(("fay",)) == ["accepted"]
+
+    def test_a_vote_can_be_taken_back(self, worker: ManualWorker, store: Store) -> None:
+        """While nothing has followed from it: then it does not count, and its voter may vote again."""
+        people = voting(worker, replace(TWO, veto=2))
+
+        assert people.act("ana", "withdraw_vote") == "rejected"
+        assert people.words(("ana",), ("ben", "reject")) == ["counted", "counted"]
+        assert [people.act(who, "withdraw_vote") for who in ("ana", "ben", "ben")] == [
+            "withdrawn_vote",
+            "withdrawn_vote",
+            "rejected",
+        ]
+        assert store.votes(people.question.id) == []
+        assert people.words(("cid",), ("ana", "reject"), ("ben",)) == ["counted", "counted", "accepted"]
+        assert [vote["n"] for vote in store.votes(people.question.id)] == [3, 4, 5]
+
+    def test_a_vote_that_others_have_built_on_stays(self, worker: ManualWorker) -> None:
+        """Of a stage that is met, and an edit that voided others."""
+        stages = voting(worker, Rule(stages=[Rule(eligible=["group:finance"]), Rule(eligible=["ben"])]))
+        edit = voting(worker, TWO)
+
+        assert stages.vote("ana").status == "counted"
+        assert stages.act("ana", "withdraw_vote") == "forbidden"
+        assert edit.words(("ana",), ("ben", "edit", edited("5"))) == ["counted", "counted"]
+        assert [edit.act(who, "withdraw_vote") for who in ("ana", "ben")] == ["rejected", "rejected"]
+
+    def test_a_question_escalates(self, worker: ManualWorker, store: Store) -> None:
+        """When a question was open for so long, others may vote, too; each step is an event once."""
+        rule = replace(TWO, escalate=[(60, ["role:lead"]), (120, ["eve"])])
+        people = voting(worker, rule)
+        eve: dict[str, Any] = {"groups": ()}
+
+        assert people.vote("eve", **eve).status == "forbidden"
+        worker.sweep(after=60)
+        worker.sweep(after=59)
+        assert people.vote("eve", **eve).status == "forbidden"
+        worker.sweep(after=1)
+        worker.sweep(after=1_000)
+
+        assert people.vote("eve", **eve).status == "counted"
+        events = [
+            event for event in store.events(people.question.run_id) if event.kind == "interrupt.escalated"
+        ]
+        assert [event.data for event in events] == [
+            {"step": 1, "selectors": ["role:lead"]},
+            {"step": 2, "selectors": ["role:lead", "user:human:|eve"]},
+        ]
+        (standing,) = store.standings([people.question.id])
+        assert standing.escalated == 2
+
+    def test_who_answered_a_node(self, worker: ManualWorker, store: Store) -> None:
+        """Those who answered what a node asked last, or voted on it, are known by their keys."""
+        run_id = worker.start("a b")
+        (plain,) = worker.park(run_id, "a")
+        worker.answer(plain, responder="ana")
+        (asked,) = worker.park(run_id, "b", rule=TWO, action=REFUND)
+        (question,) = store.interrupts([asked.id])
+        assert question is not None
+        Voting(worker, question).vote("ben")
+
+        assert store.answerers(run_id, "a") == {"human:|ana"}
+        assert store.answerers(run_id, "b") == {"human:|ben"}
+        assert store.answerers(run_id, "c") == store.answerers("00none", "a") == frozenset()
