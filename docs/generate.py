@@ -128,7 +128,7 @@ def entry(name: str, value: Any, *, call: bool = True) -> str:
         lines += ["```text", written, "```", ""]
     if docstring := text(value):
         lines += [docstring, ""]
-    if isinstance(value, type) and name != "StoreContract":  # its members are tests
+    if isinstance(value, type):
         lines += members(value)
     return "\n".join(lines)
 

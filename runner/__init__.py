@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-import importlib
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
+
+from runner.lazy_names import lazy_names
 
 if TYPE_CHECKING:
     from runner.agent import Agent, AgentResult, Budget, Price, ToolContext, tool
@@ -44,26 +45,20 @@ __all__ = [
     "tool",
 ]
 
-_HOMES = {
-    "agent": ("Agent", "AgentResult", "Budget", "Price", "ToolContext", "tool"),
-    "async_client": ("AsyncClient", "AsyncRun"),
-    "authoring.builder": ("GraphBuilder",),
-    "client": ("Client", "Run"),
-    "definition.policies": ("Limit", "RetryPolicy"),
-    "definition.registry": ("graph",),
-    "execution.conditions": ("GraphState",),
-    "execution.functions": ("NodeContext",),
-    "execution.results": ("GraphResult", "NodeResult"),
-    "local": ("Graph",),
-    "records.interrupts": ("Interrupt", "Receipt"),
-    "records.run": ("Status",),
-}
-
-
-def __getattr__(name: str) -> Any:
-    """Import a public name when it is first used, so that the command line answers quickly."""
-    for home, names in _HOMES.items():
-        if name in names:
-            value = globals()[name] = getattr(importlib.import_module(f"runner.{home}"), name)
-            return value
-    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+__getattr__ = lazy_names(
+    __name__,
+    {
+        "runner.agent": ("Agent", "AgentResult", "Budget", "Price", "ToolContext", "tool"),
+        "runner.async_client": ("AsyncClient", "AsyncRun"),
+        "runner.authoring.builder": ("GraphBuilder",),
+        "runner.client": ("Client", "Run"),
+        "runner.definition.policies": ("Limit", "RetryPolicy"),
+        "runner.definition.registry": ("graph",),
+        "runner.execution.conditions": ("GraphState",),
+        "runner.execution.functions": ("NodeContext",),
+        "runner.execution.results": ("GraphResult", "NodeResult"),
+        "runner.local": ("Graph",),
+        "runner.records.interrupts": ("Interrupt", "Receipt"),
+        "runner.records.run": ("Status",),
+    },
+)

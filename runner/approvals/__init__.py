@@ -1,11 +1,18 @@
 """Rules of approvals: who may decide a question, how many, and how sure it must be who they are."""
 
-from runner.approvals.calendars import Calendar, add_calendar
-from runner.approvals.decision_keys import SigningKey
-from runner.approvals.digests import Action
-from runner.approvals.directory import Directory
-from runner.approvals.rules import DAY, HOUR, Approval, Auth, Principal, Rule
-from runner.records.messages import operation_body, start_body, vote_body
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from runner.lazy_names import lazy_names
+
+if TYPE_CHECKING:
+    from runner.approvals.calendars import Calendar, add_calendar
+    from runner.approvals.decision_keys import SigningKey
+    from runner.approvals.digests import Action
+    from runner.approvals.directory import Directory
+    from runner.approvals.rules import DAY, HOUR, Approval, Auth, Principal, Rule
+    from runner.records.messages import operation_body, start_body, vote_body
 
 __all__ = [
     "DAY",
@@ -23,3 +30,15 @@ __all__ = [
     "start_body",
     "vote_body",
 ]
+
+__getattr__ = lazy_names(
+    __name__,
+    {
+        "runner.approvals.calendars": ("Calendar", "add_calendar"),
+        "runner.approvals.decision_keys": ("SigningKey",),
+        "runner.approvals.digests": ("Action",),
+        "runner.approvals.directory": ("Directory",),
+        "runner.approvals.rules": ("DAY", "HOUR", "Approval", "Auth", "Principal", "Rule"),
+        "runner.records.messages": ("operation_body", "start_body", "vote_body"),
+    },
+)

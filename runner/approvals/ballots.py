@@ -8,7 +8,6 @@ from typing import Any
 
 from runner.approvals import digests, rules
 from runner.approvals.rules import Count, Decision, Facts, Principal, Tally, Voter
-from runner.audit import entries as audit_entries
 from runner.errors import UsageError
 from runner.records.codec import JSON
 from runner.records.interrupts import Answer, Interrupt, Receipt, ReceiptStatus, address_of
@@ -88,7 +87,7 @@ class Use:
 
     def ended(self, status: str, value: JSON) -> Use:
         """Return it with what came of it: the outcome of a node, or the result of a tool."""
-        return replace(self, result=audit_entries.payload(value), status=status)
+        return replace(self, result=digests.payload_digest(value), status=status)
 
 
 @dataclass(frozen=True, slots=True)

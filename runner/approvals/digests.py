@@ -15,6 +15,7 @@ from typing import Any
 import rfc8785
 
 from runner.errors import UnstorableError
+from runner.records import codec
 from runner.records.codec import JSON
 
 DOMAIN = "celery-graph-runner/{kind}/v2\n"
@@ -45,6 +46,14 @@ def digest(kind: str, value: JSON, what: str = "") -> str:
     """
     text = DOMAIN.format(kind=kind).encode() + canonical(value, what or f"the {kind}")
     return "sha256:" + hashlib.sha256(text).hexdigest()
+
+
+def payload_digest(data: JSON) -> str:
+    """Hash what an entry of the audit stands for; data without a canonical form is hashed as it is stored."""
+    try:
+        return digest("payload", data)
+    except UnstorableError:
+        return "stored:sha256:" + hashlib.sha256(codec.dump_json(data)).hexdigest()
 
 
 @dataclass(frozen=True, slots=True)

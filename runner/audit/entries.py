@@ -7,14 +7,12 @@ of its run. What is hashed of an entry is its canonical JSON.
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Mapping
 from typing import Any, Literal
 
 from runner.approvals import digests
 from runner.approvals.rules import Principal
-from runner.errors import UnstorableError, UsageError
-from runner.records import codec
+from runner.errors import UsageError
 from runner.records.codec import JSON
 from runner.records.interrupts import Interrupt, policy_of
 from runner.records.run import EventKind, RunRecord, Status
@@ -137,7 +135,7 @@ def of_event(
         if type_ == "decided":
             actor = actor or question.responder or ""
             outcome["decision"] = question.decision
-            hashes["payload"] = payload(question.response)
+            hashes["payload"] = digests.payload_digest(question.response)
         elif type_ == "asked":
             actor = actor or question.requester
         elif type_ == SHOWN:
@@ -152,7 +150,7 @@ def of_event(
     if type_ == "effect.ended":
         hashes["payload"] = _text(str(about.get("result", "")))
     elif type_ in HASHED and said not in (None, ""):
-        hashes["payload"] = payload(said)
+        hashes["payload"] = digests.payload_digest(said)
     return entry(
         type_,
         at=at,
@@ -186,20 +184,12 @@ def removed(run: RunRecord, at: int) -> dict[str, JSON]:
 def of_freeze(type_: str, scope: str, reason: str, by: str, at: int) -> dict[str, JSON]:
     """Build the entry of what an operator has frozen or thawed."""
     outcome: dict[str, JSON] = {"scope": _text(scope)}
-    return entry(type_, at=at, actor=by, hashes={"payload": payload(reason)}, outcome=outcome)
+    return entry(type_, at=at, actor=by, hashes={"payload": digests.payload_digest(reason)}, outcome=outcome)
 
 
 def malformed(n: int, digest: str) -> dict[str, JSON]:
     """Build what stands in the tree for something that is no entry."""
     return {"v": VERSION, "n": n, "type": "malformed", "run": "", "digests": {"payload": digest}}
-
-
-def payload(data: JSON) -> str:
-    """Hash what an entry stands for; data that has no canonical form is hashed as it is stored."""
-    try:
-        return digests.digest("payload", data)
-    except UnstorableError:
-        return "stored:sha256:" + hashlib.sha256(codec.dump_json(data)).hexdigest()
 
 
 def _digests_of(question: Interrupt) -> dict[str, str]:

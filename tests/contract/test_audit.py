@@ -10,7 +10,6 @@ from runner.approvals import digests
 from runner.approvals.ballots import Use
 from runner.approvals.digests import Action
 from runner.approvals.rules import Principal, Rule
-from runner.audit import entries as audit_entries
 from runner.operations.recovery import ForkOptions, plan_fork, write_retry
 from runner.records.interrupts import preimages
 from runner.records.outcomes import Saved
@@ -246,7 +245,7 @@ def test_the_end_of_an_effect_is_audited_with_its_node(make, status):
     assert types(store)[-3:] == ["used", "effect.ended", "run.ended"]
     ended = entries(store)[-2]
     assert ended["outcome"] == {"key": "key", "status": status}
-    assert ended["digests"]["payload"] == audit_entries.payload("paid")
+    assert ended["digests"]["payload"] == digests.payload_digest("paid")
     assert ended["digests"]["effect"] == ended["digests"]["action"] == use.effect
     assert "paid" not in json.dumps(entries(store))
 

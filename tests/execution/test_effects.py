@@ -9,13 +9,12 @@ import pytest
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
 from runner import Agent, GraphBuilder, RetryPolicy, Status, tool
-from runner.approvals import Auth, Principal, Rule, SigningKey, ballots
+from runner.approvals import Auth, Principal, Rule, SigningKey, ballots, digests
 from runner.approvals.ballots import Ballot, Operation
 from runner.approvals.decision_keys import DecisionKeys
 from runner.approvals.judgement import response_of
 from runner.approvals.proofs import encoded, verify
 from runner.approvals.rules import Voter
-from runner.audit import entries as audit_entries
 from runner.audit.checkpoint import public_bytes
 from runner.errors import ApprovalMismatch, UsageError
 from runner.hooks import AfterToolCallEvent, BeforeNodeCallEvent, BeforeToolCallEvent
@@ -133,7 +132,7 @@ def test_a_tool_runs_once_it_is_approved(run_graph):
     assert used.data["key"] == till.paid[0][2]
     (ended,) = [event.data for event in run.events if event.kind == EventKind.EFFECT_ENDED]
     result = {"toolUseId": "t0", "status": "success", "content": [{"text": "paid 120"}]}
-    assert ended == {**used.data, "result": audit_entries.payload(result), "status": "completed"}
+    assert ended == {**used.data, "result": digests.payload_digest(result), "status": "completed"}
 
 
 def test_a_call_that_fails_says_so(run_graph):

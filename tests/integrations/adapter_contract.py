@@ -9,7 +9,6 @@ Subclass `AdapterContract` in a test module and build the five nodes it asks for
 Executors are built again for every execution, and all they keep between two is JSON.
 """
 
-# ruff: noqa: S101 - a contract speaks in asserts
 from __future__ import annotations
 
 import importlib.util
@@ -264,7 +263,7 @@ class AdapterContract:
 
     def test_it_is_a_node_of_a_graph(self) -> None:
         """In a graph the run waits for the answer, ends with it, and counts the tokens of both executions."""
-        from runner.authoring.builder import GraphBuilder  # noqa: PLC0415 - only this test needs a graph
+        from runner.authoring.builder import GraphBuilder
 
         builder = GraphBuilder()
         builder.add_node(self.asks_once(), "node")

@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from runner.approvals import digests
 from runner.audit import entries as audit_entries
 from runner.audit.entries import Mode
 from runner.audit.tree import Frontier
@@ -170,7 +171,7 @@ class AuditLog:
         """
         if self._mode == "off":
             return
-        hashes = {"payload": audit_entries.payload(reason)} if reason else None
+        hashes = {"payload": digests.payload_digest(reason)} if reason else None
         entry = audit_entries.entry(type_, at=self.head().now, actor=actor, hashes=hashes, outcome=outcome)
         partition = self._keys.partition
         self._redis.call("XADD", self._keys.audit, "*", "e", dump({**entry, "partition": partition}))

@@ -33,7 +33,7 @@ class Voting:
         self,
         who: str | Principal,
         decision: Decision = "approve",
-        response: Any = True,  # noqa: FBT002 - what is approved
+        response: Any = True,
         *,
         groups: tuple[str, ...] = ("finance",),
         nonce: str = "",

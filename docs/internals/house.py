@@ -1,0 +1,339 @@
+"""Measures the library's own structure: tokens, names, rooms, imports, and the files on five walks.
+
+`python docs/internals/house.py` prints each figure beside its limit and fails where one is exceeded; `make
+check` runs it. Limits are what was reached: lower one when a figure falls.
+"""
+
+from __future__ import annotations
+
+import ast
+import io
+import json
+import re
+import sys
+import tokenize
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+from functools import partial
+from pathlib import Path
+from types import FrameType
+from typing import Any
+
+from runner import GraphBuilder
+from runner.definition.registry import Registry
+from runner.execution.engine import Engine
+from runner.operations.inbox import InboxMessage, judge_answer
+from runner.store.interface import Doorbell
+from runner.store.redis.store import RedisStore
+from runner.testing import fake_store
+
+ROOT = Path(__file__).parents[2]
+LIBRARY = ROOT / "runner"
+
+LIMITS = {
+    "tokens": 0,
+    "tokens a code line": 0.0,
+    "vague names in functions, %": 0.0,
+    "class names used twice": 0,
+    "docstrings that begin with What, Whether or How": 0,
+    "methods of the store's protocol": 0,
+    "most rooms with files of one feature": 0,
+    "imports of store.redis from other rooms": 0,
+    "modules in import circles": 0,
+    "settle: files": 0,
+    "settle: calls": 0,
+    "answer: files": 0,
+    "answer: calls": 0,
+    "run's end: files": 0,
+    "run's end: calls": 0,
+    "park: files": 0,
+    "resume: files": 0,
+}
+
+VAGUE = re.compile(
+    r"_*(own|places?|parts?|words?|before|after|first|last|more|others?|each|rest|things?|all|done|left|made|given"
+    r"|kept|held|found|said|told|known|sent|read|seen|taken|put|gone|new|old|both|one|what|who|it|[a-z]+ed)"
+)
+"""Participles and fillers, which say nothing of what a name holds."""
+
+FEATURES = {"webhook": "webhooks", "schedule": "schedules", "audit": "audit", "freez": "approvals"}
+"""What the files of a feature have in their names, and the feature's room."""
+
+NO_CODE = {
+    tokenize.COMMENT,
+    tokenize.DEDENT,
+    tokenize.ENDMARKER,
+    tokenize.INDENT,
+    tokenize.NEWLINE,
+    tokenize.NL,
+}
+
+
+@dataclass(slots=True)
+class Module:
+    """One Python file of the library."""
+
+    path: Path
+    name: str
+    source: str
+    tree: ast.Module
+    imports: set[str] = field(default_factory=set)
+
+    @property
+    def room(self) -> str:
+        """The folder of `runner` that it is in; "" for the files beside the folders."""
+        relative = self.path.relative_to(LIBRARY)
+        return relative.parts[0] if len(relative.parts) > 1 else ""
+
+
+def modules() -> dict[str, Module]:
+    """Read the library."""
+    read: dict[str, Module] = {}
+    for path in sorted(LIBRARY.rglob("*.py")):
+        name = ".".join(path.relative_to(ROOT).with_suffix("").parts).removesuffix(".__init__")
+        source = path.read_text()
+        read[name] = Module(path, name, source, ast.parse(source))
+    for module in read.values():
+        for node in ast.walk(module.tree):
+            if isinstance(node, ast.ImportFrom) and node.module:
+                names = (f"{node.module}.{alias.name}" for alias in node.names)
+                module.imports |= {name if name in read else node.module for name in names}
+            elif isinstance(node, ast.Import):
+                module.imports |= {alias.name for alias in node.names}
+        module.imports &= read.keys()
+    return read
+
+
+def count_tokens(library: dict[str, Module]) -> tuple[int, int]:
+    """Return the tokens and the lines of code, without docstrings, comments and blank lines."""
+    tokens, lines = 0, set()
+    for module in library.values():
+        docstrings = {
+            line for text in _docstrings(module) for line in range(text.lineno, text.end_lineno + 1)
+        }
+        for token in tokenize.generate_tokens(io.StringIO(module.source).readline):
+            if token.type not in NO_CODE and token.start[0] not in docstrings:
+                tokens += 1
+                lines |= {(module.name, line) for line in range(token.start[0], token.end[0] + 1)}
+    return tokens, len(lines)
+
+
+def _docstrings(module: Module) -> Iterator[ast.Constant]:
+    for node in ast.walk(module.tree):
+        if (
+            isinstance(node, ast.Expr)
+            and isinstance(node.value, ast.Constant)
+            and isinstance(node.value.value, str)
+        ):
+            yield node.value
+
+
+def weak_docstrings(library: dict[str, Module]) -> list[str]:
+    """Return the docstrings that begin with a question word instead of a verb or a noun."""
+    return [
+        text.value
+        for module in library.values()
+        for text in _docstrings(module)
+        if re.match("(What|Whether|How)\\b", str(text.value))
+    ]
+
+
+def function_names(library: dict[str, Module]) -> Iterator[str]:
+    """Yield the names that each function binds: its parameters and variables."""
+    for module in library.values():
+        for node in ast.walk(module.tree):
+            if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
+                yield from set(_bound(node)) - {"self", "cls", "_"}
+
+
+def _bound(function: ast.FunctionDef | ast.AsyncFunctionDef) -> Iterator[str]:
+    arguments = function.args
+    extra = (argument for argument in (arguments.vararg, arguments.kwarg) if argument)
+    for argument in (*arguments.posonlyargs, *arguments.args, *arguments.kwonlyargs, *extra):
+        yield argument.arg
+    yield from _variables(function)
+
+
+def _variables(node: ast.AST) -> Iterator[str]:
+    for child in ast.iter_child_nodes(node):
+        if isinstance(child, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef | ast.Lambda):
+            continue
+        if isinstance(child, ast.Name) and isinstance(child.ctx, ast.Store):
+            yield child.id
+        yield from _variables(child)
+
+
+def class_names(library: dict[str, Module]) -> list[str]:
+    """Return the names that more than one class has."""
+    names: list[str] = []
+    for module in library.values():
+        names += {node.name for node in ast.walk(module.tree) if isinstance(node, ast.ClassDef)}
+    return sorted({name for name in names if names.count(name) > 1})
+
+
+def protocol_methods(library: dict[str, Module]) -> list[str]:
+    """Return the methods that a store must have."""
+    tree = library["runner.store.interface"].tree
+    (store,) = (node for node in tree.body if isinstance(node, ast.ClassDef) and node.name == "Store")
+    return [node.name for node in store.body if isinstance(node, ast.FunctionDef)]
+
+
+def feature_rooms(library: dict[str, Module]) -> dict[str, set[str]]:
+    """Return the rooms that have a file of each feature."""
+    return {
+        word: {module.room for module in library.values() if word in module.path.stem or module.room == room}
+        for word, room in FEATURES.items()
+    }
+
+
+def store_arrows(library: dict[str, Module]) -> list[str]:
+    """Return the imports of `runner.store.redis` in other rooms than the store and Celery's."""
+    return sorted(
+        f"{module.name} -> {name}"
+        for module in library.values()
+        for name in module.imports
+        if name.startswith("runner.store.redis") and module.room not in {"store", "celery"}
+    )
+
+
+def circles(library: dict[str, Module]) -> set[str]:
+    """Return the modules that import themselves by way of others; what types alone need does not count."""
+
+    def reached(start: str) -> set[str]:
+        found: set[str] = set()
+        waiting = [start]
+        while waiting:
+            for name in library[waiting.pop()].imports - found:
+                found.add(name)
+                waiting.append(name)
+        return found
+
+    return {
+        name for name, module in library.items() if module.path.stem != "__init__" and name in reached(name)
+    }
+
+
+@dataclass(slots=True)
+class Walk:
+    """The library's functions that were called while something was done."""
+
+    calls: int = 0
+    files: set[str] = field(default_factory=set)
+
+    def follow(self, function: Callable[..., Any], *args: Any) -> Any:
+        """Call a function, and note what it calls in this thread, but for comprehensions."""
+
+        def note(frame: FrameType, event: str, _: object) -> None:
+            path, name = frame.f_code.co_filename, frame.f_code.co_name
+            if event == "call" and path.startswith(str(LIBRARY)) and not name.startswith("<"):
+                self.calls += 1
+                self.files.add(path)
+
+        sys.setprofile(note)
+        try:
+            return function(*args)
+        finally:
+            sys.setprofile(None)
+
+
+class Doorbells:
+    """Keeps doorbells instead of ringing them."""
+
+    def __init__(self) -> None:
+        self.doorbells: list[Doorbell] = []
+
+    def ring(self, doorbells: Sequence[Doorbell]) -> None:
+        """Add doorbells to the list."""
+        self.doorbells += doorbells
+
+    def call(self, task: str, kwargs: object, task_id: str) -> bool:
+        """Call nothing: no graph here asks for it."""
+        raise NotImplementedError
+
+
+def chain() -> object:
+    """Build a graph of two functions."""
+    builder = GraphBuilder()
+    builder.add_node(lambda ctx: ctx.task, "begin")
+    builder.add_node(lambda ctx: ctx.inputs["begin"], "end")
+    builder.add_edge("begin", "end")
+    return builder.build()
+
+
+def question() -> object:
+    """Build a graph of one function, which asks a question."""
+    builder = GraphBuilder()
+    builder.add_node(lambda ctx: ctx.interrupt("sure?"), "ask")
+    return builder.build()
+
+
+def walks() -> dict[str, Walk]:
+    """Follow what runs do on fakeredis, the second time in this process.
+
+    "settle" is that of a node with a successor, "run's end" that of the last node; "answer" leads from the
+    message to its receipt; "park" and "resume" are the visits of a function that asks.
+    """
+    with fake_store() as server:
+        store, bells, registry = server.open(), Doorbells(), Registry()
+        registry.add("chain", chain)
+        registry.add("question", question)
+        engine = Engine(store, bells, registry)
+        _follow_runs(engine, store, bells)
+        return _follow_runs(engine, store, bells)
+
+
+def _follow_runs(engine: Engine, store: RedisStore, bells: Doorbells) -> dict[str, Walk]:
+    steps = {name: Walk() for name in ("settle", "run's end", "park", "answer", "resume")}
+
+    def visit() -> None:
+        bell = bells.doorbells.pop(0)
+        engine.deliver(bell.run_id, bell.node, bell.visit, bell.attempt)
+
+    engine.start("chain", "task")
+    for step in ("settle", "run's end"):
+        settle = store.settle
+        store.settle = partial(steps[step].follow, settle)  # type: ignore[method-assign] - for one visit
+        visit()
+        del store.settle
+    run_id = engine.start("question", "task")
+    steps["park"].follow(visit)
+    (asked,) = store.open_interrupts().items
+    body = json.dumps({"v": 1, "interrupt_id": asked.id, "response": "yes"}).encode()
+    steps["answer"].follow(judge_answer, engine, InboxMessage(run_id, run_id, body))
+    steps["resume"].follow(visit)
+    return steps
+
+
+def measure() -> dict[str, float]:
+    """Return every figure by the name that it has in `LIMITS`."""
+    library = modules()
+    tokens, lines = count_tokens(library)
+    names = list(function_names(library))
+    vague = [name for name in names if VAGUE.fullmatch(name)]
+    figures = {
+        "tokens": tokens,
+        "tokens a code line": round(tokens / lines, 2),
+        "vague names in functions, %": round(100 * len(vague) / len(names), 1),
+        "class names used twice": len(class_names(library)),
+        "docstrings that begin with What, Whether or How": len(weak_docstrings(library)),
+        "methods of the store's protocol": len(protocol_methods(library)),
+        "most rooms with files of one feature": max(len(rooms) for rooms in feature_rooms(library).values()),
+        "imports of store.redis from other rooms": len(store_arrows(library)),
+        "modules in import circles": len(circles(library)),
+    }
+    for name, walk in walks().items():
+        figures |= {f"{name}: files": len(walk.files), f"{name}: calls": walk.calls}
+    return figures
+
+
+def main() -> int:
+    """Print the figures; return 1 where one is over its limit."""
+    figures = measure()
+    for name, figure in figures.items():
+        limit = LIMITS.get(name, 0)
+        sys.stdout.write(f"{'OVER' if figure > limit else '    '} {name:50} {figure:>10} of {limit}\n")
+    return any(figure > LIMITS.get(name, 0) for name, figure in figures.items())
+
+
+if __name__ == "__main__":
+    sys.exit(main())

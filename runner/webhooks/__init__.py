@@ -1,0 +1,1 @@
+"""Webhooks: notices sent as signed HTTP requests, with retries and a log of deliveries."""
