@@ -52,11 +52,15 @@ ONE_POOL = ("sizes", "waiting", "idle", "partitions", "start")
 def main() -> None:
     """Read the command line, measure, print."""
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--only", default="", help=f"parts, with commas between: {', '.join(PARTS)}")
+    parser.add_argument(
+        "--only", default="", help=f"parts, with commas between: {', '.join(PARTS)}"
+    )
     parser.add_argument("--pool", choices=sorted(SLOTS), help="one pool; without it all three")
     parser.add_argument("--rounds", type=int, help="more rounds, steadier medians")
     parser.add_argument(
-        "--sizes", default="", help="nodes (sizes, partitions), runs (waiting, memory) or workers (fleet)"
+        "--sizes",
+        default="",
+        help="nodes (sizes, partitions), runs (waiting, memory) or workers (fleet)",
     )
     chosen = parser.parse_args()
     console = Console(width=160)

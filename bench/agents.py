@@ -46,7 +46,8 @@ def run(_: str, rounds: int, __: list[int]) -> dict[str, Any]:
         name: {
             "percent": IDEAL / median(found) * 100,
             "rate": NODES / median(found),
-            "busy": median(used / whole for used, whole in zip(cpu[name], found, strict=True)) * 100,
+            "busy": median(used / whole for used, whole in zip(cpu[name], found, strict=True))
+            * 100,
         }
         for name, found in spent.items()
     }

@@ -73,6 +73,7 @@ def _applied(run: Run) -> float:
 def grids(pool: str, figures: dict[str, Any]) -> list[Grid]:
     """Show the times."""
     rows = [
-        [name, *(number(found[share]) for share in ("p50", "p95", "p99"))] for name, found in figures.items()
+        [name, *(number(found[share]) for share in ("p50", "p95", "p99"))]
+        for name, found in figures.items()
     ]
     return [Grid(f"Answers, pool {pool}, in ms", ["", "p50", "p95", "p99"], rows)]

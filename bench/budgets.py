@@ -34,7 +34,8 @@ def _each(*keys: str) -> Callable[[Figures], str]:
 
     def cell(figures: Figures) -> str:
         ours, bare = (
-            ", ".join(number(figures[name][key]) for key in keys) for name in (SHAPES[0], "bare task")
+            ", ".join(number(figures[name][key]) for key in keys)
+            for name in (SHAPES[0], "bare task")
         )
         return f"{ours} ({bare})"
 
@@ -42,7 +43,9 @@ def _each(*keys: str) -> Callable[[Figures], str]:
 
 
 def _canvas(figures: Figures) -> str:
-    ratios = [figures[ours]["rate"] / figures[canvas]["rate"] for ours, canvas in nodes.PAIRS.items()]
+    ratios = [
+        figures[ours]["rate"] / figures[canvas]["rate"] for ours, canvas in nodes.PAIRS.items()
+    ]
     return ", ".join(f"{ratio:.1f}" for ratio in ratios)
 
 
@@ -56,7 +59,9 @@ def _times(name: str, *shares: str) -> Callable[[Figures], str]:
 
 
 def _kilobytes(name: str) -> Callable[[Figures], str]:
-    return lambda figures: f"{figures[name]['bytes'] / 1000:.1f} KB, {figures[name]['keys']:.1f} keys"
+    return lambda figures: (
+        f"{figures[name]['bytes'] / 1000:.1f} KB, {figures[name]['keys']:.1f} keys"
+    )
 
 
 def _idle(figures: Figures) -> str:
@@ -121,7 +126,12 @@ ROWS: list[tuple[str, str, Callable[[Figures], str], str]] = [
     ("hop on an idle worker in round trips, p50 and p95", "hop", _hop, "10, 20"),
     ("answer applied, p50 and p95 ms", "answers", _times(answers.IDLE, "p50", "p95"), "2, 5"),
     ("answer applied with every slot busy, p95 ms", "answers", _times(answers.BUSY, "p95"), "10"),
-    ("answer to running, p50 and p95 ms", "answers", _times(answers.RUNNING, "p50", "p95"), "4, 10"),
+    (
+        "answer to running, p50 and p95 ms",
+        "answers",
+        _times(answers.RUNNING, "p50", "p95"),
+        "4, 10",
+    ),
     ("nodes that wait 0.2 s on 100 threads, of the ideal", "agents", _agents, "85%"),
     ("a waiting run of 3 nodes with a question", "memory", _kilobytes("waiting"), "2 KB"),
     ("a finished run of 3 nodes", "memory", _kilobytes("short"), "1.5 KB"),
@@ -129,7 +139,12 @@ ROWS: list[tuple[str, str, Callable[[Figures], str], str]] = [
     ("a command that reads, CPU, the dearest", "start", _commands, "0.5 s"),
     ("a worker from start to ready (bare Celery)", "start", _ready, "2 s"),
     ("first 100 open questions", "waiting", _lists, "10 ms of 100,000"),
-    (f"Redis CPU of a node, largest against smallest graph: {', '.join(SIZED)}", "sizes", _growth, "1.1"),
+    (
+        f"Redis CPU of a node, largest against smallest graph: {', '.join(SIZED)}",
+        "sizes",
+        _growth,
+        "1.1",
+    ),
     ("Redis CPU of a node, most runs that wait against none: chain, fan", "waiting", _crowd, "1.1"),
     ("two servers, times one: queue apart, queue on the first", "partitions", _partitions, "1.8"),
 ]

@@ -91,7 +91,9 @@ class CountingConnection(redis.UnixDomainSocketConnection):
 
 
 def _counting(url: str) -> redis.Redis:
-    pool = redis.ConnectionPool(connection_class=CountingConnection, path=urlsplit(url).path, **OPTIONS)
+    pool = redis.ConnectionPool(
+        connection_class=CountingConnection, path=urlsplit(url).path, **OPTIONS
+    )
     return redis.Redis(connection_pool=pool)
 
 
@@ -139,7 +141,9 @@ def _loop() -> Any:
     builder.add_node(turned, "tail")
     builder.add_node(noop, "after")
     builder.add_edge("head", "tail")
-    builder.add_edge("tail", "head", condition=lambda state: state.results["tail"].output, back=True)
+    builder.add_edge(
+        "tail", "head", condition=lambda state: state.results["tail"].output, back=True
+    )
     builder.add_edge("tail", "after", condition=lambda state: not state.results["tail"].output)
     return builder.build()
 
@@ -209,7 +213,10 @@ class Story:
     def _calls(self) -> Counter[str]:
         statistics = self._server.info("commandstats")
         return Counter(
-            {name.removeprefix("cmdstat_").upper(): row["calls"] for name, row in statistics.items()}
+            {
+                name.removeprefix("cmdstat_").upper(): row["calls"]
+                for name, row in statistics.items()
+            }
         )
 
     def _deliver(self, run: str, node: str, attempt: int = 1) -> None:

@@ -32,7 +32,9 @@ class Bells:
 class Filler:
     """Fills a store with runs."""
 
-    def __init__(self, url: str, factories: Mapping[str, Callable[[], Graph]] | None = None) -> None:
+    def __init__(
+        self, url: str, factories: Mapping[str, Callable[[], Graph]] | None = None
+    ) -> None:
         """Publish the graphs; doorbells come back to this process, not to a queue."""
         factories = factories or {name: graphs.FACTORIES[name] for name in ("waiting", "short")}
         self.bells = Bells()

@@ -144,7 +144,9 @@ def _clients() -> Any:
 def _virtual_time() -> Iterator[None]:
     """Give our modules the virtual clock for the module `time`, and silence what they log."""
     rooms = ("runner.celery.", "runner.store.redis.")
-    modules: list[Any] = [module for name, module in list(sys.modules.items()) if name.startswith(rooms)]
+    modules: list[Any] = [
+        module for name, module in list(sys.modules.items()) if name.startswith(rooms)
+    ]
     timed = [module for module in modules if getattr(module, "time", None) is time]
     logging.disable(logging.WARNING)
     for module in timed:
@@ -215,7 +217,9 @@ def measure(size: int, seconds: float) -> dict[str, Any]:
         costs = _costs(server)
     sent = {name.removeprefix("cmdstat_"): count / seconds / size for name, count in calls.items()}
     return {
-        "commands": {name: count for name, count in sent.items() if name not in {"info", "config|resetstat"}},
+        "commands": {
+            name: count for name, count in sent.items() if name not in {"info", "config|resetstat"}
+        },
         "cpu": spent / seconds * 100,
         "microseconds": spent / seconds / size * 1e6,
         "costs": costs,
@@ -228,7 +232,9 @@ def _costs(server: redis.Redis) -> dict[str, float]:
     spent: dict[str, list[int]] = {}
     for entry in server.slowlog_get(SLOW):
         command = entry["command"].decode(errors="replace").split()
-        name = scripts.get(command[1], "") if command[0].upper() == "EVALSHA" else command[0].upper()
+        name = (
+            scripts.get(command[1], "") if command[0].upper() == "EVALSHA" else command[0].upper()
+        )
         spent.setdefault(name, []).append(entry["duration"])
     own = {"", "CONFIG", "EVAL", "INFO", "SLOWLOG", "XGROUP"}
     return {name: median(spent[name]) for name in sorted(spent.keys() - own)}
@@ -254,7 +260,10 @@ def grids(_: str, figures: dict[str, Any]) -> list[Grid]:
         for size, found in figures.items()
     ]
     kinds = sorted({name for found in figures.values() for name in found["costs"]})
-    costs = [[name, *(number(found["costs"].get(name, 0)) for found in figures.values())] for name in kinds]
+    costs = [
+        [name, *(number(found["costs"].get(name, 0)) for found in figures.values())]
+        for name in kinds
+    ]
     last = figures[list(figures)[-1]]["commands"]
     note = "Of the largest fleet, calls a second and worker, scripts' own included: " + ", ".join(
         f"{name} {count:.2f}" for name, count in sorted(last.items())

@@ -31,7 +31,11 @@ TRIPS = 300
 
 def run(pool: str, rounds: int, _: list[int]) -> dict[str, Any]:
     """Measure chains on an idle worker, and the round trips of this machine between them."""
-    times: dict[str, list[float]] = {name: [] for *_, name in PARTS} | {HOPS: [], BACK: [], TRIP: []}
+    times: dict[str, list[float]] = {name: [] for *_, name in PARTS} | {
+        HOPS: [],
+        BACK: [],
+        TRIP: [],
+    }
     with tempfile.NamedTemporaryFile() as file:
         environment = {"BENCH_CLOCK": file.name, "RUNNER_GRAPHS": "bench.clock"}
         with site(pool, sides=(OURS,), environment=environment) as bench:
@@ -62,7 +66,9 @@ def _trips(bench: Site) -> list[float]:
 
 def _hops(lines: str) -> Iterator[tuple[str, int]]:
     """Cut the moments at each node's code; between two of them take the first of each kind."""
-    moments = sorted((int(at), name) for at, _, name in (line.partition(" ") for line in lines.splitlines()))
+    moments = sorted(
+        (int(at), name) for at, _, name in (line.partition(" ") for line in lines.splitlines())
+    )
     bodies = [place for place, (_, name) in enumerate(moments) if name == "body"]
     for first, last in pairwise(bodies):
         seen: dict[str, int] = {}
@@ -91,4 +97,11 @@ def grids(pool: str, figures: dict[str, Any]) -> list[Grid]:
         for name, found in figures.items()
     ]
     columns = ["", "p50 ms", "p95 ms", "p50 in round trips", "p95 in round trips"]
-    return [Grid(f"The hop, pool {pool}", columns, rows, f"A round trip: {milliseconds(figures[TRIP])} ms.")]
+    return [
+        Grid(
+            f"The hop, pool {pool}",
+            columns,
+            rows,
+            f"A round trip: {milliseconds(figures[TRIP])} ms.",
+        )
+    ]

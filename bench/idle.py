@@ -38,7 +38,9 @@ def run(pool: str, rounds: int, _: list[int]) -> dict[str, Any]:
                 if int(connection["db"]) == side and int(connection["id"]) != own
             ]
             figures[name] = {
-                "commands": {command: count / seconds for command, count in sent.items() if count > 0},
+                "commands": {
+                    command: count / seconds for command, count in sent.items() if count > 0
+                },
                 "inside": {command: count / seconds for command, count in monitor.inside.items()},
                 "connections": len(theirs),
                 "redis_us": (server_cpu(server) - before) / seconds * 1e6,
@@ -60,10 +62,21 @@ def grids(pool: str, figures: dict[str, Any]) -> list[Grid]:
         ]
         for name, found in figures.items()
     ]
-    columns = ["", "commands/s", "calls in scripts/s", "connections", "Redis CPU us/s", "worker CPU us/s"]
+    columns = [
+        "",
+        "commands/s",
+        "calls in scripts/s",
+        "connections",
+        "Redis CPU us/s",
+        "worker CPU us/s",
+    ]
     note = "; ".join(
         f"{name}: "
-        + ", ".join(f"{command} {count:.2f}" for command, count in sorted(found["commands"].items()))
+        + ", ".join(
+            f"{command} {count:.2f}" for command, count in sorted(found["commands"].items())
+        )
         for name, found in figures.items()
     )
-    return [Grid(f"A worker without work, pool {pool}", columns, rows, f"Commands a second, {note}.")]
+    return [
+        Grid(f"A worker without work, pool {pool}", columns, rows, f"Commands a second, {note}.")
+    ]

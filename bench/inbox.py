@@ -82,8 +82,13 @@ class Inbox:
         for place in range(self.asked, min(level, TEMPLATES)):
             self.filler.start("questions", place, tags={"number": str(place)})
         self.asked = max(self.asked, min(level, TEMPLATES))
-        lists = {key: self.redis.zrange(key, 0, -1, withscores=True) for key in self.redis.keys("*:open:*")}
-        templates = sorted({entry.partition(b".")[0] for entries in lists.values() for entry, _ in entries})
+        lists = {
+            key: self.redis.zrange(key, 0, -1, withscores=True)
+            for key in self.redis.keys("*:open:*")
+        }
+        templates = sorted(
+            {entry.partition(b".")[0] for entries in lists.values() for entry, _ in entries}
+        )
         while self.asked < level:
             copies = {run: ids.run_id().encode() for run in templates[:TEMPLATES]}
             with self.redis.pipeline(transaction=False) as pipe:
@@ -91,7 +96,11 @@ class Inbox:
                     pipe.copy(self.keys.run(run.decode()), self.keys.run(copied.decode()))
                 for key, entries in lists.items():
                     parts = [(entry.partition(b"."), score) for entry, score in entries]
-                    own = {copies[run] + b"." + rest: at for (run, _, rest), at in parts if run in copies}
+                    own = {
+                        copies[run] + b"." + rest: at
+                        for (run, _, rest), at in parts
+                        if run in copies
+                    }
                     if own:
                         pipe.zadd(key, own)
                 pipe.execute()
@@ -122,7 +131,9 @@ def run(_pool: str, _rounds: int, sizes: list[int]) -> dict[str, Any]:
                 name: inbox.look(path.format(run=page[0].run_id, cursor=third))
                 for name, path in PATHS.items()
             }
-            figures[str(level)] = {name: {"ms": ms, "bytes": size} for name, (ms, size) in looks.items()}
+            figures[str(level)] = {
+                name: {"ms": ms, "bytes": size} for name, (ms, size) in looks.items()
+            }
     return figures
 
 
@@ -145,7 +156,11 @@ def grids(_pool: str, figures: dict[str, Any]) -> list[Grid]:
         ]
         for name in PATHS
     ]
-    columns = ["the inbox, 50 a page", *(f"ms of {int(level):,}" for level in levels), "KB compressed"]
+    columns = [
+        "the inbox, 50 a page",
+        *(f"ms of {int(level):,}" for level in levels),
+        "KB compressed",
+    ]
     note = (
         "The whole page on the server, rendered; the least of nine looks. One question of a hundred has a "
         "rule for finance and a call, another names who looks, half expire. A search looks at 1,000 "

@@ -38,5 +38,8 @@ def run(_: str, __: int, sizes: list[int]) -> dict[str, Any]:
 
 def grids(_: str, figures: dict[str, Any]) -> list[Grid]:
     """Show both kinds."""
-    rows = [[KINDS[name], number(found["bytes"]), f"{found['keys']:.2f}"] for name, found in figures.items()]
+    rows = [
+        [KINDS[name], number(found["bytes"]), f"{found['keys']:.2f}"]
+        for name, found in figures.items()
+    ]
     return [Grid("Memory", ["", "bytes of Redis", "keys"], rows)]

@@ -73,7 +73,9 @@ def server_cpu(server: redis.Redis) -> float:
     return usage["used_cpu_user"] + usage["used_cpu_sys"]
 
 
-def measure(server: redis.Redis, pid: int, nodes: int, work: Callable[[], None]) -> dict[str, float]:
+def measure(
+    server: redis.Redis, pid: int, nodes: int, work: Callable[[], None]
+) -> dict[str, float]:
     """Do the work once and return its cost for each of its nodes; this process's time is Python's, too."""
     received = server.info("stats")["total_net_input_bytes"]
     used, python, own = server_cpu(server), tree_cpu(pid), process_time()

@@ -27,7 +27,10 @@ def run(pool: str, rounds: int, _: list[int]) -> dict[str, Any]:
             "canvas chain": (BARE, NODES["chain100"], lambda: _canvas(bench, "chain")),
             "canvas chord": (BARE, NODES["fan500"] - 1, lambda: _canvas(bench, "chord")),
             "canvas layers": (BARE, NODES["lattice100"], lambda: _canvas(bench, "layers")),
-            **{name: (OURS, count, lambda name=name: bench.run(name)) for name, count in NODES.items()},
+            **{
+                name: (OURS, count, lambda name=name: bench.run(name))
+                for name, count in NODES.items()
+            },
         }
         return costs(bench, jobs, rounds)
 
@@ -78,7 +81,8 @@ def grids(pool: str, figures: dict[str, Any]) -> list[Grid]:
     rows = []
     for name, cost in figures.items():
         cells = [
-            number(cost[key]) + (f" ({cost[key] / base[key]:.2f})" if base[key] else "") for key in columns
+            number(cost[key]) + (f" ({cost[key] / base[key]:.2f})" if base[key] else "")
+            for key in columns
         ]
         rows.append([name, *cells])
     note = "In brackets: the ratio to one bare task. Canvas has no lattice: its layers have a barrier each."

@@ -39,7 +39,11 @@ def node(ctx: NodeContext) -> Any:
 def lattice(size: int) -> Graph:
     """Build layers of nodes."""
     straight = [(f"n{place}", f"n{place + WIDE}") for place in range(size - WIDE)]
-    aside = [(f"n{place}", f"n{place + WIDE + 1}") for place in range(size - WIDE - 1) if (place + 1) % WIDE]
+    aside = [
+        (f"n{place}", f"n{place + WIDE + 1}")
+        for place in range(size - WIDE - 1)
+        if (place + 1) % WIDE
+    ]
     return build({f"n{place}": node for place in range(size)}, straight + aside)
 
 

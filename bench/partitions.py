@@ -49,7 +49,10 @@ class Spread:
         named = ",".join(urls)
         settings = Settings(redis_url=named, broker_url=as_broker(broker) if broker else "")
         self.store = open_store(settings)
-        self.client, self.servers = Client(store=self.store), [redis.Redis.from_url(url) for url in urls]
+        self.client, self.servers = (
+            Client(store=self.store),
+            [redis.Redis.from_url(url) for url in urls],
+        )
         self._keys = itertools.count()
         environment = {
             "RUNNER_REDIS_URL": named,
@@ -58,7 +61,9 @@ class Spread:
             "RUNNER_EVENTS": "0",
             "BENCH_GRAPHS": GRAPH,
         }
-        self.worker = worker("runner.celery:app", pool, SLOTS[pool], folder / "worker.log", environment)
+        self.worker = worker(
+            "runner.celery:app", pool, SLOTS[pool], folder / "worker.log", environment
+        )
 
     def run(self, count: int) -> None:
         """Run so many chains, as many in each partition."""
@@ -74,7 +79,8 @@ class Spread:
     def used(self) -> list[tuple[float, int]]:
         """Return the processor seconds that each server has used, and the commands that it was sent."""
         return [
-            (server_cpu(server), server.info("stats")["total_commands_processed"]) for server in self.servers
+            (server_cpu(server), server.info("stats")["total_commands_processed"])
+            for server in self.servers
         ]
 
     def end(self) -> None:
@@ -114,7 +120,9 @@ def run(pool: str, rounds: int, sizes: list[int]) -> dict[str, Any]:
                 nodes = count * LENGTH
                 figures[name].append(
                     {
-                        "busiest_us": max(after[0] - first[0] for after, first in pairs) / nodes * 1e6,
+                        "busiest_us": max(after[0] - first[0] for after, first in pairs)
+                        / nodes
+                        * 1e6,
                         "all_us": sum(after[0] - first[0] for after, first in pairs) / nodes * 1e6,
                         "commands": max(after[1] - first[1] for after, first in pairs) / nodes,
                     }

@@ -22,7 +22,9 @@ def machine() -> dict[str, Any]:
     """Describe the machine and its load, and the versions of what is measured."""
     from runner.dev.embedded import find_server  # noqa: PLC0415 - not needed to read results
 
-    server = subprocess.run([find_server(), "--version"], capture_output=True, text=True, check=True)
+    server = subprocess.run(
+        [find_server(), "--version"], capture_output=True, text=True, check=True
+    )
     commit = subprocess.run(
         ["git", "describe", "--always", "--dirty"],  # noqa: S607 - as on PATH
         capture_output=True,
@@ -43,7 +45,11 @@ def machine() -> dict[str, Any]:
 
 
 def _processor() -> str:
-    names = [line for line in Path("/proc/cpuinfo").read_text().splitlines() if line.startswith("model name")]
+    names = [
+        line
+        for line in Path("/proc/cpuinfo").read_text().splitlines()
+        if line.startswith("model name")
+    ]
     return names[0].partition(": ")[2] if names else platform.processor()
 
 

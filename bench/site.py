@@ -84,7 +84,8 @@ class Site:
         for _ in range(count):
             task.apply_async()
         wait_for(
-            lambda: not server.llen("celery") and not server.zcard("unacked_index"), "the queue is empty"
+            lambda: not server.llen("celery") and not server.zcard("unacked_index"),
+            "the queue is empty",
         )
 
     def start(self, graph: str) -> str:
@@ -135,14 +136,18 @@ def site(pool: str, **options) -> Iterator[Site]:  # noqa: ANN003 - those of Sit
             made.end()
 
 
-def worker(app: str, pool: str, slots: int, log: Path, environment: dict[str, str]) -> SupervisedProcess:
+def worker(
+    app: str, pool: str, slots: int, log: Path, environment: dict[str, str]
+) -> SupervisedProcess:
     """Start a worker of ours, and wait until it takes work."""
     process = _worker(app, pool, slots, log, environment)
     _await_ready(process, log, READY[OURS])
     return process
 
 
-def _worker(app: str, pool: str, slots: int, log: Path, environment: dict[str, str]) -> SupervisedProcess:
+def _worker(
+    app: str, pool: str, slots: int, log: Path, environment: dict[str, str]
+) -> SupervisedProcess:
     options = ["--pool", pool, "--concurrency", str(slots), "--loglevel", "info"]
     quiet = ["--without-gossip", "--without-mingle", "--hostname", f"{log.stem}@%h"]
     command = [sys.executable, "-m", "celery", "--app", app, "worker", *options, *quiet]

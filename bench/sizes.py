@@ -27,7 +27,10 @@ def run(pool: str, rounds: int, sizes: list[int]) -> dict[str, Any]:
         for _ in range(rounds):
             for size in sizes:
                 task = measure(
-                    bench.servers[BARE], bench.workers[BARE].pid, BATCH, lambda: bench.bare_tasks(BATCH)
+                    bench.servers[BARE],
+                    bench.workers[BARE].pid,
+                    BATCH,
+                    lambda: bench.bare_tasks(BATCH),
                 )
                 for shape, more in SHAPES.items():
                     times = max(1, 1_000 // size)
@@ -35,7 +38,9 @@ def run(pool: str, rounds: int, sizes: list[int]) -> dict[str, Any]:
                         bench.servers[OURS],
                         bench.workers[OURS].pid,
                         (size + more) * times,
-                        lambda name=f"{shape}{size}", times=times: [bench.run(name) for _ in range(times)],
+                        lambda name=f"{shape}{size}", times=times: [
+                            bench.run(name) for _ in range(times)
+                        ],
                     )
                     ratios = {f"{key} ratio": cost[key] / task[key] for key in task}
                     figures.setdefault(f"{shape} {size}", []).append({**cost, **ratios})

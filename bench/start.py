@@ -29,7 +29,14 @@ COMMANDS = {
     "runner --help": [*CLI, "--help"],
     **{
         f"runner {words}": [*CLI, *words.split()]
-        for words in ("runs list", "interrupts list", "workers list", "dead list", "graphs list", "metrics")
+        for words in (
+            "runs list",
+            "interrupts list",
+            "workers list",
+            "dead list",
+            "graphs list",
+            "metrics",
+        )
     },
 }
 WORKERS = {OURS: "worker", BARE: "bare Celery's worker"}
@@ -63,13 +70,19 @@ def _command(command: list[str], url: str) -> tuple[float, float]:
     # Without the cache of compiled modules each call would compile all that it imports.
     environment.pop("PYTHONDONTWRITEBYTECODE", None)
     used, began = getrusage(RUSAGE_CHILDREN), monotonic()
-    subprocess.run(command, env=environment, check=True, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE)
+    subprocess.run(
+        command, env=environment, check=True, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE
+    )
     seconds, after = monotonic() - began, getrusage(RUSAGE_CHILDREN)
     return seconds, after.ru_utime + after.ru_stime - used.ru_utime - used.ru_stime
 
 
 def grids(pool: str, figures: dict[str, Any]) -> list[Grid]:
     """Show commands and workers."""
-    rows = [[name, number(found["cpu"]), number(found["seconds"])] for name, found in figures.items()]
-    note = f"A command: from start to end, with {RUNS} runs that wait; a worker: from start to ready."
+    rows = [
+        [name, number(found["cpu"]), number(found["seconds"])] for name, found in figures.items()
+    ]
+    note = (
+        f"A command: from start to end, with {RUNS} runs that wait; a worker: from start to ready."
+    )
     return [Grid(f"Start, pool {pool}", ["", "CPU s", "s"], rows, note)]

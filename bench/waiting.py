@@ -36,7 +36,10 @@ def run(pool: str, rounds: int, sizes: list[int]) -> dict[str, Any]:
             samples: dict[str, list[dict[str, float]]] = {name: [] for name in JOBS}
             for turn in range(rounds + 1):
                 task = measure(
-                    bench.servers[BARE], bench.workers[BARE].pid, BATCH, lambda: bench.bare_tasks(BATCH)
+                    bench.servers[BARE],
+                    bench.workers[BARE].pid,
+                    BATCH,
+                    lambda: bench.bare_tasks(BATCH),
                 )
                 for name, nodes in JOBS.items():
                     job = (bench.servers[OURS], bench.workers[OURS].pid, nodes)

@@ -85,7 +85,9 @@ def python_page() -> str:
     parts = [PYTHON]
     for name, description in MODULES.items():
         parts.append(f"## `{name}`\n\n{description}\n")
-        parts += [entry(public, value) for public, value in public_names(importlib.import_module(name))]
+        parts += [
+            entry(public, value) for public, value in public_names(importlib.import_module(name))
+        ]
     parts.append(
         "## Fixtures for pytest\n\n[Test your graphs](../how-to/test-your-graphs.md) shows them in use.\n"
     )
@@ -109,7 +111,9 @@ def public_names(module: Any) -> Iterator[tuple[str, Any]]:
 def fixtures() -> Iterator[tuple[str, Any]]:
     """List the functions behind the fixtures of the pytest plugin."""
     for name, value in vars(importlib.import_module(FIXTURES)).items():
-        function = getattr(value, "_fixture_function", None) or getattr(value, "__pytest_wrapped__", None)
+        function = getattr(value, "_fixture_function", None) or getattr(
+            value, "__pytest_wrapped__", None
+        )
         if function is not None:
             yield name, getattr(function, "obj", function)
 
@@ -148,7 +152,9 @@ def members(value: type) -> list[str]:
             called = "" if name == "__call__" else f".{name}"
             # Of a static method the first argument is its own.
             bound = not isinstance(member, staticmethod)
-            lines.append(f"- `{signature(called, function, method=bound, width=0)}`: {item(function)}")
+            lines.append(
+                f"- `{signature(called, function, method=bound, width=0)}`: {item(function)}"
+            )
     return [*lines, ""] if lines else lines
 
 
@@ -164,7 +170,9 @@ def text(value: Any) -> str:
         parts = [] if parts[0].startswith(f"{value.__name__}(") else parts
         own = vars(value).get("__init__")
         parts.append(
-            inspect.getdoc(own) or "" if own is not None and own.__doc__ != object.__init__.__doc__ else ""
+            inspect.getdoc(own) or ""
+            if own is not None and own.__doc__ != object.__init__.__doc__
+            else ""
         )
     whole = "\n\n".join(part for part in parts if part and not part.startswith("Initialize self"))
     whole = re.sub(r"^Args:\n((?:    .*\n?)+)", _args, whole, flags=re.MULTILINE)
@@ -199,11 +207,14 @@ def signature(name: str, value: Any, *, method: bool = False, width: int = WIDTH
 def _parameters(function: Any, parameters: list[inspect.Parameter]) -> Iterator[str]:
     named = False
     for parameter in parameters:
-        if parameter.kind is parameter.VAR_KEYWORD and str(parameter.annotation).startswith("Unpack["):
+        if parameter.kind is parameter.VAR_KEYWORD and str(parameter.annotation).startswith(
+            "Unpack["
+        ):
             (options,) = get_args(get_type_hints(function)[parameter.name])
             yield "*"
             yield from (
-                f"{name}: {hint.__forward_arg__} = None" for name, hint in options.__annotations__.items()
+                f"{name}: {hint.__forward_arg__} = None"
+                for name, hint in options.__annotations__.items()
             )
             continue
         if parameter.kind is parameter.VAR_POSITIONAL:
@@ -212,7 +223,11 @@ def _parameters(function: Any, parameters: list[inspect.Parameter]) -> Iterator[
             named = True
             yield "*"
         star = {parameter.VAR_POSITIONAL: "*", parameter.VAR_KEYWORD: "**"}.get(parameter.kind, "")
-        kind = f": {_annotation(parameter.annotation)}" if parameter.annotation is not parameter.empty else ""
+        kind = (
+            f": {_annotation(parameter.annotation)}"
+            if parameter.annotation is not parameter.empty
+            else ""
+        )
         default = (
             ""
             if parameter.default is parameter.empty
@@ -228,7 +243,9 @@ def _annotation(value: Any) -> str:
 
 
 def _default(value: Any) -> str:
-    plain = isinstance(value, (str, int, float, bool, tuple, type(None))) and not isinstance(value, enum.Enum)
+    plain = isinstance(value, (str, int, float, bool, tuple, type(None))) and not isinstance(
+        value, enum.Enum
+    )
     return repr(value) if plain else f'"{value.value}"' if isinstance(value, enum.Enum) else "..."
 
 
@@ -246,7 +263,9 @@ def commands_page() -> str:
     return "\n".join([*parts, f"## Words in capitals\n\n{words}\n", *_json_types()])
 
 
-def _commands(group: click.Group, path: tuple[str, ...]) -> Iterator[tuple[tuple[str, ...], click.Command]]:
+def _commands(
+    group: click.Group, path: tuple[str, ...]
+) -> Iterator[tuple[tuple[str, ...], click.Command]]:
     yield path, group
     for name in sorted(group.commands):
         inner = group.commands[name]
@@ -269,7 +288,9 @@ def _command(path: tuple[str, ...], command: click.Command, common: set[str | No
         if isinstance(parameter, click.Option) and parameter.name not in common
     ]
     lines = [f"## `{' '.join([*path, *words])}`", "", _help(command.help or ""), ""]
-    return "\n".join([*lines, *map(_option, own), *([""] if own else []), *_json(" ".join(path[1:]))])
+    return "\n".join(
+        [*lines, *map(_option, own), *([""] if own else []), *_json(" ".join(path[1:]))]
+    )
 
 
 def _json(command: str) -> list[str]:
@@ -292,7 +313,9 @@ def _json_types() -> Iterator[str]:
             types[kind.__name__] = document["properties"][key]["items"] if key else document
     yield JSON_TYPES
     for name, part in sorted(types.items()):
-        fields = (f"`{field}` ({_type(inner)})" for field, inner in part.get("properties", {}).items())
+        fields = (
+            f"`{field}` ({_type(inner)})" for field, inner in part.get("properties", {}).items()
+        )
         values = (f"`{value}`" for value in part.get("enum", ()))
         description = " ".join(part.get("description", "").split())
         yield f"### {name}\n\n{description}\n\n{', '.join([*fields, *values])}\n"
@@ -368,7 +391,9 @@ def script_header(name: str) -> tuple[str, ...]:
         ValueError: the comment lacks a part.
     """
     lines = (PACKAGE / "store" / "lua" / f"{name}.lua").read_text(encoding="utf-8").splitlines()
-    comment = itertools.takewhile(lambda line: line.startswith("--") and "include:" not in line, lines)
+    comment = itertools.takewhile(
+        lambda line: line.startswith("--") and "include:" not in line, lines
+    )
     header = re.sub(r"\s+", " ", " ".join(line.removeprefix("--").strip() for line in comment))
     match = re.fullmatch(r"(.+?) Keys touched\b[^:]*: (.+?) Arguments\b.+ Words\b.+", header)
     if match is None:
@@ -417,7 +442,9 @@ def written() -> dict[Path, str]:
     for command in DOCUMENTS:
         path = REFERENCE / "cli-schemas" / f"{command.replace(' ', '-')}.json"
         files[path] = json.dumps(schema(command), indent=2) + "\n"
-    return {path: re.sub(r"\n{3,}", "\n\n", content).rstrip() + "\n" for path, content in files.items()}
+    return {
+        path: re.sub(r"\n{3,}", "\n\n", content).rstrip() + "\n" for path, content in files.items()
+    }
 
 
 if __name__ == "__main__":

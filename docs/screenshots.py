@@ -104,7 +104,12 @@ class Shop:
                 "shop",
                 "function",
                 "pay_back",
-                {"order": task["order"], "amount": task["amount"], "currency": "EUR", "to": task["iban"]},
+                {
+                    "order": task["order"],
+                    "amount": task["amount"],
+                    "currency": "EUR",
+                    "to": task["iban"],
+                },
             )
             decided = ctx.interrupt(
                 "pay back",
@@ -123,7 +128,12 @@ class Shop:
                 "properties": {
                     "publish": {"title": "Publish", "enum": ["now", "tonight", "not at all"]},
                     "notes": {"title": "Words for the changelog", "type": "string"},
-                    "share": {"title": "Percent at first", "type": "integer", "minimum": 1, "maximum": 100},
+                    "share": {
+                        "title": "Percent at first",
+                        "type": "integer",
+                        "minimum": 1,
+                        "maximum": 100,
+                    },
                 },
                 "required": ["publish"],
             }
@@ -234,22 +244,30 @@ class Shop:
     def _schedules(self) -> None:
         url = self.settings.redis_url
         scheduler = Scheduler(self.client.engine, Schedules(url, self.settings.namespace, 1))
-        scheduler.add(Schedule("weekly-newsletter", "newsletter", cron="0 9 * * 1", timezone="Europe/Rome"))
+        scheduler.add(
+            Schedule("weekly-newsletter", "newsletter", cron="0 9 * * 1", timezone="Europe/Rome")
+        )
         scheduler.add(Schedule("album", "pictures", interval=900.0, overlap="buffer"))
         scheduler.add(Schedule("old-albums", "pictures", interval=86_400.0))
         scheduler.pause("old-albums")
 
     def _webhooks(self, run_id: str) -> None:
         admin = WebhookAdmin(self.settings)
-        admin.add(Webhook("chat", "http://127.0.0.1:9/hooks", ["interrupt.asked", "interrupt.reminded"]))
+        admin.add(
+            Webhook("chat", "http://127.0.0.1:9/hooks", ["interrupt.asked", "interrupt.reminded"])
+        )
         admin.add(Webhook("billing", "http://127.0.0.1:9/runs", ["run.ended"], "refund"))
         admin.pause("billing")
         now = admin.stored.now()
-        asked = Delivery("msg_5f1c", f"{run_id}:9", "interrupt.asked", run_id, now - 12 * MINUTE * 1000)
+        asked = Delivery(
+            "msg_5f1c", f"{run_id}:9", "interrupt.asked", run_id, now - 12 * MINUTE * 1000
+        )
         again = replace(asked, id="msg_77ab", kind="interrupt.reminded", at=now - 60_000)
         admin.stored.enqueue("chat", [(asked, b"{}"), (again, b"{}")])
         admin.stored.record("chat", attempted(asked, 204, "", now, []))
-        admin.stored.record("chat", attempted(again, 503, "answered 503 Service Unavailable", now, [300.0]))
+        admin.stored.record(
+            "chat", attempted(again, 503, "answered 503 Service Unavailable", now, [300.0])
+        )
 
     def show_workers(self) -> None:
         """Give signs of life of four workers."""
@@ -276,10 +294,22 @@ class Shop:
         redis, keys = RedisConnection(self.settings.redis_url, ""), Keys(self.settings.namespace)
         body = '{"v": 1, "interrupt_id": "i-204", "response": "yes"'
         reason = "the message is no JSON: expecting ',' delimiter at character 51"
-        redis.call("XADD", keys.dead_messages, "*", "stream", keys.responses, "reason", reason, "body", body)
+        redis.call(
+            "XADD",
+            keys.dead_messages,
+            "*",
+            "stream",
+            keys.responses,
+            "reason",
+            reason,
+            "body",
+            body,
+        )
         run = next(iter(self.client.runs("failed")))
         place = "run_id", run.run_id, "node", "send", "visit", "1"
-        redis.call("XADD", keys.dead, "*", *place, "reason", "its worker died three times while it ran")
+        redis.call(
+            "XADD", keys.dead, "*", *place, "reason", "its worker died three times while it ran"
+        )
 
 
 @contextmanager
@@ -317,7 +347,9 @@ def main(folder: Path | None, only: Sequence[str]) -> None:
     with embedded_store() as embedded, sync_playwright() as play:
         shop = Shop(embedded.url)
         paths = shop.fill()
-        browser = play.chromium.launch(executable_path=shutil.which("chromium"), args=["--no-sandbox"])
+        browser = play.chromium.launch(
+            executable_path=shutil.which("chromium"), args=["--no-sandbox"]
+        )
         with served(shop) as url:
             if folder is None:
                 shop.show_workers()

@@ -43,7 +43,9 @@ def _coroutine(
     """Make a coroutine function of a method, with its signature and its docstring."""
 
     @functools.wraps(method)
-    async def call(wrapper: _Async[Wrapped], /, *args: Arguments.args, **named: Arguments.kwargs) -> Result:
+    async def call(
+        wrapper: _Async[Wrapped], /, *args: Arguments.args, **named: Arguments.kwargs
+    ) -> Result:
         return await in_thread(method, wrapper.sync, *args, **named)
 
     return call
@@ -55,7 +57,9 @@ def _coroutine_of_run(
     """Make a coroutine function of a method that returns a run."""
 
     @functools.wraps(method)
-    async def call(wrapper: _Async[Wrapped], /, *args: Arguments.args, **named: Arguments.kwargs) -> AsyncRun:
+    async def call(
+        wrapper: _Async[Wrapped], /, *args: Arguments.args, **named: Arguments.kwargs
+    ) -> AsyncRun:
         return AsyncRun(await in_thread(method, wrapper.sync, *args, **named))
 
     vars(call)["__signature__"] = inspect.signature(method).replace(return_annotation="AsyncRun")

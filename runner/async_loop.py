@@ -26,7 +26,9 @@ class _ProcessLoop:
     def __init__(self) -> None:
         self.pid = os.getpid()
         self.loop = asyncio.new_event_loop()
-        self.loop.set_default_executor(ThreadPoolExecutor(THREADS, thread_name_prefix="runner-blocking"))
+        self.loop.set_default_executor(
+            ThreadPoolExecutor(THREADS, thread_name_prefix="runner-blocking")
+        )
         self.thread = threading.Thread(target=self._serve, name="runner-loop", daemon=True)
         self.thread.start()
 
@@ -93,7 +95,9 @@ class Stop:
         return error
 
 
-_stop: contextvars.ContextVar[Stop | None] = contextvars.ContextVar("runner_loop_stop", default=None)
+_stop: contextvars.ContextVar[Stop | None] = contextvars.ContextVar(
+    "runner_loop_stop", default=None
+)
 
 
 @contextmanager

@@ -11,7 +11,14 @@ from typing import Any, Self
 
 from runner.approvals.ballots import Choice
 from runner.approvals.rules import Principal, Voter
-from runner.approvals.votes import Sign, apply_operation, inherited, principal_of, proven, requester_of
+from runner.approvals.votes import (
+    Sign,
+    apply_operation,
+    inherited,
+    principal_of,
+    proven,
+    requester_of,
+)
 from runner.definition.registry import Registry, load, registry
 from runner.errors import NotFoundError, ResponseError
 from runner.execution.engine import Engine
@@ -35,7 +42,8 @@ UNCHANGED = object()
 
 
 STILL_EXECUTES = (
-    "run {} still executes after {:g} s; it continues. `runner doctor` shows whether a worker can run it."
+    "run {} still executes after {:g} s; it continues. "
+    "`runner doctor` shows whether a worker can run it."
 )
 
 WAIT = 5.0
@@ -180,7 +188,10 @@ class Run:
                 nodes would have one name. ConflictError: it does not wait, or can't be migrated this way.
         """
         return migration.migrate(
-            self._engine, self.id, MigrationRequest(dict(mapping or {}), tuple(drop)), dry_run=dry_run
+            self._engine,
+            self.id,
+            MigrationRequest(dict(mapping or {}), tuple(drop)),
+            dry_run=dry_run,
         )
 
     def remove(self) -> None:
@@ -283,7 +294,8 @@ class Client:
             "partitions": partitions,
         }
         self.engine = Engine(
-            store or _open(**{name: value for name, value in settings.items() if value is not None}),
+            store
+            or _open(**{name: value for name, value in settings.items() if value is not None}),
             dispatcher or SweeperDispatcher(),
             registry,
         )
@@ -317,7 +329,11 @@ class Client:
         self._load_graphs(graph_id)
         body: dict[str, Any] = {}
         if requester is not None:
-            given: dict[str, object] = {"invocation_state": invocation_state, "tags": tags, "on_end": on_end}
+            given: dict[str, object] = {
+                "invocation_state": invocation_state,
+                "tags": tags,
+                "on_end": on_end,
+            }
             given["on_behalf_of"] = [key_of(name) for name in on_behalf_of] or None
             body = start_body(graph_id, task, requester, idempotency_key=idempotency_key, **given)
             body = proven(self.engine, body, Principal.read(body["requester"]), proof)
@@ -387,7 +403,9 @@ class Client:
         Raises:
             UsageError: the limit or the cursor can't be used.
         """
-        query = RunQuery(Status(status) if status else None, graph, tags or {}, _ms(since), _ms(until), text)
+        query = RunQuery(
+            Status(status) if status else None, graph, tags or {}, _ms(since), _ms(until), text
+        )
         return self.engine.store.runs(query, checked_limit(limit), cursor or "")
 
     def interrupts(
@@ -520,7 +538,9 @@ class Client:
         ids = list(dict.fromkeys(interrupt_ids))
         check_alike(self.engine.store, ids, digests)
         return [
-            self.vote(name, decision, by=by, response=response, digest=digests[name], comment=comment)
+            self.vote(
+                name, decision, by=by, response=response, digest=digests[name], comment=comment
+            )
             for name in ids
         ]
 
@@ -603,7 +623,10 @@ class Client:
         **options: Any,
     ) -> Receipt:
         body = proven(
-            self.engine, operation_body(interrupt_id, operation, by, **options), principal_of(by), proof
+            self.engine,
+            operation_body(interrupt_id, operation, by, **options),
+            principal_of(by),
+            proof,
         )
         return apply_operation(self.engine, body, Voter(principal_of(by)))
 

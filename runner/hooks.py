@@ -44,7 +44,11 @@ class HookEvent:
 
     @typed_interrupt
     def interrupt(
-        self, name: str, reason: object = None, response: object = None, **options: Unpack[InterruptOptions]
+        self,
+        name: str,
+        reason: object = None,
+        response: object = None,
+        **options: Unpack[InterruptOptions],
     ) -> Any:
         """Ask a person and return the answer; `response` is an answer given in advance.
 
@@ -55,7 +59,9 @@ class HookEvent:
             UsageError: the question can't be asked as it is; this ends the invocation.
         """
         if self.asker is None:
-            raise UsageError("this event was not fired by an agent or a graph, so it can't ask a person.")
+            raise UsageError(
+                "this event was not fired by an agent or a graph, so it can't ask a person."
+            )
         return self.asker.ask(name, reason, response, **options)
 
 

@@ -126,7 +126,9 @@ class Graph:
 
         return draw(self.definition, form)
 
-    def __call__(self, task: object, invocation_state: Mapping[str, object] | None = None) -> GraphResult:
+    def __call__(
+        self, task: object, invocation_state: Mapping[str, object] | None = None
+    ) -> GraphResult:
         """Run a task, or answer the open questions, until the run ends or only people can go on.
 
         A node's error is in the result, not raised. `invocation_state` belongs to a run from its start;
@@ -263,7 +265,9 @@ class Graph:
         taken = {ReceiptStatus.ACCEPTED, ReceiptStatus.COUNTED}
         refused = [receipt for receipt in receipts if receipt.status not in taken]
         if refused:
-            reasons = "; ".join(f"{one.interrupt_id}: {one.status}: {one.detail}" for one in refused)
+            reasons = "; ".join(
+                f"{one.interrupt_id}: {one.status}: {one.detail}" for one in refused
+            )
             raise ResponseError(f"{reasons}; no answer was applied.")
 
     def _make_engine(self) -> Engine:

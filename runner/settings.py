@@ -25,11 +25,24 @@ from runner.store.archive import POSTGRES
 from runner.store.redis.keys import NAMESPACE
 
 DEFAULT_REDIS_URL = "redis://127.0.0.1:6379/0"
-STORES = frozenset({"redis", "rediss", "unix", "sentinel", "redis+cluster", "rediss+cluster", "fakeredis"})
+STORES = frozenset(
+    {"redis", "rediss", "unix", "sentinel", "redis+cluster", "rediss+cluster", "fakeredis"}
+)
 """The schemes of `redis_url`."""
 
 BROKERS = frozenset(
-    {"redis", "rediss", "unix", "sentinel", "valkey", "valkeys", "amqp", "amqps", "pyamqp", "memory"}
+    {
+        "redis",
+        "rediss",
+        "unix",
+        "sentinel",
+        "valkey",
+        "valkeys",
+        "amqp",
+        "amqps",
+        "pyamqp",
+        "memory",
+    }
 )
 """The schemes of `broker_url`, without what follows a "+"; "memory" is for tests of one process."""
 
@@ -55,7 +68,10 @@ class Settings(BaseSettings):
     """Everything that can be set; seconds may be fractional."""
 
     model_config = SettingsConfigDict(
-        env_prefix="RUNNER_", env_file=".env", extra="ignore", pyproject_toml_table_header=("tool", "runner")
+        env_prefix="RUNNER_",
+        env_file=".env",
+        extra="ignore",
+        pyproject_toml_table_header=("tool", "runner"),
     )
 
     redis_url: str = DEFAULT_REDIS_URL
@@ -121,9 +137,14 @@ class Settings(BaseSettings):
         description="bytes of one result, message, task or invocation state",
     )
     max_state: int = Field(
-        default=MAX_STATE, ge=LEAST, le=MOST, description="bytes of the state that a waiting node stores"
+        default=MAX_STATE,
+        ge=LEAST,
+        le=MOST,
+        description="bytes of the state that a waiting node stores",
     )
-    max_run: int = Field(default=MAX_RUN, ge=LEAST, description="bytes of a run with all runs inside it")
+    max_run: int = Field(
+        default=MAX_RUN, ge=LEAST, description="bytes of a run with all runs inside it"
+    )
     durability: Literal["fast", "fsync", "replica"] = Field(
         default="fast", description="what must have a write before it is acknowledged: see deploy"
     )
@@ -132,13 +153,20 @@ class Settings(BaseSettings):
         description="what the audit has: nothing, runs with questions that have a rule, or every run",
     )
     audit_key: str = Field(
-        default="", description="file with the Ed25519 key that signs the audit; without it nothing is signed"
+        default="",
+        description="file with the Ed25519 key that signs the audit; without it nothing is signed",
     )
     audit_seal: float = Field(
-        default=10.0, ge=0.1, le=DAY, description="seconds between two seals of what the audit has got"
+        default=10.0,
+        ge=0.1,
+        le=DAY,
+        description="seconds between two seals of what the audit has got",
     )
     audit_sign: float = Field(
-        default=60.0, ge=0, le=DAY, description="seconds between two signed checkpoints of the audit"
+        default=60.0,
+        ge=0,
+        le=DAY,
+        description="seconds between two signed checkpoints of the audit",
     )
     audit_anchor: Annotated[list[str], NoDecode] = Field(
         default_factory=list,
@@ -176,7 +204,8 @@ class Settings(BaseSettings):
         description="a file that a worker creates when it is ready and touches while it lives, for probes",
     )
     log_format: Literal["text", "json"] = Field(
-        default="text", description="how a worker writes its log: as text, or a JSON document a line"
+        default="text",
+        description="how a worker writes its log: as text, or a JSON document a line",
     )
 
     webhook_allow: Annotated[list[str], NoDecode] = Field(
@@ -222,7 +251,8 @@ class Settings(BaseSettings):
             raise PydanticCustomError("url", "give a URL such as amqp://localhost:5672//")
         elif url and url.partition("://")[0].partition("+")[0] not in BROKERS:
             raise PydanticCustomError(
-                "broker", "a broker is a Redis or Valkey (redis://, sentinel://) or a RabbitMQ (amqp://)"
+                "broker",
+                "a broker is a Redis or Valkey (redis://, sentinel://) or a RabbitMQ (amqp://)",
             )
         return url
 
@@ -232,7 +262,9 @@ class Settings(BaseSettings):
         servers = len(ANOTHER.split(field.data.get("redis_url", "")))
         if servers > 1 and number not in {1, servers}:
             raise PydanticCustomError(
-                "partitions", "RUNNER_REDIS_URL names {servers} servers, one for each", {"servers": servers}
+                "partitions",
+                "RUNNER_REDIS_URL names {servers} servers, one for each",
+                {"servers": servers},
             )
         return number
 
@@ -259,10 +291,14 @@ class Settings(BaseSettings):
     @classmethod
     def _check_steps(cls, steps: list[float]) -> list[float]:
         if len(steps) > MOST_STEPS or not all(0 <= step <= 7 * DAY for step in steps):
-            raise PydanticCustomError("steps", "give 20 numbers of seconds at most, each a week at most")
+            raise PydanticCustomError(
+                "steps", "give 20 numbers of seconds at most, each a week at most"
+            )
         return steps
 
-    @field_validator("graphs", "on_end", "audit_anchor", "webhook_allow", "webhook_retry", mode="before")
+    @field_validator(
+        "graphs", "on_end", "audit_anchor", "webhook_allow", "webhook_retry", mode="before"
+    )
     @classmethod
     def _split(cls, value: Any) -> Any:
         if isinstance(value, str):
@@ -341,7 +377,11 @@ class SecretFiles(PydanticBaseSettingsSource):
         variable = f"RUNNER_{field_name.upper()}_FILE"
         path = os.environ.get(variable, "") if field_name in SECRETS else ""
         try:
-            return (Path(path).read_text(encoding="utf-8").strip() if path else None), field_name, False
+            return (
+                (Path(path).read_text(encoding="utf-8").strip() if path else None),
+                field_name,
+                False,
+            )
         except (OSError, UnicodeError) as error:
             raise UsageError(f"{path}, which {variable} names, can't be read: {error}.") from error
 

@@ -31,5 +31,7 @@ def login(request: Request) -> Person:
     right = os.environ.get("SERVER_PASSWORD", "")
     same = hmac.compare_digest(password.encode(), right.encode())
     if scheme.lower() != "basic" or not (name and right and same):
-        raise Problem(401, "Log in with your name and the password.", headers={"WWW-Authenticate": "Basic"})
+        raise Problem(
+            401, "Log in with your name and the password.", headers={"WWW-Authenticate": "Basic"}
+        )
     return Person(Principal(name), frozenset(GRANTS))

@@ -27,12 +27,18 @@ def wired(nodes: dict[str, Callable | Graph], *edges: str | tuple, **options: di
     for edge in edges:
         ends, condition = edge if isinstance(edge, tuple) else (edge, None)
         builder.add_edge(*ends.split(), condition)
-    starts(builder, nodes, [tuple((edge if isinstance(edge, str) else edge[0]).split()) for edge in edges])
+    starts(
+        builder,
+        nodes,
+        [tuple((edge if isinstance(edge, str) else edge[0]).split()) for edge in edges],
+    )
     return builder
 
 
 def starts(
-    builder: GraphBuilder, nodes: Sequence[str] | dict[str, object], edges: Sequence[tuple[str, str]]
+    builder: GraphBuilder,
+    nodes: Sequence[str] | dict[str, object],
+    edges: Sequence[tuple[str, str]],
 ) -> None:
     """Name as entry points what has no incoming edge, where a node has no edge at all: see `build`."""
     joined = {node for edge in edges for node in edge}

@@ -21,9 +21,13 @@ PROGRAMS = ("initdb", "postgres", "pg_isready")
 
 def find_programs() -> Path | None:
     """Find the folder with the programs; Debian has them on no PATH."""
-    folders = sorted(Path("/usr/lib/postgresql").glob("*/bin"), key=lambda path: int(path.parent.name))
+    folders = sorted(
+        Path("/usr/lib/postgresql").glob("*/bin"), key=lambda path: int(path.parent.name)
+    )
     folders += [Path(program).resolve().parent for program in [shutil.which("postgres")] if program]
-    complete = (path for path in reversed(folders) if all((path / name).exists() for name in PROGRAMS))
+    complete = (
+        path for path in reversed(folders) if all((path / name).exists() for name in PROGRAMS)
+    )
     return next(complete, None)
 
 
@@ -40,19 +44,42 @@ class Postgres:
         if os.geteuid() == 0:
             nobody = pwd.getpwnam("nobody")
             os.chown(folder, nobody.pw_uid, nobody.pw_gid)
-            self._user = ["setpriv", f"--reuid={nobody.pw_uid}", f"--regid={nobody.pw_gid}", "--clear-groups"]
+            self._user = [
+                "setpriv",
+                f"--reuid={nobody.pw_uid}",
+                f"--regid={nobody.pw_gid}",
+                "--clear-groups",
+            ]
         data = str(folder / "data")
-        make = [str(programs / "initdb"), "-D", data, "-U", "runner", "-A", "trust", "-N", "-E", "UTF8"]
+        make = [
+            str(programs / "initdb"),
+            "-D",
+            data,
+            "-U",
+            "runner",
+            "-A",
+            "trust",
+            "-N",
+            "-E",
+            "UTF8",
+        ]
         subprocess.run([*self._user, *make], check=True, capture_output=True, timeout=120, cwd="/")
         self.start()
 
     def start(self) -> None:
-        settings = {"listen_addresses": "", "unix_socket_directories": str(self.folder), "fsync": "off"}
+        settings = {
+            "listen_addresses": "",
+            "unix_socket_directories": str(self.folder),
+            "fsync": "off",
+        }
         options = [part for name, value in settings.items() for part in ("-c", f"{name}={value}")]
         command = [str(self._programs / "postgres"), "-D", str(self.folder / "data"), *options]
         self._guard = SupervisedProcess([*self._user, *command], log=self._log)
         ready = [str(self._programs / "pg_isready"), "-q", "-h", str(self.folder)]
-        wait_until(lambda: subprocess.run(ready, check=False).returncode == 0, "Postgres accepts connections")
+        wait_until(
+            lambda: subprocess.run(ready, check=False).returncode == 0,
+            "Postgres accepts connections",
+        )
 
     def stop(self) -> None:
         """End it with all its connections."""

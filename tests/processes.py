@@ -12,7 +12,9 @@ SECONDS = 150
 """Within these a program of ours ends that starts a worker and waits for its runs."""
 
 
-def run_module(module: str, *arguments: str, folder: Path = ROOT) -> subprocess.CompletedProcess[str]:
+def run_module(
+    module: str, *arguments: str, folder: Path = ROOT
+) -> subprocess.CompletedProcess[str]:
     """Run a module to its end and give what it said."""
     return subprocess.run(
         [sys.executable, "-m", module, *arguments],

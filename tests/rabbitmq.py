@@ -55,11 +55,15 @@ class Rabbit:
         # Erlang writes its crash dumps into the working directory, so the server runs in its own folder.
         # `exec` replaces the shell: the guard's child must be the server itself.
         command = ["/bin/sh", "-c", 'cd "$1" && exec "$0"', str(find_program()), str(self.folder)]
-        self._guard = SupervisedProcess(command, log=self.folder / "log", environment=self._environment)
+        self._guard = SupervisedProcess(
+            command, log=self.folder / "log", environment=self._environment
+        )
         wait_until(self._listens, "RabbitMQ listens", seconds=150)
 
     def _listens(self) -> bool:
-        assert self._guard.alive(), (self.folder / "log").read_text(encoding="utf-8", errors="replace")
+        assert self._guard.alive(), (self.folder / "log").read_text(
+            encoding="utf-8", errors="replace"
+        )
         with socket.socket() as probe:
             return probe.connect_ex(("127.0.0.1", self.port)) == 0
 
@@ -74,7 +78,9 @@ class Rabbit:
         # The port mapper is a daemon of Erlang's; it ends when told so, once nothing is registered.
         mapper = {**os.environ, **self._environment}
         if shutil.which("epmd"):
-            subprocess.run(["epmd", "-kill"], env=mapper, check=False, capture_output=True, timeout=60)
+            subprocess.run(
+                ["epmd", "-kill"], env=mapper, check=False, capture_output=True, timeout=60
+            )
 
 
 @pytest.fixture(scope="session")

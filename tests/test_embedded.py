@@ -69,7 +69,9 @@ def test_a_store_answers_and_leaves_nothing_behind():
 def test_a_killed_owner_leaves_no_server_behind(how):
     """SIGKILL of the owner ends its server and removes the folder, even if a forked child lives on."""
     command = [sys.executable, "-c", textwrap.dedent(OWNER), how]
-    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as owner:
+    with subprocess.Popen(
+        command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    ) as owner:
         pid, path = owner.stdout.readline().split()
         assert lives(int(pid))
 
@@ -136,7 +138,10 @@ def test_a_directory_keeps_its_data_and_serves_one_store(tmp_path):
     with embedded_store(appendonly=True, directory=tmp_path) as store:
         with redis.Redis.from_url(store.url) as client:
             client.set("key", "here")
-        with pytest.raises(StoreError, match="uses"), embedded_store(appendonly=True, directory=tmp_path):
+        with (
+            pytest.raises(StoreError, match="uses"),
+            embedded_store(appendonly=True, directory=tmp_path),
+        ):
             pytest.fail("two servers on one directory")
 
     with embedded_store(appendonly=True, directory=tmp_path) as store:
@@ -193,7 +198,9 @@ def test_these_tests_run_on_the_server_of_the_wheel(chosen, tmp_path):
     options = ["--store", "redis-server"] if chosen else []
     command = [sys.executable, "-m", "pytest", "-q", "--collect-only", *options, __file__]
 
-    said = subprocess.run(command, env=environment, capture_output=True, text=True, check=True).stdout
+    said = subprocess.run(
+        command, env=environment, capture_output=True, text=True, check=True
+    ).stdout
 
     server = tmp_path / "redis-server" if chosen else bundled_server()
     assert said.startswith(f"store: {server}\n")

@@ -48,7 +48,11 @@ def name(path: Path) -> str:
 
 EVERYTHING = [
     *files(*FOLDERS, suffixes=TEXT),
-    *sorted(path for path in ROOT.iterdir() if path.suffix in TEXT or path.name in {"Makefile", "Procfile"}),
+    *sorted(
+        path
+        for path in ROOT.iterdir()
+        if path.suffix in TEXT or path.name in {"Makefile", "Procfile"}
+    ),
 ]
 
 

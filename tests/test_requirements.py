@@ -30,7 +30,9 @@ def test_the_pinned_versions_are_ones_that_the_project_allows():
         str(each)
         for each in needed
         if each.name != PROJECT["name"]
-        and not each.specifier.contains(pinned.get(canonicalize_name(each.name), "0"), prereleases=True)
+        and not each.specifier.contains(
+            pinned.get(canonicalize_name(each.name), "0"), prereleases=True
+        )
     ]
 
     assert missing == []
@@ -61,7 +63,11 @@ def test_workflows_call_targets_that_there_are(path):
     matrices = [job["strategy"]["matrix"] for job in jobs if "strategy" in job]
     called = [step["run"].split() for job in jobs for step in job["steps"] if "run" in step]
     made = {
-        word for words in called if words[0] == "make" for word in words[1:] if re.fullmatch(r"[\w-]+", word)
+        word
+        for words in called
+        if words[0] == "make"
+        for word in words[1:]
+        if re.fullmatch(r"[\w-]+", word)
     }
     made |= {word for each in matrices for row in each["include"] for word in row["target"].split()}
 

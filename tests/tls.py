@@ -34,9 +34,24 @@ class Certificate:
         )
         _openssl(
             folder,
-            *["req", "-x509", *name, "-subj", "/CN=localhost", "-keyout", "key.pem", "-out", "cert.pem"],
+            *[
+                "req",
+                "-x509",
+                *name,
+                "-subj",
+                "/CN=localhost",
+                "-keyout",
+                "key.pem",
+                "-out",
+                "cert.pem",
+            ],
             *["-CA", "ca.pem", "-CAkey", "ca.key"],
-            *["-addext", "subjectAltName=DNS:localhost,IP:127.0.0.1", "-addext", "basicConstraints=CA:FALSE"],
+            *[
+                "-addext",
+                "subjectAltName=DNS:localhost,IP:127.0.0.1",
+                "-addext",
+                "basicConstraints=CA:FALSE",
+            ],
         )
 
 
@@ -51,7 +66,9 @@ class Relay:
         self._context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
         self._context.load_cert_chain(certificate.certificate, certificate.key)
         self._target = port
-        self._listener = socket.create_server(("", 0))  # 127.0.0.2, too, which the certificate lacks
+        self._listener = socket.create_server(
+            ("", 0)
+        )  # 127.0.0.2, too, which the certificate lacks
         self.port = int(self._listener.getsockname()[1])
         threading.Thread(target=self._accept, daemon=True).start()
 

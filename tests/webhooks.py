@@ -22,12 +22,17 @@ class Site:
 
     def __init__(self, url, graphs=None, **settings):
         options = {"lease": 1, "webhook_allow": "127.0.0.0/8", "webhook_retry": "0.05,0.05"}
-        self.settings, self.registry = Settings(redis_url=url, **{**options, **settings}), Registry()
+        self.settings, self.registry = (
+            Settings(redis_url=url, **{**options, **settings}),
+            Registry(),
+        )
         graphs = graphs or dict.fromkeys(("g", "h"), lambda: single(ident))
         for name, build in graphs.items():
             self.registry.add(name, build)
         self.bells = []
-        self.client = Client(store=open_store(self.settings), dispatcher=self, registry=self.registry)
+        self.client = Client(
+            store=open_store(self.settings), dispatcher=self, registry=self.registry
+        )
         self.engine = self.client.engine
         self.engine.publish(list(graphs))
         self.raw = redis.Redis.from_url(url)
@@ -56,7 +61,8 @@ class Site:
         """Serve webhooks as a worker does, each in its thread."""
         stopping = threading.Event()
         threads = [
-            threading.Thread(target=self.sender().serve, args=(name, stopping.is_set)) for name in webhooks
+            threading.Thread(target=self.sender().serve, args=(name, stopping.is_set))
+            for name in webhooks
         ]
         for thread in threads:
             thread.start()
@@ -79,4 +85,6 @@ class Site:
         ]
 
     def until(self, webhook_id, status, count=1):
-        wait_until(lambda: len(self.deliveries(webhook_id, status)) >= count, f"{count} are {status}")
+        wait_until(
+            lambda: len(self.deliveries(webhook_id, status)) >= count, f"{count} are {status}"
+        )

@@ -212,7 +212,15 @@ def postgres() -> Iterator[str]:
         options = f"-k {folder} -c listen_addresses='' -c max_connections=200"
         try:
             call(
-                "pg_ctl", "--pgdata", data, "--wait", "--log", f"{folder}/log", "--options", options, "start"
+                "pg_ctl",
+                "--pgdata",
+                data,
+                "--wait",
+                "--log",
+                f"{folder}/log",
+                "--options",
+                options,
+                "start",
             )
             yield f"postgresql://bench@/{{}}?host={folder}"
         finally:
@@ -238,7 +246,8 @@ def measure(python: str, only: list[str], rounds: int) -> dict[str, Any]:
                 continue
             try:
                 arguments = [
-                    _database(database, place) if option == "postgres" else option for option in options
+                    _database(database, place) if option == "postgres" else option
+                    for option in options
                 ]
                 sides[name] = Peer([python, program, *arguments], folder / f"peer{place}.log")
             except (Unavailable, OSError, subprocess.SubprocessError) as error:
@@ -296,7 +305,9 @@ def grids(_: str, figures: dict[str, Any]) -> list[Grid]:
     rows = []
     for name, found in figures.items():
         cells = [_cell(found, job) for job in JOBS]
-        versions = ", ".join(f"{package} {number}" for package, number in found.get("versions", {}).items())
+        versions = ", ".join(
+            f"{package} {number}" for package, number in found.get("versions", {}).items()
+        )
         rows.append([name, *cells, versions or "-"])
     reasons = [f"{name}: {found['error']}" for name, found in figures.items() if "error" in found]
     reasons += [
@@ -306,7 +317,14 @@ def grids(_: str, figures: dict[str, Any]) -> list[Grid]:
         if isinstance(found.get(job), str)
     ]
     note = "Not measured. " + "; ".join(reasons) + "." if reasons else ""
-    return [Grid("Peers", ["", "chain nodes/s", "fan nodes/s", "resume ms p50, p95", "versions"], rows, note)]
+    return [
+        Grid(
+            "Peers",
+            ["", "chain nodes/s", "fan nodes/s", "resume ms p50, p95", "versions"],
+            rows,
+            note,
+        )
+    ]
 
 
 def _cell(found: dict[str, Any], job: str) -> str:
@@ -321,7 +339,9 @@ def _cell(found: dict[str, Any], job: str) -> str:
 def main() -> None:
     """Read the command line, measure, print."""
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--python", default=sys.executable, help="the interpreter that has the peers")
+    parser.add_argument(
+        "--python", default=sys.executable, help="the interpreter that has the peers"
+    )
     parser.add_argument("--only", default="", help="parts of their names, with commas between")
     parser.add_argument("--rounds", type=int, default=ROUNDS)
     chosen = parser.parse_args()

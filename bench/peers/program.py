@@ -32,7 +32,12 @@ def serve(versions: Mapping[str, str], jobs: Mapping[str, Job]) -> None:
             traceback.print_exc()
             reply({"error": f"{type(error).__name__}: {error}"})
         else:
-            reply({"seconds": perf_counter() - began, "times": times if isinstance(times, list) else []})
+            reply(
+                {
+                    "seconds": perf_counter() - began,
+                    "times": times if isinstance(times, list) else [],
+                }
+            )
 
 
 def reply(document: object) -> None:

@@ -48,7 +48,10 @@ class Chain:
     async def run(self) -> int:
         """Run."""
         return sum(
-            [await workflow.execute_activity(step, start_to_close_timeout=WITHIN) for _ in range(LENGTH)]
+            [
+                await workflow.execute_activity(step, start_to_close_timeout=WITHIN)
+                for _ in range(LENGTH)
+            ]
         )
 
 
@@ -60,7 +63,9 @@ class Fan:
     async def run(self) -> int:
         """Run."""
         first = await workflow.execute_activity(step, start_to_close_timeout=WITHIN)
-        branches = [workflow.execute_activity(step, start_to_close_timeout=WITHIN) for _ in range(WIDTH)]
+        branches = [
+            workflow.execute_activity(step, start_to_close_timeout=WITHIN) for _ in range(WIDTH)
+        ]
         total = first + sum(await asyncio.gather(*branches))
         return total + await workflow.execute_activity(step, start_to_close_timeout=WITHIN)
 
@@ -115,7 +120,9 @@ async def main() -> None:
         async def answer() -> list[float]:
             times = []
             for _ in range(ANSWERS):
-                handle = await client.start_workflow(Asking.run, id=uuid.uuid4().hex, task_queue=QUEUE)
+                handle = await client.start_workflow(
+                    Asking.run, id=uuid.uuid4().hex, task_queue=QUEUE
+                )
                 await asyncio.sleep(0.05)  # it waits by then
                 sent = time.time()
                 await handle.signal(Asking.go)

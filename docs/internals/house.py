@@ -174,14 +174,20 @@ def class_names(library: dict[str, Module]) -> list[str]:
 def protocol_methods(library: dict[str, Module]) -> list[str]:
     """Return the methods that a store must have."""
     tree = library["runner.store.interface"].tree
-    (store,) = (node for node in tree.body if isinstance(node, ast.ClassDef) and node.name == "Store")
+    (store,) = (
+        node for node in tree.body if isinstance(node, ast.ClassDef) and node.name == "Store"
+    )
     return [node.name for node in store.body if isinstance(node, ast.FunctionDef)]
 
 
 def feature_rooms(library: dict[str, Module]) -> dict[str, set[str]]:
     """Return the rooms that have a file of each feature."""
     return {
-        word: {module.room for module in library.values() if word in module.path.stem or module.room == room}
+        word: {
+            module.room
+            for module in library.values()
+            if word in module.path.stem or module.room == room
+        }
         for word, room in FEATURES.items()
     }
 
@@ -209,7 +215,9 @@ def circles(library: dict[str, Module]) -> set[str]:
         return found
 
     return {
-        name for name, module in library.items() if module.path.stem != "__init__" and name in reached(name)
+        name
+        for name, module in library.items()
+        if module.path.stem != "__init__" and name in reached(name)
     }
 
 
@@ -317,7 +325,9 @@ def measure() -> dict[str, float]:
         "class names used twice": len(class_names(library)),
         "docstrings that begin with What, Whether or How": len(weak_docstrings(library)),
         "methods of the store's protocol": len(protocol_methods(library)),
-        "most rooms with files of one feature": max(len(rooms) for rooms in feature_rooms(library).values()),
+        "most rooms with files of one feature": max(
+            len(rooms) for rooms in feature_rooms(library).values()
+        ),
         "imports of store.redis from other rooms": len(store_arrows(library)),
         "modules in import circles": len(circles(library)),
     }
@@ -331,7 +341,9 @@ def main() -> int:
     figures = measure()
     for name, figure in figures.items():
         limit = LIMITS.get(name, 0)
-        sys.stdout.write(f"{'OVER' if figure > limit else '    '} {name:50} {figure:>10} of {limit}\n")
+        sys.stdout.write(
+            f"{'OVER' if figure > limit else '    '} {name:50} {figure:>10} of {limit}\n"
+        )
     return any(figure > LIMITS.get(name, 0) for name, figure in figures.items())
 
 

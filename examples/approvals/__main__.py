@@ -37,7 +37,9 @@ RECOVER = 60.0
 """Seconds between two checks for entries that dead readers have not acknowledged."""
 
 
-def handler_for(inbox: Inbox | RabbitInbox, hosts: Collection[str] = LOCAL) -> type[BaseHTTPRequestHandler]:
+def handler_for(
+    inbox: Inbox | RabbitInbox, hosts: Collection[str] = LOCAL
+) -> type[BaseHTTPRequestHandler]:
     """Return a handler class that serves this inbox under these names."""
 
     class Handler(BaseHTTPRequestHandler):
@@ -61,7 +63,9 @@ def handler_for(inbox: Inbox | RabbitInbox, hosts: Collection[str] = LOCAL) -> t
             try:
                 response = json.loads(form.get("response", ""))
             except ValueError:
-                self._send(HTTPStatus.BAD_REQUEST, 'The answer is not valid JSON. Text needs quotes: "yes"')
+                self._send(
+                    HTTPStatus.BAD_REQUEST, 'The answer is not valid JSON. Text needs quotes: "yes"'
+                )
                 return
             inbox.answer(form["id"], response, form["responder"], form["digest"])
             self.send_response(HTTPStatus.SEE_OTHER)
@@ -81,7 +85,9 @@ def handler_for(inbox: Inbox | RabbitInbox, hosts: Collection[str] = LOCAL) -> t
             except ValueError:
                 name, source = None, ""
             if name not in hosts:
-                self._send(HTTPStatus.FORBIDDEN, "This name is not served here; see APPROVALS_HOSTS.")
+                self._send(
+                    HTTPStatus.FORBIDDEN, "This name is not served here; see APPROVALS_HOSTS."
+                )
             elif source != host:
                 self._send(HTTPStatus.FORBIDDEN, "The request comes from another site.")
             else:
@@ -133,7 +139,11 @@ def main() -> None:
     arguments = options.parse_args()
     signal.signal(signal.SIGTERM, signal.default_int_handler)
     inbox = open_inbox()
-    hosts = {*LOCAL, arguments.host, *filter(None, os.environ.get("APPROVALS_HOSTS", "").lower().split(","))}
+    hosts = {
+        *LOCAL,
+        arguments.host,
+        *filter(None, os.environ.get("APPROVALS_HOSTS", "").lower().split(",")),
+    }
     threading.Thread(target=follow, args=(inbox,), daemon=True).start()
     with ThreadingHTTPServer((arguments.host, arguments.port), handler_for(inbox, hosts)) as server:
         print(f"approvals: http://{arguments.host}:{server.server_port}/", flush=True)

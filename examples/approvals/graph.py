@@ -34,7 +34,9 @@ def look_up(ctx: NodeContext) -> dict[str, Any]:
 def approve(ctx: NodeContext) -> dict[str, Any]:
     """Ask a person; the worker is free until the answer arrives."""
     order = ctx.inputs["look_up"]
-    approval = ctx.interrupt("refund", order, response_schema=Decision, rule=RULE, expires_in=3 * DAY)
+    approval = ctx.interrupt(
+        "refund", order, response_schema=Decision, rule=RULE, expires_in=3 * DAY
+    )
     decision: Decision = approval.response
     return decision.model_dump()
 

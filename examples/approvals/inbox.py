@@ -78,25 +78,33 @@ class Inbox:
     def recover(self) -> None:
         """Take over the entries that a dead reader has read and not acknowledged."""
         for stream in (NOTICES, RECEIPTS):
-            _, entries, *_ = self.redis.xautoclaim(stream, GROUP, self.reader, 60_000, "0", count=1000)
+            _, entries, *_ = self.redis.xautoclaim(
+                stream, GROUP, self.reader, 60_000, "0", count=1000
+            )
             self._apply([(stream, entries)])
 
     def _apply(self, streams: list[Any]) -> None:
         for stream, entries in streams:
             for entry_id, fields in entries:
-                self._notice(fields) if stream == NOTICES else self._receipt(json.loads(fields["body"]))
+                self._notice(fields) if stream == NOTICES else self._receipt(
+                    json.loads(fields["body"])
+                )
                 self.redis.xack(stream, GROUP, entry_id)
 
     def _notice(self, fields: dict[str, str]) -> None:
         kind, question = fields["kind"], fields["detail"]
         opened = asked(fields, json.loads(fields["question"])) if kind == "interrupt.asked" else ""
         if opened or kind in CLOSED:
-            number = fields["id"].rpartition(":")[2]  # of the event in its run: the id is RUN:NUMBER
+            number = fields["id"].rpartition(":")[
+                2
+            ]  # of the event in its run: the id is RUN:NUMBER
             outcome = json.dumps({"status": kind})
             self.redis.eval(APPLY, 3, APPLIED, OPEN, ANSWERED, question, number, opened, outcome)
 
     def _receipt(self, receipt: dict[str, Any]) -> None:
-        self.redis.hset(ANSWERED, receipt["interrupt_id"] or receipt["message_id"], json.dumps(receipt))
+        self.redis.hset(
+            ANSWERED, receipt["interrupt_id"] or receipt["message_id"], json.dumps(receipt)
+        )
 
     def questions(self) -> Iterator[dict[str, Any]]:
         """Yield the open questions."""

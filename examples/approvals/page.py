@@ -32,7 +32,8 @@ def page(questions: Iterable[Mapping[str, Any]], done: Mapping[str, Any]) -> str
     # Reloading the page would discard an answer that is being typed.
     refresh = "" if "<form" in forms else '<meta http-equiv="refresh" content="5">'
     items = [
-        f"<li><code>{_shown(key)}</code> {_shown(_outcome(receipt))}</li>" for key, receipt in done.items()
+        f"<li><code>{_shown(key)}</code> {_shown(_outcome(receipt))}</li>"
+        for key, receipt in done.items()
     ]
     return PAGE.format(refresh=refresh, questions=forms, done="".join(items[-20:]))
 
@@ -55,7 +56,9 @@ def _shown(text: str) -> str:
     A text with U+202E, for example, would be read from right to left, and an amount as another one.
     """
     visible = "".join(
-        char if char.isprintable() or char == "\n" else char.encode("unicode_escape").decode("ascii")
+        char
+        if char.isprintable() or char == "\n"
+        else char.encode("unicode_escape").decode("ascii")
         for char in text
     )
     return escape(visible)
@@ -66,7 +69,9 @@ def _suggestion(schema: Mapping[str, Any] | None) -> Any:
     if schema is None:
         return "yes"
     fields = schema.get("properties", {})
-    return {name: field.get("enum", [field.get("default", "")])[0] for name, field in fields.items()}
+    return {
+        name: field.get("enum", [field.get("default", "")])[0] for name, field in fields.items()
+    }
 
 
 def _outcome(receipt: Mapping[str, Any]) -> str:

@@ -22,7 +22,9 @@ from kombu.pools import producers
 from examples.approvals.inbox import asked
 
 NOTICES = Queue(
-    "approvals.notices", Exchange("runner.notices", type="topic", durable=True), routing_key="interrupt.*"
+    "approvals.notices",
+    Exchange("runner.notices", type="topic", durable=True),
+    routing_key="interrupt.*",
 )
 RECEIPTS = Queue("approvals.receipts")
 RESPONSES = "runner.responses"
@@ -82,12 +84,16 @@ class RabbitInbox:
         with self._lock, self._db:
             if "kind" not in body:
                 key = body["interrupt_id"] or body["message_id"]
-                self._db.execute("insert or replace into receipts values (?, ?)", (key, json.dumps(body)))
+                self._db.execute(
+                    "insert or replace into receipts values (?, ?)", (key, json.dumps(body))
+                )
             elif body["kind"] in {"interrupt.asked", *CLOSED}:
                 opened = body["kind"] == "interrupt.asked"
                 row = {
                     "id": body["detail"],
-                    "number": int(body["id"].rpartition(":")[2]),  # of the event: the id is RUN:NUMBER
+                    "number": int(
+                        body["id"].rpartition(":")[2]
+                    ),  # of the event: the id is RUN:NUMBER
                     "question": asked(body, body["question"]) if opened else "",
                 }
                 if not self._db.execute(APPLY, row).rowcount:
@@ -96,13 +102,17 @@ class RabbitInbox:
                     self._db.execute("delete from receipts where id = ?", (row["id"],))
                 else:
                     closed = json.dumps({"status": body["kind"]})
-                    self._db.execute("insert or ignore into receipts values (?, ?)", (row["id"], closed))
+                    self._db.execute(
+                        "insert or ignore into receipts values (?, ?)", (row["id"], closed)
+                    )
         message.ack()
         self._applied += 1
 
     def questions(self) -> Iterator[dict[str, Any]]:
         """Yield the open questions."""
-        for (question,) in self._rows("select question from questions where question != '' order by id"):
+        for (question,) in self._rows(
+            "select question from questions where question != '' order by id"
+        ):
             yield json.loads(question)
 
     def answer(self, interrupt_id: str, response: Any, responder: str, digest: str) -> str:
@@ -133,7 +143,10 @@ class RabbitInbox:
 
     def receipts(self) -> dict[str, Any]:
         """Return the outcome of each question that was answered here or closed elsewhere."""
-        return {key: json.loads(receipt) for key, receipt in self._rows("select id, receipt from receipts")}
+        return {
+            key: json.loads(receipt)
+            for key, receipt in self._rows("select id, receipt from receipts")
+        }
 
     def _rows(self, query: str, *values: str) -> list[Any]:
         with self._lock, closing(self._db.execute(query, values)) as cursor:

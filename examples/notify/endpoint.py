@@ -24,7 +24,9 @@ REMEMBERED = 10_000
 """Messages whose ids are remembered: one may come twice."""
 
 
-def handler_for(secret: str, tell: Callable[[Mapping[str, Any]], None]) -> type[BaseHTTPRequestHandler]:
+def handler_for(
+    secret: str, tell: Callable[[Mapping[str, Any]], None]
+) -> type[BaseHTTPRequestHandler]:
     """Return a handler class that passes notices of open questions to `tell`, each once."""
     told: OrderedDict[str, None] = OrderedDict()
 

@@ -18,7 +18,9 @@ def message(notice: Mapping[str, Any], pages: str, sender: str, receiver: str) -
     made = EmailMessage()
     made["Subject"] = title_of(notice)
     made["From"], made["To"] = sender, ", ".join(assignees or [receiver])
-    made.set_content(f"{call_of(notice)}\n\nDecide here: {link_of(notice, pages)}\nRun: {notice['run_id']}\n")
+    made.set_content(
+        f"{call_of(notice)}\n\nDecide here: {link_of(notice, pages)}\nRun: {notice['run_id']}\n"
+    )
     return made
 
 

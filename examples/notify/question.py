@@ -11,7 +11,11 @@ from urllib.parse import quote
 def title_of(notice: Mapping[str, Any]) -> str:
     """Return one line about the question of a notice."""
     name = " ".join(str(notice["question"]["name"]).split())
-    return f"Still open: {name}" if notice["kind"] == "interrupt.reminded" else f"Please decide: {name}"
+    return (
+        f"Still open: {name}"
+        if notice["kind"] == "interrupt.reminded"
+        else f"Please decide: {name}"
+    )
 
 
 def call_of(notice: Mapping[str, Any]) -> str:

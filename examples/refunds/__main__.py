@@ -11,7 +11,10 @@ from runner import Client
 ANSWERS = {
     "small": {},
     "agreed": {"support": {"agree": True}, "finance": {"agree": True}},
-    "refused": {"support": {"agree": True}, "finance": {"agree": False, "comment": "paid back in May"}},
+    "refused": {
+        "support": {"agree": True},
+        "finance": {"agree": False, "comment": "paid back in May"},
+    },
 }
 ORDERS = {"small": "A-17", "agreed": "B-42", "refused": "B-42"}
 
@@ -21,7 +24,9 @@ def settle(client: Client, case: str) -> str:
     run = client.start("refunds", f"Please refund order {ORDERS[case]}")
     for question in run.wait(30).interrupts:
         receipt = client.respond(question.id, ANSWERS[case][question.name], responder=question.name)
-        print(f"  {question.name} is asked about {question.reason}, and its answer is {receipt.status}")
+        print(
+            f"  {question.name} is asked about {question.reason}, and its answer is {receipt.status}"
+        )
     outputs = {name: node.output for name, node in run.wait(30).results.items()}
     return str(outputs.get("letter") or outputs.get("apology"))
 

@@ -91,7 +91,9 @@ def refunds() -> Graph:
     """Build the graph."""
     builder = GraphBuilder()
     tools = [look_up, ask_support, ask_finance, refund]
-    builder.add_node(Agent(name="clerk", model=model(), tools=tools, system_prompt="Settle the refund."))
+    builder.add_node(
+        Agent(name="clerk", model=model(), tools=tools, system_prompt="Settle the refund.")
+    )
     builder.add_node(letter)
     builder.add_node(apology)
     builder.add_edge("clerk", "letter", paid)

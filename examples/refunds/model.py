@@ -37,7 +37,11 @@ def ask_or_pay(messages: list[Any]) -> list[dict[str, Any]]:
 
 def pay_or_report(messages: list[Any]) -> Any:
     """Try to pay after the desks have answered; the tool decides."""
-    return report(messages) if results(messages)[0].startswith("paid") else call("refund", order(messages))
+    return (
+        report(messages)
+        if results(messages)[0].startswith("paid")
+        else call("refund", order(messages))
+    )
 
 
 def report(messages: list[Any]) -> str:

@@ -26,11 +26,17 @@ from runner.settings import Settings
 @click.command()
 @click.argument("path", default=".", type=click.Path(exists=True, file_okay=False))
 @click.option("--commits", default=20, show_default=True, help="The maximum number of changes.")
-@click.option("--out", default="release-notes/NOTES.md", show_default=True, help="The file for the notes.")
-@click.option("--port", type=click.IntRange(1, 65535), help="Also show the run in the browser, until Ctrl-C.")
+@click.option(
+    "--out", default="release-notes/NOTES.md", show_default=True, help="The file for the notes."
+)
+@click.option(
+    "--port", type=click.IntRange(1, 65535), help="Also show the run in the browser, until Ctrl-C."
+)
 def main(path: str, commits: int, out: str, port: int | None) -> None:
     """Run the release graph on the repository at PATH, on a real worker, to the end."""
-    signal.signal(signal.SIGTERM, signal.default_int_handler)  # stops store and worker, too, like Ctrl-C
+    signal.signal(
+        signal.SIGTERM, signal.default_int_handler
+    )  # stops store and worker, too, like Ctrl-C
     task = {"path": str(Path(path).resolve()), "commits": commits, "out": str(Path(out).resolve())}
     try:
         with ExitStack() as stack:

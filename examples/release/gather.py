@@ -59,7 +59,13 @@ def run_tests(repo: str | Path, seconds: float = 40) -> dict[str, Any]:
     duration = round(done.seconds, 2)
     if done.timed_out:
         outcome = f"not known: the time was up after {seconds:g} s"
-        return {"outcome": outcome, "passed": None, "failed": None, "seconds": duration, "tail": done.tail}
+        return {
+            "outcome": outcome,
+            "passed": None,
+            "failed": None,
+            "seconds": duration,
+            "tail": done.tail,
+        }
     passed, failed, errors = (_count(word, done.output) for word in ("passed", "failed", "error"))
     broken = done.code not in {0, 5}  # 5: no test was found
     return {
@@ -92,7 +98,16 @@ def wheel_size(repo: str | Path, seconds: float = 120) -> dict[str, Any]:
         return _no_wheel("there is no pyproject.toml, so there is nothing to build")
     with tempfile.TemporaryDirectory(prefix="wheel-") as folder:
         # Run outside the repository: its folder `build`, if there is one, would be imported instead.
-        command = [sys.executable, "-m", "build", "--wheel", "--no-isolation", "--outdir", folder, str(root)]
+        command = [
+            sys.executable,
+            "-m",
+            "build",
+            "--wheel",
+            "--no-isolation",
+            "--outdir",
+            folder,
+            str(root),
+        ]
         done = _run(command, folder, seconds)
         wheel = next(Path(folder).glob("*.whl"), None)
         if done.code != 0 or wheel is None:
@@ -156,7 +171,9 @@ class Finished:
 
 
 def _run(command: list[str], folder: str | Path, seconds: float = 30) -> Finished:
-    environment = {name: value for name, value in os.environ.items() if not name.startswith(FOREIGN_SETTINGS)}
+    environment = {
+        name: value for name, value in os.environ.items() if not name.startswith(FOREIGN_SETTINGS)
+    }
     started = time.monotonic()
     child_end, own_end = os.pipe()
     try:

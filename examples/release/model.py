@@ -43,4 +43,6 @@ def _write_notes(messages: Messages) -> str:
 
 
 def _text(result: dict[str, Any]) -> str:
-    return "".join(block.get("text") or json.dumps(block.get("json")) for block in result["content"])
+    return "".join(
+        block.get("text") or json.dumps(block.get("json")) for block in result["content"]
+    )

@@ -19,7 +19,10 @@ from runner.operations.views import read_run
 from runner.records.interrupts import Interrupt
 from runner.store.interface import Event
 
-ANSWERS: dict[str, Any] = {"audience": "the people who run it", "approve_release": {"decision": "approve"}}
+ANSWERS: dict[str, Any] = {
+    "audience": "the people who run it",
+    "approve_release": {"decision": "approve"},
+}
 """The answers of this example, by the name of the question."""
 
 SECONDS = 120.0
@@ -56,7 +59,9 @@ def _answer(url: str, question: Interrupt) -> None:
     receipt = answer(url, question.id, response, responder="release manager")
     click.echo(f"Receipt: {receipt['status']}\n")
     if receipt["status"] != "accepted":
-        raise CommandError(Exit.CONFLICT, f"the answer was {receipt['status']}: {receipt['detail']}")
+        raise CommandError(
+            Exit.CONFLICT, f"the answer was {receipt['status']}: {receipt['detail']}"
+        )
 
 
 class Showing:

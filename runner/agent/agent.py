@@ -36,7 +36,15 @@ from runner.records import codec, failures
 from runner.records.asking import is_answered
 from runner.records.codec import JSON
 from runner.records.interrupts import Address, Interrupt, answers_from, is_answers
-from runner.records.outcomes import Failed, Interrupted, Outcome, Succeeded, Visit, input_blocks, restorers
+from runner.records.outcomes import (
+    Failed,
+    Interrupted,
+    Outcome,
+    Succeeded,
+    Visit,
+    input_blocks,
+    restorers,
+)
 
 Executor = Literal["concurrent", "sequential"]
 SessionId = str | Callable[[Mapping[str, Any]], str | None]
@@ -159,13 +167,17 @@ class Agent:
         state, messages, stored = await self._begin(visit, session_id)
         config = replace(self._config, session_id=state.session.id if state.session else session_id)
         writer = RunEventWriter(visit)
-        drive = Drive(config, VisitCheckpointer(visit), state, messages, stored=stored, emit=writer.emit)
+        drive = Drive(
+            config, VisitCheckpointer(visit), state, messages, stored=stored, emit=writer.emit
+        )
         try:
             return _outcome(await drive.run())
         finally:
             await writer.end()
 
-    async def _begin(self, visit: Visit, session_id: str | None) -> tuple[AgentState, list[JSON], int]:
+    async def _begin(
+        self, visit: Visit, session_id: str | None
+    ) -> tuple[AgentState, list[JSON], int]:
         """Return the state to go on from, the conversation, and how much of that is stored."""
         own_messages, own_state = self._own_messages(), self.state.document()
         messages = own_messages if visit.document is None else list(visit.messages)
@@ -238,7 +250,9 @@ class Agent:
         events: asyncio.Queue[dict[str, Any] | None] = asyncio.Queue()
         config = self._config.for_call(limits, structured_output_model)
         task = asyncio.ensure_future(
-            self._direct_calls.invoke(prompt, dict(invocation_state or {}), config, events.put_nowait)
+            self._direct_calls.invoke(
+                prompt, dict(invocation_state or {}), config, events.put_nowait
+            )
         )
         task.add_done_callback(lambda _: events.put_nowait(None))
         try:
@@ -315,7 +329,11 @@ class DirectCalls:
         self._cancel.set()
 
     async def invoke(
-        self, prompt: Any, invocation_state: dict[str, Any], config: AgentConfig, emit: Emit | None = None
+        self,
+        prompt: Any,
+        invocation_state: dict[str, Any],
+        config: AgentConfig,
+        emit: Emit | None = None,
     ) -> AgentResult:
         """Run one invocation with `config`, or go on with the one that waits.
 
@@ -324,7 +342,9 @@ class DirectCalls:
             UsageError: the agent is running already.
         """
         if not self._busy.acquire(blocking=False):
-            raise UsageError(f"agent {self._agent.name!r} is running already; wait until it is done.")
+            raise UsageError(
+                f"agent {self._agent.name!r} is running already; wait until it is done."
+            )
         try:
             return await self._invoke(prompt, invocation_state, config, emit)
         finally:
@@ -382,7 +402,9 @@ def _answers(state: AgentState, prompt: Any, name: str) -> dict[str, Interrupt]:
         raise ResponseError(
             f"agent {name!r} waits for no answers: it has no open question. Send it a new input."
         )
-    unknown = [answer.interrupt_id for answer in answers if answer.interrupt_id not in state.questions]
+    unknown = [
+        answer.interrupt_id for answer in answers if answer.interrupt_id not in state.questions
+    ]
     if unknown:
         raise ResponseError(f"agent {name!r} did not ask {unknown}; nothing was applied.")
     questions: dict[str, Interrupt] = {}

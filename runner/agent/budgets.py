@@ -60,8 +60,16 @@ class Price:
         Raises:
             DefinitionError: one is negative or no number.
         """
-        for number in (self.input, self.output, self.cache_read, self.cache_write, *self.calls.values()):
-            if isinstance(number, bool) or not (isinstance(number, (int, float)) and 0 <= number < math.inf):
+        for number in (
+            self.input,
+            self.output,
+            self.cache_read,
+            self.cache_write,
+            *self.calls.values(),
+        ):
+            if isinstance(number, bool) or not (
+                isinstance(number, (int, float)) and 0 <= number < math.inf
+            ):
                 raise DefinitionError(f"a price must be a number from 0, not {number!r:.40}.")
 
     def of_reply(self, usage: Mapping[str, int]) -> int:
@@ -124,7 +132,9 @@ class Budget:
         for name, limit in limits.items():
             kinds = (int, float) if name == "cost" else (int,)
             if isinstance(limit, bool) or not isinstance(limit, kinds) or not 0 < limit < 2**43:
-                raise DefinitionError(f"{name} of a budget must be a number above 0, not {limit!r:.40}.")
+                raise DefinitionError(
+                    f"{name} of a budget must be a number above 0, not {limit!r:.40}."
+                )
         if not limits:
             raise DefinitionError(f"a budget needs a limit: one of {', '.join(COUNTERS)}.")
 
@@ -132,10 +142,15 @@ class Budget:
     def limits(self) -> dict[str, int]:
         """The limits by counter; a cost in millionths."""
         limits = {name: limit for name in COUNTERS if (limit := getattr(self, name)) is not None}
-        return {name: round(limit * MICROS) if name == "cost" else limit for name, limit in limits.items()}
+        return {
+            name: round(limit * MICROS) if name == "cost" else limit
+            for name, limit in limits.items()
+        }
 
 
-def checked_budgets(budgets: Sequence[Budget], price: Price | None, agent: str) -> tuple[Budget, ...]:
+def checked_budgets(
+    budgets: Sequence[Budget], price: Price | None, agent: str
+) -> tuple[Budget, ...]:
     """Check the budgets of an agent.
 
     Raises:
@@ -143,9 +158,13 @@ def checked_budgets(budgets: Sequence[Budget], price: Price | None, agent: str) 
     """
     for budget in budgets:
         if not isinstance(budget, Budget):
-            raise DefinitionError(f"agent {agent!r} has {budget!r:.80} as a budget, which is no Budget.")
+            raise DefinitionError(
+                f"agent {agent!r} has {budget!r:.80} as a budget, which is no Budget."
+            )
         if budget.cost is not None and price is None:
-            raise DefinitionError(f"agent {agent!r} has a budget for its cost; it needs price=Price(...).")
+            raise DefinitionError(
+                f"agent {agent!r} has a budget for its cost; it needs price=Price(...)."
+            )
     if price is not None and not isinstance(price, Price):
         raise DefinitionError(f"agent {agent!r} has {price!r:.80} as its price, which is no Price.")
     return tuple(budgets)
@@ -340,7 +359,9 @@ class Meter:
                 if not isinstance(amount, (int, float)):
                     who = f" by {question.responder}" if question.responder else ""
                     raise BudgetExceeded(f"{_used_up(bound)}, and it was decided{who} to stop.")
-                raises[question.id] = round(amount * MICROS) if bound.counter == "cost" else round(amount)
+                raises[question.id] = (
+                    round(amount * MICROS) if bound.counter == "cost" else round(amount)
+                )
         return list(raises.items())
 
     async def _refuse(self, event: hooks.AgentEvent, bound: Bound) -> None:
@@ -379,7 +400,9 @@ class Meter:
 
 def _is_for(bound: Bound, amounts: Mapping[str, int]) -> bool:
     """Whether a bound can stop a call: a number of tool calls stops no model, and tokens stop no tool."""
-    return bound.counter in amounts or ("model_calls" in amounts and bound.counter in {"tokens", "cost"})
+    return bound.counter in amounts or (
+        "model_calls" in amounts and bound.counter in {"tokens", "cost"}
+    )
 
 
 def _used_up(bound: Bound) -> str:
@@ -390,7 +413,9 @@ def _used_up(bound: Bound) -> str:
 def _amount(bound: Bound, number: int) -> str:
     value = _plain(bound, number)
     return (
-        f"a cost of {value:,}" if bound.counter == "cost" else f"{value:,} {bound.counter.replace('_', ' ')}"
+        f"a cost of {value:,}"
+        if bound.counter == "cost"
+        else f"{value:,} {bound.counter.replace('_', ' ')}"
     )
 
 

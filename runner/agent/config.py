@@ -85,7 +85,8 @@ def checked_limits(limits: Mapping[str, int | None]) -> dict[str, Any]:
     bad = [
         name
         for name, limit in limits.items()
-        if limit is not None and (isinstance(limit, bool) or not isinstance(limit, int) or limit < 1)
+        if limit is not None
+        and (isinstance(limit, bool) or not isinstance(limit, int) or limit < 1)
     ]
     if unknown or bad:
         raise DefinitionError(

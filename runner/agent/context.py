@@ -53,7 +53,11 @@ class AgentView:
     """What an agent shows of itself while it runs; `messages` is a copy, `state` may be changed."""
 
     def __init__(
-        self, name: str, state: UserState, messages: Callable[[], list[JSON]], cancel: threading.Event
+        self,
+        name: str,
+        state: UserState,
+        messages: Callable[[], list[JSON]],
+        cancel: threading.Event,
     ) -> None:
         self.name = name
         self.state = state
@@ -123,7 +127,11 @@ class ToolContext:
 
     @typed_interrupt
     def interrupt(
-        self, name: str, reason: object = None, response: object = None, **options: Unpack[InterruptOptions]
+        self,
+        name: str,
+        reason: object = None,
+        response: object = None,
+        **options: Unpack[InterruptOptions],
     ) -> Any:
         """Ask a person: the first call leaves the tool, after the answer the tool runs again from its top.
 
@@ -186,7 +194,9 @@ class AgentResult:
         return cls(
             stop_reason=document["stop_reason"],
             message=codec.unpack(document["message"]),
-            interrupts=[codec.decode(Interrupt, codec.dump_json(i)) for i in document["interrupts"]],
+            interrupts=[
+                codec.decode(Interrupt, codec.dump_json(i)) for i in document["interrupts"]
+            ],
             state=codec.unpack(document["state"]),
             usage=dict(document["usage"]),
             structured_output=codec.unpack(document["structured_output"]),
@@ -200,5 +210,7 @@ def _texts(message: Mapping[str, Any]) -> list[str]:
         if "text" in block:
             texts.append(block["text"])
         elif "citationsContent" in block:
-            texts.extend(part["text"] for part in block["citationsContent"]["content"] if "text" in part)
+            texts.extend(
+                part["text"] for part in block["citationsContent"]["content"] if "text" in part
+            )
     return texts

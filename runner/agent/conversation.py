@@ -10,7 +10,13 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from runner.agent.machine.state import AgentState, SessionStart, from_document, new_invocation, new_state
+from runner.agent.machine.state import (
+    AgentState,
+    SessionStart,
+    from_document,
+    new_invocation,
+    new_state,
+)
 from runner.agent.machine.tool_calls import error_result
 from runner.errors import UsageError
 from runner.records import codec
@@ -35,17 +41,25 @@ def as_messages(prompt: Any) -> list[JSON]:
     if isinstance(prompt, str):
         return [{"role": "user", "content": [{"text": codec.pack(prompt, "prompt")}]}]
     if not isinstance(prompt, Sequence) or isinstance(prompt, bytes):
-        raise UsageError(f"an agent takes a text, content blocks or messages, not a {type(prompt).__name__}.")
+        raise UsageError(
+            f"an agent takes a text, content blocks or messages, not a {type(prompt).__name__}."
+        )
     if all(_is_message(item) for item in prompt):
         packed: list[JSON] = codec.pack([dict(item) for item in prompt], "messages")
         return packed
     if all(isinstance(item, Mapping) and "role" not in item for item in prompt):
         return [{"role": "user", "content": codec.pack(prompt, "prompt")}]
-    raise UsageError("an agent's input mixes messages with something else; send either messages or blocks.")
+    raise UsageError(
+        "an agent's input mixes messages with something else; send either messages or blocks."
+    )
 
 
 def _is_message(item: Any) -> bool:
-    return isinstance(item, Mapping) and item.get("role") in ROLES and isinstance(item.get("content"), list)
+    return (
+        isinstance(item, Mapping)
+        and item.get("role") in ROLES
+        and isinstance(item.get("content"), list)
+    )
 
 
 def redacted_content(message: dict[str, JSON], text: str) -> list[JSON]:
@@ -53,13 +67,17 @@ def redacted_content(message: dict[str, JSON], text: str) -> list[JSON]:
     blocks = [block for block in message["content"] if "toolResult" in block]
     if not blocks:
         return [{"text": text}]
-    return [{"toolResult": {**block["toolResult"], "content": [{"text": text}]}} for block in blocks]
+    return [
+        {"toolResult": {**block["toolResult"], "content": [{"text": text}]}} for block in blocks
+    ]
 
 
 # -- the start of an invocation ----------------------------------------------------------------------
 
 
-def past_state(document: dict[str, JSON] | None, user_state: dict[str, JSON], length: int) -> AgentState:
+def past_state(
+    document: dict[str, JSON] | None, user_state: dict[str, JSON], length: int
+) -> AgentState:
     """Return the stored state, or that of an agent without a past; `length` counts its messages.
 
     Raises:
@@ -93,7 +111,11 @@ def begin_in_session(
 def _unfinished_results(state: AgentState) -> list[JSON]:
     """Return the message with the results of calls that an invocation left open, if there are any."""
     results = [call.result or error_result(call.id, UNFINISHED) for call in state.calls]
-    return [{"role": "user", "content": [{"toolResult": result} for result in results]}] if results else []
+    return (
+        [{"role": "user", "content": [{"toolResult": result} for result in results]}]
+        if results
+        else []
+    )
 
 
 # -- its end -----------------------------------------------------------------------------------------

@@ -109,7 +109,9 @@ class Effects:
             left -= CANCEL_CHECK_INTERVAL
         return Waited()
 
-    async def call_model(self, command: CallModel, state: AgentState, messages: list[JSON]) -> MachineEvent:
+    async def call_model(
+        self, command: CallModel, state: AgentState, messages: list[JSON]
+    ) -> MachineEvent:
         await self.checkpointer.check()
         name = type(self.config.model).__name__
         with observed_call(Call("model", self.config.name, name)) as end:
@@ -130,7 +132,9 @@ class Effects:
         with observed_call(Call("tool", self.config.name, tool.tool_name)) as end:
             event = await ToolExecution(self, command, tool, state.questions).run()
             if isinstance(event, ToolEnded) and self.meter is not None:
-                event = replace(event, usage=add_usage(event.usage, self.meter.ended(tool.tool_name)))
+                event = replace(
+                    event, usage=add_usage(event.usage, self.meter.ended(tool.tool_name))
+                )
             if isinstance(event, ToolAsked):
                 end.error = "interrupt"
             elif isinstance(event, ToolEnded) and event.result["status"] == "error":
@@ -148,7 +152,9 @@ class Effects:
             questions = await hooks.fire(event, callbacks, self.callback_turn)
             if questions:
                 return HookFired(command.event, command.key, questions=questions)
-            return HookFired(command.event, command.key, self.hook_events.changes(command, event, state))
+            return HookFired(
+                command.event, command.key, self.hook_events.changes(command, event, state)
+            )
         except (ApprovalMismatch, ConflictError):
             raise
         except BaseException as error:
@@ -193,7 +199,9 @@ class ModelCall:
                 return Cancelled()
             message, stop_reason = assembly.finished()
             message = storable_calls(message)
-            message = own_ids(codec.pack(message, "the model's reply"), self._used_ids(), len(self._messages))
+            message = own_ids(
+                codec.pack(message, "the model's reply"), self._used_ids(), len(self._messages)
+            )
             packed_state = codec.pack(model_state, "model_state")
         except (ApprovalMismatch, ConflictError):
             raise
@@ -205,7 +213,11 @@ class ModelCall:
         return ModelReplied(reply, assembly.usage, packed_state, window, assembly.redact_user)
 
     async def _read(
-        self, assembly: Assembly, messages: list[JSON], specs: list[JSON] | None, options: dict[str, Any]
+        self,
+        assembly: Assembly,
+        messages: list[JSON],
+        specs: list[JSON] | None,
+        options: dict[str, Any],
     ) -> bool:
         prompt = self._config.system_prompt
         text = prompt if prompt is None or isinstance(prompt, str) else _joined_texts(prompt)
@@ -227,7 +239,9 @@ class ModelCall:
 
     def _specs(self, *, forced: bool) -> list[JSON] | None:
         structured = self._config.definition.structured
-        tools = [tool for name, tool in self._config.tools.items() if not forced or name == structured]
+        tools = [
+            tool for name, tool in self._config.tools.items() if not forced or name == structured
+        ]
         return [spec_of(tool) for tool in tools] or None
 
     def _options(self, model_state: JSON, *, forced: bool) -> dict[str, Any]:
@@ -296,7 +310,9 @@ def _cuts(messages: Sequence[dict[str, Any]], start: int) -> list[int]:
 
 
 def _opens_exchange(message: dict[str, Any]) -> bool:
-    return message["role"] == "user" and not any("toolResult" in block for block in message["content"])
+    return message["role"] == "user" and not any(
+        "toolResult" in block for block in message["content"]
+    )
 
 
 # -- one tool call -----------------------------------------------------------------------------------
@@ -318,7 +334,11 @@ class ToolExecution:
     """One attempt of one tool call."""
 
     def __init__(
-        self, effects: Effects, command: RunTool, tool: AgentTool, questions: Mapping[str, Interrupt]
+        self,
+        effects: Effects,
+        command: RunTool,
+        tool: AgentTool,
+        questions: Mapping[str, Interrupt],
     ) -> None:
         self.effects, self.command, self.tool, self.questions = effects, command, tool, questions
         self.emit, self.checkpointer = effects.emit, effects.checkpointer
@@ -336,7 +356,12 @@ class ToolExecution:
 
     def stream(self, data: Any) -> None:
         """Emit what the tool yields while it works."""
-        self.emit({"type": "tool_stream", "tool_stream_event": {"tool_use": self.command.use, "data": data}})
+        self.emit(
+            {
+                "type": "tool_stream",
+                "tool_stream_event": {"tool_use": self.command.use, "data": data},
+            }
+        )
 
     async def run(self) -> ToolOutcome:
         """Run the tool; what it raises becomes its result.
@@ -365,7 +390,9 @@ class ToolExecution:
         """Return the error of a call whose arguments the model wrote so that they can't be used."""
         if INVALID not in self.command.use:
             return None
-        error = UsageError(f"{self.command.use[INVALID]}. The call was not made; send other arguments.")
+        error = UsageError(
+            f"{self.command.use[INVALID]}. The call was not made; send other arguments."
+        )
         return self.failed(error, self.effects.record(error))
 
     # Calls that people approve
@@ -393,7 +420,9 @@ class ToolExecution:
         except (ValidationError, UsageError) as error:
             return self.failed(error, self.effects.record(error))
         try:
-            approval, recorded = asker.decide(tool, reason, rule=rule, action=call, response_schema=schema)
+            approval, recorded = asker.decide(
+                tool, reason, rule=rule, action=call, response_schema=schema
+            )
         except InterruptRaised:
             return ToolAsked(self.id, asker.asked)
         except UsageError as error:
@@ -463,7 +492,9 @@ class ToolExecution:
 
     async def _run(self) -> ToolOutcome:
         scope = f"tool:{call_name(self.id, 1)}"
-        asker = Asker(self.checkpointer.address, scope, self.command.attempt, self.questions, repeat=True)
+        asker = Asker(
+            self.checkpointer.address, scope, self.command.attempt, self.questions, repeat=True
+        )
         started = time.monotonic()
         outcome: ToolOutcome
         try:
@@ -483,7 +514,9 @@ class ToolExecution:
             return CallbackFailed("tool", self.id, self.effects.record(asker.refused))
         return ToolAsked(self.id, asker.asked) if asker.asked else outcome
 
-    def failed(self, error: BaseException, record: ErrorRecord, duration: float | None = None) -> ToolEnded:
+    def failed(
+        self, error: BaseException, record: ErrorRecord, duration: float | None = None
+    ) -> ToolEnded:
         """Make the error the result of the call, for the model to read."""
         text = f"Error: {type(error).__name__} - {error}"
         return ToolEnded(self.id, error_result(self.id, text), record, duration)

@@ -116,7 +116,9 @@ class HookEvents:
         reply = state.reply
         if reply is None or reply.message is None:
             return {"exception": self.exception(reply.exception if reply else None)}
-        return {"stop_response": hooks.ModelStopResponse(codec.unpack(reply.message), reply.stop_reason)}
+        return {
+            "stop_response": hooks.ModelStopResponse(codec.unpack(reply.message), reply.stop_reason)
+        }
 
     def _ended_call(self, call: ToolCall) -> Fields:
         snapshot, selection = call.snapshot, call.selection
@@ -142,7 +144,9 @@ class HookEvents:
         tool = name if name in self._config.tools else None
         return HookFired(command.event, command.key, {"tool": tool, "registered": tool is not None})
 
-    def changes(self, command: FireHook, event: hooks.AgentEvent, state: AgentState) -> dict[str, JSON]:
+    def changes(
+        self, command: FireHook, event: hooks.AgentEvent, state: AgentState
+    ) -> dict[str, JSON]:
         """Return what callbacks decided, checked and packed.
 
         Raises:
@@ -157,7 +161,11 @@ class HookEvents:
                 return self._selection(command, event)
             case hooks.AfterToolCallEvent():
                 result = replaced_result(event.result, str(event.tool_use["name"]))
-                return {"result": result, "retry": event.retry, "retry_cancelled": event.retry_cancelled}
+                return {
+                    "result": result,
+                    "retry": event.retry,
+                    "retry_cancelled": event.retry_cancelled,
+                }
             case hooks.AfterToolsEvent():
                 return {"end_turn": codec.pack(event.end_turn, "end_turn")}
         return {name: codec.pack(getattr(event, name), name) for name in event.writable}
@@ -171,7 +179,12 @@ class HookEvents:
         registered = tool is not None and self._config.tools.get(tool.tool_name) is tool
         if tool is not None and not registered:
             self._selected_tools[command.key, command.number] = tool
-        return {"tool_use": use, "tool": name, "registered": registered, "cancel_tool": event.cancel_tool}
+        return {
+            "tool_use": use,
+            "tool": name,
+            "registered": registered,
+            "cancel_tool": event.cancel_tool,
+        }
 
 
 def _resume(resume: Any, state: AgentState) -> dict[str, JSON]:
@@ -180,7 +193,9 @@ def _resume(resume: Any, state: AgentState) -> dict[str, JSON]:
     waiting = open_questions(state)
     if not is_answers(resume):
         if waiting:
-            raise UsageError("a callback set `resume` to a new input while the agent waits for answers.")
+            raise UsageError(
+                "a callback set `resume` to a new input while the agent waits for answers."
+            )
         return {"prompt": as_messages(resume)}
     answers = {answer.interrupt_id: answer.response for answer in answers_from(resume)}
     unknown = answers.keys() - {question.id for question in waiting}

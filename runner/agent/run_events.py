@@ -56,7 +56,9 @@ class RunEventWriter:
         match event["type"]:
             case "tool_start":
                 started = {"tool": path, "id": use["toolUseId"], "status": "started"}
-                self._starts[key] = asyncio.get_running_loop().call_later(PIECE, self._write, started)
+                self._starts[key] = asyncio.get_running_loop().call_later(
+                    PIECE, self._write, started
+                )
             case "tool_end":
                 self._starts.pop(key).cancel()
                 self._write({"tool": path, "id": use["toolUseId"], "status": event["status"]})

@@ -10,7 +10,13 @@ from runner.agent.config import AgentConfig
 from runner.agent.conversation import as_messages, begin, past_state
 from runner.agent.drive import Drive, Ending
 from runner.agent.effects import SubagentEvent, ToolExecution, ToolOutcome
-from runner.agent.machine.protocol import ApprovalUsed, SubagentAsked, SubagentSaved, ToolAsked, ToolEnded
+from runner.agent.machine.protocol import (
+    ApprovalUsed,
+    SubagentAsked,
+    SubagentSaved,
+    ToolAsked,
+    ToolEnded,
+)
 from runner.agent.machine.state import SubagentState, open_questions
 from runner.agent.models.port import call_name
 from runner.approvals.ballots import Use
@@ -27,7 +33,11 @@ class SubagentTool:
     tool_type = "agent"
 
     def __init__(
-        self, config: AgentConfig, description: str | None, messages: list[JSON], user_state: dict[str, JSON]
+        self,
+        config: AgentConfig,
+        description: str | None,
+        messages: list[JSON],
+        user_state: dict[str, JSON],
     ) -> None:
         self.config, self._messages, self._user_state = config, messages, user_state
         self.tool_name = config.name
@@ -37,7 +47,9 @@ class SubagentTool:
             "inputSchema": {
                 "json": {
                     "type": "object",
-                    "properties": {"input": {"type": "string", "description": "What the agent is to do."}},
+                    "properties": {
+                        "input": {"type": "string", "description": "What the agent is to do."}
+                    },
                     "required": ["input"],
                 }
             },
@@ -79,7 +91,11 @@ class SubagentTool:
         return self._outcome(execution, ending, usage, checkpointer.state_with(ending.saved))
 
     def _outcome(
-        self, execution: ToolExecution, ending: Ending, usage: dict[str, int], subagent: SubagentState
+        self,
+        execution: ToolExecution,
+        ending: Ending,
+        usage: dict[str, int],
+        subagent: SubagentState,
     ) -> ToolOutcome:
         if ending.kind == "interrupt":
             return ToolAsked(execution.id, open_questions(ending.state), usage, subagent)
@@ -88,7 +104,9 @@ class SubagentTool:
             execution.effects.hook_events.remember(record, ending.error)
             return replace(execution.failed(ending.error, record), usage=usage)
         output = ending.result.output
-        block = {"text": output} if isinstance(output, str) else {"json": codec.pack(output, "output")}
+        block = (
+            {"text": output} if isinstance(output, str) else {"json": codec.pack(output, "output")}
+        )
         result = {"toolUseId": execution.id, "status": "success", "content": [block]}
         return ToolEnded(execution.id, result, usage=usage)
 

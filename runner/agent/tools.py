@@ -90,7 +90,9 @@ class FunctionTool(Generic[Parameters, Returned]):
         self.function, self.approval = function, approval
         self.tool_name = name or function.__name__
         if not TOOL_NAME.fullmatch(self.tool_name):
-            raise DefinitionError(f"a tool can't be called {self.tool_name!r}: use letters, digits, _ and -.")
+            raise DefinitionError(
+                f"a tool can't be called {self.tool_name!r}: use letters, digits, _ and -."
+            )
         self._context = _context_parameter(function, context)
         skip = (*_self_parameter(function), *filter(None, [self._context]))
         self._signature = Signature(function, skip, is_open=schema is not None)
@@ -107,10 +109,16 @@ class FunctionTool(Generic[Parameters, Returned]):
     def __call__(self, *args: Parameters.args, **kwargs: Parameters.kwargs) -> Returned:
         """Call the plain function."""
         function: Callable[..., Returned] = self.function
-        return function(*args, **kwargs) if self._self is None else function(self._self, *args, **kwargs)
+        return (
+            function(*args, **kwargs)
+            if self._self is None
+            else function(self._self, *args, **kwargs)
+        )
 
     def __get__(
-        self: FunctionTool[Concatenate[Any, Further], Returned], instance: object, owner: type | None = None
+        self: FunctionTool[Concatenate[Any, Further], Returned],
+        instance: object,
+        owner: type | None = None,
     ) -> FunctionTool[Further, Returned]:
         """Bind a method to its instance."""
         del owner
@@ -144,7 +152,9 @@ class FunctionTool(Generic[Parameters, Returned]):
         """
         context = kwargs.get(CONTEXT_PARAMETER)
         if self._context and not isinstance(context, ToolContext):
-            raise DefinitionError(f"tool {self.tool_name} needs a ToolContext: pass it as tool_context.")
+            raise DefinitionError(
+                f"tool {self.tool_name} needs a ToolContext: pass it as tool_context."
+            )
         del invocation_state
         returned = await self.invoke(tool_use.get("input"), context)  # type: ignore[arg-type] # unused without
         yield {"toolUseId": tool_use.get("toolUseId"), **result_of(returned, self.tool_name)}
@@ -188,7 +198,9 @@ def whole_arguments(one: AgentTool, tool_input: Any) -> dict[str, JSON]:
     place, message = validation.violation(schema, whole)
     if message:
         where = "".join(f"[{part!r}]" for part in place or ())
-        raise UsageError(f"the arguments{where} do not fit the schema of {one.tool_name}: {message}.")
+        raise UsageError(
+            f"the arguments{where} do not fit the schema of {one.tool_name}: {message}."
+        )
     return whole
 
 
@@ -200,7 +212,9 @@ def _object(tool_input: Any) -> Mapping[str, Any]:
 
 def _with_defaults(tool_input: Mapping[str, Any], schema: Mapping[str, Any]) -> dict[str, JSON]:
     properties = schema.get("properties", {})
-    defaults = {name: part["default"] for name, part in properties.items() if "default" in _part(part)}
+    defaults = {
+        name: part["default"] for name, part in properties.items() if "default" in _part(part)
+    }
     whole: dict[str, JSON] = codec.plain({**defaults, **tool_input})
     return whole
 
@@ -227,7 +241,9 @@ def _closed(schema: Mapping[str, Any], own: Mapping[str, Any]) -> dict[str, Any]
 class ToolDecorator(Protocol):
     """What `tool(...)` with options returns; the function keeps its signature."""
 
-    def __call__(self, function: Callable[Parameters, Returned], /) -> FunctionTool[Parameters, Returned]:
+    def __call__(
+        self, function: Callable[Parameters, Returned], /
+    ) -> FunctionTool[Parameters, Returned]:
         """Make the function a tool."""
 
 
@@ -306,7 +322,11 @@ class StructuredOutputTool:
         """Check the input; the shell takes the output from the call itself."""
         del invocation_state, kwargs
         self.model.model_validate(tool_use["input"])
-        yield {"status": "success", "content": [{"text": "Accepted."}], "toolUseId": tool_use["toolUseId"]}
+        yield {
+            "status": "success",
+            "content": [{"text": "Accepted."}],
+            "toolUseId": tool_use["toolUseId"],
+        }
 
 
 def tools_by_name(tools: Iterable[Any]) -> dict[str, AgentTool]:
@@ -327,7 +347,9 @@ def tools_by_name(tools: Iterable[Any]) -> dict[str, AgentTool]:
 
 
 def spec_of(one: AgentTool) -> dict[str, Any]:
-    spec: dict[str, Any] = codec.unpack(codec.pack(one.tool_spec, f"the spec of tool {one.tool_name}"))
+    spec: dict[str, Any] = codec.unpack(
+        codec.pack(one.tool_spec, f"the spec of tool {one.tool_name}")
+    )
     return spec
 
 
@@ -373,7 +395,10 @@ def _is_content(value: Any) -> bool:
     return (
         isinstance(value, list)
         and bool(value)
-        and all(isinstance(block, Mapping) and len(block) == 1 and block.keys() <= BLOCKS for block in value)
+        and all(
+            isinstance(block, Mapping) and len(block) == 1 and block.keys() <= BLOCKS
+            for block in value
+        )
     )
 
 
@@ -460,20 +485,30 @@ class Signature:
         # What a model does not pass, the context and the result, may have types that exist for type
         # checkers only.
         annotations = getattr(function, "__annotations__", {})
-        own = {key: hint for key, hint in annotations.items() if key not in self._skip and key != "return"}
+        own = {
+            key: hint
+            for key, hint in annotations.items()
+            if key not in self._skip and key != "return"
+        }
         holder = types.SimpleNamespace(__annotations__=own)
         try:
             return get_type_hints(holder, getattr(function, "__globals__", {}), include_extras=True)
         except NameError as error:
-            raise DefinitionError(f"{function.__qualname__}: {error}, so its input has no schema.") from error
+            raise DefinitionError(
+                f"{function.__qualname__}: {error}, so its input has no schema."
+            ) from error
 
     def _field(self, name: str, hint: Any, parameter: inspect.Parameter) -> Any:
         plain, *extras = get_args(hint) if get_origin(hint) is Annotated else (hint,)
-        text = next((extra for extra in extras if isinstance(extra, str)), self._descriptions.get(name))
+        text = next(
+            (extra for extra in extras if isinstance(extra, str)), self._descriptions.get(name)
+        )
         # Of several Fields the last one wins in pydantic, so what the user declares goes before this.
         own = pydantic.Field(alias=name, description=text)
         annotation: Any = Annotated[plain, own, *extras]
-        return annotation if parameter.default is parameter.empty else (annotation, parameter.default)
+        return (
+            annotation if parameter.default is parameter.empty else (annotation, parameter.default)
+        )
 
     @property
     def schema(self) -> dict[str, Any]:
@@ -510,12 +545,18 @@ class Signature:
                 that reads as the same again, or a default is another one each time.
         """
         checked = self.model.model_validate(tool_input)
-        whole: dict[str, JSON] = _as_json(checked.model_dump(by_alias=True, round_trip=True, warnings=False))
+        whole: dict[str, JSON] = _as_json(
+            checked.model_dump(by_alias=True, round_trip=True, warnings=False)
+        )
         if any(self.model.model_validate(again) != checked for again in (whole, tool_input)):
-            raise UsageError("the arguments have no form that can be shown and reads as the same again.")
+            raise UsageError(
+                "the arguments have no form that can be shown and reads as the same again."
+            )
         own = {name: given for name, given in tool_input.items() if name in whole}
         if unknown := sorted(_dropped(own, whole)):
-            raise UsageError(f"the arguments have names that {self.model.__name__} does not: {unknown}.")
+            raise UsageError(
+                f"the arguments have names that {self.model.__name__} does not: {unknown}."
+            )
         return whole
 
 

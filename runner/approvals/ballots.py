@@ -83,7 +83,9 @@ class Use:
 
     def allowed(self, used: Mapping[str, Any] | None) -> bool:
         """Whether the decision may be used so: for the first time, or once more in the same try."""
-        return used is None or (used["effect"] == self.effect and used["key"] in {self.key, self.follows})
+        return used is None or (
+            used["effect"] == self.effect and used["key"] in {self.key, self.follows}
+        )
 
     def ended(self, status: str, value: JSON) -> Use:
         """Return it with what came of it: the outcome of a node, or the result of a tool."""
@@ -155,7 +157,9 @@ def effect_of(question: Interrupt, decision: str, response: JSON) -> str:
     if decision == "reject":
         return ""
     if question.action is None or decision == "respond":
-        return digests.digest("effect", {"question": question.id, "response": response}, "the response")
+        return digests.digest(
+            "effect", {"question": question.id, "response": response}, "the response"
+        )
     action = question.action if response is True else {**question.action, "args": response}
     return digests.digest("action", action, "the new arguments")
 
@@ -168,7 +172,11 @@ def decision_of(question: Interrupt, count: Count) -> str:
 
 
 def facts(
-    question: Interrupt, operation: Ballot | Operation, standing: Standing, part: Mapping[str, Any], now: int
+    question: Interrupt,
+    operation: Ballot | Operation,
+    standing: Standing,
+    part: Mapping[str, Any],
+    now: int,
 ) -> Facts:
     """Return what decides beside the rule who may vote on a question now; `part` is the voter's."""
     key = operation.voter.principal.key
@@ -226,7 +234,11 @@ def receipt(
 
 def counted(ballot: Ballot, count: Count) -> Receipt:
     """Write the receipt of a vote that was taken or refused by its rule."""
-    numbers = (count.have, count.need, count.tally.against) if count.word in {"counted", "accepted"} else ()
+    numbers = (
+        (count.have, count.need, count.tally.against)
+        if count.word in {"counted", "accepted"}
+        else ()
+    )
     return receipt(ballot, ReceiptStatus(count.word), count.detail, numbers)
 
 
@@ -248,7 +260,9 @@ def spent(operation: Ballot | Operation, part: Mapping[str, Any], now: int) -> R
     if jti_of(operation) in kept:
         return receipt(operation, ReceiptStatus.DUPLICATE, "this signature has counted")
     if len(kept) >= MOST_SIGNATURES:
-        detail = f"you have signed {MOST_SIGNATURES} messages about this question; wait some minutes"
+        detail = (
+            f"you have signed {MOST_SIGNATURES} messages about this question; wait some minutes"
+        )
         return receipt(operation, ReceiptStatus.FORBIDDEN, detail)
     return None
 
@@ -291,7 +305,12 @@ def voted(
     data = {name: vote[name] for name in ("decision", "effect", "weight", "selector", "stage")}
     numbers = {"have": given.have, "need": given.need, "against": given.against}
     more = {"vote": vote["n"], "prev_vote": part.get("n"), "comment": ballot.comment}
-    return {**identity(ballot), **data, **numbers, **{name: value for name, value in more.items() if value}}
+    return {
+        **identity(ballot),
+        **data,
+        **numbers,
+        **{name: value for name, value in more.items() if value},
+    }
 
 
 METHODS = ("asserted", "service", "login", "signature")
@@ -301,7 +320,11 @@ METHODS = ("asserted", "service", "login", "signature")
 def identity(ballot: Ballot | Operation) -> dict[str, JSON]:
     """Return who votes, as the data of an event: by which proof, and when they were authenticated (ms)."""
     voter, proof = ballot.voter, ballot.body.get("proof")
-    data: dict[str, JSON] = {"by": voter.principal.key, "level": voter.level, "method": METHODS[voter.level]}
+    data: dict[str, JSON] = {
+        "by": voter.principal.key,
+        "level": voter.level,
+        "method": METHODS[voter.level],
+    }
     if isinstance(proof, dict):
         data |= {name: proof[name] for name in ("kid", "jti") if name in proof}
         moment = proof.get("auth_time", proof.get("iat"))

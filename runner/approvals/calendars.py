@@ -63,12 +63,16 @@ class Calendar:
             for begin, end in () if day in self.holidays else self.hours.get(day.weekday(), ()):
                 # Compared as moments: a day on which the clocks change is shorter or longer.
                 first = max(datetime.combine(day, begin, zone).timestamp(), start / 1000)
-                worked = timedelta(seconds=max(0.0, datetime.combine(day, end, zone).timestamp() - first))
+                worked = timedelta(
+                    seconds=max(0.0, datetime.combine(day, end, zone).timestamp() - first)
+                )
                 if worked and worked >= left:
                     return round((first + left.total_seconds()) * 1000)
                 left -= worked
             day += timedelta(days=1)
-        raise UsageError("the calendar has no working time in ten years, so nothing would escalate.")
+        raise UsageError(
+            "the calendar has no working time in ten years, so nothing would escalate."
+        )
 
 
 _calendars: dict[str, Calendar] = {}
@@ -83,7 +87,9 @@ def add_calendar(name: str, calendar: Calendar) -> Calendar:
     if not isinstance(calendar, Calendar) or not name:
         raise UsageError(f"{calendar!r:.80} can't be added as the calendar {name!r:.80}.")
     if _calendars.setdefault(name, calendar) != calendar:
-        raise UsageError(f"there is another calendar {name!r} already; give this one a name of its own.")
+        raise UsageError(
+            f"there is another calendar {name!r} already; give this one a name of its own."
+        )
     return calendar
 
 

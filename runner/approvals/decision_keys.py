@@ -116,10 +116,16 @@ class SigningKey:
             entry = json.loads(Path(path).read_bytes())
             return cls(entry["kid"], _private(entry, module.decoded))
         except (OSError, ValueError, KeyError, TypeError) as error:
-            raise UsageError(f"{str(path)!r:.200} holds no private key of decisions: {error!r}.") from None
+            raise UsageError(
+                f"{str(path)!r:.200} holds no private key of decisions: {error!r}."
+            ) from None
 
     def sign(
-        self, body: Mapping[str, JSON], *, login: Mapping[str, JSON] | None = None, now: float | None = None
+        self,
+        body: Mapping[str, JSON],
+        *,
+        login: Mapping[str, JSON] | None = None,
+        now: float | None = None,
     ) -> dict[str, JSON]:
         """Return a message with its proof: an answer of version 2, or a start with a requester.
 

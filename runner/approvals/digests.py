@@ -77,7 +77,9 @@ class Action:
             "kind": self.kind,
             "tool": self.tool,
             "args": dict(self.args),
-            "tool_schema": digest("schema", dict(self.schema or {}), f"the schema of {self.tool!r}"),
+            "tool_schema": digest(
+                "schema", dict(self.schema or {}), f"the schema of {self.tool!r}"
+            ),
         }
 
     def digest(self) -> str:

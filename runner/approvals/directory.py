@@ -71,7 +71,9 @@ def looked_up(voter: Voter, name: str) -> Voter:
             f"the directory {name} could not say who {voter.principal.key} is: {type(error).__name__}: "
             f"{error}. Nothing was counted; try again."
         ) from error
-    return replace(voter, groups=voter.groups | _names(groups, name), roles=voter.roles | _names(roles, name))
+    return replace(
+        voter, groups=voter.groups | _names(groups, name), roles=voter.roles | _names(roles, name)
+    )
 
 
 def _names(names: Collection[str], directory: str) -> frozenset[str]:

@@ -68,12 +68,18 @@ def _noted(engine: Engine, receipt: Receipt) -> Receipt:
 def _check_known(engine: Engine, kind: str, name: str) -> None:
     """Refuse a name that no graph or tool has: a freeze of it would stop nothing."""
     if kind == "tool":
-        nodes = [node for plan in engine.registry.everything() for node in plan.definition.nodes.values()]
-        known = {tool for node in nodes for tool in tool_names(getattr(node.executor, "config", None))}
+        nodes = [
+            node for plan in engine.registry.everything() for node in plan.definition.nodes.values()
+        ]
+        known = {
+            tool for node in nodes for tool in tool_names(getattr(node.executor, "config", None))
+        }
     else:
         paths = {*engine.store.graphs(), *engine.registry.names()}
         paths |= {plan.definition.id for plan in engine.registry.everything()}
-        known = {part for path in paths for part in (*parts_of(path), *engine.registry.names_on(path))}
+        known = {
+            part for path in paths for part in (*parts_of(path), *engine.registry.names_on(path))
+        }
     if name in known:
         return
     similar = difflib.get_close_matches(name, known, 1)

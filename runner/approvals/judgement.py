@@ -79,9 +79,13 @@ def _judge(asked: Interrupt, stored: Interrupt, evidence: Evidence) -> Approval:
         raise _differs(asked, "its rule")
     _check_question(asked, stored)
     if stored.status is InterruptStatus.EXPIRED and interrupts.default_answer(asked):
-        return Approval("expired", codec.unpack(interrupts.default_answer(asked)[0]), action=stored.action)
+        return Approval(
+            "expired", codec.unpack(interrupts.default_answer(asked)[0]), action=stored.action
+        )
     if stored.status is not InterruptStatus.ANSWERED:
-        raise ApprovalMismatch(f"the question {asked.name!r} is {stored.status}, and nobody has decided it.")
+        raise ApprovalMismatch(
+            f"the question {asked.name!r} is {stored.status}, and nobody has decided it."
+        )
     rule = Rule.thawed(asked.rule)
     counting = _unsigned if level_of(rule) == 0 else _signed
     counts = list(counting(rule, stored, evidence))
@@ -118,7 +122,10 @@ def _check_question(asked: Interrupt, stored: Interrupt) -> None:
 
 
 def _differ(ours: Mapping[str, Any], theirs: Mapping[str, Any], name: str) -> bool:
-    return bool(ours["question"][name] != theirs["question"].get(name)) and name not in {"action", "policy"}
+    return bool(ours["question"][name] != theirs["question"].get(name)) and name not in {
+        "action",
+        "policy",
+    }
 
 
 def _differs(asked: Interrupt, what: str) -> ApprovalMismatch:
@@ -177,7 +184,9 @@ def _signed(rule: Rule, stored: Interrupt, evidence: Evidence) -> Iterator[Count
         original=ballots.approved(stored),
     )
     tally, rounds, seen = Tally(), dict[str, int](), set[str]()
-    replaced = dict[str, tuple[int, str]]()  # in which round somebody has voted in one's place, and who
+    replaced = dict[
+        str, tuple[int, str]
+    ]()  # in which round somebody has voted in one's place, and who
     edited = 0
     for stated in evidence.votes:
         proved = _proved(stated["body"], stored, keys)
@@ -187,7 +196,9 @@ def _signed(rule: Rule, stored: Interrupt, evidence: Evidence) -> Iterator[Count
             raise ApprovalMismatch(f"a signature counts twice among the votes on {stored.name!r}.")
         seen.add(proved.jti)
         if proved.issued < edited:
-            raise ApprovalMismatch(f"a vote on {stored.name!r} was signed before the edit that voided it.")
+            raise ApprovalMismatch(
+                f"a vote on {stored.name!r} was signed before the edit that voided it."
+            )
         body, voter, round_ = stated["body"], proved.voter(), tally.round
         key = voter.principal.key
         facts = replace(
@@ -201,14 +212,18 @@ def _signed(rule: Rule, stored: Interrupt, evidence: Evidence) -> Iterator[Count
         if stated["selector"] == rules.DELEGATED:
             word = _proved(stated["lent"], stored, keys)
             lender, facts = word.principal.key, replace(facts, lent=tally.stage)
-            lending = replace(facts, escalated=_escalated(rule, stored, word), lent=None, gave=False)
+            lending = replace(
+                facts, escalated=_escalated(rule, stored, word), lent=None, gave=False
+            )
             why = _not_lent(rule, stated["lent"], word.groups, voter)
             why = why or rules.barred(rule, word.voter(), lending, tally.stage)
             taken, by = replaced.get(lender, NOBODY)
             if rounds.get(lender) == round_ or (taken == round_ and by != key):
                 why = why or "their vote counts already"
             if why:
-                raise ApprovalMismatch(f"a vote on {stored.name!r} is none in the place of {lender}: {why}.")
+                raise ApprovalMismatch(
+                    f"a vote on {stored.name!r} is none in the place of {lender}: {why}."
+                )
         effect = ballots.effect_of(stored, body["decision"], response_of(body))
         vote = Vote(voter.principal.key, body["decision"], effect)
         stage = tally.stage
@@ -230,7 +245,9 @@ def _proved(body: Mapping[str, Any], stored: Interrupt, keys: Mapping[str, Key])
     try:
         proved = verify(body, keys, now=None)
     except ProofRefused as error:
-        raise ApprovalMismatch(f"a vote on {stored.name!r} has no proof that holds: {error}") from error
+        raise ApprovalMismatch(
+            f"a vote on {stored.name!r} has no proof that holds: {error}"
+        ) from error
     if body.get("interrupt_id") != stored.id:
         raise ApprovalMismatch(f"a vote on {stored.name!r} was signed for another question.")
     return proved
@@ -277,7 +294,9 @@ def _check_stated(
         )
 
 
-def _requesters(rule: Rule, stored: Interrupt, evidence: Evidence, keys: Mapping[str, Key]) -> frozenset[str]:
+def _requesters(
+    rule: Rule, stored: Interrupt, evidence: Evidence, keys: Mapping[str, Key]
+) -> frozenset[str]:
     """Return who asked for the run; where the rule excludes them, by a proof that holds for this run."""
     people = frozenset({stored.requester, *stored.on_behalf_of})
     if not rules.excludes_requester(rule):
@@ -292,11 +311,17 @@ def _requesters(rule: Rule, stored: Interrupt, evidence: Evidence, keys: Mapping
             f"the rule of {stored.name!r} excludes who asked for the run, but nothing proves who that is: "
             f"{error}"
         ) from error
-    proved = frozenset({key, *(Principal.read(name).key for name in body.get("on_behalf_of") or ())})
+    proved = frozenset(
+        {key, *(Principal.read(name).key for name in body.get("on_behalf_of") or ())}
+    )
     if key != stored.requester or proved != people:
-        raise ApprovalMismatch(f"{stored.name!r} names another requester than the one who signed the start.")
+        raise ApprovalMismatch(
+            f"{stored.name!r} names another requester than the one who signed the start."
+        )
     if evidence.root[PARTITION:] != run_name(body):
-        raise ApprovalMismatch(f"who asked for the run of {stored.name!r} has signed the start of another.")
+        raise ApprovalMismatch(
+            f"who asked for the run of {stored.name!r} has signed the start of another."
+        )
     return proved
 
 

@@ -87,7 +87,9 @@ class KeySet:
         entry = {"kid": kid, **public, **{name: value for name, value in members.items() if value}}
         with self._changed() as entries:
             if any(other["kid"] == kid for other in entries):
-                raise ConflictError(f"the key {kid!r} exists already; `runner keys rotate` replaces it.")
+                raise ConflictError(
+                    f"the key {kid!r} exists already; `runner keys rotate` replaces it."
+                )
             entries.append(entry)
             proofs().read_keys(json.dumps({"keys": entries}))
             before(entry)
@@ -102,7 +104,9 @@ class KeySet:
             NotFoundError: there is no such key. ConflictError: as for `make`.
         """
         old = self._entry(kid)
-        kept = {name: old[name] for name in old.keys() - {"kid", "kty", "crv", "x", "y", "k", "revoked"}}
+        kept = {
+            name: old[name] for name in old.keys() - {"kid", "kty", "crv", "x", "y", "k", "revoked"}
+        }
         made = self.make(successor, private, hmac=old["kty"] == "oct", **kept)
         self.revoke(kid, ends)
         return made

@@ -29,7 +29,10 @@ with needs_extra("audit", "signed decisions"):
     from cryptography.exceptions import InvalidSignature
     from cryptography.hazmat.primitives import hashes
     from cryptography.hazmat.primitives.asymmetric import ec
-    from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey, Ed25519PublicKey
+    from cryptography.hazmat.primitives.asymmetric.ed25519 import (
+        Ed25519PrivateKey,
+        Ed25519PublicKey,
+    )
 
 DOMAIN = b"celery-graph-runner/decision/v2\n"
 
@@ -142,7 +145,12 @@ def _key(entry: Mapping[str, Any]) -> Key:
             f"the key {entry.get('kid')!r:.80} is none of Ed25519 (OKP), P-256 (EC), 32 bytes and more (oct)."
         )
     whole = isinstance(level, int) and not isinstance(level, bool)
-    if not isinstance(entry["kid"], str) or not whole or level not in (1, 2, 3) or (secret and level != 1):
+    if (
+        not isinstance(entry["kid"], str)
+        or not whole
+        or level not in (1, 2, 3)
+        or (secret and level != 1)
+    ):
         raise UsageError("a key needs a kid (text) and a level of 1 to 3; a secret has level 1.")
     principal = Principal.read(entry["principal"]).key if level == OWN_KEY else ""
     issuers = entry.get("issuers")
@@ -187,7 +195,9 @@ def run_name(start: Mapping[str, Any]) -> str:
     issued = proof.get("iat") if isinstance(proof, Mapping) else None
     if type(issued) is not int or not 0 <= issued < 1 << 38:
         raise UsageError("the proof of a start needs iat, in whole seconds since 1970.")
-    return run_ids.letters(issued * 1000, run_ids.RANDOM, hashlib.sha256(signed_bytes(start)).digest())
+    return run_ids.letters(
+        issued * 1000, run_ids.RANDOM, hashlib.sha256(signed_bytes(start)).digest()
+    )
 
 
 def sign(
@@ -249,7 +259,11 @@ def verify(
             "the signature does not hold: the decision or its proof was changed, or the key is another."
         )
     login = proof.get("auth_time")
-    age = proof["iat"] - login if isinstance(login, (int, float)) and not isinstance(login, bool) else None
+    age = (
+        proof["iat"] - login
+        if isinstance(login, (int, float)) and not isinstance(login, bool)
+        else None
+    )
     acr = proof.get("acr")
     return Proved(
         principal,
@@ -267,7 +281,9 @@ def verify(
 
 def _names(value: object) -> frozenset[str]:
     return (
-        frozenset(name for name in value if isinstance(name, str)) if isinstance(value, list) else frozenset()
+        frozenset(name for name in value if isinstance(name, str))
+        if isinstance(value, list)
+        else frozenset()
     )
 
 
@@ -297,7 +313,9 @@ def _signature_holds(decision: Mapping[str, Any], proof: Mapping[str, Any], key:
                 public.verify(signature, text)
                 return True
             case "webauthn", (Ed25519PublicKey() | ec.EllipticCurvePublicKey()) as public:
-                return _assertion_holds(hashlib.sha256(text).digest(), proof, signature, key, public)
+                return _assertion_holds(
+                    hashlib.sha256(text).digest(), proof, signature, key, public
+                )
     except (InvalidSignature, RunnerError, ValueError, TypeError, KeyError):
         return False
     return False

@@ -57,7 +57,9 @@ def _step(step: Rule, rule: Rule) -> str:
     people = _listed([who(form) for form in step.eligible], "or")
     number = NUMBERS[step.need] if step.need < len(NUMBERS) else str(step.need)
     words = f"{number} of {people}"
-    heavier = [f"{who(form)} counts {weight}" for form, weight in step.weights.items() if weight > 1]
+    heavier = [
+        f"{who(form)} counts {weight}" for form, weight in step.weights.items() if weight > 1
+    ]
     words += f" ({', '.join(heavier)})" if heavier else ""
     level = max(step.auth.level, rule.auth.level)
     words += f", each {LEVELS[level]}" if level else ""
@@ -71,7 +73,9 @@ def _excluded(rule: Rule, requester: str, on_behalf_of: Sequence[str]) -> list[s
     for form in map(selector, forms):
         node = form.removeprefix("answered:")
         if form == "requester":
-            names.append(f"{person(requester)} who asked for it" if requester else "who asked for it")
+            names.append(
+                f"{person(requester)} who asked for it" if requester else "who asked for it"
+            )
             names += [f"{person(key)} for whom that was" for key in on_behalf_of]
         elif node != form:
             names.append(f"who answered {node}")
@@ -94,7 +98,11 @@ def _ends(rule: Rule) -> list[str]:
         words.append("one rejection ends it")
     if len(rule.decisions) < 4:
         words.append(f"decisions: {', '.join(rule.decisions)}")
-    if "edit" in rule.decisions and rule.edit == "resets" and any(step.need > 1 for step in rule.steps):
+    if (
+        "edit" in rule.decisions
+        and rule.edit == "resets"
+        and any(step.need > 1 for step in rule.steps)
+    ):
         words.append("an edit resets earlier votes")
     return words
 

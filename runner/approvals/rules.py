@@ -139,7 +139,9 @@ class Rule:
             "decisions": list(self.decisions),
             "edit": self.edit,
             "delegate": self.delegate,
-            "escalate": [[seconds, [selector(entry) for entry in more]] for seconds, more in self.escalate],
+            "escalate": [
+                [seconds, [selector(entry) for entry in more]] for seconds, more in self.escalate
+            ],
             "calendar": self.calendar,
             "use_within": self.use_within,
         }
@@ -155,7 +157,9 @@ class Rule:
             fields = dict(data)
             fields["auth"] = Auth(**fields["auth"])
             fields["stages"] = tuple(cls.thawed(stage) for stage in fields["stages"])
-            fields["escalate"] = tuple((seconds, tuple(more)) for seconds, more in fields["escalate"])
+            fields["escalate"] = tuple(
+                (seconds, tuple(more)) for seconds, more in fields["escalate"]
+            )
             for name in ("eligible", "exclude", "decisions"):
                 fields[name] = tuple(fields[name])
             return cls(**fields)
@@ -202,12 +206,16 @@ def _check(rule: Rule) -> None:
         ("delegate", rule.delegate, ("none", "group", "anyone")),
     ):
         if value not in words:
-            raise UsageError(f"{name} of a rule must be one of {', '.join(words)}, not {value!r:.40}.")
+            raise UsageError(
+                f"{name} of a rule must be one of {', '.join(words)}, not {value!r:.40}."
+            )
     if not rule.stages and all(selector(entry).startswith("user:") for entry in rule.eligible):
         people = {selector(entry) for entry in rule.eligible}
         most = sum(weight_of(rule, [person]) for person in people)
         if most < rule.need and not rule.escalate:
-            raise UsageError(f"a rule needs {rule.need}, but those who are eligible weigh {most} together.")
+            raise UsageError(
+                f"a rule needs {rule.need}, but those who are eligible weigh {most} together."
+            )
 
 
 def _check_selectors(rule: Rule) -> None:
@@ -217,7 +225,9 @@ def _check_selectors(rule: Rule) -> None:
         ("weights", tuple(rule.weights)),
     ):
         if isinstance(entries, str) or len(entries) > MAX_SELECTORS:
-            raise UsageError(f"{name} of a rule must be a list of at most {MAX_SELECTORS} selectors.")
+            raise UsageError(
+                f"{name} of a rule must be a list of at most {MAX_SELECTORS} selectors."
+            )
         forms = [selector(entry) for entry in entries]
         if name != "exclude" and any(form.startswith(("requester", "answered:")) for form in forms):
             raise UsageError(
@@ -226,14 +236,19 @@ def _check_selectors(rule: Rule) -> None:
 
 
 def _check_numbers(rule: Rule) -> None:
-    for name, number in (("need", rule.need), *(("a weight", weight) for weight in rule.weights.values())):
+    for name, number in (
+        ("need", rule.need),
+        *(("a weight", weight) for weight in rule.weights.values()),
+    ):
         if isinstance(number, bool) or not isinstance(number, int) or not 1 <= number <= MAX_WEIGHT:
             raise UsageError(
                 f"{name} of a rule must be a whole number from 1 to {MAX_WEIGHT}, not {number!r:.40}."
             )
     counts = isinstance(rule.veto, int) and not isinstance(rule.veto, bool) and rule.veto >= 1
     if not (counts or rule.veto in {None, "majority"}):
-        raise UsageError(f'veto of a rule must be 1 or more, "majority" or None, not {rule.veto!r:.40}.')
+        raise UsageError(
+            f'veto of a rule must be 1 or more, "majority" or None, not {rule.veto!r:.40}.'
+        )
     if rule.auth.level not in range(4):
         raise UsageError(f"auth of a rule has a level from 0 to 3, not {rule.auth.level!r:.40}.")
 
@@ -300,7 +315,9 @@ class Voter:
         """Every selector that this voter fits."""
         own = {"anyone", f"user:{self.principal.key}"}
         return frozenset(
-            own | {f"group:{name}" for name in self.groups} | {f"role:{name}" for name in self.roles}
+            own
+            | {f"group:{name}" for name in self.groups}
+            | {f"role:{name}" for name in self.roles}
         )
 
 
@@ -408,7 +425,9 @@ def take(rule: Rule, tally: Tally, vote: Vote, voted_in: int | None) -> Count:
     resets = vote.decision == "edit" and rule.edit == "resets"
     if vote.decision not in rule.decisions or vote.decision not in step.decisions:
         return Count(
-            "forbidden", tally, detail=f"{vote.decision!r} is none of the decisions of this question"
+            "forbidden",
+            tally,
+            detail=f"{vote.decision!r} is none of the decisions of this question",
         )
     if voted_in == tally.round and not resets:
         return Count("duplicate", tally, detail="you have voted")
@@ -519,7 +538,9 @@ def used_selector(rule: Rule, voter: Voter, facts: Facts, stage: int) -> str:
     """Name the selector by which one may vote who may: that of the most weight."""
     step = rule.steps[stage]
     fits = [
-        form for entry in (*step.eligible, *facts.escalated) if (form := selector(entry)) in voter.selectors
+        form
+        for entry in (*step.eligible, *facts.escalated)
+        if (form := selector(entry)) in voter.selectors
     ]
     if not fits:
         return DELEGATED

@@ -110,7 +110,10 @@ def apply_operation(
         rule = Rule.thawed(question.rule)
         by, body = sender_of(engine, by, body, level_of(rule))
         answered = answerers(engine, rule, question)
-    marks = {"idempotency_key": sent.get("idempotency_key") or key, "shown_at": sent.get("shown_at", 0)}
+    marks = {
+        "idempotency_key": sent.get("idempotency_key") or key,
+        "shown_at": sent.get("shown_at", 0),
+    }
     operation = Operation(
         name, kind, by, other, round(ttl * 1000), comment, answered=answered, body=body, **marks
     )
@@ -152,7 +155,9 @@ def sender_of(
     """
     proof = body.get("proof")
     if not level and (proof is None or not engine.decision_keys.read()):
-        return _looked_up(engine, voter), {name: part for name, part in body.items() if name != "proof"}
+        return _looked_up(engine, voter), {
+            name: part for name, part in body.items() if name != "proof"
+        }
     if proof is None:
         doubt = f"identity of level {level} is needed, and this message has no proof"
         return replace(voter, doubt=doubt), body
@@ -197,7 +202,11 @@ def proven(
     Raises:
         UsageError: the key can't be read. DirectoryError: the directory could not be asked.
     """
-    return signed(engine, body, principal) if proof is None else {**body, "proof": codec.pack(proof, "proof")}
+    return (
+        signed(engine, body, principal)
+        if proof is None
+        else {**body, "proof": codec.pack(proof, "proof")}
+    )
 
 
 def requester_of(engine: Engine, body: Mapping[str, JSON]) -> dict[str, JSON]:
@@ -247,14 +256,21 @@ def inherited(
         return {name: part for name, part in source.items() if name != "body"} or None
     principal = principal_of(by)
     behalf = [name for name in people if name != principal.key]
-    body = {"v": 2, **body, "requester": principal.key, **({"on_behalf_of": behalf} if behalf else {})}
+    body = {
+        "v": 2,
+        **body,
+        "requester": principal.key,
+        **({"on_behalf_of": behalf} if behalf else {}),
+    }
     return requester_of(engine, sign(body) if sign else signed(engine, body, principal))
 
 
 def answerers(engine: Engine, rule: Rule, question: Interrupt) -> dict[str, frozenset[str]]:
     """Return, by node, who answered what a rule excludes: read only for a rule that does."""
     entries = {entry for step in (rule, *rule.steps) for entry in step.exclude}
-    nodes = sorted(entry.removeprefix("answered:") for entry in entries if entry.startswith("answered:"))
+    nodes = sorted(
+        entry.removeprefix("answered:") for entry in entries if entry.startswith("answered:")
+    )
     return {node: engine.store.answerers(question.run_id, node) for node in nodes}
 
 
@@ -277,7 +293,9 @@ def _unfit(choice: Choice, question: Interrupt, max_bytes: int) -> str:
         return f"the comment {problem}"
     response = _meant(choice)
     if choice.decision == "reject":
-        return "" if choice.response is None else "a rejection has no response; say why in the comment"
+        return (
+            "" if choice.response is None else "a rejection has no response; say why in the comment"
+        )
     if response is None:
         return "None (null) is no answer"
     try:
@@ -314,7 +332,9 @@ def _other_names(args: Mapping[str, JSON], edited: Mapping[str, JSON]) -> str:
         return ""
     has = f"has {unknown}, which the call that was shown has not" if unknown else ""
     lacks = f"lacks {missing}" if missing else ""
-    return f"an edit is the whole new arguments: this one {' and '.join(filter(None, (has, lacks)))}"
+    return (
+        f"an edit is the whole new arguments: this one {' and '.join(filter(None, (has, lacks)))}"
+    )
 
 
 def _refused(choice: Choice, status: ReceiptStatus, detail: str) -> Receipt:

@@ -36,7 +36,11 @@ def vote(book: Book[Kept], ballot: Ballot, nonce: str) -> tuple[Receipt, Reply]:
         return _unknown(ballot, question), Reply("unknown")
     key, standing = voter.principal.key, run.standing(name)
     part = run.voter(name, key)
-    earlier = first(ballot, part, nonce) or late(ballot, question, now) or ballots.spent(ballot, part, now)
+    earlier = (
+        first(ballot, part, nonce)
+        or late(ballot, question, now)
+        or ballots.spent(ballot, part, now)
+    )
     if earlier is not None:
         return earlier, Reply("refused")
     rule = Rule.thawed(question.rule)
@@ -63,7 +67,9 @@ def vote(book: Book[Kept], ballot: Ballot, nonce: str) -> tuple[Receipt, Reply]:
     if counted.weight and key in standing.lent:
         spent[standing.lent[key]] = count.tally.round
     run.put_standing(name, replace(standing, tally=count.tally, votes=number, spent=spent))
-    reply = note(book, run, EventKind.INTERRUPT_VOTED, name, ballots.voted(ballot, stored, receipt, part))
+    reply = note(
+        book, run, EventKind.INTERRUPT_VOTED, name, ballots.voted(ballot, stored, receipt, part)
+    )
     if count.word == "accepted":
         reply = _decide(book, run, ballots.answer(question, ballot, count), nonce, now)
     return receipt, reply
@@ -78,7 +84,9 @@ def _decide(book: Book[Kept], run: Kept, answer: Answer, nonce: str, now: int) -
         return Reply("unknown")
     payloads: dict[str, JSON] = {answer.interrupt_id: event_payloads.answer(answer)}
     place = (address.node_id, address.visit)
-    return make(book, run.record.run_id, scheduler.answer, *place, list(payloads), payloads=payloads)
+    return make(
+        book, run.record.run_id, scheduler.answer, *place, list(payloads), payloads=payloads
+    )
 
 
 def _unknown(operation: Ballot | Operation, question: Interrupt | None) -> Receipt:
@@ -173,7 +181,9 @@ def act(book: Book[Kept], operation: Operation, nonce: str) -> tuple[Receipt, Re
         run.put_voter(name, other, {**run.voter(name, other), "lent": done.loan})
     part = ballots.signed_in(operation, part if done.part is None else done.part, now)
     receipt = ballots.receipt(operation, done.status)
-    run.put_voter(name, key, {**part, "operation": [str(done.status), *ballots.marks(operation, nonce)]})
+    run.put_voter(
+        name, key, {**part, "operation": [str(done.status), *ballots.marks(operation, nonce)]}
+    )
     run.put_standing(name, done.standing)
     return receipt, note(
         book, run, EVENTS[operation.kind], name, {**ballots.identity(operation), **done.data}
@@ -186,7 +196,9 @@ def _claim(case: Case) -> Done | Receipt:
     if refusal := case.barred():
         return refusal
     if standing.claim not in {"", case.key} and standing.claimed_until > case.now:
-        return case.refusal(ReceiptStatus.DUPLICATE, f"claimed by {rules.plain_name(standing.claim)}")
+        return case.refusal(
+            ReceiptStatus.DUPLICATE, f"claimed by {rules.plain_name(standing.claim)}"
+        )
     until = case.now + case.operation.ttl
     return Done(replace(standing, claim=case.key, claimed_until=until), {"until": until})
 
@@ -203,7 +215,9 @@ def _comment(case: Case) -> Done | Receipt:
     """Note what somebody says who may vote, or who asked for the run."""
     refusal = case.unsure() if case.key in case.facts.requesters else case.barred()
     comments = case.standing.comments + 1
-    return refusal or Done(replace(case.standing, comments=comments), {"comment": case.operation.comment})
+    return refusal or Done(
+        replace(case.standing, comments=comments), {"comment": case.operation.comment}
+    )
 
 
 def _delegate(case: Case) -> Done | Receipt:
@@ -226,7 +240,9 @@ def _delegate(case: Case) -> Done | Receipt:
         case.operation.body.get("proof") is not None
     )  # then the other's groups are those of their own proof
     if not proves and not rules.may_stand_in(rule.delegate, case.operation.voter.groups, to):
-        return case.refusal(ReceiptStatus.FORBIDDEN, "only somebody of your own group may vote in your place")
+        return case.refusal(
+            ReceiptStatus.FORBIDDEN, "only somebody of your own group may vote in your place"
+        )
     if to.principal.key in lent or len(lent) >= MOST_LENT:
         return case.refusal(ReceiptStatus.FORBIDDEN, "they vote in another's place, or too many do")
     lent[to.principal.key] = case.key
@@ -244,14 +260,22 @@ def _withdraw(case: Case) -> Done | Receipt:
     others = tally.effects.get(part["effect"], 0) > part["weight"]
     built_on = part["decision"] == "edit" and (case.rule.edit == "resets" or others)
     if part["stage"] != tally.stage or built_on:
-        return case.refusal(ReceiptStatus.REJECTED, "others have built on this vote: it can't be taken back")
-    tally = rules.without(tally, rules.Vote(case.key, part["decision"], part["effect"], part["weight"]))
+        return case.refusal(
+            ReceiptStatus.REJECTED, "others have built on this vote: it can't be taken back"
+        )
+    tally = rules.without(
+        tally, rules.Vote(case.key, part["decision"], part["effect"], part["weight"])
+    )
     gone = part["n"]
     for name in ("n", "round", "receipt", "nonce", "key"):
         part.pop(name, None)
     data: dict[str, JSON] = {"decision": "withdrawn", "prev_vote": gone}
     return Done(
-        replace(case.standing, tally=tally), data, part, gone=gone, status=ReceiptStatus.WITHDRAWN_VOTE
+        replace(case.standing, tally=tally),
+        data,
+        part,
+        gone=gone,
+        status=ReceiptStatus.WITHDRAWN_VOTE,
     )
 
 

@@ -17,7 +17,10 @@ from runner.errors import UsageError, needs_extra
 
 with needs_extra("audit", "a signed audit"):
     from cryptography.exceptions import InvalidSignature
-    from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey, Ed25519PublicKey
+    from cryptography.hazmat.primitives.asymmetric.ed25519 import (
+        Ed25519PrivateKey,
+        Ed25519PublicKey,
+    )
     from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat
 
 ED25519 = b"\1"
@@ -72,7 +75,9 @@ def read_verifier_key(text: str) -> tuple[str, Ed25519PublicKey]:
             )
         return name, Ed25519PublicKey.from_public_bytes(data[1:])
     except ValueError as error:  # binascii.Error is one
-        raise UsageError(f"{text.strip():.80} is no verifier key (name+id+base64): {error}.") from error
+        raise UsageError(
+            f"{text.strip():.80} is no verifier key (name+id+base64): {error}."
+        ) from error
 
 
 def sign(checkpoint: Checkpoint, name: str, key: Ed25519PrivateKey) -> str:

@@ -48,7 +48,9 @@ TYPES: Mapping[str, str] = {
 }
 """The type of an entry, by the kind of its event."""
 
-HASHED = frozenset({"run.cancelled", "withdrawn", "voted", "refused", "commented", "delegated", "held"})
+HASHED = frozenset(
+    {"run.cancelled", "withdrawn", "voted", "refused", "commented", "delegated", "held"}
+)
 """Types of entries that have the hash of their event's data; that of a decision hashes the response."""
 
 STARTED, REMOVED, SHOWN = "run.started", "run.removed", "shown"
@@ -106,7 +108,9 @@ def entry(
         "auth": dict(auth or {}),
         "prev_vote": prev_vote,
         "digests": {name: value for name, value in (hashes or {}).items() if value},
-        "outcome": {name: value for name, value in (outcome or {}).items() if value not in ("", None)},
+        "outcome": {
+            name: value for name, value in (outcome or {}).items() if value not in ("", None)
+        },
     }
     head: dict[str, JSON] = {"v": VERSION, "at": at, "partition": partition, "type": type_}
     return head | {name: part for name, part in parts.items() if part}
@@ -125,13 +129,19 @@ def of_event(
 ) -> dict[str, JSON]:
     """Build the entry for an event of a run; `question` is the one that it is about, as it stands then."""
     about: Mapping[str, Any] = data if isinstance(data, dict) else {}
-    auth = {name: _plain(about[place]) for name, place in AUTH.items() if about.get(place) not in (None, "")}
+    auth = {
+        name: _plain(about[place])
+        for name, place in AUTH.items()
+        if about.get(place) not in (None, "")
+    }
     actor = about.get("by") or about.get("responder") or ""
     outcome: dict[str, JSON] = {}
     hashes: dict[str, str] = {}
     if question is not None:
         hashes = _digests_of(question)
-        outcome = {name: _plain(about[name]) for name in OUTCOME if about.get(name) not in (None, "")}
+        outcome = {
+            name: _plain(about[name]) for name in OUTCOME if about.get(name) not in (None, "")
+        }
         if type_ == "decided":
             actor = actor or question.responder or ""
             outcome["decision"] = question.decision
@@ -173,7 +183,9 @@ def started(run: RunRecord, created: int, requester: Mapping[str, Any]) -> dict[
         "root": run.root if run.root != run.run_id else "",
         "on_behalf_of": [*requester.get("on_behalf_of", ())] or None,
     }
-    return entry(STARTED, at=created, run=run.run_id, actor=requester.get("principal", ""), outcome=outcome)
+    return entry(
+        STARTED, at=created, run=run.run_id, actor=requester.get("principal", ""), outcome=outcome
+    )
 
 
 def removed(run: RunRecord, at: int) -> dict[str, JSON]:
@@ -184,7 +196,9 @@ def removed(run: RunRecord, at: int) -> dict[str, JSON]:
 def of_freeze(type_: str, scope: str, reason: str, by: str, at: int) -> dict[str, JSON]:
     """Build the entry of what an operator has frozen or thawed."""
     outcome: dict[str, JSON] = {"scope": _text(scope)}
-    return entry(type_, at=at, actor=by, hashes={"payload": digests.payload_digest(reason)}, outcome=outcome)
+    return entry(
+        type_, at=at, actor=by, hashes={"payload": digests.payload_digest(reason)}, outcome=outcome
+    )
 
 
 def malformed(n: int, digest: str) -> dict[str, JSON]:

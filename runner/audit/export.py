@@ -123,14 +123,16 @@ def verify(
         checkpoints = _checkpoints(file, keys)
         if "proofs" not in file.parts or not checkpoints:
             return Verdict(
-                Result.INCOMPLETE, "the end of the file is missing: it has no checkpoint or no proofs"
+                Result.INCOMPLETE,
+                "the end of the file is missing: it has no checkpoint or no proofs",
             )
         anywhere = [notes.read(note, keys) for note in anchored]
         origin = checkpoints[-1].origin
         outside = [checkpoint for checkpoint in anywhere if checkpoint.origin == origin]
         if anywhere and not outside:
             return Verdict(
-                Result.INCOMPLETE, f"no checkpoint that was kept elsewhere is of this tree, {origin!r}"
+                Result.INCOMPLETE,
+                f"no checkpoint that was kept elsewhere is of this tree, {origin!r}",
             )
         if "paths" in file.parts["proofs"]:
             return _verify_run(file, checkpoints, outside)
@@ -190,7 +192,9 @@ def _leaf(number: int, entry: Mapping[str, JSON]) -> bytes:
         raise BrokenLine(f"line {number}: {error}", number) from error
 
 
-def _verify_all(file: _File, checkpoints: Sequence[Checkpoint], outside: Sequence[Checkpoint]) -> Verdict:
+def _verify_all(
+    file: _File, checkpoints: Sequence[Checkpoint], outside: Sequence[Checkpoint]
+) -> Verdict:
     stated = file.parts["proofs"].get("leaves") if isinstance(file.parts["proofs"], dict) else None
     if not isinstance(stated, list):
         raise BrokenLine("the proofs are malformed")
@@ -198,20 +202,26 @@ def _verify_all(file: _File, checkpoints: Sequence[Checkpoint], outside: Sequenc
         if entry.get("n") != index:
             if index == 0 and isinstance(entry.get("n"), int):
                 return Verdict(
-                    Result.INCOMPLETE, f"the file begins with entry {entry['n']}: the first part is missing"
+                    Result.INCOMPLETE,
+                    f"the file begins with entry {entry['n']}: the first part is missing",
                 )
-            raise BrokenLine(f"line {number} should be entry {index}, but is {entry.get('n')!r}", number)
+            raise BrokenLine(
+                f"line {number} should be entry {index}, but is {entry.get('n')!r}", number
+            )
     leaves = [_leaf(number, entry) for number, entry in file.entries]
     for (number, _), leaf, text in zip(file.entries, leaves, stated, strict=False):
         if leaf != _hash(text, f"the hash of line {number}"):
             raise BrokenLine(f"line {number} is not the entry that was sealed", number)
     if len(leaves) != len(stated):
-        raise BrokenLine(f"{len(stated)} entries were sealed, but the file has {len(leaves)}", file.end)
+        raise BrokenLine(
+            f"{len(stated)} entries were sealed, but the file has {len(leaves)}", file.end
+        )
     before = 0
     for checkpoint in checkpoints:
         if checkpoint.size > len(leaves):
             raise BrokenLine(
-                f"the checkpoint has {checkpoint.size} entries, but the file has {len(leaves)}", file.end
+                f"the checkpoint has {checkpoint.size} entries, but the file has {len(leaves)}",
+                file.end,
             )
         if root_of(leaves[: checkpoint.size]) != checkpoint.root:
             raise BrokenLine(
@@ -220,7 +230,9 @@ def _verify_all(file: _File, checkpoints: Sequence[Checkpoint], outside: Sequenc
             )
         before = checkpoint.size
     if before < len(leaves):
-        return Verdict(Result.INCOMPLETE, f"entries from {before} on are not signed by a checkpoint yet")
+        return Verdict(
+            Result.INCOMPLETE, f"entries from {before} on are not signed by a checkpoint yet"
+        )
     return _against(outside, leaves, f"all {len(leaves)} entries hold")
 
 
@@ -236,7 +248,9 @@ def _against(outside: Sequence[Checkpoint], leaves: Sequence[bytes], text: str) 
     return Verdict(Result.HOLDS, text)
 
 
-def _verify_run(file: _File, checkpoints: Sequence[Checkpoint], outside: Sequence[Checkpoint]) -> Verdict:
+def _verify_run(
+    file: _File, checkpoints: Sequence[Checkpoint], outside: Sequence[Checkpoint]
+) -> Verdict:
     proofs, last = file.parts["proofs"], checkpoints[-1]
     paths = proofs["paths"]
     if not isinstance(paths, dict):
@@ -246,7 +260,8 @@ def _verify_run(file: _File, checkpoints: Sequence[Checkpoint], outside: Sequenc
             raise BrokenLine(f"line {number} is of another run", number)
         if entry.get("run_n") != index:
             raise BrokenLine(
-                f"line {number} should be entry {index} of the run, but is {entry.get('run_n')!r}", number
+                f"line {number} should be entry {index} of the run, but is {entry.get('run_n')!r}",
+                number,
             )
         n, path = entry.get("n"), paths.get(str(entry.get("n")))
         if not isinstance(n, int) or not isinstance(path, list):

@@ -21,7 +21,9 @@ if TYPE_CHECKING:
 FORMATS = ("jsonl", "in-toto")
 
 
-def export_lines(audit: AuditLog, conditions: Terms, form: str = "jsonl", run_id: str = "") -> Iterator[str]:
+def export_lines(
+    audit: AuditLog, conditions: Terms, form: str = "jsonl", run_id: str = ""
+) -> Iterator[str]:
     """Write the signed entries of a partition, or those of one run. Where the key is here, it signs first.
 
     Raises:
@@ -39,14 +41,18 @@ def export_lines(audit: AuditLog, conditions: Terms, form: str = "jsonl", run_id
             raise UsageError(f"the audit can't be signed: {sealing.problem}")
     head = audit.head()
     if not head.note:
-        raise UsageError("nothing of the audit is signed; set RUNNER_AUDIT_KEY for the workers or here.")
+        raise UsageError(
+            "nothing of the audit is signed; set RUNNER_AUDIT_KEY for the workers or here."
+        )
     leaves: list[bytes] = []
     entries = sealed(audit, head, conditions.archive, leaves)
     if form == "jsonl":
         return export(entries, [head.note], [head.key], run_id, leaves)
     if conditions.signer is None:
         raise UsageError("statements are signed: set RUNNER_AUDIT_KEY here.")
-    return statements(entries, leaves, head.note, (conditions.signer.name, conditions.signer.key), run_id)
+    return statements(
+        entries, leaves, head.note, (conditions.signer.name, conditions.signer.key), run_id
+    )
 
 
 def own_key(path: Path, name: str) -> Signer:
@@ -127,7 +133,9 @@ def read_public(place: str) -> Mapping[str, Ed25519PublicKey]:
             value = json.loads(data)
             key = Ed25519PublicKey.from_public_bytes(base64.urlsafe_b64decode(value["x"] + "=="))
         else:
-            return dict(read_verifier_key(line) for line in data.decode().splitlines() if line.strip())
+            return dict(
+                read_verifier_key(line) for line in data.decode().splitlines() if line.strip()
+            )
     except (ValueError, KeyError, TypeError) as error:
         raise UsageError(f"{place!r} has no Ed25519 public key: {error}.") from error
     if not isinstance(key, Ed25519PublicKey):

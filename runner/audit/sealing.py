@@ -69,7 +69,9 @@ def read_signer(place: str, name: str) -> Signer:
         data = Path(place).expanduser().read_bytes()
         if data.lstrip().startswith(b"{"):
             secret = str(json.loads(data)["d"])
-            key: object = Ed25519PrivateKey.from_private_bytes(base64.urlsafe_b64decode(secret + "=="))
+            key: object = Ed25519PrivateKey.from_private_bytes(
+                base64.urlsafe_b64decode(secret + "==")
+            )
         else:
             key = load_pem_private_key(data, None)
     except (OSError, ValueError, KeyError, TypeError) as error:
@@ -151,7 +153,9 @@ class Sealing:
         if self._terms.archive is not None:
             self._trim(self._log.head())
         is_done = not rows and self._terms.archive is None and not self.problem
-        waits = self._terms.signer is not None and (head.size > head.signed or head.anchored < head.signed)
+        waits = self._terms.signer is not None and (
+            head.size > head.signed or head.anchored < head.signed
+        )
         self._idle_at = head.last if is_done and not waits else None
         return len(rows) == PAGE
 
@@ -222,7 +226,9 @@ class Sealing:
             try:
                 last = read(note, {signer.name: signer.key.public_key()})
             except UsageError as error:
-                raise ArchiveError(f"The last checkpoint of {anchor.name} can't be used: {error}") from error
+                raise ArchiveError(
+                    f"The last checkpoint of {anchor.name} can't be used: {error}"
+                ) from error
             if last.size > head.size:
                 raise ArchiveError(
                     f"{anchor.name} has a checkpoint of {last.size} entries, and the store has only "
@@ -266,7 +272,9 @@ class Sealing:
         leaves = list(self._log.leaves(0, len(old)))
         lines = [
             line(sealed_entry(raw, n), leaf)
-            for n, (_, raw), leaf in zip(range(head.first, head.first + len(old)), old, leaves, strict=False)
+            for n, (_, raw), leaf in zip(
+                range(head.first, head.first + len(old)), old, leaves, strict=False
+            )
         ]
         try:
             archive.write_audit(self._log.origin(head.epoch), head.first, lines)
@@ -312,7 +320,9 @@ def sealed(
     """
     if head.first:
         if archive is None:
-            raise UsageError(f"the first {head.first} entries are in the archive; set RUNNER_ARCHIVE.")
+            raise UsageError(
+                f"the first {head.first} entries are in the archive; set RUNNER_ARCHIVE."
+            )
         origin, n = audit.origin(head.epoch), 0
         for text in archive.read_audit(origin):
             entry, leaf = read_line(text)

@@ -21,7 +21,10 @@ from runner.records.codec import JSON
 
 with needs_extra("audit", "a signed audit"):
     from cryptography.exceptions import InvalidSignature
-    from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey, Ed25519PublicKey
+    from cryptography.hazmat.primitives.asymmetric.ed25519 import (
+        Ed25519PrivateKey,
+        Ed25519PublicKey,
+    )
 
 PAYLOAD_TYPE = "application/vnd.in-toto+json"
 STATEMENT = "https://in-toto.io/Statement/v1"
@@ -48,7 +51,9 @@ def statements(
         if entry.get("question") and run_id in {"", entry.get("run")}:
             questions.setdefault(str(entry["question"]), []).append(entry)
     decided = {
-        name: own for name, own in questions.items() if NEEDED.issubset(entry["type"] for entry in own)
+        name: own
+        for name, own in questions.items()
+        if NEEDED.issubset(entry["type"] for entry in own)
     }
     paths = inclusion_paths(leaves, [int(entry["n"]) for own in decided.values() for entry in own])
     for name, own in decided.items():
@@ -62,7 +67,8 @@ def _statement(
     digests = decided.get("digests", {})
     subject = digests.get("effect") or digests.get("question") or ""
     proofs = {
-        str(entry["n"]): [base64.b64encode(part).decode() for part in paths[entry["n"]]] for entry in entries
+        str(entry["n"]): [base64.b64encode(part).decode() for part in paths[entry["n"]]]
+        for entry in entries
     }
     return {
         "_type": STATEMENT,
@@ -81,7 +87,10 @@ def _statement(
 
 def _envelope(statement: Mapping[str, JSON], name: str, key: Ed25519PrivateKey) -> str:
     payload = json.dumps(statement, ensure_ascii=False, separators=(",", ":")).encode()
-    signature = {"keyid": name, "sig": base64.b64encode(key.sign(_signed(PAYLOAD_TYPE, payload))).decode()}
+    signature = {
+        "keyid": name,
+        "sig": base64.b64encode(key.sign(_signed(PAYLOAD_TYPE, payload))).decode(),
+    }
     envelope = {
         "payloadType": PAYLOAD_TYPE,
         "payload": base64.b64encode(payload).decode(),
@@ -127,13 +136,17 @@ def _problem(envelope: Mapping[str, Any], keys: Mapping[str, Ed25519PublicKey]) 
     except UsageError as error:
         return str(error)
     for entry in predicate["entries"]:
-        path = [base64.b64decode(part, validate=True) for part in predicate["proofs"][str(entry["n"])]]
+        path = [
+            base64.b64decode(part, validate=True) for part in predicate["proofs"][str(entry["n"])]
+        ]
         if not is_included(leaf_of(entry), entry["n"], checkpoint.size, path, checkpoint.root):
             return f"entry {entry['n']} is not the one that was sealed"
     return ""
 
 
-def _holds(signature: Mapping[str, str], signed: bytes, keys: Mapping[str, Ed25519PublicKey]) -> bool:
+def _holds(
+    signature: Mapping[str, str], signed: bytes, keys: Mapping[str, Ed25519PublicKey]
+) -> bool:
     key = keys.get(signature["keyid"])
     if key is None:
         return False

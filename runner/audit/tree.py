@@ -141,7 +141,9 @@ def _consistency(leaves: Sequence[bytes], size: int, *, whole: bool) -> list[byt
     return [*_consistency(leaves[split:], size - split, whole=False), root_of(leaves[:split])]
 
 
-def is_consistent(sizes: tuple[int, int], roots: tuple[bytes, bytes], path: Sequence[bytes]) -> bool:
+def is_consistent(
+    sizes: tuple[int, int], roots: tuple[bytes, bytes], path: Sequence[bytes]
+) -> bool:
     """Whether a path proves that the tree of the first size and root is the beginning of the second."""
     (first, second), (old, new) = sizes, roots
     if not 0 <= first <= second:

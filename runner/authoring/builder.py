@@ -16,7 +16,15 @@ from runner.agent.agent import Agent, refuse_overrides
 from runner.approvals.rules import Rule
 from runner.definition import policies
 from runner.definition.cycles import reach
-from runner.definition.model import BRACKETS, HIDDEN, Definition, EdgeSpec, FailurePolicy, Join, NodeSpec
+from runner.definition.model import (
+    BRACKETS,
+    HIDDEN,
+    Definition,
+    EdgeSpec,
+    FailurePolicy,
+    Join,
+    NodeSpec,
+)
 from runner.definition.policies import Limit, RetryPolicy
 from runner.definition.topology import topology
 from runner.errors import DefinitionError, UsageError
@@ -63,7 +71,9 @@ class GraphBuilder:
         def __getattr__(self, name: str) -> Any:
             """Explain a missing attribute that a built graph has."""
             if hasattr(Graph, name):
-                raise AttributeError(f"a GraphBuilder has no {name!r}, a graph has: call .build() first.")
+                raise AttributeError(
+                    f"a GraphBuilder has no {name!r}, a graph has: call .build() first."
+                )
             raise AttributeError(f"a GraphBuilder has no {name!r}.")
 
         def __call__(self, *args: object, **kwargs: object) -> NoReturn:
@@ -106,7 +116,9 @@ class GraphBuilder:
         name = node_id or _name(executor) or f"node_{len(self._nodes)}"
         _check_id(name, "node")
         if name in self._nodes:
-            raise DefinitionError(f"Node {name!r} already exists; give the second one another node_id.")
+            raise DefinitionError(
+                f"Node {name!r} already exists; give the second one another node_id."
+            )
         wrapped, kind = _executor(executor)
         if kind != "function" and any(node.executor is wrapped for node in self._nodes.values()):
             raise DefinitionError(
@@ -174,7 +186,9 @@ class GraphBuilder:
         Raises:
             DefinitionError: the id or an option can't be used, or the executor can't be a node here.
         """
-        spec = map_nodes.mapped(self.add_node(executor, node_id, **options), over, concurrency, on_error)
+        spec = map_nodes.mapped(
+            self.add_node(executor, node_id, **options), over, concurrency, on_error
+        )
         self._nodes[spec.id] = spec
         return spec
 
@@ -235,7 +249,9 @@ class GraphBuilder:
             DefinitionError: there is no such node.
         """
         if node_id not in self._nodes:
-            raise DefinitionError(f"Node {node_id!r} not found; add it before it becomes an entry point.")
+            raise DefinitionError(
+                f"Node {node_id!r} not found; add it before it becomes an entry point."
+            )
         if node_id not in self._entries:
             self._entries.append(node_id)
         return self
@@ -265,7 +281,9 @@ class GraphBuilder:
             DefinitionError: it is neither.
         """
         if policy not in tuple(FailurePolicy):
-            raise DefinitionError(f"the failure policy is 'fail_fast' or 'continue', not {policy!r}.")
+            raise DefinitionError(
+                f"the failure policy is 'fail_fast' or 'continue', not {policy!r}."
+            )
         return self._set("policy", FailurePolicy(policy))
 
     def set_limits(self, limits: Sequence[Limit]) -> GraphBuilder:
@@ -342,7 +360,9 @@ class GraphBuilder:
                 "them, make them entry points or remove them."
             )
         nodes = {
-            name: replace(node, limits=policies.check(f"node {name!r}", (*self._limits, *node.limits)))
+            name: replace(
+                node, limits=policies.check(f"node {name!r}", (*self._limits, *node.limits))
+            )
             for name, node in self._nodes.items()
         }
         definition = Definition(self._id, nodes, edges, entries, **self._settings)
@@ -350,7 +370,9 @@ class GraphBuilder:
         return Graph(with_events(definition), self._store)
 
     def _without_incoming(self) -> tuple[str, ...]:
-        targets = {edge.target for edge in self._edges if not edge.back and edge.source != edge.target}
+        targets = {
+            edge.target for edge in self._edges if not edge.back and edge.source != edge.target
+        }
         entries = tuple(node for node in self._nodes if node not in targets)
         if not entries:
             raise DefinitionError(
@@ -383,7 +405,9 @@ def _gate(name: str, rule: Rule | None) -> Rule | None:
         raise DefinitionError(f"node {name!r}: approval must be a Rule, not {rule!r:.80}.")
     decisions = [decision for decision in rule.decisions if decision != "edit"]
     if not decisions:
-        raise DefinitionError(f"node {name!r}: its rule allows only edits, and a node's input has none.")
+        raise DefinitionError(
+            f"node {name!r}: its rule allows only edits, and a node's input has none."
+        )
     return replace(rule, decisions=decisions)
 
 

@@ -106,7 +106,9 @@ def _is_never(edge: EdgeSpec) -> bool:
     if not isinstance(code, ast.FunctionDef):
         return False
     values = [part.value for part in ast.walk(code) if isinstance(part, ast.Return)]
-    return all(value is None or (isinstance(value, ast.Constant) and not value.value) for value in values)
+    return all(
+        value is None or (isinstance(value, ast.Constant) and not value.value) for value in values
+    )
 
 
 def _never_run(plan: Plan) -> Iterator[Finding]:
@@ -122,7 +124,9 @@ def _never_run(plan: Plan) -> Iterator[Finding]:
     }
     reached = reach(shape.entries, following)
     # The event after the graph becomes ready without an edge.
-    for node in (node for node in plan.definition.nodes if node not in reached and node != AFTER_GRAPH):
+    for node in (
+        node for node in plan.definition.nodes if node not in reached and node != AFTER_GRAPH
+    ):
         message = "This node never runs: every edge to it is never taken, or leads back."
         advice = "Give it an edge that can be taken, make it an entry point, or remove it."
         yield "never-runs", node, message, advice
@@ -142,7 +146,9 @@ def _loops(plan: Plan) -> Iterator[Finding]:
             advice = "Put a condition on the edge that leads back, or on one before it."
             yield "loop-fails", loop.header, f"{no_exit}, so a run that reaches it fails.", advice
         else:
-            advice = "Put a condition on the edge that leads back, and call set_max_node_executions."
+            advice = (
+                "Put a condition on the edge that leads back, and call set_max_node_executions."
+            )
             yield "endless-loop", loop.header, f"{no_exit}, and no limit.", advice
 
 
@@ -180,7 +186,12 @@ def _starts_inside(plan: Plan) -> Iterator[Finding]:
             )
         elif others and spec.join == "all":
             message = f"This entry point does not run at the start: it also waits for {others[0].source!r}."
-            yield "entry-waits", node, message, 'Give it join="any", or remove it from the entry points.'
+            yield (
+                "entry-waits",
+                node,
+                message,
+                'Give it join="any", or remove it from the entry points.',
+            )
 
 
 def _counts(edge: InEdge) -> bool:
@@ -209,7 +220,9 @@ class Reads:
 
 
 def _missing_results(plan: Plan) -> Iterator[Finding]:
-    conditional = [(edge, _reads(edge.condition)) for edge in plan.definition.edges if edge.condition]
+    conditional = [
+        (edge, _reads(edge.condition)) for edge in plan.definition.edges if edge.condition
+    ]
     if not any(reads.named for _, reads in conditional):
         return
     before = _always_before(plan)
@@ -227,7 +240,8 @@ def _missing_results(plan: Plan) -> Iterator[Finding]:
                 "has. Then the branch fails with a KeyError."
             )
             advice = (
-                f"Check `{node!r} in state.results` first, or add an edge from {node!r} to {edge.source!r}."
+                f"Check `{node!r} in state.results` first, or add an edge from {node!r} to "
+                f"{edge.source!r}."
             )
             yield "missing-result", edge.source, message, advice
 
@@ -275,11 +289,15 @@ def _role(part: ast.AST, state: str) -> tuple[str, ast.expr | None]:
         case ast.Subscript(value=ast.Attribute(value=ast.Name(id=name), attr="results"), slice=key):
             return "needed", key if name == state else None
         case ast.Call(
-            func=ast.Attribute(value=ast.Attribute(value=ast.Name(id=name), attr="results"), attr="get"),
+            func=ast.Attribute(
+                value=ast.Attribute(value=ast.Name(id=name), attr="results"), attr="get"
+            ),
             args=[key, *_],
         ):
             return "named", key if name == state else None
-        case ast.Compare(left=key, comparators=[ast.Attribute(value=ast.Name(id=name), attr=attribute)]):
+        case ast.Compare(
+            left=key, comparators=[ast.Attribute(value=ast.Name(id=name), attr=attribute)]
+        ):
             return "guarded", key if name == state and attribute in GUARDS else None
     return "", None
 
@@ -341,7 +359,9 @@ def _without_effect(plan: Plan) -> Iterator[Finding]:
 
     Several reviewers at the end of a graph are no mistake, so nodes that ask are not counted as such others.
     """
-    nodes = {node: spec for node, spec in plan.definition.nodes.items() if not node.startswith(HIDDEN)}
+    nodes = {
+        node: spec for node, spec in plan.definition.nodes.items() if not node.startswith(HIDDEN)
+    }
     asking = {
         node
         for node, spec in nodes.items()
@@ -369,10 +389,12 @@ def _unchecked_answers(plan: Plan) -> Iterator[Finding]:
                 if {keyword.arg for keyword in call.keywords} & {"response_schema", "rule", None}:
                     continue  # None is **options, which may hold a schema; a rule knows its decisions
                 message = (
-                    f"The question {_name(call)!r}{owner} takes any answer, even one that the code can't use."
+                    f"The question {_name(call)!r}{owner} takes any answer, even one that the code "
+                    "can't use."
                 )
                 advice = (
-                    "Give interrupt() a response_schema: an answer that does not fit is refused at the door."
+                    "Give interrupt() a response_schema: an answer that does not fit is refused at "
+                    "the door."
                 )
                 yield "question-without-schema", node, message, advice
 
@@ -384,7 +406,12 @@ def _unchecked_decisions(plan: Plan) -> Iterator[Finding]:
         names = [_name(call) for call in _ruled(nodes[edge.source].executor)]
         functions = [function for _, function in _functions(nodes[edge.target].executor)]
         gated = nodes[edge.target].approval is not None
-        if not names or not functions or gated or any(_calls(function, "approved") for function in functions):
+        if (
+            not names
+            or not functions
+            or gated
+            or any(_calls(function, "approved") for function in functions)
+        ):
             continue
         message = (
             f"This node runs on what {edge.source!r} returned of the decision on {names[0]!r}, and does not "
@@ -451,7 +478,13 @@ def _calls_of(function: Callable[..., Any], name: str) -> Iterator[ast.Call]:
 
 def _name(call: ast.Call) -> str:
     first = call.args[0] if call.args else None
-    return str(first.value) if isinstance(first, ast.Constant) else ast.unparse(first) if first else "…"
+    return (
+        str(first.value)
+        if isinstance(first, ast.Constant)
+        else ast.unparse(first)
+        if first
+        else "…"
+    )
 
 
 RULES: tuple[Callable[[Plan], Iterator[Finding]], ...] = (

@@ -69,7 +69,9 @@ class Doors:
         """Nothing is declared yet."""
         self.starts, self.dead_name = f"{namespace}.starts", f"{namespace}.dead"
         exchange = Exchange(self.dead_name, type="topic", durable=True)
-        self.dead = Queue(self.dead_name, exchange, routing_key="#", durable=True, queue_arguments=QUORUM)
+        self.dead = Queue(
+            self.dead_name, exchange, routing_key="#", durable=True, queue_arguments=QUORUM
+        )
         arguments = {**QUORUM, "x-dead-letter-exchange": self.dead_name}
         self.queues = [
             Queue(name, durable=True, queue_arguments=arguments)
@@ -94,12 +96,23 @@ class ReceivedMessage:
     def id(self) -> str:
         """The sender's message id, or one made from the bytes: the same at every delivery."""
         message_id = self.message.properties.get("message_id")
-        return str(message_id) if message_id else hashlib.blake2s(self.body, digest_size=10).hexdigest()
+        return (
+            str(message_id)
+            if message_id
+            else hashlib.blake2s(self.body, digest_size=10).hexdigest()
+        )
 
     def kept(self) -> JSON:
         """Return what the store keeps of an early answer."""
-        properties = {name: self.message.properties.get(name) for name in ("reply_to", "correlation_id")}
-        return {"queue": self.queue, "body": self.body.decode(), "message_id": self.id, **properties}
+        properties = {
+            name: self.message.properties.get(name) for name in ("reply_to", "correlation_id")
+        }
+        return {
+            "queue": self.queue,
+            "body": self.body.decode(),
+            "message_id": self.id,
+            **properties,
+        }
 
 
 Publish = Callable[..., object]
@@ -118,7 +131,9 @@ class AmqpMessages:
     def apply_early(self, message: Any) -> bool:
         """Apply an answer that the store has kept until now; False where the store refuses it for now."""
         properties = {name: message[name] for name in ("message_id", "reply_to", "correlation_id")}
-        received = ReceivedMessage(Message(message["body"], properties=properties), message["queue"])
+        received = ReceivedMessage(
+            Message(message["body"], properties=properties), message["queue"]
+        )
         return self.apply(received, keep=False)
 
     def apply(self, received: ReceivedMessage, *, keep: bool) -> bool:
@@ -128,17 +143,23 @@ class AmqpMessages:
         except (StoreError, ConflictError) as error:
             if is_away(error, self._settings):
                 raise
-            log.info("message.later: %s %s: %s", received.queue, one_line(received.id), one_line(error))
+            log.info(
+                "message.later: %s %s: %s", received.queue, one_line(received.id), one_line(error)
+            )
             return False
         except Exception as error:
-            log.exception("message.failed: %s %s is dead-lettered.", received.queue, one_line(received.id))
+            log.exception(
+                "message.failed: %s %s is dead-lettered.", received.queue, one_line(received.id)
+            )
             verdict = Verdict(Disposition.DEAD, reason=f"it could not be applied: {error!r}")
         self._tell(received, verdict)
         return True
 
     def _judge(self, received: ReceivedMessage, *, keep: bool) -> Verdict:
         if compression := received.message.headers.get(COMPRESSION):
-            return Verdict(Disposition.DEAD, reason=f"it is compressed ({compression!r}); send it as it is.")
+            return Verdict(
+                Disposition.DEAD, reason=f"it is compressed ({compression!r}); send it as it is."
+            )
         traceparent = traceparent_of(received.message.headers.get("traceparent"))
         key = f"{received.queue}/{received.id}"
         sent = InboxMessage(received.id, key, received.body, traceparent)
@@ -151,7 +172,9 @@ class AmqpMessages:
         """Send the receipt and the dead letter, before the message is acknowledged."""
         properties = received.message.properties
         correlated = (
-            {"correlation_id": properties["correlation_id"]} if properties.get("correlation_id") else {}
+            {"correlation_id": properties["correlation_id"]}
+            if properties.get("correlation_id")
+            else {}
         )
         if verdict.receipt is not None:
             receipt = verdict.receipt.dump()
@@ -163,7 +186,9 @@ class AmqpMessages:
             reason = one_line(verdict.reason)
             log.warning("message.dead: %s %s: %s", received.queue, one_line(received.id), reason)
             headers = {"x-reason": verdict.reason[:1000], "x-door": received.queue}
-            self._publish(self._doors.dead_name, received.queue, received.body, headers=headers, **correlated)
+            self._publish(
+                self._doors.dead_name, received.queue, received.body, headers=headers, **correlated
+            )
 
 
 def _publish(producer: Producer, exchange: str, key: str, body: bytes, **options: Any) -> None:
@@ -312,7 +337,9 @@ class Relay(Background):
             NoticeReader(connection, GROUP, settings.namespace, place.partition)
             for connection, place in zip(connections(store), settings.places, strict=True)
         ]
-        self._seats = Seats(redis, settings.namespace, GROUP, settings.sweep_interval, self.stopping)
+        self._seats = Seats(
+            redis, settings.namespace, GROUP, settings.sweep_interval, self.stopping
+        )
         self._exchange = Exchange(f"{settings.namespace}.notices", type="topic", durable=True)
         if not is_amqp(self.settings.broker):
             self.finish()

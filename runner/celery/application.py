@@ -44,7 +44,9 @@ from runner.settings import Settings
 
 log = logging.getLogger(__name__)
 
-THREADS = frozenset({AmqpIntake, Archiver, EarlyAnswers, Heartbeat, Relay, Startup, StreamIntake, Sweeper})
+THREADS = frozenset(
+    {AmqpIntake, Archiver, EarlyAnswers, Heartbeat, Relay, Startup, StreamIntake, Sweeper}
+)
 
 TASKS = (run_node, respond, start, report, report_error)
 
@@ -157,7 +159,9 @@ HEARTBEAT = 4.0
 class RunnerWorker(worker.Worker):
     """A worker of threads unless its command names another pool; without gossip and mingle."""
 
-    def __init__(self, app: Celery | None = None, hostname: str | None = None, **options: Any) -> None:
+    def __init__(
+        self, app: Celery | None = None, hostname: str | None = None, **options: Any
+    ) -> None:
         pool = options.get("pool") or options.get("pool_cls")
         if pool is None or _is_default("pool"):
             pool = POOL

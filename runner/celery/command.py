@@ -24,7 +24,9 @@ class RunnerGroup(click.Group):
     def invoke(self, ctx: click.Context) -> Any:
         """Run one command and exit with its code."""
         settings = settings_of(ctx.obj.app)
-        context = ctx.obj = CommandContext(redis_url=settings.redis_url, namespace=settings.namespace)
+        context = ctx.obj = CommandContext(
+            redis_url=settings.redis_url, namespace=settings.namespace
+        )
         try:
             code = super().invoke(ctx)
         except (SystemExit, click.exceptions.Exit):

@@ -103,7 +103,10 @@ def is_amqp(broker_url: str) -> bool:
 def _transport(broker_url: str, service: Sentinels | None) -> dict[str, Any]:
     if is_redis(broker_url):
         # A refusal (the disk is full, no replica) ends some day, and must not end the worker.
-        return {"broker_channel_error_retry": True, "broker_transport_options": _redis_options(service)}
+        return {
+            "broker_channel_error_retry": True,
+            "broker_transport_options": _redis_options(service),
+        }
     return {
         "broker_transport_options": dict(RABBITMQ_OPTIONS),
         "task_default_queue_type": "quorum",
@@ -123,5 +126,9 @@ def _redis_options(service: Sentinels | None) -> dict[str, Any]:
     if service is None:
         return dict(REDIS_OPTIONS)
     login = {"username": service.sentinel_username, "password": service.sentinel_password}
-    options = {"socket_timeout": SENTINEL_TIMEOUT, "socket_connect_timeout": SENTINEL_TIMEOUT, **login}
+    options = {
+        "socket_timeout": SENTINEL_TIMEOUT,
+        "socket_connect_timeout": SENTINEL_TIMEOUT,
+        **login,
+    }
     return {**REDIS_OPTIONS, "master_name": service.service, "sentinel_kwargs": options}

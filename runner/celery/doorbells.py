@@ -98,7 +98,9 @@ class CeleryDispatcher:
         try:
             with self._app.producer_or_acquire() as producer:
                 producer.connection.ensure_connection(**CONNECT)
-                self._app.send_task(name, kwargs=dict(kwargs), task_id=task_id, producer=producer, **route)
+                self._app.send_task(
+                    name, kwargs=dict(kwargs), task_id=task_id, producer=producer, **route
+                )
         except (OperationalError, OSError) as error:
             raise BrokerError(f"the broker could not be reached ({error}).") from error
         return True
@@ -132,7 +134,9 @@ def visit_of(task_id: str) -> tuple[str, str, int, int]:
     node, _, attempt = rest.rpartition(".")
     node, _, visit = node.rpartition(".")
     if not (run_id and node and visit.isdecimal() and attempt.isdecimal()):
-        raise UsageError(f"a task {NODE_TASK} must have an id run.node.visit.attempt, not {task_id!r}.")
+        raise UsageError(
+            f"a task {NODE_TASK} must have an id run.node.visit.attempt, not {task_id!r}."
+        )
     return run_id, node, int(visit), int(attempt)
 
 
@@ -172,7 +176,12 @@ def _written(app: Celery, channel: Any) -> dict[str, Any]:
     channel._put = lambda _queue, message, **_: messages.append(message)  # noqa: SLF001 - the last step of publishing
     channel.body_encoding = "utf-8"
     bell = Doorbell("0run", "node", 1, 1, QUEUE, 5, "graph")
-    _publish(app, bell, settings_of(app).node_queue(QUEUE), app.amqp.Producer(channel, auto_declare=False))
+    _publish(
+        app,
+        bell,
+        settings_of(app).node_queue(QUEUE),
+        app.amqp.Producer(channel, auto_declare=False),
+    )
     return messages[0]
 
 

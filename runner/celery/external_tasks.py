@@ -81,7 +81,9 @@ class CeleryTask:
         args, kwargs = self._arguments(visit)
         codec.pack([args, kwargs], f"the arguments of task {self.name}")
         run_id, node, number = visit.address.run_id, visit.address.node_id, visit.address.visit
-        reference = f"{run_id}.{node}.{number}.{visit.attempt}.task" if state is None else state.reference
+        reference = (
+            f"{run_id}.{node}.{number}.{visit.attempt}.task" if state is None else state.reference
+        )
         where = {"run_id": run_id, "node": node, "visit": number, "reference": reference}
         where["queue"] = _queue_of_node(app)
         return ExternalTask(reference, lambda: self._send(app, where, args, kwargs))
@@ -94,7 +96,9 @@ class CeleryTask:
         kwargs = self._kwargs(context) if callable(self._kwargs) else self._kwargs
         return list(args or ()), dict(kwargs or {})
 
-    def _send(self, app: Celery, where: dict[str, Any], args: list[Any], kwargs: dict[str, Any]) -> None:
+    def _send(
+        self, app: Celery, where: dict[str, Any], args: list[Any], kwargs: dict[str, Any]
+    ) -> None:
         named = isinstance(self._task, str)
         sender = app if named else self._task.app
         # A name that this app doesn't know is another app's task: our default queue is not where it is.

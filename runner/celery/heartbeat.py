@@ -73,7 +73,9 @@ class AliveFile:
         try:
             self._path.touch()
         except OSError as error:
-            log.warning("alive_file.failed: %s can't be written: %s. Probes will fail.", self._path, error)
+            log.warning(
+                "alive_file.failed: %s can't be written: %s. Probes will fail.", self._path, error
+            )
 
     def remove(self) -> None:
         if self._path is not None:
@@ -165,7 +167,11 @@ class Heartbeat(Background):
                 pool=_pool(worker.pool_cls) if worker.concurrency else KEEPER,
                 slots=int(worker.concurrency),
                 queues=sorted(worker.app.amqp.queues.consume_from),
-                wants=[self.settings.node_queue(name) for name in queues_of(registry) if worker.concurrency],
+                wants=[
+                    self.settings.node_queue(name)
+                    for name in queues_of(registry)
+                    if worker.concurrency
+                ],
                 graphs={name: registry.get(name).topology.fingerprint for name in registry.names()},
                 accepts=sorted(str(kind) for kind in conf.accept_content),
                 events=bool(worker.task_events),
@@ -187,7 +193,10 @@ def _pool(kind: Any) -> str:
 
 def _visibility(app: Any) -> float:
     """Return the seconds after which the broker delivers a message again; 0 if it never does."""
-    url, options = app.conf.broker_read_url or app.conf.broker_url, app.conf.broker_transport_options or {}
+    url, options = (
+        app.conf.broker_read_url or app.conf.broker_url,
+        app.conf.broker_transport_options or {},
+    )
     if not is_redis(str(url)) or options.get("ack_emulation") is False:
         return 0.0
     return float(options.get("visibility_timeout", VISIBILITY))

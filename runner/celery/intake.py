@@ -110,12 +110,16 @@ class StreamMessages:
 
 def _message_of(entry: Entry) -> JSON:
     # Fields may have any bytes: each becomes one character.
-    fields = {name.decode("latin-1"): value.decode("latin-1") for name, value in entry.fields.items()}
+    fields = {
+        name.decode("latin-1"): value.decode("latin-1") for name, value in entry.fields.items()
+    }
     return {"stream": entry.stream, "id": entry.id, "fields": fields}
 
 
 def _entry_of(message: Any) -> Entry:
-    fields = {name.encode("latin-1"): value.encode("latin-1") for name, value in message["fields"].items()}
+    fields = {
+        name.encode("latin-1"): value.encode("latin-1") for name, value in message["fields"].items()
+    }
     return Entry(message["stream"], message["id"], fields)
 
 
@@ -129,7 +133,11 @@ class StreamIntake(Background):
         settings = self.settings
         self.messages = StreamMessages(self.engine, settings, worker and worker.app)
         self._seats = Seats(
-            connection_of(self.engine), settings.namespace, "read", settings.sweep_interval, self.stopping
+            connection_of(self.engine),
+            settings.namespace,
+            "read",
+            settings.sweep_interval,
+            self.stopping,
         )
 
     def turn(self) -> None:
@@ -160,10 +168,18 @@ class EarlyAnswers(Background):
     def prepare(self, worker: Any) -> None:
         """Open the streams; nothing is connected yet."""
         settings = self.settings
-        others = dict.fromkeys(place.url for place in settings.places if place.url != settings.first_url)
-        self._servers = [StreamMessages(self.engine, settings, worker.app, server=url) for url in others]
+        others = dict.fromkeys(
+            place.url for place in settings.places if place.url != settings.first_url
+        )
+        self._servers = [
+            StreamMessages(self.engine, settings, worker.app, server=url) for url in others
+        ]
         self._seats = Seats(
-            connection_of(self.engine), settings.namespace, self.label, settings.sweep_interval, self.stopping
+            connection_of(self.engine),
+            settings.namespace,
+            self.label,
+            settings.sweep_interval,
+            self.stopping,
         )
 
     def turn(self) -> None:

@@ -79,7 +79,9 @@ class Keeper:
             signal.signal(number, self._stop)
         self.app.amqp.queues.deselect(list(self.app.amqp.queues))  # it reads none
         startup, heartbeat = KeeperStartup(self), Heartbeat(self)
-        others: list[Background] = [thread for kind in THREADS if (thread := kind(self)).include_if(self)]
+        others: list[Background] = [
+            thread for kind in THREADS if (thread := kind(self)).include_if(self)
+        ]
         for thread in (startup, *others):
             thread.start(self)
         while state.should_stop is None:

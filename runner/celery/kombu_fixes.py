@@ -144,7 +144,8 @@ class SafeChannel(redis.Channel):
         return {
             self._q_for_pri(queue, step)
             for queue, priorities in self.priorities.items()
-            for step in set(self.priority_steps) - {self.priority(priority) for priority in priorities}
+            for step in set(self.priority_steps)
+            - {self.priority(priority) for priority in priorities}
         }
 
     def _brpop_read(self, **options: Any) -> Any:
@@ -170,7 +171,9 @@ class SafeChannel(redis.Channel):
             super().maybe_refresh_binding_expiry()
         except self.ResponseError as error:
             if not self._is_refused:
-                log.warning("broker.refused: %s. Trying again until it is accepted.", one_line(error))
+                log.warning(
+                    "broker.refused: %s. Trying again until it is accepted.", one_line(error)
+                )
             self._is_refused = True
         else:
             self._is_refused = False
@@ -181,7 +184,9 @@ class SafeChannel(redis.Channel):
             client.parse_response = partial(self._parse, client.parse_response)
         return client
 
-    def _parse(self, parse: Callable[..., Any], connection: Any, command: str, **options: Any) -> Any:
+    def _parse(
+        self, parse: Callable[..., Any], connection: Any, command: str, **options: Any
+    ) -> Any:
         """Remember the item that a BRPOP took off a queue: kombu's error no longer has it."""
         reply = parse(connection, command, **options)
         if command == "BRPOP":
@@ -268,7 +273,9 @@ class SafeConsumer(consumer.Consumer):
         A command comes as the `task_serializer` of its sender's app says, to all workers of the server.
         """
         if (message.delivery_info or {}).get("exchange") == self.app.control.mailbox.exchange.name:
-            log.info("control.refused: a command of remote control can't be read: %s", one_line(str(exc)))
+            log.info(
+                "control.refused: a command of remote control can't be read: %s", one_line(str(exc))
+            )
             message.ack()
             return
         self._write_dead_letter(message, f"it can't be read: {exc}")
@@ -294,7 +301,11 @@ def check_message(request: Any) -> None:
     payload = request.message.payload
     # A dict is the body of Celery's first protocol, which Celery checked when it read the message.
     args, kwargs, embedded = ([], {}, {}) if isinstance(payload, dict) else payload
-    if not (isinstance(request.name, str) and isinstance(args, (list, tuple)) and isinstance(kwargs, dict)):
+    if not (
+        isinstance(request.name, str)
+        and isinstance(args, (list, tuple))
+        and isinstance(kwargs, dict)
+    ):
         raise InvalidTaskError("its name is no text, or its arguments are no list and no object.")
     if not isinstance(embedded, (dict, NoneType)):
         raise InvalidTaskError("its third part is no object.")
@@ -365,9 +376,16 @@ def _parse_body(text: object) -> tuple[list[object], dict[str, object]]:
         body = codec.load_json(str(text))
     except CorruptDocument as error:
         raise UsageError(f"the arguments are no JSON: {error}") from error
-    if isinstance(body, list) and len(body) > 1 and isinstance(body[0], list) and isinstance(body[1], dict):
+    if (
+        isinstance(body, list)
+        and len(body) > 1
+        and isinstance(body[0], list)
+        and isinstance(body[1], dict)
+    ):
         return body[0], body[1]
-    raise UsageError("the body is no Celery message: a list of arguments, named arguments and options.")
+    raise UsageError(
+        "the body is no Celery message: a list of arguments, named arguments and options."
+    )
 
 
 FIRST = {"runner.respond": "response", "runner.start": "task"}
@@ -375,7 +393,11 @@ FIRST = {"runner.respond": "response", "runner.start": "task"}
 
 
 def message_of(
-    task: str, task_id: str, args: tuple[object, ...], kwargs: Mapping[str, object], traceparent: str = ""
+    task: str,
+    task_id: str,
+    args: tuple[object, ...],
+    kwargs: Mapping[str, object],
+    traceparent: str = "",
 ) -> bytes:
     """Return the JSON message for the stream from what was sent to a task.
 
@@ -386,9 +408,15 @@ def message_of(
     if len(positional) == 1 and FIRST[task] not in named:
         named[FIRST[task]] = positional.pop()
     if positional:
-        raise UsageError(f"positional arguments; only the {FIRST[task]} may be one: send keyword arguments")
+        raise UsageError(
+            f"positional arguments; only the {FIRST[task]} may be one: send keyword arguments"
+        )
     # With the task's id as its key, a task that Celery delivers twice is one message.
-    defaults = {"v": 1, "idempotency_key": task_id, **({"traceparent": traceparent} if traceparent else {})}
+    defaults = {
+        "v": 1,
+        "idempotency_key": task_id,
+        **({"traceparent": traceparent} if traceparent else {}),
+    }
     if named.get("proof") is not None:
         defaults = {}  # what is signed says all of it, and counts once by its own number
     try:

@@ -15,7 +15,14 @@ from runner.execution.context import ClaimedVisit
 from runner.records.budgets import MICROS, USAGE
 from runner.records.outcomes import Outcome
 from runner.store.interface import Store
-from runner.store.redis.measurements import NODE, QUEUE_WAIT, Collector, Increments, increments, spending
+from runner.store.redis.measurements import (
+    NODE,
+    QUEUE_WAIT,
+    Collector,
+    Increments,
+    increments,
+    spending,
+)
 from runner.store.redis.partitions import SharedStore
 
 log = logging.getLogger(__name__)
@@ -50,14 +57,20 @@ def measure_wait(store: Store, seconds: float, graph: str) -> None:
 
 
 @contextmanager
-def _observe(place: telemetry.RunningNode, visit: ClaimedVisit) -> Iterator[Callable[[Outcome], object]]:
+def _observe(
+    place: telemetry.RunningNode, visit: ClaimedVisit
+) -> Iterator[Callable[[Outcome], object]]:
     began, before = time.monotonic(), _usage(visit)
 
     def end(outcome: Outcome) -> None:
         if isinstance(visit.store, SharedStore):
             word = telemetry.OUTCOMES[type(outcome)]
             elapsed = time.monotonic() - began
-            labels = {"graph": place.graph, "node": map_of(place.node) or place.node, "outcome": word}
+            labels = {
+                "graph": place.graph,
+                "node": map_of(place.node) or place.node,
+                "outcome": word,
+            }
             _collector(visit.store).add(increments(NODE, elapsed, **labels))
             for counter, amount in spent(outcome, before).items():
                 _collector(visit.store).add(spending(counter, amount, place.graph))

@@ -12,7 +12,9 @@ from runner.settings import Settings
 from runner.store.redis.partitions import SharedStore
 
 
-def keeper_of(engine: Engine, settings: Settings, door: str, message: Callable[[], JSON]) -> Keep | None:
+def keeper_of(
+    engine: Engine, settings: Settings, door: str, message: Callable[[], JSON]
+) -> Keep | None:
     """Return what keeps a message of a door for its question; None where none is kept."""
     store, seconds = engine.store, settings.early_answer
     if not isinstance(store, SharedStore) or not seconds:

@@ -53,10 +53,13 @@ def add_queues(app: Celery, registry: Registry, worker: Any, options: Mapping[st
     what is named: `--queues gpu` means the app's queue of that name and that of the nodes with `queue="gpu"`.
     """
     settings = settings_of(app)
-    named, excluded = (set(str_to_list(options.get(name)) or ()) for name in ("queues", "exclude_queues"))
+    named, excluded = (
+        set(str_to_list(options.get(name)) or ()) for name in ("queues", "exclude_queues")
+    )
     if named:
         chosen = {
-            name if name.startswith(settings.node_queue("")) else settings.node_queue(name) for name in named
+            name if name.startswith(settings.node_queue("")) else settings.node_queue(name)
+            for name in named
         }
         wanted = set(map(settings.node_queue, queues_of(registry)))
         add = partial(_add_named, app, chosen, sorted(wanted) if wanted.isdisjoint(chosen) else ())

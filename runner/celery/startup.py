@@ -65,7 +65,9 @@ class Publisher:
         if not (lost or bell) or layout.record(self._settings.places, self._settings.namespace):
             return
         names = ", ".join([*lost, *(["the template of doorbells"] if bell else [])])
-        log.warning("store.emptied: the store has lost %s, which this worker publishes again.", names)
+        log.warning(
+            "store.emptied: the store has lost %s, which this worker publishes again.", names
+        )
         if bell and self._template is not None:
             self._store.install_doorbell(self._template)
         self._engine.publish(lost)
@@ -92,9 +94,15 @@ class Startup(Background):
             return
         limit = self.app.tasks[NODE_TASK].rate_limit
         if limit:
-            log.warning("nodes.slowed: %s for all nodes of this worker together, %s", limit, LIMITED)
-        Publisher(self.app, self.engine, self.settings).publish(replace_template=self.replaces_template)
-        graphs = ", ".join(self.engine.registry.names()) or "none; name their modules in RUNNER_GRAPHS"
+            log.warning(
+                "nodes.slowed: %s for all nodes of this worker together, %s", limit, LIMITED
+            )
+        Publisher(self.app, self.engine, self.settings).publish(
+            replace_template=self.replaces_template
+        )
+        graphs = (
+            ", ".join(self.engine.registry.names()) or "none; name their modules in RUNNER_GRAPHS"
+        )
         log.info("%s.ready: graphs: %s", self.role, graphs)
         self.is_ready = True
         self.finish()

@@ -213,7 +213,9 @@ def _enter(
         handle = consumer.strategies[NODE_TASK]
         handle(message, None, before.on_ack, before.on_reject, consumer.on_task_message)
     except Exception:
-        log.exception("node.not_started: %s goes to the queue instead; please report this.", task_id)
+        log.exception(
+            "node.not_started: %s goes to the queue instead; please report this.", task_id
+        )
         _unused.append(_token(task_id, claimed[1]))
         before.on_ack(log, before.connection_errors)
 

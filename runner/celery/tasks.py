@@ -90,7 +90,9 @@ def run_node(self: Any) -> Next | None:
 
     The node that the settle has claimed in turn goes on this task's slot.
     """
-    self.request.began = time.monotonic()  # first of all: its time limit counts the imports of a new child
+    self.request.began = (
+        time.monotonic()
+    )  # first of all: its time limit counts the imports of a new child
     engine = engine_of(self.app)
     try:
         run_id, node, visit, attempt = visit_of(self.request.id)
@@ -133,7 +135,9 @@ def end_task(delivery: Delivery, app: Celery, run_id: str) -> None:
             raise NodeEvent("task-revoked", {"terminated": False, "signum": None, "expired": False})
         case _ if reason := waits_for(delivery):
             page = settings_of(app).page(f"/runs/{run_id}")
-            raise NodeEvent("task-waiting", {"result": f"WAITING for {reason}{page and f', see {page}'}"})
+            raise NodeEvent(
+                "task-waiting", {"result": f"WAITING for {reason}{page and f', see {page}'}"}
+            )
     raise Ignore  # another worker had it
 
 
@@ -186,7 +190,9 @@ def start(self: Any, *args: object, **message: object) -> None:
     _put_on_stream(self, "starts", args, message)
 
 
-def _put_on_stream(task: Any, door: str, args: tuple[object, ...], message: dict[str, object]) -> None:
+def _put_on_stream(
+    task: Any, door: str, args: tuple[object, ...], message: dict[str, object]
+) -> None:
     outbox = outbox_of(task.app)
     traceparent = traceparent_of(task.request.get("traceparent")) if door == "starts" else ""
     try:
@@ -229,7 +235,9 @@ def _result_of(visit: dict[str, Any]) -> str:
 
 
 def _report(app: Celery, visit: dict[str, Any], ended: dict[str, Any]) -> None:
-    word = engine_of(app).report(visit["run_id"], visit["node"], visit["visit"], visit["reference"], ended)
+    word = engine_of(app).report(
+        visit["run_id"], visit["node"], visit["visit"], visit["reference"], ended
+    )
     if word != "reported":
         reference = one_line(visit["reference"])
         log.info("report.refused: no node waits for task %s any more (%s).", reference, word)

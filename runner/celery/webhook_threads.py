@@ -38,7 +38,9 @@ class WebhookThreads:
         thread = self._threads.get(webhook_id)
         if thread is not None and thread.is_alive():
             return
-        self._threads = {name: thread for name, thread in self._threads.items() if thread.is_alive()}
+        self._threads = {
+            name: thread for name, thread in self._threads.items() if thread.is_alive()
+        }
         name = f"runner-webhook-{webhook_id}"
         thread = threading.Thread(target=self._serve, args=[webhook_id], name=name, daemon=True)
         self._threads[webhook_id] = thread
@@ -56,6 +58,8 @@ class WebhookThreads:
         except RunnerError as error:
             log.warning("webhook.waits: %s It is tried again after a lease.", error)
         except Exception:
-            log.exception("webhook.failed: %r is tried again after a lease; please report this.", webhook_id)
+            log.exception(
+                "webhook.failed: %r is tried again after a lease; please report this.", webhook_id
+            )
         finally:
             self._stored.close()

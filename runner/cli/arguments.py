@@ -83,7 +83,9 @@ def _content(text: str, option: str) -> str:
         return Path(text[1:]).read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as error:
         reason = getattr(error, "strerror", None) or error
-        raise CommandError(Exit.USAGE, f"{option}: the file {text[1:]} can't be read: {reason}.") from error
+        raise CommandError(
+            Exit.USAGE, f"{option}: the file {text[1:]} can't be read: {reason}."
+        ) from error
 
 
 # -- tags and times ----------------------------------------------------------------------------------
@@ -91,7 +93,9 @@ def _content(text: str, option: str) -> str:
 
 def tag_option(text: str) -> Callable[[Command], Command]:
     """Make the option --tag, whose values `read_tags` reads."""
-    return click.option("--tag", "tags", multiple=True, metavar="KEY=VALUE", help=f"{text}; may be repeated.")
+    return click.option(
+        "--tag", "tags", multiple=True, metavar="KEY=VALUE", help=f"{text}; may be repeated."
+    )
 
 
 def read_tags(texts: tuple[str, ...]) -> dict[str, str]:
@@ -103,7 +107,9 @@ def read_tags(texts: tuple[str, ...]) -> dict[str, str]:
     pairs = [text.partition("=") for text in texts]
     invalid = [key for key, equals, _ in pairs if not key or not equals]
     if invalid:
-        raise CommandError(Exit.USAGE, f"--tag {invalid[0]!r} has no value.", "Write --tag key=value.")
+        raise CommandError(
+            Exit.USAGE, f"--tag {invalid[0]!r} has no value.", "Write --tag key=value."
+        )
     return {key: value for key, _, value in pairs}
 
 
@@ -137,7 +143,11 @@ def read_duration(text: str) -> float | None:
 def limit_option(command: Command) -> Command:
     """Add the option --limit."""
     return click.option(
-        "--limit", type=click.IntRange(1, 10_000), default=50, show_default=True, help="Maximum number."
+        "--limit",
+        type=click.IntRange(1, 10_000),
+        default=50,
+        show_default=True,
+        help="Maximum number.",
     )(command)
 
 
@@ -151,7 +161,9 @@ def paged(command: Command) -> Command:
     return limit_option(cursor(command))
 
 
-def read_pages(fetch: Callable[[int, str | None], Page[Item]], limit: int, cursor: str | None) -> Page[Item]:
+def read_pages(
+    fetch: Callable[[int, str | None], Page[Item]], limit: int, cursor: str | None
+) -> Page[Item]:
     """Read pages until there are `limit` items, or no more."""
     from runner.records.listings import Page
 
@@ -203,20 +215,29 @@ def full_interrupt_id(client: Client, text: str) -> str:
     return _only(names or [question.id for question in questions], text, "questions")
 
 
-def complete_run(context: click.Context, _: click.Parameter, incomplete: str) -> list[CompletionItem]:
+def complete_run(
+    context: click.Context, _: click.Parameter, incomplete: str
+) -> list[CompletionItem]:
     """Offer the newest runs whose ids begin so, each with its graph and status."""
     try:
         runs = _runs(context.obj.client, incomplete, OFFERED)
-        return [CompletionItem(run.run_id, help=one_line(f"{run.graph_id} {run.status}")) for run in runs]
+        return [
+            CompletionItem(run.run_id, help=one_line(f"{run.graph_id} {run.status}"))
+            for run in runs
+        ]
     except Exception:  # noqa: BLE001 - a shell that completes shows no errors
         return []
 
 
-def complete_interrupt(context: click.Context, _: click.Parameter, incomplete: str) -> list[CompletionItem]:
+def complete_interrupt(
+    context: click.Context, _: click.Parameter, incomplete: str
+) -> list[CompletionItem]:
     """Offer the open questions whose ids begin so, each with its name and node."""
     try:
         client = context.obj.client
-        listed = read_pages(lambda number, after: client.interrupts(limit=number, cursor=after), LIMIT, None)
+        listed = read_pages(
+            lambda number, after: client.interrupts(limit=number, cursor=after), LIMIT, None
+        )
         questions = [question for question in listed if question.id.startswith(incomplete)]
         return [
             CompletionItem(question.id, help=one_line(f"{question.name} of {question.node_id}"))
@@ -227,12 +248,16 @@ def complete_interrupt(context: click.Context, _: click.Parameter, incomplete: s
 
 
 run_argument = click.argument("run_id", metavar="RUN", shell_complete=complete_run)
-interrupt_argument = click.argument("interrupt_id", metavar="INTERRUPT", shell_complete=complete_interrupt)
+interrupt_argument = click.argument(
+    "interrupt_id", metavar="INTERRUPT", shell_complete=complete_interrupt
+)
 
 
 def _only(names: Sequence[str], text: str, kind: str) -> str:
     if len(names) > 1:
-        shown = ", ".join(names[:NAMED]) + (f" and {len(names) - NAMED} more" if len(names) > NAMED else "")
+        shown = ", ".join(names[:NAMED]) + (
+            f" and {len(names) - NAMED} more" if len(names) > NAMED else ""
+        )
         raise CommandError(
             Exit.USAGE,
             f"{text!r} fits several {kind}: {shown}.",
@@ -265,7 +290,9 @@ def _runs(client: Client, prefix: str, limit: int) -> list[RunSummary]:
     since, until = span
     filters: dict[str, Any] = {"since": since, "until": until} if prefix[2:] else {}
     runs: list[RunSummary] = []
-    page = read_pages(lambda number, after: client.runs(**filters, limit=number, cursor=after), LIMIT, None)
+    page = read_pages(
+        lambda number, after: client.runs(**filters, limit=number, cursor=after), LIMIT, None
+    )
     for run in page:
         if run.run_id.startswith(prefix):
             runs.append(run)
@@ -287,4 +314,6 @@ def _questions(client: Client, prefix: str) -> list[Interrupt]:
         own = snapshot.interrupts if snapshot is not None else ()
         family = () if dot else client.interrupts(run=name)
         questions |= {question.id: question for question in (*own, *family)}
-    return [question for question in questions.values() if not dot or question.id.startswith(prefix)]
+    return [
+        question for question in questions.values() if not dot or question.id.startswith(prefix)
+    ]

@@ -39,7 +39,11 @@ class Exported:
 @audit.command("export")
 @click.option("--output", "path", metavar="FILE", required=True, type=click.Path(path_type=Path))
 @click.option(
-    "--run", "run_id", metavar="RUN", default="", help="Only the entries of this run (default: of all)."
+    "--run",
+    "run_id",
+    metavar="RUN",
+    default="",
+    help="Only the entries of this run (default: of all).",
 )
 @click.option(
     "--format",
@@ -50,7 +54,9 @@ class Exported:
 )
 @click.option("--partition", type=click.IntRange(0), help="The partition (default: the only one).")
 @with_context
-def export_audit(context: CommandContext, path: Path, run_id: str, form: str, partition: int | None) -> None:
+def export_audit(
+    context: CommandContext, path: Path, run_id: str, form: str, partition: int | None
+) -> None:
     """Write the signed entries of the audit to a file.
 
     The file has an entry a line, then the signed checkpoint, the public key and the proofs, so that it
@@ -85,7 +91,9 @@ def _log(context: CommandContext, run_id: str, partition: int | None) -> AuditLo
     if number is None and run_id:
         number = int(run_id[:2]) if run_id[:2].isdecimal() else 0
     if number is None and len(logs) > 1:
-        raise UsageError(f"the store has {len(logs)} partitions, each with an audit: give --partition.")
+        raise UsageError(
+            f"the store has {len(logs)} partitions, each with an audit: give --partition."
+        )
     number = number or 0
     if number >= len(logs):
         raise UsageError(f"the store has {len(logs)} partitions, and none has the number {number}.")
@@ -109,7 +117,9 @@ class Verified:
 
 @audit.command()
 @click.argument("path", metavar="FILE", type=click.Path(path_type=Path))
-@click.option("--key", metavar="KEY", required=True, multiple=True, help="A public key, or a file with it.")
+@click.option(
+    "--key", metavar="KEY", required=True, multiple=True, help="A public key, or a file with it."
+)
 @click.option(
     "--checkpoint",
     "checkpoints",
@@ -119,7 +129,9 @@ class Verified:
     help="A file with checkpoints that were kept elsewhere, such as an anchor.",
 )
 @with_context
-def verify(context: CommandContext, path: Path, key: tuple[str, ...], checkpoints: tuple[Path, ...]) -> int:
+def verify(
+    context: CommandContext, path: Path, key: tuple[str, ...], checkpoints: tuple[Path, ...]
+) -> int:
     """Verify an exported file; no store is needed.
 
     A checkpoint that was kept elsewhere also shows entries that were cut off at the end. Without a
@@ -139,7 +151,11 @@ def verify(context: CommandContext, path: Path, key: tuple[str, ...], checkpoint
     except (OSError, UnicodeDecodeError) as error:
         raise CommandError(Exit.USAGE, f"A file can't be read: {error}.") from error
     public = [read_public(place) for place in key]
-    keys = public[0] if len(public) == 1 else {name: own for each in public for name, own in each.items()}
+    keys = (
+        public[0]
+        if len(public) == 1
+        else {name: own for each in public for name, own in each.items()}
+    )
     verdict = verify_file(lines, keys, anchored)
     shown = Verified(verdict.result.name.lower(), verdict.text, verdict.line)
     context.output.write(shown, [(shown.result, shown.line, shown.detail)])

@@ -34,7 +34,9 @@ def config() -> None:
 
 
 @config.command()
-@click.option("--origin", "with_origin", is_flag=True, help="Also show where each setting comes from.")
+@click.option(
+    "--origin", "with_origin", is_flag=True, help="Also show where each setting comes from."
+)
 @with_context
 def show(context: CommandContext, *, with_origin: bool) -> None:
     """Show every effective setting, without passwords.

@@ -138,7 +138,9 @@ def common_options(command: Command) -> Command:
     """Add the options that every command and group has."""
     stored: dict[str, Any] = {"expose_value": False, "callback": _store_option}
     for option in (
-        click.option("--debug", is_flag=True, help="After an error, also print its traceback.", **stored),
+        click.option(
+            "--debug", is_flag=True, help="After an error, also print its traceback.", **stored
+        ),
         click.option(
             "--graphs",
             metavar="MODULES",

@@ -36,7 +36,9 @@ def list_letters(context: CommandContext, limit: int) -> None:
     Without a terminal: id, time (UTC), source and reason, separated by tabs.
     """
     letters, output = _letters(context).all(limit), context.output
-    shown = [(item.id, clock_time(item.at), _source(item), short(item.reason, 90)) for item in letters]
+    shown = [
+        (item.id, clock_time(item.at), _source(item), short(item.reason, 90)) for item in letters
+    ]
     output.present(
         {"letters": letters},
         lambda: output.table(("LETTER", "TIME", "SOURCE", "REASON"), shown, "No dead letters."),

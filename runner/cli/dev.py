@@ -45,7 +45,11 @@ class Ready:
     help="Maximum number of nodes that run at the same time (default: 100).",
 )
 @click.option(
-    "--port", type=click.IntRange(1, 65535), default=8080, show_default=True, help="The port of the pages."
+    "--port",
+    type=click.IntRange(1, 65535),
+    default=8080,
+    show_default=True,
+    help="The port of the pages.",
 )
 @click.option("--demo", is_flag=True, help="Also run a graph that asks two questions.")
 @with_context
@@ -106,7 +110,10 @@ def start_server(stack: ExitStack, environment: Mapping[str, str], port: int) ->
     from runner.dev.supervised_process import SupervisedProcess
 
     check_installed()
-    log = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="runner-server-"))) / "server.log"
+    log = (
+        Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="runner-server-")))
+        / "server.log"
+    )
     log.touch()
     command = [sys.executable, "-m", "runner.server", "--port", str(port)]
     server = SupervisedProcess(command, log=log, environment=environment)
@@ -114,7 +121,8 @@ def start_server(stack: ExitStack, environment: Mapping[str, str], port: int) ->
     for _ in range(round(SERVER_TIMEOUT / POLL)):
         if not server.alive(POLL):
             raise CommandError(
-                Exit.RUN_FAILED, f"The pages did not start: {log.read_text(errors='replace')[-300:].strip()}"
+                Exit.RUN_FAILED,
+                f"The pages did not start: {log.read_text(errors='replace')[-300:].strip()}",
             )
         with suppress(OSError), socket.create_connection(("127.0.0.1", port), POLL):
             break
@@ -132,7 +140,9 @@ def _run_worker(
     environment = context.environment() | {"RUNNER_REDIS_URL": url, "RUNNER_SERVER_URL": address}
     worker = stack.enter_context(worker_process(environment, concurrency=concurrency))
     worker.wait_ready(output.note if context.debug else None)
-    graphs = ", ".join(context.settings.graphs) or "none; name modules with --graphs or RUNNER_GRAPHS"
+    graphs = (
+        ", ".join(context.settings.graphs) or "none; name modules with --graphs or RUNNER_GRAPHS"
+    )
     try:
         pages = start_server(stack, environment, port)
     except MissingExtra as missing:
@@ -150,7 +160,8 @@ def _run_worker(
     output.note("Ctrl-C stops the store and the worker.")
     _follow_log(context, worker)
     raise CommandError(
-        Exit.RUN_FAILED, "The worker ended by itself; the end of its log is above. The store is stopped, too."
+        Exit.RUN_FAILED,
+        "The worker ended by itself; the end of its log is above. The store is stopped, too.",
     )
 
 

@@ -141,7 +141,9 @@ def _audited(log: AuditLog) -> Audited:
     head = log.head()
     waiting, lag = log.unsealed(head)
     oldest = next((int(name.partition("-")[0]) for name, _ in log.after(BEGINNING, 1)), head.now)
-    return Audited(log.origin(head.epoch), head.size, head.signed, waiting, lag, head.problem, oldest)
+    return Audited(
+        log.origin(head.epoch), head.size, head.signed, waiting, lag, head.problem, oldest
+    )
 
 
 def read_facts(settings: Settings) -> Facts:
@@ -159,7 +161,10 @@ def read_facts(settings: Settings) -> Facts:
     from runner.store.redis.workers import WorkerRegistry
 
     place = settings.redis_url, settings.namespace, settings.partitions
-    workers, store = WorkerRegistry(settings.first_url, settings.namespace).all(), open_store(settings)
+    workers, store = (
+        WorkerRegistry(settings.first_url, settings.namespace).all(),
+        open_store(settings),
+    )
     vitals: dict[str, ServerInfo] = {}
     for url in dict.fromkeys(place.url for place in settings.places):
         own = [place.partition for place in settings.places if place.url == url]
@@ -224,7 +229,9 @@ def _read_queues(
         graph_queues.setdefault(outermost(graph), set()).update(queues(graph, fingerprint))
         for status in UNDER_WAY:
             for run in store.runs(RunQuery(status, graph=graph), RUNS_READ):
-                run_queues.setdefault(outermost(graph), set()).update(queues(graph, run.fingerprint))
+                run_queues.setdefault(outermost(graph), set()).update(
+                    queues(graph, run.fingerprint)
+                )
     return graph_queues, run_queues
 
 
@@ -239,7 +246,9 @@ def _unreadable(settings: Settings, queues: Iterable[str]) -> list[str]:
         return []
     connection = RedisConnection(url)
     try:
-        return sorted(queue for queue in queues if connection.call("TYPE", queue) not in {b"list", b"none"})
+        return sorted(
+            queue for queue in queues if connection.call("TYPE", queue) not in {b"list", b"none"}
+        )
     except StoreError:
         return []  # the check of the broker says why
     finally:
@@ -301,9 +310,21 @@ UNATTENDED = 60
 
 DISK = {
     "off": (WARN, "off: a restart of the store loses runs", "Set appendonly yes."),
-    "no": (WARN, "on, appendfsync no: a crash loses the last 30 seconds", "Set appendfsync always."),
-    "everysec": (PASS, "on, appendfsync everysec: fast, but a crash may lose the last two seconds", ""),
-    "always": (PASS, "on, appendfsync always: a crash loses nothing, but each write waits for the disk", ""),
+    "no": (
+        WARN,
+        "on, appendfsync no: a crash loses the last 30 seconds",
+        "Set appendfsync always.",
+    ),
+    "everysec": (
+        PASS,
+        "on, appendfsync everysec: fast, but a crash may lose the last two seconds",
+        "",
+    ),
+    "always": (
+        PASS,
+        "on, appendfsync always: a crash loses nothing, but each write waits for the disk",
+        "",
+    ),
     "": (PASS, "on; the server does not report its appendfsync", ""),
 }
 """What the append-only file guarantees, by how often the server waits for the disk."""
@@ -321,7 +342,9 @@ def _results(check: Callable[[Facts], Iterator[Check]], facts: Facts) -> Iterato
             yield replace(result, detail=f"{place}: {result.detail}")
 
 
-def _check(name: str, detail: str, problem: str = "", fix: str = "", result: str = WARN) -> Iterator[Check]:
+def _check(
+    name: str, detail: str, problem: str = "", fix: str = "", result: str = WARN
+) -> Iterator[Check]:
     """Yield what is wrong and how to fix it, or `detail` where nothing is; nothing where there is neither."""
     if problem:
         yield Check(result, name, problem, fix)
@@ -330,20 +353,34 @@ def _check(name: str, detail: str, problem: str = "", fix: str = "", result: str
 
 
 def _store(facts: Facts) -> Iterator[Check]:
-    problem = f"{facts.place} is a replica, which refuses all writes" if facts.vitals.role == "slave" else ""
+    problem = (
+        f"{facts.place} is a replica, which refuses all writes"
+        if facts.vitals.role == "slave"
+        else ""
+    )
     fix = "Name the primary in RUNNER_REDIS_URL, or the Sentinels that know it."
     yield from _check("store", facts.place, problem, fix, FAIL)
 
 
 def _settings(facts: Facts) -> Iterator[Check]:
-    yield from _check("settings", "", "; ".join(facts.unknown_settings), "Correct the name, or remove it.")
-    larger = [f"RUNNER_MAX_{name.upper()}" for name, size in facts.sizes.items() if size > facts.sizes["run"]]
-    problem = larger and f"{' and '.join(larger)} can't be used up, because RUNNER_MAX_RUN is smaller"
+    yield from _check(
+        "settings", "", "; ".join(facts.unknown_settings), "Correct the name, or remove it."
+    )
+    larger = [
+        f"RUNNER_MAX_{name.upper()}"
+        for name, size in facts.sizes.items()
+        if size > facts.sizes["run"]
+    ]
+    problem = (
+        larger and f"{' and '.join(larger)} can't be used up, because RUNNER_MAX_RUN is smaller"
+    )
     yield from _check("settings", "", problem or "", "Raise RUNNER_MAX_RUN, or lower the others.")
 
 
 def _keys(facts: Facts) -> Iterator[Check]:
-    yield from _check("keys", "", facts.signing, "Name the file of its public half for doors and workers.")
+    yield from _check(
+        "keys", "", facts.signing, "Name the file of its public half for doors and workers."
+    )
 
 
 def _version(facts: Facts) -> Iterator[Check]:
@@ -359,14 +396,20 @@ def _eviction(facts: Facts) -> Iterator[Check]:
     policy = facts.vitals.policy
     # volatile-* evicts keys with an expiry, such as ended runs and receipts; allkeys-* also waiting runs.
     result = WARN if policy.startswith("volatile") or not policy else FAIL
-    lost = "ended runs are deleted early" if result == WARN else "runs that wait for people are deleted"
+    lost = (
+        "ended runs are deleted early"
+        if result == WARN
+        else "runs that wait for people are deleted"
+    )
     problem = f"maxmemory-policy is {policy or 'unknown'}: when memory is full, {lost}"
     problem = "" if policy == "noeviction" else problem
     yield from _check("eviction", policy, problem, "Set maxmemory-policy noeviction.", result)
 
 
 def _disk(facts: Facts) -> Iterator[Check]:
-    result, detail, fix = DISK.get(facts.vitals.fsync if facts.vitals.appendonly else "off", DISK[""])
+    result, detail, fix = DISK.get(
+        facts.vitals.fsync if facts.vitals.appendonly else "off", DISK[""]
+    )
     yield Check(result, "disk", f"append-only file is {detail}", fix)
 
 
@@ -377,9 +420,13 @@ def _durability(facts: Facts) -> Iterator[Check]:
         yield Check(FAIL, "durability", f"set to fsync, but {vitals.unable}", fix)
     elif level == "replica" and not vitals.replicas:
         fix = "Start a replica, or set RUNNER_DURABILITY to fsync or fast."
-        yield Check(FAIL, "durability", "set to replica, but there is none: no write is acknowledged", fix)
+        yield Check(
+            FAIL, "durability", "set to replica, but there is none: no write is acknowledged", fix
+        )
     elif level == "replica" and vitals.least_replicas == 0:
-        detail = "replica; but a disconnected primary still accepts the writes of clients set to fast"
+        detail = (
+            "replica; but a disconnected primary still accepts the writes of clients set to fast"
+        )
         yield Check(WARN, "durability", detail, "Set min-replicas-to-write 1.")
     elif level != "fast":
         yield Check(PASS, "durability", level)
@@ -404,7 +451,9 @@ def _memory(facts: Facts) -> Iterator[Check]:
 
 
 def _password(facts: Facts) -> Iterator[Check]:
-    problem = "the store is on another machine and its URL has no password: any client can change runs"
+    problem = (
+        "the store is on another machine and its URL has no password: any client can change runs"
+    )
     fix = "Set a password in the store (requirepass or an ACL) and put it into RUNNER_REDIS_URL."
     yield from _check("password", "", problem if facts.is_open_to_network else "", fix)
 
@@ -412,7 +461,9 @@ def _password(facts: Facts) -> Iterator[Check]:
 def _clocks(facts: Facts) -> Iterator[Check]:
     skews = {"this machine": facts.clock - facts.vitals.now}
     skews |= {worker.name: worker.ahead for worker in facts.reporting}
-    wrong = ", ".join(f"{name} by {span(abs(ms))}" for name, ms in skews.items() if abs(ms) > MAX_SKEW)
+    wrong = ", ".join(
+        f"{name} by {span(abs(ms))}" for name, ms in skews.items() if abs(ms) > MAX_SKEW
+    )
     problem = wrong and f"differ from the store's: {wrong}"
     yield from _check(
         "clocks", "agree with the store's", problem, "Run a time service (NTP) on all machines."
@@ -420,18 +471,28 @@ def _clocks(facts: Facts) -> Iterator[Check]:
 
 
 def _broker(facts: Facts) -> Iterator[Check]:
-    detail = "the store, which dispatches nodes itself" if facts.broker_is_store else "can be reached"
-    yield from _check("broker", detail, facts.broker, "Start the broker, or correct RUNNER_BROKER_URL.", FAIL)
+    detail = (
+        "the store, which dispatches nodes itself" if facts.broker_is_store else "can be reached"
+    )
+    yield from _check(
+        "broker", detail, facts.broker, "Start the broker, or correct RUNNER_BROKER_URL.", FAIL
+    )
 
 
 def _workers(facts: Facts) -> Iterator[Check]:
-    alive, gone, stopping = facts.alive, len(facts.names_of("gone")), len(facts.names_of("stopping"))
+    alive, gone, stopping = (
+        facts.alive,
+        len(facts.names_of("gone")),
+        len(facts.names_of("stopping")),
+    )
     others = f", {gone} gone without stopping" if gone else ""
     others += f", {stopping} stopping" if stopping else ""
     keepers = f"{len(facts.keepers)} {'keeper' if len(facts.keepers) == 1 else 'keepers'}"
     if facts.keepers and not alive:
         detail = f"none{others}, but {keepers}: answers and timers are applied, nodes wait on their queues"
-        yield Check(WARN, "workers", detail, "Start one with `runner worker` when nodes are to run.")
+        yield Check(
+            WARN, "workers", detail, "Start one with `runner worker` when nodes are to run."
+        )
         return
     others += f", {keepers}" if facts.keepers else ""
     if not alive:
@@ -445,7 +506,9 @@ def _workers(facts: Facts) -> Iterator[Check]:
 
 def _stopping(facts: Facts) -> Iterator[Check]:
     names = ", ".join(facts.names_of("hangs"))
-    problem = names and f"should have stopped by now: {names}; their nodes run again on other workers"
+    problem = (
+        names and f"should have stopped by now: {names}; their nodes run again on other workers"
+    )
     fix = "End those processes (kill -9), and set a timeout on the nodes that they name in their logs."
     yield from _check("stopping", "", problem, fix)
 
@@ -456,7 +519,8 @@ def _graphs(facts: Facts) -> Iterator[Check]:
     if lost := sorted(served.difference(published)):
         missing = f"the store does not have {_names(lost)}, which workers have: it has lost data"
         action = (
-            "Workers publish them again within half a minute; docs/how-to/backup.md says what else to do."
+            "Workers publish them again within half a minute; docs/how-to/backup.md says what else "
+            "to do."
         )
         yield Check(FAIL, "graphs", missing, action)
         return
@@ -478,12 +542,17 @@ def _deploy(facts: Facts) -> Iterator[Check]:
             fingerprints.setdefault(name, set()).add(fingerprint)
     differing = _names(sorted(name for name, known in fingerprints.items() if len(known) > 1))
     outdated = _names(
-        sorted(name for name, known in fingerprints.items() if facts.graphs.get(name, "") not in {*known, ""})
+        sorted(
+            name
+            for name, known in fingerprints.items()
+            if facts.graphs.get(name, "") not in {*known, ""}
+        )
     )
     yield from _check(
         "deploy",
         "",
-        outdated and f"no worker has the store's version of {outdated}: its runs are put back on the queue",
+        outdated
+        and f"no worker has the store's version of {outdated}: its runs are put back on the queue",
         "Start a worker that has it; or, if the workers' version is right, restart them.",
     )
     problem = differing and f"workers have different versions of {differing}"
@@ -511,7 +580,8 @@ def _routing(facts: Facts) -> Iterator[Check]:
     # Graphs that have neither a worker nor an unfinished run send nothing.
     graphs = {name for worker in facts.alive for name in worker.graphs} | set(facts.run_queues)
     needed = {
-        name: {*facts.graph_queues.get(name, ()), *facts.run_queues.get(name, ())} for name in sorted(graphs)
+        name: {*facts.graph_queues.get(name, ()), *facts.run_queues.get(name, ())}
+        for name in sorted(graphs)
     }
     for worker in facts.alive:
         for name, queues in needed.items():
@@ -534,11 +604,17 @@ def _sweep(facts: Facts) -> Iterator[Check]:
 
 
 def _intervals(facts: Facts) -> Iterator[Check]:
-    slow = _names([worker.name for worker in facts.reporting if worker.sweep_interval > worker.lease > 0])
+    slow = _names(
+        [worker.name for worker in facts.reporting if worker.sweep_interval > worker.lease > 0]
+    )
     problem = slow and f"{slow} sweep less often than a lease lasts"
     yield from _check("intervals", "", problem, "Set RUNNER_SWEEP_INTERVAL below RUNNER_LEASE.")
     leases = sorted({worker.lease for worker in facts.reporting})
-    differ = f"workers differ: {', '.join(f'{lease:g} s' for lease in leases)}" if len(leases) > 1 else ""
+    differ = (
+        f"workers differ: {', '.join(f'{lease:g} s' for lease in leases)}"
+        if len(leases) > 1
+        else ""
+    )
     yield from _check("leases", "", differ, "Set the same RUNNER_LEASE for all.")
 
 
@@ -574,7 +650,9 @@ def _letters(facts: Facts) -> Iterator[Check]:
 def _timers(facts: Facts) -> Iterator[Check]:
     names = _names(facts.vitals.failing)
     problem = names and f"retries, expiries and lost work of {names} can't be applied"
-    fix = "Read the workers' log for `timer.failed`; cancel the run, or remove it once it has ended."
+    fix = (
+        "Read the workers' log for `timer.failed`; cancel the run, or remove it once it has ended."
+    )
     yield from _check("timers", "", problem, fix, FAIL)
 
 
@@ -592,7 +670,9 @@ def _archive(facts: Facts) -> Iterator[Check]:
         yield Check(PASS, "archive", f"{state['place']}; {waiting} ended runs wait for it")
     elif facts.archive:
         problem = "no worker writes to one: ended runs expire unarchived"
-        yield Check(FAIL, "archive", problem, "Set RUNNER_ARCHIVE for the workers, too, and restart them.")
+        yield Check(
+            FAIL, "archive", problem, "Set RUNNER_ARCHIVE for the workers, too, and restart them."
+        )
 
 
 LATE_SEAL = 60_000
@@ -604,23 +684,34 @@ def _audit(facts: Facts) -> Iterator[Check]:
         if facts.audit == "off" or not (audit.size or audit.waiting):
             continue
         if audit.problem:
-            yield Check(FAIL, "audit", f"{audit.origin}: {audit.problem}", "Read docs/how-to/audit.md.")
+            yield Check(
+                FAIL, "audit", f"{audit.origin}: {audit.problem}", "Read docs/how-to/audit.md."
+            )
         elif audit.lag > LATE_SEAL:
             late = f"{audit.origin}: {audit.waiting} entries are not sealed, the oldest for {span(audit.lag)}"
             yield Check(FAIL, "audit", late, "Start a worker or a keeper: each of them seals.")
         elif audit.size and not audit.signed:
             unsigned = f"{audit.origin}: {audit.size} entries are sealed and none is signed"
             yield Check(
-                WARN, "audit", unsigned, "Set RUNNER_AUDIT_KEY and RUNNER_AUDIT_ANCHOR for the workers."
+                WARN,
+                "audit",
+                unsigned,
+                "Set RUNNER_AUDIT_KEY and RUNNER_AUDIT_ANCHOR for the workers.",
             )
-        elif not facts.archive and (age := facts.vitals.now - audit.oldest) > facts.audit_keep * 1000:
+        elif (
+            not facts.archive and (age := facts.vitals.now - audit.oldest) > facts.audit_keep * 1000
+        ):
             old = f"{audit.origin}: entries of {span(age)} ago take memory, longer than RUNNER_AUDIT_KEEP"
             yield Check(
-                WARN, "audit", old, "Set RUNNER_ARCHIVE: none leaves the store before an archive has it."
+                WARN,
+                "audit",
+                old,
+                "Set RUNNER_ARCHIVE: none leaves the store before an archive has it.",
             )
         else:
             detail = (
-                f"{audit.origin}: {audit.size} entries, {audit.signed} signed, {audit.waiting} not sealed"
+                f"{audit.origin}: {audit.size} entries, {audit.signed} signed, "
+                f"{audit.waiting} not sealed"
             )
             yield Check(PASS, "audit", detail)
 
@@ -629,7 +720,9 @@ def _freezes(facts: Facts) -> Iterator[Check]:
     for freeze in facts.freezes:
         since = f"{freeze}, for {span(facts.vitals.now - freeze.at)}"
         option = "--all" if freeze.scope == "all" else f"--{freeze.scope.replace(':', ' ', 1)}"
-        yield Check(WARN, "freeze", since, f"Run `runner thaw {option} --reason …` when it may go on.")
+        yield Check(
+            WARN, "freeze", since, f"Run `runner thaw {option} --reason …` when it may go on."
+        )
 
 
 CHECKS: Iterable[Callable[[Facts], Iterator[Check]]] = (

@@ -69,7 +69,11 @@ def command_error(error: BaseException) -> CommandError:
     code = next((code for kind, code in CODES if isinstance(error, kind)), Exit.INTERNAL_ERROR)
     message = f"{type(error).__name__}: {error}" if code is Exit.INTERNAL_ERROR else str(error)
     # A store that can be reached and refuses is not helped by starting another.
-    hint = "" if code is Exit.UNREACHABLE and "could not be reached" not in message else HINTS.get(code, "")
+    hint = (
+        ""
+        if code is Exit.UNREACHABLE and "could not be reached" not in message
+        else HINTS.get(code, "")
+    )
     return CommandError(code, message, hint)
 
 

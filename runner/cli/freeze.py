@@ -28,10 +28,16 @@ def _options(command: Command) -> Command:
         click.option(
             "--by", metavar="NAME", default="", help="Who does it (default: the user's login name)."
         ),
-        click.option("--reason", required=True, help="Why; it is shown, and the audit keeps its hash."),
+        click.option(
+            "--reason", required=True, help="Why; it is shown, and the audit keeps its hash."
+        ),
         click.option("--all", "everything", is_flag=True, help="Every graph."),
-        click.option("--tool", metavar="TOOL", default="", help="The calls of this tool (default: none)."),
-        click.option("--graph", metavar="GRAPH", default="", help="The nodes of this graph (default: none)."),
+        click.option(
+            "--tool", metavar="TOOL", default="", help="The calls of this tool (default: none)."
+        ),
+        click.option(
+            "--graph", metavar="GRAPH", default="", help="The nodes of this graph (default: none)."
+        ),
     ):
         command = option(command)
     return command
@@ -42,7 +48,14 @@ def _options(command: Command) -> Command:
 @click.option("--force", is_flag=True, help="Also where nothing has this name here.")
 @with_context
 def freeze(
-    context: CommandContext, graph: str, tool: str, reason: str, by: str, *, everything: bool, force: bool
+    context: CommandContext,
+    graph: str,
+    tool: str,
+    reason: str,
+    by: str,
+    *,
+    everything: bool,
+    force: bool,
 ) -> None:
     """Stop every effect of a graph, of a tool, or all.
 
@@ -68,7 +81,9 @@ def freeze(
 @click.command()
 @_options
 @with_context
-def thaw(context: CommandContext, graph: str, tool: str, reason: str, by: str, *, everything: bool) -> None:
+def thaw(
+    context: CommandContext, graph: str, tool: str, reason: str, by: str, *, everything: bool
+) -> None:
     """End a freeze, with the same option as it was begun.
 
     Nodes that have waited start with the next sweep; those that have met a frozen tool, within fifteen

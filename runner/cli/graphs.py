@@ -54,10 +54,15 @@ def list_graphs(context: CommandContext) -> None:
     here = {name: registry.get(name).topology.fingerprint for name in registry.names()}
     published = context.store.graphs()
     stored = {name: fingerprint for name, fingerprint in published.items() if "/" not in name}
-    lines = [_line(name, here.get(name), stored.get(name)) for name in sorted(here.keys() | stored.keys())]
+    lines = [
+        _line(name, here.get(name), stored.get(name))
+        for name in sorted(here.keys() | stored.keys())
+    ]
     rows = [tuple(cell or "" for cell in astuple(line)) for line in lines]
     nothing = "No graphs. Start a worker that has some in RUNNER_GRAPHS, or name their modules with --graphs."
-    context.output.listing({"graphs": lines}, ("NAME", "PLACE", "IN THE STORE", "HERE"), rows, nothing)
+    context.output.listing(
+        {"graphs": lines}, ("NAME", "PLACE", "IN THE STORE", "HERE"), rows, nothing
+    )
 
 
 def _line(name: str, here: str | None, stored: str | None) -> GraphLine:
@@ -169,10 +174,14 @@ def _tree(view: GraphView) -> Tree:
 @click.argument("names", metavar="[GRAPH]...", nargs=-1)
 @click.option("--strict", is_flag=True, help="Exit with 1 for warnings, too.")
 @click.option(
-    "--against-waiting", is_flag=True, help="Also list the nodes of stored runs that this code can't resume."
+    "--against-waiting",
+    is_flag=True,
+    help="Also list the nodes of stored runs that this code can't resume.",
 )
 @with_context
-def check(context: CommandContext, names: tuple[str, ...], *, strict: bool, against_waiting: bool) -> int:
+def check(
+    context: CommandContext, names: tuple[str, ...], *, strict: bool, against_waiting: bool
+) -> int:
     """Check graphs for mistakes before they run.
 
     It checks the named graphs of RUNNER_GRAPHS as this folder has them (default: all of them). Nothing
@@ -199,7 +208,9 @@ def check(context: CommandContext, names: tuple[str, ...], *, strict: bool, agai
     problems = tuple(problem for name in checked for problem in problems_of(registry, name))
     broken = {problem.graph for problem in problems if problem.code == "not-built"}
     held = (
-        tuple(_held(context, [name for name in checked if name not in broken])) if against_waiting else None
+        tuple(_held(context, [name for name in checked if name not in broken]))
+        if against_waiting
+        else None
     )
     if context.output.as_json:
         context.output.data(GraphCheck(problems, held))
@@ -223,14 +234,25 @@ def _write_check(
 ) -> None:
     context.output.table(
         ("SEVERITY", "CODE", "GRAPH", "NODE", "MESSAGE", "ADVICE"),
-        [(item.severity, item.code, item.graph, item.node, item.message, item.advice) for item in problems],
+        [
+            (item.severity, item.code, item.graph, item.node, item.message, item.advice)
+            for item in problems
+        ],
         "No problems.",
     )
     if held is not None:
         context.output.table(
             ("", "RUN", "GRAPH", "NODE", "VISIT", "STATUS", "REASON"),
             [
-                ("held", node.run_id, node.graph_id, node.node, node.visit, node.status, node.reason)
+                (
+                    "held",
+                    node.run_id,
+                    node.graph_id,
+                    node.node,
+                    node.visit,
+                    node.status,
+                    node.reason,
+                )
                 for node in held
             ],
             "No node would be held.",

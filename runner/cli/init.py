@@ -37,7 +37,9 @@ class Project:
 
 
 @click.command()
-@click.argument("folder", metavar="[DIR]", default=".", type=click.Path(file_okay=False, path_type=Path))
+@click.argument(
+    "folder", metavar="[DIR]", default=".", type=click.Path(file_okay=False, path_type=Path)
+)
 @with_context
 def init(context: CommandContext, folder: Path) -> None:
     """Create a small project that works.
@@ -65,7 +67,9 @@ def init(context: CommandContext, folder: Path) -> None:
     except OSError as error:
         message = f"{folder} can't be written: {error.strerror}."
         raise CommandError(Exit.USAGE, message, "Name a folder that you may write to.") from error
-    context.output.write(Project(str(folder), name, FILES), [(str(folder / file),) for file in FILES])
+    context.output.write(
+        Project(str(folder), name, FILES), [(str(folder / file),) for file in FILES]
+    )
     context.output.note(f"Next: cd {folder} && pytest && runner dev")
 
 

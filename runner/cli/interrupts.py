@@ -54,12 +54,20 @@ def filtered(command: Command) -> Command:
     """Add the options that choose among open questions."""
     for option in (
         click.option(
-            "--older-than", metavar="TIME", help="Open for longer than 90s, 30m, 2h, 7d (default: any age)."
+            "--older-than",
+            metavar="TIME",
+            help="Open for longer than 90s, 30m, 2h, 7d (default: any age).",
         ),
-        click.option("--assignee", metavar="WHO", help="Filter by a person who may answer (default: any)."),
-        click.option("--name", metavar="NAME", help="Filter by the name of the question (default: any)."),
         click.option(
-            "--graph", metavar="GRAPH", help="Filter by graph, including inner graphs (default: any)."
+            "--assignee", metavar="WHO", help="Filter by a person who may answer (default: any)."
+        ),
+        click.option(
+            "--name", metavar="NAME", help="Filter by the name of the question (default: any)."
+        ),
+        click.option(
+            "--graph",
+            metavar="GRAPH",
+            help="Filter by graph, including inner graphs (default: any).",
         ),
         click.option(
             "--run",
@@ -97,7 +105,10 @@ def list_interrupts(
 
 
 def _selected(
-    context: CommandContext, filters: Mapping[str, str | None], limit: int, cursor: str | None = None
+    context: CommandContext,
+    filters: Mapping[str, str | None],
+    limit: int,
+    cursor: str | None = None,
 ) -> tuple[list[QuestionView], str | None]:
     """Read the open questions that pass the filters, and the cursor of those after them."""
     from runner.operations.questions import read_questions
@@ -108,7 +119,9 @@ def _selected(
         client.run(run_id)  # raises if there is no such run
     age = read_duration(older_than) if older_than is not None else None
     if older_than is not None and age is None:
-        raise click.UsageError(f"--older-than {older_than!r} is not a duration; use 90s, 30m, 2h or 7d.")
+        raise click.UsageError(
+            f"--older-than {older_than!r} is not a duration; use 90s, 30m, 2h or 7d."
+        )
     page = read_pages(
         lambda number, after: client.interrupts(
             run=run_id, **known, older_than=age, limit=number, cursor=after
@@ -148,7 +161,10 @@ def show(context: CommandContext, interrupt_id: str) -> None:
     """
     from runner.operations.questions import read_question
 
-    question, output = read_question(context.store, context.client.interrupt(interrupt_id)), context.output
+    question, output = (
+        read_question(context.store, context.client.interrupt(interrupt_id)),
+        context.output,
+    )
     parts = document(question).items()
     rows = ((name, compact(value)) for name, value in parts if value not in (None, "", [], {}, 0))
     output.present(question, lambda: _show_whole(output, question), rows)
@@ -177,7 +193,9 @@ def _answer_of(text: str) -> Any:
 )
 @click.option("--edit", is_flag=True, help="Write the answer in $VISUAL or $EDITOR instead.")
 @click.option("--responder", metavar="NAME", help="Who answers (default: not named).")
-@click.option("--digest", metavar="DIGEST", help="Reject unless the question has this digest (default: any).")
+@click.option(
+    "--digest", metavar="DIGEST", help="Reject unless the question has this digest (default: any)."
+)
 @click.option(
     "--idempotency-key",
     metavar="TEXT",
@@ -216,17 +234,25 @@ def respond(
     options = {"responder": responder, "digest": digest, "idempotency_key": idempotency_key}
     if edit:
         if response is not None:
-            raise click.UsageError("Write the answer with --response or with --edit: one of the two.")
+            raise click.UsageError(
+                "Write the answer with --response or with --edit: one of the two."
+            )
         return _respond_with_editor(context, interrupt_id, options)
     if response is not None:
         return _respond(context, interrupt_id, response, options)
     if not (sys.stdin.isatty() and context.output.is_terminal):
-        raise click.UsageError("Without a terminal, write the answer with --response or with --edit.")
+        raise click.UsageError(
+            "Without a terminal, write the answer with --response or with --edit."
+        )
     return _respond_with_form(context, interrupt_id, options)
 
 
-def _respond(context: CommandContext, interrupt_id: str, answer: Any, options: dict[str, str | None]) -> Exit:
-    return _show_outcome(context, context.client.respond(interrupt_id, answer, **options), options["digest"])
+def _respond(
+    context: CommandContext, interrupt_id: str, answer: Any, options: dict[str, str | None]
+) -> Exit:
+    return _show_outcome(
+        context, context.client.respond(interrupt_id, answer, **options), options["digest"]
+    )
 
 
 def _show_outcome(context: CommandContext, receipt: Receipt, digest: str | None) -> Exit:
@@ -235,7 +261,11 @@ def _show_outcome(context: CommandContext, receipt: Receipt, digest: str | None)
     row = (receipt.status, name, receipt.run_id or "", _detail(receipt))
     output.present(receipt, lambda: _show_receipt(output, receipt), [row])
     # Both a bad answer and another digest are "rejected", but a script reacts to them differently.
-    if code is Exit.USAGE and digest is not None and context.client.interrupt(name).digest != digest:
+    if (
+        code is Exit.USAGE
+        and digest is not None
+        and context.client.interrupt(name).digest != digest
+    ):
         return Exit.CONFLICT
     return code
 
@@ -245,17 +275,24 @@ def _detail(receipt: Receipt) -> str:
     if receipt.need is None:
         return receipt.detail
     against = f", {receipt.against} against" if receipt.against else ""
-    return "; ".join(part for part in (f"{receipt.have} of {receipt.need}{against}", receipt.detail) if part)
+    return "; ".join(
+        part for part in (f"{receipt.have} of {receipt.need}{against}", receipt.detail) if part
+    )
 
 
-decision_argument = click.argument("decision", type=click.Choice(["approve", "edit", "reject", "respond"]))
+decision_argument = click.argument(
+    "decision", type=click.Choice(["approve", "edit", "reject", "respond"])
+)
 
 
 def vote_options(command: Command) -> Command:
     """Add the options of every vote."""
     for option in (
         click.option(
-            "--comment", default="", metavar="TEXT", help="A comment, shown with the vote (default: none)."
+            "--comment",
+            default="",
+            metavar="TEXT",
+            help="A comment, shown with the vote (default: none).",
         ),
         click.option(
             "--response",
@@ -264,7 +301,10 @@ def vote_options(command: Command) -> Command:
             help="The answer of respond, or all arguments of edit: JSON, @file, or - (default: none).",
         ),
         click.option(
-            "--by", required=True, metavar="WHO", help="Who decides: a name, or kind:issuer|subject."
+            "--by",
+            required=True,
+            metavar="WHO",
+            help="Who decides: a name, or kind:issuer|subject.",
         ),
     ):
         command = option(command)
@@ -275,7 +315,9 @@ def vote_options(command: Command) -> Command:
 @interrupt_argument
 @decision_argument
 @vote_options
-@click.option("--digest", metavar="DIGEST", help="Reject unless the question has this digest (default: any).")
+@click.option(
+    "--digest", metavar="DIGEST", help="Reject unless the question has this digest (default: any)."
+)
 @click.option(
     "--idempotency-key",
     metavar="TEXT",
@@ -325,7 +367,9 @@ def _check_response(decision: str, response: Any) -> None:
     wants, given = decision in {"edit", "respond"}, response is not None
     if wants != given and not (decision == "approve" and given):
         raise click.UsageError(
-            f"{decision} needs --response." if wants else f"{decision} has no response; use --comment."
+            f"{decision} needs --response."
+            if wants
+            else f"{decision} has no response; use --comment."
         )
 
 
@@ -386,7 +430,9 @@ def vote_all(
         functools.partial(_show_each, output, _show_receipt, receipts),
         [(one.status, one.interrupt_id, one.run_id or "", _detail(one)) for one in receipts],
     )
-    return next((code for code in map(exit_of_receipt, receipts) if code is not Exit.DONE), Exit.DONE)
+    return next(
+        (code for code in map(exit_of_receipt, receipts) if code is not Exit.DONE), Exit.DONE
+    )
 
 
 def _list_all(context: CommandContext, filters: Mapping[str, str | None], limit: int) -> Exit:
@@ -394,10 +440,14 @@ def _list_all(context: CommandContext, filters: Mapping[str, str | None], limit:
     from runner.operations.questions import VotedAll, check_alike
 
     output, (questions, after) = context.output, _selected(context, filters, limit)
-    check_alike(context.store, [one.id for one in questions], {one.id: one.digest for one in questions})
+    check_alike(
+        context.store, [one.id for one in questions], {one.id: one.digest for one in questions}
+    )
     output.present(
         VotedAll(questions, []),
-        functools.partial(_show_each, output, functools.partial(_show_whole, hint=False), questions),
+        functools.partial(
+            _show_each, output, functools.partial(_show_whole, hint=False), questions
+        ),
         [
             (
                 one.id,
@@ -509,7 +559,9 @@ class Withdrawn:
 
 @interrupts.command()
 @interrupt_argument
-@click.option("--reason", default="", metavar="TEXT", help="Why; the run's events have it (default: none).")
+@click.option(
+    "--reason", default="", metavar="TEXT", help="Why; the run's events have it (default: none)."
+)
 @click.option("--reask", is_flag=True, help="Ask again; the new question has a new id.")
 @with_context
 def withdraw(context: CommandContext, interrupt_id: str, *, reason: str, reask: bool) -> None:
@@ -592,7 +644,10 @@ def _ruled(question: QuestionView) -> list[str | tuple[str, str]]:
 
     if question.rule is None:
         return []
-    parts: list[str | tuple[str, str]] = [("decided by  ", "bold"), f"{one_line(question.rule_words)}\n"]
+    parts: list[str | tuple[str, str]] = [
+        ("decided by  ", "bold"),
+        f"{one_line(question.rule_words)}\n",
+    ]
     if question.risk:
         parts.append((f"{question.risk} risk\n", "bold red" if question.risk == "high" else "bold"))
     if question.action is not None:
@@ -635,7 +690,9 @@ def _show_receipt(output: Output, receipt: Receipt) -> None:
 # -- field by field ----------------------------------------------------------------------------------
 
 
-def _respond_with_form(context: CommandContext, interrupt_id: str, options: dict[str, str | None]) -> Exit:
+def _respond_with_form(
+    context: CommandContext, interrupt_id: str, options: dict[str, str | None]
+) -> Exit:
     """Show the question, and ask for its answer on the terminal."""
     question = _open_question(context, interrupt_id)
     _show_whole(context.output, question, hint=False)
@@ -679,7 +736,9 @@ SCHEMA_WORDS = (
 """The parts of a field's schema that are written above it."""
 
 
-def _respond_with_editor(context: CommandContext, interrupt_id: str, options: dict[str, str | None]) -> Exit:
+def _respond_with_editor(
+    context: CommandContext, interrupt_id: str, options: dict[str, str | None]
+) -> Exit:
     """Open an editor on a file with the question in comments, and send what was written.
 
     The file is deleted only when the answer is accepted, so that what was written is never lost.
@@ -716,7 +775,9 @@ def _edit(template: str) -> Path:
     try:
         answer = without_comments(path.read_text(encoding="utf-8")).strip()
     except (OSError, UnicodeDecodeError) as error:
-        raise CommandError(Exit.USAGE, f"{path} can't be read: {error}; nothing was sent.") from error
+        raise CommandError(
+            Exit.USAGE, f"{path} can't be read: {error}; nothing was sent."
+        ) from error
     if not answer or answer == without_comments(template).strip():
         path.unlink()
         problem = "was not changed" if answer else "is empty"
@@ -795,7 +856,10 @@ def ask_for_answer(question: Question, output: Output) -> Any:
         answer: Any = {}
         for name, declared in properties.items():
             value = _ask(
-                name, resolved(declared, schema), schema, required=name in schema.get("required", ())
+                name,
+                resolved(declared, schema),
+                schema,
+                required=name in schema.get("required", ()),
             )
             if value is not MISSING:
                 answer[name] = value
@@ -826,7 +890,12 @@ def resolved(field: Any, schema: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _ask(
-    name: str, field: dict[str, Any], schema: Mapping[str, Any], *, required: bool = True, whole: bool = False
+    name: str,
+    field: dict[str, Any],
+    schema: Mapping[str, Any],
+    *,
+    required: bool = True,
+    whole: bool = False,
 ) -> Any:
     from runner.records.validation import mismatch
 
@@ -860,7 +929,12 @@ def _prompt(name: str, field: dict[str, Any], *, required: bool) -> str:
     elif "const" in field:
         words.append(compact(field["const"]))
     else:
-        kinds = {"boolean": "yes or no", "string": "text", "array": "JSON list", "object": "JSON object"}
+        kinds = {
+            "boolean": "yes or no",
+            "string": "text",
+            "array": "JSON list",
+            "object": "JSON object",
+        }
         kind = str(field.get("type", "JSON"))
         words.append(kinds.get(kind, kind))
     if field.get("default") not in (None, ""):

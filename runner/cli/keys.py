@@ -63,12 +63,18 @@ def list_keys(context: CommandContext) -> None:
     help="1 for a service, 2 for a door that checks logins, 3 for a person's own key.",
 )
 @click.option(
-    "--principal", metavar="KIND:ISSUER|NAME", help="Whose own key it is, at level 3 (default: nobody's)."
+    "--principal",
+    metavar="KIND:ISSUER|NAME",
+    help="Whose own key it is, at level 3 (default: nobody's).",
 )
-@click.option("--issuer", "issuers", multiple=True, help="For whose people it may speak; all without it.")
+@click.option(
+    "--issuer", "issuers", multiple=True, help="For whose people it may speak; all without it."
+)
 @click.option("--group", "groups", multiple=True, help="A group of its owner, at level 3.")
 @click.option("--role", "roles", multiple=True, help="A role of its owner, at level 3.")
-@click.option("--hmac", is_flag=True, help="A shared secret, at level 1: keep the public file secret then.")
+@click.option(
+    "--hmac", is_flag=True, help="A shared secret, at level 1: keep the public file secret then."
+)
 @click.option(
     "--public",
     metavar="FILE",
@@ -114,7 +120,9 @@ def new(
 )
 @PRIVATE
 @with_context
-def rotate(context: CommandContext, kid: str, successor: str, overlap: str, private: Path | None) -> None:
+def rotate(
+    context: CommandContext, kid: str, successor: str, overlap: str, private: Path | None
+) -> None:
     """Make a key that follows KID, which still signs for a while.
 
     The new key has the same level and speaks for the same people. What the old key
@@ -154,7 +162,9 @@ def revoke(context: CommandContext, kid: str, since: int | None) -> None:
     _note(context, "revoked", revoked, {"revoked_at": revoked.revoked_at})
 
 
-def _note(context: CommandContext, word: str, key: PublicKey, more: Mapping[str, JSON] | None = None) -> None:
+def _note(
+    context: CommandContext, word: str, key: PublicKey, more: Mapping[str, JSON] | None = None
+) -> None:
     """Leave an entry in the audit. The keys are a file: they change also where no store is."""
     from runner.store.redis.partitions import open_store
 

@@ -65,7 +65,9 @@ class Output:
         else:
             self.lines(rows)
 
-    def present(self, record: Any, draw: Callable[[], None], rows: Iterable[Sequence[object]]) -> None:
+    def present(
+        self, record: Any, draw: Callable[[], None], rows: Iterable[Sequence[object]]
+    ) -> None:
         """Write a record as JSON, let `draw` show it on a terminal, or write these rows."""
         if self.is_terminal and not self.as_json:
             draw()
@@ -96,7 +98,9 @@ class Output:
                 # Only rows of several cells: what is copied whole, as a command, stays in one piece.
                 first, *rest = cells
                 self.show(Text(first, overflow="fold"))
-                self.show(Padding(Text("  ".join(filter(None, rest)), overflow="fold"), (0, 0, 0, 2)))
+                self.show(
+                    Padding(Text("  ".join(filter(None, rest)), overflow="fold"), (0, 0, 0, 2))
+                )
             else:
                 print("\t".join(cells))  # noqa: T201 - as above
         sys.stdout.flush()
@@ -121,7 +125,11 @@ class Output:
             self.note(f"More follow: --cursor {cursor}")
 
     def listing(
-        self, record: Any, headings: Sequence[str], rows: Sequence[Sequence[object]], nothing: str = ""
+        self,
+        record: Any,
+        headings: Sequence[str],
+        rows: Sequence[Sequence[object]],
+        nothing: str = "",
     ) -> None:
         """Write a record as JSON, or these rows as `table` does."""
         if self.as_json:
@@ -129,7 +137,9 @@ class Output:
         else:
             self.table(headings, rows, nothing)
 
-    def table(self, headings: Sequence[str], rows: Sequence[Sequence[object]], nothing: str) -> None:
+    def table(
+        self, headings: Sequence[str], rows: Sequence[Sequence[object]], nothing: str
+    ) -> None:
         """Write rows: a table for a person, lines for a program; `nothing` is the note for no rows."""
         if not self.is_terminal:
             self.lines(rows)
@@ -140,7 +150,10 @@ class Output:
         from rich.table import Table
         from rich.text import Text
 
-        cells = [[Text(one_line(cell), style=style(cell), overflow="fold") for cell in row] for row in rows]
+        cells = [
+            [Text(one_line(cell), style=style(cell), overflow="fold") for cell in row]
+            for row in rows
+        ]
         if self.console.width < NARROW:
             for row in cells:
                 for heading, cell in zip(headings, row, strict=True):
@@ -220,7 +233,9 @@ def times(number: int) -> str:
 
 def clock_time(milliseconds: int) -> str:
     """Return a time of the store for a person, in local time."""
-    return datetime.fromtimestamp(milliseconds / 1000, UTC).astimezone().strftime("%Y-%m-%d %H:%M:%S")
+    return (
+        datetime.fromtimestamp(milliseconds / 1000, UTC).astimezone().strftime("%Y-%m-%d %H:%M:%S")
+    )
 
 
 def span(milliseconds: float) -> str:
@@ -251,7 +266,9 @@ def _without_password(url: str) -> str:
     if parts.password is not None:
         user, host = parts.username or "", parts.netloc.rpartition("@")[2]
         parts = parts._replace(netloc=f"{user}:***@{host}")
-    query = [(name, "***" if "password" in name else value) for name, value in parse_qsl(parts.query)]
+    query = [
+        (name, "***" if "password" in name else value) for name, value in parse_qsl(parts.query)
+    ]
     safe = parts._replace(query=urlencode(query, safe="*/")).geturl()
     # urlsplit drops the empty host of unix:///path.
     return safe if "://" in safe else safe.replace(":", "://", 1)

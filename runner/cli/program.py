@@ -41,7 +41,9 @@ DISTRIBUTION = "celery-graph-runner"
 class HelpFormatter(click.HelpFormatter):
     """Writes help; on a narrow terminal each explanation stands below its option or command."""
 
-    def write_dl(self, rows: Iterable[tuple[str, str]], col_max: int = 30, col_spacing: int = 2) -> None:
+    def write_dl(
+        self, rows: Iterable[tuple[str, str]], col_max: int = 30, col_spacing: int = 2
+    ) -> None:
         """Write a list of options or commands with their explanations."""
         if self.width >= NARROW:
             super().write_dl(rows, col_max, col_spacing)
@@ -61,7 +63,9 @@ class HelpContext(click.Context):
 class Program(click.Group):
     """The outermost group: it alone exits the process."""
 
-    def main(self, args: Sequence[str] | None = None, prog_name: str | None = None, **extra: Any) -> NoReturn:  # type: ignore[override]
+    def main(  # type: ignore[override]  # it never returns
+        self, args: Sequence[str] | None = None, prog_name: str | None = None, **extra: Any
+    ) -> NoReturn:
         """Run one command and exit with its code; an error is one line and a hint on stderr."""
         extra.pop("standalone_mode", None)
         context = extra.setdefault("obj", CommandContext())
@@ -93,7 +97,9 @@ def report(error: BaseException, context: CommandContext) -> Exit:
     return failure.code
 
 
-@click.group(cls=Program, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100})
+@click.group(
+    cls=Program, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100}
+)
 @click.version_option(package_name=DISTRIBUTION, prog_name="runner", message="%(prog)s %(version)s")
 @common_options
 def runner() -> None:
@@ -233,7 +239,10 @@ def _explain_words(command: click.Command) -> None:
     for inner in getattr(command, "commands", {}).values():
         _explain_words(inner)
     command.context_class = HelpContext
-    names = {str(parameter.metavar or parameter.name).strip("[].").upper() for parameter in command.params}
+    names = {
+        str(parameter.metavar or parameter.name).strip("[].").upper()
+        for parameter in command.params
+    }
     command.epilog = "\n\n".join(line for word, line in WORDS.items() if word in names) or None
 
 

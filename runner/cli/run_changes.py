@@ -36,7 +36,10 @@ class RunStatus:
 @click.command()
 @run_argument
 @click.option(
-    "--reason", default="cancelled by an operator", show_default=True, help="Why; it is stored with the run."
+    "--reason",
+    default="cancelled by an operator",
+    show_default=True,
+    help="Why; it is stored with the run.",
 )
 @with_context
 def cancel(context: CommandContext, run_id: str, reason: str) -> None:
@@ -97,7 +100,9 @@ def remove(context: CommandContext, run_id: str, *, yes: bool) -> None:
 @click.command()
 @run_argument
 @click.option("--from", "node", metavar="NODE", required=True, help="The node that starts again.")
-@click.option("--visit", type=click.IntRange(1), help="Which of its visits, from 1 (default: the latest).")
+@click.option(
+    "--visit", type=click.IntRange(1), help="Which of its visits, from 1 (default: the latest)."
+)
 @input_option("Another task for NODE", "that of RUN")
 @tag_option("A tag to find the new run by")
 @with_context
@@ -119,8 +124,12 @@ def fork(
     Example:
       runner runs fork RUN --from summary --input '"Say it in one sentence."'
     """  # noqa: D301 - click reads the backspace: leave this paragraph as it is
-    changes: dict[str, Any] = {} if input_text is None else {"input": read_json(input_text, "--input")}
-    _write_new(context, context.client.run(run_id).fork(node, visit=visit, tags=read_tags(tags), **changes))
+    changes: dict[str, Any] = (
+        {} if input_text is None else {"input": read_json(input_text, "--input")}
+    )
+    _write_new(
+        context, context.client.run(run_id).fork(node, visit=visit, tags=read_tags(tags), **changes)
+    )
 
 
 @click.command()
@@ -129,7 +138,9 @@ def fork(
 @with_context
 def again(context: CommandContext, run_id: str, *, input_text: str | None) -> None:
     """Start a new run like RUN from the beginning, and write its id."""
-    changes: dict[str, Any] = {} if input_text is None else {"task": read_json(input_text, "--input")}
+    changes: dict[str, Any] = (
+        {} if input_text is None else {"task": read_json(input_text, "--input")}
+    )
     _write_new(context, context.client.run(run_id).again(**changes))
 
 
@@ -144,9 +155,15 @@ COLUMNS = ("RUN", "GRAPH", "NODE", "NEW NAME", "OUTCOME", "REASON", "UNUSED ANSW
 
 @click.command()
 @click.argument("run_id", metavar="[RUN]", required=False, shell_complete=complete_run)
-@click.option("--graph", metavar="GRAPH", help="All its waiting runs that need it (default: only RUN).")
 @click.option(
-    "--map", "pairs", multiple=True, metavar="OLD=NEW", help="Node OLD is now called NEW; may be repeated."
+    "--graph", metavar="GRAPH", help="All its waiting runs that need it (default: only RUN)."
+)
+@click.option(
+    "--map",
+    "pairs",
+    multiple=True,
+    metavar="OLD=NEW",
+    help="Node OLD is now called NEW; may be repeated.",
 )
 @click.option("--drop", multiple=True, metavar="OLD", help="Remove this node; may be repeated.")
 @click.option("--dry-run", is_flag=True, help="Show the outcome for each node, and change nothing.")
@@ -174,7 +191,9 @@ def migrate(
     from runner.cli.deploy_views import MigratedRun
 
     if (run_id is None) == (graph is None):
-        raise CommandError(Exit.USAGE, "Name a RUN, or use --graph for all waiting runs of a graph.")
+        raise CommandError(
+            Exit.USAGE, "Name a RUN, or use --graph for all waiting runs of a graph."
+        )
     mapping = _mapping(pairs)
     if run_id is not None:
         # Its error is the command's error.
@@ -200,7 +219,9 @@ def _mapping(pairs: tuple[str, ...]) -> dict[str, str]:
         if not (old and equals and new):
             raise CommandError(Exit.USAGE, f"--map {pair}: write OLD=NEW, two ids of nodes.")
         if old in mapping:
-            raise CommandError(Exit.USAGE, f"--map names the node {old} twice; nothing was changed.")
+            raise CommandError(
+                Exit.USAGE, f"--map names the node {old} twice; nothing was changed."
+            )
         mapping[old] = new
     return mapping
 
@@ -213,7 +234,9 @@ def _waiting(context: CommandContext, graph: str) -> list[str]:
 
     fingerprint = context.store.graphs().get(graph)
     if fingerprint is None:
-        raise CommandError(Exit.NOT_FOUND, f"This store has no graph {graph!r}.", HINTS[Exit.NOT_FOUND])
+        raise CommandError(
+            Exit.NOT_FOUND, f"This store has no graph {graph!r}.", HINTS[Exit.NOT_FOUND]
+        )
     held = list(runs_of(context.store, RunQuery(Status.NEEDS_MIGRATION)))
     asking = runs_of(context.store, RunQuery(Status.INTERRUPTED))
     older = [run for run in asking if run.fingerprint != fingerprint]
@@ -221,7 +244,12 @@ def _waiting(context: CommandContext, graph: str) -> list[str]:
 
 
 def _migrate(
-    context: CommandContext, run_id: str, mapping: dict[str, str], drop: tuple[str, ...], *, dry_run: bool
+    context: CommandContext,
+    run_id: str,
+    mapping: dict[str, str],
+    drop: tuple[str, ...],
+    *,
+    dry_run: bool,
 ) -> MigratedRun:
     from runner.cli.deploy_views import MigratedRun
 
@@ -233,6 +261,14 @@ def _rows(migrated: list[MigratedRun]) -> Iterator[tuple[object, ...]]:
     for run in migrated:
         for node in run.nodes:
             unused = " ".join(node.unused)
-            yield run.run_id, node.graph_id, node.node, node.today, node.becomes, node.reason, unused
+            yield (
+                run.run_id,
+                node.graph_id,
+                node.node,
+                node.today,
+                node.becomes,
+                node.reason,
+                unused,
+            )
         if run.error:
             yield run.run_id, "", "", "", "not moved", run.error, ""

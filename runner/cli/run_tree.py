@@ -76,7 +76,9 @@ def _heading(run: RunView, now: int) -> Text:
         people = (run.requester, *run.on_behalf_of)
         heading.append(f"  by {one_line(' for '.join(map(plain_name, people)))}", style="dim")
     if run.spent:
-        spent = ", ".join(f"{amount} {name.replace('_', ' ')}" for name, amount in spendings(run.spent))
+        spent = ", ".join(
+            f"{amount} {name.replace('_', ' ')}" for name, amount in spendings(run.spent)
+        )
         heading.append(f"  spent {spent}", style="dim")
     if run.frozen:
         heading.append(f"  {run.frozen}", style="red")
@@ -104,12 +106,15 @@ def _add_nodes(tree: Tree, run: RunView, now: int, lines: int) -> None:
         tree.add(Text(f"… and {counts}", style="dim"))
 
 
-def _add_items(branch: Tree, node: NodeView, questions: dict[str, list[Question]], now: int) -> None:
+def _add_items(
+    branch: Tree, node: NodeView, questions: dict[str, list[Question]], now: int
+) -> None:
     """Add the items of a map that need attention; the map's own line counts the others."""
     items = [
         item
         for item in node.items
-        if item.status != "completed" and (item.id in questions or item.run or item.status == "failed")
+        if item.status != "completed"
+        and (item.id in questions or item.run or item.status == "failed")
     ]
     for item in items[:MAX_ITEMS]:
         line = branch.add(_line(item, now, 0))
@@ -143,7 +148,9 @@ def _fitting(run: RunView, lines: int) -> tuple[list[NodeView], dict[str, int]]:
 def _line(node: NodeView, now: int, width: int) -> Text:
     status = _status(node)
     line = Text(no_wrap=True, overflow="ellipsis")
-    line.append(f"{SIGNS.get(status, '·')} ", style=style(status)).append(f"{one_line(node.id):<{width}}  ")
+    line.append(f"{SIGNS.get(status, '·')} ", style=style(status)).append(
+        f"{one_line(node.id):<{width}}  "
+    )
     line.append(f"{status:<9}", style=style(status))
     for detail in _details(node, now):
         line.append(f"  {detail}")
@@ -201,7 +208,9 @@ REST = 3
 ShowEvents = Callable[["Sequence[Event]"], None]
 
 
-def watch_until_idle(store: Store, run_id: str, output: Output, *, timeout: float | None = None) -> None:
+def watch_until_idle(
+    store: Store, run_id: str, output: Output, *, timeout: float | None = None
+) -> None:
     """Show a run on stderr until it has ended or waits only for people; `timeout` in seconds.
 
     Raises:
@@ -236,7 +245,12 @@ def progress(store: Store, run_id: str, output: Output) -> AbstractContextManage
 
 
 def until_idle(
-    store: Store, run_id: str, deadline: float | None = None, after: str = "", *, follow: bool = False
+    store: Store,
+    run_id: str,
+    deadline: float | None = None,
+    after: str = "",
+    *,
+    follow: bool = False,
 ) -> Iterator[Sequence[Event]]:
     """Return a run's events as they come, sometimes none, until it waits for people or has ended.
 
@@ -308,7 +322,9 @@ def _documents(output: Output) -> Iterator[ShowEvents]:
 
 
 @contextmanager
-def _live(store: Store, run_id: str, console: Console, *, stays: bool = False) -> Iterator[ShowEvents]:
+def _live(
+    store: Store, run_id: str, console: Console, *, stays: bool = False
+) -> Iterator[ShowEvents]:
     from rich.live import Live
 
     drawing = LiveTree(read_run(store, run_id), console)
@@ -320,7 +336,9 @@ def _live(store: Store, run_id: str, console: Console, *, stays: bool = False) -
         drawing.run = read_run(store, run_id)
         time.sleep(max(PAUSE, REST * (time.monotonic() - began)))
 
-    with Live(get_renderable=drawing.draw, console=console, refresh_per_second=4, transient=not stays):
+    with Live(
+        get_renderable=drawing.draw, console=console, refresh_per_second=4, transient=not stays
+    ):
         yield show_events
         drawing.run = read_run(store, run_id)
         drawing.whole = stays

@@ -35,7 +35,9 @@ STATUSES = ("executing", "interrupted", "needs_migration", "completed", "failed"
 class StatusWord(click.Choice[str]):
     """A status of a run, written as any output shows it: `Needs migration` is `needs_migration`."""
 
-    def convert(self, value: str, parameter: click.Parameter | None, context: click.Context | None) -> str:
+    def convert(
+        self, value: str, parameter: click.Parameter | None, context: click.Context | None
+    ) -> str:
         """Ignore case, and take spaces and hyphens for underscores."""
         words = str(value).replace("-", " ").lower().split()
         return super().convert("_".join(words), parameter, context)
@@ -64,7 +66,9 @@ class StartedRun:
 @click.command()
 @click.argument("graph")
 @input_option("The task of the run", "null")
-@click.option("--wait", is_flag=True, help="Watch the run until it has ended, or waits only for people.")
+@click.option(
+    "--wait", is_flag=True, help="Watch the run until it has ended, or waits only for people."
+)
 @timeout_option
 @click.option(
     "--idempotency-key",
@@ -97,7 +101,9 @@ def run(
     if timeout is not None and not wait:
         raise click.UsageError("--timeout limits --wait; use both.")
     task = read_json(input_text, "--input") if input_text is not None else None
-    started = context.client.start(graph, task, idempotency_key=idempotency_key, tags=read_tags(tags))
+    started = context.client.start(
+        graph, task, idempotency_key=idempotency_key, tags=read_tags(tags)
+    )
     if wait:
         return _wait(context, started, timeout)
     context.output.write(StartedRun(started.id, graph, str(started.status)), [(started.id,)])
@@ -119,8 +125,12 @@ def _wait(context: CommandContext, started: Run, timeout: float | None) -> int:
     code = exit_of_run(view.status)
     if code is Exit.WAITING:
         first = next(iter(view.interrupts), None)
-        answer = "" if output.is_terminal else " --response JSON"  # on a terminal it asks field by field
-        command = f"interrupts respond {first.id}{answer}" if first else f"runs migrate {view.run_id}"
+        answer = (
+            "" if output.is_terminal else " --response JSON"
+        )  # on a terminal it asks field by field
+        command = (
+            f"interrupts respond {first.id}{answer}" if first else f"runs migrate {view.run_id}"
+        )
         output.note(f"The run waits. To continue: runner {command}")
     return code
 
@@ -159,7 +169,10 @@ def runs() -> None:
     help="Started at this time or later: 2h or 7d ago, or RFC 3339 (default: any time).",
 )
 @click.option(
-    "--until", metavar="TIME", callback=to_ms, help="Started before this time; see --since (default: now)."
+    "--until",
+    metavar="TIME",
+    callback=to_ms,
+    help="Started before this time; see --since (default: now).",
 )
 @paged
 @with_context
@@ -210,7 +223,9 @@ def list_runs(
     output.next_page(page.next)
 
 
-def _page(context: CommandContext, limit: int, cursor: str | None, **filters: Any) -> Page[RunSummary]:
+def _page(
+    context: CommandContext, limit: int, cursor: str | None, **filters: Any
+) -> Page[RunSummary]:
     """Read a page of the store's runs and of those in the archive; a run that both have is the store's."""
     page = context.client.runs(**filters, limit=limit, cursor=cursor)
     if context.archive is None:
@@ -262,7 +277,9 @@ def show(context: CommandContext, run_id: str) -> None:
 
 @runs.command()
 @run_argument
-@click.option("--follow", is_flag=True, help="Keep watching while it waits for people, until it has ended.")
+@click.option(
+    "--follow", is_flag=True, help="Keep watching while it waits for people, until it has ended."
+)
 @timeout_option
 @with_context
 def watch(context: CommandContext, run_id: str, *, follow: bool, timeout: float | None) -> int:
@@ -287,7 +304,10 @@ def watch(context: CommandContext, run_id: str, *, follow: bool, timeout: float 
 @runs.command()
 @run_argument
 @click.option(
-    "--after", default="", metavar="POSITION", help="Only events after this position (default: all)."
+    "--after",
+    default="",
+    metavar="POSITION",
+    help="Only events after this position (default: all).",
 )
 @click.option("--follow", is_flag=True, help="Wait for more events until the run has ended.")
 @with_context
@@ -310,7 +330,13 @@ def events(context: CommandContext, run_id: str, *, after: str, follow: bool) ->
         else:
             data = compact(event.data) if event.data is not None else ""
             output.line(
-                event.position, stamp(event.at), event.kind, event.node, event.visit, event.detail, data
+                event.position,
+                stamp(event.at),
+                event.kind,
+                event.node,
+                event.visit,
+                event.detail,
+                data,
             )
 
 
@@ -362,7 +388,17 @@ def _node_rows(view: RunView, path: str = "") -> list[tuple[object, ...]]:
     rows: list[tuple[object, ...]] = []
     for node in with_items(view.nodes):
         name = path + node.id
-        rows.append(("node", name, node.status, node.visit, node.attempts, node.execution_ms, _outcome(node)))
+        rows.append(
+            (
+                "node",
+                name,
+                node.status,
+                node.visit,
+                node.attempts,
+                node.execution_ms,
+                _outcome(node),
+            )
+        )
         if node.run is not None:
             rows += _node_rows(node.run, f"{name}/")
     return rows

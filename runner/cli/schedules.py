@@ -37,12 +37,22 @@ def list_schedules(context: CommandContext) -> None:
     Without a terminal: id, graph, when, next time (UTC), last run and overlap, separated by tabs.
     """
     listed, output = _scheduler(context).schedules.all(), context.output
-    rows = [(item.id, item.graph, when(item), _next(item), item.last_run, item.overlap) for item in listed]
+    rows = [
+        (item.id, item.graph, when(item), _next(item), item.last_run, item.overlap)
+        for item in listed
+    ]
     output.present(
         {"schedules": listed},
         lambda: output.table(COLUMNS, rows, "No schedules. `runner schedules add` makes one."),
         (
-            (item.id, item.graph, when(item), stamp(item.next_at) or "", item.last_run, item.overlap)
+            (
+                item.id,
+                item.graph,
+                when(item),
+                stamp(item.next_at) or "",
+                item.last_run,
+                item.overlap,
+            )
             for item in listed
         ),
     )
@@ -64,10 +74,14 @@ def _next(schedule: Schedule) -> str:
 @click.argument("graph")
 @input_option("The task of each run", "null")
 @click.option(
-    "--cron", metavar="TEXT", help="Minute, hour, day, month, weekday: '0 9 * * 1-5' (default: --every)."
+    "--cron",
+    metavar="TEXT",
+    help="Minute, hour, day, month, weekday: '0 9 * * 1-5' (default: --every).",
 )
 @click.option("--every", metavar="TIME", help="An interval: 90s, 30m, 2h, 7d (default: --cron).")
-@click.option("--timezone", default="UTC", show_default=True, help="The zone of --cron, such as Europe/Rome.")
+@click.option(
+    "--timezone", default="UTC", show_default=True, help="The zone of --cron, such as Europe/Rome."
+)
 @click.option(
     "--overlap",
     type=click.Choice(["skip", "buffer", "all"]),
@@ -106,7 +120,14 @@ def add(
         raise click.UsageError(f"--every {every!r} is not a duration; use 90s, 30m, 2h or 7d.")
     task = read_json(input_text, "--input") if input_text is not None else None
     made = Schedule(
-        schedule_id, graph, task, interval, cron or "", timezone, overlap, tags=dict(read_tags(tags))
+        schedule_id,
+        graph,
+        task,
+        interval,
+        cron or "",
+        timezone,
+        overlap,
+        tags=dict(read_tags(tags)),
     )
     _write(context, _scheduler(context).add(made))
 

@@ -15,7 +15,9 @@ from runner.errors import needs_extra
 
 @click.command()
 @click.option("--host", default="127.0.0.1", show_default=True, help="The address to listen on.")
-@click.option("--port", type=click.IntRange(1, 65535), default=8080, show_default=True, help="The port.")
+@click.option(
+    "--port", type=click.IntRange(1, 65535), default=8080, show_default=True, help="The port."
+)
 @click.option(
     "--auth",
     default="local",
@@ -40,7 +42,9 @@ from runner.errors import needs_extra
     metavar="NAME",
     help="A header with roles, which the proxy must set or delete (default: none).",
 )
-@click.option("--api-keys", metavar="FILE", help="API keys of programs, a JSON list (default: none).")
+@click.option(
+    "--api-keys", metavar="FILE", help="API keys of programs, a JSON list (default: none)."
+)
 @click.option(
     "--new-key",
     metavar="NAME",

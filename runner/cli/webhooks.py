@@ -39,7 +39,8 @@ def list_webhooks(context: CommandContext) -> None:
     """
     listed, output = _admin(context).list(), context.output
     rows = [
-        (item.id, item.url, " ".join(item.events) or "all", _state(item), item.waiting) for item in listed
+        (item.id, item.url, " ".join(item.events) or "all", _state(item), item.waiting)
+        for item in listed
     ]
     output.present(
         {"webhooks": listed},
@@ -56,7 +57,10 @@ def _state(webhook: WebhookView) -> str:
 @click.argument("webhook_id", metavar="WEBHOOK")
 @click.argument("url")
 @click.option(
-    "--event", "events", multiple=True, help="A kind of notice, such as interrupt.asked; repeatable."
+    "--event",
+    "events",
+    multiple=True,
+    help="A kind of notice, such as interrupt.asked; repeatable.",
 )
 @click.option("--graph", default="", help="Only of runs of this graph (default: of all).")
 @tag_option("Only of runs with this tag")
@@ -146,7 +150,9 @@ def remove(context: CommandContext, webhook_id: str) -> None:
 
 @webhooks.command()
 @click.argument("webhook_id", metavar="WEBHOOK")
-@click.option("--limit", type=click.IntRange(1, 1000), default=50, show_default=True, help="How many.")
+@click.option(
+    "--limit", type=click.IntRange(1, 1000), default=50, show_default=True, help="How many."
+)
 @with_context
 def deliveries(context: CommandContext, webhook_id: str, limit: int) -> None:
     """List the deliveries of the last 7 days, the newest first.
@@ -158,7 +164,9 @@ def deliveries(context: CommandContext, webhook_id: str, limit: int) -> None:
     output.present(
         {"deliveries": listed},
         lambda: output.table(
-            DELIVERY_COLUMNS, [(*_cells(item), clock_time(item.at)) for item in listed], "No deliveries."
+            DELIVERY_COLUMNS,
+            [(*_cells(item), clock_time(item.at)) for item in listed],
+            "No deliveries.",
         ),
         ((*_cells(item), stamp(item.at) or "", item.detail) for item in listed),
     )

@@ -65,7 +65,11 @@ def worker_command(
 @click.argument("more", nargs=-1, type=click.UNPROCESSED, metavar="[-- CELERY OPTIONS]")
 @with_context
 def worker(
-    context: CommandContext, pool: str, concurrency: int | None, loglevel: str, more: tuple[str, ...]
+    context: CommandContext,
+    pool: str,
+    concurrency: int | None,
+    loglevel: str,
+    more: tuple[str, ...],
 ) -> None:
     """Run nodes: become a Celery worker.
 
@@ -170,7 +174,9 @@ class WorkerProcess:
     def __init__(self, command: Sequence[str], log: Path, environment: Mapping[str, str]) -> None:
         log.touch()
         self._log = log.open(encoding="utf-8", errors="replace")
-        self._guard = SupervisedProcess(list(command), log=log, folder=log.parent, environment=environment)
+        self._guard = SupervisedProcess(
+            list(command), log=log, folder=log.parent, environment=environment
+        )
         self._partial = ""
 
     @property
@@ -205,7 +211,9 @@ class WorkerProcess:
             if not running:
                 break
         last = "\n".join(line for line in logged[-15:] if line.strip())
-        raise WorkerEnded(f"the worker did not become ready and was stopped. The end of its log:\n{last}")
+        raise WorkerEnded(
+            f"the worker did not become ready and was stopped. The end of its log:\n{last}"
+        )
 
     def stop(self, grace: float = GRACE) -> None:
         """Wait for running nodes to finish, at most this many seconds, and end it."""

@@ -45,7 +45,9 @@ def back_edges(nodes: Sequence[str], entries: Sequence[str], edges: Sequence[Edg
     return back
 
 
-def _search(start: str, leaving: Mapping[str, list[tuple[int, str]]], done: set[str], back: set[int]) -> None:
+def _search(
+    start: str, leaving: Mapping[str, list[tuple[int, str]]], done: set[str], back: set[int]
+) -> None:
     if start in done:
         return
     open_nodes = {start}
@@ -65,7 +67,9 @@ def _search(start: str, leaving: Mapping[str, list[tuple[int, str]]], done: set[
             done.add(node)
 
 
-def loops(nodes: Sequence[str], edges: Sequence[Edge], back: set[int]) -> list[tuple[str, set[str]]]:
+def loops(
+    nodes: Sequence[str], edges: Sequence[Edge], back: set[int]
+) -> list[tuple[str, set[str]]]:
     """Collect the loops, smallest first: each header with the nodes of its loop.
 
     Raises:

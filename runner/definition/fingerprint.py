@@ -40,7 +40,9 @@ def fingerprint(definition: Definition) -> str:
     limits = [definition.policy, definition.max_node_executions, definition.execution_timeout]
     queue = [definition.queue] if definition.queue else []
     over = model.signature((spec.id, spec.map) for spec in definition.nodes.values())
-    return _hash([definition.id, definition.version, nodes, edges, definition.entries, limits, *over, *queue])
+    return _hash(
+        [definition.id, definition.version, nodes, edges, definition.entries, limits, *over, *queue]
+    )
 
 
 def _edge(edge: EdgeSpec) -> list[object]:
@@ -66,7 +68,11 @@ def difference(old: Topology, new: Topology, name: str) -> str:
     """Describe how a node of an old shape differs from the node of the same name in a new shape."""
     was, now = old.nodes[name], new.nodes.get(name)
     if now is None:
-        return "the graph's hooks are gone" if name.startswith(HIDDEN) else "the graph has no such node now"
+        return (
+            "the graph's hooks are gone"
+            if name.startswith(HIDDEN)
+            else "the graph has no such node now"
+        )
     parts = [*_own(was, now), *_edges(old, new, name)]
     return "; ".join(parts) or "its edges have other conditions or another order"
 

@@ -49,10 +49,18 @@ class RetryPolicy:
         object.__setattr__(self, "retry_on", classes)
 
     def _counts(self) -> bool:
-        numbers: tuple[object, ...] = (self.max_attempts, self.backoff, self.jitter, self.max_backoff)
+        numbers: tuple[object, ...] = (
+            self.max_attempts,
+            self.backoff,
+            self.jitter,
+            self.max_backoff,
+        )
         return (
             isinstance(self.max_attempts, int)
-            and all(isinstance(number, (int, float)) and not isinstance(number, bool) for number in numbers)
+            and all(
+                isinstance(number, (int, float)) and not isinstance(number, bool)
+                for number in numbers
+            )
             and self.max_attempts >= 1
             and 0 <= self.backoff < math.inf
             and 0 <= self.max_backoff < math.inf
@@ -108,21 +116,31 @@ class Limit:
     def __post_init__(self) -> None:
         """Refuse invalid values where they are written."""
         if not (isinstance(self.name, str) and self.name.isprintable() and self.name.strip()):
-            raise DefinitionError(f"a limit needs a name of printable characters, not {self.name!r}.")
+            raise DefinitionError(
+                f"a limit needs a name of printable characters, not {self.name!r}."
+            )
         if ":" in self.name:
             raise DefinitionError(f"the name of a limit has no colon: {self.name!r}.")
-        tag = self.by.removeprefix(TAG) if isinstance(self.by, str) and self.by.startswith(TAG) else ""
+        tag = (
+            self.by.removeprefix(TAG)
+            if isinstance(self.by, str) and self.by.startswith(TAG)
+            else ""
+        )
         if self.by not in ("all", "graph", "node") and not tag:
             raise DefinitionError(
                 f"limit {self.name!r}: by is 'all', 'graph', 'node' or 'tag:<name>', not {self.by!r}."
             )
         if self.concurrency is None and self.rate is None:
-            raise DefinitionError(f"limit {self.name!r} limits nothing: give it a concurrency or a rate.")
+            raise DefinitionError(
+                f"limit {self.name!r} limits nothing: give it a concurrency or a rate."
+            )
         self._check_numbers()
 
     def _check_numbers(self) -> None:
         count = self.concurrency
-        if count is not None and (isinstance(count, bool) or not isinstance(count, int) or count < 1):
+        if count is not None and (
+            isinstance(count, bool) or not isinstance(count, int) or count < 1
+        ):
             raise DefinitionError(
                 f"limit {self.name!r}: concurrency is a whole number above 0, not {count!r}."
             )
@@ -138,7 +156,9 @@ class Limit:
         keys = {"all": "", "graph": f":graph:{graph_id}", "node": f":node:{graph_id}/{node}"}
         tag = self.by.removeprefix(TAG) if self.by.startswith(TAG) else ""
         interval = 0 if self.rate is None else math.ceil(self.per * 1000 / self.rate)
-        return LimitShape(self.name + keys.get(self.by, f":{self.by}:"), tag, self.concurrency or 0, interval)
+        return LimitShape(
+            self.name + keys.get(self.by, f":{self.by}:"), tag, self.concurrency or 0, interval
+        )
 
 
 def _is_positive(value: object) -> bool:
@@ -195,7 +215,9 @@ def check(owner: str, limits: Iterable[object]) -> tuple[Limit, ...]:
     declared = tuple(limits)
     checked = tuple(limit for limit in declared if isinstance(limit, Limit))
     if len(checked) < len(declared):
-        raise DefinitionError(f"the limits of {owner} must be a list of Limit objects, not {declared!r}.")
+        raise DefinitionError(
+            f"the limits of {owner} must be a list of Limit objects, not {declared!r}."
+        )
     if len({(limit.name, limit.by) for limit in checked}) < len(checked):
         raise DefinitionError(f"{owner} has the same limit twice; give each limit another name.")
     return checked

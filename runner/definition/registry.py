@@ -54,7 +54,9 @@ class Plan:
 
 
 def plan(definition: Definition) -> Plan:
-    excluding = (spec.id for spec in definition.nodes.values() if any(map(excludes_requester, _rules(spec))))
+    excluding = (
+        spec.id for spec in definition.nodes.values() if any(map(excludes_requester, _rules(spec)))
+    )
     return Plan(definition, topology(definition), definition.edges_by_source(), next(excluding, ""))
 
 
@@ -91,7 +93,9 @@ class Registry:
                     f"two graphs are named {name!r}: {_place(registered)} and {_place(factory)}."
                 )
             self._factories[name] = factory
-            self._plans = {path: plan for path, plan in self._plans.items() if path.split(PATH)[0] != name}
+            self._plans = {
+                path: plan for path, plan in self._plans.items() if path.split(PATH)[0] != name
+            }
 
     def names(self) -> list[str]:
         """The names of the registered graphs, sorted."""
@@ -172,7 +176,11 @@ class Registry:
         definition = getattr(built, "definition", None)
         if not isinstance(definition, Definition):
             kind = type(built).__name__
-            advice = "return builder.build()" if kind in ("GraphBuilder", "NoneType") else "return a graph"
+            advice = (
+                "return builder.build()"
+                if kind in ("GraphBuilder", "NoneType")
+                else "return a graph"
+            )
             raise DefinitionError(
                 f"the function {_place(factory)} of graph {path!r} must return a graph, but returned a "
                 f"{kind}: {advice}."

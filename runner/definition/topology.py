@@ -89,10 +89,15 @@ def _classify(edge: EdgeSpec, around: Mapping[str, tuple[int, ...]], header: int
 
 
 def _node(
-    definition: Definition, spec: NodeSpec, incoming: list[InEdge], around: tuple[int, ...], signature: str
+    definition: Definition,
+    spec: NodeSpec,
+    incoming: list[InEdge],
+    around: tuple[int, ...],
+    signature: str,
 ) -> NodeTopology:
     return NodeTopology(
-        needs=sum(edge.kind is not EdgeKind.BACK for edge in incoming) + (spec.id in definition.entries),
+        needs=sum(edge.kind is not EdgeKind.BACK for edge in incoming)
+        + (spec.id in definition.entries),
         join=spec.join,
         loops=around,
         queue=spec.queue or definition.queue or definition.id,

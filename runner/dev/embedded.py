@@ -92,7 +92,9 @@ def embedded_store(
 class EmbeddedStore:
     """A supervised server that ends with this process; made by `embedded_store`."""
 
-    def __init__(self, server: Path, *, appendonly: bool, directory: Path | None, tcp: bool) -> None:
+    def __init__(
+        self, server: Path, *, appendonly: bool, directory: Path | None, tcp: bool
+    ) -> None:
         self._server = server
         self._appendonly = appendonly
         self._directory = directory
@@ -199,7 +201,9 @@ class EmbeddedStore:
 
 
 def _version(binary: str) -> tuple[int, int]:
-    output = subprocess.run([binary, "--version"], capture_output=True, text=True, check=False).stdout
+    output = subprocess.run(
+        [binary, "--version"], capture_output=True, text=True, check=False
+    ).stdout
     version = re.search(r"v=(\d+)\.(\d+)", output)
     return (int(version[1]), int(version[2])) if version else (0, 0)
 

@@ -108,7 +108,9 @@ def bits(
     return taken, seen.results.reads()
 
 
-def decided(edges: str, reads: Sequence[tuple[str, int, str]], shape: NodeTopology | None) -> VisitEntry:
+def decided(
+    edges: str, reads: Sequence[tuple[str, int, str]], shape: NodeTopology | None
+) -> VisitEntry:
     """Return what an entry must keep of decisions, so that a replay can leave out some visits.
 
     Outside of loops a node's record keeps its edges: no later visit comes.
@@ -130,7 +132,9 @@ def holds(edge: EdgeSpec, state: GraphState) -> bool:
             return bool(edge.condition(state, invocation_state=state.invocation_state))
         return bool(edge.condition(state))
     except Exception as error:
-        error.add_note(f"raised by the condition of the edge from {edge.source!r} to {edge.target!r}")
+        error.add_note(
+            f"raised by the condition of the edge from {edge.source!r} to {edge.target!r}"
+        )
         raise
 
 

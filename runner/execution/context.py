@@ -161,12 +161,15 @@ class ClaimedVisit:
         Raises:
             ApprovalMismatch: it does not, or there is none.
         """
-        places = [(item.node_id, item.visit) for item in self.inputs if node in {None, item.node_id}]
+        places = [
+            (item.node_id, item.visit) for item in self.inputs if node in {None, item.node_id}
+        ]
         if not places and node is not None:
             ((record, _, _),) = self.fetch([node])
             places = [(node, record.visit)]
         addresses = [
-            replace(self.address, node_id=node, visit=visit, within="", routes=()) for node, visit in places
+            replace(self.address, node_id=node, visit=visit, within="", routes=())
+            for node, visit in places
         ]
         question = self._request(lambda: visit_judge.decided(self.store, addresses, name))
         judge = self.address.judge
@@ -181,7 +184,9 @@ class ClaimedVisit:
         allowed = rule or Rule.thawed(question.rule or {})
         if question.used is None and judge.is_stale(allowed, question):
             raise ApprovalMismatch(f"the approval of {name!r} was not used in its time.")
-        expected = None if action is None else Action(judge.tenant, "function", name, codec.plain(action))
+        expected = (
+            None if action is None else Action(judge.tenant, "function", name, codec.plain(action))
+        )
         same = expected is None or expected.digest() == approval.effect
         if approval.decision not in {"approve", "edit", "respond"} or not same:
             raise ApprovalMismatch(
@@ -229,10 +234,15 @@ class ClaimedVisit:
         if size > size_limits.MAX_EVENT:
             packed = {"left_out": size}
         try:
-            self.store.emit(self.address.run_id, kind, self.address.node_id, self.address.visit, packed)
+            self.store.emit(
+                self.address.run_id, kind, self.address.node_id, self.address.visit, packed
+            )
         except StoreError as error:
             log.warning(
-                "event.lost: %s The %s event of run %s is left out.", error, kind, self.address.run_id
+                "event.lost: %s The %s event of run %s is left out.",
+                error,
+                kind,
+                self.address.run_id,
             )
 
     def check(self) -> None:
@@ -257,12 +267,16 @@ class ClaimedVisit:
 
     def wrap(self, saved: Saved) -> Saved:
         """Wrap an executor's document in the node's, which also has visit, trace and first name."""
-        document = NodeDocument(self.address.visit, saved.document, None, self.trace, self.first_name)
+        document = NodeDocument(
+            self.address.visit, saved.document, None, self.trace, self.first_name
+        )
         return Saved(document.dump(), saved.keep, saved.messages)
 
     def wrap_kept(self) -> Saved:
         """Write what the executor saved last again, with the tentative outcome or without it."""
-        document = NodeDocument(self.address.visit, self._kept, self.tentative, self.trace, self.first_name)
+        document = NodeDocument(
+            self.address.visit, self._kept, self.tentative, self.trace, self.first_name
+        )
         return Saved(document.dump(), self._kept_messages)
 
     def _write(self, write: Callable[[], Reply], saved: Saved) -> Reply:
@@ -323,13 +337,17 @@ def claimed_visit(
         attempt=record.attempt,
         task=codec.unpack(claim.task),
         inputs=[
-            Input(node, visit, output) for node, visit, output in claim.inputs if not node.startswith(HIDDEN)
+            Input(node, visit, output)
+            for node, visit, output in claim.inputs
+            if not node.startswith(HIDDEN)
         ],
         invocation_state=codec.unpack(claim.invocation_state) or {},
         answers={answer.id: _in_attempt(answer, record.attempt) for answer in claim.answers},
         document=memory.executor if memory else None,
         messages=list(claim.messages) if memory else [],
-        external_task=ExternalTaskState(record.handed, claim.report, record.late) if record.handed else None,
+        external_task=ExternalTaskState(record.handed, claim.report, record.late)
+        if record.handed
+        else None,
         tentative=of_this_visit.tentative if of_this_visit else None,
         replays=of_this_visit is not None and of_this_visit.tentative is not None,
         trace=of_this_visit.trace if of_this_visit else "",

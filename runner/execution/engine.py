@@ -40,7 +40,15 @@ from runner.records import failures, size_limits, validation
 from runner.records.codec import JSON
 from runner.records.failures import ErrorRecord
 from runner.records.interrupts import Interrupt
-from runner.records.outcomes import Delegated, Expanded, ExternalTask, Failed, Interrupted, Outcome, Succeeded
+from runner.records.outcomes import (
+    Delegated,
+    Expanded,
+    ExternalTask,
+    Failed,
+    Interrupted,
+    Outcome,
+    Succeeded,
+)
 from runner.records.run import EventKind, Status, VisitEntry, no_such_run
 from runner.scheduler.changes import CALLBACK_NODE
 from runner.store.interface import Claim, Dispatcher, Reply, Settlement, Store, Token
@@ -199,7 +207,11 @@ class Engine:
         with self._hold_lease(claim.token, timeout, on_timeout) as lease:
             delivery = self._execute(plan, claim, lease, stays)
         # The code of a node that timed out may return much later: its Celery task ends as the node did.
-        return timed_out.result() if delivery.word == "stale" and lease.state == "timed_out" else delivery
+        return (
+            timed_out.result()
+            if delivery.word == "stale" and lease.state == "timed_out"
+            else delivery
+        )
 
     def _is_frozen(self, run_id: str) -> bool:
         """Whether the nodes of a run are frozen: then none is claimed, and its doorbell rings again later."""
@@ -230,14 +242,20 @@ class Engine:
         self.leases.look()
         return word
 
-    def end_without_worker(self, run_id: str, node: str, visit: int, attempt: int) -> Delivery | None:
+    def end_without_worker(
+        self, run_id: str, node: str, visit: int, attempt: int
+    ) -> Delivery | None:
         """Return how a visit ended that an expired question ended or that failed; None for any other."""
         ((record, _, entry),) = self.store.fetch(run_id, [node])
         if entry is None or (record.visit, record.attempt) != (visit, attempt):
             return None
         if record.status is Status.FAILED and "error" in entry:
             return Delivery("settled", error=failures.load(entry["error"]))
-        return Delivery("settled") if record.status is Status.COMPLETED and entry.get("expired") else None
+        return (
+            Delivery("settled")
+            if record.status is Status.COMPLETED and entry.get("expired")
+            else None
+        )
 
     def sweep(self, limit: int = 100) -> int:
         """Handle due timers (lost leases, retries, lost doorbells, expiries); return how many there were."""
@@ -268,7 +286,11 @@ class Engine:
 
         What the nodes' code still writes afterwards is refused. Return what was released.
         """
-        return [token for token in (self.running() if tokens is None else tokens) if self._release(token)]
+        return [
+            token
+            for token in (self.running() if tokens is None else tokens)
+            if self._release(token)
+        ]
 
     def ring(self, reply: Reply) -> Reply:
         """Publish the doorbells of a store's reply; one that is lost is rung again by a sweep."""
@@ -287,7 +309,8 @@ class Engine:
             return self.registry.find(graph_id)
         except Exception:
             log.exception(
-                "graph.broken: graph %r could not be built; its node was returned to the queue.", graph_id
+                "graph.broken: graph %r could not be built; its node was returned to the queue.",
+                graph_id,
             )
             return None
 
@@ -342,7 +365,9 @@ class Engine:
 
     # -- one delivery ------------------------------------------------------------------------------
 
-    def _execute(self, plan: Plan, claim: Claim, lease: Lease, stays: Callable[[], bool]) -> Delivery:
+    def _execute(
+        self, plan: Plan, claim: Claim, lease: Lease, stays: Callable[[], bool]
+    ) -> Delivery:
         try:
             visit = self._visit(plan, claim, lease)
             # A settle claims without a look, maybe a node of another graph: not while anything is frozen.
@@ -371,13 +396,19 @@ class Engine:
         """Return a node to the queue that has met what is frozen, and say so to those who watch the run."""
         token = claim.token
         log.info("node.frozen: node %r of run %s waits: %s", token.node, token.run_id, error)
-        self.store.emit(token.run_id, EventKind.NODE_FROZEN, token.node, token.visit, {"reason": str(error)})
-        return Delivery(self._return_to_queue(claim, WAIT_MS), claim.graph_id, retry_in=WAIT_MS / 1000)
+        self.store.emit(
+            token.run_id, EventKind.NODE_FROZEN, token.node, token.visit, {"reason": str(error)}
+        )
+        return Delivery(
+            self._return_to_queue(claim, WAIT_MS), claim.graph_id, retry_in=WAIT_MS / 1000
+        )
 
     def _hold_unapproved(self, plan: Plan, claim: Claim, error: ApprovalMismatch) -> Delivery:
         """Hold a node whose next effect nobody has approved; released, it is judged anew."""
         token, record = claim.token, failures.record(error)
-        log.error("node.held: node %r of run %s was not run on: %s", token.node, token.run_id, error)
+        log.error(
+            "node.held: node %r of run %s was not run on: %s", token.node, token.run_id, error
+        )
         entry = nodes.entry(plan.node(token.node).kind, 0, {})
         entry["error"] = asdict(record)
         return Delivery(self.ring(self.store.hold(token, entry)).word, claim.graph_id, error=record)
@@ -394,7 +425,12 @@ class Engine:
         )
 
     def _commit(
-        self, plan: Plan, visit: ClaimedVisit, outcome: Outcome, elapsed_ms: int, timeout: float | None
+        self,
+        plan: Plan,
+        visit: ClaimedVisit,
+        outcome: Outcome,
+        elapsed_ms: int,
+        timeout: float | None,
     ) -> Delivery:
         token, graph_id = visit.claim.token, visit.graph_id
         match outcome:
@@ -411,10 +447,14 @@ class Engine:
                 return Delivery(self.ring(self.store.expand(token, outcome.items)).word, graph_id)
             case ExternalTask():
                 return Delivery(
-                    self._send_external(token, outcome, timeout), graph_id, reference=outcome.reference
+                    self._send_external(token, outcome, timeout),
+                    graph_id,
+                    reference=outcome.reference,
                 )
 
-    def _complete(self, plan: Plan, visit: ClaimedVisit, outcome: Succeeded, elapsed_ms: int) -> Delivery:
+    def _complete(
+        self, plan: Plan, visit: ClaimedVisit, outcome: Succeeded, elapsed_ms: int
+    ) -> Delivery:
         node = visit.address.node_id
         entry = nodes.entry(plan.node(node).kind, elapsed_ms, outcome.usage)
         if outcome.result != outcome.output:
@@ -430,7 +470,9 @@ class Engine:
             except StoreError:
                 raise
             except Exception as error:  # noqa: BLE001 - whatever a user's condition raises fails its source
-                return self._settle_failed(visit, Failed(failures.record(error), outcome.saved), entry)
+                return self._settle_failed(
+                    visit, Failed(failures.record(error), outcome.saved), entry
+                )
             entry.update(conditions.decided(edges, reads, plan.topology.nodes.get(node)))
             settlement = Settlement(
                 Status.COMPLETED,
@@ -462,7 +504,9 @@ class Engine:
             return self._settle_failed(visit, outcome, entry)
         entry["error"] = asdict(outcome.error)
         saved = nodes.wrapped(visit, outcome)
-        word = self.ring(self.store.retry(visit.claim.token, round(delay * 1000), entry, saved)).word
+        word = self.ring(
+            self.store.retry(visit.claim.token, round(delay * 1000), entry, saved)
+        ).word
         return Delivery(word, visit.graph_id, error=outcome.error, retry_in=delay)
 
     def _settle_failed(self, visit: ClaimedVisit, outcome: Failed, entry: VisitEntry) -> Delivery:
@@ -486,7 +530,9 @@ class Engine:
 
     def _park(self, visit: ClaimedVisit, outcome: Interrupted) -> Delivery:
         claim, questions = visit.claim, visit.waiting_for(outcome)
-        word = self.ring(self.store.park(claim.token, questions, nodes.wrapped(visit, outcome))).word
+        word = self.ring(
+            self.store.park(claim.token, questions, nodes.wrapped(visit, outcome))
+        ).word
         if word == "nothing_open":
             raise ConflictError(
                 f"node {claim.token.node!r} stopped to wait, but none of its questions is open; "
@@ -502,12 +548,16 @@ class Engine:
         try:
             outcome.send()
         except Exception:
-            log.exception("external_task.unsent: %s is sent again after one lease.", outcome.reference)
+            log.exception(
+                "external_task.unsent: %s is sent again after one lease.", outcome.reference
+            )
             return word
         self.store.sent(token, outcome.reference, max(1, round(timeout * 1000)) if timeout else 0)
         return word
 
-    def _fail_timed_out(self, plan: Plan, claim: Claim, end: Future[Delivery], lease: Lease) -> None:
+    def _fail_timed_out(
+        self, plan: Plan, claim: Claim, end: Future[Delivery], lease: Lease
+    ) -> None:
         """Fail a node whose code still runs after its deadline; the fence refuses what it does later."""
         visit = self._visit(plan, claim, lease)
         self._quarantine.release(claim.token)

@@ -128,7 +128,9 @@ class Typed:
                 "input, or the annotation."
             ) from error
         values = [(item, data if item is self.data else context) for item in self.filled]
-        named = {item.name: value for item, value in values if item.kind is not item.POSITIONAL_ONLY}
+        named = {
+            item.name: value for item, value in values if item.kind is not item.POSITIONAL_ONLY
+        }
         return self.function(*(value for item, value in values if item.name not in named), **named)
 
     def stored(self, result: Any, visit: Visit) -> tuple[Any, Any]:
@@ -144,7 +146,9 @@ class Typed:
             data = _dumped(self.returned, value, round_trip=True)
             output = _dumped(self.returned, value, round_trip=False)
         except (pydantic.ValidationError, pydantic_core.PydanticSerializationError) as error:
-            problems = _problems(error) if isinstance(error, pydantic.ValidationError) else str(error)
+            problems = (
+                _problems(error) if isinstance(error, pydantic.ValidationError) else str(error)
+            )
             raise DataMismatch(
                 f"node {visit.address.node_id!r} ran, but what it returned does not fit the annotation of "
                 f"{self.name}: {problems}. The result is not stored and the node is not tried again; change "
@@ -179,7 +183,9 @@ def form_of(function: object, context: type) -> Form | None:
 
 
 def _typed(
-    function: Callable[..., Any], data: Sequence[inspect.Parameter], filled: tuple[inspect.Parameter, ...]
+    function: Callable[..., Any],
+    data: Sequence[inspect.Parameter],
+    filled: tuple[inspect.Parameter, ...],
 ) -> Typed:
     name, chosen = _name(function), data[0]
     if len(data) > 1:
@@ -291,7 +297,10 @@ def _adapter(hint: Any, name: str, what: str) -> Adapter:
             if error.code != "type-adapter-config-unused":
                 raise
             return pydantic.TypeAdapter(hint)  # a model has a configuration of its own
-    except (pydantic.errors.PydanticUserError, pydantic.errors.PydanticUndefinedAnnotation) as error:
+    except (
+        pydantic.errors.PydanticUserError,
+        pydantic.errors.PydanticUndefinedAnnotation,
+    ) as error:
         shown = hint.__forward_arg__ if isinstance(hint, ForwardRef) else hint
         raise DefinitionError(
             f"{name}: {shown!r} of {what!r} is no type whose JSON can be checked; use a pydantic model, a "
@@ -394,7 +403,11 @@ class NodeContext:
 
     @typed_interrupt
     def interrupt(
-        self, name: str, reason: object = None, response: object = None, **options: Unpack[InterruptOptions]
+        self,
+        name: str,
+        reason: object = None,
+        response: object = None,
+        **options: Unpack[InterruptOptions],
     ) -> Any:
         """Ask a person, or return the answer: the first call ends this execution, a later one returns.
 
@@ -451,7 +464,11 @@ class NodeContext:
         return approval
 
     def once(
-        self, key: str, fn: Callable[[], Result], *, on_unknown: Literal["repeat", "raise"] = "repeat"
+        self,
+        key: str,
+        fn: Callable[[], Result],
+        *,
+        on_unknown: Literal["repeat", "raise"] = "repeat",
     ) -> Result:
         """Run `fn` until one result of it is recorded in this visit, and never after that.
 
@@ -465,7 +482,9 @@ class NodeContext:
         """
         self.check()
         if on_unknown not in ("repeat", "raise"):
-            raise UsageError(f"once({key!r}): on_unknown is 'repeat' or 'raise', not {on_unknown!r}.")
+            raise UsageError(
+                f"once({key!r}): on_unknown is 'repeat' or 'raise', not {on_unknown!r}."
+            )
         if inspect.iscoroutinefunction(fn) and async_loop.is_running():
             awaitable: Any = self._once_async(key, fn, on_unknown)
             return cast("Result", awaitable)

@@ -47,7 +47,9 @@ def runs_of(store: Store, query: RunQuery) -> Iterator[RunSummary]:
         cursor = page.next
 
 
-def is_current(store: Store, find: Callable[[str], Plan | None], plan: Plan | None, claim: Claim) -> bool:
+def is_current(
+    store: Store, find: Callable[[str], Plan | None], plan: Plan | None, claim: Claim
+) -> bool:
     """Whether this process has the current graph, so that a node which it can't run is of an older run.
 
     Where a nested graph is gone, the graph around it decides.
@@ -67,7 +69,12 @@ def release(store: Store, registry: Registry, names: Sequence[str]) -> Iterator[
         nodes = _unchanged(store, plan, snapshot) if plan and snapshot else []
         if nodes:
             reply = store.release(run.run_id, nodes)
-            log.info("node.released: run %s goes on with %s: %s", run.run_id, ", ".join(nodes), reply.word)
+            log.info(
+                "node.released: run %s goes on with %s: %s",
+                run.run_id,
+                ", ".join(nodes),
+                reply.word,
+            )
             yield reply
 
 
@@ -95,7 +102,8 @@ def _unchanged(store: Store, plan: Plan, snapshot: RunSnapshot) -> list[str]:
     return [
         name
         for name in held_themselves(store, snapshot)
-        if (now := today.get(shape_name(name))) and now.signature == old.nodes[shape_name(name)].signature
+        if (now := today.get(shape_name(name)))
+        and now.signature == old.nodes[shape_name(name)].signature
     ]
 
 
@@ -117,7 +125,9 @@ class UnservedNodes:
         """Log and record that a visit was returned to the queue, and why; an outage is only logged."""
         token, graph = claim.token, claim.graph_id
         reason = (
-            "no graph of this name can be built here" if plan is None else "another graph has this name here"
+            "no graph of this name can be built here"
+            if plan is None
+            else "another graph has this name here"
         )
         new_graph, new_visit = self._remember(
             (graph, claim.fingerprint), (token.run_id, token.node, token.visit)
@@ -136,10 +146,14 @@ class UnservedNodes:
         if new_visit:
             data = {"graph": graph, "reason": reason}
             try:
-                self._store.emit(token.run_id, EventKind.NODE_UNSERVED, token.node, token.visit, data)
+                self._store.emit(
+                    token.run_id, EventKind.NODE_UNSERVED, token.node, token.visit, data
+                )
             except StoreError as error:
                 log.warning(
-                    "event.lost: %s Run %s has no event about its returned node.", error, token.run_id
+                    "event.lost: %s Run %s has no event about its returned node.",
+                    error,
+                    token.run_id,
                 )
 
     def _queue(self, claim: Claim) -> str:

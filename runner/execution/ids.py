@@ -20,7 +20,9 @@ def run_id(partition: int = 0, letters: str = "") -> str:
     The alphabet of base32hex keeps the order of the bytes, so ids sort by time. Ids are no secrets.
     `letters` are those of a signed start, see `proofs.run_name`, or of one with a key, see `keyed`.
     """
-    letters = letters or base64.b32hexencode(uuid_utils.uuid7().bytes).decode("ascii").rstrip("=").lower()
+    letters = (
+        letters or base64.b32hexencode(uuid_utils.uuid7().bytes).decode("ascii").rstrip("=").lower()
+    )
     return f"{partition:0{PARTITION_DIGITS}d}{letters}"
 
 

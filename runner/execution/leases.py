@@ -44,7 +44,10 @@ class Lease:
     """
 
     def __init__(
-        self, token: Token, timeout: float | None = None, on_timeout: Callable[[Lease], object] | None = None
+        self,
+        token: Token,
+        timeout: float | None = None,
+        on_timeout: Callable[[Lease], object] | None = None,
     ) -> None:
         """Start as held; after `timeout` seconds `on_timeout` is called once, on a thread of its own."""
         self.token, self.timeout, self.on_timeout = token, timeout, on_timeout
@@ -64,7 +67,9 @@ class Lease:
         if self.state == "stale":
             raise self.lost()
         if self.state == "cancelled":
-            raise RunStopped(f"run {self.token.run_id} was cancelled while node {self.token.node!r} ran.")
+            raise RunStopped(
+                f"run {self.token.run_id} was cancelled while node {self.token.node!r} ran."
+            )
         if self.deadline is not None and time.monotonic() >= self.deadline:
             raise self.timed_out()
 
@@ -86,7 +91,9 @@ class Lease:
         )
 
     def timed_out(self) -> NodeTimedOut:
-        return NodeTimedOut(f"node {self.token.node!r} execution timed out after {self.timeout:g} s.")
+        return NodeTimedOut(
+            f"node {self.token.node!r} execution timed out after {self.timeout:g} s."
+        )
 
 
 class Leases:
@@ -107,7 +114,10 @@ class Leases:
 
     @contextmanager
     def hold(
-        self, token: Token, timeout: float | None = None, on_timeout: Callable[[Lease], object] | None = None
+        self,
+        token: Token,
+        timeout: float | None = None,
+        on_timeout: Callable[[Lease], object] | None = None,
     ) -> Iterator[Lease]:
         """Renew a lease for as long as the block runs, or until `timeout` seconds are over."""
         lease = Lease(token, timeout, on_timeout)

@@ -31,7 +31,9 @@ def mapped(spec: NodeSpec, over: object, concurrency: int | None, on_error: str)
         DefinitionError: an option is none of those it may be.
     """
     if on_error not in ON_ERROR:
-        raise DefinitionError(f"map {spec.id!r}: on_error is 'fail' or 'continue', not {on_error!r}.")
+        raise DefinitionError(
+            f"map {spec.id!r}: on_error is 'fail' or 'continue', not {on_error!r}."
+        )
     whole = isinstance(concurrency, int) and not isinstance(concurrency, bool)
     if concurrency is not None and (not whole or concurrency < 1):
         raise DefinitionError(
@@ -114,7 +116,9 @@ def _found(over: str | None, visit: ClaimedVisit) -> Any:
             f"map {visit.address.node_id!r} goes over what {over!r} gives, which gave it nothing in "
             "this visit."
         )
-    return codec.pack(outputs[over] if over is not None else next(iter(outputs.values())), "the map's list")
+    return codec.pack(
+        outputs[over] if over is not None else next(iter(outputs.values())), "the map's list"
+    )
 
 
 def _read(visit: ClaimedVisit, total: int) -> Iterator[tuple[int, Fetched]]:
@@ -143,5 +147,6 @@ def _failure(visit: ClaimedVisit, progress: MapRecord) -> Outcome:
     first = errors[0] if errors else "an item failed"
     text = f"{first}. The map stopped: {progress.failed} of {progress.total} items failed, and no more began"
     return Failed(
-        failures.record(NodeFailed(f"{text}; with on_error='continue' the others go on.")), final=True
+        failures.record(NodeFailed(f"{text}; with on_error='continue' the others go on.")),
+        final=True,
     )

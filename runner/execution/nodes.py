@@ -54,7 +54,15 @@ from runner.hooks import (
 from runner.records import codec, failures, size_limits
 from runner.records.asking import Asker
 from runner.records.interrupts import Interrupt
-from runner.records.outcomes import Delegated, Failed, Interrupted, Outcome, Saved, Succeeded, function_input
+from runner.records.outcomes import (
+    Delegated,
+    Failed,
+    Interrupted,
+    Outcome,
+    Saved,
+    Succeeded,
+    function_input,
+)
 from runner.records.run import FINAL, Status, VisitEntry, status_of
 from runner.store.interface import Claim, RunSnapshot
 
@@ -87,10 +95,16 @@ def with_events(definition: Definition) -> Definition:
     return definition
 
 
-def execute_graph_event(definition: Definition, hooks: HookRegistry, visit: ClaimedVisit) -> Outcome:
+def execute_graph_event(
+    definition: Definition, hooks: HookRegistry, visit: ClaimedVisit
+) -> Outcome:
     before = visit.address.node_id == BEFORE_GRAPH
     asker = Asker(visit.address, "before_graph" if before else "after_graph", answers=visit.answers)
-    event = _before_graph(definition, visit, asker) if before else _after_graph(definition, visit, asker)
+    event = (
+        _before_graph(definition, visit, asker)
+        if before
+        else _after_graph(definition, visit, asker)
+    )
     try:
         questions = async_loop.run(fire(event, hooks.callbacks_for(type(event))))
     except ApprovalMismatch:
@@ -187,7 +201,9 @@ def _gate(plan: Plan, visit: ClaimedVisit) -> Outcome | None:
     match approval.decision:
         case "reject":
             said = f"{recorded.responder} rejected it: {approval.response['rejected']}"
-            return Failed(failures.record(NodeFailed(f"node {address.node_id!r} was not run: {said}")))
+            return Failed(
+                failures.record(NodeFailed(f"node {address.node_id!r} was not run: {said}"))
+            )
         case "respond" | "expired":
             packed = codec.pack(approval.response, "the response")
             return Succeeded(packed, codec.plain(approval.response))
@@ -203,7 +219,9 @@ def wrapped(visit: ClaimedVisit, outcome: Interrupted | Failed) -> Saved | None:
     if outcome.saved is not None:
         return visit.wrap(outcome.saved)
     # A tentative outcome is stored when hooks ask about it, and removed when it has become final.
-    return visit.wrap_kept() if visit.tentative is not None or visit.replays or visit.trace else None
+    return (
+        visit.wrap_kept() if visit.tentative is not None or visit.replays or visit.trace else None
+    )
 
 
 def entry(kind: str, elapsed_ms: int, usage: Mapping[str, int]) -> VisitEntry:
@@ -241,8 +259,14 @@ def _graph(spec: NodeSpec, visit: ClaimedVisit) -> Outcome:
     if child is None or child.record.status not in FINAL:
         if spec.task is not None:
             outcome: Outcome = spec.task.execute(visit)
-            return Delegated(codec.unpack(outcome.result)) if isinstance(outcome, Succeeded) else outcome
-        return Delegated(function_input(visit.task, visit.inputs)[1] if visit.inputs else visit.task)
+            return (
+                Delegated(codec.unpack(outcome.result))
+                if isinstance(outcome, Succeeded)
+                else outcome
+            )
+        return Delegated(
+            function_input(visit.task, visit.inputs)[1] if visit.inputs else visit.task
+        )
     usage = total_usage(child.entries.values())
     if child.record.status is Status.COMPLETED:
         output = sink_outputs(child)
@@ -276,7 +300,9 @@ def sink_outputs(child: RunSnapshot) -> Any:
     return next(iter(done.values())) if len(done) == 1 else done
 
 
-def _before(plan: Plan, hooks: HookRegistry, visit: ClaimedVisit) -> Interrupted | Failed | str | None:
+def _before(
+    plan: Plan, hooks: HookRegistry, visit: ClaimedVisit
+) -> Interrupted | Failed | str | None:
     """Fire the hooks before a node; return their questions or error, or why the node is cancelled."""
     # A child run or an external task did the work: the hooks before saw the node when that was sent.
     announced = visit.claim.child is not None or visit.external_task is not None
@@ -307,7 +333,9 @@ def _after(plan: Plan, hooks: HookRegistry, visit: ClaimedVisit, outcome: Outcom
     if not isinstance(outcome, (Succeeded, Failed)) or not hooks.callbacks_for(AfterNodeCallEvent):
         return outcome
     result = (
-        codec.unpack(outcome.output) if isinstance(outcome, Succeeded) else failures.restore(outcome.error)
+        codec.unpack(outcome.output)
+        if isinstance(outcome, Succeeded)
+        else failures.restore(outcome.error)
     )
     event = AfterNodeCallEvent(
         source=plan.definition,
@@ -328,7 +356,9 @@ def _after(plan: Plan, hooks: HookRegistry, visit: ClaimedVisit, outcome: Outcom
 
 def _fire(hooks: HookRegistry, event: GraphEvent) -> Sequence[Interrupt] | Failed:
     try:
-        questions: Sequence[Interrupt] = async_loop.run(fire(event, hooks.callbacks_for(type(event))))
+        questions: Sequence[Interrupt] = async_loop.run(
+            fire(event, hooks.callbacks_for(type(event)))
+        )
     except ApprovalMismatch:
         raise
     except Exception as error:  # noqa: BLE001 - an error in a user's callback fails the node

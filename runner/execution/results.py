@@ -69,7 +69,9 @@ class GraphResult:
         return sum(bool(result.interrupts) for result in self.results.values())
 
     def _count(self, status: Status) -> int:
-        return sum(result.status is status for node, result in self.results.items() if not map_of(node))
+        return sum(
+            result.status is status for node, result in self.results.items() if not map_of(node)
+        )
 
 
 def node_result(

@@ -65,7 +65,10 @@ class RunStarter:
             UsageError: the key, a tag, or the task to call at the end, can't be used.
         """
         plan, name = self._registry.find(graph_id), run_name(requester)
-        packed, packed_state = codec.pack(task, "task"), codec.pack(dict(state or {}), "invocation_state")
+        packed, packed_state = (
+            codec.pack(task, "task"),
+            codec.pack(dict(state or {}), "invocation_state"),
+        )
         size_limits.check("task", packed, self._store.max_bytes)
         size_limits.check("invocation_state", packed_state, self._store.max_bytes)
         packed_tags, own_key = codec.pack(checked_tags(tags or {}), "tags"), _checked_key(key)
@@ -110,7 +113,9 @@ class RunStarter:
         self.publish([outermost(path)], replace=False)
         effects = run_ids.effect_name(token.run_id)
         is_keyed = effects != token.run_id
-        letters = ids.keyed(effects, token.node, token.visit, claim.record.attempt) if is_keyed else ""
+        letters = (
+            ids.keyed(effects, token.node, token.visit, claim.record.attempt) if is_keyed else ""
+        )
         start = Start(
             run_id=ids.run_id(int(token.run_id[: run_ids.PARTITION_DIGITS]), letters),
             graph_id=path,
@@ -153,7 +158,9 @@ LONGEST = 1000
 def _check_on_end(on_end: str) -> None:
     """Refuse the name of a task to call that is no `task` and no `task@queue`; "" is for none."""
     task, separator, queue = on_end.partition("@")
-    if on_end and (not task or bool(separator) != bool(queue) or len(on_end) > LONGEST or " " in on_end):
+    if on_end and (
+        not task or bool(separator) != bool(queue) or len(on_end) > LONGEST or " " in on_end
+    ):
         raise UsageError(
             f'on_end is {on_end[:80]!r}; give the name of a Celery task, such as "shop.done", or with its '
             'queue "shop.done@shop". Nothing was started.'

@@ -18,7 +18,15 @@ from functools import partial
 from typing import Any
 
 from runner.execution.context import ClaimedVisit
-from runner.records.outcomes import Delegated, Expanded, ExternalTask, Failed, Interrupted, Outcome, Succeeded
+from runner.records.outcomes import (
+    Delegated,
+    Expanded,
+    ExternalTask,
+    Failed,
+    Interrupted,
+    Outcome,
+    Succeeded,
+)
 from runner.records.run import RunRecord
 
 log = logging.getLogger(__name__)
@@ -45,7 +53,9 @@ OUTCOMES: Mapping[type, str] = {
 }
 """What traces and metrics call the outcomes of an execution."""
 
-Observer = Callable[[RunningNode, ClaimedVisit], AbstractContextManager[Callable[[Outcome], object]]]
+Observer = Callable[
+    [RunningNode, ClaimedVisit], AbstractContextManager[Callable[[Outcome], object]]
+]
 """A context manager around a node's execution; the callable that it yields is called with the outcome."""
 
 _place: ContextVar[RunningNode | None] = ContextVar("runner_place", default=None)
@@ -82,7 +92,11 @@ def callers_trace() -> str:
     try:
         context = trace.get_current_span().get_span_context()
         flags = int(context.trace_flags)
-        return f"00-{context.trace_id:032x}-{context.span_id:016x}-{flags:02x}" if context.is_valid else ""
+        return (
+            f"00-{context.trace_id:032x}-{context.span_id:016x}-{flags:02x}"
+            if context.is_valid
+            else ""
+        )
     except Exception:
         log.exception("observer.failed: the run starts without the trace of its caller.")
         return ""
@@ -140,7 +154,16 @@ class JsonFormatter(logging.Formatter):
 
 
 PLAIN_RECORD = frozenset(
-    {*vars(logging.makeLogRecord({})), "message", "asctime", "run_id", "graph", "node", "visit", "attempt"}
+    {
+        *vars(logging.makeLogRecord({})),
+        "message",
+        "asctime",
+        "run_id",
+        "graph",
+        "node",
+        "visit",
+        "attempt",
+    }
 )
 """What a record has without `extra`, and with `RunFilter`."""
 
@@ -148,7 +171,9 @@ PLAIN_RECORD = frozenset(
 def observed(visit: ClaimedVisit, execute: Callable[[], Outcome]) -> Outcome:
     """Run a node's code with its place set and every observer around it."""
     address = visit.address
-    place = RunningNode(address.run_id, visit.graph_id, address.node_id, address.visit, visit.attempt)
+    place = RunningNode(
+        address.run_id, visit.graph_id, address.node_id, address.visit, visit.attempt
+    )
     token = _place.set(place)
     try:
         with ExitStack() as stack:

@@ -32,4 +32,6 @@ class RunPage(RequestHandler):
 if __name__ == "__main__":
     print(__file__)  # noqa: T201 - for --conf
 else:
-    urls.handlers.insert(len(urls.handlers) - 1, (r"/graph/(.*)", RunPage))  # before the one that takes all
+    urls.handlers.insert(
+        len(urls.handlers) - 1, (r"/graph/(.*)", RunPage)
+    )  # before the one that takes all

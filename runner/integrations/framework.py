@@ -74,11 +74,20 @@ def restored(kind: type[Stored], visit: Visit, adapter: str) -> Stored:
     names = {field.name for field in fields(kind)}
     if visit.document.get("v") != VERSION or visit.document.keys() != names:
         where = f"the stored document of node {visit.address.node_id!r}"
-        raise CorruptDocument(f"{where} is none that this {adapter} can read; it was left untouched.")
+        raise CorruptDocument(
+            f"{where} is none that this {adapter} can read; it was left untouched."
+        )
     return kind(**visit.document)
 
 
-OPTIONS = ("response_schema", "assignees", "expires_in", "on_expire", "remind_every", "remind_after")
+OPTIONS = (
+    "response_schema",
+    "assignees",
+    "expires_in",
+    "on_expire",
+    "remind_every",
+    "remind_after",
+)
 """What a question that is asked again keeps of the one before."""
 
 
@@ -106,7 +115,11 @@ class Questions:
     """
 
     def __init__(
-        self, kind: str, address: Address, answers: Mapping[str, Interrupt], stored: Sequence[JSON] = ()
+        self,
+        kind: str,
+        address: Address,
+        answers: Mapping[str, Interrupt],
+        stored: Sequence[JSON] = (),
     ) -> None:
         self._kind, self._address, self._answers = kind, address, answers
         try:
@@ -161,7 +174,9 @@ class Questions:
             before = self._answers.get(question.id)
             if not question.handed and before is not None and is_asked_again(before):
                 options = {name: getattr(before, name) for name in OPTIONS}
-                questions.append(self.ask(inner, before.name, codec.unpack(before.reason), **options))
+                questions.append(
+                    self.ask(inner, before.name, codec.unpack(before.reason), **options)
+                )
         return questions
 
     def document(self) -> list[JSON]:

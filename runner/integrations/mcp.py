@@ -54,7 +54,9 @@ class McpServer:
         try:
             listed = async_loop.run(self._listed())
         except Exception as error:
-            raise DefinitionError(f"the MCP server {self._server!r} can't be used: {error!r}.") from error
+            raise DefinitionError(
+                f"the MCP server {self._server!r} can't be used: {error!r}."
+            ) from error
         names = sorted(tool.name for tool in listed)
         missing = set(only or ()) - set(names)
         if missing:
@@ -67,7 +69,10 @@ class McpServer:
             # The session lives on the process's loop, and the caller may be on another one.
             return await async_loop.in_thread(async_loop.run, self._called(name, arguments))
         except Exception as error:  # noqa: BLE001 - any error is a result that the model reads
-            return {"status": "error", "content": [{"text": f"Error: {type(error).__name__} - {error}"}]}
+            return {
+                "status": "error",
+                "content": [{"text": f"Error: {type(error).__name__} - {error}"}],
+            }
 
     async def _listed(self) -> list[Any]:
         tools: list[Any] = []
@@ -160,7 +165,10 @@ class McpTool:
 
 
 def mcp_tools(
-    server: StdioServerParameters | str, only: Sequence[str] | None = None, *, call_timeout: float = 60.0
+    server: StdioServerParameters | str,
+    only: Sequence[str] | None = None,
+    *,
+    call_timeout: float = 60.0,
 ) -> list[McpTool]:
     """Return the tools of an MCP server for an agent: `Agent(tools=mcp_tools(StdioServerParameters(...)))`.
 

@@ -44,7 +44,12 @@ with needs_extra("pydantic-ai", "PydanticAIAgent"):
         ToolApproved,
         ToolDenied,
     )
-    from pydantic_ai.messages import ModelMessage, ModelMessagesTypeAdapter, ModelRequest, ToolCallPart
+    from pydantic_ai.messages import (
+        ModelMessage,
+        ModelMessagesTypeAdapter,
+        ModelRequest,
+        ToolCallPart,
+    )
 
 KIND = "pydantic_ai"
 
@@ -100,7 +105,9 @@ class PydanticAIAgent:
             past = _Past(visit=visit.address.visit)  # its conversation is the new visit's memory
         execution = _Execution(visit, past)
         agent = await async_loop.in_thread(self._factory)
-        deps = await async_loop.in_thread(self._deps, visit.invocation_state) if self._deps else None
+        deps = (
+            await async_loop.in_thread(self._deps, visit.invocation_state) if self._deps else None
+        )
         return await execution.run(agent, deps)
 
 
@@ -136,7 +143,11 @@ class _Execution:
             self._past.requests = _requests.dump_python(output, mode="json")
 
     async def _invoke(
-        self, agent: Agent[Any, Any], deps: Any, history: list[ModelMessage], requests: DeferredToolRequests
+        self,
+        agent: Agent[Any, Any],
+        deps: Any,
+        history: list[ModelMessage],
+        requests: DeferredToolRequests,
     ) -> tuple[Any, list[JSON]]:
         prompt = None if self._past.begun else _prompt(self._visit)
         results = self._results(requests)
@@ -172,7 +183,9 @@ class _Execution:
         self._past.questions = self._questions.document()
         self._past.usage = self._usage
         self._past.library = installed("pydantic-ai-slim")
-        return self._messages.saved(dict(vars(self._past)), codec.pack(messages, "the agent's messages"))
+        return self._messages.saved(
+            dict(vars(self._past)), codec.pack(messages, "the agent's messages")
+        )
 
     # -- questions --------------------------------------------------------------------------------
 
@@ -182,7 +195,9 @@ class _Execution:
         return _read(_requests, self._past.requests, "deferred calls")
 
     def _asked(self, requests: DeferredToolRequests) -> list[Interrupt]:
-        approvals = [self._ask(requests, call, approval.json_schema()) for call in requests.approvals]
+        approvals = [
+            self._ask(requests, call, approval.json_schema()) for call in requests.approvals
+        ]
         return approvals + [self._ask(requests, call, None) for call in requests.calls]
 
     def _ask(self, requests: DeferredToolRequests, call: ToolCallPart, schema: JSON) -> Interrupt:
@@ -192,7 +207,9 @@ class _Execution:
             "args": call.args_as_dict(),
             "metadata": requests.metadata.get(call.tool_call_id),
         }
-        return self._questions.ask(call.tool_call_id, call.tool_name, reason, response_schema=schema)
+        return self._questions.ask(
+            call.tool_call_id, call.tool_name, reason, response_schema=schema
+        )
 
     def _results(self, requests: DeferredToolRequests) -> DeferredToolResults | None:
         if not requests.approvals and not requests.calls:
@@ -201,7 +218,8 @@ class _Execution:
         return DeferredToolResults(
             calls={call.tool_call_id: answers[call.tool_call_id] for call in requests.calls},
             approvals={
-                call.tool_call_id: _approved(answers[call.tool_call_id]) for call in requests.approvals
+                call.tool_call_id: _approved(answers[call.tool_call_id])
+                for call in requests.approvals
             },
             metadata=requests.metadata,
         )

@@ -19,7 +19,14 @@ from runner import async_loop
 from runner.agent.context import AgentResult
 from runner.agent.machine.state import add_usage
 from runner.errors import CorruptDocument, DefinitionError, NodeFailed, needs_extra
-from runner.integrations.framework import Past, Questions, StoredMessages, check_factory, outcome_of, restored
+from runner.integrations.framework import (
+    Past,
+    Questions,
+    StoredMessages,
+    check_factory,
+    outcome_of,
+    restored,
+)
 from runner.records import codec, failures
 from runner.records.codec import JSON
 from runner.records.interrupts import Interrupt
@@ -187,7 +194,9 @@ class _Execution:
             open_ = [entry for entry in self._questions.document() if not entry["handed"]]
             by_inner = {entry["inner"]: entry for entry in (*self._past.questions, *open_)}
             self._past.questions = list(by_inner.values())
-            await async_loop.in_thread(self._visit.ask, new, self._messages.unchanged(self._document()))
+            await async_loop.in_thread(
+                self._visit.ask, new, self._messages.unchanged(self._document())
+            )
 
     # -- what is stored ---------------------------------------------------------------------------
 

@@ -57,7 +57,11 @@ def instrument(provider: TracerProvider | None = None) -> telemetry.Observer:
         return _span(tracer, place, visit, *origins[place.run_id])
 
     def call_observer(call: Call):  # type: ignore[no-untyped-def]  # noqa: ANN202 - as above
-        return _call_span(tracer, call) if telemetry.is_attached(observer) else nullcontext(lambda _: None)
+        return (
+            _call_span(tracer, call)
+            if telemetry.is_attached(observer)
+            else nullcontext(lambda _: None)
+        )
 
     telemetry.attach(observer)
     call_observers.append(call_observer)
@@ -110,7 +114,10 @@ def _tell(span: Span, outcome: Outcome) -> None:
     span.set_attribute("runner.outcome", telemetry.OUTCOMES[type(outcome)])
     if isinstance(outcome, Failed):
         span.set_status(Status(StatusCode.ERROR, str(outcome.error)))
-        exception = {"exception.type": outcome.error.name, "exception.message": outcome.error.message}
+        exception = {
+            "exception.type": outcome.error.name,
+            "exception.message": outcome.error.message,
+        }
         span.add_event("exception", {**exception, "exception.stacktrace": outcome.error.traceback})
     if isinstance(outcome, Interrupted):
         span.set_attribute("runner.questions", [interrupt.name for interrupt in outcome.interrupts])
@@ -124,7 +131,9 @@ def _call_span(tracer: Tracer, call: Call) -> Iterator[Callable[[CallEnd], objec
     if call.kind == "tool":
         attributes["gen_ai.tool.name"] = call.name
     kind = SpanKind.CLIENT if call.kind == "model" else SpanKind.INTERNAL
-    with tracer.start_as_current_span(f"{operation} {call.name}", kind=kind, attributes=attributes) as span:
+    with tracer.start_as_current_span(
+        f"{operation} {call.name}", kind=kind, attributes=attributes
+    ) as span:
 
         def finish(end: CallEnd) -> None:
             for name, key in (("inputTokens", "input_tokens"), ("outputTokens", "output_tokens")):
@@ -168,7 +177,9 @@ def _use_trace_ids(tracer: Tracer) -> None:
 
 def _written(context: SpanContext) -> str:
     flags = int(context.trace_flags)
-    return f"00-{context.trace_id:032x}-{context.span_id:016x}-{flags:02x}" if context.is_valid else ""
+    return (
+        f"00-{context.trace_id:032x}-{context.span_id:016x}-{flags:02x}" if context.is_valid else ""
+    )
 
 
 def _read(traceparent: str) -> SpanContext | None:

@@ -44,14 +44,18 @@ def apply_answers(engine: Engine, answers: Sequence[Answer]) -> list[Receipt]:
         if id(answer) not in votes
     ]
     receipts = (
-        _apply_set(engine, [each for each, _ in plain], [question for _, question in plain]) if plain else []
+        _apply_set(engine, [each for each, _ in plain], [question for _, question in plain])
+        if plain
+        else []
     )
     refused = any(receipt.status is not ReceiptStatus.ACCEPTED for receipt in receipts)
     of_answers = iter(receipts)
     return [
         next(of_answers)
         if id(answer) not in votes
-        else _rejected(answer, "another answer of the same set was refused, so this vote was not counted")
+        else _rejected(
+            answer, "another answer of the same set was refused, so this vote was not counted"
+        )
         if refused
         else apply_vote(engine, *votes[id(answer)])
         for answer in answers
@@ -78,7 +82,9 @@ def _choice(answer: Answer) -> Choice:
             by = Principal.read(answer.responder)
     key = answer.idempotency_key
     decision = answer.decision or "respond"
-    return Choice(answer.interrupt_id, decision, by, answer.response, answer.digest, answer.comment, key)
+    return Choice(
+        answer.interrupt_id, decision, by, answer.response, answer.digest, answer.comment, key
+    )
 
 
 def _apply_set(
@@ -99,7 +105,9 @@ def withdraw(engine: Engine, interrupt_id: str, reason: str, *, reask: bool) -> 
         NotFoundError: it was never asked.
         ConflictError: it is not open any more. UsageError: the reason is no text, or too long.
     """
-    word = engine.ring(engine.store.withdraw(interrupt_id, validation.reason(reason), reask=reask)).word
+    word = engine.ring(
+        engine.store.withdraw(interrupt_id, validation.reason(reason), reask=reask)
+    ).word
     if word == "unknown":
         raise NotFoundError(f"no question {interrupt_id!r} was asked.")
     if word == "closed":
@@ -109,7 +117,9 @@ def withdraw(engine: Engine, interrupt_id: str, reason: str, *, reask: bool) -> 
         )
 
 
-def check_run(run_id: str, answers: Sequence[Answer], peek: Callable[[str], RunRecord | None]) -> None:
+def check_run(
+    run_id: str, answers: Sequence[Answer], peek: Callable[[str], RunRecord | None]
+) -> None:
     """Refuse a set in which a question belongs neither to this run nor to one nested in it.
 
     Raises:
@@ -178,4 +188,6 @@ def refuse(
 
 def _rejected(answer: Answer, detail: str) -> Receipt:
     address = address_of(answer.interrupt_id)
-    return Receipt(ReceiptStatus.REJECTED, answer.interrupt_id, address.run_id if address else None, detail)
+    return Receipt(
+        ReceiptStatus.REJECTED, answer.interrupt_id, address.run_id if address else None, detail
+    )

@@ -52,7 +52,9 @@ class Archiving:
     `problem` is why the last write failed, or "".
     """
 
-    def __init__(self, store: ArchivableStore, archive: Archive, *, pause: float, hold: float) -> None:
+    def __init__(
+        self, store: ArchivableStore, archive: Archive, *, pause: float, hold: float
+    ) -> None:
         """Few runs wait `pause` seconds for others; a run waits at most `hold` seconds for the archive."""
         self._store, self._archive, self._pause, self._hold = store, archive, pause, hold
         self.problem = ""
@@ -64,7 +66,12 @@ class Archiving:
             StoreError: the store can't be reached.
         """
         runs = self._store.archivable(
-            self._archive.place, BATCH, pause=self._pause, mine=MINE, hold=self._hold, problem=self.problem
+            self._archive.place,
+            BATCH,
+            pause=self._pause,
+            mine=MINE,
+            hold=self._hold,
+            problem=self.problem,
         )
         try:
             for batch in _batches(self._read(runs)):
@@ -123,7 +130,11 @@ class Archiving:
 
     def _report(self, run_id: str, error: RunnerError) -> None:
         self.problem = f"run {run_id}: {error}"
-        log.error("run.unarchived: run %s: %s It stays in the store and is tried again later.", run_id, error)
+        log.error(
+            "run.unarchived: run %s: %s It stays in the store and is tried again later.",
+            run_id,
+            error,
+        )
 
 
 def _batches(runs: Iterable[EndedRun]) -> Iterator[list[EndedRun]]:

@@ -13,7 +13,9 @@ if TYPE_CHECKING:
     from runner.store.redis.partitions import SharedStore
 
 
-def replay(engine: Engine, letters: DeadLetters, letter: DeadLetter, retried: set[str], by: str) -> str:
+def replay(
+    engine: Engine, letters: DeadLetters, letter: DeadLetter, retried: set[str], by: str
+) -> str:
     """Send a message again, release a held node, or retry the outermost run of one; then the letter is gone.
 
     It returns the message's place in its stream, or the run. `retried` has the runs that were retried for
@@ -26,7 +28,9 @@ def replay(engine: Engine, letters: DeadLetters, letter: DeadLetter, retried: se
     sent = _retry(engine, letter, retried) if letter.kind == "node" else letters.replay(letter)
     letters.drop(letter.id)
     audit, *_ = cast("SharedStore", engine.store).audit_logs
-    audit.note("dead.replayed", actor=by, outcome={"letter": letter.id, "node": letter.node, "sent": sent})
+    audit.note(
+        "dead.replayed", actor=by, outcome={"letter": letter.id, "node": letter.node, "sent": sent}
+    )
     return sent
 
 

@@ -68,7 +68,11 @@ def _held(
         return
     loops_of = {name: set(old.nodes[name].loops) for name in changed}
     loops = set().union(*loops_of.values())
-    names = [name for name, node in old.nodes.items() if name in changed or loops.intersection(node.loops)]
+    names = [
+        name
+        for name, node in old.nodes.items()
+        if name in changed or loops.intersection(node.loops)
+    ]
     records = _records(store, run.run_id, [name for name in names if not name.endswith(BRACKETS)])
     active_loops = {
         loop
@@ -77,11 +81,18 @@ def _held(
         for loop in old.nodes[name].loops
     }
     for name in sorted(
-        changed.keys() & records.keys(), key=lambda name: (records[name].status not in COMES_BACK, name)
+        changed.keys() & records.keys(),
+        key=lambda name: (records[name].status not in COMES_BACK, name),
     ):
         record = records[name]
-        if record.status in COMES_BACK or record.status is Status.PENDING or active_loops & loops_of[name]:
-            yield AffectedNode(run.run_id, run.graph_id, name, record.visit, record.status, changed[name])
+        if (
+            record.status in COMES_BACK
+            or record.status is Status.PENDING
+            or active_loops & loops_of[name]
+        ):
+            yield AffectedNode(
+                run.run_id, run.graph_id, name, record.visit, record.status, changed[name]
+            )
 
 
 def _records(store: Store, run_id: str, names: Sequence[str]) -> dict[str, NodeRecord]:

@@ -139,7 +139,9 @@ def read_export(store: Store, run_id: str) -> Export:
         v=EXPORT_VERSION,
         **head_of(snapshot),
         fingerprint=record.fingerprint,
-        signatures={name: node.signature for name, node in topology.nodes.items()} if topology else {},
+        signatures={name: node.signature for name, node in topology.nodes.items()}
+        if topology
+        else {},
         parent=record.parent or None,
         parent_node=record.parent_node or None,
         root=record.root,
@@ -149,9 +151,13 @@ def read_export(store: Store, run_id: str) -> Export:
         visits=tuple(_visits(snapshot)),
         execution_order=tuple(snapshot.order),
         interrupts=tuple(question_of(interrupt) for interrupt in snapshot.interrupts),
-        messages={node: [plain(message) for message in own] for node, own in snapshot.messages.items()},
+        messages={
+            node: [plain(message) for message in own] for node, own in snapshot.messages.items()
+        },
         events=tuple(event_of(event) for event in all_events(store, run_id)),
-        runs=tuple(read_export(store, child) for child in store.children(run_id) if store.peek(child)),
+        runs=tuple(
+            read_export(store, child) for child in store.children(run_id) if store.peek(child)
+        ),
     )
 
 

@@ -93,7 +93,10 @@ def judge_answer(engine: Engine, sent: InboxMessage, keep: Keep | None = None) -
     _record(engine, receipt)
     disposition = Disposition.DEAD if unknown else Disposition.DONE
     return Verdict(
-        disposition, messages.receipt(sent.id, receipt), message.reply_to, receipt.detail if unknown else ""
+        disposition,
+        messages.receipt(sent.id, receipt),
+        message.reply_to,
+        receipt.detail if unknown else "",
     )
 
 
@@ -121,7 +124,9 @@ def judge_start(engine: Engine, sent: InboxMessage, allowed: Collection[str] = (
             requester=requester_of(engine, body) if isinstance(message, RequestMessage) else None,
         )
     except UsageError as error:
-        status = ReceiptStatus.UNKNOWN if isinstance(error, NotFoundError) else ReceiptStatus.REJECTED
+        status = (
+            ReceiptStatus.UNKNOWN if isinstance(error, NotFoundError) else ReceiptStatus.REJECTED
+        )
         refused = messages.receipt(sent.id, Receipt(status, "", None, str(error)))
         return Verdict(Disposition.DEAD, refused, message.reply_to, str(error))
     started = Receipt(ReceiptStatus.ACCEPTED, "", run_id)
@@ -139,7 +144,9 @@ def _check_on_end(on_end: str | None, allowed: Collection[str]) -> None:
 
 def _body(sent: InboxMessage, most: int) -> bytes:
     if sent.body is None:
-        raise UsageError("the entry has no field `body`; send one field of that name that holds the JSON.")
+        raise UsageError(
+            "the entry has no field `body`; send one field of that name that holds the JSON."
+        )
     size_limits.check_message(sent.body, most)
     return sent.body
 
@@ -155,5 +162,9 @@ def _record(engine: Engine, receipt: Receipt) -> None:
     address = address_of(receipt.interrupt_id) if receipt.interrupt_id else None
     if receipt.run_id:
         node, visit = (address.node_id, address.visit) if address else ("", 0)
-        data = {name: part for name, part in asdict(receipt).items() if part is not None or name == "run_id"}
+        data = {
+            name: part
+            for name, part in asdict(receipt).items()
+            if part is not None or name == "run_id"
+        }
         engine.store.emit(receipt.run_id, EventKind.RECEIPT, node, visit, data)

@@ -21,10 +21,14 @@ def prometheus(metrics: Iterable[Metric]) -> str:
             lines += [f"# HELP {family} {metric.help}", f"# TYPE {family} {kind}"]
         described.add(family)
         whole = float(metric.value).is_integer()
-        lines.append(f"{metric.name}{_labels(metric)} {int(metric.value) if whole else metric.value}")
+        lines.append(
+            f"{metric.name}{_labels(metric)} {int(metric.value) if whole else metric.value}"
+        )
     return "".join(f"{line}\n" for line in lines)
 
 
 def _labels(metric: Metric) -> str:
-    labels = ",".join(f'{name}="{value.translate(ESCAPES)}"' for name, value in metric.labels.items())
+    labels = ",".join(
+        f'{name}="{value.translate(ESCAPES)}"' for name, value in metric.labels.items()
+    )
     return f"{{{labels}}}" if labels else ""

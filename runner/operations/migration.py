@@ -72,7 +72,9 @@ class FamilyPlanner:
         """The registry has the current graphs; where it lacks one, the store knows its shape."""
         self._store, self._registry = store, registry
 
-    def plan(self, run_id: str, request: MigrationRequest) -> tuple[list[Migration], list[NodeOutcome]]:
+    def plan(
+        self, run_id: str, request: MigrationRequest
+    ) -> tuple[list[Migration], list[NodeOutcome]]:
         """Plan a migration: the run itself, then the child runs in it; raises as `migrate`."""
         snapshot = existing(self._store.read(run_id), run_id)
         record = snapshot.record
@@ -89,7 +91,12 @@ class FamilyPlanner:
         return migrations, outcomes
 
     def _family(
-        self, snapshot: RunSnapshot, request: MigrationRequest, graph_id: str, parent_node: str, path: str
+        self,
+        snapshot: RunSnapshot,
+        request: MigrationRequest,
+        graph_id: str,
+        parent_node: str,
+        path: str,
     ) -> tuple[list[Migration], list[NodeOutcome]]:
         """Plan a run and the unfinished child runs of the nodes that continue in it."""
         planner = self._planner(snapshot, request.outermost(), graph_id)
@@ -101,11 +108,15 @@ class FamilyPlanner:
         for child, node, name in self._children(planner, migration.records):
             owner, new_owner = map_of(node) or node, map_of(name) or name
             nested = request.nested_in(owner, new_owner)
-            more = self._family(child, nested, f"{graph_id}{PATH}{new_owner}", name, f"{path}{name}/")
+            more = self._family(
+                child, nested, f"{graph_id}{PATH}{new_owner}", name, f"{path}{name}/"
+            )
             migrations, outcomes = migrations + more[0], outcomes + more[1]
         return migrations, outcomes
 
-    def _planner(self, snapshot: RunSnapshot, request: MigrationRequest, graph_id: str) -> MigrationPlanner:
+    def _planner(
+        self, snapshot: RunSnapshot, request: MigrationRequest, graph_id: str
+    ) -> MigrationPlanner:
         record, plan = snapshot.record, self._registry.find(graph_id)
         if record.status not in WAITING:
             raise ConflictError(
@@ -167,7 +178,9 @@ def _changes_run(planner: MigrationPlanner, migration: Migration) -> bool:
     return before != after or bool(planner.held or planner.request.drops)
 
 
-def _takes_new_edge(plan: Plan | None, planner: MigrationPlanner, source: VisitKey, place: int) -> bool:
+def _takes_new_edge(
+    plan: Plan | None, planner: MigrationPlanner, source: VisitKey, place: int
+) -> bool:
     """Evaluate the condition of an edge that did not exist when its source completed."""
     if plan is None:
         raise ConflictError(

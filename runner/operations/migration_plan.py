@@ -75,7 +75,10 @@ class MigrationRequest:
                 "it, and it starts again there."
             )
         return MigrationRequest(
-            {old.removeprefix(prefix): new.removeprefix(new_prefix) for old, new in renames.items()},
+            {
+                old.removeprefix(prefix): new.removeprefix(new_prefix)
+                for old, new in renames.items()
+            },
             [name.removeprefix(prefix) for name in self.drops if name.startswith(prefix)],
         )
 
@@ -130,20 +133,32 @@ class NodeNames:
         self._check_complete()
 
     def _check_named(self) -> None:
-        run_id, graph, renames = self._snapshot.record.run_id, self._new.graph_id, self._request.renames
+        run_id, graph, renames = (
+            self._snapshot.record.run_id,
+            self._new.graph_id,
+            self._request.renames,
+        )
         both = sorted(set(renames) & set(self._request.drops))
         if both:
-            raise UsageError(f"{', '.join(both)} can't be both renamed and dropped; nothing was changed.")
+            raise UsageError(
+                f"{', '.join(both)} can't be both renamed and dropped; nothing was changed."
+            )
         for node in [*renames, *self._request.drops]:
             if node not in self._old.nodes or node.endswith(BRACKETS):
-                raise NotFoundError(f"graph {graph!r} had no node {node!r} when run {run_id} began.")
+                raise NotFoundError(
+                    f"graph {graph!r} had no node {node!r} when run {run_id} began."
+                )
         for new in renames.values():
             if new not in self._new.nodes or new.endswith(BRACKETS):
-                raise NotFoundError(f"graph {graph!r} has no node {new!r} now; nothing was changed.")
+                raise NotFoundError(
+                    f"graph {graph!r} has no node {new!r} now; nothing was changed."
+                )
 
     def _check_unique(self) -> None:
         # A dropped node keeps its old id: what it left behind is stored under that.
-        taken = Counter(node if node in self._request.drops else self.new_id(node) for node in self.started())
+        taken = Counter(
+            node if node in self._request.drops else self.new_id(node) for node in self.started()
+        )
         twice = {new for old, new in self._request.renames.items() if old != new and taken[new] > 1}
         if twice:
             raise UsageError(
@@ -154,7 +169,11 @@ class NodeNames:
     def _check_complete(self) -> None:
         lost = []
         for node in self.started():
-            if not self.new_id(node) and node not in self._request.drops and not node.startswith(HIDDEN):
+            if (
+                not self.new_id(node)
+                and node not in self._request.drops
+                and not node.startswith(HIDDEN)
+            ):
                 status = self._snapshot.nodes.get(node, NodeRecord()).status
                 verb = {Status.WAITING: "waits", Status.FAILED: "has failed"}.get(status, "has run")
                 lost.append(f"{node} {verb}")
@@ -247,7 +266,9 @@ class MigrationPlanner:
             if name:
                 edges = self._edges(settled, name) if settled.status is Status.COMPLETED else ""
                 reads = tuple(
-                    (read, number) for old, number in settled.reads if (read := self.names.new_id(old))
+                    (read, number)
+                    for old, number in settled.reads
+                    if (read := self.names.new_id(old))
                 )
                 yield (name, visit), replace(settled, node=name, edges=edges, reads=reads)
 
@@ -272,7 +293,9 @@ class MigrationPlanner:
                 edges += "0" if expired else self.decide(name, settled.visit, place)
         return edges
 
-    def _check_reached(self, past: Mapping[VisitKey, SettledVisit], replay: recovery.Replay) -> None:
+    def _check_reached(
+        self, past: Mapping[VisitKey, SettledVisit], replay: recovery.Replay
+    ) -> None:
         old_ids = {self.names.new_id(node): node for node in self.names.started()}
         early = sorted({old_ids.get(key[0], key[0]) for key in past if key not in replay.inputs})
         if early:
@@ -291,7 +314,9 @@ class MigrationPlanner:
             for node in self.snapshot.nodes
             if not map_of(node) and (name := self.names.new_id(node))
         }
-        asking = {map_of(question.node_id) or question.node_id for question in self.snapshot.interrupts}
+        asking = {
+            map_of(question.node_id) or question.node_id for question in self.snapshot.interrupts
+        }
         reused = (self.snapshot.nodes.keys() | asking) & self.new.nodes.keys()
         nodes = {}
         for name in sorted({*replayed.nodes, *old_ids, *reused}):
@@ -304,7 +329,8 @@ class MigrationPlanner:
         maps = {
             name: replace(record, active=0, waiting=0)
             for node, record in self.snapshot.maps.items()
-            if (name := self.names.new_id(node)) and (name in self.kept or _has_ended(nodes[name], record))
+            if (name := self.names.new_id(node))
+            and (name in self.kept or _has_ended(nodes[name], record))
         }
         return replace(replayed, nodes={**nodes, **dict(self._items(nodes))}, maps=maps)
 
@@ -328,7 +354,11 @@ class MigrationPlanner:
             return f"it was a {old.kind} and is a {new.kind} now"
         if (old.map is None) != (new.map is None):
             return "it was a map, or is one now"
-        routes = {interrupts.route(question) for question in self.visit_questions(node) if question.is_open}
+        routes = {
+            interrupts.route(question)
+            for question in self.visit_questions(node)
+            if question.is_open
+        }
         routes -= {"", None, *(edge.target for edge in self.new.outgoing[name] if edge.on_expire)}
         if routes:
             targets = ", ".join(sorted(map(str, routes)))
@@ -343,7 +373,11 @@ class MigrationPlanner:
         self.kept[name] = record
         renamed = node != name and any(question.is_open for question in self.visit_questions(node))
         void = node != name and any(map(_is_void, self.visit_questions(node)))
-        word = CONTINUES if node in self.held and not void else (ASKED_AGAIN if renamed or void else WAITS)
+        word = (
+            CONTINUES
+            if node in self.held and not void
+            else (ASKED_AGAIN if renamed or void else WAITS)
+        )
         reason = "a graph inside" if record.child else ""
         self.outcomes.append(NodeOutcome(self.new.graph_id, node, name, word, reason))
         return record
@@ -352,7 +386,9 @@ class MigrationPlanner:
         """Return the record of a waiting node or item that continues: ready if it was held, else waiting."""
         old = self.snapshot.nodes[node]
         ids = {question.id: renamed(question, name).id for question in self.visit_questions(node)}
-        record = replace(old, stamp=stamp, questions=tuple(ids.get(key, key) for key in old.questions))
+        record = replace(
+            old, stamp=stamp, questions=tuple(ids.get(key, key) for key in old.questions)
+        )
         return replace(record, status=Status.READY, held=False) if node in self.held else record
 
     def visit_questions(self, node: str) -> list[Interrupt]:
@@ -369,7 +405,10 @@ class MigrationPlanner:
             map_record, waits = nodes.get(owner, NodeRecord()), old.status is Status.WAITING
             if owner in self.kept and old.visit == map_record.visit:
                 stamp = map_record.stamp
-                yield name, self.continued(node, name, stamp) if waits else replace(old, stamp=stamp)
+                yield (
+                    name,
+                    self.continued(node, name, stamp) if waits else replace(old, stamp=stamp),
+                )
             elif name and _has_ended(map_record, old):
                 yield name, old
             elif waits:
@@ -380,13 +419,19 @@ class MigrationPlanner:
         old, unused = self.snapshot.nodes.get(node, NodeRecord()), list[str]()
         if old.status is Status.WAITING:
             questions = self.visit_questions(node)
-            self.withdrawn += [(node, old.visit, question.id) for question in questions if question.is_open]
-            unused = [question.id for question in questions if question.status is InterruptStatus.ANSWERED]
+            self.withdrawn += [
+                (node, old.visit, question.id) for question in questions if question.is_open
+            ]
+            unused = [
+                question.id for question in questions if question.status is InterruptStatus.ANSWERED
+            ]
             self.stops += [(node, old.child)] if old.child else []
             self.closed.add((node, old.visit))
         self.forgets.append(node)
         if old.status is Status.WAITING or not node.startswith(HIDDEN):
-            self.outcomes.append(NodeOutcome(self.new.graph_id, node, name, word, reason, tuple(unused)))
+            self.outcomes.append(
+                NodeOutcome(self.new.graph_id, node, name, word, reason, tuple(unused))
+            )
 
     def _event(self) -> JSON:
         """Build the data of the event `run.migrated`; what is empty is left out."""
@@ -432,7 +477,9 @@ def last_visit(snapshot: RunSnapshot, name: str) -> int:
 def _asked_under(snapshot: RunSnapshot, name: str) -> list[Interrupt]:
     """List the questions that a node of that id, or its items, asked in any shape of the graph."""
     return [
-        question for question in snapshot.interrupts if (map_of(question.node_id) or question.node_id) == name
+        question
+        for question in snapshot.interrupts
+        if (map_of(question.node_id) or question.node_id) == name
     ]
 
 
@@ -485,7 +532,9 @@ def _earlier_ids(snapshot: RunSnapshot, node: str) -> Iterator[str]:
             pending.append(by_id[earlier].replaces)
 
 
-def renamed_questions(planner: MigrationPlanner) -> tuple[list[tuple[str, Interrupt]], list[Interrupt]]:
+def renamed_questions(
+    planner: MigrationPlanner,
+) -> tuple[list[tuple[str, Interrupt]], list[Interrupt]]:
     """List the closed questions of renamed nodes that continue, and those that replace open ones.
 
     An open one is withdrawn under its old id: those who know that id must learn the new one. Withdrawn ones
@@ -525,7 +574,9 @@ def _undecided(question: Interrupt) -> Interrupt:
     )
 
 
-def renamed_nodes(planner: MigrationPlanner, decided: Sequence[tuple[str, Interrupt]]) -> list[Renamed]:
+def renamed_nodes(
+    planner: MigrationPlanner, decided: Sequence[tuple[str, Interrupt]]
+) -> list[Renamed]:
     """List the nodes that have a new id, with their documents under that id."""
     rows = []
     for node in {**planner.snapshot.nodes, **{node: None for node, _ in planner.snapshot.entries}}:

@@ -65,7 +65,9 @@ def read_question(store: Store, interrupt: Interrupt) -> QuestionView:
         return view
     votes = tuple(_vote(vote) for vote in store.votes(interrupt.id))
     return replace(
-        _counted(view, store.standings([interrupt.id])[0]), votes=votes, digests=preimages(interrupt)
+        _counted(view, store.standings([interrupt.id])[0]),
+        votes=votes,
+        digests=preimages(interrupt),
     )
 
 
@@ -103,7 +105,9 @@ def check_alike(store: Store, ids: Sequence[str], digests: Mapping[str, str]) ->
     if without:
         raise UsageError(f"the digest of the question {without[0]} is missing; nothing was done.")
     asked = [question for question in questions if question is not None]
-    graphs = {run_id: _graph(store, run_id) for run_id in dict.fromkeys(one.run_id for one in asked)}
+    graphs = {
+        run_id: _graph(store, run_id) for run_id in dict.fromkeys(one.run_id for one in asked)
+    }
     first = asked[0]
     for one in asked[1:]:
         parts = {

@@ -68,7 +68,9 @@ def history(snapshot: RunSnapshot) -> dict[VisitKey, SettledVisit]:
         visits.setdefault(node, []).append(visit)
     upcoming = {node: iter(numbers) for node, numbers in visits.items()}
     completed = [(node, next(upcoming[node])) for node in snapshot.order]
-    failed = [key for key in snapshot.entries if key not in snapshot.outputs and _failed(snapshot, key)]
+    failed = [
+        key for key in snapshot.entries if key not in snapshot.outputs and _failed(snapshot, key)
+    ]
     return {
         key: _settled(snapshot, key, status)
         for ended, status in ((completed, Status.COMPLETED), (sorted(failed), Status.FAILED))
@@ -103,13 +105,19 @@ class Replay:
     """One replay. `inputs` are the visits whose outputs had reached each fed visit when it ended."""
 
     def __init__(
-        self, topology: Topology, past: Mapping[VisitKey, SettledVisit], left_out: Collection[VisitKey] = ()
+        self,
+        topology: Topology,
+        past: Mapping[VisitKey, SettledVisit],
+        left_out: Collection[VisitKey] = (),
     ) -> None:
         """Play the whole past but for the visits to leave out; limits don't count here."""
         nodes = {name: replace(node, limits=()) for name, node in topology.nodes.items()}
         self._topology = replace(topology, limit=0, timeout_ms=0, nodes=nodes)
         if topology.policy is FailurePolicy.FAIL_FAST:
-            left_out = {*left_out, *(key for key, settled in past.items() if settled.status is Status.FAILED)}
+            left_out = {
+                *left_out,
+                *(key for key, settled in past.items() if settled.status is Status.FAILED),
+            }
         self._fed = {key: place for place, key in enumerate(past) if key not in left_out}
         self._visits: dict[str, list[int]] = {}
         for node, visit in sorted(past):
@@ -141,7 +149,9 @@ class Replay:
         self.inputs[node, visit] = scheduler.live_inputs(changes, node)
         fence = self._run.nodes[node].fence
         claimed = (node, visit, fence)
-        self._take(scheduler.settle(changes, *claimed, nonce="", status=ended.status, edges=ended.edges))
+        self._take(
+            scheduler.settle(changes, *claimed, nonce="", status=ended.status, edges=ended.edges)
+        )
 
     def _take(self, result: TransitionResult) -> None:
         self._run.write(result)
@@ -166,7 +176,9 @@ def _empty_run(topology: Topology) -> StoredRun:
     return StoredRun(record, start, 0, Semaphores(), Sessions(), {})
 
 
-def dependents(topology: Topology, past: Mapping[VisitKey, SettledVisit], key: VisitKey) -> set[VisitKey]:
+def dependents(
+    topology: Topology, past: Mapping[VisitKey, SettledVisit], key: VisitKey
+) -> set[VisitKey]:
     """Find a visit and all visits that were given its output, or decided by it, or by one of these."""
     keys = {key}
     replay = Replay(topology, past)
@@ -271,7 +283,9 @@ def _check_broken(snapshot: RunSnapshot) -> None:
 def _visits_to_repeat(snapshot: RunSnapshot, topology: Topology, node: str | None) -> set[VisitKey]:
     """List the failed visits that are to run again: all that stand, or one node's."""
     failed = {
-        name for name, record in snapshot.nodes.items() if record.status is Status.FAILED and not map_of(name)
+        name
+        for name, record in snapshot.nodes.items()
+        if record.status is Status.FAILED and not map_of(name)
     }
     if node is not None:
         record = snapshot.nodes.get(node, NodeRecord())
@@ -299,7 +313,11 @@ def _waiting(record: NodeRecord) -> NodeRecord:
 
 
 def running_again(records: Records) -> list[str]:
-    return [name for name, record in records.nodes.items() if record.status in {Status.READY, Status.WAITING}]
+    return [
+        name
+        for name, record in records.nodes.items()
+        if record.status in {Status.READY, Status.WAITING}
+    ]
 
 
 def reopened(snapshot: RunSnapshot, replay: Replay) -> Records:
@@ -396,23 +414,31 @@ def fork(
     packed = codec.pack(new_input[0], "input") if new_input else None
     partition = int(run_id[: run_ids.PARTITION_DIGITS]) if run_id[:1].isdecimal() else 0
     new_id = ids.run_id(partition, run_name(requester))
-    options = ForkOptions(new_id, codec.pack(dict(tags or {}), "tags"), bool(new_input), packed, requester)
+    options = ForkOptions(
+        new_id, codec.pack(dict(tags or {}), "tags"), bool(new_input), packed, requester
+    )
     engine.ring(write_fork(engine.store, run_id, node, visit, options))
     return new_id
 
 
-def write_fork(store: Store, run_id: str, node: str, visit: int | None, options: ForkOptions) -> Reply:
+def write_fork(
+    store: Store, run_id: str, node: str, visit: int | None, options: ForkOptions
+) -> Reply:
     """Plan a fork and write it; return the reply with its doorbells. Raises as `fork`."""
     for _ in range(TRIES):
         reply = store.fork(plan_fork(store, run_id, node, visit, options))
         if reply.word == "forked":
             return reply
         if reply.word != "moved":
-            raise NotFoundError(f"run {run_id} or its graph is gone meanwhile; nothing was started.")
+            raise NotFoundError(
+                f"run {run_id} or its graph is gone meanwhile; nothing was started."
+            )
     raise ConflictError(f"run {run_id} kept changing while it was to be forked; try again.")
 
 
-def plan_fork(store: Store, run_id: str, node: str, visit: int | None, options: ForkOptions) -> Fork:
+def plan_fork(
+    store: Store, run_id: str, node: str, visit: int | None, options: ForkOptions
+) -> Fork:
     """Plan a fork; raises as `fork`."""
     snapshot = existing(store.read(run_id), run_id)
     topology = _topology(store, snapshot)
@@ -458,7 +484,9 @@ def _chosen_visit(
     """Find the visit to start again: the one named, or the latest."""
     run_id = snapshot.record.run_id
     if node not in topology.nodes or node.endswith("]"):
-        raise NotFoundError(f"graph {snapshot.record.graph_id!r} has no node {node!r}; nothing was started.")
+        raise NotFoundError(
+            f"graph {snapshot.record.graph_id!r} has no node {node!r}; nothing was started."
+        )
     record = snapshot.nodes.get(node, NodeRecord())
     numbers = {number for name, number in past if name == node}
     if record.status not in {Status.PENDING, Status.SKIPPED}:
@@ -466,7 +494,9 @@ def _chosen_visit(
     if not numbers:
         raise UsageError(f"node {node!r} has not run yet in run {run_id}; nothing was started.")
     if visit is not None and visit not in numbers:
-        raise NotFoundError(f"node {node!r} of run {run_id} has no visit {visit}; nothing was started.")
+        raise NotFoundError(
+            f"node {node!r} of run {run_id} has no visit {visit}; nothing was started."
+        )
     return max(numbers) if visit is None else visit
 
 
@@ -477,7 +507,11 @@ def _fork_records(snapshot: RunSnapshot, replay: Replay) -> Records:
     for name, record in records.nodes.items():
         old = snapshot.nodes.get(name, NodeRecord())
         same = (old.visit, old.status) == (record.visit, record.status)
-        own = replace(record, attempt=old.attempt, child=old.child) if same and record.visit else record
+        own = (
+            replace(record, attempt=old.attempt, child=old.child)
+            if same and record.visit
+            else record
+        )
         nodes[name] = replace(own if (name, record.visit) in replay.inputs else record, nonce="")
     maps = {
         name: progress
@@ -509,7 +543,9 @@ def _is_item(key: VisitKey, records: Records) -> bool:
     return record is not None and record.visit == key[1]
 
 
-def _kept_memories(snapshot: RunSnapshot, visits: Mapping[VisitKey, int], records: Records) -> list[str]:
+def _kept_memories(
+    snapshot: RunSnapshot, visits: Mapping[VisitKey, int], records: Records
+) -> list[str]:
     """List the completed nodes all of whose visits are kept, up to the present one: their memory is of no
     other visit.
     """
@@ -520,7 +556,11 @@ def _kept_memories(snapshot: RunSnapshot, visits: Mapping[VisitKey, int], record
         if record.visit != snapshot.nodes.get(name, NodeRecord()).visit
     }
     names = dict.fromkeys(name for name, _ in visits)
-    return [name for name in names if name not in partly and records.nodes[name].status is Status.COMPLETED]
+    return [
+        name
+        for name in names
+        if name not in partly and records.nodes[name].status is Status.COMPLETED
+    ]
 
 
 def remove(store: Store, run_id: str) -> None:
@@ -534,7 +574,9 @@ def remove(store: Store, run_id: str) -> None:
     if word == "unknown":
         raise no_such_run(run_id)
     if word == "inside":
-        raise UsageError(f"run {run_id} is inside another one; nothing was removed. Remove the outermost.")
+        raise UsageError(
+            f"run {run_id} is inside another one; nothing was removed. Remove the outermost."
+        )
     if word == "goes_on":
         raise ConflictError(
             f"run {run_id} has not ended, or its on_end task was not called yet; nothing was removed. Cancel "

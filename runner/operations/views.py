@@ -108,7 +108,9 @@ def read_run(store: Store, run_id: str) -> RunView:
     for event in all_events(store, run_id):
         events.setdefault(event.node, []).append(event)
     graph = snapshot.record.graph_id, snapshot.record.fingerprint
-    nodes = tuple(_node(store, snapshot, name, events) for name in _in_order(graph, snapshot.nodes, events))
+    nodes = tuple(
+        _node(store, snapshot, name, events) for name in _in_order(graph, snapshot.nodes, events)
+    )
     return RunView(
         **head_of(snapshot),
         task=plain(snapshot.task),
@@ -135,7 +137,9 @@ def _frozen(store: Store, graph: str, events: Mapping[str, Sequence[Event]]) -> 
 
 def _frozen_node(events: Sequence[Event]) -> object:
     """Return what a node has met that is frozen, since it was started last; None where it has not."""
-    last = next((event for event in reversed(events) if event.kind in {"node.started", "node.frozen"}), None)
+    last = next(
+        (event for event in reversed(events) if event.kind in {"node.started", "node.frozen"}), None
+    )
     return last.data.get("reason") if last is not None and isinstance(last.data, dict) else None
 
 
@@ -178,11 +182,14 @@ def read_backlog(settings: Settings, queues: Iterable[str]) -> Backlog:
 def _backlog(redis: RedisConnection, settings: Settings, queues: Collection[str]) -> Backlog:
     template = redis.call("HGETALL", Keys(settings.namespace).doorbell)
     fields = {
-        name.decode(): value.decode() for name, value in zip(template[::2], template[1::2], strict=True)
+        name.decode(): value.decode()
+        for name, value in zip(template[::2], template[1::2], strict=True)
     }
     ends = {end for name, end in fields.items() if name.isdecimal()}
     ready = sum(
-        int(redis.call("LLEN", f"{fields['prefix']}{queue}{end}")) for queue in queues for end in ends
+        int(redis.call("LLEN", f"{fields['prefix']}{queue}{end}"))
+        for queue in queues
+        for end in ends
     )
     roster = WorkerRegistry(redis, settings.namespace)
     now = roster.now()
@@ -220,7 +227,9 @@ def _in_order(record: tuple[str, str], names: Iterable[str], begun: Iterable[str
     return [*first, *sorted(outer - set(first))]
 
 
-def _node(store: Store, snapshot: RunSnapshot, name: str, events: Mapping[str, Sequence[Event]]) -> NodeView:
+def _node(
+    store: Store, snapshot: RunSnapshot, name: str, events: Mapping[str, Sequence[Event]]
+) -> NodeView:
     record = snapshot.nodes.get(name)
     if record is None:
         return NodeView(name, "pending", 0, 0)
@@ -233,7 +242,8 @@ def _node(store: Store, snapshot: RunSnapshot, name: str, events: Mapping[str, S
         visit=record.visit,
         attempts=record.attempt,
         since=max(
-            (event.at for event in of_visit if event.kind in STATUS_EVENTS), default=snapshot.created_at
+            (event.at for event in of_visit if event.kind in STATUS_EVENTS),
+            default=snapshot.created_at,
         ),
         execution_ms=entry.get("ms", 0),
         output=snapshot.outputs.get((name, record.visit)),
@@ -296,16 +306,26 @@ def archived_run(document: Mapping[str, Any]) -> RunView:
     )
 
 
-def _archived_node(document: Mapping[str, Any], name: str, events: Mapping[str, Sequence[Event]]) -> NodeView:
+def _archived_node(
+    document: Mapping[str, Any], name: str, events: Mapping[str, Sequence[Event]]
+) -> NodeView:
     state = document["nodes"].get(name)
     if state is None:
         return NodeView(name, "pending", 0, 0)
     number = state["visit"]
-    visits = [visit for visit in document["visits"] if (visit["node"], visit["visit"]) == (name, number)]
-    visit: Mapping[str, Any] = visits[0] if visits else {"execution_ms": 0, "output": None, "error": None}
+    visits = [
+        visit for visit in document["visits"] if (visit["node"], visit["visit"]) == (name, number)
+    ]
+    visit: Mapping[str, Any] = (
+        visits[0] if visits else {"execution_ms": 0, "output": None, "error": None}
+    )
     of_visit = [event for event in events.get(name, ()) if event.visit == number]
     children = {run["run_id"]: run for run in document["runs"]}
-    items = [item for item in map(partial(item_id, name), range(state["items"])) if item in document["nodes"]]
+    items = [
+        item
+        for item in map(partial(item_id, name), range(state["items"]))
+        if item in document["nodes"]
+    ]
     return NodeView(
         id=name,
         status=state["status"],

@@ -39,7 +39,11 @@ class InterruptCall(Protocol):
     ) -> AnswerModel: ...
     @overload
     def __call__(
-        self, name: str, reason: object = None, response: object = None, **options: Unpack[InterruptOptions]
+        self,
+        name: str,
+        reason: object = None,
+        response: object = None,
+        **options: Unpack[InterruptOptions],
     ) -> Any: ...
 
 
@@ -79,7 +83,11 @@ class Asker:
         self._used: set[str] = set()
 
     def ask(
-        self, name: str, reason: object = None, response: object = None, **options: Unpack[InterruptOptions]
+        self,
+        name: str,
+        reason: object = None,
+        response: object = None,
+        **options: Unpack[InterruptOptions],
     ) -> Any:
         """Return the answer, if there is one.
 
@@ -92,7 +100,11 @@ class Asker:
         return self.decide(name, reason, response, **options)[0]
 
     def decide(
-        self, name: str, reason: object = None, response: object = None, **options: Unpack[InterruptOptions]
+        self,
+        name: str,
+        reason: object = None,
+        response: object = None,
+        **options: Unpack[InterruptOptions],
     ) -> tuple[Any, Interrupt]:
         """Do the same, and also return the question as it was answered."""
         try:
@@ -131,7 +143,13 @@ class Asker:
 
     def _question(self, name: str, reason: object, options: InterruptOptions) -> Interrupt:
         question = numbered_question(
-            self._address, self._answers, name, reason, scope=self._scope, number=self._number, **options
+            self._address,
+            self._answers,
+            name,
+            reason,
+            scope=self._scope,
+            number=self._number,
+            **options,
         )
         if name in self._used and not self._repeat:
             raise UsageError(
@@ -198,11 +216,18 @@ def _is_stale(recorded: Interrupt, options: InterruptOptions, address: Address) 
 
 def is_outdated(recorded: Interrupt, question: Interrupt) -> bool:
     """Whether the answer, recorded under another schema, does not match the question's present schema."""
-    if question.response_schema in (None, recorded.response_schema) or recorded.withdrawal is not None:
+    if (
+        question.response_schema in (None, recorded.response_schema)
+        or recorded.withdrawal is not None
+    ):
         return False
     if recorded.rule is not None:
         return False  # its votes are for what was asked: see `judge`
     answer = recorded.response
     if recorded.status is InterruptStatus.EXPIRED:
-        answer = recorded.on_expire.get("response") if isinstance(recorded.on_expire, dict) else None
-    return answer is not None and bool(mismatch(question.response_schema or {}, plain(unpack(answer))))
+        answer = (
+            recorded.on_expire.get("response") if isinstance(recorded.on_expire, dict) else None
+        )
+    return answer is not None and bool(
+        mismatch(question.response_schema or {}, plain(unpack(answer)))
+    )

@@ -57,7 +57,9 @@ def _pack(value: object, field: str, depth: int) -> JSON:
     if value is None or isinstance(value, bool):
         return value
     if depth > MAX_DEPTH:
-        raise UnstorableError(f"{field} is nested deeper than {MAX_DEPTH} levels; store a flatter value.")
+        raise UnstorableError(
+            f"{field} is nested deeper than {MAX_DEPTH} levels; store a flatter value."
+        )
     match value:
         case int() | float() | str():
             return _pack_scalar(value, field)
@@ -91,12 +93,16 @@ def _pack_scalar(value: float | str, field: str) -> JSON:
         try:
             value.encode("utf-8")
         except UnicodeEncodeError as error:
-            raise UnstorableError(f"{field} holds a lone surrogate, which is not valid text.") from error
+            raise UnstorableError(
+                f"{field} holds a lone surrogate, which is not valid text."
+            ) from error
         # Not str(value): that is the member's name where the text is also an Enum.
         return str.__str__(value)
     if isinstance(value, float):
         if not math.isfinite(value):
-            raise UnstorableError(f"{field} is {value}, which JSON has no form for; use None or a string.")
+            raise UnstorableError(
+                f"{field} is {value}, which JSON has no form for; use None or a string."
+            )
         return float(value)
     if abs(value) > MAX_INTEGER:
         raise UnstorableError(f"{field} is an integer of more than 64 bits; store it as a string.")
@@ -186,7 +192,11 @@ def load_json(data: bytes | str) -> JSON:
     try:
         text = data if isinstance(data, str) else data.decode()
         value = json.loads(
-            text, object_pairs_hook=_unique, parse_constant=_refuse, parse_int=_bounded, parse_float=_finite
+            text,
+            object_pairs_hook=_unique,
+            parse_constant=_refuse,
+            parse_int=_bounded,
+            parse_float=_finite,
         )
         if "\\ud" in text.lower():
             json.dumps(value, ensure_ascii=False).encode()

@@ -214,7 +214,9 @@ def _build(cls: type[BaseException], stored: ErrorRecord) -> BaseException | Non
         else:
             error = _bare(cls)
             error.args = arguments
-        error.__dict__.update({key: codec.unpack(value) for key, value in stored.attributes.items()})
+        error.__dict__.update(
+            {key: codec.unpack(value) for key, value in stored.attributes.items()}
+        )
     except Exception:  # noqa: BLE001 - a class may refuse to be made in any way
         return None
     return error
@@ -229,7 +231,9 @@ def _bare(cls: type[BaseException]) -> BaseException:
 
 
 def _is_built_in(cls: type[BaseException]) -> bool:
-    return isinstance(cls.__init__, WrapperDescriptorType) and isinstance(cls.__new__, BuiltinFunctionType)
+    return isinstance(cls.__init__, WrapperDescriptorType) and isinstance(
+        cls.__new__, BuiltinFunctionType
+    )
 
 
 def _reads_alike(error: BaseException, stored: ErrorRecord) -> bool:

@@ -225,7 +225,9 @@ class Address:
         check_lifetime(expires_in, field)
         scope = self.within + scope
         schema = json_schema(options.get("response_schema"))
-        every, after = checked_reminders(options.get("remind_every"), options.get("remind_after"), field)
+        every, after = checked_reminders(
+            options.get("remind_every"), options.get("remind_after"), field
+        )
         question = Interrupt(
             id=self.interrupt_id(scope, name, number, reasked),
             name=name,
@@ -279,7 +281,12 @@ def address_of(interrupt_id: str) -> Address | None:
     parts = rest.rsplit(SEPARATOR, 2)
     number = parts[1] if len(parts) == 3 and not validation.problem(interrupt_id, MAX_ID) else ""
     # With a colon the id of a run would name one of its keys in the store.
-    if not dot or not run_id or ":" in run_id or not (number.isdecimal() and len(number) < MAX_DIGITS):
+    if (
+        not dot
+        or not run_id
+        or ":" in run_id
+        or not (number.isdecimal() and len(number) < MAX_DIGITS)
+    ):
         return None
     return Address(run_id, parts[0], int(parts[1]))
 
@@ -303,7 +310,10 @@ def as_asked(question: Interrupt) -> Interrupt:
 
 
 def _assignees(options: InterruptOptions, field: str) -> list[str]:
-    rule, people = options.get("rule"), validation.people(options.get("assignees"), f"assignees of {field}")
+    rule, people = (
+        options.get("rule"),
+        validation.people(options.get("assignees"), f"assignees of {field}"),
+    )
     if people or not isinstance(rule, Rule):
         return people
     return people_of(rule)
@@ -321,7 +331,9 @@ def _ruled(options: InterruptOptions, field: str, name: str, judge: Judge | None
             raise UsageError(f"{field}: risk and action need a rule, by which they are approved.")
         return {}
     if not isinstance(rule, Rule) or options.get("assignees"):
-        raise UsageError(f"{field}: rule must be a Rule, which names who is eligible in place of assignees.")
+        raise UsageError(
+            f"{field}: rule must be a Rule, which names who is eligible in place of assignees."
+        )
     if risk not in RISKS:
         raise UsageError(f'{field}: risk must be "low" or "high", not {risk!r:.80}.')
     if judge is not None:
@@ -329,7 +341,9 @@ def _ruled(options: InterruptOptions, field: str, name: str, judge: Judge | None
     if isinstance(action, Mapping):
         action = Action(judge.tenant if judge else "", "function", name, codec.plain(action))
     if not (action is None or isinstance(action, Action)):
-        raise UsageError(f"{field}: action must be an object of JSON data, not a {type(action).__name__}.")
+        raise UsageError(
+            f"{field}: action must be an object of JSON data, not a {type(action).__name__}."
+        )
     shown = None if action is None else action.preimage()
     return {"rule": rule.frozen(), "risk": risk, "action": shown, "digest_v": 2}
 
@@ -379,7 +393,11 @@ def preimages(interrupt: Interrupt) -> dict[str, dict[str, JSON]]:
         "response_schema": interrupt.response_schema,
         "policy": digests.digest("policy", policy),
     }
-    return {"question": question, "policy": policy, **({} if action is None else {"action": action})}
+    return {
+        "question": question,
+        "policy": policy,
+        **({} if action is None else {"action": action}),
+    }
 
 
 def json_schema(schema: object) -> dict[str, Any] | None:
@@ -472,12 +490,18 @@ def _answer(block: object) -> Answer:
     inner = block.get("interruptResponse") if isinstance(block, Mapping) else None
     if not isinstance(block, Mapping) or len(block) != 1 or not isinstance(inner, Mapping):
         keys = sorted(map(str, block)) if isinstance(block, Mapping) else type(block).__name__
-        raise ResponseError(f"expected an interruptResponse object, but got {keys}; nothing was applied.")
+        raise ResponseError(
+            f"expected an interruptResponse object, but got {keys}; nothing was applied."
+        )
     interrupt_id, response = inner.get("interruptId"), inner.get("response")
     if not isinstance(interrupt_id, str):
-        raise ResponseError("an interruptResponse needs an interruptId (text); nothing was applied.")
+        raise ResponseError(
+            "an interruptResponse needs an interruptId (text); nothing was applied."
+        )
     if response is None and inner.get("decision") not in {"approve", "reject"}:
-        raise ResponseError(f"the answer to {interrupt_id} is None, which is no answer; nothing was applied.")
+        raise ResponseError(
+            f"the answer to {interrupt_id} is None, which is no answer; nothing was applied."
+        )
     texts = {name: inner.get(name) for name in ("responder", "decision", "comment")}
     for name, text in texts.items():
         if not (text is None or isinstance(text, str)):
@@ -503,7 +527,9 @@ def is_answers(prompt: object) -> bool:
     )
 
 
-def answer_value(interrupt: Interrupt, schema: object = None, votes: Sequence[Mapping[str, Any]] = ()) -> Any:
+def answer_value(
+    interrupt: Interrupt, schema: object = None, votes: Sequence[Mapping[str, Any]] = ()
+) -> Any:
     """Return what `interrupt()` returns in the code that asked: with a rule, an `Approval`.
 
     Raises:
@@ -512,7 +538,9 @@ def answer_value(interrupt: Interrupt, schema: object = None, votes: Sequence[Ma
     """
     if interrupt.withdrawal is not None:
         reason = interrupt.withdrawal["reason"]
-        raise InterruptWithdrawn(f"the question {interrupt.name!r} was withdrawn{reason and ': '}{reason}.")
+        raise InterruptWithdrawn(
+            f"the question {interrupt.name!r} was withdrawn{reason and ': '}{reason}."
+        )
     if interrupt.status is InterruptStatus.EXPIRED:
         for answer in default_answer(interrupt):
             return _approval(interrupt, "expired", schema, answer, votes)
@@ -521,12 +549,18 @@ def answer_value(interrupt: Interrupt, schema: object = None, votes: Sequence[Ma
 
 
 def _approval(
-    interrupt: Interrupt, decision: str, schema: object, response: JSON, votes: Sequence[Mapping[str, Any]]
+    interrupt: Interrupt,
+    decision: str,
+    schema: object,
+    response: JSON,
+    votes: Sequence[Mapping[str, Any]],
 ) -> Any:
     value = codec.unpack(response)
     if interrupt.rule is None:
         return typed_response(schema, value)
-    shaped = decision in {"respond", "expired"} or (decision == "approve" and interrupt.action is None)
+    shaped = decision in {"respond", "expired"} or (
+        decision == "approve" and interrupt.action is None
+    )
     response = typed_response(schema, value) if shaped else value
     return Approval(decision, response, tuple(votes), interrupt.action)
 
@@ -647,10 +681,16 @@ def checked_reminders(
     if every is not None and times:
         raise UsageError(f"{field}: set remind_every or remind_after, not both.")
     for seconds in [*times, *([] if every is None else [every])]:
-        if isinstance(seconds, bool) or not isinstance(seconds, (int, float)) or not 0 < seconds < math.inf:
+        if (
+            isinstance(seconds, bool)
+            or not isinstance(seconds, (int, float))
+            or not 0 < seconds < math.inf
+        ):
             raise UsageError(f"{field}: reminders come after more than 0 seconds, not {seconds!r}.")
     if any(later <= earlier for earlier, later in pairwise(times)):
-        raise UsageError(f"{field}: the times in remind_after must grow, they count from the question.")
+        raise UsageError(
+            f"{field}: the times in remind_after must grow, they count from the question."
+        )
     if len(times) > MAX_REMINDERS:
         raise UsageError(
             f"{field}: remind_after has {len(times)} times; a question reminds {MAX_REMINDERS} times."
@@ -675,5 +715,7 @@ def next_reminder(question: Interrupt, now: int) -> int:
 
 
 def _reminder_times(question: Interrupt) -> list[int]:
-    delays = question.remind_after or ([] if question.remind_every is None else [question.remind_every])
+    delays = question.remind_after or (
+        [] if question.remind_every is None else [question.remind_every]
+    )
     return [max(1, round(seconds * 1000)) for seconds in delays]

@@ -99,7 +99,10 @@ class RunQuery:
             and all(run.tags.get(name) == value for name, value in self.tags.items())
             and (self.since is None or run.created_at >= self.since)
             and (self.until is None or run.created_at < self.until)
-            and (not self.text or any(self.text.lower() in value.lower() for value in run.tags.values()))
+            and (
+                not self.text
+                or any(self.text.lower() in value.lower() for value in run.tags.values())
+            )
         )
 
 
@@ -144,7 +147,10 @@ class InterruptQuery:
             and self.name in (None, question.name)
             and (self.assignee is None or self.assignee in question.assignees)
             and (self.until is None or question.asked_at < self.until)
-            and (self.selectors is None or not set(self.selectors).isdisjoint(selectors_of(question.rule)))
+            and (
+                self.selectors is None
+                or not set(self.selectors).isdisjoint(selectors_of(question.rule))
+            )
             and self.tool in (None, tool_of(question.action))
             and self.risk in (None, question.risk)
             and (self.due is None or 0 < question.ends_at < self.due)
@@ -172,9 +178,17 @@ def _words(question: Interrupt) -> str:
     """Return what a question says as one text to search."""
     parts = [question.reason, (question.action or {}).get("args")]
     texts = [
-        json.dumps(codec.plain(codec.unpack(part)), ensure_ascii=False) for part in parts if part is not None
+        json.dumps(codec.plain(codec.unpack(part)), ensure_ascii=False)
+        for part in parts
+        if part is not None
     ]
-    own = [question.name, question.node_id, question.run_id, question.requester, tool_of(question.action)]
+    own = [
+        question.name,
+        question.node_id,
+        question.run_id,
+        question.requester,
+        tool_of(question.action),
+    ]
     return "\n".join([*own, *texts]).casefold()
 
 
@@ -208,7 +222,9 @@ def place_of(cursor: str) -> tuple[int, str]:
         UsageError: it is not a cursor.
     """
     try:
-        text = base64.b64decode(cursor + "=" * (-len(cursor) % 4), altchars=b"-_", validate=True).decode()
+        text = base64.b64decode(
+            cursor + "=" * (-len(cursor) % 4), altchars=b"-_", validate=True
+        ).decode()
         time, _, name = text.partition(" ")
         return int(time), name
     except (binascii.Error, ValueError) as error:
@@ -218,7 +234,10 @@ def place_of(cursor: str) -> tuple[int, str]:
 
 
 def cut(
-    items: Iterable[Item], place: Callable[[Item], tuple[int, str]], limit: int, rest: str | None = None
+    items: Iterable[Item],
+    place: Callable[[Item], tuple[int, str]],
+    limit: int,
+    rest: str | None = None,
 ) -> Page[Item]:
     """Make a page of the first items; `rest` is the cursor where not all items were examined."""
     candidates = list(items)
@@ -226,17 +245,23 @@ def cut(
     return Page(page, cursor_of(place(page[-1])) if len(candidates) > limit else rest)
 
 
-def merged(pages: Sequence[Page[Item]], place: Callable[[Item], tuple[int, str]], limit: int) -> Page[Item]:
+def merged(
+    pages: Sequence[Page[Item]], place: Callable[[Item], tuple[int, str]], limit: int
+) -> Page[Item]:
     """Make one page of pages of listings, newest first; of two items at one place the first counts."""
     items = {place(item): item for page in reversed(pages) for item in page}
     # Behind the end of a page that is not the last, its listing may have items that no page has shown yet.
     ends = [_end(page, page.next, place) for page in pages if page.next is not None]
     horizon = max(ends, default=None)
     places = sorted((key for key in items if horizon is None or key >= horizon), reverse=True)
-    return cut([items[key] for key in places], place, limit, rest=cursor_of(horizon) if horizon else None)
+    return cut(
+        [items[key] for key in places], place, limit, rest=cursor_of(horizon) if horizon else None
+    )
 
 
-def _end(page: Page[Item], cursor: str, place: Callable[[Item], tuple[int, str]]) -> tuple[int, str]:
+def _end(
+    page: Page[Item], cursor: str, place: Callable[[Item], tuple[int, str]]
+) -> tuple[int, str]:
     """Return the place up to which a page has what its listing has."""
     if page:
         return place(page[-1])
@@ -250,7 +275,9 @@ def id_span(prefix: str) -> tuple[int, int] | None:
         return None
     try:
         first, last = (
-            int.from_bytes(base64.b32hexdecode(digits.ljust(LETTERS, filler).upper() + "======")[:6])
+            int.from_bytes(
+                base64.b32hexdecode(digits.ljust(LETTERS, filler).upper() + "======")[:6]
+            )
             for filler in "0v"
         )
     except ValueError:
@@ -276,10 +303,14 @@ def checked_tags(tags: Mapping[str, str]) -> dict[str, str]:
         UsageError: a name or value is not a text, or there are too many.
     """
     if len(tags) > MAX_TAGS:
-        raise UsageError(f"a run takes {MAX_TAGS} tags at most, not {len(tags)}; nothing was started.")
+        raise UsageError(
+            f"a run takes {MAX_TAGS} tags at most, not {len(tags)}; nothing was started."
+        )
     for name, value in tags.items():
         if not (isinstance(name, str) and isinstance(value, str)):
-            raise UsageError(f"the tag {name!r} is {value!r}; names and values of tags must be texts.")
+            raise UsageError(
+                f"the tag {name!r} is {value!r}; names and values of tags must be texts."
+            )
         if not name or "=" in name or len(name) + len(value) > MAX_TAG:
             raise UsageError(
                 f"the tag {name[:80]!r} can't be used: a name is a text without '=', and with its value it "

@@ -58,7 +58,9 @@ class AnswerMessage(Message):
     responder: str | None = Text
     idempotency_key: str | None = Text
     digest: str | None = Field(
-        default=None, max_length=MAX_TEXT, description="that of the question that the person was shown"
+        default=None,
+        max_length=MAX_TEXT,
+        description="that of the question that the person was shown",
     )
     reply_to: str | None = ReplyTo
 
@@ -69,7 +71,9 @@ class AnswerMessage(Message):
             UnstorableError: the response can't be stored.
         """
         packed = codec.pack(self.response, "response")
-        return Answer(self.interrupt_id, packed, self.responder, self.idempotency_key or key, self.digest)
+        return Answer(
+            self.interrupt_id, packed, self.responder, self.idempotency_key or key, self.digest
+        )
 
 
 MOST_BEHALF = 10
@@ -110,7 +114,9 @@ class VoteMessage(Message):
     comment: str = Field(default="", max_length=MAX_REASON)
     idempotency_key: str | None = Text
     digest: str | None = Field(
-        default=None, max_length=MAX_TEXT, description="that of the question that the person was shown"
+        default=None,
+        max_length=MAX_TEXT,
+        description="that of the question that the person was shown",
     )
     shown_at: int = ShownAt
     proof: dict[str, Any] | None = Proof
@@ -142,10 +148,15 @@ class OperationMessage(Message):
     interrupt_id: str = Field(min_length=1, max_length=MAX_TEXT)
     operation: Literal["claim", "release", "delegate", "comment", "withdraw_vote"]
     by: str = Field(
-        min_length=1, max_length=MAX_TEXT, description="who does it: `kind:issuer|subject`, or a name"
+        min_length=1,
+        max_length=MAX_TEXT,
+        description="who does it: `kind:issuer|subject`, or a name",
     )
     to: str | None = Field(
-        default=None, min_length=1, max_length=MAX_TEXT, description="of `delegate`: who may vote instead"
+        default=None,
+        min_length=1,
+        max_length=MAX_TEXT,
+        description="of `delegate`: who may vote instead",
     )
     ttl: float | None = Field(default=None, description="of `claim`: for how many seconds")
     comment: str = Field(default="", max_length=MAX_REASON)
@@ -217,7 +228,12 @@ def vote_body(
         "idempotency_key": idempotency_key,
         "shown_at": shown_at or None,
     }
-    body: dict[str, JSON] = {"v": 2, "interrupt_id": interrupt_id, "decision": decision, "by": key_of(by)}
+    body: dict[str, JSON] = {
+        "v": 2,
+        "interrupt_id": interrupt_id,
+        "decision": decision,
+        "by": key_of(by),
+    }
     return body | {name: part for name, part in optional.items() if part is not None}
 
 
@@ -245,11 +261,18 @@ def operation_body(
         "comment": comment or None,
         "shown_at": shown_at or None,
     }
-    body: dict[str, JSON] = {"v": 2, "interrupt_id": interrupt_id, "operation": operation, "by": key_of(by)}
+    body: dict[str, JSON] = {
+        "v": 2,
+        "interrupt_id": interrupt_id,
+        "operation": operation,
+        "by": key_of(by),
+    }
     return body | {name: part for name, part in optional.items() if part is not None}
 
 
-def start_body(graph: str, task: object, requester: Principal | str, **optional: object) -> dict[str, JSON]:
+def start_body(
+    graph: str, task: object, requester: Principal | str, **optional: object
+) -> dict[str, JSON]:
     """Return the message of a start for somebody, as it is signed: what is not set is left out.
 
     `optional` are other fields of a start: idempotency_key, invocation_state, tags, on_end, and on_behalf_of,
@@ -260,7 +283,11 @@ def start_body(graph: str, task: object, requester: Principal | str, **optional:
     """
     body: dict[str, JSON] = {"v": 2, "graph": graph, "task": codec.plain(codec.pack(task, "task"))}
     body["requester"] = key_of(requester)
-    parts = {name: codec.plain(codec.pack(part, name)) for name, part in optional.items() if part is not None}
+    parts = {
+        name: codec.plain(codec.pack(part, name))
+        for name, part in optional.items()
+        if part is not None
+    }
     return body | parts
 
 
@@ -291,9 +318,13 @@ class ReceiptMessage(Message):
     interrupt_id: str | None = None
     run_id: str | None = None
     detail: str = ""
-    have: int | None = Field(default=None, description="of a vote: the weight for its effect so far")
+    have: int | None = Field(
+        default=None, description="of a vote: the weight for its effect so far"
+    )
     need: int | None = Field(default=None, description="of a vote: the weight that decides")
-    against: int | None = Field(default=None, description="of a vote: the weight of rejections so far")
+    against: int | None = Field(
+        default=None, description="of a vote: the weight of rejections so far"
+    )
 
     def dump(self) -> bytes:
         """Write it as it is sent: without the numbers of a vote where there was none."""
@@ -314,7 +345,9 @@ def read(kind: type[Known], body: bytes) -> Known:
     return _validated(kind, _loaded(body))
 
 
-def read_answer(body: bytes) -> tuple[AnswerMessage | VoteMessage | OperationMessage, Mapping[str, JSON]]:
+def read_answer(
+    body: bytes,
+) -> tuple[AnswerMessage | VoteMessage | OperationMessage, Mapping[str, JSON]]:
     """Read what is sent about a question; return it with all that was sent.
 
     Raises:
@@ -323,7 +356,9 @@ def read_answer(body: bytes) -> tuple[AnswerMessage | VoteMessage | OperationMes
     sent = _loaded(body)
     if _version(sent) == 2:
         return (
-            _validated(OperationMessage, sent) if "operation" in sent else _validated(VoteMessage, sent)
+            _validated(OperationMessage, sent)
+            if "operation" in sent
+            else _validated(VoteMessage, sent)
         ), sent
     return _validated(AnswerMessage, sent), sent
 
@@ -355,7 +390,8 @@ def _validated(kind: type[Known], sent: Any) -> Known:
     except pydantic.ValidationError as error:
         problems = error.errors(include_url=False, include_input=False)
         reasons = [
-            f"{'.'.join(map(str, problem['loc'])) or 'the message'}: {problem['msg']}" for problem in problems
+            f"{'.'.join(map(str, problem['loc'])) or 'the message'}: {problem['msg']}"
+            for problem in problems
         ]
         raise UsageError("; ".join(reasons)) from error
 
@@ -391,7 +427,8 @@ def schemas() -> dict[str, str]:
     }
     return {
         f"{name}.json": json.dumps(
-            {"$schema": "https://json-schema.org/draft/2020-12/schema", **kind.model_json_schema()}, indent=2
+            {"$schema": "https://json-schema.org/draft/2020-12/schema", **kind.model_json_schema()},
+            indent=2,
         )
         + "\n"
         for name, kind in kinds.items()

@@ -253,7 +253,9 @@ class NodeDocument:
     def dump(self) -> dict[str, JSON]:
         """Return the stored form, without optional fields that are empty."""
         stored = {"v": VERSION, **asdict(self)}
-        return {name: value for name, value in stored.items() if value or name not in OPTIONAL_FIELDS}
+        return {
+            name: value for name, value in stored.items() if value or name not in OPTIONAL_FIELDS
+        }
 
     def first_name(self, visit: int) -> str:
         """Return the "node.visit" under which a visit began; "" where it has not been renamed."""
@@ -309,7 +311,10 @@ def input_blocks(task: Any, inputs: Sequence[Input]) -> list[dict[str, Any]]:
     parts = [{"text": "Original Task:"}, *own] if _is_blocks(task) else [_original(task)]
     parts.append({"text": "\nInputs from previous nodes:"})
     for item in inputs:
-        parts += [{"text": f"\nFrom {item.node_id}:"}, {"text": f"  - Agent: {as_text(item.output)}"}]
+        parts += [
+            {"text": f"\nFrom {item.node_id}:"},
+            {"text": f"  - Agent: {as_text(item.output)}"},
+        ]
     return parts
 
 

@@ -123,7 +123,9 @@ class NodeRecord:
         """Return it as it is in a round of its innermost loop: settled in an older one means pending."""
         if self.stamp == stamp:
             return self
-        return NodeRecord(visit=self.visit, fence=self.fence, stamp=stamp, nonce=self.nonce, last=self.last)
+        return NodeRecord(
+            visit=self.visit, fence=self.fence, stamp=stamp, nonce=self.nonce, last=self.last
+        )
 
     @property
     def is_out(self) -> bool:
@@ -199,7 +201,9 @@ class Records:
     @property
     def started(self) -> int:
         """How many nodes are to run again; they count as executions."""
-        return sum(record.status in {Status.READY, Status.WAITING} for record in self.nodes.values())
+        return sum(
+            record.status in {Status.READY, Status.WAITING} for record in self.nodes.values()
+        )
 
 
 @dataclass(frozen=True, slots=True)

@@ -57,7 +57,16 @@ from runner.scheduler.questions import answer, ask, note, park, withdraw
 from runner.scheduler.runs import cancel, drain, end_reported, fork, migrate, reopen, start
 from runner.scheduler.shared import IDLE, MAX_REDISPATCH_MS, owns, place_of
 from runner.scheduler.timers import CRASH_BUDGET, due
-from runner.scheduler.waits import child_changed, delegate, expand, hand, hold, release, report, sent
+from runner.scheduler.waits import (
+    child_changed,
+    delegate,
+    expand,
+    hand,
+    hold,
+    release,
+    report,
+    sent,
+)
 
 __all__ = [
     "CRASH_BUDGET",

@@ -122,5 +122,7 @@ def begin_visit(
     changes.run = replace(changes.run, started=changes.run.started + 1)
     record = changes.node(node)
     dispatch(
-        changes, node, replace(record, status=Status.READY, visit=visit, attempt=attempt, via=via, edges="")
+        changes,
+        node,
+        replace(record, status=Status.READY, visit=visit, attempt=attempt, via=via, edges=""),
     )

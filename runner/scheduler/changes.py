@@ -298,7 +298,10 @@ class Changes:
         """Write a node, and update the counters of its run and map and the places of its limits."""
         record = self._leaving(node, record)
         old = self.node(node)
-        active, waiting = _is_active(record) - _is_active(old), _is_waiting(record) - _is_waiting(old)
+        active, waiting = (
+            _is_active(record) - _is_active(old),
+            _is_waiting(record) - _is_waiting(old),
+        )
         held = record.held - old.held
         self.count(active, waiting, held)
         owner = map_of(node)

@@ -53,7 +53,8 @@ def finish(changes: Changes, node: str, record: NodeRecord, status: Status, edge
     """Record how a visit ended and send its arrivals; a failure may stop the run."""
     taken = edges if status is Status.COMPLETED else ""
     changes.put(
-        node, replace(record, status=status, edges=taken, crashes=0, releases=0, busy=False, held=False)
+        node,
+        replace(record, status=status, edges=taken, crashes=0, releases=0, busy=False, held=False),
     )
     kind = EventKind.NODE_COMPLETED if status is Status.COMPLETED else EventKind.NODE_FAILED
     changes.add(AddEvent(kind, node, record.visit))
@@ -154,12 +155,19 @@ def may_follow(topology: Topology, node: str, target: str) -> bool:
 
 def _limited(changes: Changes, node: str, record: NodeRecord, nonce: str) -> str:
     """Apply the node's limits to a claim: "" if it may begin, otherwise the reply that refuses it."""
-    node_limits, event = changes.shape(node).limits, AddEvent(EventKind.NODE_LIMITED, node, record.visit)
+    node_limits, event = (
+        changes.shape(node).limits,
+        AddEvent(EventKind.NODE_LIMITED, node, record.visit),
+    )
     wait, times = (0, []) if record.granted else reserve(node_limits, changes.view, changes.now)
     changes.add(*times)
     if wait:
-        changes.put(node, replace(record, status=Status.RETRYING, granted=True, nonce=nonce, rings=0))
-        changes.add(SetTimer(TimerKind.NODE, node, changes.now + wait), replace(event, detail=str(wait)))
+        changes.put(
+            node, replace(record, status=Status.RETRYING, granted=True, nonce=nonce, rings=0)
+        )
+        changes.add(
+            SetTimer(TimerKind.NODE, node, changes.now + wait), replace(event, detail=str(wait))
+        )
         return f"limited {wait}"
     since = record.since or max(1, changes.now)
     kept_until = changes.now + MAX_REDISPATCH_MS + changes.lease_ms
@@ -196,7 +204,9 @@ def _source(changes: Changes, record: NodeRecord, edge: InEdge) -> list[tuple[st
     if edge.kind is EdgeKind.EXIT:
         taken = changes.loop(edge.loop).taken
         return [
-            (name, visit) for name, place, visit in taken if (name, place) == (edge.source, edge.position)
+            (name, visit)
+            for name, place, visit in taken
+            if (name, place) == (edge.source, edge.position)
         ]
     source = changes.node(edge.source)
     live = source.edges[edge.position : edge.position + 1] == "1"
@@ -340,6 +350,13 @@ def take(
             reserved: list[Action] = [
                 TakePlace(earlier, node, kept_until) for earlier, _ in places[:position]
             ]
-            returned = [ReturnPlace(later, node, number) for later, number in places[position + 1 :]]
-            return False, [*reserved, JoinQueue(key, node, since), OfferPlaces(key, concurrency), *returned]
+            returned = [
+                ReturnPlace(later, node, number) for later, number in places[position + 1 :]
+            ]
+            return False, [
+                *reserved,
+                JoinQueue(key, node, since),
+                OfferPlaces(key, concurrency),
+                *returned,
+            ]
     return True, [TakePlace(key, node, None) for key, _ in places]

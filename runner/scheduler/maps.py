@@ -45,10 +45,18 @@ def begin_item(changes: Changes, item: str, visit: int) -> None:
     """Make an item ready, unless it has already completed in this visit of the map (a retry)."""
     record = changes.node(item)
     if record.visit != visit:
-        dispatch(changes, item, replace(unassigned(record), visit=visit, attempt=1, crashes=0, releases=0))
+        dispatch(
+            changes,
+            item,
+            replace(unassigned(record), visit=visit, attempt=1, crashes=0, releases=0),
+        )
     elif record.status in {Status.FAILED, Status.CANCELLED}:
         again = replace(
-            unassigned(record), attempt=record.attempt + 1, crashes=0, releases=0, uncounted=record.attempt
+            unassigned(record),
+            attempt=record.attempt + 1,
+            crashes=0,
+            releases=0,
+            uncounted=record.attempt,
         )
         dispatch(changes, item, again)
 

@@ -120,7 +120,10 @@ class Plan:
 
 
 def plan(
-    known: Known, topology: Topology, lease_ms: int, transition: Callable[[Changes], TransitionResult]
+    known: Known,
+    topology: Topology,
+    lease_ms: int,
+    transition: Callable[[Changes], TransitionResult],
 ) -> Plan | None:
     """Plan a transition; None where it is refused, or needs or changes more than a plan has."""
     changes = Changes(known, topology, 0, lease_ms)
@@ -160,7 +163,9 @@ def beginning(topology: Topology, node: str, own: int) -> tuple[NodeRecord, Disp
     return changes.nodes[node], _dispatch(changes)
 
 
-def beginning_item(topology: Topology, item: str, visit: int, own: int) -> tuple[NodeRecord, Dispatch]:
+def beginning_item(
+    topology: Topology, item: str, visit: int, own: int
+) -> tuple[NodeRecord, Dispatch]:
     """Return the record and the doorbell of an item of a map that never ran in this visit of its map."""
     loops = dict.fromkeys(topology.nodes[shape_name(item)].loops, LoopRecord(own))
     changes = Changes(Known({item: NodeRecord(stamp=own)}, loops), topology, 0, 0)

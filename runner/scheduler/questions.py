@@ -33,7 +33,9 @@ from runner.scheduler.shared import (
 PARKED = {Status.WAITING: "waiting", Status.READY: "ready", Status.CANCELLED: "cancelled"}
 
 
-def ask(changes: Changes, node: str, visit: int, fence: int, interrupts: Sequence[str]) -> TransitionResult:
+def ask(
+    changes: Changes, node: str, visit: int, fence: int, interrupts: Sequence[str]
+) -> TransitionResult:
     """Publish questions of a running node, each once; "stopping" when the run stops and withdraws them."""
     if not owns(changes.node(node), visit, fence):
         return changes.refuse("stale")
@@ -59,7 +61,9 @@ def _publish(changes: Changes, node: str, interrupts: Sequence[str]) -> bool:
     return True
 
 
-def park(changes: Changes, node: str, visit: int, fence: int, interrupts: Sequence[str]) -> TransitionResult:
+def park(
+    changes: Changes, node: str, visit: int, fence: int, interrupts: Sequence[str]
+) -> TransitionResult:
     """Make a running node wait for people: "waiting", or "ready" when answers that it has not seen suffice.
 
     `interrupts` are all that the node has open: new ones are asked in the same transition, other ones of
@@ -73,7 +77,9 @@ def park(changes: Changes, node: str, visit: int, fence: int, interrupts: Sequen
         return close(changes, "cancelled")
     record = changes.node(node)
     changes.add(
-        *withdrawals(node, visit, [question for question in record.questions if question not in interrupts])
+        *withdrawals(
+            node, visit, [question for question in record.questions if question not in interrupts]
+        )
     )
     still_open = tuple(question for question in record.questions if question in interrupts)
     if not still_open and not record.unseen:
@@ -114,7 +120,8 @@ def withdraw(changes: Changes, interrupt: str, *, reask: bool) -> TransitionResu
         return changes.refuse("closed")
     node, visit = address.node_id, address.visit
     changes.add(
-        CloseQuestion(interrupt, "withdrawn"), AddEvent(EventKind.INTERRUPT_WITHDRAWN, node, visit, interrupt)
+        CloseQuestion(interrupt, "withdrawn"),
+        AddEvent(EventKind.INTERRUPT_WITHDRAWN, node, visit, interrupt),
     )
     return _resolve(changes, node, visit, [interrupt], wakes=reask)
 
@@ -156,7 +163,8 @@ def _expire(changes: Changes, question: Interrupt) -> TransitionResult:
         changes.add(SetTimer(TimerKind.EXPIRE, interrupt, changes.now + changes.lease_ms))
         return changes.result("later")
     changes.add(
-        CloseQuestion(interrupt, "expired"), AddEvent(EventKind.INTERRUPT_EXPIRED, node, visit, interrupt)
+        CloseQuestion(interrupt, "expired"),
+        AddEvent(EventKind.INTERRUPT_EXPIRED, node, visit, interrupt),
     )
     if ends and record.visit == visit and record.status in IDLE:
         return _conclude(changes, question)
@@ -173,7 +181,9 @@ def _conclude(changes: Changes, question: Interrupt) -> TransitionResult:
     node, interrupt, record = question.node_id, question.id, changes.node(question.node_id)
     others = [question for question in record.questions if question != interrupt]
     changes.add(
-        *withdrawals(node, record.visit, others), *drop_timers([interrupt]), DropTimer(TimerKind.NODE, node)
+        *withdrawals(node, record.visit, others),
+        *drop_timers([interrupt]),
+        DropTimer(TimerKind.NODE, node),
     )
     ended = replace(record, questions=(), unseen=0)
     if stops(changes, node):
@@ -194,7 +204,9 @@ def _escalate(changes: Changes, question: Interrupt) -> TransitionResult:
     """Publish that more people may vote from now on, and set the timer of the next step."""
     if question.is_over(changes.now):
         return changes.refuse("stale")
-    changes.add(AddEvent(EventKind.INTERRUPT_ESCALATED, question.node_id, question.visit, question.id))
+    changes.add(
+        AddEvent(EventKind.INTERRUPT_ESCALATED, question.node_id, question.visit, question.id)
+    )
     again = next((moment for moment in question.escalates_at if moment > changes.now), 0)
     if again:
         changes.add(SetTimer(TimerKind.ESCALATE, question.id, again))
@@ -205,7 +217,9 @@ def _remind(changes: Changes, question: Interrupt) -> TransitionResult:
     """Publish a reminder of an open question, and set the timer of the next one."""
     if question.is_over(changes.now):
         return changes.refuse("stale")
-    changes.add(AddEvent(EventKind.INTERRUPT_REMINDED, question.node_id, question.visit, question.id))
+    changes.add(
+        AddEvent(EventKind.INTERRUPT_REMINDED, question.node_id, question.visit, question.id)
+    )
     again = next_reminder(question, changes.now)
     if again:
         changes.add(SetTimer(TimerKind.REMIND, question.id, again))

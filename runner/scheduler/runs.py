@@ -64,7 +64,9 @@ def migrate(changes: Changes, move: Migration) -> TransitionResult:
     for node, visit, interrupt in move.withdrawn:
         changes.add(*withdrawals(node, visit, [interrupt]))
     for question in move.replacements:
-        changes.add(AddEvent(EventKind.INTERRUPT_ASKED, question.node_id, question.visit, question.id))
+        changes.add(
+            AddEvent(EventKind.INTERRUPT_ASKED, question.node_id, question.visit, question.id)
+        )
     changes.add(*(StopChild(child, node) for node, child in move.stops))
     changes.add(DropTimer(TimerKind.DEADLINE, ""))
     _set_deadline(changes)

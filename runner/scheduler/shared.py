@@ -43,7 +43,11 @@ def refusal(record: NodeRecord, visit: int, fence: int, words: Mapping[Status, s
     While the fence is still this one, no other worker has claimed the node and no lease was lost, so the
     status shows what the same request did the first time.
     """
-    return words.get(record.status, "stale") if (record.visit, record.fence) == (visit, fence) else "stale"
+    return (
+        words.get(record.status, "stale")
+        if (record.visit, record.fence) == (visit, fence)
+        else "stale"
+    )
 
 
 def stops(changes: Changes, node: str) -> bool:

@@ -17,7 +17,14 @@ from runner.scheduler.changes import (
 from runner.scheduler.lifecycle import close, dispatch_callback, finish
 from runner.scheduler.questions import due_question
 from runner.scheduler.runs import drain
-from runner.scheduler.shared import MAX_REDISPATCH_MS, cancel_node, dispatch, stop, stops, withdrawals
+from runner.scheduler.shared import (
+    MAX_REDISPATCH_MS,
+    cancel_node,
+    dispatch,
+    stop,
+    stops,
+    withdrawals,
+)
 
 CRASH_BUDGET = 5
 """Leases lost in a row before a node fails with a dead letter."""
@@ -92,7 +99,9 @@ def _lost(changes: Changes, node: str, record: NodeRecord) -> TransitionResult:
         cancel_node(changes, node)
         return close(changes, "cancelled")
     if lost.crashes >= CRASH_BUDGET:
-        changes.add(WriteDeadLetter(node, record.visit), *withdrawals(node, record.visit, record.questions))
+        changes.add(
+            WriteDeadLetter(node, record.visit), *withdrawals(node, record.visit, record.questions)
+        )
         finish(changes, node, replace(record, questions=(), unseen=0), Status.FAILED, "")
         return close(changes, "dead")
     dispatch(changes, node, lost)

@@ -7,9 +7,24 @@ from dataclasses import replace
 
 from runner.definition.model import shape_name
 from runner.records.run import FINAL, EventKind, MapRecord, Status
-from runner.scheduler.changes import AddEvent, Changes, DropTimer, SetTimer, TimerKind, TransitionResult
+from runner.scheduler.changes import (
+    AddEvent,
+    Changes,
+    DropTimer,
+    SetTimer,
+    TimerKind,
+    TransitionResult,
+)
 from runner.scheduler.lifecycle import close
-from runner.scheduler.shared import cancel_node, dispatch, owns, refusal, stops, unassigned, withdrawals
+from runner.scheduler.shared import (
+    cancel_node,
+    dispatch,
+    owns,
+    refusal,
+    stops,
+    unassigned,
+    withdrawals,
+)
 
 LIVE = frozenset({Status.READY, Status.RUNNING, Status.WAITING, Status.RETRYING})
 """Nodes that are neither pending nor settled."""
@@ -19,7 +34,9 @@ HANDED = {Status.WAITING: "handed", Status.READY: "ready", Status.CANCELLED: "ca
 EXPANDED = {Status.WAITING: "expanded", Status.READY: "expanded", Status.CANCELLED: "cancelled"}
 
 
-def expand(changes: Changes, node: str, visit: int, fence: int, total: int | None) -> TransitionResult:
+def expand(
+    changes: Changes, node: str, visit: int, fence: int, total: int | None
+) -> TransitionResult:
     """Make a running map wait for its items: "expanded", "cancelled", "no_items" or "stale".
 
     `total` is the number of items; without it, or when this visit already has items, the map continues
@@ -38,7 +55,9 @@ def expand(changes: Changes, node: str, visit: int, fence: int, total: int | Non
     if items.visit != visit:
         changes.add(AddEvent(EventKind.NODE_EXPANDED, node, visit, str(total)))
     changes.maps[node] = items if items.visit == visit else MapRecord(visit, total or 0)
-    changes.put(node, replace(record, status=Status.WAITING, items=True, busy=True, crashes=0, releases=0))
+    changes.put(
+        node, replace(record, status=Status.WAITING, items=True, busy=True, crashes=0, releases=0)
+    )
     return close(changes, "expanded")
 
 
@@ -84,13 +103,20 @@ def hand(changes: Changes, node: str, visit: int, fence: int, reference: str) ->
     """
     record = changes.node(node)
     if not owns(record, visit, fence):
-        return changes.refuse(refusal(record, visit, fence, HANDED if record.handed == reference else {}))
+        return changes.refuse(
+            refusal(record, visit, fence, HANDED if record.handed == reference else {})
+        )
     changes.add(DropTimer(TimerKind.NODE, node))
     if stops(changes, node):
         cancel_node(changes, node)
         return close(changes, "cancelled")
     handed = replace(
-        unassigned(record), status=Status.WAITING, handed=reference, busy=True, crashes=0, releases=0
+        unassigned(record),
+        status=Status.WAITING,
+        handed=reference,
+        busy=True,
+        crashes=0,
+        releases=0,
     )
     if changes.view.reported(reference):
         dispatch(changes, node, handed)
@@ -105,7 +131,11 @@ def sent(
 ) -> TransitionResult:
     """Note that an external task was sent; with a `timeout_ms` above 0 it must report within that time."""
     record = changes.node(node)
-    if not record.is_out or (record.visit, record.fence, record.handed) != (visit, fence, reference):
+    if not record.is_out or (record.visit, record.fence, record.handed) != (
+        visit,
+        fence,
+        reference,
+    ):
         return changes.refuse("stale")
     changes.put(node, replace(record, sent=True))
     if timeout_ms:
@@ -135,7 +165,9 @@ def hold(changes: Changes, node: str, visit: int, fence: int) -> TransitionResul
     """Hold a node whose graph has changed since the run began: the run needs migration."""
     record = changes.node(node)
     if not owns(record, visit, fence):
-        return changes.refuse(refusal(record, visit, fence, {Status.WAITING: "held"} if record.held else {}))
+        return changes.refuse(
+            refusal(record, visit, fence, {Status.WAITING: "held"} if record.held else {})
+        )
     changes.put(node, replace(record, status=Status.WAITING, held=True))
     changes.add(DropTimer(TimerKind.NODE, node), AddEvent(EventKind.NODE_HELD, node, visit))
     return close(changes, "held")

@@ -75,11 +75,15 @@ def checked(schedule: Schedule) -> Schedule:
     """
     for name, text in (("id", schedule.id), ("graph", schedule.graph)):
         if not text or validation.problem(text, 200) or "|" in text or "/" in text:
-            raise UsageError(f"the {name} of a schedule is a short text without | and /, not {text!r:.80}.")
+            raise UsageError(
+                f"the {name} of a schedule is a short text without | and /, not {text!r:.80}."
+            )
     if bool(schedule.cron) == (schedule.interval is not None):
         raise UsageError("a schedule needs an interval or a cron expression, and not both.")
     if schedule.interval is not None and not LEAST_INTERVAL <= schedule.interval <= MOST_INTERVAL:
-        raise UsageError(f"an interval is from 1 second to a year, not {schedule.interval!r:.40} seconds.")
+        raise UsageError(
+            f"an interval is from 1 second to a year, not {schedule.interval!r:.40} seconds."
+        )
     if schedule.overlap not in OVERLAPS:
         raise UsageError(f"overlap is one of {', '.join(OVERLAPS)}, not {schedule.overlap!r:.40}.")
     try:
@@ -97,7 +101,9 @@ def _cron(expression: str) -> Any:
         from croniter import croniter  # noqa: PLC0415 - an extra
     is_plain = len(expression) <= MOST_CRON and not CHANCE.search(expression)
     if not is_plain or len(expression.split()) != 5 or not croniter.is_valid(expression):
-        raise UsageError(f"{expression!r:.80} is no cron expression: minute, hour, day, month, weekday.")
+        raise UsageError(
+            f"{expression!r:.80} is no cron expression: minute, hour, day, month, weekday."
+        )
     return croniter
 
 

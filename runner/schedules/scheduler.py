@@ -8,7 +8,15 @@ from dataclasses import dataclass, replace
 from runner.errors import NotFoundError, RunnerError, StoreError, UsageError
 from runner.execution.engine import Engine
 from runner.records import codec
-from runner.schedules.schedule import Schedule, checked, due, key_of, next_time, tags_of, times_between
+from runner.schedules.schedule import (
+    Schedule,
+    checked,
+    due,
+    key_of,
+    next_time,
+    tags_of,
+    times_between,
+)
 from runner.store.redis.schedules import Schedules
 
 log = logging.getLogger(__name__)
@@ -50,7 +58,9 @@ class Scheduler:
         """Go on with the next time; those that passed meanwhile are left out."""
 
         def resumed(schedule: Schedule) -> Schedule:
-            return replace(schedule, paused=False, next_at=next_time(schedule, self.schedules.now()))
+            return replace(
+                schedule, paused=False, next_at=next_time(schedule, self.schedules.now())
+            )
 
         return self.schedules.change(
             schedule_id, lambda schedule: resumed(schedule) if schedule.paused else schedule
@@ -70,7 +80,9 @@ class Scheduler:
         """
         schedule = self.schedules.get(schedule_id)
         if last > self.schedules.now():
-            raise UsageError("a backfill is for times that have passed: let the range end now or earlier.")
+            raise UsageError(
+                "a backfill is for times that have passed: let the range end now or earlier."
+            )
         return [self._start(schedule, at) for at in times_between(schedule, first, last)]
 
     def fire(self, schedule_id: str) -> str:

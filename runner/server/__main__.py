@@ -50,7 +50,9 @@ def roles_of(pairs: Sequence[str]) -> dict[str, list[str]]:
     for pair in pairs:
         group, _, role = pair.rpartition("=")
         if not group or role not in GRANTS:
-            raise UsageError(f"--role-of {pair!r} is not GROUP=ROLE; the roles are {', '.join(GRANTS)}.")
+            raise UsageError(
+                f"--role-of {pair!r} is not GROUP=ROLE; the roles are {', '.join(GRANTS)}."
+            )
         roles.setdefault(group, []).append(role)
     return roles
 
@@ -90,7 +92,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
         print(f"Error: {error}", file=sys.stderr)  # noqa: T201 - a program
         return 2
     # Addresses of clients come from the connection: ProxyHeaders itself decides whom to believe.
-    uvicorn.run(app, host=options.host, port=options.port, proxy_headers=False, timeout_graceful_shutdown=3)
+    uvicorn.run(
+        app, host=options.host, port=options.port, proxy_headers=False, timeout_graceful_shutdown=3
+    )
     return 0
 
 

@@ -44,7 +44,9 @@ class Application(FastAPI):
 
 
 def create_app(
-    settings: Settings | None = None, auth: Callable[[Request], Any] | None = None, title: str = "Runner"
+    settings: Settings | None = None,
+    auth: Callable[[Request], Any] | None = None,
+    title: str = "Runner",
 ) -> FastAPI:
     """Make the ASGI application of the API and the pages; it can be mounted below any path.
 
@@ -95,15 +97,24 @@ async def _checked_form(request: Request) -> None:
 
 def permission_of(route: APIRoute) -> Allow | None:
     """Return the permission that a route names; None where it names none."""
-    return next((part.call for part in route.dependant.dependencies if isinstance(part.call, Allow)), None)
+    return next(
+        (part.call for part in route.dependant.dependencies if isinstance(part.call, Allow)), None
+    )
 
 
 def routes(routers: Iterable[APIRouter] | None = None) -> Iterator[APIRoute]:
     """List the routes that answer with data or pages."""
-    return (route for router in routers or ROUTERS for route in router.routes if isinstance(route, APIRoute))
+    return (
+        route
+        for router in routers or ROUTERS
+        for route in router.routes
+        if isinstance(route, APIRoute)
+    )
 
 
 def _check_routes(routers: Iterable[APIRouter]) -> None:
     for route in routes(routers):
         if permission_of(route) is None:
-            raise UsageError(f"the route {route.path} names no permission, so nobody may be let in.")
+            raise UsageError(
+                f"the route {route.path} names no permission, so nobody may be let in."
+            )

@@ -61,7 +61,8 @@ class Local:
         proxied = any(name in request.headers for name in self.PROXIES)
         if host not in self.NAMES or proxied or not is_loopback(client):
             raise Problem(
-                403, "This server is for its own machine only; set another `auth` to serve others, too."
+                403,
+                "This server is for its own machine only; set another `auth` to serve others, too.",
             )
         return self._person
 
@@ -130,9 +131,14 @@ class ProxyHeaders:
         if not self._is_trusted(request.client.host if request.client else ""):
             raise Problem(403, "The headers of a login come from an address that is not trusted.")
         if self.secret and not same(_header(request, self.secret_header), self.secret):
-            raise Problem(403, f"The headers of a login come without the secret in {self.secret_header}.")
+            raise Problem(
+                403, f"The headers of a login come without the secret in {self.secret_header}."
+            )
         groups = frozenset(_listed(_header(request, self.groups)))
-        roles = {*self.default_roles, *(_listed(_header(request, self.roles)) if self.roles else ())}
+        roles = {
+            *self.default_roles,
+            *(_listed(_header(request, self.roles)) if self.roles else ()),
+        }
         for group in groups & self.role_of.keys():
             roles |= {*self.role_of[group]}
         return Person(Principal(name, self.issuer), frozenset(roles), groups)
@@ -141,7 +147,9 @@ class ProxyHeaders:
         address = _address(host)
         if address is None:
             return not host and UNIX in self.trusted
-        return any(address in ipaddress.ip_network(network) for network in self.trusted if network != UNIX)
+        return any(
+            address in ipaddress.ip_network(network) for network in self.trusted if network != UNIX
+        )
 
 
 def _header(request: Request, name: str) -> str:
@@ -152,7 +160,9 @@ def _header(request: Request, name: str) -> str:
     """
     values = request.headers.getlist(name)
     if len(values) > 1:
-        raise Problem(400, f"The header {name} is there twice; the proxy must delete what clients send.")
+        raise Problem(
+            400, f"The header {name} is there twice; the proxy must delete what clients send."
+        )
     try:
         return "".join(values).encode("latin-1").decode()
     except UnicodeDecodeError:
@@ -171,7 +181,10 @@ class ApiKeys:
     """
 
     def __init__(
-        self, path: str | Path, then: Callable[[Request], Any] | None = None, issuer: str = "api-key"
+        self,
+        path: str | Path,
+        then: Callable[[Request], Any] | None = None,
+        issuer: str = "api-key",
     ) -> None:
         """Read the keys.
 
@@ -220,7 +233,9 @@ class ApiKeys:
         return Person(principal, frozenset(entry["roles"]), frozenset(entry.get("groups", ())))
 
 
-def new_key(name: str, roles: Iterable[str], groups: Iterable[str] = ()) -> tuple[str, dict[str, Any]]:
+def new_key(
+    name: str, roles: Iterable[str], groups: Iterable[str] = ()
+) -> tuple[str, dict[str, Any]]:
     """Make an API key: the key itself, which is stored nowhere, and its entry in the file.
 
     Raises:
@@ -230,7 +245,12 @@ def new_key(name: str, roles: Iterable[str], groups: Iterable[str] = ()) -> tupl
     if unknown:
         raise UsageError(f"{unknown[0]!r} is no role; the roles are {', '.join(GRANTS)}.")
     key = PREFIX + secrets.token_urlsafe(32)
-    return key, {"name": name, "hash": hash_of(key), "roles": sorted(roles), "groups": sorted(groups)}
+    return key, {
+        "name": name,
+        "hash": hash_of(key),
+        "roles": sorted(roles),
+        "groups": sorted(groups),
+    }
 
 
 def hash_of(key: str) -> str:

@@ -85,7 +85,9 @@ class BodyLimit:
             message = await receive()
             read += len(message.get("body", b""))
             if read > self._most:
-                raise HTTPException(413, f"The body has more than {self._most:,} bytes; nothing was done.")
+                raise HTTPException(
+                    413, f"The body has more than {self._most:,} bytes; nothing was done."
+                )
             if read > OF_UNKNOWN:
                 await _check_known(Request(scope))
             return message
@@ -140,7 +142,10 @@ def check_origin(request: Request) -> bool:
     """
     site, origin = request.headers.get("sec-fetch-site"), request.headers.get("origin")
     if site is None and origin is None:
-        if request.headers.get("content-type", "application/json").partition(";")[0] != "application/json":
+        if (
+            request.headers.get("content-type", "application/json").partition(";")[0]
+            != "application/json"
+        ):
             raise Problem(403, "Send JSON, or a form from a page of this server.")
         return False
     # A cookie is sent to every port of a name, and "same-site" includes names beside this one: neither is us.
@@ -171,5 +176,6 @@ async def check_form(request: Request, person: Person | None) -> None:
     tokens: FormTokens = request.app.state.form_tokens
     if not tokens.holds(token, person):
         raise Problem(
-            403, "The page is too old, or not from here. Load it again; what you typed was not sent."
+            403,
+            "The page is too old, or not from here. Load it again; what you typed was not sent.",
         )

@@ -78,7 +78,13 @@ def act(served: Services, person: Person, question_id: str, kind: str, **options
 
 
 def start_for(
-    served: Services, person: Person, graph: str, task: object, *, key: str | None = None, **options: Any
+    served: Services,
+    person: Person,
+    graph: str,
+    task: object,
+    *,
+    key: str | None = None,
+    **options: Any,
 ) -> Run:
     """Start a run that a person asks for: rules may exclude them from deciding."""
     given = {name: value for name, value in options.items() if value}

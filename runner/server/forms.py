@@ -59,7 +59,9 @@ WHOLE = "answer"
 """The field of an answer that is no object with fields."""
 
 
-def fields_of(schema: Mapping[str, Any] | None, sent: Mapping[str, str] | None = None) -> list[Field]:
+def fields_of(
+    schema: Mapping[str, Any] | None, sent: Mapping[str, str] | None = None
+) -> list[Field]:
     """Return the fields of an answer; `sent` are values as they were typed."""
     typed, declared = sent or {}, dict(schema or {})
     whole = resolved(declared, declared)
@@ -71,7 +73,9 @@ def fields_of(schema: Mapping[str, Any] | None, sent: Mapping[str, str] | None =
 def marked(fields: Iterable[Field], problems: Mapping[str, str]) -> list[Field]:
     """Return the fields with what `answer_of` has found wrong with them."""
     return [
-        replace(part, problem=problems.get(part.name, ""), parts=tuple(marked(part.parts, problems)))
+        replace(
+            part, problem=problems.get(part.name, ""), parts=tuple(marked(part.parts, problems))
+        )
         for part in fields
     ]
 
@@ -135,7 +139,9 @@ def _field(
             Choice(json.dumps(value), words.get(value, _text(value)), json.dumps(value) == typed)
             if typed is not None
             else Choice(
-                json.dumps(value), words.get(value, _text(value)), value == default and "default" in part
+                json.dumps(value),
+                words.get(value, _text(value)),
+                value == default and "default" in part,
             )
             for value in values
         )
@@ -162,7 +168,9 @@ def _input(part: Mapping[str, Any]) -> tuple[str, dict[str, Any]]:
             most = part.get("maxLength")
             bounds = {"minlength": part.get("minLength"), "maxlength": most}
             long = most is None or most > LONG
-            return "long" if long else "text", {name: value for name, value in bounds.items() if value}
+            return "long" if long else "text", {
+                name: value for name, value in bounds.items() if value
+            }
     return "json", {}
 
 
@@ -175,7 +183,9 @@ def _text(value: Any) -> str:
 def json_text(value: Any) -> str:
     """Write a value as JSON that is edited: what can't be seen is an escape of JSON, which means the same."""
     text = json.dumps(value, indent=2, ensure_ascii=False)
-    return "".join(char if char.isprintable() or char == "\n" else json.dumps(char)[1:-1] for char in text)
+    return "".join(
+        char if char.isprintable() or char == "\n" else json.dumps(char)[1:-1] for char in text
+    )
 
 
 def line_ends(text: str) -> str:
@@ -198,7 +208,9 @@ def answer_fields(form: Mapping[str, str]) -> dict[str, str]:
     return {name.removeprefix("f."): value for name, value in form.items() if name.startswith("f.")}
 
 
-def answer_of(schema: Mapping[str, Any] | None, sent: Mapping[str, str]) -> tuple[Any, dict[str, str]]:
+def answer_of(
+    schema: Mapping[str, Any] | None, sent: Mapping[str, str]
+) -> tuple[Any, dict[str, str]]:
     """Return the answer that a form gives, and what is wrong with which field."""
     declared = dict(schema or {})
     problems: dict[str, str] = {}
@@ -219,7 +231,9 @@ def _object(
     answer: dict[str, Any] = {}
     for name, inner in part["properties"].items():
         own, place = resolved(inner, schema), path + name
-        is_empty = not any(text for field, text in sent.items() if f"{field}/".startswith(f"{place}/"))
+        is_empty = not any(
+            text for field, text in sent.items() if f"{field}/".startswith(f"{place}/")
+        )
         if is_empty and name not in part.get("required", ()):
             continue
         if _is_group(own, f"{place}/"):

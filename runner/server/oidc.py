@@ -76,15 +76,25 @@ class OIDC:
         local = issuer.startswith(("http://127.0.0.1", "http://localhost"))
         if not (issuer.startswith("https://") or local):
             raise UsageError(f"the issuer {issuer!r:.200} must be an https address.")
-        self._issuer, self._client_id, self._client_secret = issuer.rstrip("/"), client_id, client_secret
+        self._issuer, self._client_id, self._client_secret = (
+            issuer.rstrip("/"),
+            client_id,
+            client_secret,
+        )
         self._roles, self._groups, self._scopes, self._max_age = roles, groups, scopes, max_age
         self._key = OctKey.import_key(secret or secrets.token_hex(32))
         self._metadata: dict[str, Any] = {}
         self._keys: tuple[float, KeySet | None] = (0.0, None)
         self.router = APIRouter(include_in_schema=False)
-        self.router.add_api_route("/login", self._login, methods=["GET"], dependencies=[Depends(OPEN)])
-        self.router.add_api_route("/callback", self._callback, methods=["GET"], dependencies=[Depends(OPEN)])
-        self.router.add_api_route("/logout", self._logout, methods=["POST"], dependencies=[Depends(OPEN)])
+        self.router.add_api_route(
+            "/login", self._login, methods=["GET"], dependencies=[Depends(OPEN)]
+        )
+        self.router.add_api_route(
+            "/callback", self._callback, methods=["GET"], dependencies=[Depends(OPEN)]
+        )
+        self.router.add_api_route(
+            "/logout", self._logout, methods=["POST"], dependencies=[Depends(OPEN)]
+        )
 
     def __call__(self, request: Request) -> Person | None:
         """Return whose session the request has."""
@@ -110,7 +120,9 @@ class OIDC:
         acr: Annotated[str, Query(max_length=200)] = "",
     ) -> Response:
         state, nonce, verifier = (secrets.token_urlsafe(32) for _ in range(3))
-        challenge = urlsafe_b64encode(hashlib.sha256(verifier.encode()).digest()).rstrip(b"=").decode()
+        challenge = (
+            urlsafe_b64encode(hashlib.sha256(verifier.encode()).digest()).rstrip(b"=").decode()
+        )
         query = {
             "response_type": "code",
             "client_id": self._client_id,
@@ -123,13 +135,18 @@ class OIDC:
         }
         if again:  # somebody who is logged in shows once more who they are
             query |= {"prompt": "login", "max_age": "0", **({"acr_values": acr} if acr else {})}
-        response = RedirectResponse(f"{self._provider('authorization_endpoint')}?{urlencode(query)}", 303)
+        response = RedirectResponse(
+            f"{self._provider('authorization_endpoint')}?{urlencode(query)}", 303
+        )
         kept = {"state": state, "nonce": nonce, "verifier": verifier, "next": _local(next)}
         self._set(response, LOGIN, kept, "login", LOGIN_AGE)
         return response
 
     def _callback(
-        self, request: Request, code: Annotated[str, Query()] = "", state: Annotated[str, Query()] = ""
+        self,
+        request: Request,
+        code: Annotated[str, Query()] = "",
+        state: Annotated[str, Query()] = "",
     ) -> Response:
         kept = self._opened(request.cookies.get(LOGIN, ""), "login")
         if kept is None or not state or not secrets.compare_digest(state, kept["state"]):
@@ -223,16 +240,24 @@ class OIDC:
 
     # -- cookies -------------------------------------------------------------------------------------------
 
-    def _set(self, response: Response, name: str, claims: dict[str, Any], purpose: str, seconds: int) -> None:
+    def _set(
+        self, response: Response, name: str, claims: dict[str, Any], purpose: str, seconds: int
+    ) -> None:
         signed = jwt.encode(
-            {"alg": "HS256"}, {**claims, "aud": purpose, "exp": int(time.time()) + seconds}, self._key
+            {"alg": "HS256"},
+            {**claims, "aud": purpose, "exp": int(time.time()) + seconds},
+            self._key,
         )
-        response.set_cookie(name, signed, max_age=seconds, secure=True, httponly=True, samesite="lax")
+        response.set_cookie(
+            name, signed, max_age=seconds, secure=True, httponly=True, samesite="lax"
+        )
 
     def _opened(self, cookie: str, purpose: str) -> dict[str, Any] | None:
         try:
             decoded = jwt.decode(cookie, self._key, algorithms=["HS256"])
-            jwt.JWTClaimsRegistry(aud={"value": purpose}, exp={"essential": True}).validate(decoded.claims)
+            jwt.JWTClaimsRegistry(aud={"value": purpose}, exp={"essential": True}).validate(
+                decoded.claims
+            )
         except (JoseError, ValueError):
             return None
         return decoded.claims

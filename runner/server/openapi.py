@@ -51,7 +51,9 @@ class Listing:
 
 STATUS = fields(status=TEXT)
 SCOPE = fields(scope=TEXT)
-HEAD = fields(partition=NUMBER, size=NUMBER, signed=NUMBER, signed_at=TIME, checkpoint=TEXT, problem=TEXT)
+HEAD = fields(
+    partition=NUMBER, size=NUMBER, signed=NUMBER, signed_at=TIME, checkpoint=TEXT, problem=TEXT
+)
 MATCHES = {"dry_run": FLAG, "total": NUMBER, "more": FLAG}
 
 ANSWERS: dict[str, Any] = {
@@ -141,7 +143,9 @@ def complete(document: dict[str, Any]) -> dict[str, Any]:
         [(kind.__name__, "serialization", TypeAdapter(kind)) for kind in types],
         ref_template=PLACE + "{model}",
     )
-    ours = shared.get("$defs", {}) | {name: body for (name, _), body in bodies.items() if "$ref" not in body}
+    ours = shared.get("$defs", {}) | {
+        name: body for (name, _), body in bodies.items() if "$ref" not in body
+    }
     for body in ours.values():
         as_written(body)
     for name, body in ours.items():
@@ -161,7 +165,10 @@ def _describe(route: str, operation: dict[str, Any]) -> None:
         responses[good].setdefault("content", {}).update(content)
         if route == "post /v1/runs:batch":
             begun = fields(job_id=TEXT, **MATCHES)
-            responses["202"] = {"description": "The job", "content": {"application/json": {"schema": begun}}}
+            responses["202"] = {
+                "description": "The job",
+                "content": {"application/json": {"schema": begun}},
+            }
     for status in sorted(_problems(route, operation)):
         content = {MEDIA_TYPE: {"schema": {"$ref": f"{PLACE}ProblemDocument"}}}
         responses[str(status)] = {"description": PROBLEMS[status], "content": content}
@@ -193,5 +200,8 @@ def _problems(route: str, operation: dict[str, Any]) -> Iterator[int]:
             yield 410
     if "If-Match" in names or "if-match" in names:
         yield from (412, 428)
-    if any("text/event-stream" in answer.get("content", ()) for answer in operation["responses"].values()):
+    if any(
+        "text/event-stream" in answer.get("content", ())
+        for answer in operation["responses"].values()
+    ):
         yield 429

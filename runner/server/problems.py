@@ -38,7 +38,12 @@ class Problem(Exception):
         self, status: int, detail: str, *, headers: Mapping[str, str] | None = None, **more: Any
     ) -> None:
         super().__init__(detail)
-        self.status, self.detail, self.headers, self.more = status, detail, dict(headers or {}), more
+        self.status, self.detail, self.headers, self.more = (
+            status,
+            detail,
+            dict(headers or {}),
+            more,
+        )
 
     def document(self) -> dict[str, Any]:
         """Return the problem document."""
@@ -57,15 +62,21 @@ def problem_of(error: BaseException) -> Problem:
         case Problem():
             return error
         case RequestValidationError():
-            places = [{"pointer": pointer(item["loc"]), "detail": item["msg"]} for item in error.errors()]
-            detail = "; ".join(f"{place['pointer'] or 'body'}: {place['detail']}" for place in places)
+            places = [
+                {"pointer": pointer(item["loc"]), "detail": item["msg"]} for item in error.errors()
+            ]
+            detail = "; ".join(
+                f"{place['pointer'] or 'body'}: {place['detail']}" for place in places
+            )
             return Problem(422, detail, errors=places)
         case HTTPException():
             return Problem(error.status_code, str(error.detail), headers=error.headers)
     for kind, status in STATUSES:
         if isinstance(error, kind):
             headers = {"Retry-After": str(RETRY_AFTER)} if status == 503 else {}
-            detail = "The store can't be reached. Nothing was changed." if status == 503 else str(error)
+            detail = (
+                "The store can't be reached. Nothing was changed." if status == 503 else str(error)
+            )
             return Problem(status, detail, headers=headers)
     log.error("request.failed: %s", error, exc_info=error)
     return Problem(500, "The server failed. Nothing more is known here; its log has the error.")

@@ -133,7 +133,9 @@ class Services:
         with self._lock:
             until, seen, findings = self._findings
             if time.monotonic() >= until or seen != frozen:
-                findings = [check for check in examine(read_facts(self.settings)) if check.result != PASS]
+                findings = [
+                    check for check in examine(read_facts(self.settings)) if check.result != PASS
+                ]
                 self._findings = time.monotonic() + FINDINGS_AGE, frozen, findings
             return findings
 

@@ -90,7 +90,9 @@ class Hub:
         name = person.principal.key
         with self._lock:
             if self._people[name] >= STREAMS_EACH:
-                raise Problem(429, f"You have {STREAMS_EACH} streams open already; close one first.")
+                raise Problem(
+                    429, f"You have {STREAMS_EACH} streams open already; close one first."
+                )
             self._people[name] += 1
 
         def leave() -> None:
@@ -111,7 +113,9 @@ class Hub:
             # An earlier position only repeats events, which a client knows by their ids.
             self._watched[run_id] = (min(position, after, key=lambda text: int(text or 0)), others)
             if self._thread is None:
-                self._thread = threading.Thread(target=self._follow, name="runner-streams", daemon=True)
+                self._thread = threading.Thread(
+                    target=self._follow, name="runner-streams", daemon=True
+                )
                 self._thread.start()
         self._changed.set()
         try:
@@ -244,7 +248,9 @@ class Ticker:
             self._position = self._position or self.now()
             self._listeners.add(subscriber)
             if self._thread is None:
-                self._thread = threading.Thread(target=self._follow, name="runner-ticker", daemon=True)
+                self._thread = threading.Thread(
+                    target=self._follow, name="runner-ticker", daemon=True
+                )
                 self._thread.start()
             return self._position
 
@@ -299,7 +305,9 @@ JOIN = "_"
 def _ticker_event(item: tuple[Notice, Position]) -> Event:
     notice, position = item
     kind, run_id = notice.kind, notice.run_id
-    return Event(JOIN.join(position), kind, notice.at, notice.node, notice.visit, notice.detail, run_id)
+    return Event(
+        JOIN.join(position), kind, notice.at, notice.node, notice.visit, notice.detail, run_id
+    )
 
 
 def _places(position: str) -> list[tuple[int, ...]]:
@@ -307,7 +315,11 @@ def _places(position: str) -> list[tuple[int, ...]]:
 
 
 async def ticker_stream(
-    request: Request, ticker: Ticker, after: str, read: Callable[[], Any], wanted: Callable[[Event], bool]
+    request: Request,
+    ticker: Ticker,
+    after: str,
+    read: Callable[[], Any],
+    wanted: Callable[[Event], bool],
 ) -> AsyncGenerator[str]:
     """Write what happens to runs until the client has gone: what it missed, or a snapshot, comes first."""
     yield RETRY
@@ -325,7 +337,9 @@ async def ticker_stream(
         while not await request.is_disconnected():
             try:
                 event = (
-                    waiting.popleft() if waiting else await asyncio.wait_for(subscriber.queue.get(), COMMENT)
+                    waiting.popleft()
+                    if waiting
+                    else await asyncio.wait_for(subscriber.queue.get(), COMMENT)
                 )
             except TimeoutError:
                 yield ": nothing new\n\n"
@@ -337,7 +351,12 @@ async def ticker_stream(
                 continue  # it was among what the client had missed
             reached = [max(pair) for pair in zip(place, reached, strict=True)]
             if await run_in_threadpool(wanted, event):
-                data = {"run_id": event.data, "node": event.node, "at": event.at, "detail": event.detail}
+                data = {
+                    "run_id": event.data,
+                    "node": event.node,
+                    "at": event.at,
+                    "detail": event.detail,
+                }
                 yield frame(event.kind, data, event.position)
     finally:
         ticker.end(subscriber)

@@ -97,7 +97,9 @@ class Sentinels(Hosts):
     def broker_url(self) -> str:
         """The same as kombu reads it; the service is an option of its transport."""
         login = f"{self.login}@" if self.login else ""
-        return ";".join(f"sentinel://{login}{host}:{port}/{self.database}" for host, port in self.hosts)
+        return ";".join(
+            f"sentinel://{login}{host}:{port}/{self.database}" for host, port in self.hosts
+        )
 
     @property
     def place(self) -> str:
@@ -126,7 +128,9 @@ def sentinels(url: str) -> Sentinels | None:
     except ValueError as error:
         raise _unreadable("Sentinels", str(error)) from error
     if not address.service or query:
-        raise _unreadable("Sentinels", f"it has {', '.join(query)}" if query else "it names no service")
+        raise _unreadable(
+            "Sentinels", f"it has {', '.join(query)}" if query else "it names no service"
+        )
     return address
 
 

@@ -116,7 +116,10 @@ def _node_fields(topology: Topology, name: str) -> Iterator[tuple[str, bytes]]:
     if leaving:
         yield f"o:{name}", dump([_out(edge) for edge in leaving])
     if coming:
-        yield f"i:{name}", dump([[edge.source, edge.position, edge.kind, edge.loop] for edge in coming])
+        yield (
+            f"i:{name}",
+            dump([[edge.source, edge.position, edge.kind, edge.loop] for edge in coming]),
+        )
 
 
 def _out(edge: OutEdge) -> list[JSON]:
@@ -182,7 +185,9 @@ def run_record(run_id: str, fields: Mapping[bytes, bytes]) -> RunRecord:
 def summary(run_id: str, of: bytes, run: bytes, created: bytes, tags: bytes | None) -> RunSummary:
     status, (fingerprint, parent, graph) = run.split(b" ", 1)[0].decode(), of.decode().split(" ", 2)
     parent = "" if parent == "-" else parent
-    return RunSummary(run_id, graph, Status(status), int(created), load(tags or b"{}"), fingerprint, parent)
+    return RunSummary(
+        run_id, graph, Status(status), int(created), load(tags or b"{}"), fingerprint, parent
+    )
 
 
 def node_record(data: bytes) -> tuple[NodeRecord, int]:
@@ -209,7 +214,9 @@ def node_record(data: bytes) -> tuple[NodeRecord, int]:
 
 def loop_record(data: bytes) -> LoopRecord:
     fields = load(data)
-    fields |= {name: tuple(map(tuple, fields[name])) for name in ("asked", "taken") if name in fields}
+    fields |= {
+        name: tuple(map(tuple, fields[name])) for name in ("asked", "taken") if name in fields
+    }
     return LoopRecord(**fields)
 
 
@@ -240,7 +247,13 @@ def event(number: int, text: bytes) -> Event:
     """Read an event; see parts/echo.lua."""
     kind, at, visit, node, data, detail = text.decode().split("\n", 5)
     return Event(
-        str(number), EVENTS.get(kind, kind), int(at), node, int(visit), detail, load(data) if data else None
+        str(number),
+        EVENTS.get(kind, kind),
+        int(at),
+        node,
+        int(visit),
+        detail,
+        load(data) if data else None,
     )
 
 
@@ -295,7 +308,13 @@ def doorbells_of(reply: list[Any]) -> list[Doorbell]:
     """Read the doorbells behind a script's word."""
     return [
         Doorbell(
-            run.decode(), node.decode(), int(visit), int(attempt), queue.decode(), priority, graph.decode()
+            run.decode(),
+            node.decode(),
+            int(visit),
+            int(attempt),
+            queue.decode(),
+            priority,
+            graph.decode(),
         )
         for run, node, visit, attempt, queue, priority, graph in reply[1:]
     ]
@@ -316,7 +335,9 @@ def topology_of(graph_id: str, fingerprint: str, fields: Mapping[bytes, bytes]) 
         limit=meta["limit"],
         timeout_ms=meta["timeout"],
         nodes={name: _node(load(fields[f"n:{name}".encode()])) for name in names},
-        outgoing={name: tuple(_out_edge(edge) for edge in _edges(fields, "o", name)) for name in names},
+        outgoing={
+            name: tuple(_out_edge(edge) for edge in _edges(fields, "o", name)) for name in names
+        },
         incoming={name: tuple(_in(edge) for edge in _edges(fields, "i", name)) for name in names},
         loops=tuple(_loop(load(fields[b"l:%d" % number])) for number in loops),
     )
@@ -330,7 +351,12 @@ def _edges(fields: Mapping[bytes, bytes], kind: str, name: str) -> list[list[JSO
 def _node(shape: dict[str, JSON]) -> NodeTopology:
     items = MapTopology(*shape["map"]) if "map" in shape else None
     limits = tuple(LimitShape(*limit) for limit in shape.get("limits", ()))
-    typed = {"join": Join(shape["join"]), "loops": tuple(shape["loops"]), "map": items, "limits": limits}
+    typed = {
+        "join": Join(shape["join"]),
+        "loops": tuple(shape["loops"]),
+        "map": items,
+        "limits": limits,
+    }
     return NodeTopology(**{**shape, **typed})
 
 
@@ -346,4 +372,6 @@ def _in(edge: list[JSON]) -> InEdge:
 
 def _loop(shape: dict[str, JSON]) -> LoopTopology:
     exits = tuple((source, position) for source, position in shape["exits"])
-    return LoopTopology(shape["header"], shape["size"], tuple(shape["inner"]), tuple(shape["outer"]), exits)
+    return LoopTopology(
+        shape["header"], shape["size"], tuple(shape["inner"]), tuple(shape["outer"]), exits
+    )

@@ -72,5 +72,7 @@ def answer(answer: Answer) -> JSON:
 def migration(move: Migration) -> dict[str, JSON]:
     """Return what changed for a run, by kind, and its questions' older and newer names, by question."""
     moved = {new.id: {"from": old} for old, new in move.moved}
-    questions: dict[str, JSON] = {interrupt.id: question(interrupt) for interrupt in move.replacements}
+    questions: dict[str, JSON] = {
+        interrupt.id: question(interrupt) for interrupt in move.replacements
+    }
     return {EventKind.RUN_MIGRATED: move.event_data, **moved, **questions}

@@ -264,7 +264,9 @@ class Store(Bounded, Protocol):
     def settle(self, token: Token, settlement: Settlement, nonce: str) -> Reply:
         """End a visit: "settled", "changed" (evaluate conditions again), "locked" (wait), "stale"."""
 
-    def retry(self, token: Token, delay_ms: int, entry: VisitEntry | None, saved: Saved | None) -> Reply:
+    def retry(
+        self, token: Token, delay_ms: int, entry: VisitEntry | None, saved: Saved | None
+    ) -> Reply:
         """Run a visit again later; with an `entry` (its error) that is a new attempt.
 
         "retrying", "cancelled" or "stale".
@@ -418,7 +420,9 @@ class Store(Bounded, Protocol):
     def children(self, run_id: str) -> list[str]:
         """Return the ids of a run's child runs, oldest first."""
 
-    def runs(self, query: RunQuery = EVERY_RUN, limit: int = 100, cursor: str = "") -> Page[RunSummary]:
+    def runs(
+        self, query: RunQuery = EVERY_RUN, limit: int = 100, cursor: str = ""
+    ) -> Page[RunSummary]:
         """List runs, newest first; a cursor continues an earlier page."""
 
     # Events
@@ -426,7 +430,9 @@ class Store(Bounded, Protocol):
     def emit(self, run_id: str, kind: str, node: str, visit: int, data: JSON) -> None:
         """Add an event to a run; one that is gone gets none."""
 
-    def events(self, run_id: str, after: str = "", limit: int = 1000, wait: float = 0) -> list[Event]:
+    def events(
+        self, run_id: str, after: str = "", limit: int = 1000, wait: float = 0
+    ) -> list[Event]:
         """Read events after a position; wait up to so many seconds for the first one."""
 
     # Budgets: what agents spend, of a run with all runs inside it, or of all runs with a tag

@@ -12,7 +12,14 @@ from typing import Any, Final
 from runner.approvals import ballots
 from runner.approvals.ballots import Ballot, Operation
 from runner.approvals.rules import plain_name
-from runner.records.interrupts import Answer, Interrupt, InterruptStatus, Receipt, ReceiptStatus, address_of
+from runner.records.interrupts import (
+    Answer,
+    Interrupt,
+    InterruptStatus,
+    Receipt,
+    ReceiptStatus,
+    address_of,
+)
 
 CRASHED: Final[dict[str, Any]] = {
     "type": "runner.errors:NodeFailed",
@@ -44,8 +51,12 @@ def receipts_for(
     for answer, interrupt in zip(answers, questions, strict=True):
         receipt = judge(answer, interrupt, winner(answer.interrupt_id) == nonce, now)
         if answer.interrupt_id in seen:
-            receipt = _receipt(answer, ReceiptStatus.REJECTED, "the set answers this question twice")
-        elif receipt.status is ReceiptStatus.ACCEPTED and interrupt is not None and interrupt.is_open:
+            receipt = _receipt(
+                answer, ReceiptStatus.REJECTED, "the set answers this question twice"
+            )
+        elif (
+            receipt.status is ReceiptStatus.ACCEPTED and interrupt is not None and interrupt.is_open
+        ):
             fresh.append(answer)
         seen.add(answer.interrupt_id)
         receipts.append(receipt)
@@ -64,7 +75,9 @@ def judge(answer: Answer, interrupt: Interrupt | None, repeated: bool, now: int)
     """Return the receipt of one answer to a question in its present state."""
     if interrupt is None:
         return _receipt(answer, ReceiptStatus.UNKNOWN, "no such question was asked")
-    same_key = answer.idempotency_key is not None and answer.idempotency_key == interrupt.idempotency_key
+    same_key = (
+        answer.idempotency_key is not None and answer.idempotency_key == interrupt.idempotency_key
+    )
     match interrupt.status:
         case InterruptStatus.ANSWERED if repeated or same_key:
             return _receipt(answer, ReceiptStatus.ACCEPTED, "")
@@ -82,7 +95,9 @@ def _judge_open(answer: Answer, interrupt: Interrupt, now: int) -> Receipt:
     if interrupt.is_over(now):
         return _receipt(answer, ReceiptStatus.EXPIRED, "the time to answer is over")
     if answer.digest is not None and answer.digest != interrupt.digest:
-        return _receipt(answer, ReceiptStatus.REJECTED, "the digest is not that of the open question")
+        return _receipt(
+            answer, ReceiptStatus.REJECTED, "the digest is not that of the open question"
+        )
     if interrupt.rule is not None:
         return _receipt(answer, ReceiptStatus.FORBIDDEN, "the question is decided by votes")
     if interrupt.assignees and answer.responder not in interrupt.assignees:
@@ -106,7 +121,9 @@ def first(ballot: Ballot, part: Mapping[str, Any], nonce: str) -> Receipt | None
 def repeated(operation: Operation, part: Mapping[str, Any], nonce: str) -> Receipt | None:
     """Return the receipt that an operation has had already; None for a new one. `part` is the person's."""
     status, *marks = part.get("operation", [""])
-    same = any(new and new == old for new, old in zip(ballots.marks(operation, nonce), marks, strict=False))
+    same = any(
+        new and new == old for new, old in zip(ballots.marks(operation, nonce), marks, strict=False)
+    )
     return ballots.receipt(operation, ReceiptStatus(status)) if same else None
 
 

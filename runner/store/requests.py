@@ -50,7 +50,9 @@ def visit(
     **named: Any,
 ) -> Reply:
     """Make a transition of a worker's visit."""
-    return make(book, token.run_id, transition, token.node, token.visit, token.fence, *arguments, **named)
+    return make(
+        book, token.run_id, transition, token.node, token.visit, token.fence, *arguments, **named
+    )
 
 
 def owned(book: Book[Kept], token: Token) -> Kept | None:
@@ -147,7 +149,9 @@ def retry(
         if entry is not None:
             run.note_error(token.node, token.visit, entry)
     payloads = event_payloads.retried(entry)
-    return visit(book, token, scheduler.retry, delay_ms, counts=entry is not None, payloads=payloads)
+    return visit(
+        book, token, scheduler.retry, delay_ms, counts=entry is not None, payloads=payloads
+    )
 
 
 def hold(book: Book[Kept], token: Token, entry: VisitEntry | None) -> Reply:
@@ -156,7 +160,9 @@ def hold(book: Book[Kept], token: Token, entry: VisitEntry | None) -> Reply:
     reply = visit(book, token, scheduler.hold, payloads={EventKind.NODE_HELD: error})
     if run is not None and entry is not None and reply.word == "held":
         run.note_error(token.node, token.visit, entry)
-        book.write_dead_letter(token.run_id, token.node, token.visit, str(failures.load(entry["error"])))
+        book.write_dead_letter(
+            token.run_id, token.node, token.visit, str(failures.load(entry["error"]))
+        )
     return reply
 
 
@@ -191,7 +197,9 @@ def answer(book: Book[Kept], answers: Sequence[Answer], nonce: str) -> tuple[lis
                 if run is not None:
                     run.decide(each, nonce, book.clock())
             payloads = {each.interrupt_id: event_payloads.answer(each) for each in group}
-            reply = make(book, run_id, scheduler.answer, node, number, list(payloads), payloads=payloads)
+            reply = make(
+                book, run_id, scheduler.answer, node, number, list(payloads), payloads=payloads
+            )
             doorbells += reply.doorbells
     return receipts, Reply("answered", doorbells)
 
@@ -202,7 +210,11 @@ def use(book: Book[Kept], token: Token, use: Use, saved: Saved) -> Reply:
     if run is None:
         return Reply("stale")
     question = run.question(use.interrupt_id)
-    if question is None or question.status is not InterruptStatus.ANSWERED or not use.allowed(question.used):
+    if (
+        question is None
+        or question.status is not InterruptStatus.ANSWERED
+        or not use.allowed(question.used)
+    ):
         return Reply("spent")
     run.keep(token.node, saved)
     if use.result:
@@ -300,7 +312,9 @@ def migrate(book: Book[Kept], runs: Sequence[Migration], nonce: str) -> Reply:
         return Reply("migrated")
     if not all(book.has_shape(move.graph_id, move.fingerprint) for move in runs):
         return Reply("unknown_graph")
-    if any(run.record.status not in WAITS or run.last_event() != move.events for run, move in pairs):
+    if any(
+        run.record.status not in WAITS or run.last_event() != move.events for run, move in pairs
+    ):
         return Reply("moved")
     doorbells: list[Doorbell] = []
     for run, move in pairs:

@@ -48,7 +48,12 @@ OF_INTERRUPTS = "interrupt."
 """Prefix of the kinds of events whose detail is a question's id."""
 
 OF_QUESTIONS = frozenset(
-    {EventKind.INTERRUPT_WITHDRAWN, EventKind.INTERRUPT_EXPIRED, EventKind.INTERRUPT_REMINDED, *OF_VOTES}
+    {
+        EventKind.INTERRUPT_WITHDRAWN,
+        EventKind.INTERRUPT_EXPIRED,
+        EventKind.INTERRUPT_REMINDED,
+        *OF_VOTES,
+    }
 )
 """Events whose data are by their kind, though their detail is a question's id."""
 
@@ -86,7 +91,9 @@ class KeptRun(View, Protocol):
     def remind(self, interrupt_id: str) -> int:
         """Count a reminder, and return the count."""
 
-    def leave_result(self, node: str, visit: int, status: Status, entry: VisitEntry, output: JSON) -> None:
+    def leave_result(
+        self, node: str, visit: int, status: Status, entry: VisitEntry, output: JSON
+    ) -> None:
         """Write what a visit that has ended leaves; the output counts only of a completed one."""
 
     def note_error(self, node: str, visit: int, entry: VisitEntry) -> None:
@@ -156,7 +163,9 @@ class KeptRun(View, Protocol):
     def note_use(self, question: Interrupt, used: Mapping[str, JSON]) -> None:
         """Write what is done by the decision on a question."""
 
-    def note_withdrawal(self, interrupt_id: str, attempt: int, withdrawal: Mapping[str, JSON]) -> None:
+    def note_withdrawal(
+        self, interrupt_id: str, attempt: int, withdrawal: Mapping[str, JSON]
+    ) -> None:
         """Write why an operator has withdrawn a question, and at which attempt of its node."""
 
 
@@ -226,7 +235,8 @@ def apply(
         return "stale", []
     by_id = {question.id: question for question in questions}
     data = dict(
-        payloads or {interrupt_id: event_payloads.question(by_id[interrupt_id]) for interrupt_id in by_id}
+        payloads
+        or {interrupt_id: event_payloads.question(by_id[interrupt_id]) for interrupt_id in by_id}
     )
     doorbells: list[Doorbell] = []
     result = transition(book.changes(run), *arguments, **named)
@@ -302,14 +312,24 @@ def _add_event(
         payloads[kind] = _escalated(run, action.detail, book.clock())
     if kind is EventKind.RUN_ENDED:
         run.end(book.clock())
-    data = payloads.get(kind) if kind in OF_QUESTIONS else payloads.get(action.detail, payloads.get(kind))
+    data = (
+        payloads.get(kind)
+        if kind in OF_QUESTIONS
+        else payloads.get(action.detail, payloads.get(kind))
+    )
     book.event(run, kind, action.node, action.visit, detail=action.detail, data=data)
     if book.audits != "off" and (type_ := audit_entries.type_of(kind, run.record)):
         _audit(book, run, type_, action, asked=questions.get(action.detail), data=data)
 
 
 def _audit(
-    book: Book[Kept], run: Kept, type_: str, action: AddEvent, *, asked: Interrupt | None, data: JSON
+    book: Book[Kept],
+    run: Kept,
+    type_: str,
+    action: AddEvent,
+    *,
+    asked: Interrupt | None,
+    data: JSON,
 ) -> None:
     """Append an entry to the audit for an event, if its run is audited.
 
@@ -317,7 +337,11 @@ def _audit(
     the question stands after all that was written before; `asked` is one that is asked now.
     """
     if not run.audited:
-        ruled = action.kind is EventKind.INTERRUPT_ASKED and asked is not None and asked.rule is not None
+        ruled = (
+            action.kind is EventKind.INTERRUPT_ASKED
+            and asked is not None
+            and asked.rule is not None
+        )
         if book.audits != "all" and not ruled:
             return
         begun = book.clock() if type_ == audit_entries.STARTED else run.created_at
@@ -328,7 +352,9 @@ def _audit(
     about = {"at": book.clock(), "detail": action.detail, "data": data, "question": question}
     shown = (audit_entries.SHOWN,) if isinstance(data, dict) and data.get("shown_at") else ()
     for entry_type in (*shown, type_):
-        run.audit(audit_entries.of_event(entry_type, run.record, action.node, action.visit, **about))
+        run.audit(
+            audit_entries.of_event(entry_type, run.record, action.node, action.visit, **about)
+        )
 
 
 def _open(book: Book[Kept], run: Kept, question: Interrupt) -> None:
@@ -368,7 +394,10 @@ def _placed(run: KeptRun, question: Interrupt) -> Interrupt:
     escalates = escalates_at(Rule.thawed(question.rule or {}), question.asked_at)
     _forget_votes(run, question.id)
     asked = run.requester()
-    people = {"requester": asked.get("principal", ""), "on_behalf_of": [*asked.get("on_behalf_of", ())]}
+    people = {
+        "requester": asked.get("principal", ""),
+        "on_behalf_of": [*asked.get("on_behalf_of", ())],
+    }
     placed = replace(question, place=place, escalates_at=escalates, **people)
     return replace(placed, digest=interrupts.digest(placed))
 
@@ -390,7 +419,10 @@ def _end_expired(run: KeptRun, action: EndExpired) -> dict[str, JSON]:
     question = run.question(action.interrupt_id)
     if question is None:
         raise AssertionError(f"{action.interrupt_id} expired, and was never asked")
-    entry, routed = interrupts.expired_entry(question, action.edges), bool(interrupts.route(question))
+    entry, routed = (
+        interrupts.expired_entry(question, action.edges),
+        bool(interrupts.route(question)),
+    )
     output = interrupts.expired_output(question) if routed else None
     status = Status.COMPLETED if routed else Status.FAILED
     run.leave_result(action.node, action.visit, status, entry, output)

@@ -159,7 +159,9 @@ class CrashingStore(MemoryStore):
         return super().ask(token, interrupts, saved)
 
     @override
-    def retry(self, token: Token, delay_ms: int, entry: VisitEntry | None, saved: Saved | None) -> Reply:
+    def retry(
+        self, token: Token, delay_ms: int, entry: VisitEntry | None, saved: Saved | None
+    ) -> Reply:
         self._bury(token)
         return super().retry(token, delay_ms, entry, saved)
 
@@ -189,7 +191,9 @@ class Asks(Protocol):
         """The open questions."""
 
 
-def answer(question: Interrupt | Asks, response: object, name: str | None = None) -> list[dict[str, Any]]:
+def answer(
+    question: Interrupt | Asks, response: object, name: str | None = None
+) -> list[dict[str, Any]]:
     """Write an answer to a question, or to the only open one of a result; `name` chooses among several.
 
     Answers are lists: `answer(a, True) + answer(b, False)` is a set, which is applied whole or not at all.
@@ -311,7 +315,9 @@ class InProcessRun:
             UsageError: it is not clear which question is meant. ResponseError: the answer is refused.
         """
         answers = answers_from(answer(self.result, response, name))
-        receipts = apply_answers(self._engine, [replace(one, responder=responder) for one in answers])
+        receipts = apply_answers(
+            self._engine, [replace(one, responder=responder) for one in answers]
+        )
         for receipt in receipts:
             if receipt.status is not ReceiptStatus.ACCEPTED:
                 raise ResponseError(f"{receipt.status}: {receipt.detail}; no answer was applied.")

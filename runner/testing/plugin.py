@@ -54,7 +54,9 @@ def run_graph() -> Iterator[InProcessRuns]:
     runs = InProcessRuns()
     yield runs
     if missed := runs.missed():
-        pytest.fail(f"crash_at planned crashes that never came: {', '.join(missed)}. Is the name right?")
+        pytest.fail(
+            f"crash_at planned crashes that never came: {', '.join(missed)}. Is the name right?"
+        )
 
 
 @pytest.fixture

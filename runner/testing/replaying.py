@@ -62,7 +62,9 @@ class ReplayResult:
         return f"run {self.run_id} needs migration: {changes}"
 
 
-def replay(export: Mapping[str, Any] | str | Path, graph: Graph | Callable[[], Graph]) -> ReplayResult:
+def replay(
+    export: Mapping[str, Any] | str | Path, graph: Graph | Callable[[], Graph]
+) -> ReplayResult:
     """Check whether a graph would go on with a run, by what `runner runs export` wrote of it.
 
     `export` is the document, or the path of a file that holds it.
@@ -102,7 +104,9 @@ def _ahead(document: Mapping[str, Any]) -> set[str]:
     """Name the nodes that have not ended, those that the run has not come to included."""
     latest = {visit["node"]: visit["status"] for visit in document["visits"]}
     over = {node for node, status in latest.items() if status in SETTLED}
-    over |= {event["node"] for event in document["events"] if event["kind"] == EventKind.NODE_SKIPPED}
+    over |= {
+        event["node"] for event in document["events"] if event["kind"] == EventKind.NODE_SKIPPED
+    }
     declared = {node for node in document["signatures"] if not node.endswith("[]")}
     return {node for node in {*latest, *declared} - over if not node.startswith(HIDDEN)}
 

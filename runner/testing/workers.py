@@ -35,7 +35,9 @@ class Workers:
                 **SETTINGS,
                 "RUNNER_REDIS_URL": self._url,
                 "RUNNER_GRAPHS": ",".join(modules),
-                "PYTHONPATH": os.pathsep.join(filter(None, sys.path)),  # it imports what the test can import
+                "PYTHONPATH": os.pathsep.join(
+                    filter(None, sys.path)
+                ),  # it imports what the test can import
                 **settings,
             }
             worker = self._stack.enter_context(worker_process(environment, concurrency=SLOTS))

@@ -96,7 +96,9 @@ class WebhookAdmin:
     def pause(self, webhook_id: str) -> WebhookView:
         """Send nothing until it is resumed; the notices of that time are left out."""
         before = self.stored.get(webhook_id)
-        after = self.stored.change(webhook_id, lambda webhook: replace(webhook, paused=True, reason=""))
+        after = self.stored.change(
+            webhook_id, lambda webhook: replace(webhook, paused=True, reason="")
+        )
         self.stored.leave(before.group)
         return self._view(after)
 
@@ -107,7 +109,9 @@ class WebhookAdmin:
         after = self.stored.change(
             webhook_id,
             lambda webhook: (
-                replace(webhook, paused=False, reason="", group=group) if webhook.paused else webhook
+                replace(webhook, paused=False, reason="", group=group)
+                if webhook.paused
+                else webhook
             ),
         )
         if after.group != group:
@@ -251,7 +255,11 @@ class WebhookSender:
             delivery, body = first
             answer = self._post(webhook, delivery, body, now)
             after = attempted(
-                delivery, answer.code, answer.problem, self._stored.now(), self._settings.webhook_retry
+                delivery,
+                answer.code,
+                answer.problem,
+                self._stored.now(),
+                self._settings.webhook_retry,
             )
             self._stored.record(webhook.id, after)
             if answer.code == GONE:
@@ -275,9 +283,13 @@ class WebhookSender:
 
     def _disable(self, webhook: Webhook) -> None:
         log.warning(
-            "webhook.disabled: the endpoint of %r answered %d; nothing more is sent.", webhook.id, GONE
+            "webhook.disabled: the endpoint of %r answered %d; nothing more is sent.",
+            webhook.id,
+            GONE,
         )
-        self._stored.replace(webhook, replace(webhook, paused=True, reason=f"the endpoint answered {GONE}"))
+        self._stored.replace(
+            webhook, replace(webhook, paused=True, reason=f"the endpoint answered {GONE}")
+        )
 
 
 def _left_over(readers: Sequence[NoticeReader]) -> Iterator[Taken]:
@@ -294,4 +306,6 @@ def _close(readers: Sequence[NoticeReader]) -> None:
 
 def delivery_of(notice: Notice) -> Delivery:
     """Make the delivery of a notice, which is due at once."""
-    return Delivery(message_id(notice.id), notice.id, notice.kind, notice.run_id, notice.at, due_at=notice.at)
+    return Delivery(
+        message_id(notice.id), notice.id, notice.kind, notice.run_id, notice.at, due_at=notice.at
+    )

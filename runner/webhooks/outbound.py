@@ -53,7 +53,9 @@ def check(url: str, allow: Sequence[str]) -> list[str]:
     networks = [ipaddress.ip_network(network) for network in allow]
     resolved = _resolve(str(parts.hostname), _port(parts))
     foreign = [
-        address for address in map(_inner, resolved) if not any(address in network for network in networks)
+        address
+        for address in map(_inner, resolved)
+        if not any(address in network for network in networks)
     ]
     if foreign and parts.scheme != "https":
         raise UsageError(f"the address {url!r:.200} needs https.")
@@ -120,7 +122,9 @@ def _connected(addresses: Sequence[str], port: int) -> Iterator[socket.socket]:
         finally:
             deadline.cancel()
     if time.monotonic() >= ends:
-        raise TimeoutError(f"no whole answer within {TIMEOUT:g} s")  # a cut answer may look like a whole one
+        raise TimeoutError(
+            f"no whole answer within {TIMEOUT:g} s"
+        )  # a cut answer may look like a whole one
 
 
 def _connect(addresses: Sequence[str], port: int, ends: float) -> socket.socket:
@@ -135,14 +139,18 @@ def _cut(opened: socket.socket) -> None:
         opened.shutdown(socket.SHUT_RDWR)
 
 
-def _exchange(parts: SplitResult, opened: socket.socket, body: bytes, headers: Mapping[str, str]) -> Answer:
+def _exchange(
+    parts: SplitResult, opened: socket.socket, body: bytes, headers: Mapping[str, str]
+) -> Answer:
     is_tls, host = parts.scheme == "https", str(parts.hostname)
     with _tls().wrap_socket(opened, server_hostname=host) if is_tls else opened as stream:
         connection = http.client.HTTPConnection(host)
         connection.sock = stream
         path = (parts.path or "/") + (f"?{parts.query}" if parts.query else "")
         fixed = {"Host": parts.netloc, "User-Agent": "celery-graph-runner", "Connection": "close"}
-        connection.request("POST", path, body, {**fixed, "Content-Type": "application/json", **headers})
+        connection.request(
+            "POST", path, body, {**fixed, "Content-Type": "application/json", **headers}
+        )
         reply = connection.getresponse()
         reply.read(READ)
         if 200 <= reply.status < 300:

@@ -128,8 +128,14 @@ def checked(webhook: Webhook) -> Webhook:
             f"the id of a webhook is a short text without | / : and spaces, not {webhook.id!r:.80}."
         )
     text = webhook.url
-    if validation.problem(text, LONGEST_URL) or not (text.isascii() and text.isprintable()) or " " in text:
-        raise UsageError(f"the address of a webhook is a URL in ASCII, of {LONGEST_URL} characters at most.")
+    if (
+        validation.problem(text, LONGEST_URL)
+        or not (text.isascii() and text.isprintable())
+        or " " in text
+    ):
+        raise UsageError(
+            f"the address of a webhook is a URL in ASCII, of {LONGEST_URL} characters at most."
+        )
     if not _is_usable(text):
         raise UsageError(
             f"the address of a webhook is such as https://example.com/hooks, without user or fragment, not "
@@ -137,9 +143,13 @@ def checked(webhook: Webhook) -> Webhook:
         )
     unknown = [kind for kind in webhook.events if kind not in KINDS]
     if unknown:
-        raise UsageError(f"{unknown[0]!r:.80} is no kind of notice; these are: {', '.join(sorted(KINDS))}.")
+        raise UsageError(
+            f"{unknown[0]!r:.80} is no kind of notice; these are: {', '.join(sorted(KINDS))}."
+        )
     if webhook.signature not in SIGNATURES:
-        raise UsageError(f"signature is one of {', '.join(SIGNATURES)}, not {webhook.signature!r:.40}.")
+        raise UsageError(
+            f"signature is one of {', '.join(SIGNATURES)}, not {webhook.signature!r:.40}."
+        )
     validation.checked(webhook.graph, "the graph of a webhook")
     checked_tags(webhook.tags)
     return webhook
@@ -168,17 +178,25 @@ def headers(webhook: Webhook, delivery: Delivery, body: bytes, now: int) -> dict
     seconds = str(now // 1000)
     signed = f"{delivery.id}.{seconds}.".encode() + body
     secrets = [webhook.secret, *([webhook.old_secret] if now < webhook.old_until else [])]
-    signatures = [base64.b64encode(_sign(webhook.signature, secret, signed)).decode() for secret in secrets]
+    signatures = [
+        base64.b64encode(_sign(webhook.signature, secret, signed)).decode() for secret in secrets
+    ]
     return {
         "webhook-id": delivery.id,
         "webhook-timestamp": seconds,
-        "webhook-signature": " ".join(f"{webhook.signature},{signature}" for signature in signatures),
+        "webhook-signature": " ".join(
+            f"{webhook.signature},{signature}" for signature in signatures
+        ),
     }
 
 
 def _sign(kind: Signature, secret: str, signed: bytes) -> bytes:
     key = base64.b64decode(secret)
-    return hmac.new(key, signed, hashlib.sha256).digest() if kind == "v1" else _private(key).sign(signed)
+    return (
+        hmac.new(key, signed, hashlib.sha256).digest()
+        if kind == "v1"
+        else _private(key).sign(signed)
+    )
 
 
 def _private(seed: bytes) -> Ed25519PrivateKey:
@@ -219,10 +237,17 @@ def _public(secret: str) -> str:
     return f"whpk_{base64.b64encode(raw).decode()}"
 
 
-def attempted(delivery: Delivery, code: int, detail: str, now: int, steps: Sequence[float]) -> Delivery:
+def attempted(
+    delivery: Delivery, code: int, detail: str, now: int, steps: Sequence[float]
+) -> Delivery:
     """Return a delivery after an attempt: delivered by any 2xx, else due after the next of the steps (s)."""
     after = replace(
-        delivery, attempts=delivery.attempts + 1, attempted_at=now, code=code, detail=detail, due_at=0
+        delivery,
+        attempts=delivery.attempts + 1,
+        attempted_at=now,
+        code=code,
+        detail=detail,
+        due_at=0,
     )
     if 200 <= code < 300:
         return replace(after, status="delivered")

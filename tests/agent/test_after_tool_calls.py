@@ -126,7 +126,9 @@ def test_a_parked_call_has_no_result_anywhere() -> None:
         after(lambda event: ask(event) if event.tool_use["input"]["word"] == "b" else None),
         (
             AfterToolsEvent,
-            lambda event: partial.append([b["toolResult"]["toolUseId"] for b in event.message["content"]]),
+            lambda event: partial.append(
+                [b["toolResult"]["toolUseId"] for b in event.message["content"]]
+            ),
         ),
     )
     scene = Scene(use("plain", "t1", word="a"), use("plain", "t2", word="b"), hooks=hooks)
@@ -166,7 +168,9 @@ def test_an_exception_with_an_empty_message_is_an_exception() -> None:
     kinds: list[Any] = []
 
     def look(event: AfterToolCallEvent) -> None:
-        kinds.append((type(event.exception), str(event.exception), event.result["content"][0]["text"]))
+        kinds.append(
+            (type(event.exception), str(event.exception), event.result["content"][0]["text"])
+        )
         event.interrupt("look")
 
     scene = Scene(use("mute"), hooks=(after(look),))
@@ -255,7 +259,9 @@ def test_a_malformed_snapshot_is_refused(part: str) -> None:
         scene.node.run()
 
 
-@pytest.mark.parametrize("change", [{"v": 2}, {"stranger": 1}, {"calls": None}, {"phase": "elsewhere"}])
+@pytest.mark.parametrize(
+    "change", [{"v": 2}, {"stranger": 1}, {"calls": None}, {"phase": "elsewhere"}]
+)
 def test_a_document_of_another_form_is_refused(change: dict[str, Any]) -> None:
     """Another version, an unknown field or an impossible value is an error, never a guess."""
     scene = Scene(use("plain"), hooks=(after(ask),))
@@ -410,7 +416,10 @@ def test_a_sequential_batch_stops_at_a_call_that_waits() -> None:
             event.interrupt("two")
 
     scene = Scene(
-        use("plain", word="a"), use("plain", word="b"), hooks=(after(review),), tool_executor="sequential"
+        use("plain", word="a"),
+        use("plain", word="b"),
+        hooks=(after(review),),
+        tool_executor="sequential",
     )
     scene.node.run()
     assert scene.ran == ["plain a"]
@@ -503,7 +512,9 @@ def test_a_call_retried_in_a_replay_is_announced_with_the_others_before_it_runs(
     lines: list[str] = []
 
     def note(event: BeforeToolsEvent) -> None:
-        lines.append("tools " + " ".join(b["toolUse"]["toolUseId"] for b in event.message["content"]))
+        lines.append(
+            "tools " + " ".join(b["toolUse"]["toolUseId"] for b in event.message["content"])
+        )
 
     def review(event: AfterToolCallEvent) -> None:
         if event.attempt == 1:
@@ -535,7 +546,9 @@ def test_once_a_callback_broke_no_call_is_retried() -> None:
             await broke.wait()
             event.retry = True
 
-    scene = Scene(use("plain", "t1", word="a"), use("plain", "t2", word="b"), hooks=(after(review),))
+    scene = Scene(
+        use("plain", "t1", word="a"), use("plain", "t2", word="b"), hooks=(after(review),)
+    )
     failed(scene.node.run())
     assert sorted(scene.ran) == ["plain a", "plain b"]
     done(scene.node.run())
@@ -555,7 +568,9 @@ def test_a_cancelled_call_is_run_only_when_asked_for_explicitly(attribute: str, 
 
     def judge(event: AfterToolCallEvent) -> None:
         if event.cancel_message is not None:
-            event.interrupt("overrule", reason=event.cancel_message, response=None if asks else "yes")
+            event.interrupt(
+                "overrule", reason=event.cancel_message, response=None if asks else "yes"
+            )
             setattr(event, attribute, True)
 
     scene = Scene(use("plain"), hooks=((BeforeToolCallEvent, policy), after(judge)))
@@ -610,7 +625,10 @@ def test_a_reason_that_cannot_be_stored_is_refused_where_it_is_asked() -> None:
 def test_a_pass_that_only_waits_also_ends_with_after_invocation() -> None:
     """AfterInvocation fires when the agent stops to wait, with the interrupted result."""
     reasons: list[str] = []
-    hooks = ((AfterInvocationEvent, lambda event: reasons.append(event.result.stop_reason)), after(ask))
+    hooks = (
+        (AfterInvocationEvent, lambda event: reasons.append(event.result.stop_reason)),
+        after(ask),
+    )
     scene = Scene(use("plain"), hooks=hooks)
     scene.node.run()
     done(scene.node.resume(review=1))

@@ -44,7 +44,9 @@ class Shop:
             return say
 
         model = ScriptedModel([counted(reply) for reply in self.replies], usage=self.usage)
-        return Agent(**{"name": "writer", "model": model, "tools": [self.note], **self.options, **options})
+        return Agent(
+            **{"name": "writer", "model": model, "tools": [self.note], **self.options, **options}
+        )
 
     def node(self, **options):
         return Node(lambda: self.agent(**options))
@@ -238,7 +240,9 @@ def test_another_hooks_question_reserves_nothing():
         event.interrupt("sure?")
 
     shop = Shop(
-        "done", budgets=[Budget(per="run", model_calls=1)], hooks=[Hooks((BeforeModelCallEvent, ask))]
+        "done",
+        budgets=[Budget(per="run", model_calls=1)],
+        hooks=[Hooks((BeforeModelCallEvent, ask))],
     )
     node = shop.node()
     node.run()
@@ -252,7 +256,9 @@ def test_an_agent_as_a_tool_spends_its_callers_budget():
     """The calls inside count for the invocation of the agent above, and once for the run."""
     inner = looping(times=5, name="helper")
     outer = Shop(
-        use("helper", input="go"), "done", budgets=[Budget(model_calls=4), Budget(per="run", tokens=900)]
+        use("helper", input="go"),
+        "done",
+        budgets=[Budget(model_calls=4), Budget(per="run", tokens=900)],
     )
     node = Node(lambda: outer.agent(tools=[inner.agent().as_tool()]))
     outcome = node.run()
@@ -323,15 +329,21 @@ def test_a_direct_call_asks():
 def test_runs_at_once_never_pass_a_budget_of_calls():
     """Twenty agents of one run that begin together make as many calls as it allows."""
     store, count = MemoryStore(), 20
-    shops = [looping(Budget(per="run", model_calls=11), times=3, name=f"a{n}") for n in range(count)]
+    shops = [
+        looping(Budget(per="run", model_calls=11), times=3, name=f"a{n}") for n in range(count)
+    ]
     builder = GraphBuilder()
     for number, shop in enumerate(shops):
         builder.add_node(shop.agent(), f"a{number}")
         builder.set_entry_point(f"a{number}")
-    result = asyncio.run(builder.set_store(store).set_failure_policy("continue").build().invoke_async("go"))
+    result = asyncio.run(
+        builder.set_store(store).set_failure_policy("continue").build().invoke_async("go")
+    )
 
     assert result.status is Status.FAILED
-    assert sum(shop.models for shop in shops) == store.spent(result.run_id)["model_calls"].spent == 11
+    assert (
+        sum(shop.models for shop in shops) == store.spent(result.run_id)["model_calls"].spent == 11
+    )
 
 
 @pytest.mark.parametrize(

@@ -195,7 +195,11 @@ def test_after_model_call_sees_the_error_and_may_retry() -> None:
             event.retry = event.interrupt("again", reason=str(event.exception))
             errors_seen.append(event.exception)
 
-    node = Node(lambda: Agent("a", ScriptedModel([reply]), hooks=[Hooks((hooks.AfterModelCallEvent, judge))]))
+    node = Node(
+        lambda: Agent(
+            "a", ScriptedModel([reply]), hooks=[Hooks((hooks.AfterModelCallEvent, judge))]
+        )
+    )
     node.run()
     assert node.open[0].reason == "slow"
     done(node.resume(again=True))
@@ -394,7 +398,9 @@ def test_the_order_of_events_is_that_of_strands() -> None:
 def test_an_event_made_by_hand_can_not_ask() -> None:
     """`interrupt` on an event made by hand is an error that says so."""
     with pytest.raises(Exception, match="can't ask a person"):
-        hooks.AfterToolCallEvent(tool_use={"toolUseId": "t", "name": "x", "input": {}}).interrupt("q")
+        hooks.AfterToolCallEvent(tool_use={"toolUseId": "t", "name": "x", "input": {}}).interrupt(
+            "q"
+        )
 
 
 def test_a_group_event_and_a_call_that_both_ask_lose_no_answer() -> None:
@@ -426,12 +432,18 @@ def test_a_group_event_and_a_call_that_both_ask_lose_no_answer() -> None:
 
 PAGE = Path(__file__).parent.parent.parent / "docs" / "reference" / "hook-events.md"
 PARENTS = {"HookEvent", "AgentEvent", "GraphEvent"}
-EVENTS = {name: kind for name, kind in vars(hooks).items() if name.endswith("Event") and name not in PARENTS}
+EVENTS = {
+    name: kind
+    for name, kind in vars(hooks).items()
+    if name.endswith("Event") and name not in PARENTS
+}
 
 
 def test_the_tables_list_every_event_with_its_writable_attributes_and_direction() -> None:
     """Each event has one row; what the row calls writable or reversed is so."""
-    rows = re.findall(r"^\| `(\w+Event)` (↩ )?\|([^|]*)\|([^|]*)\|", PAGE.read_text("utf-8"), re.MULTILINE)
+    rows = re.findall(
+        r"^\| `(\w+Event)` (↩ )?\|([^|]*)\|([^|]*)\|", PAGE.read_text("utf-8"), re.MULTILINE
+    )
     assert sorted(name for name, *_ in rows) == sorted(EVENTS)
     for name, arrow, _, writable in rows:
         assert set(re.findall(r"`(\w+)`", writable)) == EVENTS[name].writable, name
@@ -539,7 +551,9 @@ def test_each_row_holds_back_what_it_says(kind: str) -> None:
     while result.status is Status.INTERRUPTED:
         asked += 1
         [question] = result.interrupts
-        result = watched.graph([{"interruptResponse": {"interruptId": question.id, "response": asked}}])
+        result = watched.graph(
+            [{"interruptResponse": {"interruptId": question.id, "response": asked}}]
+        )
 
     assert result.status is Status.COMPLETED
     assert watched.happened == (2, 1, 4)
@@ -554,9 +568,21 @@ def test_without_a_question_each_row_fires_in_its_order() -> None:
     assert (watched.happened, {kind for kind, _ in watched.fired}) == ((2, 1, 4), set(EVENTS))
     model = ["BeforeModelCallEvent", "AfterModelCallEvent", "MessageAddedEvent"]
     call = ["BeforeToolsEvent", "BeforeToolCallEvent", "AfterToolCallEvent", "AfterToolsEvent"]
-    begin = ["BeforeGraphEvent", "BeforeNodeCallEvent", "BeforeInvocationEvent", "MessageAddedEvent"]
+    begin = [
+        "BeforeGraphEvent",
+        "BeforeNodeCallEvent",
+        "BeforeInvocationEvent",
+        "MessageAddedEvent",
+    ]
     end = ["AfterInvocationEvent", "AfterNodeCallEvent", "AfterGraphEvent"]
-    assert [kind for kind, _ in watched.fired] == [*begin, *model, *call, "MessageAddedEvent", *model, *end]
+    assert [kind for kind, _ in watched.fired] == [
+        *begin,
+        *model,
+        *call,
+        "MessageAddedEvent",
+        *model,
+        *end,
+    ]
 
 
 def test_every_row_of_the_page_is_tested() -> None:

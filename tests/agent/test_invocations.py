@@ -133,7 +133,10 @@ def test_an_error_in_a_hook_is_raised_and_the_open_calls_get_results_later() -> 
         return "ok"
 
     agent = Agent(
-        "a", ScriptedModel([use("work", "t"), "end"]), [work], hooks=[Hooks((AfterToolCallEvent, bad))]
+        "a",
+        ScriptedModel([use("work", "t"), "end"]),
+        [work],
+        hooks=[Hooks((AfterToolCallEvent, bad))],
     )
     with pytest.raises(RuntimeError, match="callback broke"):
         agent("go")
@@ -204,7 +207,9 @@ def test_state_is_kept_over_direct_calls() -> None:
         tool_context.agent.state.set("n", tool_context.agent.state.get("n") + 1)
         return "ok"
 
-    agent = Agent("a", ScriptedModel([use("count"), "end", use("count"), "end"]), [count], state={"n": 1})
+    agent = Agent(
+        "a", ScriptedModel([use("count"), "end", use("count"), "end"]), [count], state={"n": 1}
+    )
     assert agent("go").state == {"n": 2}
     agent.state.set("n", 10)
     assert agent("go").state == {"n": 11}
@@ -225,7 +230,10 @@ def test_a_tool_sees_the_callers_invocation_state() -> None:
         seen.append(event.invocation_state["tenant"])
 
     agent = Agent(
-        "a", ScriptedModel([use("look"), "end"]), [look], hooks=[Hooks((BeforeToolCallEvent, watch))]
+        "a",
+        ScriptedModel([use("look"), "end"]),
+        [look],
+        hooks=[Hooks((BeforeToolCallEvent, watch))],
     )
     agent("go", invocation_state={"tenant": "acme"})
     assert seen == ["acme", "acme"]
@@ -243,7 +251,9 @@ class Verdict(pydantic.BaseModel):
 
 def judge(*replies: Any, **options: Any) -> Node:
     return Node(
-        lambda: Agent("judge", ScriptedModel(list(replies)), structured_output_model=Verdict, **options)
+        lambda: Agent(
+            "judge", ScriptedModel(list(replies)), structured_output_model=Verdict, **options
+        )
     )
 
 
@@ -263,7 +273,9 @@ def test_a_model_that_forgets_is_made_to_give_it() -> None:
     seen: list[Any] = []
 
     class Forced(ScriptedModel):
-        async def stream(self, messages: Any, tool_specs: Any = None, *args: Any, **options: Any) -> Any:
+        async def stream(
+            self, messages: Any, tool_specs: Any = None, *args: Any, **options: Any
+        ) -> Any:
             """Write down what is offered."""
             seen.append(([spec["name"] for spec in tool_specs], options["tool_choice"]))
             async for chunk in super().stream(messages, tool_specs, *args, **options):
@@ -291,7 +303,10 @@ def test_the_structured_output_can_be_reviewed() -> None:
     """An interrupt before the structured output's tool holds it back like any other call."""
 
     def gate(event: BeforeToolCallEvent) -> None:
-        event.tool_use = {**event.tool_use, "input": event.interrupt("edit", reason=event.tool_use["input"])}
+        event.tool_use = {
+            **event.tool_use,
+            "input": event.interrupt("edit", reason=event.tool_use["input"]),
+        }
 
     node = judge(use("Verdict", approved=False), hooks=[Hooks((BeforeToolCallEvent, gate))])
     node.run()
@@ -352,11 +367,16 @@ def test_a_cancelled_call_ends_before_the_next_call() -> None:
         agent.cancel()
         return "ok"
 
-    agent = Agent("a", ScriptedModel([[use("stop"), use("stop")], "end"]), [stop], tool_executor="sequential")
+    agent = Agent(
+        "a", ScriptedModel([[use("stop"), use("stop")], "end"]), [stop], tool_executor="sequential"
+    )
     result = agent("go")
     assert (result.stop_reason, ran) == ("cancelled", ["stop"])
     assert str(agent("again")) == "end\n"
-    assert [r["toolResult"]["status"] for r in agent.messages[2]["content"][:2]] == ["success", "error"]
+    assert [r["toolResult"]["status"] for r in agent.messages[2]["content"][:2]] == [
+        "success",
+        "error",
+    ]
 
 
 def test_cancelled_in_a_stream_the_partial_reply_is_thrown_away() -> None:
@@ -396,7 +416,9 @@ def test_cancelled_during_a_replay_the_parked_state_is_intact() -> None:
         agent.cancel()
         event.interrupt("two")
 
-    agent = Agent("a", ScriptedModel([use("act"), "end"]), [act], hooks=[Hooks((AfterToolCallEvent, review))])
+    agent = Agent(
+        "a", ScriptedModel([use("act"), "end"]), [act], hooks=[Hooks((AfterToolCallEvent, review))]
+    )
     first = agent("go").interrupts[0]
     cancelled = agent([answer(first.id, 1)])
     assert cancelled.stop_reason == "cancelled"
@@ -421,7 +443,9 @@ class Reason(pydantic.BaseModel):
 
 def test_limits_of_one_call_replace_the_agents() -> None:
     """A limit that is given with a call holds for it alone; the others are the agent's."""
-    agent = Agent("a", ScriptedModel([use("work"), use("work"), use("work"), "end"]), [work], max_turns=2)
+    agent = Agent(
+        "a", ScriptedModel([use("work"), use("work"), use("work"), "end"]), [work], max_turns=2
+    )
 
     assert agent("go", limits={"turns": 1}).stop_reason == "limit_turns"
     assert len(agent.messages) == 3
@@ -554,7 +578,9 @@ def test_an_agent_is_free_when_its_stream_was_closed() -> None:
     assert str(asyncio.run(leave())) == "second\n"
 
 
-def test_those_who_watch_a_run_read_the_text_of_a_slow_reply(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_those_who_watch_a_run_read_the_text_of_a_slow_reply(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     """Text comes in pieces and in order; a reply that is quick costs the store nothing."""
     quick = Node(lambda: Agent("a", ScriptedModel(["one two three"])))
     done(quick.run())
@@ -580,7 +606,9 @@ def test_those_who_watch_a_run_see_its_tools(monkeypatch: pytest.MonkeyPatch) ->
         raise OSError
 
     subagent = Agent("inner", ScriptedModel([use("load", "t2"), "ok"]), [load])
-    model = ScriptedModel([use("load", "t1"), use("inner", "t2", input="x"), use("crash", "t3"), "done"])
+    model = ScriptedModel(
+        [use("load", "t1"), use("inner", "t2", input="x"), use("crash", "t3"), "done"]
+    )
     node = Node(lambda: Agent("a", model, [load, subagent, crash], tool_executor="sequential"))
     done(node.run())
 
@@ -622,7 +650,9 @@ def team(replies: list[Any], tools: list[Any], **options: Any) -> Node:
 
     def make() -> Agent:
         helper = Agent("helper", ScriptedModel(replies), tools, description="Helps.")
-        return Agent("boss", ScriptedModel([use("helper", "h1", input="do it"), "done"]), [helper], **options)
+        return Agent(
+            "boss", ScriptedModel([use("helper", "h1", input="do it"), "done"]), [helper], **options
+        )
 
     return Node(make)
 
@@ -711,7 +741,9 @@ def test_two_calls_of_one_subagent_ask_apart() -> None:
     def make() -> Agent:
         helper = Agent("helper", ScriptedModel([use("ask", "same"), "helped"]), [ask])
         return Agent(
-            "boss", ScriptedModel([[use("helper", input="1"), use("helper", input="2")], "done"]), [helper]
+            "boss",
+            ScriptedModel([[use("helper", input="1"), use("helper", input="2")], "done"]),
+            [helper],
         )
 
     node = Node(make)

@@ -97,7 +97,9 @@ def test_a_reply_without_tools_ends_the_invocation() -> None:
 
 
 @pytest.mark.parametrize("executor", ["concurrent", "sequential"])
-def test_tools_run_and_their_results_are_one_message_in_the_order_of_the_calls(executor: str) -> None:
+def test_tools_run_and_their_results_are_one_message_in_the_order_of_the_calls(
+    executor: str,
+) -> None:
     """Each tool use gets exactly one result, all in one user message."""
     ledger = Ledger()
     node = ledger.node(
@@ -159,7 +161,9 @@ def test_the_other_tools_of_the_batch(executor: str, ran: list[str]) -> None:
     """A concurrent batch runs the others to their ends, a sequential one stops at the call that asks."""
     ledger = Ledger()
     node = ledger.node(
-        [use("note", word="a"), use("ask", word="b"), use("note", word="c")], "end", tool_executor=executor
+        [use("note", word="a"), use("ask", word="b"), use("note", word="c")],
+        "end",
+        tool_executor=executor,
     )
     node.run()
     assert sorted(ledger.ran) == ran
@@ -244,7 +248,9 @@ def test_a_persons_answer_wins_over_one_given_in_advance() -> None:
     @tool(context=True)
     def ask(tool_context: ToolContext) -> str:
         """Ask without an answer at first, later with one."""
-        return str(tool_context.interrupt("q", response="advance" if tool_context.is_replay else None))
+        return str(
+            tool_context.interrupt("q", response="advance" if tool_context.is_replay else None)
+        )
 
     node = Node(lambda: Agent("a", ScriptedModel([use("ask"), "end"]), [ask]))
     node.run()
@@ -261,7 +267,9 @@ def test_a_hook_and_a_tool_may_use_the_same_name_and_a_tool_may_repeat_its_own()
         return [tool_context.interrupt("go"), tool_context.interrupt("go")]
 
     hooks = ((BeforeToolCallEvent, lambda event: event.interrupt("go")),)
-    node = Node(lambda: Agent("a", ScriptedModel([use("ask"), "end"]), [ask], hooks=[Hooks(*hooks)]))
+    node = Node(
+        lambda: Agent("a", ScriptedModel([use("ask"), "end"]), [ask], hooks=[Hooks(*hooks)])
+    )
     node.run()
     first = node.open[0]
     node.resume(go="hook")
@@ -290,7 +298,9 @@ def test_a_question_cannot_be_swallowed() -> None:
             return "swallowed"
 
     node = Node(
-        lambda: Agent("a", ScriptedModel([[use("careful"), use("greedy")], "end"]), [careful, greedy])
+        lambda: Agent(
+            "a", ScriptedModel([[use("careful"), use("greedy")], "end"]), [careful, greedy]
+        )
     )
     node.run()
     assert sorted(node.names) == ["careful", "greedy"]
@@ -576,7 +586,9 @@ def test_a_tool_can_end_neither_the_worker_nor_the_loop() -> None:
         """Run out of items."""
         return str(next(iter([])))
 
-    node = Node(lambda: Agent("a", ScriptedModel([[use("leave"), use("stop")], "end"]), [leave, stop]))
+    node = Node(
+        lambda: Agent("a", ScriptedModel([[use("leave"), use("stop")], "end"]), [leave, stop])
+    )
     done(node.run())
     assert [r["content"][0]["text"] for r in node.results] == [
         "Error: SystemExit - 3",
@@ -599,7 +611,9 @@ def test_a_cancelled_error_of_the_users_own_making_is_an_error_like_any_other() 
     async def callback(event: BeforeModelCallEvent) -> None:
         raise asyncio.CancelledError
 
-    hooked = Node(lambda: Agent("a", ScriptedModel(["end"]), hooks=[Hooks((BeforeModelCallEvent, callback))]))
+    hooked = Node(
+        lambda: Agent("a", ScriptedModel(["end"]), hooks=[Hooks((BeforeModelCallEvent, callback))])
+    )
     assert failed(hooked.run()).error.name == "CancelledError"
     model = Node(lambda: Agent("a", ScriptedModel([asyncio.CancelledError()])))
     assert failed(model.run()).error.name == "CancelledError"

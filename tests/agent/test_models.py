@@ -70,11 +70,20 @@ def test_chunks_become_a_message_with_its_blocks_in_order() -> None:
         {"reasoningContent": {"redactedContent": b"\x00\x01"}},
         {"text": "I will look"},
         {"citationsContent": {"citations": [{"title": "T"}], "content": [{"text": "cited"}]}},
-        {"toolUse": {"toolUseId": "t1", "name": "find", "reasoningSignature": "rs", "input": {"q": "x"}}},
+        {
+            "toolUse": {
+                "toolUseId": "t1",
+                "name": "find",
+                "reasoningSignature": "rs",
+                "input": {"q": "x"},
+            }
+        },
     ]
 
 
-@pytest.mark.parametrize(("text", "parsed"), [("", {}), ("  ", {}), ('{"a": ', {}), ('{"a": 1}', {"a": 1})])
+@pytest.mark.parametrize(
+    ("text", "parsed"), [("", {}), ("  ", {}), ('{"a": ', {}), ('{"a": 1}', {"a": 1})]
+)
 def test_a_tool_input_that_cannot_be_read_is_empty(text: str, parsed: Any) -> None:
     """Blank or broken JSON becomes an empty input, which the tool's schema judges."""
     message, _ = assembled(start(toolUseId="t", name="x"), delta(toolUse={"input": text}), STOP)
@@ -85,7 +94,10 @@ def test_stop_reasons_follow_the_content() -> None:
     """Tool uses make it tool_use, their absence end_turn; an unfinished tool use is dropped."""
     called = (start(toolUseId="t", name="x"), delta(toolUse={"input": "{}"}), STOP)
     assert assembled(*called, {"messageStop": {"stopReason": "end_turn"}})[1] == "tool_use"
-    assert assembled(delta(text="hi"), STOP, {"messageStop": {"stopReason": "tool_use"}})[1] == "end_turn"
+    assert (
+        assembled(delta(text="hi"), STOP, {"messageStop": {"stopReason": "tool_use"}})[1]
+        == "end_turn"
+    )
     assert assembled(delta(text="hi"), STOP) == (
         {"role": "assistant", "content": [{"text": "hi"}]},
         "end_turn",
@@ -124,7 +136,11 @@ class Recording:
         """Reply with a text, and keep something for the next call."""
         self.calls.append((args, {**kwargs, "model_state": dict(kwargs["model_state"])}))
         kwargs["model_state"]["response_id"] = f"r{len(self.calls)}"
-        for chunk in (delta(text="hi"), STOP, {"metadata": {"usage": {"inputTokens": 1, "totalTokens": 3}}}):
+        for chunk in (
+            delta(text="hi"),
+            STOP,
+            {"metadata": {"usage": {"inputTokens": 1, "totalTokens": 3}}},
+        ):
             yield chunk
 
 
@@ -158,7 +174,9 @@ def test_a_model_never_gets_two_user_messages_in_a_row() -> None:
 
     class Listening(ScriptedModel):
         def stream(self, messages: Any, *args: Any, **options: Any) -> Any:
-            shown.append([(m["role"], [next(iter(block)) for block in m["content"]]) for m in messages])
+            shown.append(
+                [(m["role"], [next(iter(block)) for block in m["content"]]) for m in messages]
+            )
             return super().stream(messages, *args, **options)
 
     @tool
@@ -172,7 +190,11 @@ def test_a_model_never_gets_two_user_messages_in_a_row() -> None:
     node.next_visit("two")
     done(node.run())
 
-    assert shown[1] == [("user", ["text"]), ("assistant", ["toolUse"]), ("user", ["toolResult", "text"])]
+    assert shown[1] == [
+        ("user", ["text"]),
+        ("assistant", ["toolUse"]),
+        ("user", ["toolResult", "text"]),
+    ]
     assert [m["role"] for m in node.messages] == ["user", "assistant", "user", "user", "assistant"]
 
 
@@ -202,7 +224,9 @@ def test_a_throttled_model_is_called_again() -> None:
         seen.append(type(event.exception).__name__)
 
     model = ScriptedModel([failing(2, ModelThrottledException("slow down"))])
-    node = Node(lambda: Agent("a", model, hooks=[Hooks((AfterModelCallEvent, watch))], model_delay=0))
+    node = Node(
+        lambda: Agent("a", model, hooks=[Hooks((AfterModelCallEvent, watch))], model_delay=0)
+    )
     done(node.run())
     assert seen == ["ModelThrottledException", "ModelThrottledException", "NoneType"]
     assert len(node.messages) == 2
@@ -311,7 +335,9 @@ def test_a_reply_that_was_cut_off_fails_with_its_text_kept() -> None:
 @pytest.mark.parametrize("reason", ["content_filtered", "guardrail_intervened", "stop_sequence"])
 def test_other_stop_reasons_end_the_invocation(reason: str) -> None:
     """The model's own reason comes out in the result."""
-    node = Node(lambda: Agent("a", Fixed(delta(text="x"), STOP, {"messageStop": {"stopReason": reason}})))
+    node = Node(
+        lambda: Agent("a", Fixed(delta(text="x"), STOP, {"messageStop": {"stopReason": reason}}))
+    )
     assert done(node.run()).result["stop_reason"] == reason
 
 
@@ -325,7 +351,9 @@ def test_a_redacted_input_is_replaced_in_the_store() -> None:
 
 def test_a_script_counts_the_replies_in_the_conversation() -> None:
     """A resumed script goes on where the conversation stands; its last reply is repeated."""
-    model = ScriptedModel(["one", ["two", use("x", note=1)], lambda messages: f"{len(messages)} messages"])
+    model = ScriptedModel(
+        ["one", ["two", use("x", note=1)], lambda messages: f"{len(messages)} messages"]
+    )
     node = Node(lambda: Agent("a", model))
     assert done(node.run()).output == "one"
     node.next_visit("b")

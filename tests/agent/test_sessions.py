@@ -15,7 +15,9 @@ from tests.agent.visits import Hooks, Node, done, failed, use
 
 def user_texts(messages):
     """Reply with the texts of the user that the model got."""
-    blocks = [block for message in messages if message["role"] == "user" for block in message["content"]]
+    blocks = [
+        block for message in messages if message["role"] == "user" for block in message["content"]
+    ]
     return " ".join(block["text"] for block in blocks if "text" in block)
 
 
@@ -107,7 +109,9 @@ def ask(tool_context: ToolContext) -> str:
 def asking():
     def reply(messages):
         text = user_texts(messages)
-        return text if "toolResult" in messages[-1]["content"][0] or "ask" not in text else use("ask")
+        return (
+            text if "toolResult" in messages[-1]["content"][0] or "ask" not in text else use("ask")
+        )
 
     return Agent("a", ScriptedModel([reply] * 9), [ask], session_id="ann")
 
@@ -146,16 +150,24 @@ def test_a_call_that_was_left_open_is_closed_in_the_session():
     node.run()
     done(node.resume(q="yes"))
 
-    blocks = [block for message in node.sessions.read("ann").messages for block in message["content"]]
+    blocks = [
+        block for message in node.sessions.read("ann").messages for block in message["content"]
+    ]
     calls = [block["toolUse"]["toolUseId"] for block in blocks if "toolUse" in block]
-    assert calls == ["t1"] == [block["toolResult"]["toolUseId"] for block in blocks if "toolResult" in block]
+    assert (
+        calls
+        == ["t1"]
+        == [block["toolResult"]["toolUseId"] for block in blocks if "toolResult" in block]
+    )
 
 
 def test_a_function_of_the_invocation_state_names_the_session():
     """One agent serves many conversations: each run names its own, or has none."""
 
     def make():
-        return Agent("a", ScriptedModel([user_texts] * 9), session_id=lambda state: state.get("customer"))
+        return Agent(
+            "a", ScriptedModel([user_texts] * 9), session_id=lambda state: state.get("customer")
+        )
 
     first = Node(make, "one")
     first.invocation_state = {"customer": "bob"}
@@ -212,7 +224,9 @@ def test_in_process_an_agent_without_a_session_starts_fresh():
 def test_a_session_waits_for_the_hooks_after_the_node():
     """While a hook asks about the node's result nothing is remembered; after the answer it is, once."""
     store = MemoryStore()
-    graph = graph_of(chatty(), Hooks((AfterNodeCallEvent, lambda e: e.interrupt("fine"))), store=store)
+    graph = graph_of(
+        chatty(), Hooks((AfterNodeCallEvent, lambda e: e.interrupt("fine"))), store=store
+    )
 
     waiting = graph("one")
     assert (waiting.status, store.session("ann").messages) == (Status.INTERRUPTED, [])

@@ -35,7 +35,9 @@ def build(store, edges, policy="fail_fast", hooks=(), **nodes):
     for source, target, *condition in edges:
         builder.add_edge(source, target, *condition)
     builder.set_entry_point(next(iter(nodes)))
-    return builder.set_failure_policy(policy).set_hook_providers(list(hooks)).set_store(store).build()
+    return (
+        builder.set_failure_policy(policy).set_hook_providers(list(hooks)).set_store(store).build()
+    )
 
 
 def answers(result, **responses):
@@ -104,7 +106,10 @@ def test_an_answer_on_a_cycle_is_never_dropped(store):
     )
     first = graph("go")
     second = graph(answers(first, review="no"))
-    assert (second.status, [question.visit for question in second.interrupts]) == (Status.INTERRUPTED, [2])
+    assert (second.status, [question.visit for question in second.interrupts]) == (
+        Status.INTERRUPTED,
+        [2],
+    )
     ended = graph(answers(second, review="yes"))
 
     assert ended.status is Status.COMPLETED
@@ -129,7 +134,9 @@ class Verdict(pydantic.BaseModel):
 
 def test_structured_output_reaches_the_next_node_after_a_pause(store):
     """What was given before a pause of another node is there after it, as data and as JSON text."""
-    judge = Agent("judge", ScriptedModel([use("Verdict", score=3)]), structured_output_model=Verdict)
+    judge = Agent(
+        "judge", ScriptedModel([use("Verdict", score=3)]), structured_output_model=Verdict
+    )
     seen = []
 
     def last(ctx):
@@ -224,7 +231,9 @@ def test_inputs_come_in_the_order_of_the_edges(store):
     seen = []
     nodes = {"s": name_of, **dict.fromkeys(names, None)}
     edges = [("s", name) for name in names] + [(name, "end") for name in names]
-    made = {name: (lambda ctx: ctx.node_id) if node is None else node for name, node in nodes.items()}
+    made = {
+        name: (lambda ctx: ctx.node_id) if node is None else node for name, node in nodes.items()
+    }
     build(store, edges, **made, end=lambda ctx: seen.append(list(ctx.inputs)))("go")
 
     assert seen == [names]

@@ -33,7 +33,9 @@ class Address(pydantic.BaseModel):
 
 def run_tool(tool: Any, **arguments: Any) -> Any:
     """Run one call of a tool in an agent and return its result."""
-    node = Node(lambda: Agent("a", ScriptedModel([use(tool.tool_name, **arguments), "end"]), [tool]))
+    node = Node(
+        lambda: Agent("a", ScriptedModel([use(tool.tool_name, **arguments), "end"]), [tool])
+    )
     done(node.run())
     return node.results[0]
 
@@ -65,7 +67,10 @@ def test_the_schema_comes_from_hints_and_a_google_docstring() -> None:
             "json": {
                 "type": "object",
                 "properties": {
-                    "query": {"type": "string", "description": "What to look for, in any language."},
+                    "query": {
+                        "type": "string",
+                        "description": "What to look for, in any language.",
+                    },
                     "limit": {"type": "integer", "default": 10, "description": "How many at most."},
                     "kind": {
                         "type": "string",
@@ -113,11 +118,15 @@ def _annotated_default(n: Annotated[int, Field(default=5, ge=1, description="how
     return n
 
 
-def _both(n: Annotated[int, annotated_types.Ge(1)] = Field(default=5, description="how many")) -> int:
+def _both(
+    n: Annotated[int, annotated_types.Ge(1)] = Field(default=5, description="how many"),
+) -> int:
     return n
 
 
-def _with_docstring(n: Annotated[int, "not this", Field(ge=1, description="how many")] = Field(5)) -> int:
+def _with_docstring(
+    n: Annotated[int, "not this", Field(ge=1, description="how many")] = Field(5),
+) -> int:
     """Count.
 
     Args:
@@ -136,7 +145,8 @@ def _docstring_alone(n: int = Field(5, ge=1)) -> int:
 
 
 @pytest.mark.parametrize(
-    "function", [_assigned, _annotated, _annotated_default, _both, _with_docstring, _docstring_alone]
+    "function",
+    [_assigned, _annotated, _annotated_default, _both, _with_docstring, _docstring_alone],
 )
 def test_fields_of_pydantic_describe_parameters(function: Callable[..., int]) -> None:
     """`Field` as the default or inside `Annotated` gives default, bounds and description, as in a model."""
@@ -144,7 +154,11 @@ def test_fields_of_pydantic_describe_parameters(function: Callable[..., int]) ->
 
     schema = counts.tool_spec["inputSchema"]["json"]
     expected = {"type": "integer", "default": 5, "minimum": 1, "description": "how many"}
-    assert schema == {"type": "object", "properties": {"n": expected}, "additionalProperties": False}
+    assert schema == {
+        "type": "object",
+        "properties": {"n": expected},
+        "additionalProperties": False,
+    }
     assert run_tool(counts)["content"] == [{"text": "5"}]
     assert run_tool(counts, n=2)["content"] == [{"text": "2"}]
     assert run_tool(counts, n=0)["status"] == "error"
@@ -176,7 +190,9 @@ def test_a_field_that_pydantic_refuses_is_refused_with_its_function() -> None:
     def two(n: Annotated[list[int], Field(default_factory=list)] = [1]) -> None:  # noqa: B006 - the mistake
         """Count."""
 
-    with pytest.raises(DefinitionError, match=r"parameters of .*two have no schema: cannot specify both"):
+    with pytest.raises(
+        DefinitionError, match=r"parameters of .*two have no schema: cannot specify both"
+    ):
         tool(two)
 
 
@@ -303,11 +319,21 @@ def test_an_object_of_the_shape_of_strands_agent_tool_is_accepted() -> None:
 
         @property
         def tool_spec(self) -> dict[str, Any]:
-            return {"name": "count", "description": "Count.", "inputSchema": {"json": {"type": "object"}}}
+            return {
+                "name": "count",
+                "description": "Count.",
+                "inputSchema": {"json": {"type": "object"}},
+            }
 
-        async def stream(self, tool_use: Any, invocation_state: Any, **kwargs: Any) -> AsyncIterator[Any]:
+        async def stream(
+            self, tool_use: Any, invocation_state: Any, **kwargs: Any
+        ) -> AsyncIterator[Any]:
             yield {"progress": 1}
-            yield {"toolUseId": tool_use["toolUseId"], "status": "success", "content": [{"text": "2"}]}
+            yield {
+                "toolUseId": tool_use["toolUseId"],
+                "status": "success",
+                "content": [{"text": "2"}],
+            }
 
     assert run_tool(Counter())["content"] == [{"text": "2"}]
 
@@ -319,7 +345,9 @@ def test_an_object_of_the_shape_of_strands_agent_tool_is_accepted() -> None:
         lambda: tool(context=True)(lambda: None),
         lambda: tool(lambda *words: None),
         lambda: Agent("a", ScriptedModel(["x"]), [lambda: None]),
-        lambda: Agent("a", ScriptedModel(["x"]), [tool(name="t")(lambda: 1), tool(name="t")(lambda: 2)]),
+        lambda: Agent(
+            "a", ScriptedModel(["x"]), [tool(name="t")(lambda: 1), tool(name="t")(lambda: 2)]
+        ),
         lambda: Agent("a", object()),
         lambda: Agent("a"),
         lambda: Agent("a", ScriptedModel(["x"]), tool_executor="both"),

@@ -69,7 +69,9 @@ class Node:
     def answer_id(self, key: str, response: Any) -> None:
         """Answer a question by its id."""
         question = codec.decode(Interrupt, self.questions[key])
-        self.questions[key] = codec.encode(replace(question, response=codec.pack(response, "response")))
+        self.questions[key] = codec.encode(
+            replace(question, response=codec.pack(response, "response"))
+        )
 
     def expire(self, name: str) -> None:
         """Expire the open question of that name."""
@@ -94,7 +96,10 @@ class Node:
     def keep(self, saved: Saved) -> None:
         """Store a checkpoint as bytes."""
         self.document = json.dumps(saved.document).encode()
-        self.stored = [*self.stored[: saved.keep], *(json.dumps(m).encode() for m in saved.messages)]
+        self.stored = [
+            *self.stored[: saved.keep],
+            *(json.dumps(m).encode() for m in saved.messages),
+        ]
         self.saves.append(json.loads(self.document))
 
     @property

@@ -36,10 +36,14 @@ def entries(number: int) -> list[dict]:
 
 
 def note(sealed: list[dict], key: Ed25519PrivateKey = KEY, origin: str = ORIGIN) -> str:
-    return sign(Checkpoint(origin, len(sealed), root_of([leaf_of(entry) for entry in sealed])), "shop", key)
+    return sign(
+        Checkpoint(origin, len(sealed), root_of([leaf_of(entry) for entry in sealed])), "shop", key
+    )
 
 
-def written(sealed: list[dict], *sizes: int, run_id: str = "", key: Ed25519PrivateKey = KEY) -> list[str]:
+def written(
+    sealed: list[dict], *sizes: int, run_id: str = "", key: Ed25519PrivateKey = KEY
+) -> list[str]:
     notes = [note(sealed[:size], key) for size in (*sizes, len(sealed))]
     return list(export(sealed, notes, [verifier_key("shop", key.public_key())], run_id))
 
@@ -70,7 +74,9 @@ def test_cut_and_swapped_entries_are_found(lines):
     for place in range(1, len(lines) - 4):
         cut = verify(lines[:place] + lines[place + 1 :], KEYS)
         doubled = verify([*lines[: place + 1], *lines[place:]], KEYS)
-        swapped = verify([*lines[:place], lines[place + 1], lines[place], *lines[place + 2 :]], KEYS)
+        swapped = verify(
+            [*lines[:place], lines[place + 1], lines[place], *lines[place + 2 :]], KEYS
+        )
         assert (cut.result, cut.line) == (Result.BROKEN, place + 1)
         assert (doubled.result, doubled.line) == (Result.BROKEN, place + 2)
         assert (swapped.result, swapped.line) == (Result.BROKEN, place + 1)

@@ -20,7 +20,9 @@ from runner.audit.tree import (
 )
 
 # The entries and roots that the logs of Certificate Transparency test with.
-ENTRIES = [bytes.fromhex(text) for text in ("", "00", "10", "2021", "3031", "40414243", "5051525354555657")]
+ENTRIES = [
+    bytes.fromhex(text) for text in ("", "00", "10", "2021", "3031", "40414243", "5051525354555657")
+]
 ROOTS = {
     1: "6e340b9cffb37a989ca544e6bb780a2c78901d3fb33738768511a30617afa01d",
     2: "fac54203e7cc696cf0dfcb42c92a1d9dbaf70ad9e621f4bd8d98662f00e3c125",

@@ -62,7 +62,9 @@ def test_two_nodes_cannot_have_one_id():
     """An id that is taken is refused with what to do."""
     builder = two()
 
-    with pytest.raises(DefinitionError, match="Node 'clerk' already exists; give the second one another"):
+    with pytest.raises(
+        DefinitionError, match="Node 'clerk' already exists; give the second one another"
+    ):
         builder.add_node(clerk)
 
 
@@ -83,14 +85,20 @@ def test_an_object_with_state_is_one_node_only(executor):
     builder = GraphBuilder()
     builder.add_node(executor, "first")
 
-    with pytest.raises(DefinitionError, match=r"Duplicate node instance detected: .* of node 'second'"):
+    with pytest.raises(
+        DefinitionError, match=r"Duplicate node instance detected: .* of node 'second'"
+    ):
         builder.add_node(executor, "second")
 
 
-@pytest.mark.parametrize("executor", [None, 3, "clerk", lambda: 1, lambda a, b: 1, object(), print.__doc__])
+@pytest.mark.parametrize(
+    "executor", [None, 3, "clerk", lambda: 1, lambda a, b: 1, object(), print.__doc__]
+)
 def test_only_something_that_can_run_is_a_node(executor):
     """What takes no context and has no `execute` is refused with the list of what can be a node."""
-    with pytest.raises(DefinitionError, match="can't be a node: give an Agent, a Graph, a function"):
+    with pytest.raises(
+        DefinitionError, match="can't be a node: give an Agent, a Graph, a function"
+    ):
         GraphBuilder().add_node(executor, "x")
 
 
@@ -137,7 +145,14 @@ def test_options_of_a_node_are_kept():
     """What is said of a node is in its declaration."""
     retry = RetryPolicy(2)
     spec = GraphBuilder().add_node(
-        clerk, join="any", retry=retry, timeout=2.5, queue="slow", priority=0, resume="each", version="2"
+        clerk,
+        join="any",
+        retry=retry,
+        timeout=2.5,
+        queue="slow",
+        priority=0,
+        resume="each",
+        version="2",
     )
 
     assert (spec.join, spec.retry, spec.timeout) == (Join.ANY, retry, 2.5)
@@ -149,7 +164,9 @@ def test_options_of_a_node_are_kept():
 )
 def test_edges_join_known_nodes(source, target, role):
     """An edge to or from a node that was not added is refused at once, with the side that is wrong."""
-    with pytest.raises(DefinitionError, match=f"{role} node 'nobody' not found; add it with add_node first"):
+    with pytest.raises(
+        DefinitionError, match=f"{role} node 'nobody' not found; add it with add_node first"
+    ):
         two().add_edge(source, target)
 
 
@@ -174,7 +191,9 @@ async def later(state):
 )
 def test_a_condition_is_a_sync_function_of_the_state(condition):
     """A condition that could not be asked, or would always count as true, is refused when it is added."""
-    with pytest.raises(DefinitionError, match="the condition from 'clerk' to 'boss' must be a sync function"):
+    with pytest.raises(
+        DefinitionError, match="the condition from 'clerk' to 'boss' must be a sync function"
+    ):
         two().add_edge("clerk", "boss", condition)
 
 
@@ -271,11 +290,15 @@ def test_a_back_edge_closes_a_loop():
     builder = two()
     builder.add_edge("clerk", "boss", back=True)
 
-    with pytest.raises(DefinitionError, match="from 'clerk' back to 'boss' repeats nothing: no path"):
+    with pytest.raises(
+        DefinitionError, match="from 'clerk' back to 'boss' repeats nothing: no path"
+    ):
         builder.build()
 
 
-@pytest.mark.parametrize("setting", ["set_max_node_executions", "set_execution_timeout", "set_node_timeout"])
+@pytest.mark.parametrize(
+    "setting", ["set_max_node_executions", "set_execution_timeout", "set_node_timeout"]
+)
 @pytest.mark.parametrize("value", [0, -1, "3", None, True, float("inf")])
 def test_limits_are_positive_numbers(setting, value):
     """A limit that could not be one is refused when it is set."""
@@ -307,7 +330,9 @@ def test_a_forgotten_edge_is_no_entry_point():
         builder.add_edge("draft", "approve")
         return builder
 
-    with pytest.raises(DefinitionError, match=r"node 'pay' has no edges, while other nodes have some"):
+    with pytest.raises(
+        DefinitionError, match=r"node 'pay' has no edges, while other nodes have some"
+    ):
         payment().build()
 
     named = payment().set_entry_point("draft").set_entry_point("pay").build()
@@ -371,11 +396,15 @@ def test_a_builder_is_not_yet_a_graph():
 
     with pytest.raises(UsageError, match=r"call \.build\(\) first"):
         builder("task")
-    with pytest.raises(AttributeError, match=r"no 'stream_async', a graph has: call \.build\(\) first"):
+    with pytest.raises(
+        AttributeError, match=r"no 'stream_async', a graph has: call \.build\(\) first"
+    ):
         builder.stream_async("task")
     with pytest.raises(AttributeError, match="a GraphBuilder has no 'add_nodes'"):
         builder.add_nodes("task")
-    with pytest.raises(DefinitionError, match=r"can't be a node, a graph can: call \.build\(\) first"):
+    with pytest.raises(
+        DefinitionError, match=r"can't be a node, a graph can: call \.build\(\) first"
+    ):
         two().add_node(builder, "inner")
 
 
@@ -392,7 +421,9 @@ def test_a_registered_function_returns_a_graph(returned, says):
     graphs = Registry()
     graphs.add("refund", lambda: returned)
 
-    with pytest.raises(DefinitionError, match=rf"of graph 'refund' must return a graph, but {says}"):
+    with pytest.raises(
+        DefinitionError, match=rf"of graph 'refund' must return a graph, but {says}"
+    ):
         graphs.get("refund")
 
 
@@ -401,7 +432,9 @@ def test_edges_join_ids_not_functions():
     builder = GraphBuilder()
     builder.add_node(clerk, "c")
 
-    with pytest.raises(DefinitionError, match=r"joins nodes by their ids, not <function clerk .*: write 'c'"):
+    with pytest.raises(
+        DefinitionError, match=r"joins nodes by their ids, not <function clerk .*: write 'c'"
+    ):
         builder.add_edge(clerk, boss)
     with pytest.raises(DefinitionError, match=r"ids, not <function boss .*: add it with add_node"):
         builder.add_edge("c", boss)

@@ -35,7 +35,9 @@ class Small:
 
 def review():
     again = ("read draft", lambda state: state.visit < 3)
-    return wired({"draft": ident, "read": ident}, "draft read", again).set_entry_point("draft").build()
+    return (
+        wired({"draft": ident, "read": ident}, "draft read", again).set_entry_point("draft").build()
+    )
 
 
 def shop():
@@ -185,7 +187,8 @@ def test_ids_and_words_cannot_break_a_drawing(form):
 
     assert "\x1b" not in drawn
     if form == "svg":
-        words = [each.text for each in ET.fromstring(drawn).iter("{http://www.w3.org/2000/svg}text")]  # noqa: S314 - our own text
+        root = ET.fromstring(drawn)  # noqa: S314 - our own text
+        words = [each.text for each in root.iter("{http://www.w3.org/2000/svg}text")]
         assert NASTY in words
     if form == "mermaid":
         assert "<script" not in drawn
@@ -255,7 +258,9 @@ def large(count, *edges):
 @pytest.mark.parametrize(
     "graph",
     [
-        large(300, *(f"n{i} n{i + 1}" for i in range(299)), *(f"n{i} n{i + 150}" for i in range(149))),
+        large(
+            300, *(f"n{i} n{i + 1}" for i in range(299)), *(f"n{i} n{i + 150}" for i in range(149))
+        ),
         large(300, *(f"n0 n{i}" for i in range(1, 299)), *(f"n{i} n299" for i in range(1, 299))),
         large(300, *(f"n{i // 3} n{i}" for i in range(1, 300))),
     ],

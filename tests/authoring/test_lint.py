@@ -49,7 +49,12 @@ def test_a_problem_says_what_and_what_to_do():
     """A problem is a value with code, severity, graph, node, a message and an advice."""
     (one,) = problems(wired(nodes("a b"), ("a b", lambda state: state.results["x"].output)))
 
-    assert (one.code, one.severity, one.graph, one.node) == ("unknown-node", "error", "default_graph", "a")
+    assert (one.code, one.severity, one.graph, one.node) == (
+        "unknown-node",
+        "error",
+        "default_graph",
+        "a",
+    )
     assert "reads the result of 'x', which is no node of this graph" in one.message
     assert one.advice == "Use one of its nodes: a, b."
 
@@ -124,7 +129,9 @@ def test_a_start_inside_a_loop_is_pointed_out():
     """Rounds begin at the loop's first node, so an entry point further on runs on its own only once."""
     graph = wired(nodes("a b c"), "a b", "b c", ("c a", holds)).set_max_node_executions(9)
 
-    assert found(graph.set_entry_point("a").set_entry_point("b")) == [("hint", "entry-in-loop", "b")]
+    assert found(graph.set_entry_point("a").set_entry_point("b")) == [
+        ("hint", "entry-in-loop", "b")
+    ]
 
 
 def test_an_entry_point_that_waits_is_pointed_out():
@@ -187,7 +194,10 @@ MISSING = [("warning", "missing-result", "look_up")]
 def test_a_result_that_may_be_missing_is_found(condition, expected):
     """Reading another branch's result is a race; asking first, `get` and catching the KeyError are not."""
     graph = wired(
-        nodes("begin stock look_up send"), "begin stock", "begin look_up", ("look_up send", condition)
+        nodes("begin stock look_up send"),
+        "begin stock",
+        "begin look_up",
+        ("look_up send", condition),
     )
 
     assert found(graph) == expected
@@ -195,7 +205,11 @@ def test_a_result_that_may_be_missing_is_found(condition, expected):
 
 def at_the_end(*edges, condition=reads_stock, **options):
     return wired(
-        nodes("begin stock other end last"), "begin stock", *edges, ("end last", condition), **options
+        nodes("begin stock other end last"),
+        "begin stock",
+        *edges,
+        ("end last", condition),
+        **options,
     )
 
 
@@ -207,13 +221,18 @@ def at_the_end(*edges, condition=reads_stock, **options):
         (at_the_end("stock other", "begin end", "other end"), []),
         (at_the_end("begin other", "stock end", "other end", end={"join": "any"}), ["end"]),
         (at_the_end("stock other", "stock end", "other end", end={"join": "any"}), []),
-        (at_the_end("begin other", "stock end", "other end").set_failure_policy("continue"), ["end"]),
+        (
+            at_the_end("begin other", "stock end", "other end").set_failure_policy("continue"),
+            ["end"],
+        ),
     ],
     ids=["join of all", "conditional", "longer way", "join of any", "every way", "failures go on"],
 )
 def test_joins_decide_what_has_certainly_completed(graph, expected):
     """A join of all waits for what is always taken; a join of any knows only what every way has passed."""
-    assert [problem.node for problem in problems(graph) if problem.code == "missing-result"] == expected
+    assert [
+        problem.node for problem in problems(graph) if problem.code == "missing-result"
+    ] == expected
 
 
 @pytest.mark.parametrize(("out", "expected"), [(None, ["c"]), (lambda state: not holds(state), [])])
@@ -222,7 +241,9 @@ def test_a_loop_that_goes_on_takes_its_results_away(out, expected):
     graph = wired(nodes("a b c d"), "a b", ("b a", holds), ("b c", out), ("c d", holds))
 
     missing = [
-        problem.node for problem in problems(graph.set_entry_point("a")) if problem.code == "missing-result"
+        problem.node
+        for problem in problems(graph.set_entry_point("a"))
+        if problem.code == "missing-result"
     ]
 
     assert missing == expected
@@ -297,7 +318,10 @@ def test_a_question_that_leads_nowhere_is_reported(edges, expected):
 
 def test_reviewers_side_by_side_are_no_problem():
     """Several nodes that ask at the end of a graph don't depend on each other."""
-    assert found(wired({"a": ident, "legal": approve, "finance": approve}, "a legal", "a finance")) == []
+    assert (
+        found(wired({"a": ident, "legal": approve, "finance": approve}, "a legal", "a finance"))
+        == []
+    )
 
 
 def by_rule(ctx):

@@ -58,7 +58,9 @@ def test_the_source_of_a_function_is_found(function, body):
 MADE = eval("lambda state: 1")  # noqa: S307 - our own text
 
 
-@pytest.mark.parametrize("function", [print, int, 3, None, MADE], ids=["print", "int", "3", "None", "made"])
+@pytest.mark.parametrize(
+    "function", [print, int, 3, None, MADE], ids=["print", "int", "3", "None", "made"]
+)
 def test_what_has_no_source_is_said_to_have_none(function):
     """Built-in functions, classes and code made at run time have no source, and that is no error."""
     assert sources.tree(function) is None

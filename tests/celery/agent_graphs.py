@@ -86,7 +86,9 @@ def five_calls(executor: str):
 
     def asked(messages):
         note(task_of(messages), "model", len(messages))
-        return [{"toolUse": {"name": "step", "input": {"number": number}}} for number in range(1, 6)]
+        return [
+            {"toolUse": {"name": "step", "input": {"number": number}}} for number in range(1, 6)
+        ]
 
     def ended(messages):
         note(task_of(messages), "model", len(messages))
@@ -149,10 +151,22 @@ def looked_at(make_error):
         error = event.exception
         name = task_of(event.agent.messages)
         known = isinstance(error, QuotaError)
-        note(name, "looks", type(error).__name__, known, isinstance(error, LookupError), event.is_replay)
+        note(
+            name,
+            "looks",
+            type(error).__name__,
+            known,
+            isinstance(error, LookupError),
+            event.is_replay,
+        )
         if error is None:
             return
-        facts = (error.args, getattr(error, "left", None), error.__notes__, type(error.__cause__).__name__)
+        facts = (
+            error.args,
+            getattr(error, "left", None),
+            error.__notes__,
+            type(error.__cause__).__name__,
+        )
         note(name, "errors", *facts, error.__cause__.args)
         event.retry = event.interrupt("retry", reason=str(error)) == "again"
 

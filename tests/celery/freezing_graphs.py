@@ -46,7 +46,9 @@ def busy(name: str):
 
     looks = [{"toolUse": {"name": look.tool_name, "input": {}}}] * CALLS
     looking = Agent("looking", ScriptedModel([looks, "done"]), [look], tool_executor="sequential")
-    paying = Agent("paying", ScriptedModel([{"toolUse": {"name": refund.tool_name}}, "done"]), [refund])
+    paying = Agent(
+        "paying", ScriptedModel([{"toolUse": {"name": refund.tool_name}}, "done"]), [refund]
+    )
     builder = GraphBuilder().set_max_node_executions(10_000).reset_on_revisit()
     builder.add_node(paying, "pay")
     builder.add_node(looking, "look")

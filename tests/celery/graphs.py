@@ -59,7 +59,9 @@ def chain():
 def parents():
     """Each node says which task rang for it."""
     return build(
-        "ab", a=lambda ctx: current_task.request.parent_id, b=lambda ctx: current_task.request.parent_id
+        "ab",
+        a=lambda ctx: current_task.request.parent_id,
+        b=lambda ctx: current_task.request.parent_id,
     )
 
 
@@ -91,7 +93,9 @@ def expiring():
     """Two questions that nobody answers: one fails its node, the other leads elsewhere."""
     builder = GraphBuilder().set_failure_policy("continue")
     builder.add_node(lambda ctx: ctx.interrupt("ok?", expires_in=0.5, on_expire="fail"), "fails")
-    builder.add_node(lambda ctx: ctx.interrupt("ok?", expires_in=0.5, on_expire={"route": "lead"}), "leads")
+    builder.add_node(
+        lambda ctx: ctx.interrupt("ok?", expires_in=0.5, on_expire={"route": "lead"}), "leads"
+    )
     builder.add_node(lambda ctx: "done", "lead")
     builder.add_edge("leads", "lead", on_expire=True)
     builder.set_entry_point("fails").set_entry_point("leads")
@@ -106,7 +110,9 @@ def loop():
 @graph("nested")
 def nested():
     inner = build("xy", y=ask)
-    return build(("before", "inner"), ("inner", "after"), inner=inner, after=lambda ctx: ctx.inputs["inner"])
+    return build(
+        ("before", "inner"), ("inner", "after"), inner=inner, after=lambda ctx: ctx.inputs["inner"]
+    )
 
 
 def explode(ctx):

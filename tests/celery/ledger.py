@@ -16,4 +16,6 @@ app.conf.task_default_queue = "shop"
 @app.task(bind=True, name="shop.done")
 def done(self, run_id: str, **call: object) -> None:
     with app.connection_for_write() as connection:
-        connection.default_channel.client.rpush(f"told:{run_id}", json.dumps([self.request.id, call]))
+        connection.default_channel.client.rpush(
+            f"told:{run_id}", json.dumps([self.request.id, call])
+        )

@@ -65,7 +65,9 @@ def build(plan: Plan) -> Graph:
     for low, high, name in plan.edges:
         builder.add_edge(f"n{low}", f"n{high}", condition(name))
     for high, low, rounds in plan.repeats:
-        builder.add_edge(f"n{high}", f"n{low}", lambda state, rounds=rounds: state.visit < rounds, back=True)
+        builder.add_edge(
+            f"n{high}", f"n{low}", lambda state, rounds=rounds: state.visit < rounds, back=True
+        )
     return builder.build()
 
 

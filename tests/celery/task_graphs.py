@@ -25,7 +25,9 @@ def charging():
 
 @graph("declined")
 def declined():
-    task = CeleryTask("shop.decline", args=lambda ctx: [ctx.task], kwargs={"times": 1}, queue="celery")
+    task = CeleryTask(
+        "shop.decline", args=lambda ctx: [ctx.task], kwargs={"times": 1}, queue="celery"
+    )
     return alone(task)
 
 

@@ -24,12 +24,18 @@ pytestmark = pytest.mark.slow
 
 def test_a_worker_needs_no_more_than_its_user_may(tmp_path):
     """A run with a question completes, Celery's control answers, and Redis has refused nothing."""
-    (rules,) = re.findall(r"^ACL SETUSER worker (.*)$", RECIPE.read_text(encoding="utf-8"), re.MULTILINE)
+    (rules,) = re.findall(
+        r"^ACL SETUSER worker (.*)$", RECIPE.read_text(encoding="utf-8"), re.MULTILINE
+    )
     alive = tmp_path / "alive"
     with embedded_store(tcp=True) as store, redis.Redis.from_url(store.url) as admin:
         admin.execute_command("ACL", "SETUSER", "worker", *rules.split())
         url = f"redis://worker:SECRET@{store.tcp_url.rpartition('@')[2]}"
-        settings = {"RUNNER_REDIS_URL": url, "RUNNER_GRAPHS": "tasks.graphs", "RUNNER_ALIVE_FILE": str(alive)}
+        settings = {
+            "RUNNER_REDIS_URL": url,
+            "RUNNER_GRAPHS": "tasks.graphs",
+            "RUNNER_ALIVE_FILE": str(alive),
+        }
         with worker_process(settings, concurrency=4) as worker:
             worker.wait_ready()
             wait_until(alive.exists, "it is listed")
@@ -37,7 +43,9 @@ def test_a_worker_needs_no_more_than_its_user_may(tmp_path):
             run = client.start("refund", {"order": 1, "amount": 120})
             (question,) = run.wait(60).interrupts
             answer = {"responder": "ana", "digest": question.digest}
-            assert client.respond(question.id, {"decision": "approve"}, **answer).status == "accepted"
+            assert (
+                client.respond(question.id, {"decision": "approve"}, **answer).status == "accepted"
+            )
             assert run.wait(60).status is Status.COMPLETED
             app = make_app(Settings(redis_url=url))
             wait_until(lambda: app.control.ping(timeout=1), "the worker answers Celery's control")

@@ -13,7 +13,10 @@ from tests.waiting import wait_until
 need("strands", "strands")
 need("pydantic_ai", "pydantic-ai")
 
-GRAPHS = {"strands_agent": ("blue", "sky is blue"), "pydantic_agent": (True, "paint is north painted")}
+GRAPHS = {
+    "strands_agent": ("blue", "sky is blue"),
+    "pydantic_agent": (True, "paint is north painted"),
+}
 
 
 @pytest.mark.slow
@@ -31,7 +34,9 @@ def test_another_worker_goes_on_with_an_agent_of_another_framework(databases):
         site.send(json.dumps(body))
     # Control: with no worker nobody takes the answers.
     with pytest.raises(AssertionError):
-        wait_until(lambda: runs["strands_agent"].status is not Status.INTERRUPTED, "it goes on", seconds=1)
+        wait_until(
+            lambda: runs["strands_agent"].status is not Status.INTERRUPTED, "it goes on", seconds=1
+        )
     site.ready(1, RUNNER_GRAPHS="tests.integrations.worker_graphs")
 
     for name, (_, text) in GRAPHS.items():

@@ -36,7 +36,11 @@ WAITING = {
     "local": ("looked_at_local", None),
     **{kind: ("around", {"name": kind, "ask": [kind]}) for kind in AROUND},
 }
-IN_FLIGHT = {"sequential": "five_sequential", "concurrent": "five_concurrent", "plain": "five_plain"}
+IN_FLIGHT = {
+    "sequential": "five_sequential",
+    "concurrent": "five_concurrent",
+    "plain": "five_plain",
+}
 
 
 class Story:
@@ -53,7 +57,9 @@ class Story:
 
     def notes(self, what, name):
         """Give what a run wrote: lists of texts, the process first."""
-        return [line.decode().split("|") for line in self.site.redis.lrange(f"{what}:{name}", 0, -1)]
+        return [
+            line.decode().split("|") for line in self.site.redis.lrange(f"{what}:{name}", 0, -1)
+        ]
 
     def document(self, name):
         text = self.site.redis.hget(Keys().run(self.runs[name].id), "k:a")
@@ -95,8 +101,12 @@ def killed(databases):
     for name, graph in IN_FLIGHT.items():
         story.begin(name, graph)
     wait_until(lambda: len(story.notes("calls", "sequential")) == 3, "the third call runs")
-    wait_until(lambda: len(story.notes("calls", "plain")) == 3, "the third thing of the function runs")
-    wait_until(lambda: sum(map(done, story.document("concurrent")["calls"])) == 3, "three calls are done")
+    wait_until(
+        lambda: len(story.notes("calls", "plain")) == 3, "the third thing of the function runs"
+    )
+    wait_until(
+        lambda: sum(map(done, story.document("concurrent")["calls"])) == 3, "three calls are done"
+    )
     wait_until(lambda: len(story.notes("calls", "concurrent")) == 5, "the two others run")
     site.workers[0].kill()
     for name in IN_FLIGHT:
@@ -168,7 +178,13 @@ def test_a_failed_call_is_shown_to_another_process_as_it_was(killed):
     seen, again = killed.notes("errors", "again")
     assert seen[1:] == again[1:]
     args = "('none left', {'unit': 'calls'})"
-    assert again[1:] == [args, "0", "['seen by the tool']", "ConnectionResetError", "(104, 'reset')"]
+    assert again[1:] == [
+        args,
+        "0",
+        "['seen by the tool']",
+        "ConnectionResetError",
+        "(104, 'reset')",
+    ]
     assert result.results["a"].output == "bought"
 
 
@@ -207,7 +223,11 @@ EVENTS = {
     "AfterGraphEvent": (7, 1),
 }
 """For each event that asks: how much had happened before it first fired, and how often it fires."""
-ORDER = ["BeforeGraphEvent", *(["BeforeNodeCallEvent", "work", "AfterNodeCallEvent"] * 2), "AfterGraphEvent"]
+ORDER = [
+    "BeforeGraphEvent",
+    *(["BeforeNodeCallEvent", "work", "AfterNodeCallEvent"] * 2),
+    "AfterGraphEvent",
+]
 
 
 @pytest.mark.parametrize("kind", AROUND)
@@ -253,7 +273,9 @@ def test_events_inside_an_agent_wait_for_another_process(killed, kind):
     lines = killed.notes("events", kind)
     assert [line[1] for line in lines].count("work") == 1
     assert lines[0][0] != lines[-1][0]
-    assert [line[1:] for line in killed.notes("answers", kind)] == [[kind, "yes"]] * count(lines, kind)
+    assert [line[1:] for line in killed.notes("answers", kind)] == [[kind, "yes"]] * count(
+        lines, kind
+    )
 
 
 def count(lines, kind):
@@ -284,7 +306,9 @@ def test_a_session_goes_on_in_another_process(killed):
     assert same.results["a"].output == "first first second"
     assert other.results["a"].output == "third"
     assert none.results["a"].output == "fourth"
-    texts = [message["content"][0]["text"] for message in killed.site.client.session("bob").messages]
+    texts = [
+        message["content"][0]["text"] for message in killed.site.client.session("bob").messages
+    ]
     assert texts == ["third", "third"]
     assert killed.site.client.forget_session("bob")
     assert killed.site.client.session("bob").messages == []
@@ -295,7 +319,9 @@ def test_events_come_in_order_with_node_and_visit(killed):
     run = killed.begin("watched", "watched")
     wait_until(lambda: any(event.kind == "node.started" for event in run.events()), "the node runs")
     began = next(event.at for event in run.events() if event.kind == "node.started")
-    wait_until(lambda: time.time() * 1000 - began > 300, "the reply takes longer than one piece of text")
+    wait_until(
+        lambda: time.time() * 1000 - began > 300, "the reply takes longer than one piece of text"
+    )
     killed.site.redis.set("gate:watched", 1)
     assert run.wait(60).status is Status.INTERRUPTED
     assert killed.answer("watched", "yes").results["reader"].output == "quick"

@@ -286,7 +286,9 @@ SPAN = f"00-{'a' * 32}-{'b' * 16}-01"
 @pytest.mark.parametrize(
     ("header", "field", "trace"), [(SPAN, None, SPAN), ("00-nonsense", None, ""), ("", SPAN, SPAN)]
 )
-def test_the_run_of_a_celery_task_continues_its_sender_s_trace(threads, stranger, header, field, trace):
+def test_the_run_of_a_celery_task_continues_its_sender_s_trace(
+    threads, stranger, header, field, trace
+):
     """The header that OpenTelemetry's instrumentation writes is enough; a broken one stops nothing."""
     message = {"graph": "chain", "task": "go", "reply_to": "runner:replies:traced"}
     stranger.send_task(
@@ -302,7 +304,13 @@ def test_the_run_of_a_celery_task_continues_its_sender_s_trace(threads, stranger
 
 def test_the_run_of_a_message_continues_its_sender_s_trace(threads):
     """A message on the stream has a field for it."""
-    body = {"v": 1, "graph": "chain", "task": "go", "reply_to": "runner:replies:traced", "traceparent": SPAN}
+    body = {
+        "v": 1,
+        "graph": "chain",
+        "task": "go",
+        "reply_to": "runner:replies:traced",
+        "traceparent": SPAN,
+    }
     threads.send(json.dumps(body), "runner:starts")
     run_id = threads.receipt("runner:replies:traced")["run_id"]
 
@@ -332,7 +340,8 @@ def test_what_celery_refuses_is_a_dead_letter(threads, stranger):
         return next((letter for letter in letters.all() if word in letter.reason), None)
 
     wait_until(
-        lambda: letter_about("'nobody.knows'") and letter_about("it expired at"), "both are dead letters"
+        lambda: letter_about("'nobody.knows'") and letter_about("it expired at"),
+        "both are dead letters",
     )
     assert json.loads(letter_about("'nobody.knows'").body)[0] == [7]
     assert run.status is Status.INTERRUPTED
@@ -343,7 +352,10 @@ def test_what_celery_refuses_is_a_dead_letter(threads, stranger):
 
 @pytest.mark.parametrize(
     "response",
-    [{"__type__": "datetime", "__value__": "2026-01-02T03:04:05"}, {"__type__": "x", "__value__": 1}],
+    [
+        {"__type__": "datetime", "__value__": "2026-01-02T03:04:05"},
+        {"__type__": "x", "__value__": 1},
+    ],
 )
 def test_a_task_s_answer_arrives_as_it_was_sent(threads, stranger, response):
     """Objects that Celery's own reader takes for something else are data like all others."""
@@ -406,7 +418,9 @@ def test_an_answer_of_another_content_type_is_a_dead_letter(threads, tmp_path):
     canary = tmp_path / "canary"
     pickled = pickle.dumps(([], {"response": Bomb(str(canary))}, {}))
 
-    publish(threads, pickled, content_type="application/x-python-serialize", content_encoding="binary")
+    publish(
+        threads, pickled, content_type="application/x-python-serialize", content_encoding="binary"
+    )
 
     letter = letter_with(threads, base64.b64encode(pickled))
     assert b"the content type is application/x-python-serialize; send JSON" in letter[b"reason"]
@@ -425,7 +439,10 @@ def test_pickle_is_never_opened(threads, stranger, tmp_path):
         headers = {"lang": "py", "task": "runner.node", "id": "x"}
         try:
             producer.publish(
-                ((), {"x": Bomb(str(canary))}, {}), routing_key="runner", exchange="", headers=headers
+                ((), {"x": Bomb(str(canary))}, {}),
+                routing_key="runner",
+                exchange="",
+                headers=headers,
             )
         finally:
             disable_insecure_serializers()
@@ -463,13 +480,17 @@ def test_our_doors_put_nothing_foreign_on_the_queue(threads):
     """Whatever comes by the streams, Celery's lists get doorbells only: a bad item there ends a worker."""
     bodies = [b"garbage", b"{}", b"\x80\x04", answer("00x.y.1.z").encode()]
     entry_ids = [
-        threads.send(body, stream) for body in bodies for stream in ("runner:responses", "runner:starts")
+        threads.send(body, stream)
+        for body in bodies
+        for stream in ("runner:responses", "runner:starts")
     ]
     for entry_id in entry_ids:
         threads.dead_letter(entry_id)
 
     queues = [
-        key for queue in (b"runner", b"gpu") for key in threads.redis.scan_iter(queue + b"*", _type="list")
+        key
+        for queue in (b"runner", b"gpu")
+        for key in threads.redis.scan_iter(queue + b"*", _type="list")
     ]
     messages = [message for key in queues for message in threads.redis.lrange(key, 0, -1)]
     assert not set(bodies) & set(messages)
@@ -505,7 +526,9 @@ def test_a_log_without_escapes_has_the_forged_line(empty_site):
     send_forged(empty_site, "stream")
 
     wait_until(
-        lambda: any(line.startswith(FORGED.splitlines()[1]) for line in worker.output().splitlines()),
+        lambda: any(
+            line.startswith(FORGED.splitlines()[1]) for line in worker.output().splitlines()
+        ),
         "the log has the line",
     )
     assert "\x1b[2K" in worker.output()

@@ -107,7 +107,9 @@ def test_a_cancelled_run_revokes_its_task(shop_site):
     # One runs and one has come: a third stays where it is.
     wait_until(lambda: shop.output().count("] received") == 2, "the worker has no room for more")
     wait_until(lambda: shop_site.redis.llen("celery") == 1, "one task is still queued")
-    idle = runs.pop(json.loads(shop_site.redis.lindex("celery", 0))["headers"]["id"].partition(".")[0])
+    idle = runs.pop(
+        json.loads(shop_site.redis.lindex("celery", 0))["headers"]["id"].partition(".")[0]
+    )
 
     idle.cancel("enough")
     wait_until(lambda: f"Tasks flagged as revoked: {idle.id}" in shop.output(), "it is revoked")

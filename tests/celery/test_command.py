@@ -32,7 +32,9 @@ def test_celery_finds_the_command():
     """The package declares it as Celery's plugins are declared."""
     about = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
 
-    assert about["project"]["entry-points"]["celery.commands"] == {"runner": "runner.celery.command:commands"}
+    assert about["project"]["entry-points"]["celery.commands"] == {
+        "runner": "runner.celery.command:commands"
+    }
 
 
 def test_celery_has_no_command_of_that_name():

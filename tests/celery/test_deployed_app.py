@@ -26,7 +26,9 @@ def deployed(empty_site):
 @pytest.mark.slow
 def test_it_serves_the_graphs_of_the_examples(deployed):
     """Without RUNNER_GRAPHS there is something to try."""
-    assert {"notify", "orders", "refund", "refunds", "release"} <= set(deployed.client.engine.store.graphs())
+    assert {"notify", "orders", "refund", "refunds", "release"} <= set(
+        deployed.client.engine.store.graphs()
+    )
 
 
 @pytest.mark.slow
@@ -47,7 +49,12 @@ def test_a_setting_chooses_other_graphs():
     code = "from tasks.app import settings; print(settings.graphs)"
     environment = {**os.environ, "RUNNER_GRAPHS": "shop"}
     done = subprocess.run(
-        [sys.executable, "-c", code], cwd=ROOT, env=environment, capture_output=True, text=True, check=True
+        [sys.executable, "-c", code],
+        cwd=ROOT,
+        env=environment,
+        capture_output=True,
+        text=True,
+        check=True,
     )
 
     assert done.stdout.strip() == "['shop']"

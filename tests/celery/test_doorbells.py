@@ -75,7 +75,9 @@ def test_a_doorbell_is_short(redis_url, app):
     """A doorbell carries ids and nothing else: half of what Celery would send, or less."""
     ring(redis_url, app)
     with redis.Redis.from_url(redis_url) as client:
-        ((message,),) = [client.lrange(key, 0, -1) for key in client.scan_iter("runner/*", _type="list")]
+        ((message,),) = [
+            client.lrange(key, 0, -1) for key in client.scan_iter("runner/*", _type="list")
+        ]
 
     assert len(message) <= 460
 
@@ -177,7 +179,9 @@ def test_a_task_s_id_names_the_visit(task_id, visit):
     assert visit_of(task_id) == visit
 
 
-@pytest.mark.parametrize("task_id", ["", "x", "run.node", "run.node.1", "run..1.1", "run.node.1.x", ".n.1.1"])
+@pytest.mark.parametrize(
+    "task_id", ["", "x", "run.node", "run.node.1", "run..1.1", "run.node.1.x", ".n.1.1"]
+)
 def test_other_ids_are_refused(task_id):
     """A task of our name with an id that names no visit runs nothing."""
     with pytest.raises(UsageError, match=r"run\.node\.visit\.attempt"):
@@ -208,7 +212,9 @@ def test_monitors_do_not_see_our_settings(redis_url):
     app = make_app(Settings(redis_url="redis://:hunter2@127.0.0.1/0"))
 
     assert "hunter2" not in app.conf.humanize(with_defaults=True, censored=True)
-    assert "hunter2" not in json.dumps(app.conf.table(with_defaults=True, censored=True), default=repr)
+    assert "hunter2" not in json.dumps(
+        app.conf.table(with_defaults=True, censored=True), default=repr
+    )
 
 
 def test_installing_adds_to_an_app_and_changes_nothing_else():
@@ -244,7 +250,9 @@ def test_the_first_priority_is_the_highest_where_the_broker_is_no_redis(ours, th
     CeleryDispatcher(app).ring([bell])
 
     with app.connection_for_read() as connection:
-        message = connection.SimpleQueue(Queue("runner/gpu", routing_key="runner/gpu")).get(timeout=60)
+        message = connection.SimpleQueue(Queue("runner/gpu", routing_key="runner/gpu")).get(
+            timeout=60
+        )
         assert message.properties["priority"] == theirs
         assert message.headers["id"] == bell.task_id
     app.close()

@@ -26,7 +26,9 @@ def shop(empty_site):
 def calls_of(site, run_id, count=1):
     """Wait until the task was called so many times, and give what it was told."""
     wait_until(
-        lambda: site.redis.llen(f"told:{run_id}") >= count, "the task is called", seconds=RECOVERY + MARGIN
+        lambda: site.redis.llen(f"told:{run_id}") >= count,
+        "the task is called",
+        seconds=RECOVERY + MARGIN,
     )
     return [json.loads(message) for message in site.redis.lrange(f"told:{run_id}", 0, -1)]
 
@@ -39,7 +41,9 @@ def unreported(site, run_id):
 def test_a_task_of_another_app_is_called_when_a_run_ends(shop):
     """Runs that complete, fail or are cancelled tell so once, with their output where it is small."""
     shop.ready(1, RUNNER_ON_END=TASK)
-    runs = [shop.client.start(graph, "go", on_end=TASK) for graph in ("chain", "failure", "question")]
+    runs = [
+        shop.client.start(graph, "go", on_end=TASK) for graph in ("chain", "failure", "question")
+    ]
     assert runs[2].wait(60).status is Status.INTERRUPTED
     runs[2].cancel()
     expected = [
@@ -52,7 +56,13 @@ def test_a_task_of_another_app_is_called_when_a_run_ends(shop):
         assert calls_of(shop, run.id) == [[f"{run.id}.end", call]]
         wait_until(lambda run_id=run.id: not unreported(shop, run_id), "the call is noted")
 
-    message = {"v": 1, "graph": "chain", "task": 1, "on_end": TASK, "reply_to": "runner:replies:end"}
+    message = {
+        "v": 1,
+        "graph": "chain",
+        "task": 1,
+        "on_end": TASK,
+        "reply_to": "runner:replies:end",
+    }
     shop.send(json.dumps(message), "runner:starts")
     run_id = shop.receipt("runner:replies:end")["run_id"]
     assert calls_of(shop, run_id)[0][1]["status"] == "completed"

@@ -35,7 +35,11 @@ def unswept(databases):
 
 
 def doorbells(site) -> list[bytes]:
-    keys = [key for key in site.redis.scan_iter("runner*", _type="list") if not key.startswith(b"runner:{")]
+    keys = [
+        key
+        for key in site.redis.scan_iter("runner*", _type="list")
+        if not key.startswith(b"runner:{")
+    ]
     return [message for key in keys for message in site.redis.lrange(key, 0, -1)]
 
 
@@ -151,7 +155,12 @@ def test_a_doorbell_rung_many_times_runs_its_node_once(pair):
 def bell_of(site, run, node: str) -> bytes:
     """Write the message that the store would ring a node with."""
     template, places = site.redis.hmget("runner:{p00}:doorbell:1", "template", "places")
-    values = {"id": f"{run.id}.{node}.1.1", "shadow": f"gated/{node}", "queue": "runner", "priority": "5"}
+    values = {
+        "id": f"{run.id}.{node}.1.1",
+        "shadow": f"gated/{node}",
+        "queue": "runner",
+        "priority": "5",
+    }
     values["parent_id"] = "null"
     fields = tuple(values.get(place, "copy") for place in places.decode().split())
     return (template.decode() % fields).encode()

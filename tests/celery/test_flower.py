@@ -68,7 +68,9 @@ def flower(sites, tmp_path_factory):
 
 def ended_task(flower, key: str) -> dict:
     """What Flower knows of a task, once it knows that it is over."""
-    wait_until(lambda: flower.tasks().get(key, {}).get("state") in ENDED, f"Flower knows how {key} ended")
+    wait_until(
+        lambda: flower.tasks().get(key, {}).get("state") in ENDED, f"Flower knows how {key} ended"
+    )
     return flower.tasks()[key]
 
 
@@ -80,7 +82,9 @@ def ended(flower, sites):
     for run in runs.values():
         run.wait(60)
 
-    states = {f"{runs[graph].id}.{end}": state for graph in STATES for end, state in STATES[graph].items()}
+    states = {
+        f"{runs[graph].id}.{end}": state for graph in STATES for end, state in STATES[graph].items()
+    }
     tasks = {}
 
     def known():
@@ -122,7 +126,9 @@ def test_what_waits_says_where_to_see_it():
     with pytest.raises(NodeEvent) as event:
         end_task(Delivery("expanded"), app, "0run")
 
-    assert event.value.fields == {"result": "WAITING for its items, see https://runner.example/runs/0run"}
+    assert event.value.fields == {
+        "result": "WAITING for its items, see https://runner.example/runs/0run"
+    }
 
 
 def test_a_node_that_ran_too_long_is_shown_as_failed(flower, sites):

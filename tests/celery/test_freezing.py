@@ -75,7 +75,9 @@ def sites(databases):
     """A worker of each pool, and one that never looks."""
     sites = {name: next(databases) for name in (*POOLS, "blind")}
     for name, site in sites.items():
-        pool, app = (name, "runner.celery:app") if name in POOLS else ("threads", "tests.celery.blind:app")
+        pool, app = (
+            (name, "runner.celery:app") if name in POOLS else ("threads", "tests.celery.blind:app")
+        )
         site.add(pool, slots=1 if pool == "solo" else 4, app=app, **GRAPHS)
     for site in sites.values():
         site.workers[0].wait_ready()
@@ -92,15 +94,23 @@ def frozen(sites):
     """
     frozen = {}
     for kinds in (("graph", "tool"), ("all",)):
-        begun = [Busy(site, kind) for name, site in sites.items() for kind in kinds if name != "blind"]
+        begun = [
+            Busy(site, kind) for name, site in sites.items() for kind in kinds if name != "blind"
+        ]
         begun += [Busy(sites["blind"], "all")] if "all" in kinds else []
-        wait_until(lambda: all(busy.is_busy() and busy.run.interrupts() for busy in begun), "all are busy")  # noqa: B023
+        wait_until(
+            lambda: all(busy.is_busy() and busy.run.interrupts() for busy in begun),  # noqa: B023
+            "all are busy",
+        )
         for busy in begun:
             busy.freeze()
             frozen[busy.site, busy.kind] = busy
         wait_until(lambda: all(busy.now() > busy.deadline for busy in begun), "the time is over")  # noqa: B023
         for busy in begun:
-            busy.meanwhile, busy.notices = busy.shown(), busy.site.redis.xrange("runner:{p00}:notices")
+            busy.meanwhile, busy.notices = (
+                busy.shown(),
+                busy.site.redis.xrange("runner:{p00}:notices"),
+            )
             busy.status = busy.run.status
             busy.doctor = CliRunner().invoke(runner, ["doctor"], env=busy.environment).stdout
             busy.thaw()
@@ -142,7 +152,11 @@ def test_everything_says_what_is_frozen(sites, frozen, pool, kind):
     assert "is frozen by ana: fraud" in busy.receipt["detail"]
     assert "WARN\tfreeze" in busy.doctor
     assert busy.shown()["frozen"] == ""
-    kinds = [fields[b"kind"] for _, fields in busy.notices if fields[b"detail"].decode().startswith(scope)]
+    kinds = [
+        fields[b"kind"]
+        for _, fields in busy.notices
+        if fields[b"detail"].decode().startswith(scope)
+    ]
     assert kinds == [b"effects.frozen"] * len(KINDS[kind])
     after = busy.site.redis.xrange("runner:{p00}:notices")
     thawed = [fields for _, fields in after if fields[b"kind"] == b"effects.thawed"]

@@ -213,7 +213,9 @@ def test_doctor_tells_a_keeper_from_a_worker(empty_site, keep):
     keep().wait_ready()
     wait_until(lambda: empty_site.redis.hlen("runner:workers") == 1, "it is listed")
 
-    checks = {check.name: check for check in examine(read_facts(Settings(redis_url=empty_site.url)))}
+    checks = {
+        check.name: check for check in examine(read_facts(Settings(redis_url=empty_site.url)))
+    }
 
     assert checks["workers"].result == WARN
     assert "1 keeper" in checks["workers"].detail
@@ -225,7 +227,9 @@ def test_over_rabbitmq_it_rings_and_publishes_notices(empty_site, keep, rabbit, 
     keep(RUNNER_BROKER_URL=rabbit.url).wait_ready()
     notices = listen(channel)
     start = json.dumps({"v": 1, "graph": "question", "task": "go"}).encode()
-    channel.basic_publish(amqp.Message(start, message_id="s1"), exchange="", routing_key="runner.starts")
+    channel.basic_publish(
+        amqp.Message(start, message_id="s1"), exchange="", routing_key="runner.starts"
+    )
 
     def rings() -> int:
         declared = channel.queue_declare(

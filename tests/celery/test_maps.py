@@ -32,6 +32,8 @@ def test_a_map_survives_a_killed_worker(empty_site):
     empty_site.client.respond(waiting.interrupts[0].id, "fine")
     result = run.wait(WITHIN)
     assert result.status is Status.COMPLETED
-    assert result.results["m"].output == ["fine" if index == 4 else [index, index] for index in range(12)]
+    assert result.results["m"].output == [
+        "fine" if index == 4 else [index, index] for index in range(12)
+    ]
     assert result.results["count"].output == 12
     assert result.execution_order == ["list", "m", "count"]

@@ -45,17 +45,25 @@ def monitor(sites):
 def test_events_are_sent_however_they_were_turned_on(empty_site, pool, by):
     """A node that waits is shown so, though no setting of the app's asks for events."""
     worker = empty_site.add(
-        pool, slots=1, app="tests.celery.theirs:app", options=["--task-events"] if by == "option" else []
+        pool,
+        slots=1,
+        app="tests.celery.theirs:app",
+        options=["--task-events"] if by == "option" else [],
     )
     worker.wait_ready()
     with following(empty_site) as state:
         if by == "control":
-            wait_until(lambda: empty_site.control.enable_events(reply=True), "the worker has turned them on")
+            wait_until(
+                lambda: empty_site.control.enable_events(reply=True),
+                "the worker has turned them on",
+            )
         run = empty_site.client.start("question", "go")
         run.wait(60)
         task_id = f"{run.id}.node.with.dots.1.1"
 
-        wait_until(lambda: task_id in state.tasks and state.tasks[task_id].state == "WAITING", "it waits")
+        wait_until(
+            lambda: task_id in state.tasks and state.tasks[task_id].state == "WAITING", "it waits"
+        )
 
 
 @pytest.mark.slow
@@ -87,7 +95,9 @@ def test_a_node_that_waits_is_shown_as_waiting(threads, monitor):
     (question,) = run.wait(60).interrupts
     task_id = f"{run.id}.node.with.dots.1.1"
 
-    wait_until(lambda: task_id in monitor.tasks and monitor.tasks[task_id].state == "WAITING", "it waits")
+    wait_until(
+        lambda: task_id in monitor.tasks and monitor.tasks[task_id].state == "WAITING", "it waits"
+    )
     assert monitor.tasks[task_id].name == "question/node.with.dots"
     assert monitor.tasks[task_id].args == "visit=1 attempt=1"
     assert monitor.tasks[task_id].result == "WAITING for a person: approval"
@@ -103,7 +113,9 @@ def test_a_node_that_failed_is_shown_as_failed(threads, monitor):
     assert run.wait(60).status is Status.FAILED
     task_id = f"{run.id}.b.1.1"
 
-    wait_until(lambda: task_id in monitor.tasks and monitor.tasks[task_id].state == "FAILURE", "it failed")
+    wait_until(
+        lambda: task_id in monitor.tasks and monitor.tasks[task_id].state == "FAILURE", "it failed"
+    )
     assert monitor.tasks[task_id].exception == "NodeFailed('ValueError: boom in attempt 1')"
     assert "in explode" in monitor.tasks[task_id].traceback
 
@@ -113,9 +125,13 @@ def test_a_node_that_an_expiry_ended_is_shown_as_ended(threads, monitor):
     run = threads.client.start("expiring", "go")
     failed, led = f"{run.id}.fails.1.1", f"{run.id}.leads.1.1"
 
-    wait_until(lambda: failed in monitor.tasks and monitor.tasks[failed].state == "FAILURE", "it failed")
+    wait_until(
+        lambda: failed in monitor.tasks and monitor.tasks[failed].state == "FAILURE", "it failed"
+    )
     assert "InterruptExpired" in monitor.tasks[failed].exception
-    wait_until(lambda: led in monitor.tasks and monitor.tasks[led].state == "SUCCESS", "it has ended")
+    wait_until(
+        lambda: led in monitor.tasks and monitor.tasks[led].state == "SUCCESS", "it has ended"
+    )
     assert run.wait(20).results["lead"].output == "done"
 
 
@@ -125,8 +141,14 @@ def test_each_attempt_is_shown_and_a_retry_as_one(threads, monitor):
     assert run.wait(60).status is Status.COMPLETED
     first, second = (f"{run.id}.flaky.1.{attempt}" for attempt in (1, 2))
 
-    for task, state in ((first, "RETRY"), (second, "SUCCESS")):  # the events of two threads may cross
-        wait_until(lambda: task in monitor.tasks and monitor.tasks[task].state == state, f"{task} is {state}")  # noqa: B023
+    for task, state in (
+        (first, "RETRY"),
+        (second, "SUCCESS"),
+    ):  # the events of two threads may cross
+        wait_until(
+            lambda: task in monitor.tasks and monitor.tasks[task].state == state,  # noqa: B023
+            f"{task} is {state}",
+        )
     assert "boom in attempt 1" in monitor.tasks[first].exception
     assert monitor.tasks[second].args == "visit=1 attempt=2"
 
@@ -154,6 +176,9 @@ def test_a_task_names_the_one_that_rang_for_it(threads, monitor):
     a, b, c = (f"{run.id}.{node}.1.1" for node in "abc")
     parents = {a: None, b: a, c: b}
     wait_until(
-        lambda: {task: monitor.tasks[task].parent_id for task in parents if task in monitor.tasks} == parents,
+        lambda: (
+            {task: monitor.tasks[task].parent_id for task in parents if task in monitor.tasks}
+            == parents
+        ),
         "each task names the one before",
     )

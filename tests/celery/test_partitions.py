@@ -62,7 +62,9 @@ class Spread(Site):
             if left[number]:
                 left[number] -= 1
                 runs.append(self.client.start(graph, "go", idempotency_key=key))
-        wait_until(lambda: all(run.status is not Status.EXECUTING for run in runs), "all runs have settled")
+        wait_until(
+            lambda: all(run.status is not Status.EXECUTING for run in runs), "all runs have settled"
+        )
         return runs
 
     def end(self):
@@ -147,7 +149,8 @@ def test_a_key_starts_one_run(spread):
     """A repeated start finds its run, wherever that is."""
     keys = [f"key{number}" for number in range(RUNS)]
     first, again = (
-        [spread.client.start("chain", "go", idempotency_key=key).id for key in keys] for _ in range(2)
+        [spread.client.start("chain", "go", idempotency_key=key).id for key in keys]
+        for _ in range(2)
     )
 
     assert first == again
@@ -171,7 +174,9 @@ def test_answers_reach_both_partitions_by_every_door(spread):
     for _ in range(RUNS * 2 // 3):
         assert spread.receipt(REPLIES)["status"] == "accepted"
 
-    wait_until(lambda: {run.status for run in runs} == {Status.COMPLETED}, "all answers are applied")
+    wait_until(
+        lambda: {run.status for run in runs} == {Status.COMPLETED}, "all answers are applied"
+    )
     assert partitions_of(runs) == {"00", "01"}
 
 
@@ -180,12 +185,16 @@ def test_an_answer_before_its_question_is_kept_in_both(spread):
     runs = both(spread, "late_question")
     for number, run in enumerate(runs):
         question = late_question(run)
-        spread.send(json.dumps({"v": 1, "interrupt_id": question, "response": "yes", "reply_to": REPLIES}))
+        spread.send(
+            json.dumps({"v": 1, "interrupt_id": question, "response": "yes", "reply_to": REPLIES})
+        )
         server, kept = (
             spread.servers[number % len(spread.store_servers)],
             Keys(partition=f"p{number:02d}").early,
         )
-        wait_until(lambda server=server, kept=kept: server.client.exists(kept), "the answer is kept")
+        wait_until(
+            lambda server=server, kept=kept: server.client.exists(kept), "the answer is kept"
+        )
     for run in runs:
         spread.open_gate(run)
 
@@ -212,7 +221,9 @@ def test_lists_and_numbers_span_both_partitions(spread):
 
     place = spread.places
     metrics = read_metrics(place.redis_url, place.namespace, place.partitions)
-    counts = {metric.labels["status"]: metric.value for metric in metrics if metric.name == "runner_runs"}
+    counts = {
+        metric.labels["status"]: metric.value for metric in metrics if metric.name == "runner_runs"
+    }
     waiting = spread.client.runs(status=Status.INTERRUPTED, limit=1000)
     assert counts["interrupted"] == len(waiting) >= RUNS
 
@@ -267,7 +278,12 @@ def test_rabbitmq_serves_both_partitions(tmp_path, rabbit, channel):
         notices = listen(channel)
         runs = both(site, "late_question")
         for run, server in zip(runs, site.servers, strict=True):
-            body = {"v": 1, "interrupt_id": late_question(run), "response": "yes", "reply_to": REPLIES}
+            body = {
+                "v": 1,
+                "interrupt_id": late_question(run),
+                "response": "yes",
+                "reply_to": REPLIES,
+            }
             message = amqp.Message(json.dumps(body), content_type="application/json")
             channel.basic_publish(message, exchange="", routing_key="runner.responses")
             early = Keys(partition=f"p{run.id[:2]}").early
@@ -300,7 +316,9 @@ def test_a_partition_that_is_away_keeps_the_other_going(pair):
     for name in (question.id, *questions):
         pair.send(json.dumps({"v": 1, "interrupt_id": name, "response": "yes"}))
 
-    wait_until(lambda: {run.status for run in near} == {Status.COMPLETED}, "the near ones end", seconds=60)
+    wait_until(
+        lambda: {run.status for run in near} == {Status.COMPLETED}, "the near ones end", seconds=60
+    )
     pair.servers[1].start()
     assert away.wait(RECOVERY + MARGIN).status in {Status.COMPLETED, Status.INTERRUPTED}
     wait_until(lambda: away.status is Status.COMPLETED, "the answer is applied")
@@ -325,7 +343,10 @@ def test_more_partitions_take_new_runs_and_keep_the_old_ones(tmp_path):
     before = Spread(tmp_path, servers[:1], urls=servers[0].url)
     try:
         before.boot(1)
-        old = {key: before.client.start("question", "go", idempotency_key=key) for key in map(str, range(8))}
+        old = {
+            key: before.client.start("question", "go", idempotency_key=key)
+            for key in map(str, range(8))
+        }
         for run in old.values():
             run.wait(60)
         before.workers.pop().end()
@@ -354,7 +375,9 @@ def test_partitions_of_a_cluster_lie_on_its_servers(tmp_path):
         assert len(partitions_of(runs)) == 4
         for run in runs:
             site.client.respond(run.interrupts()[0].id, "yes")
-        wait_until(lambda: {run.status for run in runs} == {Status.COMPLETED}, "all runs end", seconds=150)
+        wait_until(
+            lambda: {run.status for run in runs} == {Status.COMPLETED}, "all runs end", seconds=150
+        )
         used = [server for server in cluster.servers if server.client.dbsize()]
         assert len(used) > 1
         assert DeadLetters(cluster.url, partitions=4).count() == 0

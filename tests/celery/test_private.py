@@ -21,7 +21,9 @@ class Monitor:
         self.app = Celery("monitor", broker=as_broker(url), set_as_current=False)
         self.events: list[dict] = []
         self._connection = self.app.connection_for_read()
-        self._receiver = self.app.events.Receiver(self._connection, handlers={"*": self.events.append})
+        self._receiver = self.app.events.Receiver(
+            self._connection, handlers={"*": self.events.append}
+        )
         options = {"wakeup": True}
         self._thread = threading.Thread(target=self._receiver.capture, kwargs=options, daemon=True)
         self._thread.start()
@@ -29,7 +31,9 @@ class Monitor:
 
     def received(self, task_id: str) -> list[dict]:
         return [
-            event for event in self.events if (event.get("uuid"), event["type"]) == (task_id, "task-received")
+            event
+            for event in self.events
+            if (event.get("uuid"), event["type"]) == (task_id, "task-received")
         ]
 
     def close(self) -> None:
@@ -43,7 +47,9 @@ class Monitor:
 def worker(request, empty_site):
     """A worker that logs all that Celery has to say, and sends events."""
     options = ["--loglevel", "debug", "--task-events"]
-    return empty_site.add(request.param, slots=2, options=options, RUNNER_GRAPHS="tests.celery.graphs")
+    return empty_site.add(
+        request.param, slots=2, options=options, RUNNER_GRAPHS="tests.celery.graphs"
+    )
 
 
 @pytest.mark.slow

@@ -104,7 +104,9 @@ def test_an_answer_is_a_plain_message_on_a_queue(site, rabbit, channel):
     replies = replies_to(channel)
     body = {"v": 1, "interrupt_id": question, "response": {"go": True}}
 
-    publish(channel, "runner.responses", body, reply_to=replies, correlation_id="7", message_id="m1")
+    publish(
+        channel, "runner.responses", body, reply_to=replies, correlation_id="7", message_id="m1"
+    )
     receipt = take(channel, replies)
     publish(channel, "runner.responses", {**body, "response": 2}, reply_to=replies, message_id="m2")
 
@@ -144,7 +146,12 @@ def test_the_run_of_a_message_continues_its_sender_s_trace(site, rabbit, channel
     ready(site, rabbit)
     replies, span = replies_to(channel), f"00-{'a' * 32}-{'b' * 16}-01"
     # A body of its own: of a message without an id the bytes are the idempotency key.
-    body = {"v": 1, "graph": "chain", "task": by, **({"traceparent": span} if by == "field" else {})}
+    body = {
+        "v": 1,
+        "graph": "chain",
+        "task": by,
+        **({"traceparent": span} if by == "field" else {}),
+    }
     headers = {"traceparent": span} if by == "header" else {}
     publish(channel, "runner.starts", body, reply_to=replies, application_headers=headers)
     run_id = json.loads(take(channel, replies).body)["run_id"]
@@ -162,7 +169,10 @@ def test_an_answer_delivered_twice_is_one_answer(site, rabbit, channel):
     for _ in range(2):
         publish(channel, "runner.responses", body, reply_to=replies)
 
-    assert [json.loads(take(channel, replies).body)["status"] for _ in range(2)] == ["accepted", "accepted"]
+    assert [json.loads(take(channel, replies).body)["status"] for _ in range(2)] == [
+        "accepted",
+        "accepted",
+    ]
 
 
 def test_an_answer_that_overtakes_its_question_waits_for_it(site, rabbit, channel):
@@ -181,7 +191,9 @@ def test_an_answer_that_overtakes_its_question_waits_for_it(site, rabbit, channe
     for number in range(300):
         junk = {**body, "interrupt_id": f"{question}{number}"}
         publish(channel, "runner.responses", junk)
-    publish(channel, "runner.responses", body, reply_to=replies, correlation_id="7", message_id="m1")
+    publish(
+        channel, "runner.responses", body, reply_to=replies, correlation_id="7", message_id="m1"
+    )
     wait_until(lambda: b"?" + question.encode() in kept(site), "the answer is kept")
     publish(channel, "runner.responses", {**body, "response": "late"}, reply_to=replies)
     wait_until(lambda: kept(site).get(b"#", b"").startswith(b"302 "), "all are kept")
@@ -239,7 +251,9 @@ def test_a_door_may_be_bound_to_any_exchange(site, rabbit, channel):
     channel.queue_bind("runner.starts", "company", "eu.refunds")
     body = json.dumps({"v": 1, "graph": "chain", "task": "go"})
 
-    channel.basic_publish(amqp.Message(body, reply_to=replies), exchange="company", routing_key="eu.refunds")
+    channel.basic_publish(
+        amqp.Message(body, reply_to=replies), exchange="company", routing_key="eu.refunds"
+    )
 
     assert json.loads(take(channel, replies).body)["status"] == "accepted"
 
@@ -328,12 +342,15 @@ def test_the_approval_service_of_the_examples_works_over_rabbitmq_alone(site, ra
         "it is told",
     )
     assert run.wait(60).status is Status.COMPLETED
-    wait_until(lambda: (inbox.follow(), not known(inbox, question))[1], "the question is shown no more")
+    wait_until(
+        lambda: (inbox.follow(), not known(inbox, question))[1], "the question is shown no more"
+    )
 
     inbox.answer(question, "no", "bob", digest)
     status = lambda: inbox.receipts()[question]["status"]  # noqa: E731 - asked again and again
     wait_until(
-        lambda: (inbox.follow(), status())[1] == "duplicate", "the second answer is told that it is late"
+        lambda: (inbox.follow(), status())[1] == "duplicate",
+        "the second answer is told that it is late",
     )
     inbox.recover()
 

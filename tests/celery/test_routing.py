@@ -27,7 +27,10 @@ RUNS = 200
 
 RECEIVED = re.compile(r"Task \S+\[(\w+)\.\S+\.\d+\.\d+\] received")
 
-PATIENT = {"RUNNER_GRAPHS": "tests.celery.node_lines,tests.celery.service_graphs", "RUNNER_LEASE": "60"}
+PATIENT = {
+    "RUNNER_GRAPHS": "tests.celery.node_lines,tests.celery.service_graphs",
+    "RUNNER_LEASE": "60",
+}
 """With a lease so long nothing is rung again while a test runs."""
 
 
@@ -82,7 +85,9 @@ def test_q_without_a_queue_of_the_graphs_is_noticed(registry, caplog):
     assert caplog.text == ""
 
     served(make_app(Settings()), registry, queues=["shop"])
-    assert "add these to --queues: runner/chain,runner/diamond,runner/gpu,runner/nested" in caplog.text
+    assert (
+        "add these to --queues: runner/chain,runner/diamond,runner/gpu,runner/nested" in caplog.text
+    )
 
 
 def test_a_queue_can_be_left_to_other_workers(registry):
@@ -244,7 +249,9 @@ def live(site: Site, namespace: str) -> set[str]:
     client = Client(site.url, namespace=namespace)
     run = client.start("question", "go")
     (question,) = run.wait(60).interrupts
-    body = f'{{"v":1,"interrupt_id":"{question.id}","response":1,"reply_to":"{namespace}:replies:me"}}'
+    body = (
+        f'{{"v":1,"interrupt_id":"{question.id}","response":1,"reply_to":"{namespace}:replies:me"}}'
+    )
     site.redis.xadd(f"{namespace}:responses", {"body": body})
     site.redis.xadd(f"{namespace}:starts", {"body": "no JSON"})
     wait_until(lambda: run.status is Status.COMPLETED, "the run has its answer")

@@ -80,7 +80,9 @@ def test_a_run_is_forked_from_a_node(threads):
     forked = run.fork("b", input="other")
 
     threads.redis.set(f"mended:{forked.id}", 1)
-    wait_until(lambda: forked.status is not Status.EXECUTING, "the fork has come to its end or question")
+    wait_until(
+        lambda: forked.status is not Status.EXECUTING, "the fork has come to its end or question"
+    )
     if forked.status is Status.FAILED:  # it was quicker than the test that mends
         forked.retry()
     wait_until(forked.interrupts, "the fork asks a question of its own")
@@ -110,10 +112,13 @@ def test_a_question_is_asked_anew_and_the_old_answer_is_superseded(threads):
     threads.client.withdraw(old.id, "asked of the wrong team", reask=True)
 
     wait_until(
-        lambda: [interrupt.id for interrupt in run.interrupts()] not in ([], [old.id]), "it is asked anew"
+        lambda: [interrupt.id for interrupt in run.interrupts()] not in ([], [old.id]),
+        "it is asked anew",
     )
     (new,) = run.interrupts()
-    threads.send(f'{{"v":1,"interrupt_id":"{old.id}","response":"Rome","reply_to":"runner:replies:old"}}')
+    threads.send(
+        f'{{"v":1,"interrupt_id":"{old.id}","response":"Rome","reply_to":"runner:replies:old"}}'
+    )
     assert threads.receipt("runner:replies:old")["status"] == "superseded"
     threads.client.respond(new.id, "Seattle")
     result = ends(run, Status.COMPLETED)

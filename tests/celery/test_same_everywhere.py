@@ -86,7 +86,9 @@ def in_process(graph, task: object = "task") -> tuple:
     """Run a graph here, answering by the rule, and return its outcome."""
     result = graph(task)
     while result.interrupts:
-        result = graph(answers(*((question.id, answer_to(question)) for question in result.interrupts)))
+        result = graph(
+            answers(*((question.id, answer_to(question)) for question in result.interrupts))
+        )
     return outcome(result)
 
 
@@ -131,7 +133,9 @@ def test_a_map_gives_the_same_everywhere(empty_site):
 def test_disturbed_messages_change_no_result(empty_site):
     """Doorbells that are doubled, held back and shuffled change nothing but time."""
     for _ in range(2):
-        empty_site.add(slots=1, **GRAPHS)  # with more, hardly a message waits long enough to be disturbed
+        empty_site.add(
+            slots=1, **GRAPHS
+        )  # with more, hardly a message waits long enough to be disturbed
     empty_site.ready(2)
     disturber = Disturber(empty_site, 1)
 

@@ -174,7 +174,9 @@ def test_nodes_of_a_fan_are_taken_from_the_queue_with_a_settle(place):
         run = place.client.start("wide", "go")
         assert run.wait(60).status is Status.COMPLETED
         ids = [f"{run.id}.w{number}.1.1" for number in range(LENGTH)]
-        wait_until(lambda: all(("task-succeeded", task) in state.seen for task in ids), "all events came")
+        wait_until(
+            lambda: all(("task-succeeded", task) in state.seen for task in ids), "all events came"
+        )
         shown = [state.tasks[task] for task in ids]
     came = dict(tasks(place, run))
     assert len(came) == LENGTH + 1
@@ -206,7 +208,9 @@ def test_a_worker_fetches_nothing_for_a_slot_in_use(place):
     """A node that stays keeps the delivery of its slot: other messages are left to other workers."""
     runs = [busy(place) for _ in range(1 if on_solo(place) else 2)]
     if not on_solo(place):  # its only thread runs the node
-        wait_until(lambda: place.control.inspect(limit=1).ping(), "the worker has asked for what it wants")
+        wait_until(
+            lambda: place.control.inspect(limit=1).ping(), "the worker has asked for what it wants"
+        )
     waits = place.client.start("short", "go")
 
     (queue,) = place.redis.keys("runner/short*")
@@ -285,7 +289,9 @@ def test_time_limits_hit_a_node_that_stays(empty_site, limit):
         assert run.wait(60).results["b"].error.type.endswith("SoftTimeLimitExceeded")
     else:
         begun(empty_site, run, "b", times=2)
-        wait_until(lambda: f"{run.id}.b.1.1" in empty_site.workers[0].output(), "the limit is in the log")
+        wait_until(
+            lambda: f"{run.id}.b.1.1" in empty_site.workers[0].output(), "the limit is in the log"
+        )
         assert "Hard time limit (1.0s) exceeded" in empty_site.workers[0].output()
 
 
@@ -300,7 +306,9 @@ def test_a_revoked_node_does_not_start_and_keeps_no_claim(place):
         place.control.revoke(task_id)
         wait_until(lambda: revoked(place, task_id), "the worker has heard of it")
         open_gate(place, run, "a")
-        wait_until(lambda: task_id in state.tasks and state.tasks[task_id].state == "REVOKED", "it is")
+        wait_until(
+            lambda: task_id in state.tasks and state.tasks[task_id].state == "REVOKED", "it is"
+        )
         wait_until(lambda: status(place, run, "b") is Status.READY, "its claim is returned")
         assert starts(place, run, "b") == []
     run.cancel("the test is over")

@@ -31,7 +31,11 @@ def interrupted(databases):
     runs = {name: site.client.start(graph, "What is the weather?") for name, graph in RUNS.items()}
     before = {name: run.wait(60) for name, run in runs.items()}
     site.workers[0].kill()
-    site.send(json.dumps({"v": 1, "interrupt_id": before["by_message"].interrupts[0].id, "response": "yes"}))
+    site.send(
+        json.dumps(
+            {"v": 1, "interrupt_id": before["by_message"].interrupts[0].id, "response": "yes"}
+        )
+    )
     alone = site.client.run(runs["by_message"].id)
     # Control: with nobody there nothing happens, and nothing is lost.
     with pytest.raises(AssertionError):
@@ -93,7 +97,9 @@ def test_multiple_interrupts(interrupted):
     assert sorted(interrupt.node_id for interrupt in waiting.interrupts) == ["north", "south"]
     assert len({question.id for question in waiting.interrupts}) == 2
 
-    result = respond(runs["several"], waiting, *(question.node_id.upper() for question in waiting.interrupts))
+    result = respond(
+        runs["several"], waiting, *(question.node_id.upper() for question in waiting.interrupts)
+    )
 
     assert text(result, "north") == "Weather in NORTH: sunny"
     assert text(result, "south") == "Weather in SOUTH: sunny"

@@ -74,7 +74,9 @@ def test_a_redis_that_can_t_be_verified_is_refused(redis_over_tls, certificate):
     with pytest.raises(OperationalError, match="certificate verify failed"):
         connect(redis_url=redis_over_tls)
 
-    other = f"{redis_over_tls}?ssl_ca_certs={certificate.authority}".replace("127.0.0.1", "127.0.0.2")
+    other = f"{redis_over_tls}?ssl_ca_certs={certificate.authority}".replace(
+        "127.0.0.1", "127.0.0.2"
+    )
     with pytest.raises(StoreError, match=r"certificate is not valid for '127\.0\.0\.2'"):
         Client(other).runs()
     with pytest.raises(OperationalError, match=r"certificate is not valid for '127\.0\.0\.2'"):
@@ -88,7 +90,9 @@ def test_rabbitmq_over_tls(rabbit_over_tls, certificate, databases):
     """The authority is that of the process: SSL_CERT_FILE names it."""
     site = next(databases)
     try:
-        site.add(RUNNER_BROKER_URL=rabbit_over_tls, SSL_CERT_FILE=str(certificate.authority)).wait_ready()
+        site.add(
+            RUNNER_BROKER_URL=rabbit_over_tls, SSL_CERT_FILE=str(certificate.authority)
+        ).wait_ready()
         run_with_an_answer(site)
     finally:
         site.end()

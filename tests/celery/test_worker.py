@@ -23,9 +23,16 @@ from tests.waiting import wait_until
 
 def failed_start(url: str, graphs: str, folder, app: str = "runner.celery:app") -> str:
     """Start a worker that must not start, and return the last line that it writes."""
-    environment = {**os.environ, "RUNNER_REDIS_URL": url, "RUNNER_GRAPHS": graphs, "PYTHONPATH": str(folder)}
+    environment = {
+        **os.environ,
+        "RUNNER_REDIS_URL": url,
+        "RUNNER_GRAPHS": graphs,
+        "PYTHONPATH": str(folder),
+    }
     command = [sys.executable, "-m", "celery", "--app", app, "worker", "--pool", "solo"]
-    done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=120, check=False)
+    done = subprocess.run(
+        command, env=environment, capture_output=True, text=True, timeout=120, check=False
+    )
     assert done.returncode == 1
     return done.stderr.strip().splitlines()[-1]
 
@@ -45,7 +52,9 @@ def test_a_missing_module_stops_the_start_with_its_name(redis_url, tmp_path):
     """A worker whose graphs can't be imported does not start half; the last line says why."""
     last_line = failed_start(redis_url, "no_such_module", tmp_path)
 
-    assert last_line.startswith("The worker did not start: the module 'no_such_module' of RUNNER_GRAPHS")
+    assert last_line.startswith(
+        "The worker did not start: the module 'no_such_module' of RUNNER_GRAPHS"
+    )
 
 
 @pytest.mark.slow
@@ -173,7 +182,10 @@ def test_an_outage_of_the_store_stops_progress_and_nothing_else(tmp_path):
             run = site.client.start("gated", "go")
             wait_until(lambda: site.starts(run), "the node runs")
             store.kill()
-            wait_until(lambda: "sweeper.waits: The store" in site.workers[0].output(), "the sweeper notices")
+            wait_until(
+                lambda: "sweeper.waits: The store" in site.workers[0].output(),
+                "the sweeper notices",
+            )
             store.restart()
             site.redis.set(f"gate:{run.id}", 1)
 
@@ -211,7 +223,9 @@ def stopped_while_children_start(site, app: str):
     """Have a worker of processes that are about to start for long, and stop it."""
     worker = site.add("prefork", slots=2, app=app)
     worker.wait_ready()
-    wait_until(lambda: int(site.redis.get("children") or 0) == 2, "its processes have begun to start")
+    wait_until(
+        lambda: int(site.redis.get("children") or 0) == 2, "its processes have begun to start"
+    )
     os.kill(worker.pid, signal.SIGTERM)
     wait_until(lambda: "worker.stopping:" in worker.output(), "it is told")
     return worker

@@ -45,7 +45,17 @@ class Worker:
     def __init__(
         self, url: str, log: Path, options: Sequence[str], *, settings: Mapping[str, str], app: str
     ) -> None:
-        command = [sys.executable, "-m", "celery", "--app", app, "worker", "--loglevel", "info", *options]
+        command = [
+            sys.executable,
+            "-m",
+            "celery",
+            "--app",
+            app,
+            "worker",
+            "--loglevel",
+            "info",
+            *options,
+        ]
         self.log = log
         environment = {"RUNNER_REDIS_URL": url, **SETTINGS, **settings}
         self._guard = SupervisedProcess(
@@ -66,7 +76,9 @@ class Worker:
     def wait_ready(self) -> None:
         def ready():
             assert self.alive, f"the worker ended; its log:\n{self.output()}"
-            return "worker.ready:" in self.output() and "ready." in self.output().replace("worker.ready:", "")
+            return "worker.ready:" in self.output() and "ready." in self.output().replace(
+                "worker.ready:", ""
+            )
 
         wait_until(ready, f"{self.log.stem} is ready", seconds=BOOT)
 
@@ -188,6 +200,10 @@ class Databases:
 def script(text: str, *arguments: str) -> str:
     """Run a small program of somebody else's: nothing of ours is imported."""
     done = subprocess.run(
-        [sys.executable, "-c", text, *arguments], capture_output=True, text=True, check=True, timeout=60
+        [sys.executable, "-c", text, *arguments],
+        capture_output=True,
+        text=True,
+        check=True,
+        timeout=60,
     )
     return done.stdout

@@ -28,6 +28,8 @@ def ask_briefly(ctx):
 @graph("timed")
 def timed():
     builder = GraphBuilder()
-    builder.add_node(fail_first, "flaky", retry=RetryPolicy(max_attempts=2, backoff=DELAY, jitter=0))
+    builder.add_node(
+        fail_first, "flaky", retry=RetryPolicy(max_attempts=2, backoff=DELAY, jitter=0)
+    )
     builder.add_node(ask_briefly, "asks")
     return builder.build()

@@ -83,7 +83,9 @@ class ForkedWorker:
 
         def ready():
             self._server.check()
-            return "worker.ready:" in self.output() and "ready." in self.output().replace("worker.ready:", "")
+            return "worker.ready:" in self.output() and "ready." in self.output().replace(
+                "worker.ready:", ""
+            )
 
         wait_until(ready, f"{self.spec.name} is ready", seconds=150)
 
@@ -110,11 +112,24 @@ class ForkServer:
         self.close()
 
     def add(
-        self, site, name: str, *, app="runner.celery:app", pool="threads", slots=4, restart=True, **settings
+        self,
+        site,
+        name: str,
+        *,
+        app="runner.celery:app",
+        pool="threads",
+        slots=4,
+        restart=True,
+        **settings,
     ):
         """Add a worker for a site; it begins with `start`."""
         log = self._folder / f"{name}.log"
-        environment = {"RUNNER_REDIS_URL": site.url, "RUNNER_EVENTS": "false", **SETTINGS, **settings}
+        environment = {
+            "RUNNER_REDIS_URL": site.url,
+            "RUNNER_EVENTS": "false",
+            **SETTINGS,
+            **settings,
+        }
         spec = WorkerSpec(name, str(log), app, pool, slots, restart, environment)
         self._specs.append(spec)
         site.workers.append(ForkedWorker(spec, self))
@@ -156,7 +171,9 @@ class ForkServer:
 
 def main(register: str) -> None:
     """Fork all workers, and another one for each that ends, until this process is killed."""
-    specs = [WorkerSpec(**fields) for fields in json.loads(Path(register).read_text(encoding="utf-8"))]
+    specs = [
+        WorkerSpec(**fields) for fields in json.loads(Path(register).read_text(encoding="utf-8"))
+    ]
     for name in {*WARM, *(spec.settings["RUNNER_GRAPHS"] for spec in specs)}:
         for module in name.split(","):
             importlib.import_module(module)

@@ -31,7 +31,9 @@ def faults(tries: Iterable[Try], ended: str, winner: str | None) -> Iterator[str
     attempts = list(tries)
     accepted = [attempt for attempt in attempts if attempt.status == "accepted"]
     yield from _ends(accepted, ended, winner)
-    over = min((attempt.read for attempt in attempts if attempt.status in OVER), default=float("inf"))
+    over = min(
+        (attempt.read for attempt in attempts if attempt.status in OVER), default=float("inf")
+    )
     for attempt in attempts:
         if attempt.status != "accepted":
             yield from _refusal(attempt, ended, accepted)

@@ -20,7 +20,8 @@ def note(ctx) -> None:
     """Write down that a node's code was started, and with which key."""
     with store() as client:
         client.rpush(
-            f"journey:{ctx.run_id}", f"{ctx.node_id} {ctx.visit} {ctx.attempt} {ctx.idempotency_key}"
+            f"journey:{ctx.run_id}",
+            f"{ctx.node_id} {ctx.visit} {ctx.attempt} {ctx.idempotency_key}",
         )
 
 
@@ -82,7 +83,9 @@ def summed_up(messages):
 @graph("journey")
 def journey():
     """Seven ways to work for a node, side by side, and one that waits for all of them."""
-    model = ScriptedModel([[{"toolUse": {"name": "look"}}, {"toolUse": {"name": "stroll"}}], summed_up])
+    model = ScriptedModel(
+        [[{"toolUse": {"name": "look"}}, {"toolUse": {"name": "stroll"}}], summed_up]
+    )
     builder = GraphBuilder()
     builder.add_node(noted, "begin")
     builder.add_node(pay, "pay")
@@ -126,7 +129,8 @@ def deadline():
     """A question that expires by itself."""
     builder = GraphBuilder()
     builder.add_node(
-        lambda ctx: ctx.interrupt("soon", expires_in=3, on_expire={"response": "nobody came"}), "ask"
+        lambda ctx: ctx.interrupt("soon", expires_in=3, on_expire={"response": "nobody came"}),
+        "ask",
     )
     builder.add_node(noted, "end")
     builder.add_edge("ask", "end")
@@ -163,7 +167,9 @@ class People:
         for question in self.site.client.interrupts(limit=1000).items:
             if question.name != "soon" and question.id not in self.answered:
                 self.answered.add(question.id)
-                self.site.send(json.dumps({"v": 1, "interrupt_id": question.id, "response": ANSWER}))
+                self.site.send(
+                    json.dumps({"v": 1, "interrupt_id": question.id, "response": ANSWER})
+                )
 
 
 def outputs(run) -> dict[str, object]:
@@ -172,7 +178,9 @@ def outputs(run) -> dict[str, object]:
 
 def commits(run) -> Counter:
     """Count the times that each visit was committed, in the words of the store's own events."""
-    return Counter((event.node, event.visit) for event in run.events() if event.kind == "node.completed")
+    return Counter(
+        (event.node, event.visit) for event in run.events() if event.kind == "node.completed"
+    )
 
 
 def lost(run) -> Counter:

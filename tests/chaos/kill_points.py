@@ -33,7 +33,11 @@ __all__ = ["app"]
 
 
 def around(
-    owner: Any, method: str, point: str, name: Callable[..., str], did_something: Callable[[Any], bool] = bool
+    owner: Any,
+    method: str,
+    point: str,
+    name: Callable[..., str],
+    did_something: Callable[[Any], bool] = bool,
 ) -> None:
     """Make both sides of a method points; after it only where `told` finds that it did something."""
     wrapped = getattr(owner, method)
@@ -78,15 +82,28 @@ around(Hot, "_claimed", "load", lambda _, node, seen, *__: f"{seen.run_id}/{node
 for verb in ("save", "ask", "park", "retry", "expand"):
     around(RedisStore, verb, verb, of_token)
 around(RedisStore, "settle", "settle", lambda _, token, *__: of_token(_, token))
-around(RunStarter, "child", "delegate", lambda _, claim, *__: f"{claim.token.run_id}/{claim.token.node}")
-around(CeleryDispatcher, "ring", "publish", lambda _, bells: f"{bells[0].run_id}/{bells[0].node}", always)
+around(
+    RunStarter,
+    "child",
+    "delegate",
+    lambda _, claim, *__: f"{claim.token.run_id}/{claim.token.node}",
+)
+around(
+    CeleryDispatcher,
+    "ring",
+    "publish",
+    lambda _, bells: f"{bells[0].run_id}/{bells[0].node}",
+    always,
+)
 around(Request, "acknowledge", "ack", of_task, always)
 around(RedisStore, "answer", "answer", lambda _, answers, *__: answers[0].interrupt_id)
 around(RedisStore, "vote", "vote", lambda _, ballot, *__: ballot.interrupt_id)
 around(RedisStore, "votes", "votes", lambda _, interrupt_id: interrupt_id)
 around(RedisStore, "use", "use", of_token)
 around(RedisStore, "spend", "spend", lambda _, run_id, *__: run_id, always)
-around(Intake, "done", "done", lambda _, entry: json.loads(entry.body).get("interrupt_id", ANY), always)
+around(
+    Intake, "done", "done", lambda _, entry: json.loads(entry.body).get("interrupt_id", ANY), always
+)
 around(RedisStore, "start", "start", lambda _, start, *__: start.idempotency_key or ANY)
 around(Relay, "_publish", "relay", lambda *_: ANY, always)
 around(AuditLog, "change", "audit", lambda _, __, fields, *___: of_seal(fields))

@@ -31,7 +31,8 @@ class Load:
         self.errors: Counter[str] = Counter()
         self._graphs, self._pause, self._stop, self._failed = graphs, pause, threading.Event(), []
         self._threads = [
-            threading.Thread(target=self._guarded, args=(turn,)) for turn in (self._begin, self._answer)
+            threading.Thread(target=self._guarded, args=(turn,))
+            for turn in (self._begin, self._answer)
         ]
 
     def __enter__(self):
@@ -78,7 +79,9 @@ class Load:
     def _answer(self) -> None:
         for question in self._repeat(partial(self.client.interrupts, limit=20)) or ():
             number = len(self.answered)
-            respond = partial(self.client.respond, question.id, number, idempotency_key=f"answer{number}")
+            respond = partial(
+                self.client.respond, question.id, number, idempotency_key=f"answer{number}"
+            )
             receipt = self._repeat(respond)
             if receipt is not None:
                 self.receipts[receipt.status] += 1
@@ -108,7 +111,9 @@ class Load:
 def consistent(store, run_id: str) -> None:
     """Check one run that has ended: events without a gap, each visit completed once, counters in step."""
     events = store.events(run_id)
-    assert [int(event.position.split("-")[0]) for event in events] == list(range(1, len(events) + 1))
+    assert [int(event.position.split("-")[0]) for event in events] == list(
+        range(1, len(events) + 1)
+    )
     done = Counter((event.node, event.visit) for event in events if event.kind == "node.completed")
     assert set(done.values()) <= {1}, (run_id, done)
     run = store.read(run_id)

@@ -7,9 +7,32 @@ from collections.abc import Iterator
 
 import amqp
 
-ODD = [None, True, 0, -1, 2**40, 1.5, "", "x", "\x00", "a.b.1.1", [], [[]], {}, {"a": None}, [None] * 5]
+ODD = [
+    None,
+    True,
+    0,
+    -1,
+    2**40,
+    1.5,
+    "",
+    "x",
+    "\x00",
+    "a.b.1.1",
+    [],
+    [[]],
+    {},
+    {"a": None},
+    [None] * 5,
+]
 ODD += ["0001-01-01T00:00:00+14:00", "9" * 5000]
-KINDS = ["application/x-python-serialize", "application/x-yaml", "application/data", "text/plain", "", None]
+KINDS = [
+    "application/x-python-serialize",
+    "application/x-yaml",
+    "application/data",
+    "text/plain",
+    "",
+    None,
+]
 ENCODINGS = ["nonsense", "utf-16", "binary", "ascii", "", None]
 PACKED = ["zlib", "bzip2", "nonsense", 5, [1], None]
 NODE = "[[],{},{}]"
@@ -27,7 +50,11 @@ BODIES = [
     b"\xff\xfe",
 ]
 BODIES += ['{"task":"x"}', '{"task":["x"],"id":1}', '[[],{"__type__":"datetime"},{}]', "[" * 50_000]
-BODIES += ['[[],{},{"\\ud800":1}]', '{"task":"\\ud800"}', '{"task":"runner.node","id":"\\ud800","args":5}']
+BODIES += [
+    '[[],{},{"\\ud800":1}]',
+    '{"task":"\\ud800"}',
+    '{"task":"runner.node","id":"\\ud800","args":5}',
+]
 BODIES += ['[[],{},{"callbacks":5,"errbacks":7,"chord":3,"chain":9}]']
 HEADERS: dict[str, object] = {
     "lang": "py",
@@ -54,9 +81,16 @@ def message(
     **more: str,
 ) -> amqp.Message:
     """Make a message, as it should be but for what is given."""
-    properties = {"content_type": kind, "content_encoding": encoding, "application_headers": headers, **more}
+    properties = {
+        "content_type": kind,
+        "content_encoding": encoding,
+        "application_headers": headers,
+        **more,
+    }
     raw = body.encode() if isinstance(body, str) else body  # else the client encodes it as is said
-    return amqp.Message(raw, **{name: value for name, value in properties.items() if value is not None})
+    return amqp.Message(
+        raw, **{name: value for name, value in properties.items() if value is not None}
+    )
 
 
 def corpus() -> Iterator[amqp.Message]:
@@ -75,7 +109,12 @@ def corpus() -> Iterator[amqp.Message]:
 
 def fuzzed(rng: random.Random) -> amqp.Message:
     """A message with several things wrong in it."""
-    headers = {**HEADERS, **{rng.choice([*HEADERS, "compression"]): rng.choice(ODD) for _ in range(3)}}
+    headers = {
+        **HEADERS,
+        **{rng.choice([*HEADERS, "compression"]): rng.choice(ODD) for _ in range(3)},
+    }
     kind = rng.choice(["application/json"] * 4 + KINDS)
     body = rng.choice([*BODIES, NODE, NODE, rng.randbytes(rng.randrange(60))])
-    return message(body, kind, rng.choice(["utf-8"] * 4 + ENCODINGS), rng.choice([headers] * 9 + [None]))
+    return message(
+        body, kind, rng.choice(["utf-8"] * 4 + ENCODINGS), rng.choice([headers] * 9 + [None])
+    )

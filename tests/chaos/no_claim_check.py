@@ -15,7 +15,10 @@ __all__ = ["app"]
 PLANNED = "if ENDED[status] or number ~= visit or attempt ~= ARGV[9]"
 TO_CLAIM = "do return {'other'} end\n" + PLANNED
 # A text that no script has any more would sabotage nothing.
-TEXTS = [file.read_text(encoding="utf-8") for file in Path(scripts.__file__).parents[1].rglob("lua/**/*.lua")]
+TEXTS = [
+    file.read_text(encoding="utf-8")
+    for file in Path(scripts.__file__).parents[1].rglob("lua/**/*.lua")
+]
 assert any(PLANNED in text for text in TEXTS)
 
 with_look, with_check = scripts._code, scheduler.claim
@@ -27,7 +30,9 @@ def without_look(source: str) -> str:
 
 def without_check(changes, node, visit, attempt, nonce):
     """Claim the node as the message says that it is."""
-    changes.put(node, replace(changes.node(node), status=Status.READY, visit=visit, attempt=attempt))
+    changes.put(
+        node, replace(changes.node(node), status=Status.READY, visit=visit, attempt=attempt)
+    )
     return with_check(changes, node, visit, attempt, nonce)
 
 

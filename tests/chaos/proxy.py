@@ -97,7 +97,9 @@ class Proxy:
         if self.mode == "refuse":
             wire.reset()
         try:
-            await asyncio.gather(self._pump(wire, reader, forth, True), self._pump(wire, back, writer, False))
+            await asyncio.gather(
+                self._pump(wire, reader, forth, True), self._pump(wire, back, writer, False)
+            )
         finally:
             wire.reset()
             self._open.discard(wire)
@@ -117,7 +119,11 @@ class Proxy:
 
     def _cuts(self, chunk: bytes) -> bool:
         """Tell whether the reply to this request is to be cut off."""
-        if self._times < 1 or self._text not in chunk or (chunk in self._seen and not self._repeats):
+        if (
+            self._times < 1
+            or self._text not in chunk
+            or (chunk in self._seen and not self._repeats)
+        ):
             return False
         self._times -= 1
         self._seen.add(chunk)
@@ -137,7 +143,9 @@ class Proxy:
 class _Wire:
     """One connection, both halves of it."""
 
-    def __init__(self, near: asyncio.StreamWriter, far: asyncio.StreamWriter, *, dead: bool) -> None:
+    def __init__(
+        self, near: asyncio.StreamWriter, far: asyncio.StreamWriter, *, dead: bool
+    ) -> None:
         self._ends, self.dead, self.cut = (near, far), dead, b""
         for end in self._ends:
             end.get_extra_info("socket").setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)

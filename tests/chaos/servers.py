@@ -65,7 +65,9 @@ class Server:
 
     def start(self) -> Server:
         self.begin()
-        wait_until(self.answers, f"the server at {self.port} answers; its log is {self.log}", seconds=150)
+        wait_until(
+            self.answers, f"the server at {self.port} answers; its log is {self.log}", seconds=150
+        )
         return self
 
     def answers(self) -> bool:
@@ -129,11 +131,15 @@ class Cluster:
     @property
     def url(self) -> str:
         """Name two of the servers: the third one is found."""
-        return "redis+cluster://" + ",".join(f"127.0.0.1:{server.port}" for server in self.servers[:2])
+        return "redis+cluster://" + ",".join(
+            f"127.0.0.1:{server.port}" for server in self.servers[:2]
+        )
 
     def whole(self) -> bool:
         replies = [server.client.execute_command("CLUSTER", "INFO") for server in self.servers]
-        return all(b"cluster_state:ok" in reply and b"cluster_known_nodes:3" in reply for reply in replies)
+        return all(
+            b"cluster_state:ok" in reply and b"cluster_known_nodes:3" in reply for reply in replies
+        )
 
     def owner(self, key: str) -> Server:
         """Find the server that has a key."""
@@ -148,11 +154,15 @@ class Cluster:
         self._move(key_slot(key.encode()), away, self.owner(key))
 
     def _move(self, slot: int, source: Server, to: Server) -> None:
-        names = {server.port: server.client.execute_command("CLUSTER", "MYID") for server in self.servers}
+        names = {
+            server.port: server.client.execute_command("CLUSTER", "MYID") for server in self.servers
+        }
         to.client.execute_command("CLUSTER", "SETSLOT", slot, "IMPORTING", names[source.port])
         source.client.execute_command("CLUSTER", "SETSLOT", slot, "MIGRATING", names[to.port])
         while keys := source.client.execute_command("CLUSTER", "GETKEYSINSLOT", slot, 1000):
-            source.client.execute_command("MIGRATE", "127.0.0.1", to.port, "", 0, 5000, "KEYS", *keys)
+            source.client.execute_command(
+                "MIGRATE", "127.0.0.1", to.port, "", 0, 5000, "KEYS", *keys
+            )
         for server in (to, source, *self.servers):
             server.client.execute_command("CLUSTER", "SETSLOT", slot, "NODE", names[to.port])
 
@@ -193,7 +203,9 @@ class Pair:
         # Frozen it would find all of it in its socket; with a password that is not wanted it is refused.
         self.replica.client.config_set("masterauth", "not wanted")
         self.primary.client.client_kill_filter(_type="replica")
-        wait_until(lambda: not self.primary.client.info("replication")["connected_slaves"], "it is cut off")
+        wait_until(
+            lambda: not self.primary.client.info("replication")["connected_slaves"], "it is cut off"
+        )
 
     def catch_up(self) -> None:
         """Let the replica follow again."""
@@ -206,8 +218,13 @@ class Pair:
         self.primary, self.replica = self.replica, self.primary
 
     def _promoted(self) -> bool:
-        _, port = self.sentinel.client.execute_command("SENTINEL", "GET-MASTER-ADDR-BY-NAME", SERVICE)
-        return int(port) == self.replica.port and self.replica.client.info("replication")["role"] == "master"
+        _, port = self.sentinel.client.execute_command(
+            "SENTINEL", "GET-MASTER-ADDR-BY-NAME", SERVICE
+        )
+        return (
+            int(port) == self.replica.port
+            and self.replica.client.info("replication")["role"] == "master"
+        )
 
     def bring_back(self) -> None:
         """Start the server that was killed, as the replica."""

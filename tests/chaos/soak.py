@@ -156,7 +156,9 @@ class People:
         self.site.send(json.dumps({**body, "reply_to": REPLIES}))
 
     def _read_receipts(self) -> None:
-        for key, fields in self.site.redis.xrange(REPLIES, f"({self._seen}" if self._seen != "0" else "-"):
+        for key, fields in self.site.redis.xrange(
+            REPLIES, f"({self._seen}" if self._seen != "0" else "-"
+        ):
             self._seen = key.decode()
             receipt = json.loads(fields[b"body"])
             if receipt["status"] == "accepted":
@@ -173,7 +175,11 @@ class People:
         """Look at what has ended, and forget it."""
         for run_id, watched in list(self.runs.items()):
             try:
-                if self.client.run(run_id).status in (Status.COMPLETED, Status.CANCELLED, Status.FAILED):
+                if self.client.run(run_id).status in (
+                    Status.COMPLETED,
+                    Status.CANCELLED,
+                    Status.FAILED,
+                ):
                     self._judge(run_id, watched)
                     del self.runs[run_id]
             except NotFoundError:
@@ -188,7 +194,9 @@ class People:
         tally.doubled += [f"{run_id} {commit}" for commit, count in commits.items() if count > 1]
         tally.visits += sum(event.kind == "node.completed" for event in once)
         tally.again += sum(entry.kind in ("node.lost", "node.left") for entry in events)
-        by_question = {event.detail: event.data for event in once if event.kind == "interrupt.answered"}
+        by_question = {
+            event.detail: event.data for event in once if event.kind == "interrupt.answered"
+        }
         tally.answered += len(by_question)
         if watched.cancelled and result.status is Status.CANCELLED:
             tally.cancelled += 1
@@ -200,7 +208,9 @@ class People:
             if response not in watched.sent[question]:
                 tally.wrong.append(f"{run_id}: nobody sent {response!r} to {question}")
         output = result.results["z"].output if "z" in result.results else None
-        if result.status is Status.COMPLETED and output == expected(watched.shape, watched.task, answers):
+        if result.status is Status.COMPLETED and output == expected(
+            watched.shape, watched.task, answers
+        ):
             tally.completed += 1
         else:
             last = [f"{event.kind} {event.node} {event.detail}" for event in events[-12:]]
@@ -224,7 +234,9 @@ def resident(pid: int) -> float:
     return int(pages) * os.sysconf("SC_PAGE_SIZE") / 1e6
 
 
-def soak(minutes: float, seed: int, *, drain: float = DRAIN, **settings: str) -> tuple[Tally, Faults]:
+def soak(
+    minutes: float, seed: int, *, drain: float = DRAIN, **settings: str
+) -> tuple[Tally, Faults]:
     """Run load and faults for so long, then let everything come to its end."""
     rng, fault_rng = random.Random(seed), random.Random(seed + 1)  # noqa: S311 - no secret
     with (
@@ -272,7 +284,9 @@ def look(people: People, faults: Faults, second: float) -> None:
         memory["worker"].append((second, resident(faults.survivor.pid)))
         client = people.site.redis
         # The two streams grow until they have as many entries as they may have.
-        bounded = sum(client.memory_usage(name) or 0 for name in ("runner:{p00}:notices", "runner:dead"))
+        bounded = sum(
+            client.memory_usage(name) or 0 for name in ("runner:{p00}:notices", "runner:dead")
+        )
         memory["store"].append((second, (client.info("memory")["used_memory"] - bounded) / 1e6))
     except (OSError, redis.RedisError):
         return

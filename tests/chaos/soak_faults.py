@@ -25,7 +25,9 @@ def children(worker: Worker) -> list[int]:
     pids: list[str] = []
     with suppress(OSError):
         named = Path(f"/proc/{worker.pid}/task/{worker.pid}/children").read_text().split()
-        pids = [child for child in named if b"spawn_main" in Path(f"/proc/{child}/cmdline").read_bytes()]
+        pids = [
+            child for child in named if b"spawn_main" in Path(f"/proc/{child}/cmdline").read_bytes()
+        ]
     return [int(child) for child in pids]
 
 
@@ -113,7 +115,9 @@ class Faults:
         self._frozen.append((time.monotonic() + self.rng.choice(FREEZES), worker.pid))
 
     def stop_worker(self) -> None:
-        os.kill(self._victim().pid, self.rng.choice([signal.SIGTERM, signal.SIGTERM, signal.SIGQUIT]))
+        os.kill(
+            self._victim().pid, self.rng.choice([signal.SIGTERM, signal.SIGTERM, signal.SIGQUIT])
+        )
 
     def _queues(self) -> list[bytes]:
         keys = self.site.redis.scan_iter("runner*", _type="list")

@@ -9,7 +9,15 @@ from tests.celery.shapes import drawn, each_of, repeated
 
 ITEMS = 12
 ROUNDS = 3
-SHAPES = ("soak_chain", "soak_map", "soak_nested", "soak_two", "soak_retry", "soak_loop", "soak_slow")
+SHAPES = (
+    "soak_chain",
+    "soak_map",
+    "soak_nested",
+    "soak_two",
+    "soak_retry",
+    "soak_loop",
+    "soak_slow",
+)
 
 
 def work(ctx):

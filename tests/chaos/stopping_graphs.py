@@ -11,7 +11,11 @@ from tests.celery.graphs import name_of, store
 from tests.celery.shapes import drawn
 
 CASES = (
-    *(f"{how}_{pool}" for how in ("ends", "late", "cold") for pool in ("threads", "prefork", "solo")),
+    *(
+        f"{how}_{pool}"
+        for how in ("ends", "late", "cold")
+        for pool in ("threads", "prefork", "solo")
+    ),
     *(f"{how}_{pool}" for how in ("soft", "kept", "hangs") for pool in ("threads", "prefork")),
 )
 
@@ -30,7 +34,9 @@ def until_open(ctx):
 def stubborn(ctx):
     """Hang for ever at the first start, whatever this process is told; end at once at the next."""
     with store() as client:
-        count = client.rpush(f"started:{ctx.run_id}", f"{os.getpid()} {ctx.attempt} {ctx.idempotency_key}")
+        count = client.rpush(
+            f"started:{ctx.run_id}", f"{os.getpid()} {ctx.attempt} {ctx.idempotency_key}"
+        )
         pause = threading.Event()
         while count == 1 and not client.exists(f"free:{ctx.run_id}"):
             try:
@@ -65,4 +71,6 @@ def rolling():
 
 
 for case in CASES:
-    registry.add(case, lambda case=case: build(stubborn if case.startswith("hangs") else until_open, case))
+    registry.add(
+        case, lambda case=case: build(stubborn if case.startswith("hangs") else until_open, case)
+    )

@@ -60,7 +60,9 @@ class Refund:
     def vote(self, name: str) -> None:
         """Send it as any program would."""
         body = {"v": 2, "interrupt_id": self.question.id, "decision": "approve", "by": name}
-        self.site.send(json.dumps({**body, "digest": self.question.digest, "reply_to": self.replies}))
+        self.site.send(
+            json.dumps({**body, "digest": self.question.digest, "reply_to": self.replies})
+        )
 
     @property
     def died(self) -> bool:
@@ -74,10 +76,14 @@ class Refund:
         return [event for event in self.run.events() if event.kind == kind]
 
 
-def play(site, points, *, together: bool, until=lambda refund: refund.run.status is Status.COMPLETED):
+def play(
+    site, points, *, together: bool, until=lambda refund: refund.run.status is Status.COMPLETED
+):
     """Play a run for each point, side by side or one after the other; yield while any still goes on."""
     waiting = [Refund(site, point) for point in points]
-    wait_until(lambda: all(refund.ask() for refund in waiting), "the first votes count", seconds=150)
+    wait_until(
+        lambda: all(refund.ask() for refund in waiting), "the first votes count", seconds=150
+    )
     going = []
     for refund in waiting:
         refund.decide()
@@ -120,7 +126,8 @@ def sites(databases, fork_server):
 
 
 @pytest.mark.parametrize(
-    "point", [pytest.param(point, marks=[pytest.mark.sample] * (point == "use.after")) for point in POINTS]
+    "point",
+    [pytest.param(point, marks=[pytest.mark.sample] * (point == "use.after")) for point in POINTS],
 )
 def test_a_death_between_vote_and_effect_leaves_one_key(sites, point):
     """Nobody is asked or counted twice, and what was paid, was paid under one key: the run ends."""
@@ -139,7 +146,9 @@ def test_a_death_between_vote_and_effect_leaves_one_key(sites, point):
 def test_a_vote_whose_reader_died_is_counted_once(sites, point):
     """The message is read again: its receipt is the one that it had."""
     site = sites["doors"]
-    bodies = [json.loads(fields[b"body"]) for _, fields in site.redis.xrange(site.refunds[point].replies)]
+    bodies = [
+        json.loads(fields[b"body"]) for _, fields in site.redis.xrange(site.refunds[point].replies)
+    ]
     first, *others = [body["status"] for body in bodies]
 
     assert first == ReceiptStatus.COUNTED

@@ -35,7 +35,9 @@ def call(empty_site, place):
 
     def invoke(*arguments, exit_code=0):
         settings = {"RUNNER_REDIS_URL": empty_site.url, "RUNNER_ARCHIVE": place}
-        done = CliRunner().invoke(runner, arguments, env={**settings, "RUNNER_SWEEP_INTERVAL": "0.1"})
+        done = CliRunner().invoke(
+            runner, arguments, env={**settings, "RUNNER_SWEEP_INTERVAL": "0.1"}
+        )
         assert exit_code in {done.exit_code, None}, done.output
         return done.stdout
 
@@ -54,7 +56,9 @@ def is_gone(site, run):
 
 def doctor(call):
     checks = json.loads(call("--json", "doctor", exit_code=None))["checks"]
-    return next(((check["result"], check["detail"]) for check in checks if check["name"] == "archive"), None)
+    return next(
+        ((check["result"], check["detail"]) for check in checks if check["name"] == "archive"), None
+    )
 
 
 def test_a_run_is_shown_and_listed_after_it_has_expired(empty_site, place, call):
@@ -72,10 +76,14 @@ def test_a_run_is_shown_and_listed_after_it_has_expired(empty_site, place, call)
     assert len(child["visits"][0]["output"]) == 2_000_000
 
     wait_until(lambda: is_gone(empty_site, run), "the run has expired")
-    wait_until(lambda: empty_site.redis.zcard(f"{KEYS.prefix}retired") == 0, "a sweep has forgotten it")
+    wait_until(
+        lambda: empty_site.redis.zcard(f"{KEYS.prefix}retired") == 0, "a sweep has forgotten it"
+    )
 
     again = json.loads(call("--json", "runs", "show", run.id))
-    assert again == {**shown, "archived": True, "size": 0} | {"nodes": archived_nodes(shown["nodes"])}
+    assert again == {**shown, "archived": True, "size": 0} | {
+        "nodes": archived_nodes(shown["nodes"])
+    }
     assert json.loads(call("runs", "export", run.id)) == exported
     assert json.loads(call("runs", "export", child["run_id"])) == child
     expected = [{**line, "archived": True} for line in listed]

@@ -83,7 +83,9 @@ class Audited:
 
     def is_anchored(self) -> bool:
         heads = [(log, log.head()) for log in self.logs]
-        return all(head.size == head.anchored > 0 and log.unsealed(head) == (0, 0) for log, head in heads)
+        return all(
+            head.size == head.anchored > 0 and log.unsealed(head) == (0, 0) for log, head in heads
+        )
 
     def export(self, name: str, *words: str):
         """Export what is signed; keep the checkpoints of before, for an export is an entry, too."""
@@ -93,7 +95,15 @@ class Audited:
         return path
 
     def verify(self, path, code: int = 0) -> list[str]:
-        words = ("audit", "verify", str(path), "--key", str(self.public), "--checkpoint", str(self.kept))
+        words = (
+            "audit",
+            "verify",
+            str(path),
+            "--key",
+            str(self.public),
+            "--checkpoint",
+            str(self.kept),
+        )
         return self.call(*words, code=code).stdout.rstrip("\n").split("\t")
 
 
@@ -103,7 +113,9 @@ def sites(databases, fork_server, tmp_path_factory):
     sites = {}
     for partitions in (1, 2):
         name = f"partitions{partitions}"
-        sites[partitions] = audited = Audited(next(databases), tmp_path_factory.mktemp(name), partitions)
+        sites[partitions] = audited = Audited(
+            next(databases), tmp_path_factory.mktemp(name), partitions
+        )
         for number in "ab":
             app = "tests.chaos.kill_points:app"
             fork_server.add(audited.site, name + number, app=app, **audited.sealing)

@@ -54,12 +54,16 @@ def runs(databases, fork_server):
     with fork_server.running(site, control):
         runs = {case: Spending(site, *case) for case in CASES}
         runs["control"] = Spending(control, "model_calls", "run", "")
-        wait_until(lambda: all(run.has_ended() for run in runs.values()), "all have ended", seconds=240)
+        wait_until(
+            lambda: all(run.has_ended() for run in runs.values()), "all have ended", seconds=240
+        )
         yield runs
 
 
 def sampled(case):
-    return pytest.param(*case, marks=[pytest.mark.sample] * (case == ("model_calls", "run", "spend.after")))
+    return pytest.param(
+        *case, marks=[pytest.mark.sample] * (case == ("model_calls", "run", "spend.after"))
+    )
 
 
 @pytest.mark.parametrize(("counter", "per", "point"), [sampled(case) for case in CASES])
@@ -73,7 +77,12 @@ def test_a_death_exceeds_no_budget(runs, counter, per, point):
 
     assert kill_switch.died_at(spent.site, point, spent.run.id)
     assert spent.run.status is Status.FAILED
-    assert spent.run.result().results["buy"].result.args[0].startswith("the budget of agent 'buyer' per")
+    assert (
+        spent.run.result()
+        .results["buy"]
+        .result.args[0]
+        .startswith("the budget of agent 'buyer' per")
+    )
     assert spent.made(what) == LIMIT + again - lost
 
 
@@ -81,7 +90,9 @@ def test_what_was_spent_is_shown(runs):
     """By the run, and by the metrics."""
     spent = runs["model_calls", "run", "model.after"]
     sums = spent.site.client.engine.store.spent(spent.run.id)
-    metrics = CliRunner().invoke(runner, ["metrics"], env={"RUNNER_REDIS_URL": spent.site.url}).stdout
+    metrics = (
+        CliRunner().invoke(runner, ["metrics"], env={"RUNNER_REDIS_URL": spent.site.url}).stdout
+    )
 
     assert (sums["model_calls"].spent, sums["model_calls"].bound) == (LIMIT, LIMIT)
     assert 'runner_spent_total{counter="model_calls",graph="model_calls_run"}' in metrics

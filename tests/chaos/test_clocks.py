@@ -29,7 +29,9 @@ def library() -> str:
 
 def add(site, library: str, off: str, graphs: str = GRAPHS):
     """Start a worker whose clock is off; what measures spans is left alone, as it is on a real machine."""
-    faked = {"LD_PRELOAD": library, "FAKETIME": off, "FAKETIME_DONT_FAKE_MONOTONIC": "1"} if off else {}
+    faked = (
+        {"LD_PRELOAD": library, "FAKETIME": off, "FAKETIME_DONT_FAKE_MONOTONIC": "1"} if off else {}
+    )
     return site.add(slots=4, RUNNER_GRAPHS=graphs, **faked)
 
 

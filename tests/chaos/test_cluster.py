@@ -14,11 +14,11 @@ from runner.settings import Settings
 from runner.store.redis.keys import Keys
 from runner.store.redis.store import RedisStore
 from runner.store.redis.streams import Outbox
-from runner.testing import StoreContract
 from tests.celery.workers import MARGIN, RECOVERY, Site
 from tests.chaos.load import consistent
 from tests.chaos.servers import Cluster, Server
 from tests.chaos.transitions import Walk
+from tests.contract.store import StoreContract
 from tests.contract.test_run_sizes import RunSizes
 from tests.waiting import wait_until
 
@@ -62,7 +62,9 @@ def test_each_partition_is_whole_on_a_server_of_its_own(empty):
         store.close()
 
     for partition, server in zip(
-        PARTITIONS, map(empty.owner, (Keys(partition=name).prefix for name in PARTITIONS)), strict=True
+        PARTITIONS,
+        map(empty.owner, (Keys(partition=name).prefix for name in PARTITIONS)),
+        strict=True,
     ):
         keys = [key.decode() for key in server.client.keys("*")]
         assert len(keys) > 5
@@ -142,7 +144,11 @@ def test_workers_run_on_a_cluster_through_the_loss_of_its_server(empty, tmp_path
             outbox.send("runner:responses", json.dumps(body).encode())
 
         for run in runs:
-            wait_until(lambda run=run: run.status is Status.COMPLETED, "the run has its answer", seconds=150)
+            wait_until(
+                lambda run=run: run.status is Status.COMPLETED,
+                "the run has its answer",
+                seconds=150,
+            )
             assert run.result().results["c"].output == "yes"
             consistent(client.engine.store, run.id)
         row = [run.result().results[node].output for node in "abcde"]

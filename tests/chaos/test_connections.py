@@ -132,7 +132,9 @@ def wired(server, tmp_path_factory):
     sites = []
     for number, app in enumerate(("runner.celery:app", "tests.chaos.no_health_check:app")):
         proxy = Proxy(server.port)
-        site = Site(server.url.replace("/0", f"/{number + 1}"), tmp_path_factory.mktemp(f"wired{number}-"))
+        site = Site(
+            server.url.replace("/0", f"/{number + 1}"), tmp_path_factory.mktemp(f"wired{number}-")
+        )
         site.wire = proxy
         site.add(app=app, RUNNER_REDIS_URL=proxy.url.replace("/0", f"/{number + 1}"))
         sites.append(site)
@@ -164,9 +166,9 @@ def test_a_worker_s_lost_replies_cost_no_second_execution(site, known):
         assert any(f"\r\n{node}\r\n".encode() in request for request in claims), (
             f"{node} is claimed in vain at first"
         )
-        assert any(f"o:{node}.1\r\n".encode() in request for request in lost if request not in claims), (
-            f"{node} settles in vain at first"
-        )
+        assert any(
+            f"o:{node}.1\r\n".encode() in request for request in lost if request not in claims
+        ), f"{node} settles in vain at first"
     assert [event.node for event in run.events() if event.kind == "node.started"] == ["a", "b", "c"]
 
 

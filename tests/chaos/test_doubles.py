@@ -29,17 +29,29 @@ def ring(site: Site, *task_ids: str) -> None:
     """Put messages on the queue as the store would."""
     template, places = site.redis.hmget("runner:{p00}:doorbell:1", "template", "places")
     for task_id in task_ids:
-        values = {"id": task_id, "shadow": "late", "queue": "runner", "priority": "5", "parent_id": "null"}
+        values = {
+            "id": task_id,
+            "shadow": "late",
+            "queue": "runner",
+            "priority": "5",
+            "parent_id": "null",
+        }
         fields = tuple(values.get(place, "copy") for place in places.decode().split())
         site.redis.lpush("runner", (template.decode() % fields).encode())
 
 
 def queues(site: Site) -> list[bytes]:
-    return [key for key in site.redis.scan_iter("runner*", _type="list") if not key.startswith(b"runner:")]
+    return [
+        key
+        for key in site.redis.scan_iter("runner*", _type="list")
+        if not key.startswith(b"runner:")
+    ]
 
 
 def starts(run) -> Counter:
-    return Counter((event.node, event.visit) for event in run.events() if event.kind == "node.started")
+    return Counter(
+        (event.node, event.visit) for event in run.events() if event.kind == "node.started"
+    )
 
 
 def calls(site: Site, name: str = "cmdstat_evalsha") -> int:
@@ -85,8 +97,13 @@ def test_messages_from_long_ago_do_nothing(site):
     runs = (loop, retried, waiting, cancelled)
     before = [[event.kind for event in run.events()] for run in runs]
 
-    nodes, numbers = ("write", "flaky", "node.with.dots"), ("0.0", "0.1", "1.0", "1.1", "1.2", "2.1", "9.1")
-    ring(site, *(f"{run.id}.{node}.{number}" for run in runs for node in nodes for number in numbers))
+    nodes, numbers = (
+        ("write", "flaky", "node.with.dots"),
+        ("0.0", "0.1", "1.0", "1.1", "1.2", "2.1", "9.1"),
+    )
+    ring(
+        site, *(f"{run.id}.{node}.{number}" for run in runs for node in nodes for number in numbers)
+    )
     ring(site, "00gone0000.a.1.1", f"{loop.id}.nowhere.1.1", f"{loop.id}.@after.1.1")
     wait_until(lambda: not queues(site), "all of them were taken", seconds=SLOW)
     assert site.client.start("chain", "go").wait(SLOW).status is Status.COMPLETED
@@ -99,13 +116,20 @@ def test_a_claim_that_believes_every_message_starts_nodes_again(site):
     """Control: without the look at status, visit and attempt, doubles and old messages start what is over."""
     site.ready(1, app="tests.chaos.no_claim_check:app")
     chain, loop = site.client.start("chain", "go"), site.client.start("loop", "go")
-    assert {run.wait(SLOW).status for run in (chain, loop)} <= {Status.COMPLETED, Status.INTERRUPTED}
+    assert {run.wait(SLOW).status for run in (chain, loop)} <= {
+        Status.COMPLETED,
+        Status.INTERRUPTED,
+    }
     before = starts(chain).total(), starts(loop).total()
 
     ring(site, f"{chain.id}.a.1.1", f"{loop.id}.write.1.1")
 
-    wait_until(lambda: starts(chain).total() > before[0], "a double starts its node again", seconds=SLOW)
-    wait_until(lambda: starts(loop).total() > before[1], "an old message starts a node again", seconds=SLOW)
+    wait_until(
+        lambda: starts(chain).total() > before[0], "a double starts its node again", seconds=SLOW
+    )
+    wait_until(
+        lambda: starts(loop).total() > before[1], "an old message starts a node again", seconds=SLOW
+    )
 
 
 def sweep_together(url: str, done: threading.Event) -> None:
@@ -148,7 +172,9 @@ def test_without_a_sweeper_nothing_comes_and_ten_at_once_do_it_once(site):
     assert {run.status for run in lost} == {Status.EXECUTING}, "control: nobody sweeps"
 
     done = threading.Event()
-    sweepers = [threading.Thread(target=sweep_together, args=(site.url, done)) for _ in range(SWEEPERS)]
+    sweepers = [
+        threading.Thread(target=sweep_together, args=(site.url, done)) for _ in range(SWEEPERS)
+    ]
     for thread in sweepers:
         thread.start()
     try:

@@ -118,7 +118,9 @@ def test_fast_may_forget_and_is_then_as_it_was(behind, opened):
     store = opened("fast")
     walk = Walk(store, "00walk")
     answer = until("answer", walk)
-    wait_until(lambda: behind.replica.client.keys("runner:{p00}:open:*"), "the replica has the question")
+    wait_until(
+        lambda: behind.replica.client.keys("runner:{p00}:open:*"), "the replica has the question"
+    )
     before = store.read("00walk")
     behind.fall_behind()
     assert answer("") == "accepted"
@@ -158,16 +160,25 @@ def test_a_worker_does_not_end_its_task_before_the_replica_has_it(behind, tmp_pa
     site, client = Site(behind.primary.url, tmp_path), Client(redis_url=behind.url)
     try:
         graphs = "tests.celery.node_lines,tests.celery.graphs"
-        site.ready(1, RUNNER_DURABILITY="replica", RUNNER_REDIS_URL=behind.url, RUNNER_GRAPHS=graphs)
+        site.ready(
+            1, RUNNER_DURABILITY="replica", RUNNER_REDIS_URL=behind.url, RUNNER_GRAPHS=graphs
+        )
         behind.replica.freeze()
         run = client.start("chain", "go")
-        wait_until(lambda: "store.not_durable: no replica" in site.workers[0].output(), "the worker says so")
+        wait_until(
+            lambda: "store.not_durable: no replica" in site.workers[0].output(),
+            "the worker says so",
+        )
         assert "succeeded" not in site.workers[0].output()
         behind.replica.thaw()
 
         assert run.wait(PROGRESS).status is Status.COMPLETED
         wait_until(lambda: site.workers[0].output().count("succeeded") == 3, "the tasks have ended")
-        assert [event.node for event in run.events() if event.kind == "node.started"] == ["a", "b", "c"]
+        assert [event.node for event in run.events() if event.kind == "node.started"] == [
+            "a",
+            "b",
+            "c",
+        ]
     finally:
         site.end()
         client.engine.store.close()

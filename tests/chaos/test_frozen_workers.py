@@ -93,7 +93,9 @@ def test_plain_celery_loses_that_message(sites, kind):
 
     freeze_and_kill(site, publish_tasks)
     wait_until(
-        lambda: site.redis.scard("executed") >= COUNT - 1, "the next worker executes the rest", seconds=60
+        lambda: site.redis.scard("executed") >= COUNT - 1,
+        "the next worker executes the rest",
+        seconds=60,
     )
     ends = time.monotonic() + RECOVERY + 1.5
     wait_until(lambda: time.monotonic() > ends, "as much time is over as ours needs")

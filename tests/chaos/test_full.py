@@ -162,7 +162,9 @@ def test_work_goes_on_by_itself_when_there_is_room(server, tmp_path, full):
 
         wait_until(refused, "starts are refused")
         if full is no_memory:
-            wait_until(lambda: "a" in site.client.engine.store.read(run.id).order, "the node could end")
+            wait_until(
+                lambda: "a" in site.client.engine.store.read(run.id).order, "the node could end"
+            )
         assert run.status is Status.EXECUTING
         room(server)
 
@@ -194,7 +196,9 @@ def test_workers_of_a_full_store_are_alive_and_log_a_line_for_each_refusal(serve
         wait_until(lambda: roster.all()[0].seen > before.seen, "a heartbeat is written")
         wait_until(lambda: "doorbell.refused" in site.workers[0].output(), "a doorbell is refused")
         metrics = {metric.name: metric.value for metric in read_metrics(server.url)}
-        done = CliRunner().invoke(runner, ["doctor", "--json"], env={"RUNNER_REDIS_URL": server.url})
+        done = CliRunner().invoke(
+            runner, ["doctor", "--json"], env={"RUNNER_REDIS_URL": server.url}
+        )
         checks = {check["name"]: check["result"] for check in json.loads(done.stdout)["checks"]}
         assert metrics["runner_workers"] == 1
         assert list(checks)[:2] == ["store", "memory"]
@@ -214,7 +218,8 @@ def test_a_store_that_throws_runs_away_is_shouted_about(server, tmp_path):
     try:
         worker = site.add()
         wait_until(
-            lambda: "store.forgets: maxmemory-policy is allkeys-random" in worker.output(), "it says so"
+            lambda: "store.forgets: maxmemory-policy is allkeys-random" in worker.output(),
+            "it says so",
         )
         worker.wait_ready()
         run = site.client.start("question", "go")
@@ -240,7 +245,10 @@ def test_a_worker_ends_whose_store_can_not_wait_for_its_disk(tmp_path, waits_for
     try:
         worker = site.add(RUNNER_DURABILITY="fsync")
         wait_until(lambda: not worker.alive, "the worker has ended", seconds=150)
-        assert "store.unable: RUNNER_DURABILITY is fsync, but its append-only file is off" in worker.output()
+        assert (
+            "store.unable: RUNNER_DURABILITY is fsync, but its append-only file is off"
+            in worker.output()
+        )
     finally:
         site.end()
         site.client.engine.store.close()

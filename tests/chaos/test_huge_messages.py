@@ -88,7 +88,11 @@ def test_malformed_messages_become_dead_letters(site, stream):
 
 def written(site) -> int:
     """Return how many dead letters were ever written; the oldest go when all take over 100 MB."""
-    return site.redis.xinfo_stream("runner:dead")["entries-added"] if site.redis.exists("runner:dead") else 0
+    return (
+        site.redis.xinfo_stream("runner:dead")["entries-added"]
+        if site.redis.exists("runner:dead")
+        else 0
+    )
 
 
 def needed_for_all(site) -> int:

@@ -24,9 +24,16 @@ def sites(databases, fork_server):
     sites = {name: next(databases) for name in ("fenced", "no_fence", "limited")}
     for number in "ab":
         fork_server.add(sites["fenced"], f"fenced{number}", **GRAPHS)
-        fork_server.add(sites["no_fence"], f"no_fence{number}", app="tests.chaos.no_fence:app", **GRAPHS)
+        fork_server.add(
+            sites["no_fence"], f"no_fence{number}", app="tests.chaos.no_fence:app", **GRAPHS
+        )
     fork_server.add(
-        sites["limited"], "limited", app="tests.chaos.time_limits:app", pool="prefork", slots=2, **GRAPHS
+        sites["limited"],
+        "limited",
+        app="tests.chaos.time_limits:app",
+        pool="prefork",
+        slots=2,
+        **GRAPHS,
     )
     with fork_server.running(*sites.values()):
         yield sites
@@ -65,7 +72,9 @@ def test_without_the_fence_it_would_commit_again(sites):
     """Control: with scripts that don't look at the fence the same visit is committed twice."""
     run = come_back_late(sites["no_fence"])
 
-    wait_until(lambda: journey.commits(run)["a", 1] == 2, "the visit is committed once more", seconds=LONG)
+    wait_until(
+        lambda: journey.commits(run)["a", 1] == 2, "the visit is committed once more", seconds=LONG
+    )
 
 
 def test_a_deaf_node_fails_at_its_deadline(sites):

@@ -109,7 +109,12 @@ def children(databases, fork_server, chosen):
     site, unswept = next(databases), next(databases)
     fork_server.add(site, "children", app=APP, pool="prefork", slots=SLOTS, **GRAPHS)
     fork_server.add(
-        unswept, "unswept", app="tests.chaos.no_sweep_app:app", pool="prefork", slots=SLOTS, **GRAPHS
+        unswept,
+        "unswept",
+        app="tests.chaos.no_sweep_app:app",
+        pool="prefork",
+        slots=SLOTS,
+        **GRAPHS,
     )
     lost = [step for step in steps if step in IN_HAND[:-1]] or IN_HAND[:-1]
     with fork_server.running(site, unswept):
@@ -122,7 +127,9 @@ def killed(children):
     story, _ = children
     story.plain = story.site.client.start("journey", "go")
     wait_until(
-        lambda: story.have_ended() and story.plain.status is Status.COMPLETED, "every run ends", seconds=150
+        lambda: story.have_ended() and story.plain.status is Status.COMPLETED,
+        "every run ends",
+        seconds=150,
     )
     return story
 
@@ -132,7 +139,9 @@ def test_a_child_killed_with_a_node_in_hand_costs_time_only(killed, step):
     """The run ends as any other: each visit committed once, its code started twice at most, with one key."""
     run = killed.runs[step]
 
-    assert repeated(killed.site, run, step, killed.plain).keys() <= {other.node for other in killed.steps}
+    assert repeated(killed.site, run, step, killed.plain).keys() <= {
+        other.node for other in killed.steps
+    }
     assert gap(killed.site, run, step) < WITHIN
 
 

@@ -21,7 +21,9 @@ def test_workers_publish_again_what_an_emptied_store_has_lost(site):
         site.client.start("chain", "go")
 
     wait_until(
-        lambda: store.has_doorbell() and "chain" in store.graphs(), "it is there", seconds=2 * EVERY + MARGIN
+        lambda: store.has_doorbell() and "chain" in store.graphs(),
+        "it is there",
+        seconds=2 * EVERY + MARGIN,
     )
 
     assert site.client.start("chain", "go").wait(2 * MARGIN).status is Status.COMPLETED

@@ -44,7 +44,9 @@ def start(sites):
     """Start runs as a program does that can ring for them: their queue is elsewhere."""
     site = sites["no_sweep_app"]
     app = make_app(Settings(redis_url=site.url, broker_url=site.broker))
-    client = Client(store=RedisStore(site.url, lease=LEASE, push=False), dispatcher=CeleryDispatcher(app))
+    client = Client(
+        store=RedisStore(site.url, lease=LEASE, push=False), dispatcher=CeleryDispatcher(app)
+    )
     yield client.engine.start
     app.close()
 
@@ -80,7 +82,10 @@ def test_without_taking_over_a_dead_reader_s_message_is_lost(sites):
     site.send(json.dumps({"v": 1, "interrupt_id": question.id, "response": "yes"}))
     wait_until(lambda: died_at(site, "answer.before", question.id), "the reader died", seconds=LONG)
     arm(site, "start.before", "key")
-    site.send(json.dumps({"v": 1, "graph": "slow", "task": "go", "idempotency_key": "key"}), "runner:starts")
+    site.send(
+        json.dumps({"v": 1, "graph": "slow", "task": "go", "idempotency_key": "key"}),
+        "runner:starts",
+    )
     wait_until(lambda: died_at(site, "start.before", "key"), "the reader died", seconds=LONG)
 
     wait_long()

@@ -27,7 +27,10 @@ QUEUE = "runner/slow\x06\x163"
 def sites(databases, fork_server):
     """Give a worker of one slot, and one that never sweeps."""
     sites = {"swept": next(databases), "unswept": next(databases)}
-    for name, app in {"swept": "runner.celery:app", "unswept": "tests.chaos.no_sweep_app:app"}.items():
+    for name, app in {
+        "swept": "runner.celery:app",
+        "unswept": "tests.chaos.no_sweep_app:app",
+    }.items():
         fork_server.add(sites[name], name, app=app, slots=1, **GRAPHS)
     with fork_server.running(*sites.values()):
         yield sites
@@ -51,7 +54,9 @@ class Stream:
         for _ in range(BACKLOG):
             self.site.client.start("slow", "go")
         run = self.site.client.start("slow", "go")
-        (message,) = [queued for queued in self.site.redis.lrange(QUEUE, 0, -1) if run.id.encode() in queued]
+        (message,) = [
+            queued for queued in self.site.redis.lrange(QUEUE, 0, -1) if run.id.encode() in queued
+        ]
         assert self.site.redis.lrem(QUEUE, 1, message) == 1
         return run
 
@@ -94,7 +99,9 @@ def respond(site, question: str, key: str, moment: str = "never") -> str:
     """Answer from a program of its own; return what it was told, or nothing where it died."""
     command = [sys.executable, "-m", "tests.chaos.answering", question, "yes", key, moment]
     environment = {**os.environ, "RUNNER_REDIS_URL": site.url}
-    done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False, timeout=LONG)
+    done = subprocess.run(
+        command, env=environment, capture_output=True, text=True, check=False, timeout=LONG
+    )
     assert done.returncode == (0 if moment == "never" else -signal.SIGKILL), done.stderr
     return done.stdout.strip()
 

@@ -17,15 +17,48 @@ SEED = 20
 FUZZED = 2_000
 SLOW = 150
 QUEUE = "runner"
-ODD = [None, True, 0, -1, 1e308, 2**70, "", "x", "\x00", "a.b.1.1", [], [[]], {}, {"a": None}, [None] * 5]
-ODD += [{"__type__": "datetime", "__value__": 1}, {"__type__": "os.system", "__value__": "id"}, "[" * 900]
-KINDS = ["application/x-python-serialize", "application/x-yaml", "application/data", "text/plain", "", None]
+ODD = [
+    None,
+    True,
+    0,
+    -1,
+    1e308,
+    2**70,
+    "",
+    "x",
+    "\x00",
+    "a.b.1.1",
+    [],
+    [[]],
+    {},
+    {"a": None},
+    [None] * 5,
+]
+ODD += [
+    {"__type__": "datetime", "__value__": 1},
+    {"__type__": "os.system", "__value__": "id"},
+    "[" * 900,
+]
+KINDS = [
+    "application/x-python-serialize",
+    "application/x-yaml",
+    "application/data",
+    "text/plain",
+    "",
+    None,
+]
 
 
 def envelope(site: Site) -> str:
     """A message as Celery writes it for a node of a run that does not exist."""
     template, places = site.redis.hmget("runner:{p00}:doorbell:1", "template", "places")
-    values = {"id": "0none.a.1.1", "shadow": "none/a", "queue": QUEUE, "priority": "5", "parent_id": "null"}
+    values = {
+        "id": "0none.a.1.1",
+        "shadow": "none/a",
+        "queue": QUEUE,
+        "priority": "5",
+        "parent_id": "null",
+    }
     return template.decode() % tuple(values.get(place, "copy") for place in places.decode().split())
 
 
@@ -37,7 +70,8 @@ def corpus(good: str) -> list[bytes]:
     ]
     kinds = [{**message, "content-type": kind, "body": "gAR9lC4="} for kind in KINDS]
     tasks = [
-        {**message, "headers": {**message["headers"], "task": task}} for task in ("nobody.knows", 7, None)
+        {**message, "headers": {**message["headers"], "task": task}}
+        for task in ("nobody.knows", 7, None)
     ]
     ids = [
         {**message, "headers": {**message["headers"], "id": value}}
@@ -47,8 +81,20 @@ def corpus(good: str) -> list[bytes]:
         {**message, "body": body}
         for body in ("{", "[1]", "[[],{}]", "[[],{},5]", json.dumps([[], ODD[-2], {}]), 5)
     ]
-    plain = [b"", b"rubbish", b"\xff\xfe", b"5", b"[]", b"null", b"{}", pickle.dumps({"x": 1}), b"[" * 50_000]
-    return plain + [json.dumps(value).encode() for value in [*without, *kinds, *tasks, *ids, *bodies]]
+    plain = [
+        b"",
+        b"rubbish",
+        b"\xff\xfe",
+        b"5",
+        b"[]",
+        b"null",
+        b"{}",
+        pickle.dumps({"x": 1}),
+        b"[" * 50_000,
+    ]
+    return plain + [
+        json.dumps(value).encode() for value in [*without, *kinds, *tasks, *ids, *bodies]
+    ]
 
 
 def fuzzed(rng: random.Random, good: str) -> bytes:
@@ -63,7 +109,10 @@ def fuzzed(rng: random.Random, good: str) -> bytes:
     message = json.loads(good)
     for _ in range(rng.randrange(1, 3)):
         place = message
-        while isinstance(place.get(name := rng.choice(list(place) or ["x"])), dict) and rng.random() < 0.7:
+        while (
+            isinstance(place.get(name := rng.choice(list(place) or ["x"])), dict)
+            and rng.random() < 0.7
+        ):
             place = place[name]
         place[name] = copy.deepcopy(rng.choice(ODD + KINDS))
     return json.dumps(message).encode()
@@ -100,7 +149,11 @@ def test_a_worker_outlives_every_kind_of_malformed_message_on_its_queue(site):
     assert {b"rubbish", b"\xff\xfe", b"5", b"null", b"{}"} <= set(letters)
     assert len(letters) >= 15
     reasons = [fields[b"reason"].decode() for _, fields in site.redis.xrange("runner:dead")]
-    for words in ("knows the task 'nobody.knows'", "untrusted content of type yaml", "names no task"):
+    for words in (
+        "knows the task 'nobody.knows'",
+        "untrusted content of type yaml",
+        "names no task",
+    ):
         assert any(words in reason for reason in reasons), words
 
 
@@ -150,15 +203,22 @@ def test_fuzzed_answers_and_starts_are_dead_letters(site):
     for stream in ("runner:responses", "runner:starts"):
         with site.redis.pipeline(transaction=False) as pipe:
             for _ in range(FUZZED // 2):
-                pipe.xadd(stream, {rng.choice(["body", "body", "body", "x"]): fuzzed(rng, json.dumps(good))})
+                pipe.xadd(
+                    stream,
+                    {rng.choice(["body", "body", "body", "x"]): fuzzed(rng, json.dumps(good))},
+                )
             pipe.execute()
 
     for stream in ("runner:responses", "runner:starts"):
-        wait_until(lambda stream=stream: not site.redis.xlen(stream), f"{stream} is empty", seconds=SLOW)
+        wait_until(
+            lambda stream=stream: not site.redis.xlen(stream), f"{stream} is empty", seconds=SLOW
+        )
     still_works(site)
     assert run.status is Status.INTERRUPTED
     site.send(
-        json.dumps({"v": 1, "interrupt_id": question.id, "response": {"__type__": "x", "__value__": 1}})
+        json.dumps(
+            {"v": 1, "interrupt_id": question.id, "response": {"__type__": "x", "__value__": 1}}
+        )
     )
     wait_until(lambda: run.status is Status.COMPLETED, "the answer is applied", seconds=SLOW)
     assert run.result().results["node.with.dots"].output == {"__type__": "x", "__value__": 1}

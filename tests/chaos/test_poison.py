@@ -54,7 +54,9 @@ def check_dead(site, run) -> None:
     assert [letter[b"node"] for letter in letters if letter[b"run_id"].decode() == run.id] == [b"a"]
 
 
-@pytest.mark.parametrize("kind", [pytest.param("abort", marks=pytest.mark.sample), "segfault", "greedy"])
+@pytest.mark.parametrize(
+    "kind", [pytest.param("abort", marks=pytest.mark.sample), "segfault", "greedy"]
+)
 def test_poison_in_a_child_ends_in_the_dead_letters(sites, story, kind):
     """Whatever kills the child, the node fails after five lost leases, counted when it was claimed."""
     check_dead(sites["prefork"], story["prefork"][kind])

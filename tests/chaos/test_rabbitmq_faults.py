@@ -54,7 +54,9 @@ def tell_everything(site, channel, point):
     arm(site, point, "any")
     runs += [site.client.start("question", "go") for _ in range(COUNT)]
     for run in runs:
-        wait_until(lambda run=run: run.status is Status.INTERRUPTED, "the question is asked", seconds=LONG)
+        wait_until(
+            lambda run=run: run.status is Status.INTERRUPTED, "the question is asked", seconds=LONG
+        )
         (question,) = run.interrupts()
         site.client.respond(question.id, "yes")
     for run in runs:
@@ -63,8 +65,12 @@ def tell_everything(site, channel, point):
     return notices, missing
 
 
-@pytest.mark.parametrize("point", [pytest.param("relay.before", marks=pytest.mark.sample), "relay.after"])
-def test_a_relay_killed_with_notices_in_hand_loses_none(databases, rabbit, channel, tmp_path, point):
+@pytest.mark.parametrize(
+    "point", [pytest.param("relay.before", marks=pytest.mark.sample), "relay.after"]
+)
+def test_a_relay_killed_with_notices_in_hand_loses_none(
+    databases, rabbit, channel, tmp_path, point
+):
     """Each notice comes to the exchange at least once, and one that comes twice has one id."""
     with workers(databases, rabbit, tmp_path, "tests.chaos.kill_points:app") as site:
         notices, missing = tell_everything(site, channel, point)
@@ -73,7 +79,11 @@ def test_a_relay_killed_with_notices_in_hand_loses_none(databases, rabbit, chann
 
         assert len({notice["id"] for notice in notices}) == COUNT * len(KINDS)
         if point == "relay.after":
-            wait_until(lambda: not missing() and twice(notices), "what was told is told again", seconds=LONG)
+            wait_until(
+                lambda: not missing() and twice(notices),
+                "what was told is told again",
+                seconds=LONG,
+            )
 
 
 def twice(notices) -> bool:

@@ -61,21 +61,32 @@ def test_a_worker_outlives_every_kind_of_malformed_message_on_its_queue(site, ch
     for malformed in [*corpus(), *(fuzzed(rng) for _ in range(FUZZED))]:
         channel.basic_publish(malformed, exchange="", routing_key=QUEUE)
     still_works(site)
-    channel.basic_publish(message("[[],{},{}]", headers={"id": "1", "task": "nobody.knows"}), "", QUEUE)
+    channel.basic_publish(
+        message("[[],{},{}]", headers={"id": "1", "task": "nobody.knows"}), "", QUEUE
+    )
     channel.basic_publish(message("[[1],{},{}]", kind="application/x-yaml"), "", QUEUE)
 
     wait_until(
-        lambda: "nobody.knows" in letters(site).get(b"[[],{},{}]", ""), "it is a dead letter", seconds=SLOW
+        lambda: "nobody.knows" in letters(site).get(b"[[],{},{}]", ""),
+        "it is a dead letter",
+        seconds=SLOW,
     )
-    wait_until(lambda: "yaml" in letters(site).get(b"[[1],{},{}]", ""), "so is the other", seconds=SLOW)
+    wait_until(
+        lambda: "yaml" in letters(site).get(b"[[1],{},{}]", ""), "so is the other", seconds=SLOW
+    )
     still_works(site)
 
 
 def test_without_the_guard_queued_ends_every_worker(site, rabbit, channel):
     """Control: Celery alone ends the worker that takes it, and RabbitMQ gives it to the next one."""
     channel.queue_declare("unguarded", durable=True, auto_delete=False)
-    channel.basic_publish(message(headers={"id": "1", "task": ["x"]}), exchange="", routing_key="unguarded")
-    settings = {"RUNNER_BROKER_URL": rabbit.url, "RUNNER_GRAPHS": "tests.celery.graphs,tests.chaos.no_guard"}
+    channel.basic_publish(
+        message(headers={"id": "1", "task": ["x"]}), exchange="", routing_key="unguarded"
+    )
+    settings = {
+        "RUNNER_BROKER_URL": rabbit.url,
+        "RUNNER_GRAPHS": "tests.celery.graphs,tests.chaos.no_guard",
+    }
     victims = [site.add(queues="unguarded", **settings) for _ in range(2)]
 
     wait_until(lambda: not any(victim.alive for victim in victims), "both end", seconds=SLOW)

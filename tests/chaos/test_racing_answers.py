@@ -25,7 +25,10 @@ from tests.waiting import wait_until
 PEOPLE = 50
 NO_CHECK = (
     ("if changed then return {'changed'", "if false then return {'changed'"),
-    ("run.text = table.concat({", "a, w = math.max(0, a), math.max(0, w)\nrun.text = table.concat({"),
+    (
+        "run.text = table.concat({",
+        "a, w = math.max(0, a), math.max(0, w)\nrun.text = table.concat({",
+    ),
 )
 """The script `commit` without its look at what has changed since: whoever comes last wins.
 
@@ -95,7 +98,9 @@ class Race:
         """Answer all questions, one after the other."""
         for question in self.questions:
             sent = time.monotonic()
-            receipts, reply = self.store.answer([Answer(question.id, who, who)], f"{who}-{question.id}")
+            receipts, reply = self.store.answer(
+                [Answer(question.id, who, who)], f"{who}-{question.id}"
+            )
             receipt = receipts[0]
             self.tries.append(
                 Try(question.id, who, sent, time.monotonic(), str(receipt.status), receipt.detail)
@@ -146,13 +151,19 @@ class Race:
 
 def test_a_history_that_no_order_explains_is_found():
     """The judge of the tests below sees each kind of fault."""
-    good = [Try("q", "ann", 0, 2, "accepted"), Try("q", "bob", 1, 3, "duplicate", "already answered by ann")]
+    good = [
+        Try("q", "ann", 0, 2, "accepted"),
+        Try("q", "bob", 1, 3, "duplicate", "already answered by ann"),
+    ]
     assert list(faults(good, "answered", "ann")) == []
     assert list(faults([Try("q", "ann", 0, 1, "expired")], "expired", None)) == []
     bad = {
         "were accepted": [good[0], Try("q", "bob", 0, 1, "accepted")],
         "not who won": [good[0], Try("q", "bob", 1, 3, "duplicate", "already answered by eve")],
-        "before the winner": [good[0], Try("q", "bob", -2, -1, "duplicate", "already answered by ann")],
+        "before the winner": [
+            good[0],
+            Try("q", "bob", -2, -1, "duplicate", "already answered by ann"),
+        ],
         "was told rejected": [good[0], Try("q", "bob", 0, 1, "rejected")],
         "is stored": [Try("q", "eve", 0, 2, "accepted")],
         "answers were accepted": [Try("q", "bob", 0, 1, "duplicate", "already answered by ann")],
@@ -162,7 +173,9 @@ def test_a_history_that_no_order_explains_is_found():
 
 
 @pytest.mark.parametrize(
-    "count", [pytest.param(20, marks=pytest.mark.sample), 200], ids=["a few questions", "two hundred"]
+    "count",
+    [pytest.param(20, marks=pytest.mark.sample), 200],
+    ids=["a few questions", "two hundred"],
 )
 def test_of_fifty_answers_at_once_one_is_accepted(store, count):
     """Fifty people and the clock race: one of them wins each question, all learn who, one wake-up follows."""
@@ -171,7 +184,8 @@ def test_of_fifty_answers_at_once_one_is_accepted(store, count):
     assert race.run() == []
 
     stands = {
-        str(interrupt.status) for interrupt in store.interrupts([question.id for question in race.questions])
+        str(interrupt.status)
+        for interrupt in store.interrupts([question.id for question in race.questions])
     }
     assert stands <= {"answered", "expired"}
     assert "answered" in stands
@@ -275,11 +289,16 @@ class Doors:
     def messages(self, who):
         with redis.Redis.from_url(self.site.url) as door:
             for question in self.questions:
-                door.xadd("runner:responses", {"body": json.dumps({"v": 1, **self.message(question, who)})})
+                door.xadd(
+                    "runner:responses",
+                    {"body": json.dumps({"v": 1, **self.message(question, who)})},
+                )
 
     def tasks(self, who):
         for question in self.questions:
-            self.stranger.send_task("runner.respond", kwargs=self.message(question, who), queue="runner")
+            self.stranger.send_task(
+                "runner.respond", kwargs=self.message(question, who), queue="runner"
+            )
 
     def message(self, question, who):
         key = f"{question} {who}"
@@ -302,9 +321,13 @@ class Doors:
     def receipts(self):
         """Wait for all receipts: question, status and detail of each."""
         wanted = COUNT * (MESSAGES + TASKS)
-        wait_until(lambda: self.site.redis.xlen(REPLIES) == wanted, "everybody has a receipt", seconds=150)
+        wait_until(
+            lambda: self.site.redis.xlen(REPLIES) == wanted, "everybody has a receipt", seconds=150
+        )
         entries = [json.loads(fields[b"body"]) for _, fields in self.site.redis.xrange(REPLIES)]
-        return [(receipt["interrupt_id"], receipt["status"], receipt["detail"]) for receipt in entries]
+        return [
+            (receipt["interrupt_id"], receipt["status"], receipt["detail"]) for receipt in entries
+        ]
 
 
 def test_every_door_and_the_clock_agree_on_one_answer(site):

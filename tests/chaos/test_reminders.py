@@ -63,13 +63,19 @@ def test_reminders_come_whoever_dies(sites):
     """Killed are who parked the node, who was about to sweep and who has just reminded: each comes once."""
     site = sites["sound"]
     run = ask(site)
-    wait_until(lambda: died_at(site, "park.after", f"{run.id}/ask"), "who asked is dead", seconds=SLOW)
+    wait_until(
+        lambda: died_at(site, "park.after", f"{run.id}/ask"), "who asked is dead", seconds=SLOW
+    )
     for point in ("sweep.before", "sweep.after"):
         arm(site, point, "any")
-        wait_until(lambda point=point: died_at(site, point, "any"), "a sweeper is dead", seconds=SLOW)
+        wait_until(
+            lambda point=point: died_at(site, point, "any"), "a sweeper is dead", seconds=SLOW
+        )
     before = len(reminders(site, run))
 
-    wait_until(lambda: len(reminders(site, run)) >= before + 2, "the last worker reminds", seconds=SLOW)
+    wait_until(
+        lambda: len(reminders(site, run)) >= before + 2, "the last worker reminds", seconds=SLOW
+    )
 
     assert sum(worker.alive for worker in site.workers) == 1
     (question,) = run.interrupts()
@@ -85,7 +91,9 @@ def test_without_a_sweep_nobody_is_reminded(sites):
     """Control: the question waits, and no reminder of it comes."""
     site = sites["no_sweep_app"]
     run = ask(site)
-    wait_until(lambda: died_at(site, "park.after", f"{run.id}/ask"), "who asked is dead", seconds=SLOW)
+    wait_until(
+        lambda: died_at(site, "park.after", f"{run.id}/ask"), "who asked is dead", seconds=SLOW
+    )
     ends = time.monotonic() + EVERY + RECOVERY
 
     wait_until(lambda: time.monotonic() > ends, "a reminder would have come")

@@ -42,7 +42,11 @@ def begin(site: Site, *cases: str, **settings: str) -> dict[str, Stopped]:
     workers = {}
     for case in cases:
         how, pool = case.split("_")
-        options = {"RUNNER_GRAPHS": GRAPHS, "RUNNER_SHUTDOWN_GRACE": GRACE.get(how, SHORT), **settings}
+        options = {
+            "RUNNER_GRAPHS": GRAPHS,
+            "RUNNER_SHUTDOWN_GRACE": GRACE.get(how, SHORT),
+            **settings,
+        }
         if how == "kept":
             options["RUNNER_GRAPHS"] += ",tests.chaos.no_give_up"
         workers[case] = site.add(pool, 1, queues=case, **options)
@@ -51,14 +55,18 @@ def begin(site: Site, *cases: str, **settings: str) -> dict[str, Stopped]:
         worker.wait_ready()
         stopped[case] = Stopped(site.client.start(case, "go"), worker, site)
     for case, place in stopped.items():
-        wait_until(lambda place=place: site.starts(place.run), f"the node of {case} runs", seconds=SLOW)
+        wait_until(
+            lambda place=place: site.starts(place.run), f"the node of {case} runs", seconds=SLOW
+        )
     site.add(slots=100, RUNNER_GRAPHS=GRAPHS, **settings).wait_ready()
     for case, place in stopped.items():
         os.kill(place.worker.pid, SIGNAL.get(case.split("_")[0], signal.SIGTERM))
     for case in [case for case in stopped if case.split("_")[0] in GRACE]:
         place = stopped[case]
         wait_until(
-            lambda place=place: "shutdown" in place.worker.output().lower(), f"{case} is told", seconds=SLOW
+            lambda place=place: "shutdown" in place.worker.output().lower(),
+            f"{case} is told",
+            seconds=SLOW,
         )
         site.open_gate(place.run)
     return stopped
@@ -69,7 +77,9 @@ def test_a_worker_that_stops_gives_up_what_does_not_end(databases):
     """One worker of threads past its grace: its node is begun elsewhere at once, and done once."""
     site = next(databases)
     ((_, late),) = begin(site, "late_threads").items()
-    wait_until(lambda: len(site.starts(late.run)) == 2, "another worker runs the node", seconds=SLOW)
+    wait_until(
+        lambda: len(site.starts(late.run)) == 2, "another worker runs the node", seconds=SLOW
+    )
     site.open_gate(late.run)
 
     assert late.run.wait(SLOW).status is Status.COMPLETED
@@ -105,7 +115,9 @@ def test_a_node_that_ends_in_time_is_done_once(stopped, case):
 def test_a_node_that_does_not_end_in_time_goes_on_elsewhere_at_once(stopped, case):
     """Beyond the grace, and in a cold stop: no lease is lost, and the key is the same."""
     place = stopped[case]
-    wait_until(lambda: len(place.site.starts(place.run)) == 2, "another worker runs the node", seconds=SLOW)
+    wait_until(
+        lambda: len(place.site.starts(place.run)) == 2, "another worker runs the node", seconds=SLOW
+    )
     place.site.open_gate(place.run)
 
     assert place.run.wait(SLOW).status is Status.COMPLETED
@@ -126,7 +138,9 @@ def test_where_nothing_is_given_up_others_wait_for_the_lease(stopped, case):
         assert len(place.site.starts(place.run)) == 1
         place.site.open_gate(place.run)
     else:
-        wait_until(lambda: len(place.site.starts(place.run)) == 2, "the lease has run out", seconds=SLOW)
+        wait_until(
+            lambda: len(place.site.starts(place.run)) == 2, "the lease has run out", seconds=SLOW
+        )
         place.site.open_gate(place.run)
 
     assert place.run.wait(SLOW).status is Status.COMPLETED
@@ -146,9 +160,13 @@ def test_a_worker_that_hangs_is_noticed_and_its_node_goes_on(stopped, case):
         return
     wait_until(lambda: "worker.hangs: " in place.worker.output(), "the log says so", seconds=SLOW)
     assert f"{place.run.id}.a.1.1" in place.worker.output().rpartition("worker.hangs")[2]
-    wait_until(lambda: states_of(place.site)[place.worker.pid] == "hangs", "the list says so", seconds=SLOW)
+    wait_until(
+        lambda: states_of(place.site)[place.worker.pid] == "hangs", "the list says so", seconds=SLOW
+    )
     place.site.redis.set(f"free:{place.run.id}", 1)
-    wait_until(lambda: not place.worker.alive, "the worker has gone when the node ended", seconds=SLOW)
+    wait_until(
+        lambda: not place.worker.alive, "the worker has gone when the node ended", seconds=SLOW
+    )
     assert place.worker.pid not in states_of(place.site)
 
 

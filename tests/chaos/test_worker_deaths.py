@@ -32,7 +32,11 @@ STEPS = {
         errand("settle.before"),
         errand("settle.after"),
     ],
-    "answers": [errand("answer.before", "ask"), errand("answer.after", "ask"), errand("done.before", "ask")],
+    "answers": [
+        errand("answer.before", "ask"),
+        errand("answer.after", "ask"),
+        errand("done.before", "ask"),
+    ],
     "doors": [
         Step("sweep.before", "ask", graph="deadline"),
         Step("sweep.after", "ask", graph="deadline"),
@@ -94,7 +98,13 @@ class Place:
         """Begin a run by a message; the worker that reads it dies."""
         step.arm(self.site, step.key)
         replies = f"runner:replies:{step.key}"
-        body = {"v": 1, "graph": "errand", "task": "go", "idempotency_key": step.key, "reply_to": replies}
+        body = {
+            "v": 1,
+            "graph": "errand",
+            "task": "go",
+            "idempotency_key": step.key,
+            "reply_to": replies,
+        }
         self.site.send(json.dumps(body), "runner:starts")
         return self.site.client.run(self.site.receipt(replies)["run_id"])
 
@@ -110,7 +120,9 @@ def places(databases, fork_server, chosen):
         pool, slots = ("prefork", 2) if name == "group" else ("threads", 4)
         settings = {"RUNNER_BROKER_URL": as_broker(queue.url)} if name == "elsewhere" else {}
         for number in "ab":
-            fork_server.add(site, name + number, app=APP, pool=pool, slots=slots, **GRAPHS, **settings)
+            fork_server.add(
+                site, name + number, app=APP, pool=pool, slots=slots, **GRAPHS, **settings
+            )
     with fork_server.running(queue, *sites.values()):
         places = {name: Place(site, steps[name]) for name, site in sites.items()}
         somewhere = next(iter(places.values()))

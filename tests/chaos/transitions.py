@@ -31,7 +31,9 @@ class Walk:
     def __iter__(self) -> Iterator[Request]:
         store, asked = self.store, [self.question]
         store.publish([GRAPH])
-        start = Start(self.run_id, GRAPH.graph_id, GRAPH.fingerprint, "task", idempotency_key=self.run_id)
+        start = Start(
+            self.run_id, GRAPH.graph_id, GRAPH.fingerprint, "task", idempotency_key=self.run_id
+        )
         yield "start", self.run_id, lambda mark: store.start(start, f"s{mark}").run_id
         yield "claim", "claimed", lambda mark: self._claim(1, f"1{mark}")
         yield "save", "saved", lambda _: store.save(self.token, Saved({"v": 1}, 0, ["m"])).word
@@ -44,7 +46,11 @@ class Walk:
             continue
         yield "claim", "claimed", lambda mark: self._claim(2, f"3{mark}")
         yield "settle", "settled", lambda mark: store.settle(self.token, SETTLED, f"e{mark}").word
-        yield "cancel", "cancelled", lambda mark: store.cancel(self.run_id, "enough", f"c{mark}").word
+        yield (
+            "cancel",
+            "cancelled",
+            lambda mark: store.cancel(self.run_id, "enough", f"c{mark}").word,
+        )
 
     def _claim(self, attempt: int, nonce: str) -> str:
         claim = self.store.claim(self.run_id, "a", 1, attempt, nonce)

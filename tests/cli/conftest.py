@@ -37,7 +37,9 @@ def call(monkeypatch):
     monkeypatch.setattr(registry, "_plans", {})
 
     def invoke(*arguments: str, url: str, stdin: str | None = None):
-        return CliRunner().invoke(runner, arguments, input=stdin, env={"RUNNER_REDIS_URL": url, **QUICK})
+        return CliRunner().invoke(
+            runner, arguments, input=stdin, env={"RUNNER_REDIS_URL": url, **QUICK}
+        )
 
     return invoke
 

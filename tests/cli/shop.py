@@ -25,7 +25,9 @@ def stock(ctx: NodeContext) -> str:
 
 def approve(ctx: NodeContext) -> str:
     order = ctx.inputs["look_up"]
-    decision = ctx.interrupt("shop_refund", reason=order, response_schema=Decision, assignees=["ana", "ben"])
+    decision = ctx.interrupt(
+        "shop_refund", reason=order, response_schema=Decision, assignees=["ana", "ben"]
+    )
     return decision.decision
 
 

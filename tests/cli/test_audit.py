@@ -66,7 +66,10 @@ def without_proofs(lines, *places):
     parts = json.loads(proofs)
     for place in places:
         del parts["proofs"]["paths"][str(json.loads(lines[place])["n"])]
-    return [*(line for place, line in enumerate(lines[:-1]) if place not in places), json.dumps(parts)]
+    return [
+        *(line for place, line in enumerate(lines[:-1]) if place not in places),
+        json.dumps(parts),
+    ]
 
 
 def test_what_was_exported_holds(audit):
@@ -77,7 +80,11 @@ def test_what_was_exported_holds(audit):
     assert audit.verify(whole, "--checkpoint", "checkpoints") == (0, 0, "all 11 entries hold")
     assert (entries[-1]["type"], entries[-1]["outcome"]) == ("exported", {"format": "jsonl"})
     run = audit.export("--run", audit.ids[0])
-    assert audit.verify(run, "--checkpoint", "checkpoints") == (0, 0, "all 5 entries of the run hold")
+    assert audit.verify(run, "--checkpoint", "checkpoints") == (
+        0,
+        0,
+        "all 5 entries of the run hold",
+    )
 
 
 @pytest.mark.parametrize(
@@ -85,8 +92,16 @@ def test_what_was_exported_holds(audit):
     [
         (lambda lines: [lines[0], *lines[2:]], 2, "should be entry 1 of the run"),
         (lambda lines: without_proofs(lines, 1), 2, "should be entry 1 of the run"),
-        (lambda lines: [lines[0], lines[2], lines[1], *lines[3:]], 2, "should be entry 1 of the run"),
-        (lambda lines: [line.replace("|ana", "|eve") for line in lines], 3, "not the entry that was sealed"),
+        (
+            lambda lines: [lines[0], lines[2], lines[1], *lines[3:]],
+            2,
+            "should be entry 1 of the run",
+        ),
+        (
+            lambda lines: [line.replace("|ana", "|eve") for line in lines],
+            3,
+            "not the entry that was sealed",
+        ),
         (lambda lines: [line.replace("approve", "reject") for line in lines], 3, "not the entry"),
         (lambda lines: [*lines[:4], *lines[5:]], 7, "5 entries were exported, but the file has 4"),
     ],
@@ -104,7 +119,10 @@ def test_the_last_entries_of_a_run_can_be_cut_with_their_proofs(audit):
     cut = without_proofs(audit.export("--run", audit.ids[1]), 3, 4)
 
     code, _, words = audit.verify(cut)
-    assert (code, words) == (0, "all 3 entries of the run hold; the end of the run is not among them")
+    assert (code, words) == (
+        0,
+        "all 3 entries of the run hold; the end of the run is not among them",
+    )
 
 
 def test_a_file_against_its_checkpoints(audit):
@@ -167,7 +185,11 @@ def test_a_removed_run_can_still_be_verified(audit):
 
     assert after[:5] == before[:5]
     assert json.loads(after[5])["type"] == "run.removed"
-    assert audit.verify(after, "--checkpoint", "checkpoints") == (0, 0, "all 6 entries of the run hold")
+    assert audit.verify(after, "--checkpoint", "checkpoints") == (
+        0,
+        0,
+        "all 6 entries of the run hold",
+    )
     assert audit.verify(audit.export())[0] == 0
     assert SECRET not in "".join(after)
 
@@ -229,7 +251,9 @@ def test_statements_are_verified_by_hand(audit):
 
 def measured(audit) -> list[int]:
     """What the metrics say: entries not sealed, not signed, whether it fails, and what is frozen."""
-    lines = dict(line.split() for line in audit.runner("metrics").stdout.splitlines() if line[0] != "#")
+    lines = dict(
+        line.split() for line in audit.runner("metrics").stdout.splitlines() if line[0] != "#"
+    )
     names = ("audit_unsealed", "audit_unsigned", "audit_failing", "frozen")
     return [int(float(lines[f"runner_{name}"])) for name in names]
 

@@ -16,7 +16,9 @@ def call(tmp_path):
     """Run the program in a folder of its own."""
 
     def run(*arguments: str, **environment: str):
-        known = {name: os.environ[name] for name in ("PATH", "HOME", "PYTHONPATH") if name in os.environ}
+        known = {
+            name: os.environ[name] for name in ("PATH", "HOME", "PYTHONPATH") if name in os.environ
+        }
         return subprocess.run(
             [RUNNER, *arguments],
             cwd=tmp_path,
@@ -32,7 +34,9 @@ def call(tmp_path):
 
 def test_every_setting_has_its_origin(call, tmp_path):
     """One can see which of the places a setting came from, in their order."""
-    (tmp_path / "pyproject.toml").write_text('[tool.runner]\nlease = 9\nretention = 60\ngraphs = ["a"]\n')
+    (tmp_path / "pyproject.toml").write_text(
+        '[tool.runner]\nlease = 9\nretention = 60\ngraphs = ["a"]\n'
+    )
     (tmp_path / ".env").write_text("RUNNER_LEASE=8\nRUNNER_EVENTS=false\n")
     done = call("config", "show", "--json", "--graphs", "b", RUNNER_EVENTS="true")
     settings = json.loads(done.stdout)["settings"]
@@ -57,7 +61,11 @@ def test_a_mistyped_setting_is_noticed(call):
 def test_a_shell_gets_its_completion(call, shell):
     """The script names our program, and the program answers the shell's question."""
     script = call("completion", shell)
-    variables = {"_RUNNER_COMPLETE": f"{shell}_complete", "COMP_WORDS": "runner in", "COMP_CWORD": "1"}
+    variables = {
+        "_RUNNER_COMPLETE": f"{shell}_complete",
+        "COMP_WORDS": "runner in",
+        "COMP_CWORD": "1",
+    }
 
     assert "_RUNNER_COMPLETE" in script.stdout
     if shell != "fish":

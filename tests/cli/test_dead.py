@@ -66,7 +66,9 @@ def test_replaying_a_nodes_letter_retries_its_run(cli, shop_url):
     done = cli("dead", "replay", *places)
 
     assert (done.exit_code, done.stdout) == (0, "".join(f"{place}\t{run_id}\n" for place in places))
-    wait_until(lambda: "completed" in cli("runs", "show", run_id).stdout.splitlines()[0], "it completes")
+    wait_until(
+        lambda: "completed" in cli("runs", "show", run_id).stdout.splitlines()[0], "it completes"
+    )
     assert [cli("dead", "show", place).exit_code for place in places] == [4, 4]
 
 

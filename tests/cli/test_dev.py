@@ -26,7 +26,17 @@ def started(folder: Path, *arguments: str):
     """Run `runner dev` in a folder, and give the process and what it says once it is ready."""
     environment = {**os.environ, "PYTHONPATH": str(HERE), "RUNNER_SWEEP_INTERVAL": "0.5"}
     port = ("--port", str(free_port()))
-    command = [sys.executable, "-m", "runner.cli", "dev", "--graphs", "shop", "--json", *port, *arguments]
+    command = [
+        sys.executable,
+        "-m",
+        "runner.cli",
+        "dev",
+        "--graphs",
+        "shop",
+        "--json",
+        *port,
+        *arguments,
+    ]
     with (
         (folder / "dev.log").open("w") as log,
         subprocess.Popen(

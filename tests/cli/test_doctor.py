@@ -9,7 +9,16 @@ import redis
 
 from runner.approvals.freezes import Freeze
 from runner.approvals.keys import KeySet
-from runner.cli.doctor import FAIL, PASS, WARN, Audited, Facts, broker_problem, examine, signing_problem
+from runner.cli.doctor import (
+    FAIL,
+    PASS,
+    WARN,
+    Audited,
+    Facts,
+    broker_problem,
+    examine,
+    signing_problem,
+)
 from runner.cli.output import without_password
 from runner.store.redis.server_info import ServerInfo, read_server_info
 from runner.store.redis.workers import Worker
@@ -56,7 +65,11 @@ CASES = [
     ("eviction", WARN, replace(WELL, vitals=replace(VITALS, policy="volatile-ttl"))),
     ("disk", WARN, replace(WELL, vitals=replace(VITALS, appendonly=False))),
     ("disk", WARN, replace(WELL, vitals=replace(VITALS, fsync="no"))),
-    ("durability", FAIL, replace(WELL, durability="fsync", vitals=replace(VITALS, unable="it is off"))),
+    (
+        "durability",
+        FAIL,
+        replace(WELL, durability="fsync", vitals=replace(VITALS, unable="it is off")),
+    ),
     ("durability", FAIL, replace(WELL, durability="replica")),
     (
         "durability",
@@ -64,7 +77,11 @@ CASES = [
         replace(WELL, durability="replica", vitals=replace(VITALS, replicas=1, least_replicas=0)),
     ),
     ("partitions", FAIL, replace(WELL, layout="partition 1 is on a server that is not named")),
-    ("sweep", WARN, replace(WELL, others={"redis://b": replace(VITALS, overdue=60_000)}, partitions=2)),
+    (
+        "sweep",
+        WARN,
+        replace(WELL, others={"redis://b": replace(VITALS, overdue=60_000)}, partitions=2),
+    ),
     ("memory", WARN, replace(WELL, vitals=replace(VITALS, memory_limit=2_100_000))),
     ("store", FAIL, replace(WELL, vitals=replace(VITALS, role="slave"))),
     ("memory", FAIL, replace(WELL, vitals=replace(VITALS, memory_limit=2_010_000))),
@@ -91,8 +108,16 @@ CASES = [
         FAIL,
         replace(WELL, vitals=replace(VITALS, archive={**ARCHIVE, "problem": "the disk is full"})),
     ),
-    ("archive", FAIL, replace(WELL, vitals=replace(VITALS, archive={**ARCHIVE, "at": str(NOW - 400_000)}))),
-    ("queues", FAIL, replace(WELL, workers=[replace(WORKER, wants=["runner/gpu", "runner/refund"])])),
+    (
+        "archive",
+        FAIL,
+        replace(WELL, vitals=replace(VITALS, archive={**ARCHIVE, "at": str(NOW - 400_000)})),
+    ),
+    (
+        "queues",
+        FAIL,
+        replace(WELL, workers=[replace(WORKER, wants=["runner/gpu", "runner/refund"])]),
+    ),
     ("queues", FAIL, replace(WELL, run_queues={"refund": {"runner/former"}})),
     ("queues", FAIL, replace(WELL, unreadable=["runner/refund"])),
     ("routing", FAIL, replace(WELL, workers=[WORKER, other(graphs={})])),
@@ -104,7 +129,11 @@ CASES = [
     ("visibility", WARN, replace(WELL, workers=[replace(WORKER, visibility=10.0)])),
     ("events", WARN, replace(WELL, workers=[replace(WORKER, events=False)])),
     ("dead letters", WARN, replace(WELL, letters=3)),
-    ("settings", WARN, replace(WELL, unknown_settings=["RUNNER_LEESE (environment) is not a setting"])),
+    (
+        "settings",
+        WARN,
+        replace(WELL, unknown_settings=["RUNNER_LEESE (environment) is not a setting"]),
+    ),
     *(
         (
             "audit",
@@ -131,9 +160,14 @@ def test_a_healthy_installation_passes_everything():
 
 def test_deleted_dead_letters_are_told():
     """The line of the dead letters says how many were deleted, also when there are none now."""
-    (check,) = [check for check in examine(replace(WELL, dropped=224)) if check.name == "dead letters"]
+    (check,) = [
+        check for check in examine(replace(WELL, dropped=224)) if check.name == "dead letters"
+    ]
 
-    assert (check.result, check.detail) == (PASS, "none; 224 were deleted, since there were too many")
+    assert (check.result, check.detail) == (
+        PASS,
+        "none; 224 were deleted, since there were too many",
+    )
 
 
 def test_an_archive_that_works_passes():
@@ -170,7 +204,9 @@ def test_what_a_crash_of_the_store_may_lose_is_reported(fsync, detail):
 
 def test_a_key_that_signs_must_be_known(tmp_path):
     """What a process signs needs the public half; without a key, or with both, nothing is wrong."""
-    public, private, other = (str(tmp_path / name) for name in ("keys.json", "own.json", "other.json"))
+    public, private, other = (
+        str(tmp_path / name) for name in ("keys.json", "own.json", "other.json")
+    )
     KeySet(public).make("own", Path(private), level=1)
     KeySet(other).make("other", tmp_path / "unused.json", level=1)
 
@@ -187,7 +223,10 @@ def test_doctor_looks_at_a_real_store_and_worker(cli):
         checks = json.loads(cli("doctor", "--json").stdout)["checks"]
         return {check["name"]: check["result"] for check in checks if check["result"] != "pass"}
 
-    wait_until(lambda: problems().keys() <= {"disk", "dead letters"}, "the worker is on the list and in time")
+    wait_until(
+        lambda: problems().keys() <= {"disk", "dead letters"},
+        "the worker is on the list and in time",
+    )
     assert cli("doctor").exit_code == 0
     assert problems()["disk"] == "warn"
 
@@ -249,7 +288,9 @@ def test_a_refused_login_is_no_outage(call, redis_url):
     with redis.Redis.from_url(redis_url) as client:
         client.config_set("requirepass", "right")
         try:
-            done = call("doctor", url=redis_url + ("&" if "?" in redis_url else "?") + "password=wrong")
+            done = call(
+                "doctor", url=redis_url + ("&" if "?" in redis_url else "?") + "password=wrong"
+            )
         finally:
             client.config_set("requirepass", "")
 

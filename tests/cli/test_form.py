@@ -30,7 +30,9 @@ class Decision(BaseModel):
 
 def asked(schema, typed: str, **options):
     """The answer that is made of what is typed, and what was shown."""
-    interrupt = Address("00run", "a", 1).ask("ok?", scope="function", response_schema=schema, **options)
+    interrupt = Address("00run", "a", 1).ask(
+        "ok?", scope="function", response_schema=schema, **options
+    )
     with CliRunner().isolation(input=typed) as (_, shown, _):
         answer = ask_for_answer(question_of(interrupt), Output())
         return answer, shown.getvalue().decode()

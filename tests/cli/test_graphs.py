@@ -211,7 +211,11 @@ def test_errors_of_graphs_fail_the_check(graphs, tmp_path):
         ("typo", "question-without-schema", "ask"),
         ("unbuilt", "not-built", ""),
     ]
-    assert [call("loose").exit_code, call("loose", "--strict").exit_code, call("nope").exit_code] == [
+    assert [
+        call("loose").exit_code,
+        call("loose", "--strict").exit_code,
+        call("nope").exit_code,
+    ] == [
         0,
         1,
         4,

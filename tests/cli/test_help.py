@@ -21,7 +21,8 @@ HEAVY = (
     "tasks",
 )
 SPENT = (
-    "used = resource.getrusage(resource.RUSAGE_SELF); print(used.ru_utime + used.ru_stime, file=sys.stderr)"
+    "used = resource.getrusage(resource.RUSAGE_SELF); "
+    "print(used.ru_utime + used.ru_stime, file=sys.stderr)"
 )
 BARE = f"import resource, sys, click, pydantic; pydantic.BaseModel; {SPENT}"
 HELP = f"""
@@ -116,6 +117,8 @@ def test_every_option_names_its_default(command):
 
 def test_version_names_what_is_installed():
     """`runner version` has the distribution, Python, and what it stands on."""
-    lines = dict(line.split("\t") for line in CliRunner().invoke(runner, ["version"]).stdout.splitlines())
+    lines = dict(
+        line.split("\t") for line in CliRunner().invoke(runner, ["version"]).stdout.splitlines()
+    )
 
     assert set(lines) == {"celery-graph-runner", "python", "celery", "kombu", "redis"}

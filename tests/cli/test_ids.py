@@ -64,13 +64,17 @@ def test_a_prefix_of_two_runs_changes_nothing(bench, told):
     assert {run.status for run in bench.store.runs()} == {"interrupted", "executing"}
 
 
-@pytest.mark.parametrize("text", ["zz", "00zz", "x", "00" + "0" * 40, "0006h02mgellr5rcm1555941sc5o"])
+@pytest.mark.parametrize(
+    "text", ["zz", "00zz", "x", "00" + "0" * 40, "0006h02mgellr5rcm1555941sc5o"]
+)
 def test_a_prefix_of_no_run_is_not_found(bench, told, text):
     """What can't begin an id, or begins none, is the same mistake."""
     assert told("runs", "show", text).exit_code == 4
 
 
-@pytest.mark.parametrize("command", ["show", "cancel", "events", "retry", "remove", "export", "watch"])
+@pytest.mark.parametrize(
+    "command", ["show", "cancel", "events", "retry", "remove", "export", "watch"]
+)
 def test_a_key_of_a_run_is_no_run(bench, told, command):
     """`RUN:e` is where the store has the run's events: it is not found like any other wrong id."""
     done = told("runs", command, f"{bench.run_id}:e")
@@ -100,7 +104,9 @@ def test_a_question_is_named_by_the_beginning_of_its_run(bench, told):
 def test_a_question_of_a_child_run_is_named_by_the_outer_run(told, fake_store):
     """The id that `runs list` shows first is enough."""
     inner = wired({"ask": lambda ctx: ctx.interrupt("ok?")}).build()
-    bench = Bench(wired({"one": inner}).build(), lambda _: RedisStore(fake_store.url, push=False)).start()
+    bench = Bench(
+        wired({"one": inner}).build(), lambda _: RedisStore(fake_store.url, push=False)
+    ).start()
     bench.finish()
 
     shown = told("interrupts", "show", bench.run_id, "--json")
@@ -111,7 +117,8 @@ def test_a_question_of_a_child_run_is_named_by_the_outer_run(told, fake_store):
 def test_the_open_question_is_meant_where_others_are_answered(bench, told):
     """Of the questions of a run the one that is still open is taken."""
     graph = wired(
-        {"first": lambda ctx: ctx.interrupt("1?"), "then": lambda ctx: ctx.interrupt("2?")}, "first then"
+        {"first": lambda ctx: ctx.interrupt("1?"), "then": lambda ctx: ctx.interrupt("2?")},
+        "first then",
     )
     twice = Bench(graph.build(), lambda _: bench.store).start()
     twice.finish()
@@ -122,14 +129,18 @@ def test_the_open_question_is_meant_where_others_are_answered(bench, told):
     receipt = told("interrupts", "respond", twice.run_id, "--response", "2")
 
     assert receipt.stdout.startswith("accepted"), receipt.output
-    assert {question.status for question in twice.store.read(twice.run_id).interrupts} == {"answered"}
+    assert {question.status for question in twice.store.read(twice.run_id).interrupts} == {
+        "answered"
+    }
 
 
 def test_the_shell_offers_runs_and_open_questions(bench, fake_store):
     """Tab completes an id, with nothing written and with its beginning; a flag before it counts."""
     run, question = bench.run_id, question_of(bench)
 
-    assert completed("redis://127.0.0.1:1/0", f"runner --redis-url {fake_store.url} runs show", "") == [run]
+    assert completed(
+        "redis://127.0.0.1:1/0", f"runner --redis-url {fake_store.url} runs show", ""
+    ) == [run]
     assert completed(fake_store.url, "runner runs cancel", run[:10]) == [run]
     assert completed(fake_store.url, "runner runs show", "zz") == []
     assert completed(fake_store.url, "runner interrupts respond", question[:30]) == [question]

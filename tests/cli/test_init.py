@@ -41,7 +41,9 @@ def test_the_project_s_own_tests_pass(project):
     command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "-p", "no:randomly"]
     # For a checkout that was installed before there was a plugin; elsewhere pytest knows it anyway.
     path = {**os.environ, "PYTHONPATH": str(ROOT), "PYTEST_PLUGINS": "runner.testing.plugin"}
-    done = subprocess.run(command, cwd=project, env=path, capture_output=True, text=True, check=False)
+    done = subprocess.run(
+        command, cwd=project, env=path, capture_output=True, text=True, check=False
+    )
 
     assert done.returncode == 0, done.stdout
     assert "7 passed" in done.stdout
@@ -56,7 +58,9 @@ def test_the_project_runs_with_the_commands_of_its_readme(project):
     def call(*arguments: str, url: str) -> subprocess.CompletedProcess[str]:
         known = {**path, "RUNNER_REDIS_URL": url}
         words = [*command, *arguments, "--json"]
-        return subprocess.run(words, cwd=project, env=known, capture_output=True, text=True, check=False)
+        return subprocess.run(
+            words, cwd=project, env=known, capture_output=True, text=True, check=False
+        )
 
     with subprocess.Popen(
         [*command, "dev", "--json"],
@@ -69,7 +73,9 @@ def test_the_project_runs_with_the_commands_of_its_readme(project):
         try:
             printed = "".join(iter(lambda: dev.stdout.readline() or "}", "}\n")) + "}"
             url = json.loads(printed)["redis_url"]
-            done = call("run", "refund", "--input", '{"order": 1042}', "--wait", "--timeout", "30", url=url)
+            done = call(
+                "run", "refund", "--input", '{"order": 1042}', "--wait", "--timeout", "30", url=url
+            )
             assert done.returncode == 3, done.stderr
             (question,) = json.loads(done.stdout)["interrupts"]
             answer = ("--response", '{"decision": "approve"}', "--responder", "ana")
@@ -97,11 +103,15 @@ def test_the_programs_of_the_procfile_run_the_graph(project, redis_url, monkeypa
             log = project / f"{name}.log"
             log.touch()
             started = SupervisedProcess(
-                shlex.split(command.replace("5555", port).replace("8080", pages)), log=log, environment=known
+                shlex.split(command.replace("5555", port).replace("8080", pages)),
+                log=log,
+                environment=known,
             )
             stack.callback(started.end)
         client = Client(redis_url=redis_url, registry=Registry())
-        wait_until(lambda: "worker.ready:" in (project / "worker.log").read_text(), "the worker is ready")
+        wait_until(
+            lambda: "worker.ready:" in (project / "worker.log").read_text(), "the worker is ready"
+        )
 
         def seen():
             """Flower sees what happens once it listens, which is not before the worker is ready."""
@@ -109,7 +119,10 @@ def test_the_programs_of_the_procfile_run_the_graph(project, redis_url, monkeypa
             return flower_knows("refund/look_up", port)
 
         wait_until(seen, "Flower has seen a node")
-        wait_until(lambda: "approve" in read(f"http://127.0.0.1:{pages}/inbox"), "the inbox has the question")
+        wait_until(
+            lambda: "approve" in read(f"http://127.0.0.1:{pages}/inbox"),
+            "the inbox has the question",
+        )
 
 
 def flower_knows(node: str, port: str) -> bool:

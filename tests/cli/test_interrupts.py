@@ -51,7 +51,9 @@ def test_questions_are_found_by_graph_person_name_and_age(cli, waiting):
             for line in cli("interrupts", "list", "--limit", "1000", *wanted).stdout.splitlines()
         ]
 
-    assert question in listed("--graph", "shop-refund", "--assignee", "ana", "--name", "shop_refund")
+    assert question in listed(
+        "--graph", "shop-refund", "--assignee", "ana", "--name", "shop_refund"
+    )
     assert listed("--run", run_id, "--assignee", "zoe") == []
     assert listed("--older-than", "1h") == []
     assert cli("interrupts", "list", "--run", "00none").exit_code == 4
@@ -152,7 +154,9 @@ def test_an_answered_question_shows_its_answer(cli, waiting):
 
 def test_a_question_shows_as_lines_of_key_and_value(cli, waiting):
     """Without a terminal each fact is a line, and empty ones are left out."""
-    lines = dict(line.split("\t", 1) for line in cli("interrupts", "show", waiting[1]).stdout.splitlines())
+    lines = dict(
+        line.split("\t", 1) for line in cli("interrupts", "show", waiting[1]).stdout.splitlines()
+    )
 
     assert lines["name"] == "shop_refund"
     assert lines["status"] == "open"
@@ -241,7 +245,9 @@ def test_an_answer_is_edited_only_while_the_question_is_open(cli, waiting, edito
 
 def test_a_question_shows_when_it_expires():
     """A question shows when it expires, what happens then, and how often people were reminded."""
-    interrupt = Address("00run", "a", 1).ask("ok?", scope="function", expires_in=60, on_expire="fail")
+    interrupt = Address("00run", "a", 1).ask(
+        "ok?", scope="function", expires_in=60, on_expire="fail"
+    )
     interrupt = replace(interrupt, asked_at=1_700_000_000_000, reminded=2)
     question = question_of(interrupt)
     written = document(question)

@@ -68,7 +68,10 @@ def test_a_key_is_followed_by_another_with_an_overlap(keys, tmp_path, kind):
 def test_a_stolen_key_is_refused_whenever_it_says_that_it_signed(keys, tmp_path):
     """Revoked since ever, nothing of it holds; revoked now, what it signed before does."""
     keys("new", "door", "--level", "2")
-    reader, old = DecisionKeys(str(tmp_path / "keys.json")), signed(tmp_path / "door.key.json", now=1_000)
+    reader, old = (
+        DecisionKeys(str(tmp_path / "keys.json")),
+        signed(tmp_path / "door.key.json", now=1_000),
+    )
     assert verify(old, reader.read(), now=None)
     assert keys("revoke", "door").exit_code == 0
     assert verify(old, reader.read(), now=None)
@@ -87,8 +90,13 @@ def test_changes_of_the_keys_are_audited(keys, fake_store):
     keys("revoke", "two", "--since", "ever", **store)
     alone = keys("new", "three", "--level", "1")
 
-    entries = [json.loads(fields[b"e"]) for _, fields in fake_store.client.xrange("runner:{p00}:audit")]
-    words = [(entry["type"], entry["outcome"]["kid"], entry["outcome"].get("follows")) for entry in entries]
+    entries = [
+        json.loads(fields[b"e"]) for _, fields in fake_store.client.xrange("runner:{p00}:audit")
+    ]
+    words = [
+        (entry["type"], entry["outcome"]["kid"], entry["outcome"].get("follows"))
+        for entry in entries
+    ]
     assert words == [
         ("decision_key.added", "one", None),
         ("decision_key.rotated", "two", "one"),
@@ -102,12 +110,27 @@ def test_a_persons_own_key_is_added_by_its_public_half(keys, tmp_path):
     """Somebody gives the public half away; the groups that the person has stand beside it."""
     own = tmp_path / "ana.json"
     keys(
-        "new", "ana", "--level", "1", "--private", str(own), RUNNER_DECISION_KEYS=str(tmp_path / "elsewhere")
+        "new",
+        "ana",
+        "--level",
+        "1",
+        "--private",
+        str(own),
+        RUNNER_DECISION_KEYS=str(tmp_path / "elsewhere"),
     )
     entry = json.loads(own.read_text())
     shared = tmp_path / "public.json"
     shared.write_text(json.dumps(entry))
-    arguments = ["--level", "3", "--principal", BODY["by"], "--group", "finance", "--public", str(shared)]
+    arguments = [
+        "--level",
+        "3",
+        "--principal",
+        BODY["by"],
+        "--group",
+        "finance",
+        "--public",
+        str(shared),
+    ]
     done = keys("new", "ana", *arguments)
     assert done.exit_code == 2
     assert "is a private one" in done.stderr
@@ -115,7 +138,10 @@ def test_a_persons_own_key_is_added_by_its_public_half(keys, tmp_path):
     shared.write_text(json.dumps({name: value for name, value in entry.items() if name != "d"}))
     assert keys("new", "ana", *arguments).exit_code == 0
     proved = verify(signed(own), DecisionKeys(str(tmp_path / "keys.json")).read(), now=None)
-    assert (proved.level, proved.voter().selectors) == (3, {"anyone", "group:finance", f"user:{BODY['by']}"})
+    assert (proved.level, proved.voter().selectors) == (
+        3,
+        {"anyone", "group:finance", f"user:{BODY['by']}"},
+    )
 
 
 @pytest.mark.parametrize(

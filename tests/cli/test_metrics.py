@@ -11,7 +11,15 @@ import redis
 from runner.celery.measuring import spent
 from runner.records.outcomes import Succeeded
 from runner.store.redis.connection import RedisConnection
-from runner.store.redis.measurements import ANSWER, BOUNDS, NODE, QUEUE_WAIT, Collector, increments, spending
+from runner.store.redis.measurements import (
+    ANSWER,
+    BOUNDS,
+    NODE,
+    QUEUE_WAIT,
+    Collector,
+    increments,
+    spending,
+)
 from runner.store.redis.store import RedisStore
 from runner.store.redis.workers import Worker, WorkerRegistry, described
 from tests.graphs import Bench, ident, wired
@@ -82,7 +90,10 @@ def test_measurements_are_written_together():
     collector.flush()
     (fields,) = written
 
-    assert {json.loads(field)[2]: number for field, number in fields.items()} == {"1": 3, "sum": 1.5}
+    assert {json.loads(field)[2]: number for field, number in fields.items()} == {
+        "1": 3,
+        "sum": 1.5,
+    }
 
 
 def test_measurements_are_written_without_more_work():
@@ -150,7 +161,9 @@ def test_what_waits_and_what_expires_is_measured(call, store, fake_store):
     assert numbers["runner_runs_unserved{}"] == 1
 
 
-def test_workers_say_how_long_their_nodes_run_and_how_wrong_their_clocks_are(call, store, fake_store):
+def test_workers_say_how_long_their_nodes_run_and_how_wrong_their_clocks_are(
+    call, store, fake_store
+):
     """The longest node and the largest difference count, of those that live."""
     roster = WorkerRegistry(fake_store.url)
     now = roster.now()

@@ -26,7 +26,9 @@ def test_a_failed_run_is_retried(cli):
     done = cli("runs", "retry", run_id)
 
     assert (done.exit_code, done.stdout) == (0, "fail_once\n")
-    wait_until(lambda: "completed" in cli("runs", "show", run_id).stdout.splitlines()[0], "it completes")
+    wait_until(
+        lambda: "completed" in cli("runs", "show", run_id).stdout.splitlines()[0], "it completes"
+    )
     again = cli("runs", "retry", run_id, "--node", "fail_once")
     assert again.exit_code == 5
     assert "has completed" in again.stderr
@@ -52,7 +54,9 @@ def test_a_run_that_waits_is_cancelled(cli, waiting):
 
 def output_of(cli, run_id):
     """Wait for a run of one node, and return its output."""
-    wait_until(lambda: "completed" in cli("runs", "show", run_id).stdout.splitlines()[0], "it completes")
+    wait_until(
+        lambda: "completed" in cli("runs", "show", run_id).stdout.splitlines()[0], "it completes"
+    )
     return json.loads(cli("runs", "show", run_id, "--json").stdout)["nodes"][0]["output"]
 
 
@@ -80,7 +84,8 @@ def ask(ctx):
 def moved(fake_store, call):
     """Two runs that wait at a node which has another name in the current graph, and the command line."""
     bench = Bench(
-        wired({"a": ident, "b": ask}, "a b").build(), lambda clock: RedisStore(fake_store.url, push=False)
+        wired({"a": ident, "b": ask}, "a b").build(),
+        lambda clock: RedisStore(fake_store.url, push=False),
     )
     runs = []
     for _ in range(2):

@@ -92,7 +92,9 @@ def test_the_reference_lists_the_exit_codes():
     """The table of exit codes is that of the code."""
     section = REFERENCE.read_text(encoding="utf-8").split("## Exit codes")[1].split("## ")[0]
 
-    assert [int(code) for code in re.findall(r"^\| (\d+) \|", section, re.MULTILINE)] == sorted(Exit)
+    assert [int(code) for code in re.findall(r"^\| (\d+) \|", section, re.MULTILINE)] == sorted(
+        Exit
+    )
 
 
 def on_terminal(url, *arguments: str, typed: str = "", **environment: str) -> str:
@@ -103,7 +105,13 @@ def on_terminal(url, *arguments: str, typed: str = "", **environment: str) -> st
         stdin=theirs,
         stdout=theirs,
         stderr=theirs,
-        env={**os.environ, "RUNNER_REDIS_URL": url, "TERM": "xterm", "COLUMNS": "120", **environment},
+        env={
+            **os.environ,
+            "RUNNER_REDIS_URL": url,
+            "TERM": "xterm",
+            "COLUMNS": "120",
+            **environment,
+        },
     )
     os.close(theirs)
     os.write(ours, typed.encode())
@@ -155,7 +163,9 @@ def test_a_terminal_is_told_to_answer_without_json(shop_url):
 
 def test_an_id_is_not_broken_in_80_columns(shop_url, waiting):
     """An id in a table can be copied; other cells are broken over lines instead."""
-    screen = on_terminal(shop_url, "runs", "list", "--status", "interrupted", NO_COLOR="1", COLUMNS="80")
+    screen = on_terminal(
+        shop_url, "runs", "list", "--status", "interrupted", NO_COLOR="1", COLUMNS="80"
+    )
 
     assert "RUN  " in screen.splitlines()[0]
     assert f"{waiting[0]}  " in screen
@@ -163,7 +173,9 @@ def test_an_id_is_not_broken_in_80_columns(shop_url, waiting):
 
 def test_a_narrow_terminal_gets_a_line_for_each_cell(shop_url, waiting):
     """In 40 columns a table would be unreadable: each cell has a line with its heading."""
-    screen = on_terminal(shop_url, "runs", "list", "--status", "interrupted", NO_COLOR="1", COLUMNS="40")
+    screen = on_terminal(
+        shop_url, "runs", "list", "--status", "interrupted", NO_COLOR="1", COLUMNS="40"
+    )
 
     lines = re.sub(r"\x1b\[\d+m", "", screen).splitlines()
     assert f"RUN  {waiting[0]}" in lines

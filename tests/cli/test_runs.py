@@ -107,7 +107,9 @@ def test_input_comes_from_a_file_or_from_standard_input(cli, tmp_path):
     """`@file` and `-` are other ways to pass the same JSON."""
     (tmp_path / "order.json").write_text('{"order": 7}')
 
-    from_file = cli("run", "shop-echo", "--json", "--wait", "--input", f"@{tmp_path / 'order.json'}")
+    from_file = cli(
+        "run", "shop-echo", "--json", "--wait", "--input", f"@{tmp_path / 'order.json'}"
+    )
     from_stdin = cli("run", "shop-echo", "--json", "--wait", "--input", "-", stdin='{"order": 7}')
 
     assert json.loads(from_file.stdout)["task"] == {"order": 7}
@@ -127,7 +129,11 @@ def test_tags_are_stored_with_the_run(cli):
     ("arguments", "code", "message"),
     [
         (["run", "nope"], 4, "'nope'"),
-        (["run", "shop-echo", "--input", "yes"], 2, """Hint: Text needs its own quotes: --input '"yes"'."""),
+        (
+            ["run", "shop-echo", "--input", "yes"],
+            2,
+            """Hint: Text needs its own quotes: --input '"yes"'.""",
+        ),
         (["run", "shop-echo", "--input", '{"a": 1, "a": 2}'], 2, "same key twice"),
         (["run", "shop-echo", "--input", "@/nowhere.json"], 2, "can't be read"),
         (["run", "shop-echo", "--tag", "team"], 2, "Write --tag key=value."),
@@ -184,7 +190,9 @@ def test_runs_are_listed_newest_first(cli):
 
     listed = [line.split("\t") for line in cli("runs", "list", "--limit", "2").stdout.splitlines()]
 
-    assert [cells[0] for cells in listed] == [json.loads(run.stdout)["run_id"] for run in (newer, older)]
+    assert [cells[0] for cells in listed] == [
+        json.loads(run.stdout)["run_id"] for run in (newer, older)
+    ]
     assert listed[0][1:3] == ["shop-echo", "completed"]
 
 
@@ -201,7 +209,17 @@ def test_runs_are_found_by_graph_tag_and_time(cli):
     mark = f"t{time.time_ns()}"
     for number in range(3):
         cli("run", "shop-echo", "--input", "1", "--tag", f"mark={mark}", "--tag", f"n={number}")
-    wanted = ("runs", "list", "--graph", "shop-echo", "--tag", f"mark={mark}", "--since", "1h", "--json")
+    wanted = (
+        "runs",
+        "list",
+        "--graph",
+        "shop-echo",
+        "--tag",
+        f"mark={mark}",
+        "--since",
+        "1h",
+        "--json",
+    )
 
     first = json.loads(cli(*wanted, "--limit", "2").stdout)
     rest = json.loads(cli(*wanted, "--limit", "2", "--cursor", first["next"]).stdout)
@@ -287,7 +305,10 @@ def test_a_map_is_one_line_with_counts():
     lines = [line.strip(" ├└─│") for line in console.file.getvalue().splitlines()]
 
     assert "2 of 4 items done, 1 waiting, 1 failed" in lines[1]
-    assert [line.split()[1] for line in lines[2:] if " invoices[" in line] == ["invoices[1]", "invoices[3]"]
+    assert [line.split()[1] for line in lines[2:] if " invoices[" in line] == [
+        "invoices[1]",
+        "invoices[3]",
+    ]
     assert any("asks ok? of ana" in line for line in lines)
     assert not any("invoices[0]" in line for line in lines)
 
@@ -297,7 +318,10 @@ def test_the_document_of_a_map_has_its_items():
     run = document(run_of(["a", "ask"]))
 
     (node,) = run["nodes"]
-    assert (node["total"], [item["id"] for item in node["items"]]) == (2, ["invoices[0]", "invoices[1]"])
+    assert (node["total"], [item["id"] for item in node["items"]]) == (
+        2,
+        ["invoices[0]", "invoices[1]"],
+    )
     assert [question["node"] for question in run["interrupts"]] == ["invoices[1]"]
 
 
@@ -355,7 +379,9 @@ def test_events_are_read_from_a_position(cli):
 
     events = cells(cli("runs", "events", run_id).stdout)
     rest = cli("runs", "events", run_id, "--after", events[3][0])
-    as_json = [json.loads(line) for line in cli("runs", "events", run_id, "--json").stdout.splitlines()]
+    as_json = [
+        json.loads(line) for line in cli("runs", "events", run_id, "--json").stdout.splitlines()
+    ]
 
     assert [int(event[0]) for event in events] == list(range(1, len(events) + 1))
     assert "inner/approve" in {event[3] for event in events if event[2] == "interrupt.asked"}
@@ -387,7 +413,16 @@ def test_ctrl_c_ends_the_watching_and_not_the_run(shop_url):
     key = "watched"
     client = Client(redis_url=shop_url)
     with subprocess.Popen(
-        [sys.executable, "-m", "runner.cli", "run", "shop-endless", "--wait", "--idempotency-key", key],
+        [
+            sys.executable,
+            "-m",
+            "runner.cli",
+            "run",
+            "shop-endless",
+            "--wait",
+            "--idempotency-key",
+            key,
+        ],
         env={**os.environ, "RUNNER_REDIS_URL": shop_url},
         stderr=subprocess.PIPE,
         text=True,
@@ -417,5 +452,9 @@ def test_what_agents_have_spent_is_shown(call, fake_store):
     lines = call("runs", "show", run_id, url=url).stdout.splitlines()
     shown = json.loads(call("runs", "show", run_id, "--json", url=url).stdout)
 
-    assert lines[1:4] == ["spent\ttokens\t1,200", "spent\tmodel_calls\t3 of 5", "spent\tcost\t0.0125"]
+    assert lines[1:4] == [
+        "spent\ttokens\t1,200",
+        "spent\tmodel_calls\t3 of 5",
+        "spent\tcost\t0.0125",
+    ]
     assert shown["spent"]["model_calls"] == {"spent": 3, "bound": 4, "raised": 1}

@@ -6,7 +6,14 @@ import json
 def test_a_schedule_is_made_listed_paused_and_removed(cli):
     """The commands write what they did; a name that is taken is a conflict."""
     made = cli(
-        "schedules", "add", "nightly", "shop-refund", "--cron", "0 3 * * *", "--timezone", "Europe/Rome"
+        "schedules",
+        "add",
+        "nightly",
+        "shop-refund",
+        "--cron",
+        "0 3 * * *",
+        "--timezone",
+        "Europe/Rome",
     )
     listed = json.loads(cli("schedules", "list", "--json").stdout)["schedules"]
 
@@ -16,7 +23,13 @@ def test_a_schedule_is_made_listed_paused_and_removed(cli):
     assert "paused" in cli("schedules", "pause", "nightly").stdout
     assert "active" in cli("schedules", "resume", "nightly").stdout
     filled = cli(
-        "schedules", "backfill", "nightly", "--from", "2026-01-01T00:00:00Z", "--to", "2026-01-02T00:00:00Z"
+        "schedules",
+        "backfill",
+        "nightly",
+        "--from",
+        "2026-01-01T00:00:00Z",
+        "--to",
+        "2026-01-02T00:00:00Z",
     )
     assert len(filled.stdout.splitlines()) == 1
     assert cli("schedules", "remove", "nightly").exit_code == 0

@@ -37,7 +37,8 @@ def test_every_command_that_takes_json_has_a_schema():
 
 
 @pytest.mark.skipif(
-    Version(pydantic.VERSION) < Version("2.13"), reason="pydantic before 2.13 leaves descriptions out"
+    Version(pydantic.VERSION) < Version("2.13"),
+    reason="pydantic before 2.13 leaves descriptions out",
 )
 @pytest.mark.parametrize("command", DOCUMENTS)
 def test_the_schema_in_the_reference_is_that_of_the_code(command):

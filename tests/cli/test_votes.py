@@ -62,11 +62,15 @@ def test_a_question_shows_its_rule_its_call_and_its_votes(store, people):
     """In words, whole, with who has voted as what and how sure that is."""
     text = drawn(
         _show_whole,
-        read_question(store, replace(people.now, requester="human:|cora", on_behalf_of=["human:|dan"])),
+        read_question(
+            store, replace(people.now, requester="human:|cora", on_behalf_of=["human:|dan"])
+        ),
     )
 
     assert "started by cora for dan\n" in text
-    assert "two of group finance; not cora who asked for it, dan for whom that was nor agents;" in text
+    assert (
+        "two of group finance; not cora who asked for it, dan for whom that was nor agents;" in text
+    )
     assert "high risk" in text
     assert "the tool refund will run with" in text
     assert '"amount": "10"' in text
@@ -80,7 +84,9 @@ def test_a_long_call_is_shown_whole(store):
     from runner.approvals.digests import Action
 
     long = "x" * 5_000 + " and the end"
-    people = voting(ManualWorker(store), TWO, action=Action("runner", "tool", "mail", {"text": long}))
+    people = voting(
+        ManualWorker(store), TWO, action=Action("runner", "tool", "mail", {"text": long})
+    )
     text = drawn(_show_whole, read_question(store, people.question))
 
     assert "".join(text.split()).count("x" * 5_000 + "andtheend") == 1
@@ -95,7 +101,9 @@ def test_the_digests_can_be_computed_again(runner, people):
     assert digests.digest("action", shown["digests"]["action"]) == question["action"]
     assert digests.digest("policy", shown["digests"]["policy"]) == question["policy"]
     assert shown["rule_words"].startswith("two of group finance")
-    assert [(vote["by"], vote["selector"]) for vote in shown["votes"]] == [("human:|ana", "group:finance")]
+    assert [(vote["by"], vote["selector"]) for vote in shown["votes"]] == [
+        ("human:|ana", "group:finance")
+    ]
 
 
 def test_a_question_without_a_rule_is_read_as_before(store, monkeypatch):
@@ -224,7 +232,11 @@ def test_several_runs_are_decided_on_the_command_line(runner, store, monkeypatch
     shown = tmp_path / "shown"
     shown.write_text(first + second.replace(questions[1].digest, "sha256:0") + last)
     voted = runner(*every, "--digests", str(shown))
-    assert [line.split("\t")[0] for line in voted.stdout.splitlines()] == ["accepted", "rejected", "accepted"]
+    assert [line.split("\t")[0] for line in voted.stdout.splitlines()] == [
+        "accepted",
+        "rejected",
+        "accepted",
+    ]
     assert voted.exit_code == 2
     shown.write_text("no digest\n")
     assert "Line 1 of --digests" in runner(*every, "--digests", str(shown)).stderr
@@ -293,6 +305,8 @@ def test_people_work_together_on_a_question(runner, store, monkeypatch):
 def test_what_can_not_be_done_has_its_exit_code(runner, people, monkeypatch, arguments, code):
     """Wrong usage, no such question, not allowed."""
     monkeypatch.setenv("RUNNER_DIRECTORY", f"{__name__}:directory")
-    called = runner("interrupts", *[people.question.id if part == "ID" else part for part in arguments])
+    called = runner(
+        "interrupts", *[people.question.id if part == "ID" else part for part in arguments]
+    )
 
     assert called.exit_code == code

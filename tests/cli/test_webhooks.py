@@ -6,7 +6,9 @@ import json
 def test_a_webhook_is_made_listed_paused_and_removed(cli, monkeypatch):
     """The commands write what they did; the secret once."""
     monkeypatch.setenv("RUNNER_WEBHOOK_ALLOW", "127.0.0.0/8")
-    made = cli("webhooks", "add", "chat", "http://127.0.0.1:1/", "--event", "run.ended", "--tag", "team=a")
+    made = cli(
+        "webhooks", "add", "chat", "http://127.0.0.1:1/", "--event", "run.ended", "--tag", "team=a"
+    )
     listed = json.loads(cli("webhooks", "list", "--json").stdout)["webhooks"]
 
     assert made.stdout.split("\t")[1].startswith("whsec_")
@@ -27,5 +29,8 @@ def test_the_public_key_is_written_where_that_checks(cli, monkeypatch):
     """There is no secret to share then; an address inside is refused."""
     monkeypatch.setenv("RUNNER_WEBHOOK_ALLOW", "127.0.0.0/8")
 
-    assert "whpk_" in cli("webhooks", "add", "keys", "http://127.0.0.1:1/", "--signature", "v1a").stdout
+    assert (
+        "whpk_"
+        in cli("webhooks", "add", "keys", "http://127.0.0.1:1/", "--signature", "v1a").stdout
+    )
     assert cli("webhooks", "add", "x", "https://10.0.0.1/").exit_code == 2

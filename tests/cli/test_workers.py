@@ -56,7 +56,9 @@ def test_metrics_are_prometheus_text(call, fake_store):
     lines = call("metrics", url=fake_store.url).stdout.splitlines()
     numbers = [line for line in lines if not line.startswith("#")]
 
-    assert all(re.fullmatch(r'[a-z_]+(\{[a-z]+="[a-z0-9_]+"\})? [0-9.e+]+', line) for line in numbers)
+    assert all(
+        re.fullmatch(r'[a-z_]+(\{[a-z]+="[a-z0-9_]+"\})? [0-9.e+]+', line) for line in numbers
+    )
     assert 'runner_dead_letters{kind="message"} 1' in numbers
     assert 'runner_runs{status="executing"} 0' in numbers
     assert "runner_workers 0" in numbers
@@ -66,7 +68,9 @@ def test_metrics_are_prometheus_text(call, fake_store):
 def test_metrics_count_what_waits(cli, waiting):
     """An open question and its run are counted, and the worker is."""
     wait_until(lambda: "celery@" in cli("workers", "list").stdout, "the worker is on the list")
-    shown = dict(line.rsplit(" ", 1) for line in cli("metrics").stdout.splitlines() if line[0] != "#")
+    shown = dict(
+        line.rsplit(" ", 1) for line in cli("metrics").stdout.splitlines() if line[0] != "#"
+    )
 
     assert float(shown["runner_questions_open"]) >= 1
     assert float(shown['runner_runs{status="interrupted"}']) >= 1

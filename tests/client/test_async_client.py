@@ -47,7 +47,8 @@ def test_both_clients_have_the_same_methods(sync, twin):
 
     assert awaited == methods(sync)
     assert all(
-        inspect.iscoroutinefunction(getattr(twin, name)) or inspect.isasyncgenfunction(getattr(twin, name))
+        inspect.iscoroutinefunction(getattr(twin, name))
+        or inspect.isasyncgenfunction(getattr(twin, name))
         for name in awaited.keys() - {"__init__"}
     )
 

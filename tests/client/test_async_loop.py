@@ -19,7 +19,10 @@ async def where() -> int:
 def test_all_callers_of_a_process_share_one_loop() -> None:
     """Work of several threads runs on the same thread, and not on theirs."""
     thread_ids: list[int] = []
-    threads = [threading.Thread(target=lambda: thread_ids.append(async_loop.run(where()))) for _ in range(3)]
+    threads = [
+        threading.Thread(target=lambda: thread_ids.append(async_loop.run(where())))
+        for _ in range(3)
+    ]
     for thread in threads:
         thread.start()
     for thread in threads:

@@ -55,7 +55,8 @@ def test_the_same_key_starts_one_run():
     client, _ = office(single(ident))
 
     assert (
-        client.start("bench", 1, idempotency_key="k").id == client.start("bench", 2, idempotency_key="k").id
+        client.start("bench", 1, idempotency_key="k").id
+        == client.start("bench", 2, idempotency_key="k").id
     )
 
 
@@ -158,16 +159,20 @@ def test_a_run_takes_answers_to_its_own_questions_only():
     own = [each.id for each in one.interrupts()]
     (stranger, _) = (each.id for each in other.interrupts())
 
-    with pytest.raises(ResponseError, match=f"is of run .*, not of run {one.id}.* nothing was applied"):
+    with pytest.raises(
+        ResponseError, match=f"is of run .*, not of run {one.id}.* nothing was applied"
+    ):
         one.respond(answers((own[0], "yes"), (own[1], "yes"), (stranger, "yes")))
     assert [each.id for each in one.interrupts()] == own
     inside = client.run(next(each.run_id for each in one.interrupts() if each.run_id != one.id))
     with pytest.raises(ResponseError, match="is of run"):
         inside.respond(answers(*((each, "yes") for each in own)))
-    assert {receipt.status for receipt in one.respond(answers(*((each, "yes") for each in own)))} == {
-        "accepted"
-    }
-    assert [receipt.status for receipt in one.respond(answers(("00gone.a.1.x", "yes")))] == ["unknown"]
+    assert {
+        receipt.status for receipt in one.respond(answers(*((each, "yes") for each in own)))
+    } == {"accepted"}
+    assert [receipt.status for receipt in one.respond(answers(("00gone.a.1.x", "yes")))] == [
+        "unknown"
+    ]
 
 
 def test_answers_that_cannot_be_used():
@@ -209,7 +214,12 @@ def test_the_events_of_a_run():
     bench.finish_all()
     events = list(run.events())
 
-    assert [event.kind for event in events] == ["run.started", "node.started", "node.completed", "run.ended"]
+    assert [event.kind for event in events] == [
+        "run.started",
+        "node.started",
+        "node.completed",
+        "run.ended",
+    ]
     assert list(run.events(after=events[1].position)) == events[2:]
     assert list(run.events(follow=True)) == events
 
@@ -219,7 +229,9 @@ def test_following_a_run_until_it_ends():
     client, bench = office(single(ident))
     run = client.start("bench", "task")
     seen = []
-    follower = threading.Thread(target=lambda: seen.extend(event.kind for event in run.events(follow=True)))
+    follower = threading.Thread(
+        target=lambda: seen.extend(event.kind for event in run.events(follow=True))
+    )
     follower.start()
     bench.finish_all()
     follower.join(60)
@@ -293,7 +305,11 @@ def test_a_failed_run_is_retried():
     bench.finish_all()
 
     result = run.result()
-    assert (result.status, result.results["b"].output, result.results["b"].attempts) == ("completed", 1, 2)
+    assert (result.status, result.results["b"].output, result.results["b"].attempts) == (
+        "completed",
+        1,
+        2,
+    )
     assert (ran, len(effects)) == (["a", "b", "b"], 1)
     with pytest.raises(ConflictError):
         run.retry()
@@ -309,7 +325,9 @@ def test_a_run_is_forked():
         ran.append(ctx.node_id)
         return [ctx.node_id, ctx.task, sorted(ctx.inputs)]
 
-    client, bench = office(wired({"a": note, "b": note, "c": note, "d": note}, "a b", "b c", "a d").build())
+    client, bench = office(
+        wired({"a": note, "b": note, "c": note, "d": note}, "a b", "b c", "a d").build()
+    )
     run = client.start("bench", "task", invocation_state={"n": 1}, tags={"team": "red"})
     bench.finish_all()
     ran.clear()
@@ -346,7 +364,9 @@ def test_a_choice_that_looked_at_a_result_is_made_anew():
     def seen(state):
         return state.results["a"].output == "task"
 
-    client, bench = office(wired({"a": lambda ctx: ctx.task, "b": ident, "c": ident}, ("b c", seen)).build())
+    client, bench = office(
+        wired({"a": lambda ctx: ctx.task, "b": ident, "c": ident}, ("b c", seen)).build()
+    )
     run = client.start("bench", "task")
     bench.finish_all()
     assert run.result().results["c"].status is Status.COMPLETED

@@ -69,7 +69,9 @@ def project(request, tmp_path, redis_url):
 
 def test_a_program_starts_a_run_before_any_worker(project, redis_url):
     """Wherever settings name the modules; a graph of none is an error that lists the known ones."""
-    done = project("-c", START.format(url="", graph="refund") + START.format(url="", graph="payout"))
+    done = project(
+        "-c", START.format(url="", graph="refund") + START.format(url="", graph="payout")
+    )
 
     assert Client(redis_url).run(done.stdout.strip()).status is Status.EXECUTING, done.stderr
     assert "no graph 'payout' is known to this store; known: refund." in done.stderr
@@ -141,8 +143,12 @@ def test_the_hint_is_true_for_each_way_to_start(fake_store):
     message = InboxMessage("1-0", "key", b'{"v": 1, "graph": "nobody", "task": 1}')
     verdict = judge_start(registered.engine, message)
 
-    assert refusal(Client(fake_store.url)).endswith(f"{worker} Or set RUNNER_GRAPHS of this program.")
-    assert refusal(AsyncClient(fake_store.url).sync).endswith("Or set RUNNER_GRAPHS of this program.")
+    assert refusal(Client(fake_store.url)).endswith(
+        f"{worker} Or set RUNNER_GRAPHS of this program."
+    )
+    assert refusal(AsyncClient(fake_store.url).sync).endswith(
+        "Or set RUNNER_GRAPHS of this program."
+    )
     assert refusal(registered).endswith(f"{worker} Or add it to the registry of this program.")
     assert verdict.reason.endswith(worker)
     assert verdict.receipt.detail == verdict.reason

@@ -146,7 +146,10 @@ def test_answers_may_come_one_at_a_time():
     one, two = first.interrupts
     second = graph(answers((two.id, 2)))
 
-    assert (second.status, [each.id for each in second.interrupts]) == (Status.INTERRUPTED, [one.id])
+    assert (second.status, [each.id for each in second.interrupts]) == (
+        Status.INTERRUPTED,
+        [one.id],
+    )
     assert graph(answers((one.id, 1))).results["end"].output == {"a": 1, "b": 2}
 
 
@@ -197,7 +200,9 @@ def test_an_answer_that_breaks_the_schema_leaves_the_question_open():
     graph = single(lambda ctx: ctx.interrupt("n?", response_schema={"type": "integer"}))
     first = graph("task")
 
-    with pytest.raises(ResponseError, match=r"rejected: the answer does not fit the question's schema"):
+    with pytest.raises(
+        ResponseError, match=r"rejected: the answer does not fit the question's schema"
+    ):
         graph(answer_all(first, "many"))
 
     assert graph(answer_all(first, 3)).results["a"].output == 3
@@ -399,9 +404,9 @@ class Unwritable(MemoryStore):
 def test_a_node_that_cannot_be_recorded_ends_the_call():
     """A surprise inside the engine is raised to the caller with its cause, while other nodes still run."""
     slow = Slow()
-    builder = wired({"a": lambda ctx: slow.started.wait(60), "b": slow, "c": ident}, "b c").set_store(
-        Unwritable()
-    )
+    builder = wired(
+        {"a": lambda ctx: slow.started.wait(60), "b": slow, "c": ident}, "b c"
+    ).set_store(Unwritable())
 
     with pytest.raises(RunnerError, match="could not be run or committed") as raised:
         builder.build()("task")
@@ -444,7 +449,9 @@ def test_nodes_see_the_callers_context():
     async def reads_later(ctx):
         return reads(ctx)
 
-    graph = wired({"a": reads, "b": reads_later, "c": reads, "ask": ask}, "a b", "b c", "c ask").build()
+    graph = wired(
+        {"a": reads, "b": reads_later, "c": reads, "ask": ask}, "a b", "b c", "c ask"
+    ).build()
     tenant.set("ours")
     try:
         first = graph("task")
@@ -495,7 +502,9 @@ def test_a_call_without_answers_does_what_time_has_brought():
     """In process nobody sweeps between two calls: an expiry shows at the next without answers."""
     clock = ManualClock()
     builder = GraphBuilder().set_store(MemoryStore(clock=clock))
-    builder.add_node(lambda ctx: ctx.interrupt("ok?", expires_in=60, on_expire={"response": "no"}), "a")
+    builder.add_node(
+        lambda ctx: ctx.interrupt("ok?", expires_in=60, on_expire={"response": "no"}), "a"
+    )
     graph = builder.build()
     asked = graph("task")
     assert graph([]).status is Status.INTERRUPTED

@@ -100,13 +100,17 @@ def test_an_answer_only_program_answers_and_a_start_only_program_starts(server):
     assert apply(server).receipt.status == "accepted"
 
     server.engine.publish(["bench"])
-    server.client("starts").xadd(KEYS.starts, {"body": json.dumps({"v": 1, "graph": "bench", "task": "x"})})
+    server.client("starts").xadd(
+        KEYS.starts, {"body": json.dumps({"v": 1, "graph": "bench", "task": "x"})}
+    )
     assert apply(server).receipt.status == "accepted"
 
 
 def forbidden(user):
     """List what a user may not do: all but to add to its stream."""
-    own, other = (KEYS.responses, KEYS.starts) if user == "answers" else (KEYS.starts, KEYS.responses)
+    own, other = (
+        (KEYS.responses, KEYS.starts) if user == "answers" else (KEYS.starts, KEYS.responses)
+    )
     run = KEYS.run("00run0001")
     return [
         ["XADD", other, "*", "body", "{}"],
@@ -182,7 +186,9 @@ def test_what_it_still_can_do(server):
     (question,) = server.worker.park(run_id, "a", assignees=["ana"])
     client = server.client("answers")
     client.xadd(KEYS.responses, {"body": "lost"})
-    client.xadd(KEYS.responses, {"body": answer_to(question, responder="ana")}, maxlen=1, approximate=False)
+    client.xadd(
+        KEYS.responses, {"body": answer_to(question, responder="ana")}, maxlen=1, approximate=False
+    )
     assert server.admin.xlen(KEYS.responses) == 1
     assert apply(server).receipt.status == "accepted"
 

@@ -68,7 +68,9 @@ def test_celery_is_given_the_same_sentinels():
     settings = Settings(redis_url=URL)
     app = make_app(settings)
 
-    assert app.conf.broker_url == "sentinel://ann:p%40ss@one:26380/3;sentinel://ann:p%40ss@two:26379/3"
+    assert (
+        app.conf.broker_url == "sentinel://ann:p%40ss@one:26380/3;sentinel://ann:p%40ss@two:26379/3"
+    )
     options = app.conf.broker_transport_options
     assert (options["master_name"], options["sentinel_kwargs"]["password"]) == ("main", "eye")
     assert settings.broker_is_store
@@ -77,7 +79,11 @@ def test_celery_is_given_the_same_sentinels():
 
 @pytest.mark.parametrize(
     "broker",
-    ["sentinel://one:26380,two/other?db=3", "sentinel://one:26380,two/main?db=4", "redis://one:6379/3"],
+    [
+        "sentinel://one:26380,two/other?db=3",
+        "sentinel://one:26380,two/main?db=4",
+        "redis://one:6379/3",
+    ],
 )
 def test_another_service_or_database_is_another_broker(broker):
     """Scripts don't ring where the queue is not."""

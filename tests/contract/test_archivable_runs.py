@@ -168,7 +168,10 @@ def test_a_run_that_goes_on_when_the_archive_ends_stays(worker, store, client, c
     run_id = worker.start(shape("a"))
     worker.fail(worker.claim(run_id, "a").token)
     again = Records({"a": NodeRecord(Status.READY, 1, 2)}, {}, {})
-    assert store.rewrite([Rewrite(run_id, store.read(run_id).events, again)], "again").word == "reopened"
+    assert (
+        store.rewrite([Rewrite(run_id, store.read(run_id).events, again)], "again").word
+        == "reopened"
+    )
     clock.advance(HOLD + 1)
 
     store.sweep()

@@ -90,7 +90,11 @@ def at(milliseconds_):
 def test_a_run_comes_back_as_it_was_written(archive, made):
     """What is read equals what was written: numbers, texts of any script, NUL, empty and nested values."""
     texts = ["\x00", "\\u0000", "\\\\", "\\\x00\x00é😀\u2028"]
-    odd = {"texts": texts, "numbers": [1e300, -0.5, 2**63 - 1, 0, 1e16], "nothing": [None, {}, [], ""]}
+    odd = {
+        "texts": texts,
+        "numbers": [1e300, -0.5, 2**63 - 1, 0, 1e16],
+        "nothing": [None, {}, [], ""],
+    }
     run = made(task=odd, tags={"a": "b", "n\x00": "\x00"}, reason="because\x00")
     write(archive, run, made())
 
@@ -180,7 +184,9 @@ def test_filters_are_those_of_the_store(archive, made):
 
     summaries = {run["run_id"]: archived_run(run).summaries[0] for run in runs}
     for query in queries:
-        expected = [run_id for run_id, summary in reversed(summaries.items()) if query.fits(summary)]
+        expected = [
+            run_id for run_id, summary in reversed(summaries.items()) if query.fits(summary)
+        ]
         assert listed(archive, 2, query) == expected
 
 
@@ -212,7 +218,9 @@ def test_many_writers_share_an_archive(place, made):
         thread.join()
 
     assert problems == []
-    assert sorted(listed(open_archive(place))) == sorted(run["run_id"] for own in runs for run in own)
+    assert sorted(listed(open_archive(place))) == sorted(
+        run["run_id"] for own in runs for run in own
+    )
 
 
 # -- the folder ----
@@ -231,16 +239,22 @@ def test_other_programs_can_read_the_folder(folder, made, tmp_path):
 def test_one_run_is_found_without_reading_everything(folder, made, monkeypatch):
     """To read a run, files of the index from about its start are opened, and one file of runs."""
     for day in range(20):
-        write(folder, *(made(created_at=at((day - 40) * 24 * HOUR + number)) for number in range(5)))
+        write(
+            folder, *(made(created_at=at((day - 40) * 24 * HOUR + number)) for number in range(5))
+        )
     wanted = made()
     wanted = {**wanted, "created_at": start_of(wanted["run_id"])}
     write(folder, wanted)
     opened = []
     read_text, open_gzip = pathlib.Path.read_text, gzip.open
     monkeypatch.setattr(
-        pathlib.Path, "read_text", lambda path, **options: opened.append(path) or read_text(path, **options)
+        pathlib.Path,
+        "read_text",
+        lambda path, **options: opened.append(path) or read_text(path, **options),
     )
-    monkeypatch.setattr(gzip, "open", lambda path, mode: opened.append(path) or open_gzip(path, mode))
+    monkeypatch.setattr(
+        gzip, "open", lambda path, mode: opened.append(path) or open_gzip(path, mode)
+    )
 
     assert folder.read(wanted["run_id"]) == wanted
     assert len(opened) == 2
@@ -263,7 +277,9 @@ def test_a_run_is_found_whatever_its_clock_showed(folder, made):
 def test_a_write_that_was_cut_short_leaves_nothing(folder, made, tmp_path, monkeypatch):
     """A file is there whole or not at all, so a worker that dies while it writes leaves no half of one."""
     run = made()
-    monkeypatch.setattr(os, "fsync", lambda _: (_ for _ in ()).throw(OSError(28, "No space left on device")))
+    monkeypatch.setattr(
+        os, "fsync", lambda _: (_ for _ in ()).throw(OSError(28, "No space left on device"))
+    )
     with pytest.raises(ArchiveError, match=r"can't be written: .*No space left"):
         write(folder, run)
     monkeypatch.undo()
@@ -363,7 +379,11 @@ def test_a_folder_without_permission_is_an_error(folder, made, tmp_path, request
     (tmp_path / "archive").chmod(0)
     request.getfixturevalue("nobody")
 
-    for access in (listed, lambda archive: archive.read(run["run_id"]), lambda archive: write(archive, run)):
+    for access in (
+        listed,
+        lambda archive: archive.read(run["run_id"]),
+        lambda archive: write(archive, run),
+    ):
         with pytest.raises(ArchiveError, match="Permission denied"):
             access(folder)
 
@@ -446,7 +466,9 @@ def test_a_merged_listing_misses_nothing(made, folder, redis_url, other_url):
     for number in range(24):
         clock.advance(1)
         archived_only = number % 3 == 0
-        run_id = f"{number}" if archived_only else worker.start(shape("a"), beside=f"{number % 2:02d}")
+        run_id = (
+            f"{number}" if archived_only else worker.start(shape("a"), beside=f"{number % 2:02d}")
+        )
         if number % 3 < 2:
             write(folder, made(run_id=run_id, created_at=stamp(clock.now)))
         order.insert(0, run_id)

@@ -73,7 +73,13 @@ def test_a_question_with_a_rule_is_audited_with_its_run(make):
     run_id, question = answered(store, rule=RULE)
 
     appended = entries(store)
-    assert [entry["type"] for entry in appended] == ["run.started", "asked", "voted", "decided", "run.ended"]
+    assert [entry["type"] for entry in appended] == [
+        "run.started",
+        "asked",
+        "voted",
+        "decided",
+        "run.ended",
+    ]
     assert [entry["run_n"] for entry in appended] == [0, 1, 2, 3, 4]
     assert {entry["run"] for entry in appended} == {run_id}
     assert {entry["partition"] for entry in appended} == {"p00"}
@@ -86,7 +92,12 @@ def test_a_question_with_a_rule_is_audited_with_its_run(make):
     policy = digests.digest("policy", preimages(store.interrupts([question.id])[0])["policy"])
     assert {entry["digests"]["policy"] for entry in (asked, voted, decided)} == {policy}
     effect = Action.digest(REFUND)
-    assert asked["digests"]["action"] == voted["digests"]["effect"] == decided["digests"]["effect"] == effect
+    assert (
+        asked["digests"]["action"]
+        == voted["digests"]["effect"]
+        == decided["digests"]["effect"]
+        == effect
+    )
     assert decided["outcome"] == {"decision": "approve"}
     assert "fine by me" not in json.dumps(appended)  # payloads by digest only
 
@@ -165,7 +176,13 @@ def test_forks_and_retries_are_audited(make):
     store.cancel("00new", "enough")
     write_retry(store, "00new")
 
-    assert types(store)[4:] == ["run.started", "run.forked", "run.cancelled", "run.ended", "run.retried"]
+    assert types(store)[4:] == [
+        "run.started",
+        "run.forked",
+        "run.cancelled",
+        "run.ended",
+        "run.retried",
+    ]
     assert entries(store)[5]["outcome"] == {"source": run_id}
 
 
@@ -177,7 +194,11 @@ def test_a_child_run_names_its_root(make):
     worker.start(shape("x"), parent=token)
 
     child = entries(store)[-1]
-    assert (child["type"], child["run_n"], child["outcome"]["root"]) == ("run.started", 0, token.run_id)
+    assert (child["type"], child["run_n"], child["outcome"]["root"]) == (
+        "run.started",
+        0,
+        token.run_id,
+    )
 
 
 def test_a_run_names_who_asked_for_it(make):
@@ -201,12 +222,23 @@ def test_a_vote_says_how_its_voter_is_known_and_which_one_it_follows(make):
     people.vote(ana, level=2, body={"proof": proof})
     people.vote("ben", "edit", {"order": "7", "amount": "9"})
     people.vote(
-        ana, "edit", {"order": "7", "amount": "9"}, level=3, body={"proof": {"alg": "webauthn", "iat": 95}}
+        ana,
+        "edit",
+        {"order": "7", "amount": "9"},
+        level=3,
+        body={"proof": {"alg": "webauthn", "iat": 95}},
     )
 
     first, edit, last = (entry for entry in entries(store) if entry["type"] == "voted")
     issuer = {"iss": "https://login.example", "selector": "group:finance"}
-    assert first["auth"] == {"level": 2, "method": "login", "at": 80_000, "kid": "door", "jti": "1", **issuer}
+    assert first["auth"] == {
+        "level": 2,
+        "method": "login",
+        "at": 80_000,
+        "kid": "door",
+        "jti": "1",
+        **issuer,
+    }
     assert last["auth"] == {"level": 3, "method": "webauthn", "at": 95_000, **issuer}
     assert (first.get("prev_vote"), edit.get("prev_vote"), last.get("prev_vote")) == (None, None, 1)
     assert [entry["outcome"]["vote"] for entry in (first, edit, last)] == [1, 2, 3]
@@ -221,7 +253,17 @@ def test_who_was_shown_the_question_is_audited_with_what_they_did(make):
     people.vote("ana", shown_at=8)
     voting(worker, RULE).vote("ana")  # control
 
-    expected = ["shown", "claimed", "shown", "voted", "decided", "run.started", "asked", "voted", "decided"]
+    expected = [
+        "shown",
+        "claimed",
+        "shown",
+        "voted",
+        "decided",
+        "run.started",
+        "asked",
+        "voted",
+        "decided",
+    ]
     assert types(store)[2:] == expected
     ben, ana = (entry for entry in entries(store) if entry["type"] == "shown")
     assert (ben["actor"], ben["outcome"]) == ("human:|ben", {"shown_at": 7})
@@ -240,7 +282,9 @@ def test_the_end_of_an_effect_is_audited_with_its_node(make, status):
     use = Use(people.question.id, Action.digest(REFUND), "key")
     store.use(token, use, Saved({"v": 1}))
     ended = Settlement(status, "", "paid", {"v": 1}, effects=[use.ended(status, "paid")])
-    assert [store.settle(token, ended, "nonce").word for _ in range(2)] == ["settled"] * 2  # a repeat
+    assert [store.settle(token, ended, "nonce").word for _ in range(2)] == [
+        "settled"
+    ] * 2  # a repeat
 
     assert types(store)[-3:] == ["used", "effect.ended", "run.ended"]
     ended = entries(store)[-2]

@@ -22,7 +22,9 @@ spendings = st.builds(
     amounts=st.dictionaries(st.sampled_from(COUNTERS), st.integers(-3, 9), max_size=3),
     bounds=st.dictionaries(st.sampled_from(COUNTERS), st.integers(1, 12), max_size=2),
     raises=st.dictionaries(
-        st.sampled_from(["q1", "q2"]), st.tuples(st.sampled_from(COUNTERS), st.integers(1, 4)), max_size=2
+        st.sampled_from(["q1", "q2"]),
+        st.tuples(st.sampled_from(COUNTERS), st.integers(1, 4)),
+        max_size=2,
     ),
 )
 
@@ -43,7 +45,9 @@ def difference(store, clock, drawn):
         one.start(Start(run_id, "g", GRAPH.fingerprint, None), run_id)
     for of_tag, spending, seconds in drawn:
         sum_of = tagged if of_tag else None
-        replies = [(one.spend(run_id, sum_of, spending), one.spent(run_id, sum_of)) for one in stores]
+        replies = [
+            (one.spend(run_id, sum_of, spending), one.spent(run_id, sum_of)) for one in stores
+        ]
         if replies[0] != replies[1]:
             return replies
         clock.advance(seconds)
@@ -64,7 +68,10 @@ def test_a_rule_that_stands_otherwise_is_found(store, clock, monkeypatch, forgot
 
     def without(fields, spending):
         changed = {"nonce": f"{next(fresh)}", "raises": {}, "bounds": {}}[forgotten]
-        parts = {name: getattr(spending, name) for name in ("who", "nonce", "amounts", "bounds", "raises")}
+        parts = {
+            name: getattr(spending, name)
+            for name in ("who", "nonce", "amounts", "bounds", "raises")
+        }
         return rule(fields, Spending(**parts | {forgotten: changed}))
 
     monkeypatch.setattr(budgets, "add", without)

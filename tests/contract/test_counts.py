@@ -79,7 +79,9 @@ def test_a_needless_command_shows(monkeypatch):
 
     monkeypatch.setattr(RedisStore, "claim", careful)
 
-    assert "a node of a chain: commands 3, accepted 2" in differences(counts.count(), counts.accepted())
+    assert "a node of a chain: commands 3, accepted 2" in differences(
+        counts.count(), counts.accepted()
+    )
 
 
 @pytest.mark.parametrize("key", [None, "k"])
@@ -94,7 +96,10 @@ def test_a_start_is_one_request(push, key):
         store.start(Start("00first", "g", None, "task"), "n")
         counts.TALLY.reset()
 
-        assert store.start(Start("00run", "g", None, "task", idempotency_key=key), "n").word == "started"
+        assert (
+            store.start(Start("00run", "g", None, "task", idempotency_key=key), "n").word
+            == "started"
+        )
 
         assert counts.TALLY.trips == 1
         store.close()
@@ -144,7 +149,9 @@ def test_a_worker_without_work_needs_little():
 
         began = heartbeats()
         with Monitor(bench.urls[OURS]) as monitor:
-            wait_until(lambda: heartbeats() - began >= HEARTBEATS * EVERY * 1000, "some time has passed")
+            wait_until(
+                lambda: heartbeats() - began >= HEARTBEATS * EVERY * 1000, "some time has passed"
+            )
         seconds = (heartbeats() - began) / 1000
         own = server.client_id()
         theirs = [
@@ -244,6 +251,9 @@ def test_a_stop_reads_all_open_questions_at_once(store, client, clock, cause):
 @pytest.mark.parametrize("window", [None, 5])
 def test_an_item_costs_the_same_in_a_long_list(redis_url, window):
     """A list thirty times as long costs no more commands for each item."""
-    few, many = commands_per_item(redis_url, 100, window), commands_per_item(redis_url, 3_000, window)
+    few, many = (
+        commands_per_item(redis_url, 100, window),
+        commands_per_item(redis_url, 3_000, window),
+    )
 
     assert many <= few * 1.05

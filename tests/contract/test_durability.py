@@ -58,7 +58,9 @@ def hurried(monkeypatch):
 
 def waits(client) -> int:
     statistics = client.info("commandstats")
-    return sum(statistics.get(f"cmdstat_{name}", {"calls": 0})["calls"] for name in ("wait", "waitaof"))
+    return sum(
+        statistics.get(f"cmdstat_{name}", {"calls": 0})["calls"] for name in ("wait", "waitaof")
+    )
 
 
 def start(store, run_id="00run", **said):
@@ -102,13 +104,17 @@ def test_a_server_that_can_t_wait_for_its_disk_is_told_before_anything_is_writte
     client.config_set("appendonly", "no")
     store = opened("fsync")
     store.publish([GRAPH])
-    with pytest.raises(StoreError, match=r"append-only file is off.*Nothing was done.*appendonly yes"):
+    with pytest.raises(
+        StoreError, match=r"append-only file is off.*Nothing was done.*appendonly yes"
+    ):
         start(store)
 
     assert store.read("00run") is None
 
 
-def test_an_append_only_file_that_is_switched_off_later_is_not_durable(opened, client, waits_for_disk):
+def test_an_append_only_file_that_is_switched_off_later_is_not_durable(
+    opened, client, waits_for_disk
+):
     """A server that loses the ability while programs run acknowledges nothing from then on."""
     store = opened("fsync")
     start(store, "00first")

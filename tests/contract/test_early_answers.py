@@ -37,7 +37,10 @@ class Site:
 
     def new_reader(self) -> StreamIntake:
         reader = StreamIntake(None)
-        reader.engine, reader.settings = self.bench.engine, Settings(redis_url=self.url, early_answer=60)
+        reader.engine, reader.settings = (
+            self.bench.engine,
+            Settings(redis_url=self.url, early_answer=60),
+        )
         reader.prepare(None)
         return reader
 
@@ -55,7 +58,10 @@ class Site:
 
     def read_all(self) -> None:
         """Take turns until nothing is left to read."""
-        while any(self.client.xlen(stream) for stream in (KEYS.responses, self.reader.messages.intake.early)):
+        while any(
+            self.client.xlen(stream)
+            for stream in (KEYS.responses, self.reader.messages.intake.early)
+        ):
             self.reader.turn()
 
     def ask(self) -> None:
@@ -247,7 +253,9 @@ def test_no_more_are_kept_than_have_room(site, monkeypatch, number, size):
     site.send_junk(1, reply_to=OTHER_REPLIES)
     site.read_all()
 
-    assert site.receipts(OTHER_REPLIES) == ["accepted"], "one is applied, and leaves its room to another"
+    assert site.receipts(OTHER_REPLIES) == ["accepted"], (
+        "one is applied, and leaves its room to another"
+    )
 
 
 def test_a_large_one_is_unknown_at_once(site):

@@ -26,7 +26,10 @@ FLEET = 20
 
 def calls(client) -> dict[str, int]:
     """Return how often the server has executed each command."""
-    return {name.removeprefix("cmdstat_"): row["calls"] for name, row in client.info("commandstats").items()}
+    return {
+        name.removeprefix("cmdstat_"): row["calls"]
+        for name, row in client.info("commandstats").items()
+    }
 
 
 def test_a_turn_is_one_program_s_until_it_is_over(any_store):
@@ -73,7 +76,9 @@ def test_a_worker_alone_always_has_a_seat(any_store):
 @pytest.mark.parametrize(("sweep", "seconds"), [(0.5, 1.0), (5, 10.0), (3600, seats.SEAT)])
 def test_a_seat_lasts_two_sweeps_and_never_long(any_store, sweep, seconds):
     """What a reader had in hand that died is taken over when the next seat is taken: within ten seconds."""
-    assert Seats(RedisConnection(any_store.url), "runner", "read", sweep, rested())._seconds == seconds
+    assert (
+        Seats(RedisConnection(any_store.url), "runner", "read", sweep, rested())._seconds == seconds
+    )
 
 
 class SweepingStore(RedisStore):
@@ -89,7 +94,10 @@ class SweepingStore(RedisStore):
 def fleet_of_sweepers(url) -> tuple[SweepingStore, list[Sweeper]]:
     """Make sweepers whose turns the test takes: they never rest."""
     store = SweepingStore(url)
-    engine, settings = Engine(store, None, Registry()), Settings(redis_url=url, broker_url=as_broker(url))
+    engine, settings = (
+        Engine(store, None, Registry()),
+        Settings(redis_url=url, broker_url=as_broker(url)),
+    )
     app = make_app(settings)
     sweepers = []
     for _ in range(FLEET):
@@ -141,6 +149,8 @@ def test_the_list_of_workers_is_read_in_pages(redis_url):
         roster.enter(described(Worker(name=f"w{number:04}@host", pid=1)), 0)
     client.config_resetstat()
 
-    assert [worker.name for worker in roster.all()] == [f"w{number:04}@host" for number in range(3 * PAGE)]
+    assert [worker.name for worker in roster.all()] == [
+        f"w{number:04}@host" for number in range(3 * PAGE)
+    ]
     assert "hgetall" not in calls(client)
     assert calls(client)["hscan"] >= 3

@@ -53,7 +53,10 @@ def test_a_loop_whose_counts_return_to_nothing(on_redis):
 
 SHAPES = {
     "chain": ({"a": ident, "b": ident, "c": inputs}, ["a b", "b c"]),
-    "dead path": ({"a": ident, "b": ident, "c": inputs}, [("a b", lambda state: False), "b c", "a c"]),
+    "dead path": (
+        {"a": ident, "b": ident, "c": inputs},
+        [("a b", lambda state: False), "b c", "a c"],
+    ),
     "loop": ({"a": visit, "b": visit}, ["a b", ("b a", lambda state: state.visit < 3)]),
     "nested loops": (
         {"a": visit, "b": visit, "c": ident},
@@ -69,11 +72,18 @@ SHAPES = {
         ["a b", "c b"],
     ),
     "large results": (
-        {"a": lambda ctx: "x" * 100_000, "b": single(inputs), "c": lambda ctx: [ctx.input_text, ctx.inputs]},
+        {
+            "a": lambda ctx: "x" * 100_000,
+            "b": single(inputs),
+            "c": lambda ctx: [ctx.input_text, ctx.inputs],
+        },
         ["a b", "b c", "a c"],
     ),
     "inner graph": (
-        {"a": wired({"x": lambda ctx: ctx.interrupt("ok?"), "y": inputs}, "x y").build(), "b": inputs},
+        {
+            "a": wired({"x": lambda ctx: ctx.interrupt("ok?"), "y": inputs}, "x y").build(),
+            "b": inputs,
+        },
         ["a b"],
     ),
 }

@@ -53,7 +53,9 @@ def paid(store, start=lambda engine, **key: engine.start("bench", "task", **key)
 
 def test_effects_keep_their_keys_when_a_run_is_started_again(emptied):
     """A run that its store lost, and that is started again with its key, does not pay twice."""
-    assert paid(emptied, idempotency_key="order-1042") == paid(emptied, idempotency_key="order-1042")
+    assert paid(emptied, idempotency_key="order-1042") == paid(
+        emptied, idempotency_key="order-1042"
+    )
 
 
 def test_other_starts_have_keys_of_their_own(emptied):
@@ -67,7 +69,9 @@ def test_other_starts_have_keys_of_their_own(emptied):
 def test_keys_of_effects_differ_between_namespaces(redis_url):
     """Two environments that start with the same key share none with the services that both call."""
     stores = [partial(RedisStore, redis_url, push=False, namespace=name) for name in ("one", "two")]
-    first, second = (paid(lambda clock, make=make: make(clock=clock), idempotency_key="a") for make in stores)
+    first, second = (
+        paid(lambda clock, make=make: make(clock=clock), idempotency_key="a") for make in stores
+    )
 
     assert not {*first} & {*second}
 
@@ -91,7 +95,9 @@ def test_a_run_of_a_removed_one_has_an_id_of_its_own(emptied):
     bench = Bench(wired({"a": lambda ctx: ctx.idempotency_key}).build(), store=emptied)
     results = []
     for _ in range(2):
-        results.append((bench.start(idempotency_key="k").finish().results["a"].output, bench.run_id))
+        results.append(
+            (bench.start(idempotency_key="k").finish().results["a"].output, bench.run_id)
+        )
         bench.store.remove(bench.run_id)
         ended = time.time()
         wait_until(lambda ended=ended: time.time() > ended + 0.002, "the clock of ids went on")

@@ -102,7 +102,9 @@ def top_level_names(text: str) -> list[str]:
 def test_scripts_write_the_kinds_of_events_as_python_reads_them():
     """Both sides have the same letters for kinds, and no two kinds have one."""
     texts = [path.read_text(encoding="utf-8") for path in SCRIPTS]
-    letters = {pair for text in texts for pair in re.findall(r"kind = '([a-z.]+)', letter = '(\w)'", text)}
+    letters = {
+        pair for text in texts for pair in re.findall(r"kind = '([a-z.]+)', letter = '(\w)'", text)
+    }
 
     assert letters
     assert letters <= set(EVENT_LETTERS.items())

@@ -70,7 +70,9 @@ class Deployed(Bench):
 
     def answer_old(self, response="yes"):
         """Answer what was asked before the deploy."""
-        return apply_answers(self.engine, [Answer(question.id, response) for question in self.asked])
+        return apply_answers(
+            self.engine, [Answer(question.id, response) for question in self.asked]
+        )
 
     def migrate(self, mapping=None, **said):
         """Move the run."""
@@ -80,7 +82,9 @@ class Deployed(Bench):
     def stands(self) -> str:
         """Say where the run and its nodes are."""
         snapshot = self.store.read(self.run_id)
-        nodes = ", ".join(f"{name} {snapshot.nodes[name].status}" for name in sorted(snapshot.nodes))
+        nodes = ", ".join(
+            f"{name} {snapshot.nodes[name].status}" for name in sorted(snapshot.nodes)
+        )
         return f"{snapshot.record.status}: {nodes}"
 
 
@@ -260,7 +264,9 @@ def test_a_run_waits_while_its_graph_changes(opened, case):
     run = Deployed(opened, case.before)
     registry = Registry()
     registry.add("bench", lambda: case.after)
-    assert tuple(sorted(change.node for change in held(run.store, registry, ["bench"]))) == case.held
+    assert (
+        tuple(sorted(change.node for change in held(run.store, registry, ["bench"]))) == case.held
+    )
 
     run.deploy(case.after)
     run.answer_old()
@@ -270,7 +276,10 @@ def test_a_run_waits_while_its_graph_changes(opened, case):
         assert run.stands().startswith("needs_migration")
         done = run.migrate(**case.options)
         assert dry == done
-        assert tuple(f"{node.node}>{node.today} {node.becomes}" for node in done.nodes) == case.outcomes
+        assert (
+            tuple(f"{node.node}>{node.today} {node.becomes}" for node in done.nodes)
+            == case.outcomes
+        )
         asks = [interrupt.name for interrupt in run.finish().interrupts]
         assert tuple(asks) == case.asks
         if asks:
@@ -332,7 +341,9 @@ def test_what_does_not_apply_is_named(opened):
     done = run.migrate()
 
     (outcome,) = done.nodes
-    (event_data,) = [event.data for event in run.store.events(run.run_id) if event.kind == "run.migrated"]
+    (event_data,) = [
+        event.data for event in run.store.events(run.run_id) if event.kind == "run.migrated"
+    ]
     assert done.unused == [run.asked[0].id] == event_data["unused"]
     assert (outcome.node, outcome.reason) == ("b", 'its version was "" and is "2" now')
     (question,) = run.finish().interrupts
@@ -368,7 +379,9 @@ REFUSED = [
 ]
 
 
-@pytest.mark.parametrize(("after", "options", "error", "said"), REFUSED, ids=[said for *_, said in REFUSED])
+@pytest.mark.parametrize(
+    ("after", "options", "error", "said"), REFUSED, ids=[said for *_, said in REFUSED]
+)
 def test_what_can_not_be_moved_is_refused_and_nothing_changes(opened, after, options, error, said):
     """The message says what is in the way and what to do; the run is as it was, to the last event."""
     run = Deployed(opened, graph())
@@ -480,7 +493,9 @@ def items(**options) -> Graph:
     name = options.pop("name", "b")
     builder = GraphBuilder()
     builder.add_node(lambda ctx: [1, 2, 3], "a")
-    builder.add_map(lambda ctx: [ctx.task, ctx.interrupt(f"item {ctx.task}")], name, over="a", **options)
+    builder.add_map(
+        lambda ctx: [ctx.task, ctx.interrupt(f"item {ctx.task}")], name, over="a", **options
+    )
     builder.add_node(got, "c")
     builder.add_edge("a", name)
     builder.add_edge(name, "c")
@@ -520,9 +535,9 @@ def test_a_map_can_have_its_old_name_back(opened):
         run.migrate({old: new})
         run.finish()
 
-    assert [receipt.status for receipt in apply_answers(run.engine, [Answer(first.id, "late")])] == [
-        "duplicate"
-    ]
+    assert [
+        receipt.status for receipt in apply_answers(run.engine, [Answer(first.id, "late")])
+    ] == ["duplicate"]
     run.answer("more")
     (output,) = run.finish().results["c"].output.values()
     assert output == [[1, "one"], [2, "more"], [3, "more"]]
@@ -579,7 +594,9 @@ def test_an_answer_to_a_visit_that_is_undone_approves_nothing_else(opened):
     assert [outcome.unused for outcome in moved.nodes if outcome.unused] == [(old.id,)]
     (anew,) = run.finish().interrupts
     assert (anew.name, anew.visit, anew.id != old.id) == ("approve", 3, True)
-    assert [receipt.status for receipt in apply_answers(run.engine, [Answer(old.id, "no")])] == ["duplicate"]
+    assert [receipt.status for receipt in apply_answers(run.engine, [Answer(old.id, "no")])] == [
+        "duplicate"
+    ]
     run.answer("new")
     run.finish()
     run.answer("new")
@@ -629,7 +646,9 @@ def test_a_map_with_another_window_goes_on_without_being_moved(opened):
 
 def nested(inner: Graph, name: str = "b", **options) -> Graph:
     """Build a graph with one inside."""
-    return graph(f"a {name}", f"{name} c", nodes={"a": ident, name: inner, "c": got}, **{name: options})
+    return graph(
+        f"a {name}", f"{name} c", nodes={"a": ident, name: inner, "c": got}, **{name: options}
+    )
 
 
 @pytest.mark.parametrize(
@@ -661,7 +680,9 @@ def test_a_graph_inside_is_moved_with_its_run(opened, after, options, node, firs
     (child,) = run.store.children(run.run_id)
     record = run.store.read(child).record
     assert (record.graph_id, record.parent_node, record.path) == (f"bench/{node}", node, f"{node}/")
-    assert [listed_run.run_id for listed_run in run.store.runs(RunQuery(graph=f"bench/{node}"))] == [child]
+    assert [
+        listed_run.run_id for listed_run in run.store.runs(RunQuery(graph=f"bench/{node}"))
+    ] == [child]
 
 
 def test_a_graph_inside_that_is_needed_no_more_is_stopped(opened):
@@ -672,7 +693,10 @@ def test_a_graph_inside_that_is_needed_no_more_is_stopped(opened):
 
     (outcome,) = run.migrate().nodes
 
-    assert (outcome.becomes, outcome.reason) == ("starts again", "it was a graph and is a function now")
+    assert (outcome.becomes, outcome.reason) == (
+        "starts again",
+        "it was a graph and is a function now",
+    )
     assert run.store.peek(child).status is Status.CANCELLED
     assert [receipt.status for receipt in run.answer_old()] == ["superseded"]
     run.finish()
@@ -702,7 +726,10 @@ def test_a_loop_keeps_its_rounds(opened):
     def build(name):
         nodes = {"a": ident, name: ask, "c": got}
         return graph(
-            f"a {name}", f"{name} c", (f"c {name}", again if name == "b" else lambda s: False), nodes=nodes
+            f"a {name}",
+            f"{name} c",
+            (f"c {name}", again if name == "b" else lambda s: False),
+            nodes=nodes,
         )
 
     run = Deployed(opened, build("b"))
@@ -747,7 +774,9 @@ def test_a_repeated_move_gets_the_first_word(opened):
     """A request whose reply was lost can be sent again; one that comes too late changes nothing."""
     run = Deployed(opened, graph())
     run.deploy(RENAMED)
-    moves, _ = FamilyPlanner(run.store, run.registry).plan(run.run_id, MigrationRequest({"b": "approval"}))
+    moves, _ = FamilyPlanner(run.store, run.registry).plan(
+        run.run_id, MigrationRequest({"b": "approval"})
+    )
 
     words = [run.store.migrate(moves, nonce).word for nonce in ("n", "n", "other")]
 
@@ -785,7 +814,9 @@ def test_a_question_never_takes_the_id_of_another_one(opened):
     run.deploy(graph("a b", "a c", "b d", nodes={"a": ident, "b": ask, "c": ask, "d": got}))
     before = run.store.read(run.run_id)
 
-    with pytest.raises(ConflictError, match=r"answers to it would reach the wrong question.*--drop b"):
+    with pytest.raises(
+        ConflictError, match=r"answers to it would reach the wrong question.*--drop b"
+    ):
         run.migrate(EXCHANGE)
 
     assert run.store.read(run.run_id) == before
@@ -876,7 +907,9 @@ def test_nobody_has_approved_what_a_new_edge_leads_to(opened):
     assert result.execution_order == ["a", "late"]
 
 
-@pytest.mark.parametrize(("before", "after", "ends"), [(100, None, 0), (100, 1000, 1000), (None, 100, 100)])
+@pytest.mark.parametrize(
+    ("before", "after", "ends"), [(100, None, 0), (100, 1000, 1000), (None, 100, 100)]
+)
 def test_a_moved_run_has_the_time_of_its_new_graph(opened, before, after, ends):
     """It is counted from the move on; the time of the older graph is over and done with."""
 

@@ -26,8 +26,9 @@ from runner.store.redis.keys import Keys
 from runner.store.redis.layout import Layout
 from runner.store.redis.partitions import PartitionedStore, merged, open_store
 from runner.store.redis.store import RedisStore
-from runner.testing import ManualClock, StoreContract
+from runner.testing import ManualClock
 from tests.chaos.transitions import Walk
+from tests.contract.store import StoreContract
 from tests.contract.store.manual_worker import ManualWorker, saved, shape
 
 KEYS = [f"key{number}" for number in range(16)]
@@ -38,7 +39,8 @@ def partitioned(urls, clock=None):
     """Open a store of one partition on each of some servers."""
     where = places(",".join(urls))
     partitions = [
-        RedisStore(place.url, partition=place.partition, clock=clock, lease=30, push=False) for place in where
+        RedisStore(place.url, partition=place.partition, clock=clock, lease=30, push=False)
+        for place in where
     ]
     return PartitionedStore(partitions, Layout(where), relays=False)
 
@@ -79,9 +81,14 @@ class TestPartitionsOfTwoServers(StoreContract):
 def tight(redis_url):
     """Open a store whose user may touch nothing but the partition's keys."""
     with redis.Redis.from_url(redis_url) as client:
-        client.acl_setuser("tight", enabled=True, nopass=True, commands=["+@all"], keys=["runner:{p07}:*"])
+        client.acl_setuser(
+            "tight", enabled=True, nopass=True, commands=["+@all"], keys=["runner:{p07}:*"]
+        )
         store = RedisStore(
-            f"{redis_url}&username=tight&password=any", partition="p07", push=False, clock=ManualClock()
+            f"{redis_url}&username=tight&password=any",
+            partition="p07",
+            push=False,
+            clock=ManualClock(),
         )
         yield store
         store.close()
@@ -113,11 +120,15 @@ def in_each(worker, graph):
 
 def test_runs_spread_unless_they_have_limits(both):
     """Runs begin in any partition; those of a graph that has limits, or is not known, in the first."""
-    both.publish([shape("a", name="free"), shape("a", name="bound", limits={"a": [Limit("x", rate=1)]})])
+    both.publish(
+        [shape("a", name="free"), shape("a", name="bound", limits={"a": [Limit("x", rate=1)]})]
+    )
 
     assert {both.partition("free", None) for _ in range(64)} == {0, 1}
     assert {both.partition("free", key) for key in KEYS} == {0, 1}
-    assert {both.partition(name, key) for name in ("bound", "unknown") for key in [None, *KEYS]} == {0}
+    assert {
+        both.partition(name, key) for name in ("bound", "unknown") for key in [None, *KEYS]
+    } == {0}
 
 
 def test_a_graph_that_gets_limits_stays_in_the_first(both):
@@ -125,7 +136,9 @@ def test_a_graph_that_gets_limits_stays_in_the_first(both):
     both.publish([shape("a")])
     runs = {key: f"{both.partition('g', key):02d}{key}" for key in KEYS}
     for key, run_id in runs.items():
-        assert both.start(Start(run_id, "g", None, None, idempotency_key=key), "n").word == "started"
+        assert (
+            both.start(Start(run_id, "g", None, None, idempotency_key=key), "n").word == "started"
+        )
     both.publish([shape("a", limits={"a": [Limit("x", rate=1)]})])
     both.publish([shape("a")])
 
@@ -150,7 +163,9 @@ def test_keys_and_sessions_are_found_after_the_number_has_grown(redis_url, other
         for key in KEYS:
             name = f"{key} of {number}"
             found[name] = worker.start("a", idempotency_key=name)
-            worker.settle(worker.token(found[name], "a"), saved=saved(1, name), session=Remembered(name, 0))
+            worker.settle(
+                worker.token(found[name], "a"), saved=saved(1, name), session=Remembered(name, 0)
+            )
         store.close()
 
     assert {run_id[:2] for run_id in found.values()} == {"00", "01", "02", "03"}
@@ -196,7 +211,9 @@ def test_a_store_of_another_layout_is_refused(redis_url, clock, partition, numbe
             assert (layout.problem(where), store.cancel(own, "enough").word) == ("", "cancelled")
         else:
             for request in (lambda: store.read(own), lambda: store.cancel(own, "enough")):
-                with pytest.raises(StoreError, match=f"has data of layout .* Use {version} version until"):
+                with pytest.raises(
+                    StoreError, match=f"has data of layout .* Use {version} version until"
+                ):
                     request()
             assert f"Use {version} version" in layout.problem(where)
             assert layout.record(where) == layout.problem(where)
@@ -243,19 +260,26 @@ def test_a_set_of_answers_is_for_one_partition(both, clock):
     questions = [worker.park(run_id, "a")[0] for run_id in in_each(worker, shape("a"))]
     with pytest.raises(ConflictError, match="Send a set for each run"):
         worker.answer(*questions)
-    assert [question.is_open for question in both.interrupts([one.id for one in questions])] == [True] * 2
+    assert [question.is_open for question in both.interrupts([one.id for one in questions])] == [
+        True
+    ] * 2
 
     assert worker.answer(questions[0]) == ["accepted"]
     assert worker.answer(*questions) == ["duplicate", "rejected"]
     unknown = [Answer(questions[1].id, 1), Answer("00none.a.1.x", 1)]
-    assert [str(receipt.status) for receipt in both.answer(unknown, "n")[0]] == ["rejected", "unknown"]
+    assert [str(receipt.status) for receipt in both.answer(unknown, "n")[0]] == [
+        "rejected",
+        "unknown",
+    ]
 
 
 def test_what_a_lost_process_left_of_a_session_is_moved(both, clock):
     """A part is added once: by who settled, else by who reads next, however often that is tried."""
     worker = ManualWorker(both, clock)
     runs = in_each(worker, shape("a"))
-    name = next(name for name in map(str, itertools.count()) if both._layout.session_home(name) == 0)
+    name = next(
+        name for name in map(str, itertools.count()) if both._layout.session_home(name) == 0
+    )
     first, second = both._partitions
     token = worker.token(runs[1], "a")
     # As `settle` does it in a process that dies before it moves the part.

@@ -116,7 +116,11 @@ def test_a_run_stays_until_its_end_was_told(worker, store, clock, client):
     store.publish([shape("a>b")])
     clock.advance(3600)
     store.sweep()
-    found = [*keys(client, f"*{run_id}*"), *keys(client, f"*:r:{child}*"), *keys(client, "*:idem:*")]
+    found = [
+        *keys(client, f"*{run_id}*"),
+        *keys(client, f"*:r:{child}*"),
+        *keys(client, "*:idem:*"),
+    ]
     found = [*(key for key in found if client.type(key) != b"none"), KEYS.shape(graph.fingerprint)]
     assert len(found) > 5
     assert {client.pttl(key) for key in found} == {-1}
@@ -152,7 +156,11 @@ def test_a_retried_run_stays(worker, store, clock, client):
     worker.fail(worker.claim(parent, "b").token)
     store.sweep()
     store.publish([shape("a>c")])
-    stored_keys = [*keys(client, f"*{child}*"), *keys(client, f"*{parent}*"), *keys(client, "*:idem:*")]
+    stored_keys = [
+        *keys(client, f"*{child}*"),
+        *keys(client, f"*{parent}*"),
+        *keys(client, "*:idem:*"),
+    ]
     assert len(stored_keys) > 3
     assert all(client.pttl(key) > 0 for key in [*stored_keys, KEYS.shape(graph.fingerprint)])
 
@@ -185,7 +193,10 @@ def test_listings_forget_runs_that_are_gone(worker, store, clock, client):
     """A run leaves the listings when its keys have expired."""
     run_id = worker.start(shape("a"), tags={"team": "red"})
     worker.run(run_id, "a")
-    assert [len(store.runs(query)) for query in (RunQuery(), RunQuery(tags={"team": "red"}))] == [1, 1]
+    assert [len(store.runs(query)) for query in (RunQuery(), RunQuery(tags={"team": "red"}))] == [
+        1,
+        1,
+    ]
     clock.advance(61)
     store.sweep()
 
@@ -243,7 +254,9 @@ def test_the_hash_of_a_run_is_a_table(worker, store, client):
     worker.run(ended, "a")
     store.fork(plan_fork(store, ended, "a", None, ForkOptions("00new")))
 
-    assert {client.object("encoding", KEYS.run(run)) for run in (waiting, ended, "00new")} == {b"hashtable"}
+    assert {client.object("encoding", KEYS.run(run)) for run in (waiting, ended, "00new")} == {
+        b"hashtable"
+    }
 
 
 def test_a_large_value_is_compressed(worker, store, client):
@@ -396,7 +409,9 @@ def test_a_template_that_another_process_stores_is_used_at_once(worker, store, c
     worker.run(run_id, "a")
     worker.run(run_id, "b")
     client.delete("runner/g\x06\x163")
-    RedisStore(redis_url).install_doorbell(replace(TEMPLATE, queue_keys={5: "-other"}, prefix="their-"))
+    RedisStore(redis_url).install_doorbell(
+        replace(TEMPLATE, queue_keys={5: "-other"}, prefix="their-")
+    )
 
     worker.run(run_id, "c")
 
@@ -468,7 +483,11 @@ def test_notices_carry_the_question(worker, client):
     worker.run(run_id, "a")
 
     entries = [fields for _, fields in client.xrange(KEYS.notices)]
-    assert [each[b"kind"] for each in entries] == [b"interrupt.asked", b"interrupt.answered", b"run.ended"]
+    assert [each[b"kind"] for each in entries] == [
+        b"interrupt.asked",
+        b"interrupt.answered",
+        b"run.ended",
+    ]
     assert len({each[b"id"] for each in entries}) == 3
     assert json.loads(entries[0][b"question"])["reason"] == "why"
     assert {each[b"run_id"].decode() for each in entries} == {run_id}
@@ -501,7 +520,9 @@ def test_the_end_of_a_visit_waits_for_a_store_that_is_away(patience):
         server.kill()
         back = threading.Timer(0.5, server.restart)
         back.start()
-        failed = Settlement(Status.FAILED, "", None, {"error": {"type": "x:Error", "message": "no"}})
+        failed = Settlement(
+            Status.FAILED, "", None, {"error": {"type": "x:Error", "message": "no"}}
+        )
         with contextlib.nullcontext() if patience else pytest.raises(StoreError):
             assert store.settle(token, failed, "n").word == "settled"
         back.join()
@@ -557,7 +578,12 @@ def test_threads_share_a_store(worker, store):
     for thread in threads:
         thread.join(60)
 
-    assert sorted(getattr(each, "word", "claimed") for each in said) == ["claimed", "stale", "stale", "stale"]
+    assert sorted(getattr(each, "word", "claimed") for each in said) == [
+        "claimed",
+        "stale",
+        "stale",
+        "stale",
+    ]
 
 
 def end_at_once(worker, store, *, look_before):
@@ -607,7 +633,9 @@ def test_of_many_answers_at_once_one_counts(worker, store):
     said = []
     threads = [
         threading.Thread(
-            target=lambda name=name: said.extend(store.answer([Answer(question.id, name, name)], name)[0])
+            target=lambda name=name: said.extend(
+                store.answer([Answer(question.id, name, name)], name)[0]
+            )
         )
         for name in "pqrstu"
     ]
@@ -706,7 +734,9 @@ def test_claims_at_one_moment_share_a_limit(redis_url, rate):
     names = [f"n{number}" for number in range(16)]
     stores = [RedisStore(redis_url, push=False) for _ in names]
     worker = ManualWorker(stores[0])
-    run_id = worker.start(shape(" ".join(names), entries=names, limits={name: [limit] for name in names}))
+    run_id = worker.start(
+        shape(" ".join(names), entries=names, limits={name: [limit] for name in names})
+    )
     with ThreadPoolExecutor(len(names)) as pool:
         claims = [
             pool.submit(store.claim, run_id, name, 1, 1, name)
@@ -770,7 +800,9 @@ def test_partitions_do_not_meet(redis_url):
     assert (two.read(run_id), list(two.runs()), two.graphs()) == (None, [], {})
 
 
-@pytest.mark.parametrize("url", ["htp://ann:secret@x", "redis://x:port/0", "unix:///s.sock?db=zero"])
+@pytest.mark.parametrize(
+    "url", ["htp://ann:secret@x", "redis://x:port/0", "unix:///s.sock?db=zero"]
+)
 def test_an_address_that_can_not_be_read_is_a_mistake_of_the_caller(url):
     """The message names the setting and shows no password."""
     with pytest.raises(UsageError, match="RUNNER_REDIS_URL") as told:
@@ -815,7 +847,10 @@ def test_a_question_that_was_published_before_is_parked_with(worker, store, cloc
 
     assert store.park(token, [question], saved(2, "n")).word == "waiting"
     again = worker.answer(question) and worker.claim(run_id, "a")
-    assert (again.document, len(again.messages)) == (saved(2, "n").document, len(saved(2, "n").messages))
+    assert (again.document, len(again.messages)) == (
+        saved(2, "n").document,
+        len(saved(2, "n").messages),
+    )
     assert [answer.id for answer in again.answers] == [question.id]
     second = worker.numbered_question(again, "more?")
     assert store.park(again.token, [second], saved(3, "o")).word == "waiting"

@@ -51,7 +51,9 @@ class RunSizes:
         store.max_run = self.size(worker, run_id) + 1_000
         return run_id
 
-    def test_a_run_counts_what_it_was_given_and_what_nodes_leave(self, worker: ManualWorker) -> None:
+    def test_a_run_counts_what_it_was_given_and_what_nodes_leave(
+        self, worker: ManualWorker
+    ) -> None:
         """Task, state, tags, outputs and entries count, at the length that is stored."""
         run_id = worker.start(shape("a>b"), {"t": 1}, invocation_state={"g": 2}, tags={"k": "v"})
         given = length({"t": 1}, {"g": 2}, {"k": "v"})
@@ -62,14 +64,18 @@ class RunSizes:
         entry = worker.read(run_id).entries["a", 1]
         assert self.size(worker, run_id) == RUN + VISIT + given + length({"paid": 5}, entry)
 
-    def test_what_a_node_keeps_counts_as_it_is_now(self, worker: ManualWorker, store: RedisStore) -> None:
+    def test_what_a_node_keeps_counts_as_it_is_now(
+        self, worker: ManualWorker, store: RedisStore
+    ) -> None:
         """A document that is written anew counts once; messages that are cut off count no more."""
         run_id = worker.start(shape("a"))
         before, token = self.size(worker, run_id), worker.claim(run_id, "a").token
         store.save(token, Saved({"v": 1, "step": 1}, 0, [MUCH, "two", "three"]))
         store.save(token, Saved({"v": 1, "step": 10}, 1, ["other"]))
 
-        assert self.size(worker, run_id) - before == 2 * MESSAGE + length({"v": 1, "step": 10}, MUCH, "other")
+        assert self.size(worker, run_id) - before == 2 * MESSAGE + length(
+            {"v": 1, "step": 10}, MUCH, "other"
+        )
 
     def test_questions_and_answers_count(self, worker: ManualWorker, store: RedisStore) -> None:
         """A question counts once, though it is asked again; so does its answer, and what withdraws it."""
@@ -107,12 +113,16 @@ class RunSizes:
         for node in ("a", "b", "c"):
             worker.settle(worker.claim(run_id, node).token, LARGE)
 
-        assert length(LARGE) < self.size(worker, run_id) - before < 3 * VISIT + length(LARGE) + 1_000
+        assert (
+            length(LARGE) < self.size(worker, run_id) - before < 3 * VISIT + length(LARGE) + 1_000
+        )
 
     def test_a_run_inside_counts_at_its_root(self, worker: ManualWorker, store: RedisStore) -> None:
         """A child run has no size of its own: it counts at the outermost run, and is bounded there."""
         run_id = worker.start(shape("a"))
-        child = worker.start(shape("x>y", name="inner"), MUCH, parent=worker.claim(run_id, "a").token)
+        child = worker.start(
+            shape("x>y", name="inner"), MUCH, parent=worker.claim(run_id, "a").token
+        )
         before = self.size(worker, run_id)
         worker.settle(worker.claim(child, "x").token, MUCH)
 
@@ -123,7 +133,9 @@ class RunSizes:
         with pytest.raises(PayloadTooLarge, match="RUNNER_MAX_RUN"):
             worker.settle(worker.claim(child, "y").token, MUCH)
 
-    def test_a_result_without_room_is_refused_whole(self, worker: ManualWorker, store: RedisStore) -> None:
+    def test_a_result_without_room_is_refused_whole(
+        self, worker: ManualWorker, store: RedisStore
+    ) -> None:
         """The error says how large the run is; the node still runs, and can fail for it."""
         run_id = self.wide(worker, store, shape("a>b"))
         size, token = self.size(worker, run_id), worker.claim(run_id, "a").token
@@ -158,7 +170,10 @@ class RunSizes:
         with pytest.raises(PayloadTooLarge):
             calls[verb]()
 
-        assert (worker.statuses(run_id), self.size(worker, run_id)) == ("executing: b ready, m running", size)
+        assert (worker.statuses(run_id), self.size(worker, run_id)) == (
+            "executing: b ready, m running",
+            size,
+        )
         assert worker.read(run_id).interrupts == ()
         assert worker.settle(token, "x" * 500) == "settled"
 
@@ -194,12 +209,15 @@ class RunSizes:
         entry, kept = failure(), saved(1, MUCH)
         assert store.retry(tokens["a"], 700, entry, kept).word == "retrying"
         assert (
-            store.settle(tokens["b"], Settlement(Status.FAILED, "", None, entry, kept), "n").word == "settled"
+            store.settle(tokens["b"], Settlement(Status.FAILED, "", None, entry, kept), "n").word
+            == "settled"
         )
         assert worker.settle(tokens["c"], MUCH) == "settled"
         assert worker.statuses(run_id) == "failed: a cancelled, b failed, c completed"
 
-    def test_the_event_after_a_full_run_has_room(self, worker: ManualWorker, store: RedisStore) -> None:
+    def test_the_event_after_a_full_run_has_room(
+        self, worker: ManualWorker, store: RedisStore
+    ) -> None:
         """A run that has done all its work does not fail for the hooks after it."""
         run_id = worker.start(shape(f"a {AFTER_GRAPH}", entries=["a"]))
         worker.run(run_id, "a")
@@ -247,7 +265,12 @@ class RunSizes:
         run_id = worker.start(graph)
         worker.settle(worker.claim(run_id, "a").token, MUCH)
         records = Records(
-            {"a": NodeRecord(Status.COMPLETED, 1, 1, edges="1"), "b": NodeRecord(Status.READY, 1, 1)}, {}, {}
+            {
+                "a": NodeRecord(Status.COMPLETED, 1, 1, edges="1"),
+                "b": NodeRecord(Status.READY, 1, 1),
+            },
+            {},
+            {},
         )
 
         def fork(name: str) -> Fork:
@@ -256,7 +279,9 @@ class RunSizes:
 
         store.fork(fork("00fork"))
         entry = worker.read(run_id).entries["a", 1]
-        assert self.size(worker, "00fork") == RUN + VISIT + length("task", None, {}, "other", MUCH, entry)
+        assert self.size(worker, "00fork") == RUN + VISIT + length(
+            "task", None, {}, "other", MUCH, entry
+        )
         store.max_run = RUN + 2_000
         with pytest.raises(PayloadTooLarge):
             store.fork(fork("00more"))
@@ -352,7 +377,9 @@ def test_a_retry_policy_does_not_repeat_for_want_of_room(roomy):
     runs = []
     retry = RetryPolicy(max_attempts=3, backoff=0)
 
-    Bench(single(lambda ctx: runs.append(1) or NEARLY, retry=retry), roomy(RUN + 1_000)).start().finish()
+    Bench(
+        single(lambda ctx: runs.append(1) or NEARLY, retry=retry), roomy(RUN + 1_000)
+    ).start().finish()
 
     assert runs == [1]
 
@@ -397,7 +424,10 @@ def look_up(number: int) -> str:
     return f"order {number} is on its way to its customer"
 
 
-CALLS = [{"toolUse": {"toolUseId": f"t{n}", "name": "look_up", "input": {"number": n}}} for n in range(20)]
+CALLS = [
+    {"toolUse": {"toolUseId": f"t{n}", "name": "look_up", "input": {"number": n}}}
+    for n in range(20)
+]
 
 NAMES = [f"n{number}" for number in range(100)]
 

@@ -309,14 +309,17 @@ def unwanted(kind, worker, client, run_id):
             worker.start("a>b a>c a>d")
         case "foreign":
             client.lpush(
-                QUEUE, json.dumps({"task": "theirs", "id": f"{run_id}.c.1.1"}, separators=(",", ":"))
+                QUEUE,
+                json.dumps({"task": "theirs", "id": f"{run_id}.c.1.1"}, separators=(",", ":")),
             )
         case "malformed":
             client.lpush(QUEUE, f'"runner.node" "id":"{run_id}.')
         case "lost lease":
             worker.token(run_id, "c")
             worker.sweep(after=31)
-            client.ltrim(QUEUE, 0, 0) if rings(client)[-1] == "c.1.2" else client.ltrim(QUEUE, -1, -1)
+            client.ltrim(QUEUE, 0, 0) if rings(client)[-1] == "c.1.2" else client.ltrim(
+                QUEUE, -1, -1
+            )
         case "answered":
             (question,) = worker.park(run_id, "c")
             worker.answer(question)
@@ -326,7 +329,9 @@ def unwanted(kind, worker, client, run_id):
             client.lpush(QUEUE, f'{{"task":"runner.node","id":"{run_id}.c.1.1","parent_id":null}}')
 
 
-@pytest.mark.parametrize("kind", ["other run", "foreign", "malformed", "lost lease", "answered", "stale"])
+@pytest.mark.parametrize(
+    "kind", ["other run", "foreign", "malformed", "lost lease", "answered", "stale"]
+)
 def test_what_is_not_a_plain_doorbell_of_the_run_stays_in_the_queue(ringing, client, kind):
     """It is read by what fetches from the queue, as ever."""
     run_id, token = fanned(ringing, client)

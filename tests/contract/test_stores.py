@@ -6,7 +6,7 @@ import pytest
 
 from runner.store.memory.store import MemoryStore
 from runner.store.redis.store import RedisStore
-from runner.testing import StoreContract
+from tests.contract.store import StoreContract
 
 
 class TestMemoryStore(StoreContract):

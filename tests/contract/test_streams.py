@@ -9,7 +9,16 @@ from runner.store.redis.dead_letters import DeadLetters
 from runner.store.redis.keys import Keys
 from runner.store.redis.server_info import read_metrics
 from runner.store.redis.store import RedisStore
-from runner.store.redis.streams import EARLY, HAND, UNREAD, Bounds, Entry, Intake, Outbox, trim_notices
+from runner.store.redis.streams import (
+    EARLY,
+    HAND,
+    UNREAD,
+    Bounds,
+    Entry,
+    Intake,
+    Outbox,
+    trim_notices,
+)
 
 KEYS = Keys()
 STREAMS = (KEYS.responses, KEYS.starts, KEYS.handed_early(EARLY))
@@ -110,7 +119,9 @@ def test_readers_of_every_program_are_one(client, intake, any_store):
         Intake(any_store.url).read(0.01)
 
     for stream in STREAMS:
-        assert [consumer["name"] for consumer in client.xinfo_consumers(stream, "runner")] == [b"worker"]
+        assert [consumer["name"] for consumer in client.xinfo_consumers(stream, "runner")] == [
+            b"worker"
+        ]
 
 
 def test_a_program_that_stops_ends_its_wait(redis_url):
@@ -135,14 +146,19 @@ def test_dead_letters_that_are_deleted_are_counted(redis_url):
 
     assert letters.count() < 400
     assert letters.count() + letters.dropped() == 1000
-    (metric,) = [one for one in read_metrics(redis_url) if one.name == "runner_dead_letters_dropped_total"]
+    (metric,) = [
+        one for one in read_metrics(redis_url) if one.name == "runner_dead_letters_dropped_total"
+    ]
     assert metric.value == letters.dropped()
     client.close()
 
 
 def test_dead_letters_are_bounded_in_bytes(redis_url):
     """However large the messages are that can't be used, they take bounded memory; the newest stay."""
-    client, outbox = redis.Redis.from_url(redis_url), Outbox(redis_url, bounds=Bounds(size=1_000_000))
+    client, outbox = (
+        redis.Redis.from_url(redis_url),
+        Outbox(redis_url, bounds=Bounds(size=1_000_000)),
+    )
     for number in range(60):
         outbox.write_dead_letter("door", b"%d" % number + b"x" * 100_000, "bad")
 
@@ -203,7 +219,11 @@ def test_a_door_without_a_stream_has_dead_letters_too(client, any_store):
     outbox.send(KEYS.responses, b"{}")
 
     ((_, letter),) = client.xrange("runner:dead")
-    assert (letter[b"stream"], letter[b"body"], letter[b"reason"]) == (b"runner.respond", b"?", b"no kwargs")
+    assert (letter[b"stream"], letter[b"body"], letter[b"reason"]) == (
+        b"runner.respond",
+        b"?",
+        b"no kwargs",
+    )
     assert client.xlen(KEYS.responses) == 1
 
 

@@ -112,7 +112,9 @@ def test_one_person_by_two_doors_counts_once(clients, ask):
     question = ask(Rule(need=2))
     stream = Engine(clients[0].engine.store, SweeperDispatcher(), Registry())
     stream.directory = ""
-    body = codec.dump_json({"v": 2, "interrupt_id": question.id, "decision": "approve", "by": "ana"})
+    body = codec.dump_json(
+        {"v": 2, "interrupt_id": question.id, "decision": "approve", "by": "ana"}
+    )
 
     def by_stream() -> str:
         verdict = judge_answer(stream, InboxMessage("1-0", "responses/1-0", body))
@@ -134,7 +136,8 @@ def test_another_person_by_the_second_door_counts_too(clients, ask):
     question = ask(Rule(need=2))
 
     words = [
-        str(clients[n].vote(question.id, "approve", by=who).status) for n, who in enumerate(("ana", "ben"))
+        str(clients[n].vote(question.id, "approve", by=who).status)
+        for n, who in enumerate(("ana", "ben"))
     ]
 
     assert words == ["counted", "accepted"]
@@ -175,7 +178,8 @@ def test_without_the_order_both_decide(clients, ask, monkeypatch):
     monkeypatch.setattr(scripts, "script", blind)
 
     assert any(
-        veto_and_quorum_at_once(clients, ask, turn)[0] == ["accepted", "accepted"] for turn in range(200)
+        veto_and_quorum_at_once(clients, ask, turn)[0] == ["accepted", "accepted"]
+        for turn in range(200)
     )
 
 
@@ -209,7 +213,9 @@ def test_what_lasts_of_a_vote_is_in_the_size_of_its_run(ask, client, store):
     key = keys[0].decode()
 
     def bytes_of_votes() -> int:
-        return sum(len(value) for name, value in client.hgetall(key).items() if name.startswith(b"v:"))
+        return sum(
+            len(value) for name, value in client.hgetall(key).items() if name.startswith(b"v:")
+        )
 
     before = int(client.hget(key, "size")) - bytes_of_votes()
     voting.vote(question.id, "approve", by="ana", comment="x" * 1_000)

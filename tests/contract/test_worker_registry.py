@@ -20,7 +20,12 @@ def test_a_worker_is_on_the_list_until_it_leaves(roster):
     roster.enter(described(worker), roster.now() + 5_000)
     (row,) = roster.all()
 
-    assert (row.name, row.pid, row.graphs, row.queues) == ("celery@one", 7, worker.graphs, ["runner"])
+    assert (row.name, row.pid, row.graphs, row.queues) == (
+        "celery@one",
+        7,
+        worker.graphs,
+        ["runner"],
+    )
     assert row.alive(roster.now())
     assert 4_000 < row.ahead <= 5_000
 

@@ -20,7 +20,10 @@ def office(monkeypatch):
 
 
 def moments(rule):
-    return [datetime.fromtimestamp(at / 1000, UTC).strftime("%a %H:%M") for at in escalates_at(rule, FRIDAY)]
+    return [
+        datetime.fromtimestamp(at / 1000, UTC).strftime("%a %H:%M")
+        for at in escalates_at(rule, FRIDAY)
+    ]
 
 
 def rule(**options):
@@ -52,7 +55,9 @@ def test_a_name_means_one_calendar(office):
 def test_holidays_of_a_country_are_days_off():
     """The package `holidays` (extra `calendars`) has them; what it gives is used as it is."""
     holidays = pytest.importorskip("holidays")
-    germany = add_calendar("de", Calendar("Europe/Berlin", holidays=holidays.country_holidays("DE")))
+    germany = add_calendar(
+        "de", Calendar("Europe/Berlin", holidays=holidays.country_holidays("DE"))
+    )
     christmas_eve = round(datetime(2026, 12, 24, 15, tzinfo=UTC).timestamp() * 1000)
     escalation = Rule(escalate=[(2 * HOUR, ["role:lead"])], calendar="de")
 

@@ -44,7 +44,10 @@ def test_a_graph_has_the_name_it_is_registered_under():
     own_registry.add("other", refund)
 
     assert own_registry.get("refund").topology.graph_id == "refund"
-    assert own_registry.get("refund").topology.fingerprint != own_registry.get("other").topology.fingerprint
+    assert (
+        own_registry.get("refund").topology.fingerprint
+        != own_registry.get("other").topology.fingerprint
+    )
 
 
 def test_graphs_inside_are_found_by_their_path():
@@ -86,7 +89,9 @@ def test_two_graphs_cannot_have_one_name():
     own_registry.add("refund", refund)
     own_registry.add("refund", refund)
 
-    with pytest.raises(DefinitionError, match=r"two graphs are named 'refund': .*refund and .*payout"):
+    with pytest.raises(
+        DefinitionError, match=r"two graphs are named 'refund': .*refund and .*payout"
+    ):
         own_registry.add("refund", payout)
 
 
@@ -112,7 +117,9 @@ def test_a_factory_that_raises_is_asked_again():
 
     own_registry = Registry()
     own_registry.add("moody", moody)
-    with pytest.raises(DefinitionError, match=r"graph 'moody' can't be built: OSError: no settings \(tests"):
+    with pytest.raises(
+        DefinitionError, match=r"graph 'moody' can't be built: OSError: no settings \(tests"
+    ):
         own_registry.find("moody")
 
     assert own_registry.find("moody") is not None
@@ -183,7 +190,10 @@ def test_modules_of_graphs_are_imported(module):
         ("import no_such_module\n", "No module named 'no_such_module' ({file}, line 1)"),
         ("import os\n\ndef refund(:\n", "SyntaxError: invalid syntax ({file}, line 3)"),
         ("def f():\nreturn 1\n", "IndentationError: expected an indented block {}({file}, line 2)"),
-        ("import os\nKEY = os.environ['NO_SUCH_KEY']\n", "KeyError: 'NO_SUCH_KEY' ({file}, line 2)"),
+        (
+            "import os\nKEY = os.environ['NO_SUCH_KEY']\n",
+            "KeyError: 'NO_SUCH_KEY' ({file}, line 2)",
+        ),
         ("x = 1\nimport prices_of_a_test\n", "KeyError: 'prices' (prices_of_a_test.py, line 3)"),
         ("import sys\nsys.exit('no')\n", "SystemExit: no ({file}, line 2)"),
         (
@@ -208,17 +218,23 @@ def test_a_module_that_can_t_be_imported_is_named_with_the_line(module, text, re
 @pytest.mark.parametrize("name", ["nowhere", "tests.nowhere", "nowhere.graphs"])
 def test_a_module_that_is_not_there_is_a_wrong_setting(name):
     """Nothing is wrong in any file: the advice is about the setting."""
-    with pytest.raises(DefinitionError, match=r"No module named '\S+'\. Name importable modules, separated"):
+    with pytest.raises(
+        DefinitionError, match=r"No module named '\S+'\. Name importable modules, separated"
+    ):
         load([name])
 
 
 def test_a_graph_that_can_t_be_built_is_named_with_the_line(module):
     """An error in a factory names its graph, and the line of the factory, not that of a library."""
     own_registry = Registry()
-    own_registry.add("refund", module("import json\n\ndef refund():\n    return json.loads('{')\n").refund)
+    own_registry.add(
+        "refund", module("import json\n\ndef refund():\n    return json.loads('{')\n").refund
+    )
 
     with pytest.raises(DefinitionError) as refused:
         own_registry.find("refund")
 
-    assert str(refused.value).startswith("graph 'refund' can't be built: JSONDecodeError: Expecting")
+    assert str(refused.value).startswith(
+        "graph 'refund' can't be built: JSONDecodeError: Expecting"
+    )
     assert str(refused.value).endswith(" (graphs_of_a_test_0.py, line 4).")

@@ -12,7 +12,8 @@ ERROR = failures.record(ValueError("no"))
 
 
 @pytest.mark.parametrize(
-    ("attempt", "seconds"), [(1, 2.0), (2, 4.0), (3, 8.0), (4, 10.0), (5, 10.0), (6, None), (9, None)]
+    ("attempt", "seconds"),
+    [(1, 2.0), (2, 4.0), (3, 8.0), (4, 10.0), (5, 10.0), (6, None), (9, None)],
 )
 def test_the_wait_doubles_up_to_its_limit_and_ends(attempt, seconds):
     """Each retry waits twice as long as the one before, at most `max_backoff`, until attempts are used up."""
@@ -21,7 +22,9 @@ def test_the_wait_doubles_up_to_its_limit_and_ends(attempt, seconds):
     assert policy.delay(attempt, ERROR, 0.3) == seconds
 
 
-@given(st.integers(1, 10_000), st.floats(0, 1e6), st.floats(0, 1), st.floats(0, 1), st.floats(0, 1e6))
+@given(
+    st.integers(1, 10_000), st.floats(0, 1e6), st.floats(0, 1), st.floats(0, 1), st.floats(0, 1e6)
+)
 def test_a_wait_is_never_longer_than_its_limit(attempt, backoff, jitter, random, limit):
     """Whatever the numbers, a delay lies between the share that is certain and the limit."""
     policy = RetryPolicy(max_attempts=10_001, backoff=backoff, jitter=jitter, max_backoff=limit)

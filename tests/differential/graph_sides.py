@@ -88,7 +88,9 @@ class GraphSide:
         options = {"callback_handler": None} if self.name == "strands" else {}
         self.models[path] = Scripted(script)
         tools = [self.home.tool(context="ctx")(tool) for tool in self.plot.tools]
-        return self.home.Agent(name=path.replace("/", "_"), model=self.models[path], tools=tools, **options)
+        return self.home.Agent(
+            name=path.replace("/", "_"), model=self.models[path], tools=tools, **options
+        )
 
     def register_hooks(self, registry: Any, **_: Any) -> None:
         """Write the events of nodes down, then do what the plot says."""
@@ -113,7 +115,9 @@ class GraphSide:
         self.asked = list(result.interrupts) if result is not None else []
         results = result.results if result is not None else self._left()
         return GraphRecord(
-            status=str(getattr(result.status, "value", result.status)) if result is not None else "failed",
+            status=str(getattr(result.status, "value", result.status))
+            if result is not None
+            else "failed",
             ran=_ran(items),
             interrupts=sorted((question.name, question.reason) for question in self.asked),
             requests={

@@ -43,7 +43,9 @@ class Scripted(strands.models.Model):
         self.requests.append(copy.deepcopy([plain(message) for message in messages]))
         async for chunk in self.script.stream(messages, tool_specs, system_prompt, **options):
             yield (
-                {"messageStop": {"stopReason": self.stop}} if self.stop and "messageStop" in chunk else chunk
+                {"messageStop": {"stopReason": self.stop}}
+                if self.stop and "messageStop" in chunk
+                else chunk
             )
 
 
@@ -93,7 +95,9 @@ class Side:
         if name == "strands":
             options["callback_handler"] = None
         if scene.sequential:
-            options["tool_executor"] = SequentialToolExecutor() if name == "strands" else "sequential"
+            options["tool_executor"] = (
+                SequentialToolExecutor() if name == "strands" else "sequential"
+            )
         self.agent = self.home.Agent(
             name="a",
             model=self.model,

@@ -18,7 +18,9 @@ need("strands", "strands")
 
 from tests.differential.sides import Scene, both, use  # noqa: E402 - only where the extra is installed
 
-pytestmark = pytest.mark.filterwarnings("default")  # another library's warnings are not ours to mend
+pytestmark = pytest.mark.filterwarnings(
+    "default"
+)  # another library's warnings are not ours to mend
 
 
 def add(done):
@@ -80,7 +82,8 @@ def play(make, *steps):
     """Play a scene on both sides: texts are prompts, mappings are answers. Give all records."""
     sides = both(make)
     return [
-        [side.say(step) if isinstance(step, str) else side.answer(**step) for step in steps] for side in sides
+        [side.say(step) if isinstance(step, str) else side.answer(**step) for step in steps]
+        for side in sides
     ]
 
 
@@ -135,7 +138,9 @@ def test_plain_tool_use():
 def test_several_tools(sequential):
     """Calls of one reply run all, and their results are one message, also when one fails."""
     compared = asdict if sequential else unordered
-    (record,) = same(scene([SEVERAL, "end"], add, crash, sequential=sequential), "go", compared=compared)
+    (record,) = same(
+        scene([SEVERAL, "end"], add, crash, sequential=sequential), "go", compared=compared
+    )
 
     assert [result["status"] for result in results(record)] == ["success", "error", "success"]
 
@@ -144,7 +149,9 @@ def test_a_tool_s_error():
     """What a tool raises becomes an error result with its type and text, and the loop goes on."""
     (record,) = same(scene([use("crash", "t1"), "end"], crash), "go")
 
-    assert record.messages[2]["content"][0]["toolResult"]["content"] == [{"text": "Error: KeyError - 'no'"}]
+    assert record.messages[2]["content"][0]["toolResult"]["content"] == [
+        {"text": "Error: KeyError - 'no'"}
+    ]
     assert record.stop_reason == "end_turn"
 
 
@@ -152,7 +159,9 @@ def test_an_unknown_tool():
     """The model is told that there is no such tool; the events around the call fire."""
     (record,) = same(scene([use("nothing", "t1"), "end"], add), "go")
 
-    assert record.messages[2]["content"][0]["toolResult"]["content"] == [{"text": "Unknown tool: nothing"}]
+    assert record.messages[2]["content"][0]["toolResult"]["content"] == [
+        {"text": "Unknown tool: nothing"}
+    ]
     assert "AfterToolCallEvent" in record.fired
 
 
@@ -184,7 +193,9 @@ def test_a_retried_call():
     def again(event, done):
         event.retry = done.count("crash") < 3
 
-    (record,) = same(scene([use("crash", "t1"), "end"], crash, hooks=[("AfterToolCallEvent", again)]), "go")
+    (record,) = same(
+        scene([use("crash", "t1"), "end"], crash, hooks=[("AfterToolCallEvent", again)]), "go"
+    )
 
     assert record.done == ["crash"] * 3
     assert len(record.messages) == 4
@@ -197,7 +208,10 @@ def test_a_replaced_result_and_tool_use():
         event.tool_use = {**event.tool_use, "input": {"x": 40, "y": 2}}
 
     def replaced(event, done):
-        event.result = {**event.result, "content": [{"text": "seen " + event.result["content"][0]["text"]}]}
+        event.result = {
+            **event.result,
+            "content": [{"text": "seen " + event.result["content"][0]["text"]}],
+        }
 
     hooks = [("BeforeToolCallEvent", other), ("AfterToolCallEvent", replaced)]
     (record,) = same(scene([ADD, "end"], add, hooks=hooks), "go")
@@ -223,7 +237,10 @@ def test_a_tool_that_asks_twice():
         scene([use("ask_twice", "t1"), "end"], ask_twice), "go", {"first": 7}, {"second": False}
     )
 
-    assert [record.interrupts for record in (first, second)] == [[("first", "r1")], [("second", "r2")]]
+    assert [record.interrupts for record in (first, second)] == [
+        [("first", "r1")],
+        [("second", "r2")],
+    ]
     assert ended.done == ["asks", (7, False)]
 
 
@@ -294,7 +311,9 @@ def test_structured_output(replies):
     assert ours[0].structured == theirs[0].structured == Verdict(score=3)
     assert result_texts(ours[0]) == ["Accepted."]
     assert result_texts(theirs[0]) == ["Successfully validated Verdict structured output"]
-    assert [shape(record.messages) for record in ours] == [shape(record.messages) for record in theirs]
+    assert [shape(record.messages) for record in ours] == [
+        shape(record.messages) for record in theirs
+    ]
     for field in ("stop_reason", "fired", "requests", "text"):
         assert getattr(ours[0], field) == getattr(theirs[0], field), field
 
@@ -319,7 +338,10 @@ def test_a_value_error_has_its_type_too():
 
     theirs, ours = play(scene([use("refuse", "t1"), "end"], refuse), "go")
 
-    assert (result_texts(theirs[0]), result_texts(ours[0])) == (["Error: no"], ["Error: ValueError - no"])
+    assert (result_texts(theirs[0]), result_texts(ours[0])) == (
+        ["Error: no"],
+        ["Error: ValueError - no"],
+    )
     assert shape(ours[0].messages) == shape(theirs[0].messages)
 
 
@@ -422,7 +444,9 @@ def test_a_swallowed_question_still_counts():
 
 def test_none_is_no_answer():
     """Strands 1.62 takes None and asks again without a word; here it is refused, and a real answer counts."""
-    theirs, ours = play(scene([use("ask_a", "t1"), "end"], ask("a")), "go", {"a": None}, {"a": "yes"})
+    theirs, ours = play(
+        scene([use("ask_a", "t1"), "end"], ask("a")), "go", {"a": None}, {"a": "yes"}
+    )
 
     assert (theirs[1].stop_reason, theirs[1].error) == ("interrupt", "")
     assert ours[1].error == "ResponseError"

@@ -20,16 +20,23 @@ need("strands", "strands")
 from tests.differential.graph_sides import GraphRecord, Plot, both  # noqa: E402 - only where the extra is installed
 from tests.differential.sides import use  # noqa: E402
 
-pytestmark = pytest.mark.filterwarnings("default")  # another library's warnings are not ours to mend
+pytestmark = pytest.mark.filterwarnings(
+    "default"
+)  # another library's warnings are not ours to mend
 
 
 def plot(edges: str, **options) -> Plot:
     """Describe a graph by its edges, "ab bc"; each node is an agent that says its name and visit."""
     pairs = [(*pair,) for pair in edges.split()]
     names = dict.fromkeys("".join(edges.split()))
-    nodes = {name: [f"{name}{visit}" for visit in range(1, 20)] for name in names} | options.pop("nodes", {})
+    nodes = {name: [f"{name}{visit}" for visit in range(1, 20)] for name in names} | options.pop(
+        "nodes", {}
+    )
     conditions = options.pop("conditions", {})
-    links = [(*pair, *([conditions["".join(pair)]] if "".join(pair) in conditions else [])) for pair in pairs]
+    links = [
+        (*pair, *([conditions["".join(pair)]] if "".join(pair) in conditions else []))
+        for pair in pairs
+    ]
     entries = options.pop("entries", next(iter(nodes)))
     return Plot(nodes, [link for link in links if len(link) > 1], tuple(entries), **options)
 
@@ -53,7 +60,9 @@ def same(make, *steps) -> list[GraphRecord]:
 def sections(message) -> list[str]:
     """Name the nodes whose output a message shows."""
     texts = [block.get("text", "") for block in message["content"]]
-    return [text.removeprefix("\nFrom ").rstrip(":") for text in texts if text.startswith("\nFrom ")]
+    return [
+        text.removeprefix("\nFrom ").rstrip(":") for text in texts if text.startswith("\nFrom ")
+    ]
 
 
 def visits(state, node: str) -> int:
@@ -73,7 +82,11 @@ SHAPES = [
         {"edges": "ac bc", "entries": "ab", "conditions": {"ac": lambda state: False}},
         "abc",
     ),
-    ("G10: no true edge, no visit", {"edges": "ab bc", "conditions": {"ab": lambda state: False}}, "a"),
+    (
+        "G10: no true edge, no visit",
+        {"edges": "ab bc", "conditions": {"ab": lambda state: False}},
+        "a",
+    ),
     (
         "G12: a cycle is visits, as many as its condition lets",
         {
@@ -87,7 +100,11 @@ SHAPES = [
     ),
     (
         "G4: an entry point may have edges into it",
-        {"edges": "ab ba", "entries": "a", "conditions": {"ba": lambda state: visits(state, "a") < 2}},
+        {
+            "edges": "ab ba",
+            "entries": "a",
+            "conditions": {"ba": lambda state: visits(state, "a") < 2},
+        },
         "aabb",
     ),
     (
@@ -99,10 +116,14 @@ SHAPES = [
 ]
 
 
-@pytest.mark.parametrize(("rule", "described", "expected"), SHAPES, ids=[rule for rule, _, _ in SHAPES])
+@pytest.mark.parametrize(
+    ("rule", "described", "expected"), SHAPES, ids=[rule for rule, _, _ in SHAPES]
+)
 def test_shapes(rule, described, expected):
     """The same nodes run as often, are shown the same inputs, and end with the same results."""
-    (outcome,) = same(lambda: plot(**{**described, "conditions": dict(described.get("conditions", {}))}))
+    (outcome,) = same(
+        lambda: plot(**{**described, "conditions": dict(described.get("conditions", {}))})
+    )
 
     assert outcome.ran == expected
     assert outcome.status == ("failed" if "G31" in rule and "within" not in rule else "completed")
@@ -139,7 +160,9 @@ def test_conditions_may_ask_for_the_state_of_the_call():
 def test_conditions_see_results():
     """G3: by the id of the node, with their text."""
     (outcome,) = same(
-        lambda: plot("ab bc", conditions={"bc": lambda state: str(state.results["b"].result) == "b1\n"})
+        lambda: plot(
+            "ab bc", conditions={"bc": lambda state: str(state.results["b"].result) == "b1\n"}
+        )
     )
 
     assert outcome.ran == "abc"
@@ -148,7 +171,8 @@ def test_conditions_see_results():
 def test_a_condition_that_raises_fails_the_graph():
     """G3: Strands raises it from the call; here the run has failed and says which edge."""
     theirs, ours = (
-        side[0] for side in play(lambda: plot("ab bc", conditions={"bc": lambda state: 1 / 0}), "task")
+        side[0]
+        for side in play(lambda: plot("ab bc", conditions={"bc": lambda state: 1 / 0}), "task")
     )
 
     assert theirs.error.startswith("ZeroDivisionError")
@@ -164,7 +188,9 @@ def test_the_task_alone():
     blocks = [{"text": "one"}, {"text": "two"}]
     for task in ("task", blocks):
         (outcome,) = same(lambda: plot("a"), task)
-        assert outcome.requests["a"][0]["content"] == (blocks if task == blocks else [{"text": "task"}])
+        assert outcome.requests["a"][0]["content"] == (
+            blocks if task == blocks else [{"text": "task"}]
+        )
 
 
 def test_the_form_of_inputs():
@@ -186,7 +212,9 @@ def test_the_form_of_inputs():
 def test_inputs_of_a_graph_inside():
     """G17: in Strands a section of a graph has a line for each of its agents; here it has its output."""
     inner = {"edges": "xy", "entries": "x"}
-    theirs, ours = (side[0] for side in play(lambda: plot("sg gc", nodes={"g": plot(**inner)}), "task"))
+    theirs, ours = (
+        side[0] for side in play(lambda: plot("sg gc", nodes={"g": plot(**inner)}), "task")
+    )
 
     section = {"text": "\nFrom g:"}
     lines = [{"text": "  - Agent: x1"}, {"text": "  - Agent: y1"}]
@@ -231,7 +259,11 @@ def test_what_follows_an_agent_that_asks_waits():
     nodes = {"x": [use("ask", "t1"), "x done"]}
     first, last = same(lambda: plot("sx sy yz xz", nodes=nodes, tools=[ask]), "task", {"go": "yes"})
 
-    assert (first.status, first.ran, first.interrupts) == ("interrupted", "sxy", [("go", "because")])
+    assert (first.status, first.ran, first.interrupts) == (
+        "interrupted",
+        "sxy",
+        [("go", "because")],
+    )
     assert "After x" not in first.fired
     assert (last.status, last.ran) == ("completed", "xz")
     assert sections(last.requests["z"][0]) == ["x", "y"]
@@ -261,7 +293,11 @@ def test_some_of_the_answers():
     )
 
     for one, other in zip(theirs, ours, strict=True):
-        assert (other.status, other.interrupts, other.results) == (one.status, one.interrupts, one.results)
+        assert (other.status, other.interrupts, other.results) == (
+            one.status,
+            one.interrupts,
+            one.results,
+        )
     assert (theirs[1].ran, ours[1].ran) == ("xy", "x")
     assert ours[2].ran == theirs[2].ran == "yz"
 
@@ -279,7 +315,9 @@ def gate(*questions: str):
 
 def test_a_callback_that_asks_before_a_node():
     """G37, G46, G48: the node doesn't run; callbacks run again with the answer, and may ask more."""
-    steps = same(lambda: plot("sx sy xz yz", hooks=gate("one", "two")), "task", {"one": 1}, {"two": 2})
+    steps = same(
+        lambda: plot("sx sy xz yz", hooks=gate("one", "two")), "task", {"one": 1}, {"two": 2}
+    )
 
     assert [step.status for step in steps] == ["interrupted", "interrupted", "completed"]
     assert [step.interrupts for step in steps] == [[("one", "one")], [("two", "two")], []]
@@ -292,7 +330,10 @@ def test_questions_of_a_callback_and_of_the_agent():
     """G48: first the callback's, then the agent's; the callback is not asked again."""
     nodes = {"x": [use("ask", "t1"), "x done"]}
     steps = same(
-        lambda: plot("x xz", nodes=nodes, tools=[ask], hooks=gate("may")), "task", {"may": 1}, {"go": "yes"}
+        lambda: plot("x xz", nodes=nodes, tools=[ask], hooks=gate("may")),
+        "task",
+        {"may": 1},
+        {"go": "yes"},
     )
 
     assert [step.interrupts for step in steps] == [[("may", "may")], [("go", "because")], []]
@@ -303,7 +344,9 @@ def test_a_question_in_a_graph_inside():
     outer node again for it; here only what asked starts again.
     """
     inner = plot("xy", nodes={"x": [use("ask", "t1"), "x done"]})
-    theirs, ours = play(lambda: plot("sg sy gz", nodes={"g": inner}, tools=[ask]), "task", {"go": "yes"})
+    theirs, ours = play(
+        lambda: plot("sg sy gz", nodes={"g": inner}, tools=[ask]), "task", {"go": "yes"}
+    )
     first, last = ours
 
     # The graph inside gets its input as data here, and the text of an agent's prompt there.
@@ -329,7 +372,10 @@ def test_a_question_in_a_cycle():
         zip(
             *play(
                 lambda: plot(
-                    "ab ba", nodes=nodes, tools=[ask], conditions={"ba": lambda state: visits(state, "b") < 2}
+                    "ab ba",
+                    nodes=nodes,
+                    tools=[ask],
+                    conditions={"ba": lambda state: visits(state, "b") < 2},
                 ),
                 "task",
                 {"go": "one"},
@@ -340,7 +386,11 @@ def test_a_question_in_a_cycle():
     )
 
     for theirs, ours in steps:
-        assert (ours.status, ours.ran, ours.requests) == (theirs.status, theirs.ran, theirs.requests)
+        assert (ours.status, ours.ran, ours.requests) == (
+            theirs.status,
+            theirs.ran,
+            theirs.requests,
+        )
     assert [ours.ran for _, ours in steps] == ["ab", "abb", "b"]
     assert [sorted(step.results) for step in steps[1]] == [["a", "b"], ["a"]]
     assert steps[-1][1].results == steps[-1][0].results
@@ -358,7 +408,12 @@ def test_callbacks_of_nodes_run_in_order_and_reverse():
         return plot(
             "ab",
             hooks=[
-                (event, lambda event, word=f"{event[:5]} {number}": calls.append(f"{word} {event.node_id}"))
+                (
+                    event,
+                    lambda event, word=f"{event[:5]} {number}": calls.append(
+                        f"{word} {event.node_id}"
+                    ),
+                )
                 for event in ("BeforeNodeCallEvent", "AfterNodeCallEvent")
                 for number in (1, 2)
             ],
@@ -378,7 +433,8 @@ def test_a_cancelled_node_fails_the_graph():
         event.cancel_node = "not today" if event.node_id == "b" else False
 
     theirs, ours = (
-        side[0] for side in play(lambda: plot("ab bc", hooks=[("BeforeNodeCallEvent", refuse)]), "task")
+        side[0]
+        for side in play(lambda: plot("ab bc", hooks=[("BeforeNodeCallEvent", refuse)]), "task")
     )
 
     assert theirs.error == "RuntimeError: not today"
@@ -406,7 +462,9 @@ def test_a_failure_beside_a_question_wedges_nothing():
 
     def make():
         nodes = {"x": [use("ask", "t1"), "x done"]}
-        return plot("x y", entries="xy", nodes=nodes, tools=[ask], hooks=[("BeforeNodeCallEvent", refuse)])
+        return plot(
+            "x y", entries="xy", nodes=nodes, tools=[ask], hooks=[("BeforeNodeCallEvent", refuse)]
+        )
 
     _, ours = both(make)
     first = ours.play("task")
@@ -423,7 +481,9 @@ def trees(draw) -> tuple[str, list[str]]:
     """Draw edges of a tree, and those of them whose condition never holds."""
     pool = "abcdef"[: draw(st.integers(1, 6))]
     pairs = [draw(st.sampled_from(pool[:place])) + pool[place] for place in range(1, len(pool))]
-    return " ".join(["a", *pairs]), [pair for pair in pairs if draw(st.sampled_from([False, False, True]))]
+    return " ".join(["a", *pairs]), [
+        pair for pair in pairs if draw(st.sampled_from([False, False, True]))
+    ]
 
 
 @hypothesis.given(trees())

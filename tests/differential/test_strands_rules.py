@@ -20,7 +20,9 @@ from tests.differential.graph_sides import GraphRecord, GraphSide, both  # noqa:
 from tests.differential.sides import use  # noqa: E402
 from tests.differential.test_strands_graph import ask, asks, play, plot, same, visits  # noqa: E402
 
-pytestmark = pytest.mark.filterwarnings("default")  # another library's warnings are not ours to mend
+pytestmark = pytest.mark.filterwarnings(
+    "default"
+)  # another library's warnings are not ours to mend
 
 
 def two_asking():
@@ -65,7 +67,8 @@ def test_an_agent_that_raises_stops_the_graph():
     graph; here the result has failed, and has the error.
     """
     theirs, ours = (
-        side[0] for side in play(lambda: plot("sa sb ac bd", nodes={"a": [ValueError("no model")]}), "task")
+        side[0]
+        for side in play(lambda: plot("sa sb ac bd", nodes={"a": [ValueError("no model")]}), "task")
     )
 
     assert theirs.error == "ValueError: no model"
@@ -91,7 +94,8 @@ def test_a_callback_that_raises_before_a_node():
             raise ValueError("no callback")
 
     theirs, ours = (
-        side[0] for side in play(lambda: plot("ab bc", hooks=[("BeforeNodeCallEvent", broken)]), "task")
+        side[0]
+        for side in play(lambda: plot("ab bc", hooks=[("BeforeNodeCallEvent", broken)]), "task")
     )
 
     assert theirs.error == "ValueError: no callback"
@@ -113,7 +117,9 @@ def test_a_cancelled_agent():
     """
     theirs, ours = (
         side[0]
-        for side in play(lambda: plot("xv", nodes={"x": [use("stop", "t1"), "never"]}, tools=[stop]), "task")
+        for side in play(
+            lambda: plot("xv", nodes={"x": [use("stop", "t1"), "never"]}, tools=[stop]), "task"
+        )
     )
 
     assert (theirs.status, theirs.ran) == ("failed", "x")
@@ -142,7 +148,9 @@ async def hang(ctx) -> str:
 def test_a_node_past_its_timeout_is_ended_and_stops_the_graph():
     """G29: with callbacks after it. Strands raises from the call; both say what took too long."""
     records = []
-    for side in both(lambda: plot("sx xz", nodes={"x": [use("hang", "t1"), "never"]}, tools=[hang])):
+    for side in both(
+        lambda: plot("sx xz", nodes={"x": [use("hang", "t1"), "never"]}, tools=[hang])
+    ):
         if side.name == "strands":
             side.graph.node_timeout = 1.0
         else:
@@ -165,12 +173,18 @@ def test_sections_come_in_the_order_of_the_edges():
     ours.graph("task")
     texts = [block["text"] for block in ours.models["z"].requests[0][-1]["content"]]
 
-    assert [text for text in texts if text.startswith("\nFrom")] == ["\nFrom c:", "\nFrom a:", "\nFrom b:"]
+    assert [text for text in texts if text.startswith("\nFrom")] == [
+        "\nFrom c:",
+        "\nFrom a:",
+        "\nFrom b:",
+    ]
 
 
 def test_results_are_the_latest_and_the_order_has_every_visit():
     """G19: a node that ran three times is three times in the order, and once in the results."""
-    for side in both(lambda: plot("ab ba", conditions={"ba": lambda state: visits(state, "b") < 3})):
+    for side in both(
+        lambda: plot("ab ba", conditions={"ba": lambda state: visits(state, "b") < 3})
+    ):
         result = side.graph("task")
         assert order(result) == ["a", "b"] * 3
         assert {name: str(node_result.result) for name, node_result in result.results.items()} == {
@@ -204,7 +218,9 @@ def test_time_is_added_up_over_answers():
 
 def test_usage_is_that_of_this_run():
     """G23, B8: three visits of two agents, 15 tokens each. Strands counts an agent's past at every visit."""
-    theirs, ours = both(lambda: plot("ab ba", conditions={"ba": lambda state: visits(state, "b") < 3}))
+    theirs, ours = both(
+        lambda: plot("ab ba", conditions={"ba": lambda state: visits(state, "b") < 3})
+    )
 
     assert [ours.graph("task").usage["totalTokens"] for _ in range(2)] == [90, 90]
     assert [theirs.graph("task").accumulated_usage["totalTokens"] for _ in range(2)] == [180, 450]
@@ -221,7 +237,10 @@ def test_a_new_call_begins_anew():
         assert [record.counts for record in side] == [side[0].counts] * 2
     # A round of a loop forgets what its nodes have done in the last one.
     assert [step.results for step in ours] == [{"a": "a2\n"}] * 2
-    assert [step.results for step in theirs] == [{"a": "a2\n", "b": "b1\n"}, {"a": "a4\n", "b": "b2\n"}]
+    assert [step.results for step in theirs] == [
+        {"a": "a2\n", "b": "b1\n"},
+        {"a": "a4\n", "b": "b2\n"},
+    ]
 
 
 def test_nodes_run_side_by_side():
@@ -276,7 +295,10 @@ def test_an_agent_goes_on_with_its_messages_and_its_state():
     [
         ("text", "TypeError: prompt_type=<class 'str'>"),
         ([{"text": "text"}], "TypeError: content_types=<['text']>"),
-        ([{"interruptResponse": {"interruptId": "none", "response": 1}}], "KeyError: 'interrupt_id=<none>"),
+        (
+            [{"interruptResponse": {"interruptId": "none", "response": 1}}],
+            "KeyError: 'interrupt_id=<none>",
+        ),
     ],
     ids=["a text", "blocks", "an unknown question"],
 )
@@ -298,7 +320,9 @@ def test_answers_are_taken_all_or_none():
     for side, keeps_the_first in zip(both(two_callbacks), (True, False), strict=True):
         side.play("task")
         one, two = sorted(side.asked, key=lambda question: question.name)
-        wrong = [{"interruptResponse": {"interruptId": key, "response": 1}} for key in (one.id, "none")]
+        wrong = [
+            {"interruptResponse": {"interruptId": key, "response": 1}} for key in (one.id, "none")
+        ]
         assert side.play(wrong).error
         record = respond(side, 2, two.id)
         assert (record.status == "completed") is keeps_the_first
@@ -310,10 +334,14 @@ def test_answers_to_a_graph_that_asked_nothing():
     theirs, ours = both(lambda: plot("a"))
 
     refused = respond(theirs, "yes", "none")
-    assert refused.error.startswith("ValueError: Received interrupt responses but agent is not in interrupt")
+    assert refused.error.startswith(
+        "ValueError: Received interrupt responses but agent is not in interrupt"
+    )
     assert refused.fired == ["After a", "Before a"]
     refused = respond(ours, "yes", "none")
-    assert refused.error == "ResponseError: the graph waits for no answers: it has no interrupted run."
+    assert (
+        refused.error == "ResponseError: the graph waits for no answers: it has no interrupted run."
+    )
     assert refused.fired == []
 
 
@@ -336,7 +364,9 @@ def test_none_is_no_answer():
 
     assert respond(theirs, None).interrupts == [("go", "because")]
     assert "None, which is no answer" in respond(ours, None).error
-    assert [respond(ours, "yes", asked[0].id).status, respond(theirs, "yes").status] == ["completed"] * 2
+    assert [respond(ours, "yes", asked[0].id).status, respond(theirs, "yes").status] == [
+        "completed"
+    ] * 2
 
 
 def test_an_empty_list_answers_nothing():
@@ -383,7 +413,9 @@ def test_a_run_that_ends_closes_its_questions():
 def test_a_question_keeps_the_reason_that_it_was_asked_with():
     """G50: code that runs again may reckon another one; people see the first."""
     count = iter("123456789")
-    theirs, ours = play(lambda: two_callbacks(lambda: f"reason {next(count)}"), "task", {"two": "yes"})
+    theirs, ours = play(
+        lambda: two_callbacks(lambda: f"reason {next(count)}"), "task", {"two": "yes"}
+    )
 
     for first, last in (theirs, ours):
         assert [name for name, _ in first.interrupts] == ["one", "two"]

@@ -66,7 +66,10 @@ def is_installed(module: str) -> bool:
 def read(page: Path) -> list[Block]:
     """List the blocks of a page, but for those that need what is not installed."""
     text = page.read_text(encoding="utf-8")
-    found = [Block(*each.groups(), text.count("\n", 0, each.start()) + 2) for each in FENCE.finditer(text)]
+    found = [
+        Block(*each.groups(), text.count("\n", 0, each.start()) + 2)
+        for each in FENCE.finditer(text)
+    ]
     return [block for block in found if block.is_runnable]
 
 
@@ -88,7 +91,9 @@ def save(page: Path, folder: Path) -> tuple[list[str], str]:
 
 def run(page: Path, folder: Path, environment: Mapping[str, str]) -> None:
     """Run a page's other blocks in a folder."""
-    reader = sys.modules["__page__"] = ModuleType("__page__")  # classes look their module up by its name
+    reader = sys.modules["__page__"] = ModuleType(
+        "__page__"
+    )  # classes look their module up by its name
     for block in read(page):
         if block.language == "python" and not block.file:
             # Padded, so that a traceback shows the line of the page.
@@ -102,7 +107,12 @@ def _console(block: Block, folder: Path, environment: Mapping[str, str]) -> None
     script = "\n".join(line[2:] for line in lines if line.startswith("$ "))
     expected = [line for line in lines if not line.startswith("$ ")]
     done = subprocess.run(
-        ["bash", "-c", script], cwd=folder, env=environment, capture_output=True, text=True, check=False
+        ["bash", "-c", script],
+        cwd=folder,
+        env=environment,
+        capture_output=True,
+        text=True,
+        check=False,
     )
 
     printed = done.stdout.splitlines()

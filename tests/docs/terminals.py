@@ -80,7 +80,10 @@ class Terminal:
 
         def came() -> bool:
             lines = [TREE.sub(" ", line).strip() for line in self.output.split("\n")]
-            came = [next((line for line in lines if re.fullmatch(each, line)), None) for each in patterns]
+            came = [
+                next((line for line in lines if re.fullmatch(each, line)), None)
+                for each in patterns
+            ]
             found[:] = [line for line in came if line is not None]
             return len(found) == len(patterns)
 
@@ -92,7 +95,9 @@ class Terminal:
         while not holds():
             ready, _, _ = select.select([self._master], [], [], max(0.0, ends - time.monotonic()))
             if not ready:
-                raise AssertionError(f"waited {PATIENCE} s in vain for {what}; there was:\n{self.output}")
+                raise AssertionError(
+                    f"waited {PATIENCE} s in vain for {what}; there was:\n{self.output}"
+                )
             self._read += os.read(self._master, 65_536)
 
     def close(self) -> None:

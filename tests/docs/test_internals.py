@@ -20,7 +20,8 @@ def missing(page: str) -> list[str]:
         code = (ROOT / "runner" / path).read_text(encoding="utf-8") if path not in gone else ""
         parts = name.split(".")
         if not all(
-            re.search(rf"^\s*(?:async )?(?:def|class) {part}\b", code, re.MULTILINE) for part in parts
+            re.search(rf"^\s*(?:async )?(?:def|class) {part}\b", code, re.MULTILINE)
+            for part in parts
         ):
             gone.append(f"{path} {name}")
     return gone

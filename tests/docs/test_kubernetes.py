@@ -37,7 +37,9 @@ from tests.waiting import wait_until
 
 validation = pytest.importorskip("kubernetes_validate")
 CHART = Path(__file__).parents[2] / "docs" / "kubernetes"
-HELM = shutil.which("helm", path=os.pathsep.join([str(Path(sys.executable).parent), os.environ["PATH"]]))
+HELM = shutil.which(
+    "helm", path=os.pathsep.join([str(Path(sys.executable).parent), os.environ["PATH"]])
+)
 pytestmark = pytest.mark.skipif(HELM is None, reason="the wheel of Helm is for Linux on x86-64")
 
 SERVER = {"replicas": 2, "secret": "runner-server"}
@@ -88,7 +90,11 @@ def helm(*arguments: str, values: dict | None = None) -> subprocess.CompletedPro
     """Run Helm without a cluster; `values` are those of a user's file."""
     file = ["--values", "-"] if values is not None else []
     return subprocess.run(
-        [str(HELM), *arguments, *file], input=json.dumps(values), capture_output=True, text=True, check=False
+        [str(HELM), *arguments, *file],
+        input=json.dumps(values),
+        capture_output=True,
+        text=True,
+        check=False,
     )
 
 
@@ -132,8 +138,12 @@ def test_only_what_is_asked_for_needs_an_operator():
 def test_alerts_and_dashboard_are_those_of_the_docs():
     """The objects hold the files that the monitoring page describes."""
     objects = {entry["kind"]: entry for entry in render(EVERYTHING)}
-    alerts = yaml.safe_load((CHART.parent / "monitoring" / "alerts.yml").read_text(encoding="utf-8"))
-    dashboard = json.loads((CHART.parent / "monitoring" / "grafana.json").read_text(encoding="utf-8"))
+    alerts = yaml.safe_load(
+        (CHART.parent / "monitoring" / "alerts.yml").read_text(encoding="utf-8")
+    )
+    dashboard = json.loads(
+        (CHART.parent / "monitoring" / "grafana.json").read_text(encoding="utf-8")
+    )
 
     assert objects["PrometheusRule"]["spec"] == alerts
     assert json.loads(objects["ConfigMap"]["data"]["runner.json"]) == dashboard
@@ -158,7 +168,11 @@ def test_its_programs_exist(values):
 def test_a_worker_has_time_to_finish_its_nodes(grace):
     """Kubernetes kills after the time of the setting and a reserve."""
     values = {"settings": {"RUNNER_SHUTDOWN_GRACE": str(int(grace))}} if grace else None
-    pods = [entry["spec"]["template"]["spec"] for entry in render(values) if entry["kind"] == "Deployment"]
+    pods = [
+        entry["spec"]["template"]["spec"]
+        for entry in render(values)
+        if entry["kind"] == "Deployment"
+    ]
     worker = next(pod for pod in pods if pod["containers"][0]["name"] == "worker-default")
 
     assert (
@@ -213,7 +227,10 @@ def test_keda_counts_the_doorbell_of_a_run(redis_url):
         ({"server": {**SERVER, "auth": "local"}}, "auth"),
         ({"rules": {"enabled": True}}, "set server.replicas to 1 or more"),
         ({**SCALED, "broker": {"secret": "rabbitmq"}}, "use KEDA's trigger for RabbitMQ"),
-        ({"workers": {"default": {"pool": "gevent", "concurrency": 1}}}, 'one of the following: "threads"'),
+        (
+            {"workers": {"default": {"pool": "gevent", "concurrency": 1}}},
+            'one of the following: "threads"',
+        ),
         ({"settings": {"RUNNER_REDIS_URL": "redis://elsewhere"}}, "RUNNER_REDIS_URL"),
         ({"worker": {}}, "worker is not allowed"),
     ],
@@ -242,7 +259,9 @@ def test_the_probes_find_a_worker_that_is_ready_and_one_that_hangs(redis_url, tm
     """The probes fail before the start, succeed while the worker lives, and fail once it is frozen."""
     file = tmp_path / "alive"
     container = containers(render())["worker-default"]
-    path = next(entry["value"] for entry in container["env"] if entry["name"] == "RUNNER_ALIVE_FILE")
+    path = next(
+        entry["value"] for entry in container["env"] if entry["name"] == "RUNNER_ALIVE_FILE"
+    )
 
     def probe(name: str) -> bool:
         command = [part.replace(path, str(file)) for part in container[name]["exec"]["command"]]
@@ -275,7 +294,9 @@ def test_a_container_removes_the_file_of_the_one_before(tmp_path):
     command = [*containers(render())["keeper"]["command"][:4], "test", "-e", str(file)]
 
     assert subprocess.run(command[4:], check=False).returncode == 0
-    assert subprocess.run(command, check=False, env={"RUNNER_ALIVE_FILE": str(file)}).returncode == 1
+    assert (
+        subprocess.run(command, check=False, env={"RUNNER_ALIVE_FILE": str(file)}).returncode == 1
+    )
 
 
 @pytest.mark.slow
@@ -335,7 +356,11 @@ def scaled(redis_url):
         worker.wait_ready()
         worker.stop()
         start = lambda: stack.enter_context(worker_process(settings, concurrency=1))  # noqa: E731 - one line
-        yield start, Client(redis_url=redis_url, registry=Registry()).start("refund", None), Server(redis_url)
+        yield (
+            start,
+            Client(redis_url=redis_url, registry=Registry()).start("refund", None),
+            Server(redis_url),
+        )
 
 
 def kinds(run) -> list[str]:
@@ -348,7 +373,9 @@ def test_a_worker_is_not_scaled_away_while_it_runs_a_node(scaled, redis_url):
     start, run, server = scaled
     autoscaler = Autoscaler(start, server.ask)
     wait_until(lambda: autoscaler.look() and "node.started" in kinds(run), "the node runs")
-    wait_until(lambda: server.ask("executing") == 1 or not autoscaler.look(), "the heartbeat says so")
+    wait_until(
+        lambda: server.ask("executing") == 1 or not autoscaler.look(), "the heartbeat says so"
+    )
     until = time.monotonic() + Autoscaler.COOLDOWN + 2
     wait_until(lambda: autoscaler.look() and time.monotonic() > until, "the cooldown has passed")
     redis.Redis.from_url(redis_url).set("gate", 1)
@@ -365,6 +392,10 @@ def test_scaled_by_what_waits_alone_a_node_begins_again_and_again(scaled):
     autoscaler = Autoscaler(start, lambda: server.ask("ready"))
 
     wait_until(
-        lambda: autoscaler.look() and kinds(run).count("node.left") == 1, "the node is released", seconds=90
+        lambda: autoscaler.look() and kinds(run).count("node.left") == 1,
+        "the node is released",
+        seconds=90,
     )
-    wait_until(lambda: autoscaler.look() and kinds(run).count("node.started") == 2, "it begins again")
+    wait_until(
+        lambda: autoscaler.look() and kinds(run).count("node.started") == 2, "it begins again"
+    )

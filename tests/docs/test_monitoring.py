@@ -43,7 +43,9 @@ def rules():
 
 
 def balanced(expression: str) -> bool:
-    return all(expression.count(left) == expression.count(right) for left, right in ("()", "[]", "{}"))
+    return all(
+        expression.count(left) == expression.count(right) for left, right in ("()", "[]", "{}")
+    )
 
 
 def test_the_dashboard_shows_every_metric_and_no_other(dashboard, written):

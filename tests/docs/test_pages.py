@@ -117,7 +117,9 @@ def worker(modules, app, folder):
         before.set_current()
 
 
-@pytest.mark.parametrize("page", [page for page in PAGES if page.is_file()], ids=lambda page: page.name)
+@pytest.mark.parametrize(
+    "page", [page for page in PAGES if page.is_file()], ids=lambda page: page.name
+)
 def test_every_link_of_a_page_leads_somewhere(page):
     """A link to another file of the repository is to a file that is there."""
     targets = LINK.findall(page.read_text(encoding="utf-8"))
@@ -127,7 +129,9 @@ def test_every_link_of_a_page_leads_somewhere(page):
 
 def test_every_linked_test_exists():
     """Where a page names a test as proof, that test is in the file that it links to."""
-    links = [(page, *found) for page in PAGES for found in TEST.findall(page.read_text(encoding="utf-8"))]
+    links = [
+        (page, *found) for page in PAGES for found in TEST.findall(page.read_text(encoding="utf-8"))
+    ]
     missing = [
         name
         for page, name, target in links
@@ -140,7 +144,10 @@ def test_every_linked_test_exists():
 
 def targets(page):
     """The files that a page links to."""
-    return [(page.parent / target).resolve() for target in LINK.findall(page.read_text(encoding="utf-8"))]
+    return [
+        (page.parent / target).resolve()
+        for target in LINK.findall(page.read_text(encoding="utf-8"))
+    ]
 
 
 def test_the_index_lists_every_page():
@@ -154,7 +161,9 @@ def test_the_index_lists_every_page():
 
 def test_decisions_in_force_name_files_that_exist():
     """A decision whose code is gone says so in its status, and names the page that replaced it."""
-    files = {path.name for room in ("runner", "tests", "bench") for path in (ROOT / room).rglob("*.*")}
+    files = {
+        path.name for room in ("runner", "tests", "bench") for path in (ROOT / room).rglob("*.*")
+    }
     for page in (ROOT / "docs" / "decisions").glob("0*.md"):
         head, _, text = page.read_text(encoding="utf-8").partition("\n\n**")
         named = set(re.findall(r"`(?:[\w./]*/)?(\w+\.(?:py|lua))`", text))
@@ -164,7 +173,9 @@ def test_decisions_in_force_name_files_that_exist():
 def test_the_glossary_has_every_word_once():
     """A word means one thing, so it is explained in one place."""
     words = re.findall(
-        r"^\*\*([^*]+)\.\*\*", (ROOT / "docs" / "glossary.md").read_text(encoding="utf-8"), re.MULTILINE
+        r"^\*\*([^*]+)\.\*\*",
+        (ROOT / "docs" / "glossary.md").read_text(encoding="utf-8"),
+        re.MULTILINE,
     )
 
     assert len(words) == len(set(words))
@@ -172,7 +183,18 @@ def test_the_glossary_has_every_word_once():
 
 
 GLOSSARY = ROOT / "docs" / "glossary.md"
-PLAIN = {"completion", "config", "dev", "init", "version", "documents", "health"}
+PLAIN = {
+    "completion",
+    "config",
+    "dev",
+    "init",
+    "version",
+    "documents",
+    "entries",
+    "files",
+    "health",
+    "sealing",
+}
 """Commands and modules whose names mean what they mean anywhere."""
 SETTINGS = {"alive", "flower", "log", "max", "on", "redis", "shutdown", "signing", "trace", "early"}
 """First words of settings that are no nouns of the library; the second one says what they are about."""
@@ -190,10 +212,14 @@ def nouns_of_features():
     ]
     settings = [name.split("_")[0] for name in Settings.model_fields]
     rooms = [
-        path.stem for room in ("server/api", "audit") for path in (ROOT / "runner" / room).glob("[a-z]*.py")
+        path.stem
+        for room in ("server/api", "audit")
+        for path in (ROOT / "runner" / room).glob("[a-z]*.py")
     ]
     words = (
-        {word.lower() for word in [*classes, *settings, *program.runner.commands, *rooms]} - PLAIN - SETTINGS
+        {word.lower() for word in [*classes, *settings, *program.runner.commands, *rooms]}
+        - PLAIN
+        - SETTINGS
     )
     return (words | {"dead letter"}) - {"dead"}
 
@@ -247,7 +273,9 @@ def test_the_decisions_are_numbered_dated_and_listed():
     row = re.compile(r"^\| (\d{4}) \| \[(.+)\]\((.+)\) \| (\S+) \| (.+) \|$", re.MULTILINE)
     heads = [(page, *head.match(page.read_text(encoding="utf-8")).groups()) for page in pages]
 
-    assert [page.name[:4] for page in pages] == [f"{number:04}" for number in range(1, len(pages) + 1)]
+    assert [page.name[:4] for page in pages] == [
+        f"{number:04}" for number in range(1, len(pages) + 1)
+    ]
     assert row.findall((folder / "README.md").read_text(encoding="utf-8")) == [
         (page.name[:4], title, page.name, date, status) for page, title, date, status in heads
     ]

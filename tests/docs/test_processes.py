@@ -69,7 +69,9 @@ def test_every_process_names_the_app_by_attribute(procfile):
 def test_compose_sets_only_settings_that_exist(compose):
     """A variable of the compose file is one that the program reads."""
     known = {f"RUNNER_{name}".upper() for name in Settings.model_fields}
-    used = {name for service in compose["services"].values() for name in service.get("environment", {})}
+    used = {
+        name for service in compose["services"].values() for name in service.get("environment", {})
+    }
 
     assert {name for name in used if name.startswith("RUNNER_")} <= known
     assert "RUNNER_REDIS_URL" in used
@@ -87,7 +89,8 @@ def test_the_store_of_compose_forgets_nothing(compose):
 def test_compose_lets_a_worker_finish_its_nodes(compose):
     """Docker kills after ten seconds unless it is told otherwise; a worker needs its whole grace."""
     minutes = {
-        re.fullmatch(r"(\d+)m", service["stop_grace_period"])[1] for service in programs(compose).values()
+        re.fullmatch(r"(\d+)m", service["stop_grace_period"])[1]
+        for service in programs(compose).values()
     }
 
     assert min(map(int, minutes)) * 60 > Settings.model_fields["shutdown_grace"].default
@@ -105,7 +108,9 @@ def test_compose_builds_one_image_once(compose):
 def test_the_image_has_what_runs_and_no_more(compose):
     """It has no tools for development, and its user is not root."""
     (lines,) = [
-        service["build"]["dockerfile_inline"] for service in programs(compose).values() if "build" in service
+        service["build"]["dockerfile_inline"]
+        for service in programs(compose).values()
+        if "build" in service
     ]
 
     assert "dev" not in re.search(r"pip install .*'\.\[(.*)\]'", lines)[1].split(",")
@@ -126,11 +131,16 @@ def test_the_health_of_a_worker_is_the_age_of_its_file(compose, tmp_path):
     """The check succeeds with a young file, and fails with an old one or none."""
     file = tmp_path / "alive"
     path = compose["services"]["worker"]["environment"]["RUNNER_ALIVE_FILE"]
-    (check,) = {programs(compose)[name]["healthcheck"]["test"][1] for name in ("worker", "letters", "keeper")}
+    (check,) = {
+        programs(compose)[name]["healthcheck"]["test"][1]
+        for name in ("worker", "letters", "keeper")
+    }
 
     def healthy() -> bool:
         command = check.replace("$$", "$").replace(path, str(file))
-        return subprocess.run(["sh", "-c", command], check=False, capture_output=True).returncode == 0
+        return (
+            subprocess.run(["sh", "-c", command], check=False, capture_output=True).returncode == 0
+        )
 
     assert not healthy()
     file.touch()
@@ -167,11 +177,16 @@ def test_the_unit_of_systemd_is_valid(tmp_path):
     (text,) = re.findall(r"```ini\n(\[Unit\].*?)```", page, re.DOTALL)
     unit = tmp_path / "runner-worker.service"
     unit.write_text(re.sub(r"(?m)^ExecStart=\S+", f"ExecStart={sys.executable}", text))
-    verified = subprocess.run(["systemd-analyze", "verify", str(unit)], check=False, capture_output=True)
+    verified = subprocess.run(
+        ["systemd-analyze", "verify", str(unit)], check=False, capture_output=True
+    )
 
     assert (verified.returncode, verified.stderr) == (0, b"")
     assert "\nKillMode=mixed\n" in text
-    assert int(re.search(r"TimeoutStopSec=(\d+)", text)[1]) > Settings.model_fields["shutdown_grace"].default
+    assert (
+        int(re.search(r"TimeoutStopSec=(\d+)", text)[1])
+        > Settings.model_fields["shutdown_grace"].default
+    )
 
 
 def test_flower_is_installed_with_its_extra():
@@ -196,7 +211,9 @@ class Site:
         path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
         known = {"RUNNER_REDIS_URL": url, "PATH": path, "PYTHONPATH": str(ROOT)}
         for name, command in procfile.items():
-            words = shlex.split(command.replace("5555", self.port(name)).replace("8000", self.port(name)))
+            words = shlex.split(
+                command.replace("5555", self.port(name)).replace("8000", self.port(name))
+            )
             log = folder / f"{name}.log"
             log.touch()
             started = SupervisedProcess(words, log=log, environment=known)
@@ -228,7 +245,9 @@ def site(procfile, store_server, tmp_path):
 def test_the_processes_of_the_procfile_work_together(site):
     """A refund waits on the approval service's page; the answer given there ends it; Flower saw it."""
     wait_until(lambda: len(site.roster.all()) == 3, "both workers and the keeper are there")
-    wait_until(lambda: "refund" in site.client.engine.store.graphs(), "a worker has published its graphs")
+    wait_until(
+        lambda: "refund" in site.client.engine.store.graphs(), "a worker has published its graphs"
+    )
     wait_until(lambda: site.get("flower", "healthcheck") == "OK", "Flower answers")
     run = site.client.start("refund", {"order": 1042, "amount": 120})
 
@@ -240,10 +259,14 @@ def test_the_processes_of_the_procfile_work_together(site):
     wait_until(lambda: "accepted" in site.get("approvals"), "the receipt is on the page")
     assert run.wait(60).status is Status.COMPLETED
     assert run.result().results["letter"].output.startswith("Dear customer, we have paid")
-    wait_until(lambda: "No open questions." in site.get("approvals"), "the question is shown no more")
+    wait_until(
+        lambda: "No open questions." in site.get("approvals"), "the question is shown no more"
+    )
     workers = [worker for worker in site.roster.all() if not worker.is_keeper]
     letters, others = sorted(workers, key=lambda worker: len(worker.queues))
     assert "runner/letters" in letters.queues
     assert "runner/refund" in others.queues
     assert not set(letters.queues) & set(others.queues)
-    wait_until(lambda: 'task="refund/approve"' in site.get("flower", "metrics"), "Flower has seen the node")
+    wait_until(
+        lambda: 'task="refund/approve"' in site.get("flower", "metrics"), "Flower has seen the node"
+    )

@@ -136,7 +136,9 @@ def test_what_a_dead_reader_left_is_taken_over(inbox, redis_url):
     """A notice that was read and not applied is not lost with its reader."""
     inbox.redis.xadd(NOTICES, ASKED)
     inbox.redis.xreadgroup("approvals", "gone", {NOTICES: ">"})
-    inbox.redis.xclaim(NOTICES, "approvals", "gone", 0, [inbox.redis.xrange(NOTICES)[0][0]], idle=3_600_000)
+    inbox.redis.xclaim(
+        NOTICES, "approvals", "gone", 0, [inbox.redis.xrange(NOTICES)[0][0]], idle=3_600_000
+    )
 
     other = Inbox(redis_url)
     other.recover()
@@ -145,7 +147,9 @@ def test_what_a_dead_reader_left_is_taken_over(inbox, redis_url):
 
 def test_the_page_hides_no_character():
     """A character that turns the text round or moves the cursor is written as its code."""
-    shown = page([{**QUESTION, "reason": "pay 1\u202e000"}], {"q0": {"status": "ok", "detail": "\x1b[2J"}})
+    shown = page(
+        [{**QUESTION, "reason": "pay 1\u202e000"}], {"q0": {"status": "ok", "detail": "\x1b[2J"}}
+    )
 
     assert "\u202e" not in shown
     assert "\\u202e" in shown
@@ -198,7 +202,9 @@ def test_an_answer_carries_the_digest_of_what_was_shown(server):
     assert request(server, "POST", {**FORM, "digest": ""}) == 400
 
 
-@pytest.mark.parametrize("origin", ["http://evil.example", "null", "http://127.0.0.1:1", "http://["])
+@pytest.mark.parametrize(
+    "origin", ["http://evil.example", "null", "http://127.0.0.1:1", "http://["]
+)
 def test_a_page_of_another_site_answers_nothing(server, origin):
     """A form that another site's page posts is refused."""
     assert request(server, "POST", FORM, Origin=origin) == 403

@@ -56,7 +56,10 @@ def listening(site, tell):
 
 def test_slack_gets_the_call_and_a_button_to_the_page(site):
     """Nothing in the call mentions anybody; the button opens the question; a repeat posts nothing."""
-    with Endpoint() as slack, listening(site, by_slack({"RUNNER_PAGES": PAGES, "SLACK_URL": slack.url})):
+    with (
+        Endpoint() as slack,
+        listening(site, by_slack({"RUNNER_PAGES": PAGES, "SLACK_URL": slack.url})),
+    ):
         run_id = site.run()
         site.until("h", "delivered")
         (question,) = site.client.interrupts(run=run_id)
@@ -74,7 +77,10 @@ def test_slack_gets_the_call_and_a_button_to_the_page(site):
 
 def test_what_slack_refuses_comes_again(site):
     """The endpoint answers 502, so the runner tries again."""
-    with Endpoint(500) as slack, listening(site, by_slack({"RUNNER_PAGES": PAGES, "SLACK_URL": slack.url})):
+    with (
+        Endpoint(500) as slack,
+        listening(site, by_slack({"RUNNER_PAGES": PAGES, "SLACK_URL": slack.url})),
+    ):
         site.run()
         site.until("h", "failed")
 
@@ -112,7 +118,9 @@ class MailServer(socketserver.StreamRequestHandler):
                 self.wfile.write(b"354 go on\r\n")
                 lines = iter(self.rfile.readline, b".\r\n")
                 self.server.mails.append(b"".join(lines).decode())
-            self.wfile.write(b"221 bye\r\n" if line.upper().startswith(b"QUIT") else b"250 fine\r\n")
+            self.wfile.write(
+                b"221 bye\r\n" if line.upper().startswith(b"QUIT") else b"250 fine\r\n"
+            )
             if line.upper().startswith(b"QUIT"):
                 return
 
@@ -124,7 +132,11 @@ def test_a_mail_goes_to_those_who_may_decide(site):
         thread = threading.Thread(target=server.serve_forever, args=[0.01])
         thread.start()
         host = f"127.0.0.1:{server.server_address[1]}"
-        values = {"MAIL_HOST": host, "MAIL_FROM": "runner@example.com", "MAIL_TO": "ops@example.com"}
+        values = {
+            "MAIL_HOST": host,
+            "MAIL_FROM": "runner@example.com",
+            "MAIL_TO": "ops@example.com",
+        }
         with listening(site, by_mail({**values, "RUNNER_PAGES": PAGES})):
             run_id = site.run()
             site.until("h", "delivered")

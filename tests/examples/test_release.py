@@ -33,7 +33,10 @@ def test_every_branch_but_the_drafter_ends_while_the_audience_is_unknown(reposit
     assert waiting.status is Status.INTERRUPTED
     assert [interrupt.name for interrupt in waiting.interrupts] == ["audience"]
     assert set(waiting.execution_order) == {"begin", "changes", "tests", "licences", "wheel"}
-    assert [row["subject"] for row in waiting.results["changes"].output] == ["Mend the lock", "Begin"]
+    assert [row["subject"] for row in waiting.results["changes"].output] == [
+        "Mend the lock",
+        "Begin",
+    ]
     assert waiting.results["tests"].output["passed"] == 1
     assert waiting.results["licences"].output["packages"] > 10
     assert waiting.results["wheel"].output["file"] == "tiny-1.2.3-py3-none-any.whl"
@@ -66,13 +69,21 @@ def test_what_is_approved_in_the_end_is_written(repository, tmp_path):
     out = tmp_path / "notes" / "NOTES.md"
     graph, _, asked = up_to_approval(repository, out)
 
-    for bad in ("yes", {"decision": "maybe"}, {"decision": "edit"}, {"decision": "edit", "notes": ""}):
+    for bad in (
+        "yes",
+        {"decision": "maybe"},
+        {"decision": "edit"},
+        {"decision": "edit", "notes": ""},
+    ):
         with pytest.raises(ResponseError, match="rejected"):
             graph(answer(asked, bad))
     done = graph(answer(asked, {"decision": "approve"}))
 
     assert done.status is Status.COMPLETED
-    assert out.read_text() == "# Release notes\n\nThe notes are for operators.\n\n- Mend the lock\n- Begin\n"
+    assert (
+        out.read_text()
+        == "# Release notes\n\nThe notes are for operators.\n\n- Mend the lock\n- Begin\n"
+    )
     assert asked.interrupts[0].reason["notes"].strip() == out.read_text().strip()
 
 

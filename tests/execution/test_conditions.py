@@ -27,7 +27,12 @@ def test_a_condition_sees_its_run():
     task, node, visit, result = seen_by(lambda s: (s.task, s.node_id, s.visit, s.results["a"]))
 
     assert (task, node, visit) == ("the task", "a", 1)
-    assert (result.status, result.output, result.result, result.attempts) == (Status.COMPLETED, "a", "a", 1)
+    assert (result.status, result.output, result.result, result.attempts) == (
+        Status.COMPLETED,
+        "a",
+        "a",
+        1,
+    )
 
 
 def test_a_condition_may_take_the_invocation_state():
@@ -45,9 +50,9 @@ def test_a_condition_may_take_the_invocation_state():
 @pytest.mark.parametrize("value", [0, "", [], None])
 def test_the_truth_of_the_answer_counts(value):
     """A condition may return anything; what Python counts as false is no."""
-    assert wired({"a": ident, "b": ident}, ("a b", lambda state: value)).build()("task").execution_order == [
-        "a"
-    ]
+    assert wired({"a": ident, "b": ident}, ("a b", lambda state: value)).build()(
+        "task"
+    ).execution_order == ["a"]
 
 
 def test_a_condition_may_read_other_nodes():
@@ -57,7 +62,12 @@ def test_a_condition_may_read_other_nodes():
 
     def condition(state):
         found.append(
-            (dict(state.results), "later" in state.results, state.results.get("later"), len(state.results))
+            (
+                dict(state.results),
+                "later" in state.results,
+                state.results.get("later"),
+                len(state.results),
+            )
         )
         with pytest.raises(KeyError):
             state.results["later"]
@@ -80,7 +90,10 @@ def test_a_condition_sees_who_completed_and_who_failed():
     found = []
     nodes = {"good": ident, "bad": boom, "a": ident, "b": ident}
     graph = wired(
-        nodes, "good a", "bad a", ("a b", lambda s: found.append((s.completed_nodes, s.failed_nodes)))
+        nodes,
+        "good a",
+        "bad a",
+        ("a b", lambda s: found.append((s.completed_nodes, s.failed_nodes))),
     ).set_failure_policy("continue")
     graph.build()("task")
 

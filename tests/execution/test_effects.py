@@ -34,7 +34,12 @@ DOOR = SigningKey("door", Ed25519PrivateKey.from_private_bytes(b"d" * 32))
 @pytest.fixture
 def keys(tmp_path, monkeypatch):
     """The keys of decisions that workers know: one door's."""
-    entry = {"kty": "OKP", "crv": "Ed25519", "x": encoded(public_bytes(DOOR.key.public_key())), "kid": "door"}
+    entry = {
+        "kty": "OKP",
+        "crv": "Ed25519",
+        "x": encoded(public_bytes(DOOR.key.public_key())),
+        "kid": "door",
+    }
     path = tmp_path / "keys.json"
     path.write_text(json.dumps({"keys": [{**entry, "level": 2}]}))
     monkeypatch.setenv("RUNNER_DECISION_KEYS", str(path))
@@ -56,7 +61,13 @@ def vote(
     """Vote on the open question of a run, as a door does; return the receipt's status."""
     (asked,) = run.store.interrupts([question or run.interrupts[0].id])
     by = f"human:{LOGIN}|{name}" if signed else f"human:|{name}"
-    body = {"v": 2, "interrupt_id": asked.id, "decision": decision, "by": by, "digest": asked.digest}
+    body = {
+        "v": 2,
+        "interrupt_id": asked.id,
+        "decision": decision,
+        "by": by,
+        "digest": asked.digest,
+    }
     body |= {"comment": comment} | ({} if response is None else {"response": response})
     voter = Voter(Principal(name), frozenset(groups))
     if signed:
@@ -94,7 +105,13 @@ class Till:
             return f"paid {amount}"
 
         uses = [
-            {"toolUse": {"toolUseId": f"t{n}", "name": "refund", "input": {"order": order, "amount": amount}}}
+            {
+                "toolUse": {
+                    "toolUseId": f"t{n}",
+                    "name": "refund",
+                    "input": {"order": order, "amount": amount},
+                }
+            }
             for n, (order, amount) in enumerate(calls)
         ]
         self.refund = refund
@@ -109,7 +126,9 @@ class Till:
         """What the model got of the tool."""
         snapshot = run.store.read(run.id)
         blocks = [block for message in snapshot.messages["pay"] for block in message["content"]]
-        return [block["toolResult"]["content"][0]["text"] for block in blocks if "toolResult" in block]
+        return [
+            block["toolResult"]["content"][0]["text"] for block in blocks if "toolResult" in block
+        ]
 
 
 ONE, TWO = Rule(), Rule(need=2)
@@ -121,7 +140,11 @@ def test_a_tool_runs_once_it_is_approved(run_graph):
     till = Till(TWO)
     run = run_graph(till.graph, "refund 1042")
     (question,) = run.interrupts
-    assert (question.name, question.action["tool"], question.action["kind"]) == ("refund", "refund", "tool")
+    assert (question.name, question.action["tool"], question.action["kind"]) == (
+        "refund",
+        "refund",
+        "tool",
+    )
     assert question.action["args"] == {"order": "1042", "amount": 120}
     assert (vote(run, "ana"), till.paid) == ("counted", [])
     assert vote(run, "ben") == "accepted"
@@ -346,7 +369,10 @@ def test_a_rejection_is_a_decision(run_graph):
     """It raises nothing."""
     run = run_graph(chain(ask=asking(ONE)).build())
     vote(run, "ana", "reject", comment="no")
-    assert run.result.results["ask"].output == {"decision": "reject", "response": {"rejected": "no"}}
+    assert run.result.results["ask"].output == {
+        "decision": "reject",
+        "response": {"rejected": "no"},
+    }
 
 
 def test_a_later_node_does_what_was_approved(run_graph):
@@ -371,7 +397,9 @@ def test_a_later_node_does_what_was_approved(run_graph):
 def test_a_later_node_does_nothing_else(run_graph, options, words):
     """Another action, another rule in the code, a question that nobody asked: it is held."""
     paid = []
-    run = run_graph(chain(start=lambda ctx: 1, ask=asking(ONE), pay=paying(paid, **options)).build())
+    run = run_graph(
+        chain(start=lambda ctx: 1, ask=asking(ONE), pay=paying(paid, **options)).build()
+    )
     vote(run, "ana")
     assert (paid, run.result.results["pay"].status) == ([], Status.HELD)
     assert words in str(run.result.results["pay"].result)
@@ -464,7 +492,9 @@ def test_a_node_runs_once_it_is_approved(run_graph):
 def test_a_graph_inside_another_ends_with_what_was_approved(run_graph, status):
     """Its node is approved in one visit and settled in a later delivery, which has the same key."""
     builder = GraphBuilder()
-    builder.add_node(chain(work=lambda ctx: 1 // (status == "completed")).build(), "inner", approval=ONE)
+    builder.add_node(
+        chain(work=lambda ctx: 1 // (status == "completed")).build(), "inner", approval=ONE
+    )
     run = run_graph(builder.build())
     vote(run, "ana")
     assert (run.status, endings(run)) == (status, [(f"{run.id}.inner.1", status)])
@@ -483,7 +513,9 @@ def test_a_node_that_is_not_approved_does_not_run(run_graph, decision, response,
     vote(run, "ana", decision, response, comment="not now")
     result = run.result.results["pay"]
     assert (ran, result.status) == ([], status)
-    assert response == result.output if response else "ana rejected it: not now" in str(result.result)
+    assert (
+        response == result.output if response else "ana rejected it: not now" in str(result.result)
+    )
 
 
 def test_a_nodes_input_is_not_edited(run_graph):
@@ -527,7 +559,9 @@ def test_a_crash_between_vote_and_effect_leaves_one_key(run_graph, crash_at, mom
     till = Till(TWO, calls=[("1042", 120)])
     asks = moment == "before the last vote"
     if asks:
-        crash_at("pay", point)  # where nothing is decided yet, what comes after a decision comes then
+        crash_at(
+            "pay", point
+        )  # where nothing is decided yet, what comes after a decision comes then
     run = run_graph(till.graph, "1042")
     run_graph.clock.advance(40)
     vote(run, "ana")
@@ -719,7 +753,9 @@ def test_a_call_by_an_agent_inside_another_is_approved(run_graph):
         return [{"toolUse": {"toolUseId": f"{name}1", "name": name, "input": given}}]
 
     inner = Agent("cashier", ScriptedModel([use("refund", order="1042"), "done"]), tools=[refund])
-    outer = Agent("clerk", ScriptedModel([use("cashier", input="refund 1042"), "done"]), tools=[inner])
+    outer = Agent(
+        "clerk", ScriptedModel([use("cashier", input="refund 1042"), "done"]), tools=[inner]
+    )
     builder = GraphBuilder()
     builder.add_node(outer, "pay")
     run = run_graph(builder.build(), "refund 1042")

@@ -66,7 +66,9 @@ def graph_of(one, *inputs, rule=None):
 
 def results(run) -> list[dict]:
     """What the model got."""
-    blocks = [block for message in run.store.read(run.id).messages["pay"] for block in message["content"]]
+    blocks = [
+        block for message in run.store.read(run.id).messages["pay"] for block in message["content"]
+    ]
     return [block["toolResult"] for block in blocks if "toolResult" in block]
 
 
@@ -114,7 +116,12 @@ def test_arguments_that_no_rule_is_for_are_an_error_for_the_model_too(run_graph)
     deep: Any = "x"
     for _ in range(80):
         deep = [deep]
-    given_ = [{"order": "\udfff"}, {"order": float("inf")}, {"order": deep}, {"order": "x" * 3_000_000}]
+    given_ = [
+        {"order": "\udfff"},
+        {"order": float("inf")},
+        {"order": deep},
+        {"order": "x" * 3_000_000},
+    ]
     run = run_graph(graph_of(tool(refund.function), *given_, {"order": "8"}), "go")
     assert (run.status, PAID) == (Status.COMPLETED, [("8", 1000)])
     assert [result["status"] for result in results(run)] == ["error"] * 4 + ["success"]
@@ -175,7 +182,13 @@ def test_an_edit_that_does_not_fit_is_refused_at_the_door(asked, edit, decision)
     receipt = apply_choice(site.engine, Choice(question.id, decision, Principal("ana"), edit))
     assert receipt.status == "rejected"
     assert "schema" in receipt.detail
-    body = {"v": 2, "interrupt_id": question.id, "decision": decision, "by": "ana", "response": edit}
+    body = {
+        "v": 2,
+        "interrupt_id": question.id,
+        "decision": decision,
+        "by": "ana",
+        "response": edit,
+    }
     sent = SimpleNamespace(id="1-0", body=json.dumps(body).encode(), key="k", parked=False)
     assert judge_answer(site.engine, sent).receipt.status == "rejected"
     receipt = apply_choice(site.engine, Choice(question.id, decision, Principal("ana"), WHOLE))
@@ -186,9 +199,13 @@ def test_an_edit_that_does_not_fit_is_refused_at_the_door(asked, edit, decision)
 
 @pytest.mark.parametrize("signed", [False, True])
 @pytest.mark.parametrize("edit", EDITS)
-def test_an_edit_that_passed_a_door_is_not_called_where_it_does_not_fit(run_graph, keys, edit, signed):
+def test_an_edit_that_passed_a_door_is_not_called_where_it_does_not_fit(
+    run_graph, keys, edit, signed
+):
     """A worker believes no door: the model gets an error, and nothing is paid."""
-    run = run_graph(graph_of(refund, {"order": "7", "amount": 120}, rule=SIGNED if signed else None), "go")
+    run = run_graph(
+        graph_of(refund, {"order": "7", "amount": 120}, rule=SIGNED if signed else None), "go"
+    )
     for name in ("ana", "ben")[: 1 + signed]:
         vote(run, name, "edit", edit, signed=signed, keys=keys)
     assert (run.status, PAID) == (Status.COMPLETED, [])
@@ -198,7 +215,9 @@ def test_an_edit_that_passed_a_door_is_not_called_where_it_does_not_fit(run_grap
 def test_an_edit_of_a_function_has_the_names_that_were_shown(run_graph):
     """Where no schema says them; and a node can't be edited."""
     builder = GraphBuilder()
-    builder.add_node(lambda ctx: ctx.interrupt("pay?", rule=ONE, action={"to": "Acme", "amount": 5}), "pay")
+    builder.add_node(
+        lambda ctx: ctx.interrupt("pay?", rule=ONE, action={"to": "Acme", "amount": 5}), "pay"
+    )
     builder.add_node(lambda ctx: ctx.task, "gated", approval=ONE)
     clock = ManualClock()
     site = Site(MemoryStore(clock), clock)
@@ -243,7 +262,8 @@ def many(  # noqa: PLR0917 - one for each kind of type
 INPUTS = st.fixed_dictionaries(
     {},
     optional={
-        "a": st.decimals(allow_nan=False, allow_infinity=False, places=2).map(str) | st.integers(-9, 9),
+        "a": st.decimals(allow_nan=False, allow_infinity=False, places=2).map(str)
+        | st.integers(-9, 9),
         "b": st.lists(st.text("abc", max_size=2), max_size=4),
         "c": st.dictionaries(
             st.integers(0, 9).map(str),
@@ -254,7 +274,8 @@ INPUTS = st.fixed_dictionaries(
         "e": st.floats(0, 100) | st.integers(0, 100) | st.just("1e1"),
         "schema": st.text("ab"),
         "places": st.lists(
-            st.fixed_dictionaries({"town": st.text("ab")}, optional={"street": st.text("ab")}), max_size=2
+            st.fixed_dictionaries({"town": st.text("ab")}, optional={"street": st.text("ab")}),
+            max_size=2,
         ),
     },
 )

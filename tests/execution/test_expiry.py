@@ -66,7 +66,9 @@ def test_an_expiry_leads_elsewhere_and_says_what_was_asked():
     """The run completes by the other way, whose node is told the question."""
 
     def ask(ctx):
-        return ctx.interrupt("ok?", {"sum": 5}, expires_in=60, on_expire={"route": "lead"}, assignees=["ann"])
+        return ctx.interrupt(
+            "ok?", {"sum": 5}, expires_in=60, on_expire={"route": "lead"}, assignees=["ann"]
+        )
 
     bench = Bench(escalating(ask)).start()
     (question,) = bench.finish().interrupts

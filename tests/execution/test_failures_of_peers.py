@@ -37,7 +37,10 @@ def test_no_question_takes_the_answer_of_another_one():
     bench = waiting({"a": ask("approve")})
     (old,) = bench.result().interrupts
 
-    deploy(bench, {"a": lambda ctx: {"why?": ctx.interrupt("why?"), "approve": ctx.interrupt("approve")}})
+    deploy(
+        bench,
+        {"a": lambda ctx: {"why?": ctx.interrupt("why?"), "approve": ctx.interrupt("approve")}},
+    )
     apply_answers(bench.engine, [Answer(old.id, "APPROVED")])
 
     (question,) = bench.finish().interrupts
@@ -65,7 +68,9 @@ def test_a_waiting_run_wakes_after_a_deploy_of_other_code():
     """The code of the waiting node changed, its place in the graph did not: the answer lets it go on."""
     bench = waiting({"a": ident, "b": ask("approve")}, "a b")
 
-    deploy(bench, {"a": lambda ctx: "new", "b": lambda ctx: ["new", ctx.interrupt("approve")]}, "a b")
+    deploy(
+        bench, {"a": lambda ctx: "new", "b": lambda ctx: ["new", ctx.interrupt("approve")]}, "a b"
+    )
     bench.answer("yes")
 
     result = bench.finish()
@@ -75,7 +80,9 @@ def test_a_waiting_run_wakes_after_a_deploy_of_other_code():
 
 def test_a_wait_costs_no_thread_and_no_slot():
     """Eighty runs wait and have no thread of their own; the next run ends at once."""
-    bench = Bench(wired({"a": lambda ctx: ctx.interrupt("approve") if ctx.task else "done"}).build())
+    bench = Bench(
+        wired({"a": lambda ctx: ctx.interrupt("approve") if ctx.task else "done"}).build()
+    )
     bench.start("ask").finish_all()
     before = threading.active_count()
     for _ in range(80):

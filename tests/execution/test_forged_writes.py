@@ -77,7 +77,9 @@ class Shop:
             body = vote_body(interrupt_id, "approve", by, digest=asked.digest)
             if self.signed:
                 body = DOOR.sign(body, login={"groups": ["finance"]})
-            apply_choice(self.engine, Choice(interrupt_id, "approve", by, digest=asked.digest, body=body))
+            apply_choice(
+                self.engine, Choice(interrupt_id, "approve", by, digest=asked.digest, body=body)
+            )
         except Exception:  # noqa: BLE001 - a door that meets damaged data takes no vote
             return
 
@@ -95,7 +97,9 @@ class Intruder:
         getattr(self, point)()
 
     def question(self) -> None:
-        self._json("i:" + self.name, lambda asked: asked.update(reason="refund 1 cent", name="refund"))
+        self._json(
+            "i:" + self.name, lambda asked: asked.update(reason="refund 1 cent", name="refund")
+        )
 
     def rule(self) -> None:
         change = self.chance.choice(
@@ -124,7 +128,11 @@ class Intruder:
     def votes(self) -> None:
         """Forge a vote: the one that is there under another name, or changed, or as many as it takes."""
         one = self.raw.hget(self.key, f"v:{self.name}|1")
-        vote = json.loads(one) if one else {"v": 1, "n": 1, "decision": "approve", "weight": 1, "stage": 0}
+        vote = (
+            json.loads(one)
+            if one
+            else {"v": 1, "n": 1, "decision": "approve", "weight": 1, "stage": 0}
+        )
         vote |= {"round": 0, "selector": "anyone", "comment": "", "at": 1, "level": 2, "name": ""}
         vote.setdefault("body", {})
         vote["effect"] = vote.get("effect") or self._effect()
@@ -146,7 +154,11 @@ class Intruder:
     def decision(self) -> None:
         """Write that it is decided, or change what was."""
         there = self.raw.hget(self.key, "d:" + self.name)
-        answer = {"response": {"order": "1042", "amount": 9}, "decision": "edit", "effect": self._effect()}
+        answer = {
+            "response": {"order": "1042", "amount": 9},
+            "decision": "edit",
+            "effect": self._effect(),
+        }
         answer |= {"responder": "eve", "idempotency_key": None}
         if there and self.chance.random() < 0.5:
             self._json("d:" + self.name, lambda decided: decided.update(answer))
@@ -173,7 +185,11 @@ class Intruder:
 
     def bits(self, point: str) -> None:
         """Flip bits of a field of one kind."""
-        letter = {"votes": f"v:{self.name}|1", "tally": f"v:{self.name}", "decision": f"d:{self.name}"}
+        letter = {
+            "votes": f"v:{self.name}|1",
+            "tally": f"v:{self.name}",
+            "decision": f"d:{self.name}",
+        }
         field = letter.get(point, "k:pay" if point == "checkpoint" else f"i:{self.name}")
         text = bytearray(self.raw.hget(self.key, field) or b"")
         if text:

@@ -131,7 +131,9 @@ def site(request, redis_url, monkeypatch):
     CALLS.clear()
     clock = ManualClock()
     store = (
-        MemoryStore(clock) if request.param == "memory" else RedisStore(redis_url, clock=clock, push=False)
+        MemoryStore(clock)
+        if request.param == "memory"
+        else RedisStore(redis_url, clock=clock, push=False)
     )
     yield Site(store, clock)
     if isinstance(store, RedisStore):

@@ -11,7 +11,14 @@ import pydantic
 import pytest
 
 from runner import RetryPolicy, Status
-from runner.errors import InterruptExpired, LeaseLost, RunnerError, RunStopped, StoreError, UsageError
+from runner.errors import (
+    InterruptExpired,
+    LeaseLost,
+    RunnerError,
+    RunStopped,
+    StoreError,
+    UsageError,
+)
 from runner.execution.functions import function_node
 from runner.store.memory.store import MemoryStore
 from tests.graphs import Bench, answer_all, answers, ident, single, wired
@@ -40,7 +47,12 @@ def test_a_function_knows_its_run():
     result = single(look)({"order": 7}, invocation_state={"tenant": "t1"})
 
     assert (seen["task"], seen["invocation_state"]) == ({"order": 7}, {"tenant": "t1"})
-    assert (seen["run_id"], seen["node_id"], seen["visit"], seen["attempt"]) == (result.run_id, "a", 1, 1)
+    assert (seen["run_id"], seen["node_id"], seen["visit"], seen["attempt"]) == (
+        result.run_id,
+        "a",
+        1,
+        1,
+    )
     assert seen["key"] == f"{result.run_id}.a.1"
     assert seen["graph_id"] == "default_graph"
 
@@ -242,9 +254,9 @@ def test_a_question_ends_the_execution_and_its_answer_resumes_it():
     first = graph("task")
 
     assert first.status is Status.INTERRUPTED
-    assert [(interrupt.name, interrupt.reason, interrupt.node_id) for interrupt in first.interrupts] == [
-        ("ok?", {"amount": 5}, "a")
-    ]
+    assert [
+        (interrupt.name, interrupt.reason, interrupt.node_id) for interrupt in first.interrupts
+    ] == [("ok?", {"amount": 5}, "a")]
     assert first.results["a"].status is Status.WAITING
 
     last = graph(answer_all(first, {"fine": True}))
@@ -282,7 +294,10 @@ def test_questions_one_after_the_other():
 
 def test_an_answer_given_in_advance():
     """With `response=` nobody is asked."""
-    assert single(lambda ctx: ctx.interrupt("ok?", response="auto"))("task").results["a"].output == "auto"
+    assert (
+        single(lambda ctx: ctx.interrupt("ok?", response="auto"))("task").results["a"].output
+        == "auto"
+    )
 
 
 def test_a_typed_answer():
@@ -294,7 +309,10 @@ def test_a_typed_answer():
 
     graph = single(ask)
 
-    assert graph(answer_all(graph("task"), {"approve": True})).results["a"].output == ["Decision", True]
+    assert graph(answer_all(graph("task"), {"approve": True})).results["a"].output == [
+        "Decision",
+        True,
+    ]
 
 
 def swallowed(ctx):
@@ -403,7 +421,10 @@ def test_nobody_answers_in_time():
 
     def ask_default(ctx):
         return ctx.interrupt(
-            "ok?", expires_in=60, on_expire={"response": {"approve": False}}, response_schema=Decision
+            "ok?",
+            expires_in=60,
+            on_expire={"response": {"approve": False}},
+            response_schema=Decision,
         )
 
     for function, output in (
@@ -744,7 +765,10 @@ def test_code_that_does_not_listen_is_given_up():
         late.set()
 
     assert status is Status.FAILED
-    assert (delivery.result().word, delivery.result().error.type) == ("settled", "runner.errors:NodeTimedOut")
+    assert (delivery.result().word, delivery.result().error.type) == (
+        "settled",
+        "runner.errors:NodeTimedOut",
+    )
     assert bench.result().results["a"].output is None
     assert bench.result().status is Status.FAILED
 
@@ -791,7 +815,10 @@ def test_the_timeout_of_the_graph_holds_for_nodes_without_one():
     nodes = wired({"a": slow, "b": slow}, a={"timeout": 300})
     result = nodes.set_node_timeout(0.05).set_failure_policy("continue").build()("task")
 
-    assert (result.results["a"].status, result.results["b"].status) == (Status.COMPLETED, Status.FAILED)
+    assert (result.results["a"].status, result.results["b"].status) == (
+        Status.COMPLETED,
+        Status.FAILED,
+    )
 
 
 def test_what_can_be_a_node():

@@ -17,7 +17,9 @@ class Provider:
 
     def register_hooks(self, registry, **_):
         for name, callback in self.callbacks.items():
-            registry.add_callback({"before": BeforeGraphEvent, "after": AfterGraphEvent}[name], callback)
+            registry.add_callback(
+                {"before": BeforeGraphEvent, "after": AfterGraphEvent}[name], callback
+            )
 
 
 def echo(ctx):
@@ -47,12 +49,17 @@ def answer(result, response):
 def test_before_graph_asks_ahead_of_every_node():
     """No node runs before the event's question is answered, and the nodes see nothing of the event."""
     seen = []
-    graph = build(echo, echo, before=lambda event: seen.append((event.task, event.interrupt("go")))).build()
+    graph = build(
+        echo, echo, before=lambda event: seen.append((event.task, event.interrupt("go")))
+    ).build()
 
     first = graph("task")
 
     assert first.status is Status.INTERRUPTED
-    assert ([interrupt.name for interrupt in first.interrupts], first.execution_order) == (["go"], [])
+    assert ([interrupt.name for interrupt in first.interrupts], first.execution_order) == (
+        ["go"],
+        [],
+    )
     second = graph(answer(first, "yes"))
     assert (second.status, second.execution_order) == (Status.COMPLETED, ["a", "b"])
     assert list(second.results) == ["a", "b"]

@@ -86,7 +86,9 @@ def test_what_is_no_list_fails_the_map(items):
     result = mapped(double, items)("x")
 
     assert result.status is Status.FAILED
-    assert f"needs a list to go over, but got a {type(items).__name__}" in str(result.results["m"].error)
+    assert f"needs a list to go over, but got a {type(items).__name__}" in str(
+        result.results["m"].error
+    )
 
 
 def test_a_failed_item_stops_its_map():

@@ -84,13 +84,15 @@ def test_hooks_see_every_node():
 def test_a_question_before_a_node_keeps_it_from_running():
     """A node whose before hook asks doesn't run until the answer, and the hook sees that it is replayed."""
     node, given = Counting("done"), []
-    graph, hooks = hooked({"a": node}, before=[lambda event: given.append(event.interrupt("run it?", "why"))])
+    graph, hooks = hooked(
+        {"a": node}, before=[lambda event: given.append(event.interrupt("run it?", "why"))]
+    )
 
     first = graph("task")
 
-    assert [(interrupt.name, interrupt.reason, interrupt.scope) for interrupt in first.interrupts] == [
-        ("run it?", "why", "before_node_call")
-    ]
+    assert [
+        (interrupt.name, interrupt.reason, interrupt.scope) for interrupt in first.interrupts
+    ] == [("run it?", "why", "before_node_call")]
     assert (node.starts, given) == (0, [])
 
     last = graph(answer_all(first, False))
@@ -102,7 +104,8 @@ def test_a_question_before_a_node_keeps_it_from_running():
 def test_all_hooks_ask_in_one_pass():
     """Every callback runs although an earlier one asked, and all questions are open together."""
     graph, _ = hooked(
-        {"a": ident}, before=[lambda event: event.interrupt("first"), lambda event: event.interrupt("second")]
+        {"a": ident},
+        before=[lambda event: event.interrupt("first"), lambda event: event.interrupt("second")],
     )
 
     first = graph("task")
@@ -135,13 +138,17 @@ def test_a_question_keeps_the_reason_that_it_was_asked_with():
         ("one", "reason 1"),
         ("two", "reason 2"),
     ]
-    assert [(question.name, question.reason) for question in again.interrupts] == [("one", "reason 1")]
+    assert [(question.name, question.reason) for question in again.interrupts] == [
+        ("one", "reason 1")
+    ]
     assert next(count) == "5"
 
 
 def test_a_hook_and_its_node_ask_in_turn():
     """A hook's answer holds when the node itself asks next; each question is asked once."""
-    graph, _ = hooked({"a": lambda ctx: ctx.interrupt("ok?")}, before=[lambda event: event.interrupt("ok?")])
+    graph, _ = hooked(
+        {"a": lambda ctx: ctx.interrupt("ok?")}, before=[lambda event: event.interrupt("ok?")]
+    )
 
     first = graph("task")
     second = graph(answer_all(first, "from the hook's person"))
@@ -154,7 +161,9 @@ def test_a_hook_and_its_node_ask_in_turn():
     assert last.results["a"].output == "from the node's person"
 
 
-@pytest.mark.parametrize(("cancel", "text"), [(True, "node cancelled by user"), ("not today", "not today")])
+@pytest.mark.parametrize(
+    ("cancel", "text"), [(True, "node cancelled by user"), ("not today", "not today")]
+)
 def test_a_hook_can_refuse_a_node(cancel, text):
     """`cancel_node` fails the node with that text, and its code does not run."""
     node = Counting("done")
@@ -226,7 +235,9 @@ def test_a_provider_that_cannot_register():
     with pytest.raises(OSError, match="no policy file"):
         builder.set_hook_providers([Moody(0)]).build()
 
-    assert "no policy file" in str(builder.set_hook_providers([Moody(1)]).build()("task").results["a"].error)
+    assert "no policy file" in str(
+        builder.set_hook_providers([Moody(1)]).build()("task").results["a"].error
+    )
 
 
 def test_async_hooks():
@@ -380,7 +391,9 @@ def test_a_later_visit_goes_on_with_the_memory():
         (True, [(None, []), (None, [])]),
     ):
         talker = Talker()
-        builder = wired({"a": talker}, ("a a", lambda state: state.visit < 2)).reset_on_revisit(reset)
+        builder = wired({"a": talker}, ("a a", lambda state: state.visit < 2)).reset_on_revisit(
+            reset
+        )
         assert builder.build()("task").status is Status.COMPLETED
         assert talker.starts == expected
 
@@ -388,7 +401,9 @@ def test_a_later_visit_goes_on_with_the_memory():
 def test_a_failed_node_keeps_its_conversation_for_the_retry():
     """What a failing execution saved is what the next attempt starts with."""
     talker = Talker(fails=True)
-    bench = Bench(wired({"a": talker}, a={"retry": RetryPolicy(2, backoff=0, jitter=0)}).build()).start()
+    bench = Bench(
+        wired({"a": talker}, a={"retry": RetryPolicy(2, backoff=0, jitter=0)}).build()
+    ).start()
     bench.finish()
     bench.later(0)
     bench.finish()
@@ -414,7 +429,10 @@ def test_an_adapter_that_raises_has_failed():
     def boom(visit):
         raise OSError(5, "broken")
 
-    assert repr(wired({"a": Adapter(boom)}).build()("task").results["a"].result) == "OSError(5, 'broken')"
+    assert (
+        repr(wired({"a": Adapter(boom)}).build()("task").results["a"].result)
+        == "OSError(5, 'broken')"
+    )
 
 
 def test_an_adapters_document_may_have_any_fields():
@@ -426,7 +444,9 @@ def test_an_adapters_document_may_have_any_fields():
         if visit.answers:
             return Succeeded("done", "done")
         question = visit.question("ok?", scope="adapter")
-        return Interrupted([question], Saved({"v": 1, "tentative": {"kind": "succeeded"}, "visit": "mine"}))
+        return Interrupted(
+            [question], Saved({"v": 1, "tentative": {"kind": "succeeded"}, "visit": "mine"})
+        )
 
     graph = wired({"a": Adapter(execute)}).build()
     last = graph(answer_all(graph("task")))
@@ -439,7 +459,9 @@ def test_a_document_that_cannot_be_read_is_kept_and_held(caplog):
     """A stored document of an unknown form is left alone: the run needs migration, and the log says why."""
 
     def damaged(visit):
-        raise CorruptDocument("a stored state has version 9, this library reads 1; it was left untouched.")
+        raise CorruptDocument(
+            "a stored state has version 9, this library reads 1; it was left untouched."
+        )
 
     bench = Bench(wired({"a": Adapter(damaged)}).build()).start()
 

@@ -56,7 +56,10 @@ def test_a_doubled_doorbell_calls_once():
     """A doorbell for an end that was told is stale and calls nobody."""
     run = ended(lambda ctx: 1)
 
-    assert [run.engine.deliver(run.run_id, "@end", 1, 1).word for _ in range(2)] == ["end_reported", "stale"]
+    assert [run.engine.deliver(run.run_id, "@end", 1, 1).word for _ in range(2)] == [
+        "end_reported",
+        "stale",
+    ]
     assert len(run.calls) == 1
 
 

@@ -38,7 +38,11 @@ class Spender:
 def test_usage_adds_up_over_nodes_and_visits():
     """A run's usage is that of every visit that ended; a node's is that of its latest."""
     again = ("a a", lambda state: state.visit < 3)
-    result = wired({"a": Spender(10), "b": Spender(5)}, again, "a b").set_entry_point("a").build()("task")
+    result = (
+        wired({"a": Spender(10), "b": Spender(5)}, again, "a b")
+        .set_entry_point("a")
+        .build()("task")
+    )
 
     assert result.usage == {"inputTokens": 35, "outputTokens": 4}
     assert result.results["a"].usage == {"inputTokens": 10, "outputTokens": 1}
@@ -78,7 +82,9 @@ def test_questions_of_a_node_and_inside_it():
     second = graph(answer_all(first))
 
     assert [interrupt.name for interrupt in first.interrupts] == ["ok?"]
-    assert [(question.name, question.node_id) for question in second.interrupts] == [("publish?", "in")]
+    assert [(question.name, question.node_id) for question in second.interrupts] == [
+        ("publish?", "in")
+    ]
     assert graph(answer_all(second)).results["in"].output == "yes"
 
 
@@ -101,7 +107,9 @@ def test_a_result_whose_class_changed_is_readable():
     packed = codec.pack(Order(amount=5), "result")
     packed["data"] = {"amount": "many"}
 
-    result = node_result(record, {"amount": "many"}, {"v": 1, "kind": "function", "ms": 3, "result": packed})
+    result = node_result(
+        record, {"amount": "many"}, {"v": 1, "kind": "function", "ms": 3, "result": packed}
+    )
 
     assert (result.result, result.output, result.execution_time) == (
         {"amount": "many"},
@@ -112,7 +120,9 @@ def test_a_result_whose_class_changed_is_readable():
 
 def test_a_waiting_node_shows_nothing_of_an_older_visit():
     """In a loop a node that waits again has no result until this visit has one."""
-    graph = wired({"a": lambda ctx: ctx.interrupt("ok?")}, ("a a", lambda state: state.visit < 2)).build()
+    graph = wired(
+        {"a": lambda ctx: ctx.interrupt("ok?")}, ("a a", lambda state: state.visit < 2)
+    ).build()
     second = graph(answer_all(graph("task"), "first answer"))
 
     assert (second.results["a"].visit, second.results["a"].output, second.results["a"].result) == (
@@ -151,7 +161,9 @@ def test_an_error_in_an_older_attempt_is_not_the_result():
 
 def test_usage_of_nothing_is_empty():
     """Entries without usage add up to none."""
-    assert total_usage([{"v": 1}, {"usage": None}, {"usage": {"a": 1}}, {"usage": {"a": 2, "b": 1}}]) == {
+    assert total_usage(
+        [{"v": 1}, {"usage": None}, {"usage": {"a": 1}}, {"usage": {"a": 2, "b": 1}}]
+    ) == {
         "a": 3,
         "b": 1,
     }

@@ -160,7 +160,9 @@ def wrapped(*args, **kwargs):
     return charge(*args, **kwargs)
 
 
-@pytest.mark.parametrize("function", [Charger(), Charger().method, functools.partial(scaled, 2), wrapped])
+@pytest.mark.parametrize(
+    "function", [Charger(), Charger().method, functools.partial(scaled, 2), wrapped]
+)
 def test_everything_that_can_be_called_may_have_types(function):
     """Methods, callable objects, partial and wrapped functions are read like functions."""
     assert single(function)(GIVEN).results["a"].status is Status.COMPLETED
@@ -218,7 +220,9 @@ def test_input_that_does_not_fit_fails_at_the_door(task, says):
 
     assert result.status is Status.FAILED
     assert isinstance(result.result, DataMismatch)
-    assert "node 'a' was not run: the task does not fit the parameter 'order' of" in str(result.result)
+    assert "node 'a' was not run: the task does not fit the parameter 'order' of" in str(
+        result.result
+    )
     assert says in str(result.result)
     assert called == []
 
@@ -354,7 +358,10 @@ def foreign_result(order: Order) -> Foreign: ...
         (two_inputs, r"two_inputs takes 2 inputs \(a, b\), and a node has one"),
         (unknown_name, "the annotation 'Nowhere' of 'order' can't be looked up"),
         (unknown_result, "the annotation 'Decimal' of 'return' can't be looked up"),
-        (foreign_input, "of 'order' is no type whose JSON can be checked; .* JSON types. Unable to generate"),
+        (
+            foreign_input,
+            "of 'order' is no type whose JSON can be checked; .* JSON types. Unable to generate",
+        ),
         (foreign_result, "of 'return' is no type whose JSON can be checked"),
     ],
 )

@@ -40,7 +40,9 @@ def with_tool():
 
 def with_agent_hook():
     """Give an agent with a hook that asks."""
-    return single(Agent(name="a", model=ScriptedModel(["done"]), hooks=[asks(BeforeModelCallEvent)]))
+    return single(
+        Agent(name="a", model=ScriptedModel(["done"]), hooks=[asks(BeforeModelCallEvent)])
+    )
 
 
 def with_node_hook(event_type):
@@ -140,7 +142,9 @@ def test_code_may_catch_it():
     client.withdraw(run.interrupts()[0].id, "not needed")
     bench.finish_all()
 
-    assert run.result().results["a"].output == "went on: the question 'ok?' was withdrawn: not needed."
+    assert (
+        run.result().results["a"].output == "went on: the question 'ok?' was withdrawn: not needed."
+    )
 
 
 def test_a_later_attempt_asks_anew():

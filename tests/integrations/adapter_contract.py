@@ -119,7 +119,9 @@ class AdapterContract:
             node.lost = True
             before = node.text
             raised = _raised(node)
-            assert isinstance(raised, LeaseLost), f"execute must check its visit, but ended with {raised!r}"
+            assert isinstance(raised, LeaseLost), (
+                f"execute must check its visit, but ended with {raised!r}"
+            )
             assert node.text == before
 
     # -- questions ----------------------------------------------------------------------------------
@@ -236,7 +238,13 @@ class AdapterContract:
         _holds(node, "blue-1", "red-2")
 
     def _elsewhere(self, node: StoredNode) -> str:
-        command = [sys.executable, "-m", MODULE, inspect.getfile(type(self)), type(self).__qualname__]
+        command = [
+            sys.executable,
+            "-m",
+            MODULE,
+            inspect.getfile(type(self)),
+            type(self).__qualname__,
+        ]
         work = json.dumps({"scenario": node.make.__name__, "text": node.text})
         done = subprocess.run(
             command, input=work, capture_output=True, text=True, timeout=PROCESS_WITHIN, check=False
@@ -326,7 +334,12 @@ class StoredNode:
     """A node for whose every execution `make` makes a fresh executor."""
 
     def __init__(
-        self, make: Callable[[], Executor], task: object = "go", *, run_id: str = "run", node_id: str = "node"
+        self,
+        make: Callable[[], Executor],
+        task: object = "go",
+        *,
+        run_id: str = "run",
+        node_id: str = "node",
     ) -> None:
         self.make = make
         self.run_id, self.node_id = run_id, node_id
@@ -362,7 +375,9 @@ class StoredNode:
             CorruptDocument: the document has no version.
         """
         if not isinstance(saved.document.get("v"), int):
-            raise CorruptDocument("an executor's document needs a whole number `v`: the version of its form.")
+            raise CorruptDocument(
+                "an executor's document needs a whole number `v`: the version of its form."
+            )
         record = self._read()
         messages = [*record.messages[: saved.keep], *saved.messages]
         self._write(replace(record, document=saved.document, messages=messages))
@@ -381,7 +396,9 @@ class StoredNode:
     def questions(self) -> dict[str, Interrupt]:
         """Every question of this visit, by its id."""
         stored = self._read().questions
-        return {key: codec.decode(Interrupt, codec.dump_json(value)) for key, value in stored.items()}
+        return {
+            key: codec.decode(Interrupt, codec.dump_json(value)) for key, value in stored.items()
+        }
 
     # -- one step ---------------------------------------------------------------------------------
 
@@ -402,7 +419,10 @@ class StoredNode:
         record = self._read()
         stored = {**record.questions[question.id], "response": codec.pack(response, "response")}
         self._write(
-            replace(record, questions={**record.questions, question.id: {**stored, "status": "answered"}})
+            replace(
+                record,
+                questions={**record.questions, question.id: {**stored, "status": "answered"}},
+            )
         )
 
     def withdraw(self, question: Interrupt) -> None:

@@ -53,13 +53,17 @@ def calls(*made: tuple[str, str, dict[str, Any]], said: str = "") -> list[dict[s
     halves = [(i, json.dumps(given)) for i, (_, _, given) in enumerate(made)]
     pieces = [(i, half[:3]) for i, half in halves] + [(i, given[3:]) for i, given in halves]
     deltas = [{"role": "assistant", "content": said or None}, {"tool_calls": starts}]
-    deltas += [{"tool_calls": [{"index": i, "function": {"arguments": piece}}]} for i, piece in pieces]
+    deltas += [
+        {"tool_calls": [{"index": i, "function": {"arguments": piece}}]} for i, piece in pieces
+    ]
     return _events(deltas, "tool_calls", USAGE)
 
 
 def _events(deltas: list[dict[str, Any]], finish: str | None, usage: Any) -> list[dict[str, Any]]:
     shared = {"id": "chatcmpl-1", "object": "chat.completion.chunk", "created": 1, "model": "local"}
-    events = [{**shared, "choices": [{"index": 0, "delta": d, "finish_reason": None}]} for d in deltas]
+    events = [
+        {**shared, "choices": [{"index": 0, "delta": d, "finish_reason": None}]} for d in deltas
+    ]
     if finish is not None:
         events.append({**shared, "choices": [{"index": 0, "delta": {}, "finish_reason": finish}]})
     if usage is not None:
@@ -77,7 +81,9 @@ def whole(events: list[dict[str, Any]]) -> dict[str, Any]:
         for call in delta.get("tool_calls", []):
             made = message.setdefault("tool_calls", [])
             if call["index"] == len(made):
-                made.append({**call, "function": {"name": call["function"]["name"], "arguments": ""}})
+                made.append(
+                    {**call, "function": {"name": call["function"]["name"], "arguments": ""}}
+                )
             made[call["index"]]["function"]["arguments"] += call["function"]["arguments"]
     choice = {"index": 0, "message": message, "finish_reason": choices[-1]["finish_reason"]}
     shared = {"id": "chatcmpl-1", "object": "chat.completion", "created": 1, "model": "local"}

@@ -14,7 +14,9 @@ def call(name, key, **given):
 
 def results(messages):
     """All tool results of a conversation, as text."""
-    parts = [part for message in messages for part in message.parts if isinstance(part, ToolReturnPart)]
+    parts = [
+        part for message in messages for part in message.parts if isinstance(part, ToolReturnPart)
+    ]
     return "; ".join(f"{part.tool_name} is {part.content}" for part in parts)
 
 

@@ -38,12 +38,20 @@ def look(order: str) -> str:
 
 
 def of_strands():
-    calls = [strands_agents.use("look", "t0", order="7"), strands_agents.use("refund", "t1", order="7")]
-    return StrandsAgent(lambda: strands_agents.agent(calls, "done", tools=[look, refund]), name="pays")
+    calls = [
+        strands_agents.use("look", "t0", order="7"),
+        strands_agents.use("refund", "t1", order="7"),
+    ]
+    return StrandsAgent(
+        lambda: strands_agents.agent(calls, "done", tools=[look, refund]), name="pays"
+    )
 
 
 def of_pydantic_ai():
-    calls = [pydantic_agents.call("look", "t0", order="7"), pydantic_agents.call("refund", "t1", order="7")]
+    calls = [
+        pydantic_agents.call("look", "t0", order="7"),
+        pydantic_agents.call("refund", "t1", order="7"),
+    ]
 
     def build():
         built = pydantic_agents.agent(calls, "done")

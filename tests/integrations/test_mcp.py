@@ -36,7 +36,9 @@ def call(name, **arguments):
 
 def run(server, *calls):
     """Let an agent make these calls, one a turn, and return what each gave it."""
-    agent = Agent(name="a", model=ScriptedModel([*([each] for each in calls), "done"]), tools=server.tools())
+    agent = Agent(
+        name="a", model=ScriptedModel([*([each] for each in calls), "done"]), tools=server.tools()
+    )
     result = agent("go")
     assert str(result).strip() == "done"
     found = [

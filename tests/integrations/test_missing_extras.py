@@ -44,7 +44,12 @@ def distribution(requirement: str) -> str:
 
 def imported(node: ast.AST) -> set[str]:
     """The packages that the import statements in a piece of code name."""
-    names = {alias.name for each in ast.walk(node) if isinstance(each, ast.Import) for alias in each.names}
+    names = {
+        alias.name
+        for each in ast.walk(node)
+        if isinstance(each, ast.Import)
+        for alias in each.names
+    }
     names |= {each.module for each in ast.walk(node) if isinstance(each, ast.ImportFrom)}
     return {name.partition(".")[0] for name in names}
 
@@ -55,7 +60,9 @@ def blocks(tree: ast.AST) -> list[tuple[str, str, ast.With]]:
     for node in ast.walk(tree):
         call = node.items[0].context_expr if isinstance(node, ast.With) else None
         if isinstance(call, ast.Call) and ast.unparse(call.func) == "needs_extra":
-            package = next((ast.literal_eval(each.value) for each in call.keywords), PROJECT["name"])
+            package = next(
+                (ast.literal_eval(each.value) for each in call.keywords), PROJECT["name"]
+            )
             found.append((ast.literal_eval(call.args[0]), package, node))
     return found
 
@@ -63,7 +70,10 @@ def blocks(tree: ast.AST) -> list[tuple[str, str, ast.With]]:
 def with_theirs(names: set[str]) -> set[str]:
     """Distributions, and what they need without an extra of theirs."""
     lines = [
-        line for name in names for line in requires(name) or () if "extra ==" not in line and ";" not in line
+        line
+        for name in names
+        for line in requires(name) or ()
+        if "extra ==" not in line and ";" not in line
     ]
     more = {distribution(line) for line in lines} - names
     return with_theirs(names | more) if more else names
@@ -116,7 +126,11 @@ def test_what_an_extra_has_is_imported_where_it_is_named():
     for path, tree in FILES.items():
         for extra, home, block in blocks(tree):
             homes = set().union(*(HOMES.get(name, set()) for name in imported(block)))
-            listed = {distribution(line) for line in EXTRAS[extra]} if home == PROJECT["name"] else {home}
+            listed = (
+                {distribution(line) for line in EXTRAS[extra]}
+                if home == PROJECT["name"]
+                else {home}
+            )
             assert homes & listed or not imported(block) - {"runner"}, path
         guarded = {id(node) for *_, block in blocks(tree) for node in ast.walk(block)}
         for node in ast.walk(tree):
@@ -124,7 +138,9 @@ def test_what_an_extra_has_is_imported_where_it_is_named():
                 guarded |= {id(inside) for inside in ast.walk(node)}
         for node in ast.walk(tree):
             if isinstance(node, (ast.Import, ast.ImportFrom)) and id(node) not in guarded:
-                unnamed += [(module_of(path), package) for package in imported(node) if is_optional(package)]
+                unnamed += [
+                    (module_of(path), package) for package in imported(node) if is_optional(package)
+                ]
 
     assert {
         package for package in SERVER if ("runner.server.app", package) in unnamed
@@ -137,7 +153,9 @@ def test_the_error_names_the_extra():
     cases = json.dumps([(package, module) for package, module, _ in CASES])
     command = [sys.executable, "-c", PROGRAM]
 
-    said = json.loads(subprocess.run(command, input=cases, capture_output=True, text=True, check=True).stdout)
+    said = json.loads(
+        subprocess.run(command, input=cases, capture_output=True, text=True, check=True).stdout
+    )
 
     for (package, module, extra), message in zip(CASES, said, strict=True):
         named = extra if "[" in extra else f"celery-graph-runner[{extra}]"

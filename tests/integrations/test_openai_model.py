@@ -31,7 +31,11 @@ def _collected():
 
 
 SAID = [{"role": "user", "content": [{"text": "hello"}]}]
-SPEC = {"name": "add", "description": "Add.", "inputSchema": {"json": {"type": "object", "properties": {}}}}
+SPEC = {
+    "name": "add",
+    "description": "Add.",
+    "inputSchema": {"json": {"type": "object", "properties": {}}},
+}
 
 
 def model(served, **options):
@@ -82,10 +86,18 @@ def test_calls_without_an_index_are_told_apart():
     """Servers that give every call the same index still make several calls."""
     events = calls(("call_a", "add", {"x": 1}), ("call_b", "add", {"x": 2}))
     whole = [
-        {"index": 0, "id": key, "type": "function", "function": {"name": "add", "arguments": '{"x": 1}'}}
+        {
+            "index": 0,
+            "id": key,
+            "type": "function",
+            "function": {"name": "add", "arguments": '{"x": 1}'},
+        }
         for key in ("call_a", "call_b")
     ]
-    first = {**events[0], "choices": [{"index": 0, "delta": {"tool_calls": whole}, "finish_reason": None}]}
+    first = {
+        **events[0],
+        "choices": [{"index": 0, "delta": {"tool_calls": whole}, "finish_reason": None}],
+    }
     with endpoint([first, events[-2], events[-1]]) as served:
         message, _, _ = reply(served)
 
@@ -128,7 +140,13 @@ def test_the_request_holds_everything_it_was_given():
     """Prompt, parameters, tools and the choice among them reach the provider in its own words."""
     with endpoint(text("ok")) as served:
         own = model(served, params={"temperature": 0})
-        reply(served, specs=[SPEC], prompt="Be brief.", tool_choice={"tool": {"name": "add"}}, model=own)
+        reply(
+            served,
+            specs=[SPEC],
+            prompt="Be brief.",
+            tool_choice={"tool": {"name": "add"}},
+            model=own,
+        )
     [sent] = served.requests
 
     assert sent["messages"] == [
@@ -158,7 +176,13 @@ def test_results_pictures_and_files_are_sent():
     paper = {"document": {"format": "pdf", "name": "plan", "source": {"bytes": b"%PDF"}}}
     uses = [{"toolUse": {"toolUseId": key, "name": "add", "input": {"x": 1}}} for key in ("a", "b")]
     answers = [
-        {"toolResult": {"toolUseId": "a", "status": "success", "content": [{"json": {"sum": 2}}, picture]}},
+        {
+            "toolResult": {
+                "toolUseId": "a",
+                "status": "success",
+                "content": [{"json": {"sum": 2}}, picture],
+            }
+        },
         {"toolResult": {"toolUseId": "b", "status": "error", "content": [{"text": "Error: no"}]}},
         {"text": "and this"},
         paper,

@@ -26,7 +26,9 @@ def node(*replies, **options):
 
 
 def answers(*pairs):
-    return [{"interruptResponse": {"interruptId": q.id, "response": response}} for q, response in pairs]
+    return [
+        {"interruptResponse": {"interruptId": q.id, "response": response}} for q, response in pairs
+    ]
 
 
 # -- deferred tools --------------------------------------------------------------------------------
@@ -72,13 +74,18 @@ def test_a_call_that_needs_approval_waits_for_it(response, shown):
 def test_what_is_no_approval_approves_nothing(response):
     """At the door an answer of another form is refused; the question stays open and the tool doesn't run."""
     builder = GraphBuilder()
-    builder.add_node(PydanticAIAgent(lambda: agent(call("paint", "call_0", wall="north"), results)), "paints")
+    builder.add_node(
+        PydanticAIAgent(lambda: agent(call("paint", "call_0", wall="north"), results)), "paints"
+    )
     graph = builder.build()
     [question] = graph("go").interrupts
     with pytest.raises(ResponseError, match="no answer was applied"):
         graph(answers((question, response)))
 
-    assert graph(answers((question, False))).results["paints"].output == "paint is The tool call was denied."
+    assert (
+        graph(answers((question, False))).results["paints"].output
+        == "paint is The tool call was denied."
+    )
 
 
 def test_a_mixed_batch_waits_for_all_and_runs_finished_tools_once():

@@ -27,7 +27,9 @@ class TestPydanticAIAgent(AdapterContract):
         # The same call id twice, as of a provider that numbers the calls of each reply anew.
         return PydanticAIAgent(
             lambda: agent(
-                call("colour", "call_0", topic="sky"), call("colour", "call_0", topic="sea"), results
+                call("colour", "call_0", topic="sky"),
+                call("colour", "call_0", topic="sea"),
+                results,
             )
         )
 

@@ -39,7 +39,9 @@ def hooked(event_type, callback, *replies, **options):
 
 def answers(waiting, *responses):
     pairs = zip(waiting.interrupts, responses, strict=True)
-    return [{"interruptResponse": {"interruptId": q.id, "response": response}} for q, response in pairs]
+    return [
+        {"interruptResponse": {"interruptId": q.id, "response": response}} for q, response in pairs
+    ]
 
 
 # -- questions -----------------------------------------------------------------------------------
@@ -139,12 +141,15 @@ def test_two_nodes_that_number_calls_alike_share_no_question():
     """Each node of a graph gets its own answer, though both agents use the same ids inside."""
     builder = GraphBuilder()
     for name in ("left", "right"):
-        builder.add_node(StrandsAgent(lambda: agent(use("ask", "call_0", topic="sky"), results)), name)
+        builder.add_node(
+            StrandsAgent(lambda: agent(use("ask", "call_0", topic="sky"), results)), name
+        )
     graph = builder.build()
     waiting = graph("go")
     by_node = {question.node_id: question for question in waiting.interrupts}
     given = [
-        {"interruptResponse": {"interruptId": by_node[name].id, "response": f"{name}ish"}} for name in by_node
+        {"interruptResponse": {"interruptId": by_node[name].id, "response": f"{name}ish"}}
+        for name in by_node
     ]
     ended = graph(given)
 
@@ -324,7 +329,9 @@ def test_an_error_of_a_hook_comes_out_as_itself():
     def raises(event):
         raise LookupError("no such customer")
 
-    ended = hooked(AfterToolCallEvent, raises, use("ask", "call_0", topic="sky"), tools=()).execute()
+    ended = hooked(
+        AfterToolCallEvent, raises, use("ask", "call_0", topic="sky"), tools=()
+    ).execute()
 
     assert isinstance(ended, Failed)
     assert isinstance(failures.restore(ended.error), LookupError)
@@ -369,7 +376,9 @@ def test_a_cancelled_agent_is_no_success():
     def later(event):
         event.agent.cancel(message="enough", after_current_tools=True)
 
-    cancelled = hooked(BeforeToolCallEvent, at_once, use("ask", "call_0", topic="sky"), tools=()).execute()
+    cancelled = hooked(
+        BeforeToolCallEvent, at_once, use("ask", "call_0", topic="sky"), tools=()
+    ).execute()
     stopped = hooked(BeforeToolCallEvent, later, use("nothing", "call_0"), tools=()).execute()
 
     assert isinstance(cancelled, Failed)
@@ -418,7 +427,9 @@ def test_a_question_after_the_node_keeps_its_conversation():
         return "did it"
 
     builder = GraphBuilder()
-    builder.add_node(StrandsAgent(lambda: agent(use("effect", "call_0"), results, tools=(effect,))), "works")
+    builder.add_node(
+        StrandsAgent(lambda: agent(use("effect", "call_0"), results, tools=(effect,))), "works"
+    )
     builder.set_hook_providers([Judge()])
     graph = builder.build()
     waiting = graph("go")
@@ -446,5 +457,7 @@ def test_an_agent_is_given_as_a_function_that_builds_it():
         DefinitionError, match="StrandsAgent takes a function that builds an agent, not an obj"
     ):
         StrandsAgent(agent("hello"))
-    with pytest.raises(DefinitionError, match=r"an agent of strands can't be a node itself.* StrandsAgent\("):
+    with pytest.raises(
+        DefinitionError, match=r"an agent of strands can't be a node itself.* StrandsAgent\("
+    ):
         GraphBuilder().add_node(agent("hello"), "asks")

@@ -24,7 +24,9 @@ class TestStrandsAgent(AdapterContract):
     def asks_twice(self):
         # The same tool use id twice, as of a provider that numbers the calls of each reply anew.
         return StrandsAgent(
-            lambda: agent(use("ask", "call_0", topic="sky"), use("ask", "call_0", topic="sea"), results)
+            lambda: agent(
+                use("ask", "call_0", topic="sky"), use("ask", "call_0", topic="sea"), results
+            )
         )
 
     def asks_both(self):

@@ -69,9 +69,14 @@ def test_the_span_after_a_wait_links_to_the_one_before(spans):
     before, after = spans()
 
     assert [span.name for span in (before, after)] == ["shop/ask", "shop/ask"]
-    assert [span.attributes["runner.outcome"] for span in (before, after)] == ["waiting", "completed"]
+    assert [span.attributes["runner.outcome"] for span in (before, after)] == [
+        "waiting",
+        "completed",
+    ]
     assert [link.context.span_id for link in after.links] == [before.context.span_id]
-    assert {f"{span.context.trace_id:032x}" for span in (before, after)} == {trace_id(question.run_id)}
+    assert {f"{span.context.trace_id:032x}" for span in (before, after)} == {
+        trace_id(question.run_id)
+    }
     assert before.links == ()
 
 
@@ -165,7 +170,9 @@ def test_calls_of_models_and_tools_are_spans_within_their_node(spans):
     assert {span.parent.span_id for span in inner} == {node.context.span_id}
     assert {span.attributes["gen_ai.agent.name"] for span in inner} == {"forecaster"}
     errors = [
-        span.attributes.get("error.type") for span in inner if span.status.status_code is StatusCode.ERROR
+        span.attributes.get("error.type")
+        for span in inner
+        if span.status.status_code is StatusCode.ERROR
     ]
     assert errors == ["LookupError"]
     assert "Oslo" not in "".join(span.to_json() for span in inner)

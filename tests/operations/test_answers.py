@@ -60,7 +60,9 @@ def test_without_a_schema_every_value_but_null_is_taken(response):
     interrupt = question("ok?", None)
 
     assert refusals([answer(interrupt, response)], [interrupt]) == {}
-    assert refusals([Answer(interrupt.id, None)], [interrupt]) == {interrupt.id: "None (null) is no answer"}
+    assert refusals([Answer(interrupt.id, None)], [interrupt]) == {
+        interrupt.id: "None (null) is no answer"
+    }
 
 
 def test_a_question_that_is_not_open_is_left_to_its_receipt():
@@ -73,7 +75,9 @@ def test_a_question_that_is_not_open_is_left_to_its_receipt():
 
 def test_a_stored_schema_that_cannot_be_used_refuses_answers():
     """A question written with a broken schema refuses with the reason, and no door breaks."""
-    interrupt = dataclasses.replace(question("ok?", None), response_schema={"$ref": "http://127.0.0.1:9/x"})
+    interrupt = dataclasses.replace(
+        question("ok?", None), response_schema={"$ref": "http://127.0.0.1:9/x"}
+    )
 
     refused = refusals([answer(interrupt, 1)], [interrupt])
 
@@ -88,7 +92,12 @@ def test_one_bad_answer_refuses_the_whole_set():
         question("bad"),
         question("done", status=InterruptStatus.ANSWERED, response=1),
     )
-    answers = [answer(good, {"approve": True}), answer(bad, 3), answer(done, 3), Answer("00gone.x.1.y", 3)]
+    answers = [
+        answer(good, {"approve": True}),
+        answer(bad, 3),
+        answer(done, 3),
+        Answer("00gone.x.1.y", 3),
+    ]
     found = [good, bad, done, None]
 
     receipts = refuse(answers, found, refusals(answers, found))

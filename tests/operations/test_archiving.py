@@ -32,7 +32,9 @@ class PickyArchive(FolderArchive):
 
     def write(self, runs):
         self.writes += 1
-        if self.is_down or any(f'"task":"{task}"' in run.text for run in runs for task in self.refuses):
+        if self.is_down or any(
+            f'"task":"{task}"' in run.text for run in runs for task in self.refuses
+        ):
             raise ArchiveError("it does not like that.")
         super().write(runs)
 
@@ -120,7 +122,9 @@ def test_more_than_a_batch_goes_on_at_once(worker, archivist, archive, monkeypat
     assert archived(archive) == runs
 
 
-def test_a_run_that_can_not_be_written_keeps_no_other_back(worker, archivist, archive, client, clock):
+def test_a_run_that_can_not_be_written_keeps_no_other_back(
+    worker, archivist, archive, client, clock
+):
     """Of a batch, the other runs are archived; the one is reported by name, waits, and is tried again."""
     archive.refuses = ["bad"]
     good = {ended(worker), ended(worker)}
@@ -138,7 +142,9 @@ def test_a_run_that_can_not_be_written_keeps_no_other_back(worker, archivist, ar
     assert (archived(archive), archivist.problem) == (good | {bad}, "")
 
 
-def test_an_archive_that_is_down_is_not_asked_for_each_run(worker, archivist, archive, client, caplog):
+def test_an_archive_that_is_down_is_not_asked_for_each_run(
+    worker, archivist, archive, client, caplog
+):
     """Where all fails, a turn ends after a few tries, and every run waits."""
     archive.is_down = True
     runs = {ended(worker) for _ in range(20)}
@@ -153,11 +159,15 @@ def test_an_archive_that_is_down_is_not_asked_for_each_run(worker, archivist, ar
     assert client.hget(KEYS.archive, "problem") == b"it does not like that."
 
 
-def test_a_run_that_goes_on_again_is_archived_at_its_next_end(worker, store, archivist, archive, client):
+def test_a_run_that_goes_on_again_is_archived_at_its_next_end(
+    worker, store, archivist, archive, client
+):
     """A run that was retried before it was archived is taken when it ends again, with its new end."""
     run_id = ended(worker)
     client.hset(
-        KEYS.run(run_id), "run", client.hget(KEYS.run(run_id), "run").replace(b"completed", b"executing")
+        KEYS.run(run_id),
+        "run",
+        client.hget(KEYS.run(run_id), "run").replace(b"completed", b"executing"),
     )
 
     archivist.turn()
@@ -197,7 +207,8 @@ def test_runs_of_every_partition_are_archived(redis_url, clock, archive, client)
     """A turn takes the ended runs of all partitions, and lets them expire there."""
     where = places(redis_url, 2)
     partitions = [
-        RedisStore(place.url, partition=place.partition, clock=clock, retention=60) for place in where
+        RedisStore(place.url, partition=place.partition, clock=clock, retention=60)
+        for place in where
     ]
     store = PartitionedStore(partitions, Layout(where), relays=False)
     worker, archivist = ManualWorker(store), Archiving(store, archive, pause=0, hold=86_400)

@@ -67,7 +67,9 @@ def with_hook(event):
             if getattr(fired, "node_id", "asks") == "asks":
                 amount.ask(fired)
 
-        builder = wired({"asks": ident, "fails": fail_once}).set_hook_providers([_Provider(event, ask)])
+        builder = wired({"asks": ident, "fails": fail_once}).set_hook_providers(
+            [_Provider(event, ask)]
+        )
         return builder.build()
 
     return build
@@ -233,7 +235,9 @@ class ReusesIds(MemoryStore):
         claim = super().claim(*given)
         if not hasattr(claim, "answers"):
             return claim
-        return replace(claim, answers=[answer for answer in claim.answers if answer.status != "withdrawn"])
+        return replace(
+            claim, answers=[answer for answer in claim.answers if answer.status != "withdrawn"]
+        )
 
     def park(self, token, interrupts, saved):
         stored = self._database.runs[token.run_id].questions

@@ -25,7 +25,9 @@ class Shop:
 
     def open(self, url):
         """Work on a store; only what is rung from now on is known."""
-        graph = wired({"ask": lambda ctx: ctx.interrupt("pay?"), "pay": self._pay}, "ask pay").build()
+        graph = wired(
+            {"ask": lambda ctx: ctx.interrupt("pay?"), "pay": self._pay}, "ask pay"
+        ).build()
         return Bench(graph, store=lambda _: RedisStore(url, push=False))
 
     def _pay(self, ctx):
@@ -41,7 +43,9 @@ class Shop:
 def copy_of_aof(client, data, backup):
     """Copy the append-only files, while no rewrite changes which they are."""
     client.config_set("auto-aof-rewrite-percentage", 0)
-    wait_until(lambda: not client.info("persistence")["aof_rewrite_in_progress"], "the rewrite ended")
+    wait_until(
+        lambda: not client.info("persistence")["aof_rewrite_in_progress"], "the rewrite ended"
+    )
     shutil.copytree(data / "appendonlydir", backup)
     client.config_set("auto-aof-rewrite-percentage", 100)
 
@@ -87,7 +91,9 @@ def command(url, *words):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("copy", "restore"), [(copy_of_aof, restored_aof), (copy_of_rdb, restored_rdb)])
+@pytest.mark.parametrize(
+    ("copy", "restore"), [(copy_of_aof, restored_aof), (copy_of_rdb, restored_rdb)]
+)
 def test_a_restored_store_goes_on_from_its_backup(tmp_path, copy, restore):
     """What was paid after the backup is paid again with the same keys, and nothing before the thaw."""
     lost, fresh, backup, shop = tmp_path / "lost", tmp_path / "fresh", tmp_path / "backup", Shop()
@@ -119,7 +125,9 @@ def test_a_restored_store_goes_on_from_its_backup(tmp_path, copy, restore):
         assert again.result().status == "executing"
         command(server.tcp_url, "thaw", "--all", "--reason", "compared", "--by", "ana")
         again.engine.freezes.refresh()
-        wait_until(lambda: again.engine.sweep() or again.bells, "the sweep rang for what had waited")
+        wait_until(
+            lambda: again.engine.sweep() or again.bells, "the sweep rang for what had waited"
+        )
         again.finish_all()
         for key in ({"idempotency_key": "order-2"}, {}):
             restarted = shop.open(server.tcp_url).start(**key)

@@ -99,7 +99,9 @@ def test_an_answer_that_new_code_can_not_take_is_asked_for_again():
     apply_answers(bench.engine, [Answer(old.id, "yes")])
 
     (question,) = bench.finish().interrupts
-    events = [event.data for event in bench.store.events(bench.run_id) if event.kind == "interrupt.asked"]
+    events = [
+        event.data for event in bench.store.events(bench.run_id) if event.kind == "interrupt.asked"
+    ]
     assert (question.name, question.response_schema, question.replaces) == ("approve", NEW, old.id)
     assert events == [{"name": "approve"}, {"name": "approve", "replaces": old.id}]
     assert apply_answers(bench.engine, [Answer(question.id, "yes")])[0].status == "rejected"
@@ -119,7 +121,9 @@ def test_an_answer_that_fits_the_new_schema_too_counts():
 
 def test_a_default_that_new_code_can_not_take_is_asked_for_again():
     """What a question would have taken when nobody answered is no answer to another question."""
-    bench = waiting(a=lambda ctx: ctx.interrupt("approve", expires_in=5, on_expire={"response": "no"}))
+    bench = waiting(
+        a=lambda ctx: ctx.interrupt("approve", expires_in=5, on_expire={"response": "no"})
+    )
 
     deploy(bench, a=decide(NEW))
     bench.later(6)

@@ -38,7 +38,10 @@ def ahead(bench: Bench, graph) -> list[tuple[str, str, str]]:
     """Name what another version of the graph would hold: node, status, reason."""
     registry = Registry()
     registry.add("bench", lambda: graph)
-    return [(change.node, change.status, change.reason) for change in held(bench.store, registry, ["bench"])]
+    return [
+        (change.node, change.status, change.reason)
+        for change in held(bench.store, registry, ["bench"])
+    ]
 
 
 def test_the_same_graph_holds_nothing():
@@ -84,7 +87,9 @@ def test_in_a_loop_that_goes_on_completed_nodes_come_again():
     """A node that the next round visits is named although it has completed in this one."""
 
     def graph(version):
-        builder = wired({"a": ident, "b": ask}, "a b", ("b a", lambda state: False), a={"version": version})
+        builder = wired(
+            {"a": ident, "b": ask}, "a b", ("b a", lambda state: False), a={"version": version}
+        )
         return builder.set_entry_point("a").build()
 
     bench = Bench(graph("1")).start()
@@ -131,7 +136,9 @@ def test_what_is_told_is_what_happens():
     bench.finish_all()
 
     record = bench.store.read(bench.run_id).nodes
-    assert [node for node, _, _ in changes] == ["c"] == [name for name in record if record[name].held]
+    assert (
+        [node for node, _, _ in changes] == ["c"] == [name for name in record if record[name].held]
+    )
     assert ahead(bench, now) == [("c", "waiting", 'its version was "" and is "2" now')]
 
 

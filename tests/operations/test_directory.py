@@ -13,9 +13,11 @@ FINANCE = Rule(eligible=["group:finance", "role:cfo"])
 
 class People:
     def groups(self, principal):
-        return {"ana": ["finance"], "text": "finance", "away": 1 / 0 if principal.sub == "away" else ()}.get(
-            principal.sub, ()
-        )
+        return {
+            "ana": ["finance"],
+            "text": "finance",
+            "away": 1 / 0 if principal.sub == "away" else (),
+        }.get(principal.sub, ())
 
     def roles(self, principal):
         return {"eva"} & {principal.sub} and {"cfo"}
@@ -39,7 +41,9 @@ def voter(name):
 
 def test_what_the_directory_has_decides_who_may_vote():
     """Groups and roles of the directory are those of the voter; without one nobody is in a group."""
-    may = {name: not forbidden(FINANCE, looked_up(voter(name), HERE)) for name in ("ana", "eva", "ben")}
+    may = {
+        name: not forbidden(FINANCE, looked_up(voter(name), HERE)) for name in ("ana", "eva", "ben")
+    }
 
     assert may == {"ana": True, "eva": True, "ben": False}
     assert forbidden(FINANCE, looked_up(voter("ana"), ""))

@@ -115,7 +115,9 @@ def test_the_address_that_was_checked_is_connected(monkeypatch):
     with Endpoint() as endpoint:
         resolves(monkeypatch, "127.0.0.1", "203.0.113.1")
 
-        answer = outbound.post(f"http://once.example:{endpoint.port}/a?b=c", b"{}", {"x-y": "z"}, LOOPBACK)
+        answer = outbound.post(
+            f"http://once.example:{endpoint.port}/a?b=c", b"{}", {"x-y": "z"}, LOOPBACK
+        )
 
         (request,) = endpoint.requests
         assert (answer.code, request.path, request.headers["x-y"]) == (200, "/a?b=c", "z")
@@ -158,7 +160,9 @@ def test_who_answers_byte_by_byte_is_cut_off(monkeypatch):
     thread = threading.Thread(target=drip)
     thread.start()
     try:
-        answer = outbound.post(f"http://127.0.0.1:{listener.getsockname()[1]}/", b"{}", {}, LOOPBACK)
+        answer = outbound.post(
+            f"http://127.0.0.1:{listener.getsockname()[1]}/", b"{}", {}, LOOPBACK
+        )
     finally:
         over.set()
         thread.join()

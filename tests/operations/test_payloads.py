@@ -15,7 +15,13 @@ from runner.celery.kombu_fixes import TEXT, unwrapped
 from runner.cli.program import runner
 from runner.errors import UnstorableError, UsageError
 from runner.operations.answers import apply_answers
-from runner.operations.inbox import MAX_EARLY_BYTES, Disposition, InboxMessage, judge_answer, judge_start
+from runner.operations.inbox import (
+    MAX_EARLY_BYTES,
+    Disposition,
+    InboxMessage,
+    judge_answer,
+    judge_start,
+)
 from runner.records.codec import MAX_DEPTH
 from runner.records.interrupts import Answer, ReceiptStatus
 from runner.records.size_limits import LARGE_STATE, MAX_ANSWER, MAX_MESSAGE
@@ -174,7 +180,10 @@ def test_what_comes_with_an_answer_is_short_text(waiting, said, given):
 
     receipt = Client(store=bench.store).respond(question.id, "yes", **{said: given})
 
-    assert (receipt.status, receipt.detail.partition(" has")[0][:8]) == ("rejected", f"the {said}"[:8])
+    assert (receipt.status, receipt.detail.partition(" has")[0][:8]) == (
+        "rejected",
+        f"the {said}"[:8],
+    )
     assert bench.result().interrupts == [question]
 
 
@@ -189,7 +198,9 @@ def test_reasons_and_keys_are_short_texts(waiting, given):
         lambda: client.withdraw(question.id, given),
         lambda: client.start("bench", "task", idempotency_key=given),
     ):
-        with pytest.raises(UsageError, match=r"characters, more than|lone surrogate|must be a text"):
+        with pytest.raises(
+            UsageError, match=r"characters, more than|lone surrogate|must be a text"
+        ):
             request()
 
     assert bench.result().interrupts == [question]
@@ -205,7 +216,9 @@ def test_a_message_that_is_too_large_is_not_even_read(waiting):
 
     assert (verdict.disposition, verdict.receipt) == (Disposition.DEAD, None)
     assert "It was not read" in verdict.reason
-    start = b'{"v":1,"graph":"bench","task":"' + b"x" * (MAX_MESSAGE + bench.store.max_bytes) + b'"}'
+    start = (
+        b'{"v":1,"graph":"bench","task":"' + b"x" * (MAX_MESSAGE + bench.store.max_bytes) + b'"}'
+    )
     assert "It was not read" in judge_start(bench.engine, InboxMessage("1", "k", start)).reason
 
 
@@ -243,7 +256,9 @@ VALUES = st.recursive(
     lambda inner: (
         st.lists(inner, max_size=4)
         | st.dictionaries(
-            st.sampled_from(["__type__", "__value__", "__model__", "data"]) | st.text(), inner, max_size=4
+            st.sampled_from(["__type__", "__value__", "__model__", "data"]) | st.text(),
+            inner,
+            max_size=4,
         )
     ),
     max_leaves=20,

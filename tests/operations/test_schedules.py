@@ -37,7 +37,9 @@ class Site:
     def __init__(self, url):
         self.settings, registry = Settings(redis_url=url, lease=1), Registry()
         registry.add("g", lambda: single(ident))
-        self.client = Client(store=open_store(self.settings), dispatcher=Ignored(), registry=registry)
+        self.client = Client(
+            store=open_store(self.settings), dispatcher=Ignored(), registry=registry
+        )
         self.engine = self.client.engine
         self.engine.publish(["g"])
         self.raw = redis.Redis.from_url(url)
@@ -215,7 +217,9 @@ def test_a_broken_schedule_keeps_no_other_waiting(site):
 
 def test_a_sweep_that_ends_at_the_first_error_would_keep_it(site, monkeypatch):
     """The control of the test above."""
-    monkeypatch.setattr(type(site.engine), "_fire", lambda engine, kind, name: engine.fire[kind](name))
+    monkeypatch.setattr(
+        type(site.engine), "_fire", lambda engine, kind, name: engine.fire[kind](name)
+    )
 
     with pytest.raises(ValueError, match="another version"):
         due_beside_a_broken_one(site)

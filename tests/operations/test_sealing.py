@@ -96,8 +96,13 @@ def test_what_was_sealed_holds_without_the_store(client, log, at_once, anchor):
 
     assert log.head().anchored == 8
     assert verdict(exported(log, at_once), anchor).text == "all 8 entries hold"
-    assert verdict(exported(log, at_once, run_id="00two"), anchor).text == f"all 3 entries {OPEN_RUN}"
-    assert verdict(exported(log, at_once), keys={"runner": OTHER.key.public_key()}).result is Result.BROKEN
+    assert (
+        verdict(exported(log, at_once, run_id="00two"), anchor).text == f"all 3 entries {OPEN_RUN}"
+    )
+    assert (
+        verdict(exported(log, at_once), keys={"runner": OTHER.key.public_key()}).result
+        is Result.BROKEN
+    )
 
 
 def test_many_entries_are_sealed_in_steps(client, log, at_once):
@@ -156,7 +161,12 @@ def test_a_seal_with_nothing_to_do_is_one_read(client, log, at_once):
 def test_what_is_no_entry_does_not_stop_the_seal(client, log, at_once):
     """Somebody's own writes to the stream have a place in the tree, by their hash."""
     append(client, 1)
-    for fields in ({"e": "no JSON"}, {"x": "y"}, {"e": '{"at": 1e999}'}, {"e": '{"n": 90071992547409930}'}):
+    for fields in (
+        {"e": "no JSON"},
+        {"x": "y"},
+        {"e": '{"at": 1e999}'},
+        {"e": '{"n": 90071992547409930}'},
+    ):
         client.xadd("runner:{p00}:audit", fields)
     seal(log, at_once)
     lines = exported(log, at_once)
@@ -233,7 +243,9 @@ def test_control_without_the_comparison_a_late_worker_makes_another_tree(
     assert verdict(exported(log, at_once), anchor).result is Result.BROKEN
 
 
-def test_a_crash_between_reading_and_writing_loses_nothing(client, log, at_once, anchor, monkeypatch):
+def test_a_crash_between_reading_and_writing_loses_nothing(
+    client, log, at_once, anchor, monkeypatch
+):
     """The next worker seals the same entries at the same places, before and after a signature."""
     append(client, 5)
     change, steps = log.change, []
@@ -331,7 +343,9 @@ def test_a_tree_that_was_given_up_is_followed_by_one_of_another_name(client, log
 
     assert log.restart(log.head())
     lines = exported(log, at_once)
-    assert verdict(lines, anchor).text == "all 3 entries hold"  # the anchor has both trees' checkpoints
+    assert (
+        verdict(lines, anchor).text == "all 3 entries hold"
+    )  # the anchor has both trees' checkpoints
     (checkpoint,) = json.loads(lines[-3])["checkpoints"]
     assert read(checkpoint, KEYS).origin == "runner/p00/1"
 
@@ -350,7 +364,9 @@ def tamper(client, place, change):
 
 
 FORGED = {
-    "e": json.dumps({"v": 1, "at": 3, "type": "voted", "run": "00run", "run_n": 3, "actor": "human:|eve"})
+    "e": json.dumps(
+        {"v": 1, "at": 3, "type": "voted", "run": "00run", "run_n": 3, "actor": "human:|eve"}
+    )
 }
 
 
@@ -407,7 +423,9 @@ def test_old_entries_go_to_the_archive_and_are_exported_from_there(client, log, 
     seal(log, short)
 
     assert verdict(exported(log, short), anchor).text == "all 13 entries hold"
-    assert verdict(exported(log, short, run_id="00one"), anchor).text == f"all 10 entries {OPEN_RUN}"
+    assert (
+        verdict(exported(log, short, run_id="00one"), anchor).text == f"all 10 entries {OPEN_RUN}"
+    )
     with pytest.raises(UsageError, match="RUNNER_ARCHIVE"):
         exported(log, replace(short, archive=None))
 
@@ -501,7 +519,9 @@ def test_a_checkpoint_of_somebody_else_stops_the_signing(client, log, at_once, a
 def test_a_decision_is_a_statement_that_verifies_by_itself(client, log, at_once):
     """An in-toto statement names the effect that was approved, and is broken when anything in it changes."""
     effect = "sha256:" + "ab" * 32
-    for n, (type_, digests) in enumerate((("asked", {}), ("voted", {}), ("decided", {"effect": effect}))):
+    for n, (type_, digests) in enumerate(
+        (("asked", {}), ("voted", {}), ("decided", {"effect": effect}))
+    ):
         entry = {
             "v": 1,
             "at": n,
@@ -521,5 +541,7 @@ def test_a_decision_is_a_statement_that_verifies_by_itself(client, log, at_once)
     assert payload["subject"] == [{"name": "q", "digest": {"sha256": "ab" * 32}}]
     assert verdict(lines, keys={"runner": OTHER.key.public_key()}).result is Result.BROKEN
     forged = json.loads(lines[0])
-    forged["payload"] = base64.b64encode(json.dumps(payload | {"predicateType": "x"}).encode()).decode()
+    forged["payload"] = base64.b64encode(
+        json.dumps(payload | {"predicateType": "x"}).encode()
+    ).decode()
     assert verdict([json.dumps(forged)]).result is Result.BROKEN

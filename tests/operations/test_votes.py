@@ -183,7 +183,11 @@ def test_a_rule_that_asks_for_identity_takes_no_bare_name():
 
 def test_a_vote_on_a_plain_question_is_its_answer():
     """Without a rule "approve" is true and "reject" is false, once, by whom it is assigned to."""
-    for decision, response, answer in (("approve", None, True), ("reject", None, False), ("respond", 5, 5)):
+    for decision, response, answer in (
+        ("approve", None, True),
+        ("reject", None, False),
+        ("respond", 5, 5),
+    ):
         plain = asking(rule=None, action=None, response_schema=None, assignees=["ana"])
         assert plain.vote("ben", decision, response=response) == "forbidden"
         assert plain.vote("ana", "edit", response=response) == "rejected"
@@ -206,7 +210,9 @@ def test_answers_of_strands_may_be_decisions():
     two = Asking(
         wired(
             {
-                name: lambda ctx: ctx.interrupt("ok?", rule=Rule(eligible=["ana"]), action=REFUND).decision
+                name: lambda ctx: (
+                    ctx.interrupt("ok?", rule=Rule(eligible=["ana"]), action=REFUND).decision
+                )
                 for name in ("a", "b")
             }
         ).build()
@@ -220,7 +226,14 @@ def test_answers_of_strands_may_be_decisions():
     receipts = run.respond(
         [
             {"interruptResponse": {"interruptId": first.id, **block}},
-            {"interruptResponse": {"interruptId": second.id, **block, "decision": "reject", "comment": "no"}},
+            {
+                "interruptResponse": {
+                    "interruptId": second.id,
+                    **block,
+                    "decision": "reject",
+                    "comment": "no",
+                }
+            },
         ]
     )
 
@@ -231,7 +244,9 @@ def test_answers_of_strands_may_be_decisions():
         "b": "reject",
     }
     with pytest.raises(ResponseError, match="decision"):
-        run.respond([{"interruptResponse": {"interruptId": first.id, "response": 1, "decision": 2}}])
+        run.respond(
+            [{"interruptResponse": {"interruptId": first.id, "response": 1, "decision": 2}}]
+        )
 
 
 def test_a_graph_in_process_is_decided_by_votes():
@@ -252,7 +267,13 @@ def test_a_graph_in_process_is_decided_by_votes():
 def test_messages_of_version_2_are_votes():
     """A message names its decision and who decides; a repeat of it gets its receipt again."""
     team = asking()
-    message = {"v": 2, "interrupt_id": team.question, "decision": "approve", "by": "ana", "comment": "ok"}
+    message = {
+        "v": 2,
+        "interrupt_id": team.question,
+        "decision": "approve",
+        "by": "ana",
+        "comment": "ok",
+    }
 
     first = judge_answer(team.bench.engine, sent(message))
     again = judge_answer(team.bench.engine, sent(message))
@@ -353,7 +374,10 @@ def test_options_of_a_rule_are_checked_where_it_asks(options):
 
 def test_a_rule_that_nobody_can_judge_fails_the_node():
     """One that excludes a requester who is not known asks nothing, and says why; so does a calendar."""
-    for rule, why in ((Rule(exclude=["requester"]), "requester="), (Rule(calendar="office"), "add_calendar")):
+    for rule, why in (
+        (Rule(exclude=["requester"]), "requester="),
+        (Rule(calendar="office"), "add_calendar"),
+    ):
         team = Asking(rule=rule, action=REFUND)
         team.bench.run_id = team.bench.engine.start("bench", "task")
         team.bench.finish()
@@ -405,7 +429,12 @@ DOOR = SigningKey("door", Ed25519PrivateKey.from_private_bytes(b"d" * 32))
 @pytest.fixture
 def public(tmp_path):
     """Write the public half of the door's key; return the file."""
-    entry = {"kty": "OKP", "crv": "Ed25519", "x": encoded(public_bytes(DOOR.key.public_key())), "kid": "door"}
+    entry = {
+        "kty": "OKP",
+        "crv": "Ed25519",
+        "x": encoded(public_bytes(DOOR.key.public_key())),
+        "kid": "door",
+    }
     path = tmp_path / "keys.json"
     path.write_text(json.dumps({"keys": [{**entry, "level": 1}]}))
     return str(path)
@@ -453,7 +482,14 @@ def test_messages_may_do_what_people_do_besides_voting():
 def test_malformed_operations_are_dead(change):
     """A message that asks for nothing that can be done is not applied."""
     team = asking()
-    body = {"v": 2, "interrupt_id": team.question, "by": "ana", "operation": "claim", "ttl": 60, **change}
+    body = {
+        "v": 2,
+        "interrupt_id": team.question,
+        "by": "ana",
+        "operation": "claim",
+        "ttl": 60,
+        **change,
+    }
 
     assert operation(team, body) == "dead"
 
@@ -463,7 +499,12 @@ def test_a_rule_that_asks_for_identity_takes_signed_operations_alone(public):
     team = asking(Rule(eligible=["ana", "ben"], need=2, delegate="anyone", auth=Auth(level=1)))
     team.client.engine.decision_keys = team.bench.engine.decision_keys = DecisionKeys(public)
     question, digest = team.question, team.client.interrupt(team.question).digest
-    operations = {"claim": {"ttl": 60.0}, "comment": {"comment": "why?"}, "release": {}, "withdraw_vote": {}}
+    operations = {
+        "claim": {"ttl": 60.0},
+        "comment": {"comment": "why?"},
+        "release": {},
+        "withdraw_vote": {},
+    }
 
     def vote(who: str) -> dict[str, Any]:
         return DOOR.sign(vote_body(question, "approve", who, digest=digest))
@@ -475,7 +516,9 @@ def test_a_rule_that_asks_for_identity_takes_signed_operations_alone(public):
         body = operation_body(question, kind, "ana", **more)
         signed = DOOR.sign(body)
         sends = body, {**signed, "comment": "other"}, signed, signed
-        words.append([operation(team, send, 10 * number + place) for place, send in enumerate(sends, 2)])
+        words.append(
+            [operation(team, send, 10 * number + place) for place, send in enumerate(sends, 2)]
+        )
     assert [refused for refused, *_ in words] == ["forbidden"] * 5
     assert [changed for _, changed, *_ in words] == ["forbidden"] * 5
     assert [[done, again] for *_, done, again in words] == [
@@ -511,7 +554,13 @@ def test_a_bot_and_for_whom_it_asks_do_not_decide():
         "forbidden",
         "accepted",
     ]
-    message = {"v": 2, "graph": "bench", "task": 1, "requester": "service:|bot", "on_behalf_of": ["eve"]}
+    message = {
+        "v": 2,
+        "graph": "bench",
+        "task": 1,
+        "requester": "service:|bot",
+        "on_behalf_of": ["eve"],
+    }
     started = judge_start(team.bench.engine, sent(message))
     assert started.receipt is not None
     assert team.bench.store.requester(started.receipt.run_id or "") == {
@@ -545,7 +594,9 @@ def test_who_makes_a_run_from_another_asks_for_it_too(made):
         assert team.bench.store.requester(run.id) == people
         assert team.client.interrupt(team.question).on_behalf_of == people["on_behalf_of"]
         excluded = [people["principal"], *people["on_behalf_of"]]
-        assert [team.vote(who) for who in [*excluded, "cid"]] == ["forbidden"] * len(excluded) + ["accepted"]
+        assert [team.vote(who) for who in [*excluded, "cid"]] == ["forbidden"] * len(excluded) + [
+            "accepted"
+        ]
     if made == "fork":
         assert team.client.start("bench", "task").fork("a").id  # nobody is known: none is made up
 
@@ -575,7 +626,9 @@ def test_a_level_of_0_needs_no_keys(monkeypatch):
     """A door that signs, and knows no public key, votes and starts as one that does not sign."""
     monkeypatch.setattr(Engine, "signing_key", DOOR)
     for level, words in (0, ["counted", "forbidden", "accepted"]), (1, ["forbidden"] * 3):
-        team = Asking(rule=Rule(need=2, exclude=["requester"], auth=Auth(level=level)), action=REFUND)
+        team = Asking(
+            rule=Rule(need=2, exclude=["requester"], auth=Auth(level=level)), action=REFUND
+        )
         team.client.engine.decision_keys = DecisionKeys("")
         team.bench.run_id = team.client.start("bench", "task", requester="ana").id
         team.bench.finish()
@@ -594,7 +647,9 @@ def test_what_is_signed_comes_through_a_celery_task_as_it_was_signed(public):
 
     def by_task(body: dict[str, Any], number: int) -> str:
         text = message_of("runner.respond", f"task {number}", (), body)
-        verdict = judge_answer(team.bench.engine, InboxMessage(f"{number}-0", f"responses/{number}-0", text))
+        verdict = judge_answer(
+            team.bench.engine, InboxMessage(f"{number}-0", f"responses/{number}-0", text)
+        )
         assert verdict.receipt is not None
         return verdict.receipt.status
 

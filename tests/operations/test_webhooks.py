@@ -48,7 +48,11 @@ def test_a_notice_is_sent_signed_as_it_is_on_the_stream(site, endpoint):
     (request,) = endpoint.requests
     (delivery,) = site.deliveries("h")
     message = standardwebhooks.Webhook(made.secret).verify(request.body, dict(request.headers))
-    assert (message["kind"], message["run_id"], message["detail"]) == ("run.ended", run_id, "completed")
+    assert (message["kind"], message["run_id"], message["detail"]) == (
+        "run.ended",
+        run_id,
+        "completed",
+    )
     assert request.headers["webhook-id"] == delivery.id
     assert (delivery.code, delivery.attempts, delivery.run_id) == (200, 1, run_id)
     assert all(declared(key.decode()) for key in site.raw.keys("runner:{p00}:webhook*"))

@@ -60,7 +60,11 @@ class Frozen:
     @classmethod
     def of(cls, tally: Tally) -> Frozen:
         return cls(
-            tally.stage, tally.round, tuple(sorted(tally.effects.items())), tally.against, tally.settled
+            tally.stage,
+            tally.round,
+            tuple(sorted(tally.effects.items())),
+            tally.against,
+            tally.settled,
         )
 
     def tally(self) -> Tally:
@@ -104,7 +108,9 @@ class Machine:
 
     # -- what stands in the library ----------------------------------------------------------------
 
-    def cast(self, tally: Tally, voter: str, vote: Vote, voted_in: int | None) -> tuple[Count, Vote]:
+    def cast(
+        self, tally: Tally, voter: str, vote: Vote, voted_in: int | None
+    ) -> tuple[Count, Vote]:
         facts = Facts(REQUESTER, original=SHOWN, voted_in=voted_in)
         return rules.cast(self.rule, tally, self._voters[voter], vote, facts)
 
@@ -149,7 +155,9 @@ class Machine:
         """Return the effect that the worker may run: what the votes come to when they are counted again."""
         count = self.recount(state.votes)
         approved = count.word == "accepted" and count.decision in {"approve", "edit"}
-        return count.effect if approved and state.decided and count.effect == state.decided[1] else ""
+        return (
+            count.effect if approved and state.decided and count.effect == state.decided[1] else ""
+        )
 
     def may_use(self, state: State, key: str) -> bool:
         """An approval is for one key, and goes on under that after a crash, however late."""
@@ -207,7 +215,9 @@ class Machine:
 Invariant = Callable[[Machine, State], bool]
 
 
-def search(machine: Machine, invariants: Mapping[str, Invariant]) -> tuple[int, dict[str, list[str]]]:
+def search(
+    machine: Machine, invariants: Mapping[str, Invariant]
+) -> tuple[int, dict[str, list[str]]]:
     """Visit every state; return how many there are, and for each broken invariant the shortest way there."""
     start = State()
     came: dict[State, tuple[State, str] | None] = {start: None}

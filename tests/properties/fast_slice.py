@@ -32,7 +32,13 @@ class AgainstExits(Against):
                 self.settle_with(claim, bits, fails=False)
 
 
-EXAMPLES = {AgainstExits: 20, Against: 180, AgainstRedis: 220, AgainstMaps: 200, AgainstMapsInRedis: 220}
+EXAMPLES = {
+    AgainstExits: 20,
+    Against: 180,
+    AgainstRedis: 220,
+    AgainstMaps: 200,
+    AgainstMapsInRedis: 220,
+}
 """So many runs each slice draws: half as many again as the fault needs that is found last (138)."""
 BROKEN = 3
 """What the program ends with when a property does not hold."""

@@ -48,7 +48,9 @@ class MapWorld(World):
         """The items of a map's visit that have been ready, in the order of the list."""
         values = self.list_of(run, visit)
         names = [f"{visit.owner}[{place}]" for place in range(len(values.values))] if values else []
-        return [run.visits[name, visit.number] for name in names if (name, visit.number) in run.visits]
+        return [
+            run.visits[name, visit.number] for name in names if (name, visit.number) in run.visits
+        ]
 
     def has_a_place(self, item: Visit) -> bool:
         """Whether an item is at work: one that waits for a person is not, one whose child works is."""
@@ -109,7 +111,13 @@ class MapWorld(World):
         visit = self.held(*claim)
         word = super().retry(claim, delay, counts=counts)
         items = self.lists.get(claim[:3])
-        if visit is not None and word == "retrying" and counts and items is not None and items.stopped:
+        if (
+            visit is not None
+            and word == "retrying"
+            and counts
+            and items is not None
+            and items.stopped
+        ):
             items.begun, items.stopped = 0, False
         return word
 

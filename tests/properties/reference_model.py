@@ -227,13 +227,17 @@ class Picture:
             self.kept[node] = {
                 number
                 for number, how in self.arrivals(node).items()
-                if how is not None and (number == ENTRY or self.map.edges[number].source not in loop.body)
+                if how is not None
+                and (number == ENTRY or self.map.edges[number].source not in loop.body)
             }
         for node in loop.body:
             self.ends[node] = None
             self.skipped.discard(node)
         for number in list(self.left):
-            if self.map.edges[number].target in loop.body and self.map.edges[number].source in loop.body:
+            if (
+                self.map.edges[number].target in loop.body
+                and self.map.edges[number].source in loop.body
+            ):
                 del self.left[number]
         for loop_inside in inner:
             self.over.discard(loop_inside.header)

@@ -125,7 +125,9 @@ class World:
 
     # -- starting and claiming ---------------------------------------------------------------------
 
-    def start(self, run_id: str, shape: Map, definition: Definition, claim: tuple | None = None) -> str:
+    def start(
+        self, run_id: str, shape: Map, definition: Definition, claim: tuple | None = None
+    ) -> str:
         """Begin a run; with the claim of a visit it is that visit's child."""
         parent = None
         if claim is not None:
@@ -144,7 +146,9 @@ class World:
         self.spread(self.runs[run_id], {})
         return "started"
 
-    def claim(self, run_id: str, node: str, number: int, attempt: int, claim: object) -> Visit | str:
+    def claim(
+        self, run_id: str, node: str, number: int, attempt: int, claim: object
+    ) -> Visit | str:
         """Take a visit that is ready."""
         visit = self.runs[run_id].now(node)
         wanted = visit is not None and (visit.number, visit.attempt) == (number, attempt)
@@ -160,7 +164,9 @@ class World:
         visit = self.runs[run_id].visits.get((node, number))
         return visit if visit and visit.status == "running" and visit.claim is claim else None
 
-    def repeated(self, run_id: str, node: str, number: int, claim: object, words: tuple[str, ...]) -> str:
+    def repeated(
+        self, run_id: str, node: str, number: int, claim: object, words: tuple[str, ...]
+    ) -> str:
         """What a claim hears that lets go of its visit once more: the first word, or that it is late."""
         visit = self.runs[run_id].visits.get((node, number))
         return visit.status if visit and visit.claim is claim and visit.status in words else "stale"
@@ -224,7 +230,9 @@ class World:
         """Give a visit up at once: it is the same attempt, and no worker was lost."""
         visit = self.held(*claim)
         if visit is None:
-            return {"ready": "left"}.get(word := self.repeated(*claim, ("ready", "cancelled")), word)
+            return {"ready": "left"}.get(
+                word := self.repeated(*claim, ("ready", "cancelled")), word
+            )
         run = self.runs[claim[0]]
         if self.stops(run, visit):
             return self.let_go(run, visit)
@@ -249,7 +257,9 @@ class World:
         for name, lasts, ends in questions:
             if name not in visit.questions:
                 expires = self.now + round(lasts * 1000) if lasts else None
-                visit.questions[name] = Question(name, expires=expires, ends=ends, look=expires or 0)
+                visit.questions[name] = Question(
+                    name, expires=expires, ends=ends, look=expires or 0
+                )
 
     def park(self, claim: tuple, questions: Sequence[Asked], *, each: bool) -> str:
         """Let a visit wait, unless an answer that it has not seen lets it go on at once."""
@@ -296,7 +306,9 @@ class World:
             if question.expires is not None and question.expires <= self.now:
                 return "expired"
             return "accepted"
-        return {"answered": "duplicate", "expired": "expired", "withdrawn": "superseded"}[question.status]
+        return {"answered": "duplicate", "expired": "expired", "withdrawn": "superseded"}[
+            question.status
+        ]
 
     def find(self, question_id: str) -> tuple[Run, Visit, Question]:
         """Look everywhere for a question."""
@@ -369,7 +381,10 @@ class World:
         above = self.runs[run.parent[0]]
         for visit in above.open():
             if visit.child == run.id and visit.status == "waiting":
-                visit.status, visit.child = ("cancelled" if self.stops(above, visit) else "ready"), ""
+                visit.status, visit.child = (
+                    ("cancelled" if self.stops(above, visit) else "ready"),
+                    "",
+                )
                 self.after(above)
 
     # -- time --------------------------------------------------------------------------------------
@@ -385,7 +400,11 @@ class World:
     def due(self) -> Iterator[tuple[int, str]]:
         """List all that time has brought, earliest first."""
         for run in self.runs.values():
-            if run.deadline is not None and self.status(run) not in ("completed", "failed", "cancelled"):
+            if run.deadline is not None and self.status(run) not in (
+                "completed",
+                "failed",
+                "cancelled",
+            ):
                 yield run.deadline, f"deadline {run.id}"
             for visit in run.open():
                 if visit.status in ("running", "retrying"):

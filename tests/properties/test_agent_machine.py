@@ -55,7 +55,11 @@ class Plan:
         """Say what happens at one place of one attempt; after the planned ones all goes well."""
         turn, position = map(int, key.split("-"))
         planned = self.turns[turn][position][1]
-        return planned[attempt - 1][place] if attempt <= len(planned) else ["pass", "ok", "pass"][place]
+        return (
+            planned[attempt - 1][place]
+            if attempt <= len(planned)
+            else ["pass", "ok", "pass"][place]
+        )
 
     def ask(self, source: Any, scope: str, name: str) -> str:
         """Ask; in the run without pauses the answer is there in advance."""
@@ -138,11 +142,16 @@ def build(plan: Plan) -> Agent:
         *((GROUPS[name], plan.group(name)) for name in sorted(plan.asking)),
     ]
     replies = [
-        [use("act" if call else "nobody", f"{turn}-{position}") for position, (call, _) in enumerate(calls)]
+        [
+            use("act" if call else "nobody", f"{turn}-{position}")
+            for position, (call, _) in enumerate(calls)
+        ]
         for turn, calls in enumerate(plan.turns)
     ]
     executor = "sequential" if plan.sequential else "concurrent"
-    return Agent("a", ScriptedModel([*replies, "end"]), [act], hooks=[Hooks(*pairs)], tool_executor=executor)
+    return Agent(
+        "a", ScriptedModel([*replies, "end"]), [act], hooks=[Hooks(*pairs)], tool_executor=executor
+    )
 
 
 def decorate(event: hooks.AfterToolCallEvent) -> None:
@@ -201,7 +210,9 @@ RELAXED = settings(
 
 @RELAXED
 @given(plan=plans(), data=st.data())
-def test_paused_and_resumed_elsewhere_a_conversation_is_the_same(plan: Plan, data: st.DataObject) -> None:
+def test_paused_and_resumed_elsewhere_a_conversation_is_the_same(
+    plan: Plan, data: st.DataObject
+) -> None:
     """Same messages, same tool executions, whatever is asked and in whatever portions it is answered."""
     messages, completed = without_pause(plan)
     node = Node(lambda: build(plan))
@@ -210,7 +221,9 @@ def test_paused_and_resumed_elsewhere_a_conversation_is_the_same(plan: Plan, dat
         if not isinstance(outcome, Interrupted):
             break
         assert outcome.interrupts
-        chosen = data.draw(st.lists(st.sampled_from(node.open), unique_by=lambda q: q.id), label="answered")
+        chosen = data.draw(
+            st.lists(st.sampled_from(node.open), unique_by=lambda q: q.id), label="answered"
+        )
         for question in chosen:
             respond(node, question)
         outcome = node.run()

@@ -65,7 +65,9 @@ def needed(machine: Machine) -> int:
 
 
 def enough_people_want_what_runs(machine: Machine, state: State) -> bool:
-    return all(len(supporters(machine, state, effect)) >= needed(machine) for _, effect in state.effects)
+    return all(
+        len(supporters(machine, state, effect)) >= needed(machine) for _, effect in state.effects
+    )
 
 
 def enough_people_want_what_is_decided(machine: Machine, state: State) -> bool:
@@ -89,7 +91,9 @@ def one_person_counts_once(machine: Machine, state: State) -> bool:
 
 
 def nobody_excluded_counts(machine: Machine, state: State) -> bool:
-    return "requester" not in machine.rule.exclude or all(v.principal != REQUESTER for v in state.votes)
+    return "requester" not in machine.rule.exclude or all(
+        v.principal != REQUESTER for v in state.votes
+    )
 
 
 def it_is_decided_once(machine: Machine, state: State) -> bool:
@@ -174,9 +178,13 @@ def without(machine: Machine, **changes: Callable[..., object]) -> Machine:
     return machine
 
 
-def sums_all(cast: Callable[..., tuple[Count, Vote]], tally: Tally, *vote: object) -> tuple[Count, Vote]:
+def sums_all(
+    cast: Callable[..., tuple[Count, Vote]], tally: Tally, *vote: object
+) -> tuple[Count, Vote]:
     """Add up what is wanted, whatever it is."""
-    count, counted = cast(replace(tally, effects=dict.fromkeys((SHOWN, EDITED), tally.against)), *vote)
+    count, counted = cast(
+        replace(tally, effects=dict.fromkeys((SHOWN, EDITED), tally.against)), *vote
+    )
     more = replace(count.tally, against=max(count.tally.effects.values(), default=0))
     return replace(count, tally=more), counted
 
@@ -193,16 +201,22 @@ def never_decides(cast: Callable[..., tuple[Count, Vote]], *vote: object) -> tup
 
 
 CONTROLS: Mapping[str, dict[str, Callable[..., Any]]] = {
-    "one_person_counts_once": {"cast": lambda own, tally, who, vote, _: own(tally, who, vote, None)},
+    "one_person_counts_once": {
+        "cast": lambda own, tally, who, vote, _: own(tally, who, vote, None)
+    },
     "enough_people_want_what_is_decided": {"cast": sums_all},
     "a_veto_ends_it": {"cast": only_counts},
-    "nobody_excluded_counts": {"cast": lambda _, *vote: Machine(replace(FOUR_EYES, exclude=())).cast(*vote)},
+    "nobody_excluded_counts": {
+        "cast": lambda _, *vote: Machine(replace(FOUR_EYES, exclude=())).cast(*vote)
+    },
     "it_is_decided_once": {"accepts": lambda own, state: own(replace(state, decided=None))},
     "it_is_decided_in_time": {"accepts": lambda _, state: state.decided is None},
     "no_decision_is_lost": {"cast": never_decides},
     "one_key_has_an_effect": {"may_use": lambda _, state, key: key == KEYS[min(state.crashes, 1)]},
     "it_is_used_in_time": {"stale": lambda _, state: False},
-    "what_was_begun_goes_on": {"may_use": lambda own, state, key: not state.used and own(state, key)},
+    "what_was_begun_goes_on": {
+        "may_use": lambda own, state, key: not state.used and own(state, key)
+    },
 }
 
 

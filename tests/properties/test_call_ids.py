@@ -17,7 +17,9 @@ from runner.errors import CorruptDocument
 from runner.hooks import AfterToolCallEvent
 from tests.agent.visits import Hooks, Node, done, use
 
-IDS = st.text("a_12.:/%", min_size=1, max_size=6) | st.sampled_from(["a", "a_1_2", "t", "t.2", "t:2", "t/t"])
+IDS = st.text("a_12.:/%", min_size=1, max_size=6) | st.sampled_from(
+    ["a", "a_1_2", "t", "t.2", "t:2", "t/t"]
+)
 REPLIES = st.lists(st.lists(IDS, min_size=1, max_size=5), min_size=1, max_size=3)
 
 
@@ -60,7 +62,9 @@ class Calls:
                 [[use("pay", key) for key in inner], "done"],
             )
             inside = Agent("inside", ScriptedModel(replies), [pay], hooks=hooks)
-            calls = [use("pay", key) for key in outer] + [use("inside", key, input="go") for key in outer]
+            calls = [use("pay", key) for key in outer] + [
+                use("inside", key, input="go") for key in outer
+            ]
             return Agent("a", ScriptedModel([calls, "done"]), [pay, inside], hooks=hooks)
 
         self.node = Node(make)

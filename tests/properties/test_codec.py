@@ -27,7 +27,9 @@ scalars = (
     | st.builds(
         Parcel,
         weight=st.floats(allow_nan=False, allow_infinity=False),
-        labels=st.dictionaries(st.text(max_size=4), st.lists(st.integers(-9, 9), max_size=3), max_size=2),
+        labels=st.dictionaries(
+            st.text(max_size=4), st.lists(st.integers(-9, 9), max_size=3), max_size=2
+        ),
     )
 )
 values = st.recursive(
@@ -60,7 +62,11 @@ def test_the_plain_form_is_json(value):
     assert codec.load_json(codec.dump_json(plain)) == plain
 
 
-@given(values, bad_scalars, st.lists(st.text("abc", min_size=1, max_size=3) | st.integers(0, 2), max_size=4))
+@given(
+    values,
+    bad_scalars,
+    st.lists(st.text("abc", min_size=1, max_size=3) | st.integers(0, 2), max_size=4),
+)
 def test_a_bad_value_is_refused_by_its_path(good, bad, path):
     """However deep the bad value lies, the error names the way to it."""
     value, name = bad, "output"

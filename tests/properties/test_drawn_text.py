@@ -62,7 +62,11 @@ class Reader:
         back = (-way[0], -way[1])
         if cell == "●":
             # A line is at least one cell long: nodes right below each other are not joined.
-            return set() if self.at(row - way[0], column - way[1]) == "●" else {self.nodes[row, column]}
+            return (
+                set()
+                if self.at(row - way[0], column - way[1]) == "●"
+                else {self.nodes[row, column]}
+            )
         if cell == "│" and way in {LEFT, RIGHT}:
             return self.follow(row, column + way[1], way)  # a crossing
         if back not in WAYS.get(cell, set()):

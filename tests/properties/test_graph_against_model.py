@@ -57,7 +57,9 @@ TRICKY = (
 def definitions(draw, name: str, shapes: Sequence[str | None] = (None, *TRICKY)) -> Definition:
     """Draw a graph: any edges, so joins, dead paths and loops in every shape."""
     names = "abcdef"[: draw(st.integers(1, 6))]
-    pairs = draw(st.lists(st.tuples(st.sampled_from(names), st.sampled_from(names)), max_size=9, unique=True))
+    pairs = draw(
+        st.lists(st.tuples(st.sampled_from(names), st.sampled_from(names)), max_size=9, unique=True)
+    )
     if draw(st.booleans()):
         # Most of any edges are in loops; joins outside of loops have a way of their own in the scripts.
         pairs = [(low, high) for low, high in (sorted(pair) for pair in pairs) if low != high]
@@ -66,7 +68,10 @@ def definitions(draw, name: str, shapes: Sequence[str | None] = (None, *TRICKY))
     if tricky := draw(st.sampled_from(shapes)):
         names, entries, pairs = "abcde", ["a"], [tuple(ends) for ends in tricky.split()]
     onward = {node: [target for source, target in pairs if source == node] for node in names}
-    joins, resumes = st.sampled_from([Join.ALL, Join.ALL, Join.ANY]), st.sampled_from(["all", "each"])
+    joins, resumes = (
+        st.sampled_from([Join.ALL, Join.ALL, Join.ANY]),
+        st.sampled_from(["all", "each"]),
+    )
     nodes = [
         NodeSpec(node, executor=None, kind="function", join=draw(joins), resume=draw(resumes))
         for node in sorted(reach(entries, onward))
@@ -138,7 +143,9 @@ class Against(RuleBasedStateMachine):
         (shape, definition), run_id = self.definitions[which], f"00run{len(self.model.runs)}"
         start = Start(run_id, definition.id, None, "t", parent=held.token if held else None)
         reply = self.store.start(start, self.nonce())
-        assert reply.word == self.model.start(run_id, shape, definition, key(held) if held else None)
+        assert reply.word == self.model.start(
+            run_id, shape, definition, key(held) if held else None
+        )
         self.bells += reply.doorbells
 
     @rule(which=st.integers(0, 1))
@@ -196,13 +203,17 @@ class Against(RuleBasedStateMachine):
         text = f"{bits:09b}"[::-1][: len(leaving)]
         took = frozenset(number for number, bit in zip(leaving, text, strict=True) if bit == "1")
         status = Status.FAILED if fails else Status.COMPLETED
-        settlement = Settlement(status, "" if fails else text, f"{token.node}{token.visit}", {"v": 1})
+        settlement = Settlement(
+            status, "" if fails else text, f"{token.node}{token.visit}", {"v": 1}
+        )
         nonce = self.nonce()
         reply = self.store.settle(token, settlement, nonce)
         assert reply.word == self.model.settle(key(claim), completed=not fails, took=took)
         self.bells += reply.doorbells
         # An item that failed may end once more, if its map is tried again; what completed may not.
-        self.committed[token.run_id, token.node, token.visit] += reply.word == "settled" and not fails
+        self.committed[token.run_id, token.node, token.visit] += (
+            reply.word == "settled" and not fails
+        )
         # The network may double it: that changes nothing and gets the same word.
         assert self.store.settle(token, settlement, nonce).word == reply.word
 
@@ -219,10 +230,20 @@ class Against(RuleBasedStateMachine):
 
     def ending(self, data, claim):
         """Choose what an expiry does to a node."""
-        leaving = [edge for edge in self.definition(claim.token)[0].edges if edge.source == claim.token.node]
-        return data.draw(st.sampled_from(["", "fail", *(edge.target for edge in leaving if edge.on_expire)]))
+        leaving = [
+            edge
+            for edge in self.definition(claim.token)[0].edges
+            if edge.source == claim.token.node
+        ]
+        return data.draw(
+            st.sampled_from(["", "fail", *(edge.target for edge in leaving if edge.on_expire)])
+        )
 
-    @rule(data=st.data(), how=st.sampled_from(["park", "park", "ask"]), names=st.sampled_from(["x", "xy"]))
+    @rule(
+        data=st.data(),
+        how=st.sampled_from(["park", "park", "ask"]),
+        names=st.sampled_from(["x", "xy"]),
+    )
     def claim_and_let_expire(self, data, how, names):
         """The question of a node expires while it waits or is still at work."""
         claim = self.take(self.pick(data, self.bells)) if self.bells else None
@@ -245,7 +266,9 @@ class Against(RuleBasedStateMachine):
         on_expire = ends if ends in ("", "fail") else {"route": ends}
         options = {"expires_in": lasts, "on_expire": on_expire or None}
         closed = {answer.id: answer for answer in claim.answers}
-        questions = [numbered_question(address, closed, name, scope="function", **options) for name in names]
+        questions = [
+            numbered_question(address, closed, name, scope="function", **options) for name in names
+        ]
         before = self.others(token)
         described = [(question.id, lasts, ends) for question in questions]
         reply = getattr(self.store, how)(token, questions, None)
@@ -311,7 +334,9 @@ class Against(RuleBasedStateMachine):
         )
         assert [str(receipt.status) for receipt in receipts] == self.model.answer(ids)
         self.bells += reply.doorbells
-        self.answered.update(receipt.interrupt_id for receipt in receipts if receipt.status == "accepted")
+        self.answered.update(
+            receipt.interrupt_id for receipt in receipts if receipt.status == "accepted"
+        )
 
     @rule(data=st.data(), really=st.sampled_from([False, False, False, True]))
     def cancel(self, data, really):
@@ -320,7 +345,9 @@ class Against(RuleBasedStateMachine):
             reply = self.store.cancel(run_id, "enough")
             assert reply.word == self.model.cancel(run_id, "enough")
 
-    @rule(data=st.data(), seconds=st.sampled_from([0.7, 20, LEASE, LEASE, 31]), renews=st.booleans())
+    @rule(
+        data=st.data(), seconds=st.sampled_from([0.7, 20, LEASE, LEASE, 31]), renews=st.booleans()
+    )
     def let_time_pass(self, data, seconds, renews):
         if renews and self.claims:
             claim = self.pick(data, self.claims)
@@ -365,7 +392,9 @@ class Against(RuleBasedStateMachine):
 
     def pick(self, data, items):
         """Prefer what is new, so that runs get on; older ones are late requests."""
-        return items[-1 - min(data.draw(st.sampled_from([0, 0, 0, 1, 1, 2, 3, 5, 8])), len(items) - 1)]
+        return items[
+            -1 - min(data.draw(st.sampled_from([0, 0, 0, 1, 1, 2, 3, 5, 8])), len(items) - 1)
+        ]
 
     def definition(self, token: Token):
         run = self.model.runs[token.run_id]
@@ -397,7 +426,9 @@ class Against(RuleBasedStateMachine):
                 self.compare(run, node, position, (status, visits))
             assert list(snapshot.order) == run.order
             assert set(snapshot.outputs) == {
-                (visit.node, visit.number) for visit in run.visits.values() if visit.status == "completed"
+                (visit.node, visit.number)
+                for visit in run.visits.values()
+                if visit.status == "completed"
             }
             attempts = {name: record.attempt for name, record in snapshot.nodes.items()}
             for visit in run.open():
@@ -410,13 +441,19 @@ class Against(RuleBasedStateMachine):
         if node in run.unsure and position[0] in ("pending", "cancelled", "skipped", status):
             return
         last = run.visits.get((node, visits))
-        if status == "pending" and visits and position in {(last.status, visits), ("skipped", visits)}:
+        if (
+            status == "pending"
+            and visits
+            and position in {(last.status, visits), ("skipped", visits)}
+        ):
             return  # it waits for its next round, and shows the last one until then
         assert position == expected, (run.id, node, position, expected)
 
     def questions_are_the_models(self, runs):
         questions = [question for snapshot in runs.values() for question in snapshot.interrupts]
-        assert {question.id for question in questions if question.is_open} == self.model.open_questions()
+        assert {
+            question.id for question in questions if question.is_open
+        } == self.model.open_questions()
 
     def promises_hold(self, runs):
         assert all(count == 1 for count in self.committed.values() if count)
@@ -432,7 +469,9 @@ class Against(RuleBasedStateMachine):
     def teardown(self):
         """Let everything go on that can: each run ends, and as the model says."""
         for _ in range(STEPS_TO_THE_END):
-            open_runs = [run for run in self.model.runs.values() if self.model.status(run) not in FINAL]
+            open_runs = [
+                run for run in self.model.runs.values() if self.model.status(run) not in FINAL
+            ]
             if not open_runs:
                 return
             for run in open_runs:
@@ -449,7 +488,9 @@ class Against(RuleBasedStateMachine):
             self.take(Bell(run.id, visit.node, visit.number, visit.attempt))
         if visit.status == "running":
             claim = next(claim for claim in self.claims if claim.token is visit.claim)
-            self.settle_with(claim, 0 if visit.number > len(LATER) else LATER[visit.number - 1], fails=False)
+            self.settle_with(
+                claim, 0 if visit.number > len(LATER) else LATER[visit.number - 1], fails=False
+            )
         for question in visit.open():
             if self.model.fate(question.id) == "accepted":
                 self.respond([question.id])

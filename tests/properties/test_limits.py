@@ -26,7 +26,9 @@ STEPS = st.lists(
     max_size=60,
 )
 LIMITS = st.lists(
-    st.sampled_from([Limit("one", concurrency=1), Limit("two", concurrency=2), Limit("slow", rate=1, per=3)]),
+    st.sampled_from(
+        [Limit("one", concurrency=1), Limit("two", concurrency=2), Limit("slow", rate=1, per=3)]
+    ),
     unique=True,
     min_size=1,
     max_size=3,
@@ -48,7 +50,9 @@ class Crowd:
         self.asked: list = []
 
     def take(self, reply) -> None:
-        self.bells += [(bell.run_id, bell.node, bell.visit, bell.attempt) for bell in reply.doorbells]
+        self.bells += [
+            (bell.run_id, bell.node, bell.visit, bell.attempt) for bell in reply.doorbells
+        ]
 
     def step(self, kind: str, which: int) -> None:
         if kind in {"claim", "lose"} and self.bells:
@@ -81,7 +85,9 @@ class Crowd:
         self.clock.advance(seconds)
         self.take(self.store.sweep())
         self.held = [
-            token for token, word in zip(self.held, self.store.renew(self.held), strict=True) if word == "ok"
+            token
+            for token, word in zip(self.held, self.store.renew(self.held), strict=True)
+            if word == "ok"
         ]
 
     def statuses(self, name: str) -> list[Status]:
@@ -111,7 +117,9 @@ def test_a_limit_holds_and_everything_ends(limits, steps):
         if not (crowd.bells or crowd.held):
             crowd.pass_time(3)
     ended = {
-        str(record.status) for run_id in crowd.runs for record in crowd.store.read(run_id).nodes.values()
+        str(record.status)
+        for run_id in crowd.runs
+        for record in crowd.store.read(run_id).nodes.values()
     }
     assert ended <= {"completed", "failed", "cancelled"}
     places = crowd.store._database.semaphores
@@ -125,7 +133,9 @@ def test_places_go_on_in_the_order_of_asking(order, places):
     clock = ManualClock()
     worker = ManualWorker(MemoryStore(clock=clock, lease=LEASE))
     limit = [Limit("some", concurrency=places)]
-    first = worker.start(shape("x y z", entries=["x", "y", "z"], limits=dict.fromkeys("xyz", limit)))
+    first = worker.start(
+        shape("x y z", entries=["x", "y", "z"], limits=dict.fromkeys("xyz", limit))
+    )
     running = [worker.claim(first, node).token for node in "xyz"[:places]]
     run_id = worker.start(
         shape(" ".join(NODES), entries=list(NODES), limits=dict.fromkeys(NODES, limit), name="h")

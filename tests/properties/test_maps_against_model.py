@@ -32,7 +32,9 @@ def mapped(draw, name):
     """Draw a graph, and make maps of some of its nodes: of those that are ready first, in any case."""
     definition = draw(definitions(name))
     nodes = {
-        node: replace(spec, map=draw(MAPS if node in definition.entries else MAPS | MAPS | st.none()))
+        node: replace(
+            spec, map=draw(MAPS if node in definition.entries else MAPS | MAPS | st.none())
+        )
         for node, spec in definition.nodes.items()
     }
     return replace(definition, nodes=nodes)
@@ -59,7 +61,9 @@ class AgainstMaps(Against):
             self.work_through_a_list(data, data.draw(MANY_DEEDS))
         elif begins == "fail":
             again = data.draw(st.booleans())
-            self.fail_beside_others(data, data.draw(LATE_DEEDS), again, data.draw(COUNTS | st.none()))
+            self.fail_beside_others(
+                data, data.draw(LATE_DEEDS), again, data.draw(COUNTS | st.none())
+            )
         elif begins == "pass":
             self.pass_the_bound(data)
 
@@ -139,7 +143,9 @@ class AgainstMaps(Against):
         ready = self.ready_items()
         if not ready:
             return "", []
-        chosen = data.draw(st.sampled_from(sorted({(run_id, item.owner) for run_id, item in ready})))
+        chosen = data.draw(
+            st.sampled_from(sorted({(run_id, item.owner) for run_id, item in ready}))
+        )
         return chosen[0], [item for run_id, item in ready if (run_id, item.owner) == chosen]
 
     def take_visit(self, run_id, visit):
@@ -228,7 +234,9 @@ class AgainstMaps(Against):
         """An item that waits gives its place away, so its map and its siblings may stand elsewhere."""
         owner, records = map_of(token.node), super().others(token)
         return {
-            name: record for name, record in records.items() if not owner or owner not in {name, map_of(name)}
+            name: record
+            for name, record in records.items()
+            if not owner or owner not in {name, map_of(name)}
         }
 
 

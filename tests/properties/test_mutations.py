@@ -20,7 +20,11 @@ EXITS = [("memory", "exits")]
 SAMPLES = (
     MUTATIONS[1],
     next(mutation for mutation in MUTATIONS if mutation.breaks == "an answer wakes nobody"),
-    next(mutation for mutation in MUTATIONS if mutation.breaks == "a failed item does not stop its map"),
+    next(
+        mutation
+        for mutation in MUTATIONS
+        if mutation.breaks == "a failed item does not stop its map"
+    ),
 )
 
 
@@ -35,14 +39,19 @@ def plant(mutation: Mutation, folder: Path) -> None:
     path = folder / "runner" / mutation.file
     text = path.read_text(encoding="utf-8")
     count = text.count(mutation.old)
-    assert count == 1, f"{mutation.file} has {count} times {mutation.old!r}: write the mutation anew"
+    assert count == 1, (
+        f"{mutation.file} has {count} times {mutation.old!r}: write the mutation anew"
+    )
     path.write_text(text.replace(mutation.old, mutation.new), encoding="utf-8")
 
 
 def slice_of(folder: Path, what: str, url: str = "") -> int:
     """Run the seeded slice on a copy of the library, and say how it ended."""
     command = [sys.executable, "-m", "tests.properties.fast_slice", str(folder), what, url]
-    places = {"PYTHONPATH": os.pathsep.join([str(folder), str(ROOT)]), "PYTHONDONTWRITEBYTECODE": "1"}
+    places = {
+        "PYTHONPATH": os.pathsep.join([str(folder), str(ROOT)]),
+        "PYTHONDONTWRITEBYTECODE": "1",
+    }
     ended = subprocess.run(
         command,
         cwd=folder,
@@ -84,7 +93,9 @@ def test_a_planted_fault_is_caught(mutation, tmp_path):
 
 @pytest.mark.slow
 @pytest.mark.timeout(600)
-@pytest.mark.parametrize("mutation", [other for other in MUTATIONS if other not in SAMPLES], ids=name)
+@pytest.mark.parametrize(
+    "mutation", [other for other in MUTATIONS if other not in SAMPLES], ids=name
+)
 def test_every_planted_fault_is_caught(mutation, tmp_path, redis_url):
     """No fault of the list survives the seeded slice."""
     assert is_caught(mutation, tmp_path, redis_url)
@@ -93,7 +104,8 @@ def test_every_planted_fault_is_caught(mutation, tmp_path, redis_url):
 @pytest.mark.slow
 @pytest.mark.timeout(600)
 @pytest.mark.parametrize(
-    ("where", "what"), [(where, what) for where in ("memory", "redis") for what in ("graphs", "maps")] + EXITS
+    ("where", "what"),
+    [(where, what) for where in ("memory", "redis") for what in ("graphs", "maps")] + EXITS,
 )
 def test_a_sound_copy_passes(where, what, tmp_path, redis_url):
     """Without a fault the same slices find nothing."""

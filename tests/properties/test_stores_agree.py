@@ -68,12 +68,17 @@ CALL = Action("runner", "tool", "pay", {"amount": 0})
 RULED = [
     {
         "action": CALL,
-        "rule": Rule(need=2, veto=2, delegate="anyone", escalate=[(5, ["user:eve"]), (30, ["user:fay"])]),
+        "rule": Rule(
+            need=2, veto=2, delegate="anyone", escalate=[(5, ["user:eve"]), (30, ["user:fay"])]
+        ),
     },
     {
         "action": CALL,
         "rule": Rule(
-            stages=[Rule(eligible=["group:f"], need=2, weights={"role:cfo": 2}), Rule(eligible=["role:cfo"])],
+            stages=[
+                Rule(eligible=["group:f"], need=2, weights={"role:cfo": 2}),
+                Rule(eligible=["role:cfo"]),
+            ],
             exclude=["answered:a"],
             edit="keeps",
             delegate="group",
@@ -96,9 +101,13 @@ def graphs(draw, name):
 
     Some of their nodes are maps.
     """
-    maps = st.builds(MapSpec, st.just("function"), st.none(), st.sampled_from([None, 1, 2]), st.booleans())
+    maps = st.builds(
+        MapSpec, st.just("function"), st.none(), st.sampled_from([None, 1, 2]), st.booleans()
+    )
     names = "abcdef"[: draw(st.integers(1, 6))]
-    pairs = draw(st.lists(st.tuples(st.sampled_from(names), st.sampled_from(names)), max_size=9, unique=True))
+    pairs = draw(
+        st.lists(st.tuples(st.sampled_from(names), st.sampled_from(names)), max_size=9, unique=True)
+    )
     entries = draw(st.lists(st.sampled_from(names), min_size=1, max_size=2, unique=True))
     onward = {node: [target for source, target in pairs if source == node] for node in names}
     node_names = sorted(reach(entries, onward)) + draw(st.sampled_from([[], [AFTER_GRAPH]]))
@@ -113,7 +122,9 @@ def graphs(draw, name):
                 resume=draw(st.sampled_from(["all", "each"])),
                 priority=draw(st.sampled_from([None, 0, 9])),
                 map=None if node.startswith("@") else draw(st.none() | st.none() | maps),
-                limits=draw(st.sampled_from([(), (), *((limit,) for limit in LIMITS), tuple(LIMITS)])),
+                limits=draw(
+                    st.sampled_from([(), (), *((limit,) for limit in LIMITS), tuple(LIMITS)])
+                ),
             )
             for node in node_names
         },
@@ -182,7 +193,10 @@ class Agreement(RuleBasedStateMachine):
     def publish(self, first, second, later):
         """Publish some graphs and start a run of the first."""
         options = {"clock": self.clock, "lease": LEASE}
-        self.memory, self.redis = MemoryStore(**options), RedisStore(self.url, push=False, **options)
+        self.memory, self.redis = (
+            MemoryStore(**options),
+            RedisStore(self.url, push=False, **options),
+        )
         self.shapes = [first, second]
         self.versions = [first, second, replace(later, policy=first.policy)]
         self.both("publish", self.shapes)
@@ -233,11 +247,16 @@ class Agreement(RuleBasedStateMachine):
     def claim_and_settle(self, data, bits, failed):
         if self.bells:
             bell = self.pick(data, self.bells)
-            claim = self.both("claim", bell.run_id, bell.node, bell.visit, bell.attempt, self.nonce())
+            claim = self.both(
+                "claim", bell.run_id, bell.node, bell.visit, bell.attempt, self.nonce()
+            )
             if isinstance(claim, Claim):
                 self.end(claim.token, bits, failed, None, ())
 
-    @rule(data=st.data(), items=st.sampled_from([None, [], ["x"], [1, 2], list("abc"), list("abcdefg")]))
+    @rule(
+        data=st.data(),
+        items=st.sampled_from([None, [], ["x"], [1, 2], list("abc"), list("abcdefg")]),
+    )
     def expand(self, data, items):
         """A map goes over its list, or goes on with the one that it has."""
         tokens = [token for token in self.tokens if self.is_map(token)]
@@ -255,7 +274,9 @@ class Agreement(RuleBasedStateMachine):
         bells = [bell for bell in self.bells if self.is_map(bell)]
         if bells:
             bell = self.pick(data, bells)
-            claim = self.both("claim", bell.run_id, bell.node, bell.visit, bell.attempt, self.nonce())
+            claim = self.both(
+                "claim", bell.run_id, bell.node, bell.visit, bell.attempt, self.nonce()
+            )
             if isinstance(claim, Claim) and claim.map is not None and claim.map.has_ended:
                 self.end(claim.token, bits, failed or claim.map.stopped, None, ())
             elif isinstance(claim, Claim):
@@ -265,14 +286,20 @@ class Agreement(RuleBasedStateMachine):
     def settle(self, data, bits, failed, keeps):
         if self.tokens:
             self.end(
-                self.pick(data, self.tokens), bits, failed, Saved({"v": 1}, 1, ["m"]) if keeps else None, ()
+                self.pick(data, self.tokens),
+                bits,
+                failed,
+                Saved({"v": 1}, 1, ["m"]) if keeps else None,
+                (),
             )
 
     @rule(data=st.data(), bits=st.integers(0, 511), off=st.sampled_from([0, 0, 0, 1]))
     def settle_with_reads(self, data, bits, off):
         if self.tokens:
             token = self.pick(data, self.tokens)
-            nodes = [name.replace("[]", "[0]") for name in sorted(self.shape_of(token.run_id).nodes)]
+            nodes = [
+                name.replace("[]", "[0]") for name in sorted(self.shape_of(token.run_id).nodes)
+            ]
             read = [
                 name
                 for name in data.draw(st.lists(st.sampled_from(nodes), unique=True))
@@ -290,7 +317,11 @@ class Agreement(RuleBasedStateMachine):
     def end(self, token, bits, failed, saved, reads, *, insist=False):
         edges = f"{bits:09b}"[: len(self.shape_of(token.run_id).outgoing.get(token.node, ()))]
         status = Status.FAILED if failed else Status.COMPLETED
-        more = None if failed or not saved else Remembered(f"s{bits % 2}", bits % 3, {"n": bits}, ["gone"])
+        more = (
+            None
+            if failed or not saved
+            else Remembered(f"s{bits % 2}", bits % 3, {"n": bits}, ["gone"])
+        )
         entry = {
             "v": 1,
             "edges": edges,
@@ -307,13 +338,25 @@ class Agreement(RuleBasedStateMachine):
         names=st.lists(st.sampled_from("xyz"), min_size=1, max_size=2, unique=True),
         lasts=st.sampled_from([None, None, 20.0]),
         keeps=st.booleans(),
-        reminds=st.sampled_from([{}, {}, {"remind_every": 10}, {"remind_after": [0.7, 15, 15.1, 60]}]),
+        reminds=st.sampled_from(
+            [{}, {}, {"remind_every": 10}, {"remind_after": [0.7, 15, 15.1, 60]}]
+        ),
         ruled=st.sampled_from([*[{}] * 3, *RULED]),
     )
     def wait(self, data, name, names, lasts, keeps, reminds, ruled):  # noqa: PLR0917 - what is drawn
         if self.tokens:
             token, people = self.pick(data, self.tokens), ["ann"] if lasts and not ruled else []
-            self.ask(data, name, token, names, keeps, expires_in=lasts, assignees=people, **reminds, **ruled)
+            self.ask(
+                data,
+                name,
+                token,
+                names,
+                keeps,
+                expires_in=lasts,
+                assignees=people,
+                **reminds,
+                **ruled,
+            )
 
     def ask(self, data, name, token, names, keeps, **options):
         leaving = self.shape_of(token.run_id).outgoing.get(token.node, ())
@@ -326,17 +369,30 @@ class Agreement(RuleBasedStateMachine):
         options |= {"on_expire": on_expire, "reasked": data.draw(st.sampled_from([0, 0, 1]))}
         questions = [address.ask(label, reason, scope="function", **options) for label in names]
         self.both(name, token, questions, Saved({"v": 1}, 0, [1, 2]) if keeps else None)
-        self.questions += [question.id for question in questions if question.id not in self.questions]
+        self.questions += [
+            question.id for question in questions if question.id not in self.questions
+        ]
 
-    @rule(data=st.data(), parks=st.sampled_from([True, True, False]), seconds=st.sampled_from([20, 20, 51]))
+    @rule(
+        data=st.data(),
+        parks=st.sampled_from([True, True, False]),
+        seconds=st.sampled_from([20, 20, 51]),
+    )
     def claim_and_let_expire(self, data, parks, seconds):
         """The question of a node expires while it waits or is still at work."""
         if self.bells:
             bell = self.pick(data, self.bells)
-            claim = self.both("claim", bell.run_id, bell.node, bell.visit, bell.attempt, self.nonce())
+            claim = self.both(
+                "claim", bell.run_id, bell.node, bell.visit, bell.attempt, self.nonce()
+            )
             if isinstance(claim, Claim):
                 self.ask(
-                    data, "park" if parks else "ask", claim.token, "xy"[: 1 + parks], False, expires_in=20
+                    data,
+                    "park" if parks else "ask",
+                    claim.token,
+                    "xy"[: 1 + parks],
+                    False,
+                    expires_in=20,
                 )
                 self.clock.advance(seconds)
                 self.both("sweep", 100)
@@ -344,7 +400,9 @@ class Agreement(RuleBasedStateMachine):
     @rule(data=st.data(), delay=st.sampled_from([0, 700]), counts=st.booleans())
     def retry(self, data, delay, counts):
         if self.tokens:
-            self.both("retry", self.pick(data, self.tokens), delay, {"v": 1} if counts else None, None)
+            self.both(
+                "retry", self.pick(data, self.tokens), delay, {"v": 1} if counts else None, None
+            )
 
     @rule(data=st.data())
     def leave(self, data):
@@ -372,12 +430,19 @@ class Agreement(RuleBasedStateMachine):
             token, work = self.pick(data, self.handed)
             self.both("report", token.run_id, token.node, token.visit, work, {"result": "x" * size})
 
-    @rule(data=st.data(), timeout=st.sampled_from([0, 700]), reports=st.booleans(), cancels=st.booleans())
+    @rule(
+        data=st.data(),
+        timeout=st.sampled_from([0, 700]),
+        reports=st.booleans(),
+        cancels=st.booleans(),
+    )
     def claim_and_hand(self, data, timeout, reports, cancels):
         """A node's work is handed out in the usual order."""
         if self.bells:
             bell = self.pick(data, self.bells)
-            claim = self.both("claim", bell.run_id, bell.node, bell.visit, bell.attempt, self.nonce())
+            claim = self.both(
+                "claim", bell.run_id, bell.node, bell.visit, bell.attempt, self.nonce()
+            )
             if isinstance(claim, Claim):
                 work = claim.record.handed or f"{bell.node} {bell.visit}.{bell.attempt}"
                 self.both("hand", claim.token, work)
@@ -404,13 +469,19 @@ class Agreement(RuleBasedStateMachine):
         ]
         if held:
             run_id, name = self.pick(data, held)
-            self.both("release", run_id, [name, *(sorted(self.shape_of(run_id).nodes)[:1] if more else [])])
+            self.both(
+                "release",
+                run_id,
+                [name, *(sorted(self.shape_of(run_id).nodes)[:1] if more else [])],
+            )
 
     @rule(data=st.data(), keep=st.integers(0, 3))
     def save(self, data, keep):
         if self.tokens:
             self.both(
-                "save", self.pick(data, self.tokens), Saved({"v": 1, "keep": keep}, keep, ["one", "two"])
+                "save",
+                self.pick(data, self.tokens),
+                Saved({"v": 1, "keep": keep}, keep, ["one", "two"]),
             )
 
     @rule(data=st.data(), kind=st.sampled_from(["progress", "agent"]))
@@ -449,13 +520,17 @@ class Agreement(RuleBasedStateMachine):
     )
     def vote(self, data, who, decision, amount):
         """Vote on what is open, or was: with the effect that a door computes."""
-        questions = [question for question in self.memory.interrupts(self.questions) if question is not None]
+        questions = [
+            question for question in self.memory.interrupts(self.questions) if question is not None
+        ]
         ruled = [question for question in questions if question.rule is not None]
         if ruled:
             question = self.pick(data, [one for one in ruled if one.is_open] or ruled)
             response = {"amount": amount} if amount and decision in {"approve", "edit"} else True
             effect = ballots.effect_of(question, decision, response)
-            ballot = Ballot(question.id, who, decision, response, effect, comment="so", body=self.body(data))
+            ballot = Ballot(
+                question.id, who, decision, response, effect, comment="so", body=self.body(data)
+            )
             self.both("vote", ballot, data.draw(st.sampled_from(["n", *[self.nonce()] * 3])))
             self.compare_votes(question)
 
@@ -467,7 +542,9 @@ class Agreement(RuleBasedStateMachine):
     )
     def act(self, data, who, to, kind):
         """Do what people do besides voting."""
-        questions = [question for question in self.memory.interrupts(self.questions) if question is not None]
+        questions = [
+            question for question in self.memory.interrupts(self.questions) if question is not None
+        ]
         if ruled := [question for question in questions if question.rule is not None]:
             question = self.pick(data, [one for one in ruled if one.is_open] or ruled)
             operation = Operation(question.id, kind, who, to, 10_000, "hm", body=self.body(data))
@@ -542,9 +619,13 @@ class Agreement(RuleBasedStateMachine):
         if not versions:
             return
         new = data.draw(st.sampled_from(versions))
-        there, here = ([name for name in sorted(shape.nodes) if name.isalpha()] for shape in (old, new))
+        there, here = (
+            [name for name in sorted(shape.nodes) if name.isalpha()] for shape in (old, new)
+        )
         goes = data.draw(st.dictionaries(st.sampled_from(there), st.sampled_from(here), max_size=2))
-        drops = [name for name in there if name not in goes and (name not in here or data.draw(SELDOM))]
+        drops = [
+            name for name in there if name not in goes and (name not in here or data.draw(SELDOM))
+        ]
         held = [name for name, record in snapshot.nodes.items() if record.held and not record.child]
         for dropped in (drops, there):
             request = MigrationRequest(
@@ -552,7 +633,13 @@ class Agreement(RuleBasedStateMachine):
             )
             documents = self.both("documents", run_id)
             planner = MigrationPlanner(
-                snapshot, old, new, request, held, lambda *at: str(sum(map(len, map(str, at))) % 2), documents
+                snapshot,
+                old,
+                new,
+                request,
+                held,
+                lambda *at: str(sum(map(len, map(str, at))) % 2),
+                documents,
             )
             try:
                 moved = planner.migration(snapshot.record.parent_node, snapshot.record.path)
@@ -609,7 +696,9 @@ class Agreement(RuleBasedStateMachine):
 
     def pick(self, data, items):
         """Prefer what is new, so that runs get on; older ones are stale requests."""
-        return items[-1 - min(data.draw(st.sampled_from([0, 0, 0, 1, 1, 2, 3, 5, 8])), len(items) - 1)]
+        return items[
+            -1 - min(data.draw(st.sampled_from([0, 0, 0, 1, 1, 2, 3, 5, 8])), len(items) - 1)
+        ]
 
     def shape_of(self, run_id):
         record = self.memory.peek(run_id)
@@ -629,7 +718,9 @@ class Agreement(RuleBasedStateMachine):
             for name, own in snapshot.maps.items():
                 items = [snapshot.nodes.get(item_id(name, index)) for index in range(own.total)]
                 alive = [item for item in items if item is not None and item.visit == own.visit]
-                waiting = [item for item in alive if item.status is Status.WAITING and not item.busy]
+                waiting = [
+                    item for item in alive if item.status is Status.WAITING and not item.busy
+                ]
                 busy = [item for item in alive if item.status is Status.WAITING and item.busy]
                 active = [item for item in alive if item.status in ACTIVE]
                 assert (own.active, own.waiting) == (len(active) + len(busy), len(waiting))
@@ -670,9 +761,9 @@ class Agreement(RuleBasedStateMachine):
     def a_replay_of_everything_gives_what_is_there(self):
         for run, replayed, nodes in self.replays():
             assert seen(replayed.nodes) == nodes
-            assert {number: loop for number, loop in replayed.loops.items() if loop != LoopRecord()} == {
-                number: loop for number, loop in run.loops.items() if loop != LoopRecord()
-            }
+            assert {
+                number: loop for number, loop in replayed.loops.items() if loop != LoopRecord()
+            } == {number: loop for number, loop in run.loops.items() if loop != LoopRecord()}
             assert replayed.arrivals == run.arrived
 
     @invariant()
@@ -722,16 +813,24 @@ class Agreement(RuleBasedStateMachine):
         assert rates == {key: at for key, at in places.starts.items() if at > now}
         for kind, entries in (("h", places.holders), ("q", places.waiting)):
             for key, members in entries.items():
-                expected = {"|".join(member): at for member, at in members.items() if kind == "q" or at > now}
+                expected = {
+                    "|".join(member): at
+                    for member, at in members.items()
+                    if kind == "q" or at > now
+                }
                 stored = self.zset(f"limit:{kind}:{key}")
-                assert {name: at for name, at in stored.items() if kind == "q" or at > now} == expected
+                assert {
+                    name: at for name, at in stored.items() if kind == "q" or at > now
+                } == expected
 
     @invariant()
     def limits_hold(self):
         """No limit has more executions than places; who has a place runs, or may begin before it lapses."""
         for key, members in self.memory._database.semaphores.holders.items():
             running = [member for member in members if self.status_of(member) is Status.RUNNING]
-            most = next(limit.concurrency for limit in LIMITS if key.partition(":")[0] == limit.name)
+            most = next(
+                limit.concurrency for limit in LIMITS if key.partition(":")[0] == limit.name
+            )
             assert len(running) <= most
             assert all(members[member] == float("inf") for member in running)
             idle = [member for member in members if member not in running]
@@ -756,7 +855,9 @@ class Agreement(RuleBasedStateMachine):
             snapshot = self.memory.read(run_id)
             nodes = snapshot.nodes.values()
             waiting = [node for node in nodes if node.status is Status.WAITING]
-            active = sum(node.status in ACTIVE for node in nodes) + sum(node.busy for node in waiting)
+            active = sum(node.status in ACTIVE for node in nodes) + sum(
+                node.busy for node in waiting
+            )
             idle = sum(not node.busy and not node.held for node in waiting)
             record = snapshot.record
             assert (record.active, record.waiting, record.held) == (
@@ -817,7 +918,10 @@ def comparable(value):
         return replace(value, doorbells=bells, fired=list(value.fired))
     if isinstance(value, Claim):
         return replace(
-            value, inputs=list(value.inputs), answers=list(value.answers), messages=list(value.messages)
+            value,
+            inputs=list(value.inputs),
+            answers=list(value.answers),
+            messages=list(value.messages),
         )
     return value
 
@@ -844,13 +948,17 @@ class Migrations(Agreement):
             if not self.bells:
                 return
             bell = self.bells.pop(0)
-            claim = self.both("claim", bell.run_id, bell.node, bell.visit, bell.attempt, self.nonce())
+            claim = self.both(
+                "claim", bell.run_id, bell.node, bell.visit, bell.attempt, self.nonce()
+            )
             if not isinstance(claim, Claim):
                 continue
             if self.is_map(bell) and not (claim.map and claim.map.has_ended):
                 self.both("expand", claim.token, None if claim.map else [1, 2, 3])
                 continue
-            ends = data.draw(st.sampled_from(["settle", "settle", "settle", "park", "park", "hold", "fail"]))
+            ends = data.draw(
+                st.sampled_from(["settle", "settle", "settle", "park", "park", "hold", "fail"])
+            )
             bits = data.draw(st.integers(0, 511))
             if ends == "park":
                 self.park(data, claim.token)
@@ -870,13 +978,17 @@ class Migrations(Agreement):
         """Answer one of the open questions."""
         questions = list(self.both("open_interrupts"))
         if questions and data.draw(st.booleans()):
-            self.both("answer", [Answer(data.draw(st.sampled_from(questions)).id, 1, "ann")], self.nonce())
+            self.both(
+                "answer", [Answer(data.draw(st.sampled_from(questions)).id, 1, "ann")], self.nonce()
+            )
 
     def hold_all(self):
         """Hold what is rung for, as a worker does whose graph has changed."""
         while self.bells:
             bell = self.bells.pop(0)
-            claim = self.both("claim", bell.run_id, bell.node, bell.visit, bell.attempt, self.nonce())
+            claim = self.both(
+                "claim", bell.run_id, bell.node, bell.visit, bell.attempt, self.nonce()
+            )
             if isinstance(claim, Claim):
                 self.both("hold", claim.token)
 
@@ -909,7 +1021,9 @@ def test_moved_runs_are_the_same_in_both_stores(store_server):
                 counts.append(machine.count - count)
                 machine.check()
                 machine.work(data, 6)
-                machine.let_time_pass(seconds=data.draw(st.sampled_from([0.7, 20])), limit=100, renews=False)
+                machine.let_time_pass(
+                    seconds=data.draw(st.sampled_from([0.7, 20])), limit=100, renews=False
+                )
                 machine.check()
         finally:
             machine.teardown()
@@ -930,7 +1044,9 @@ class Progress(Migrations):
                 return
             last = len(self.bells) - 1
             bell = self.bells.pop(data.draw(st.sampled_from([0, 0, 0, min(1, last), last])))
-            claim = self.both("claim", bell.run_id, bell.node, bell.visit, bell.attempt, self.nonce())
+            claim = self.both(
+                "claim", bell.run_id, bell.node, bell.visit, bell.attempt, self.nonce()
+            )
             if isinstance(claim, Claim):
                 self.go_on(data, bell, claim)
             for name in INVARIANTS:
@@ -955,10 +1071,14 @@ class Progress(Migrations):
                 self.runs.append(run_id)
             return
         if ends == "ask":
-            self.ask(data, "ask", claim.token, ["x"], keeps=data.draw(st.booleans()), expires_in=None)
+            self.ask(
+                data, "ask", claim.token, ["x"], keeps=data.draw(st.booleans()), expires_in=None
+            )
             self.answer_some(data)
         elif ends == "claim":
-            self.both("claim", bell.run_id, bell.node, bell.visit, bell.attempt, f"nonce{self.count}")
+            self.both(
+                "claim", bell.run_id, bell.node, bell.visit, bell.attempt, f"nonce{self.count}"
+            )
         elif ends == "cancel":
             self.both("cancel", bell.run_id, "enough", self.nonce())
         bits = data.draw(st.sampled_from([511, 511, 511, 0]) | st.integers(0, 511))

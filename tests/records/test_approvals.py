@@ -155,9 +155,13 @@ def test_a_rule_is_read_as_it_was_frozen():
 )
 def test_who_may_vote(voter, reason):
     """Strangers, the requester, who answered before, agents and the excluded do not decide."""
-    rule = Rule(eligible=["group:finance"], exclude=["requester", "answered:look_up", "group:interns"])
+    rule = Rule(
+        eligible=["group:finance"], exclude=["requester", "answered:look_up", "group:interns"]
+    )
 
-    refused = forbidden(rule, voter, requesters=[BEN.key], answered={"look_up": frozenset({CAT.key})})
+    refused = forbidden(
+        rule, voter, requesters=[BEN.key], answered={"look_up": frozenset({CAT.key})}
+    )
     assert refused.startswith(reason)
     assert bool(refused) is bool(reason)
 
@@ -228,10 +232,20 @@ def test_votes_for_different_values_do_not_add_up():
 
 def test_an_edit_voids_the_votes_before_it():
     """Ana approved another value: she has to approve again; with "keeps" hers stays for the first value."""
-    votes = [vote("ana"), vote("ben", "edit", "B"), vote("cat", effect="B"), vote("ana", effect="B")]
+    votes = [
+        vote("ana"),
+        vote("ben", "edit", "B"),
+        vote("cat", effect="B"),
+        vote("ana", effect="B"),
+    ]
 
     assert words(Rule(need=3), *votes) == ["counted", "counted", "counted", "accepted"]
-    assert words(Rule(need=3, edit="keeps"), *votes) == ["counted", "counted", "counted", "duplicate"]
+    assert words(Rule(need=3, edit="keeps"), *votes) == [
+        "counted",
+        "counted",
+        "counted",
+        "duplicate",
+    ]
 
 
 @pytest.mark.parametrize(
@@ -247,7 +261,9 @@ def test_an_edit_voids_the_votes_before_it():
 def test_a_veto_ends_it(veto, rejections, word):
     """So many rejections reject, whatever approvals there are."""
     rule = Rule(need=3, veto=veto)
-    count = recount(rule, [vote("x"), *(vote(f"r{number}", "reject") for number in range(rejections))])
+    count = recount(
+        rule, [vote("x"), *(vote(f"r{number}", "reject") for number in range(rejections))]
+    )
 
     assert count.word == word
     assert count.decision == ("reject" if word == "accepted" else None)
@@ -256,7 +272,10 @@ def test_a_veto_ends_it(veto, rejections, word):
 def test_without_a_veto_rejections_only_count():
     """`veto=None`: the quorum alone decides."""
     rule = Rule(need=1, veto=None)
-    assert words(rule, *(vote(f"r{number}", "reject") for number in range(9)), vote("ana"))[-1] == "accepted"
+    assert (
+        words(rule, *(vote(f"r{number}", "reject") for number in range(9)), vote("ana"))[-1]
+        == "accepted"
+    )
 
 
 def test_stages_are_met_one_after_the_other():
@@ -327,7 +346,9 @@ def expected(rule: Rule, votes: tuple[Vote, ...]) -> tuple[str | None, str]:
         elif any(earlier.principal == entry.principal for earlier in valid):
             continue
         valid.append(entry)
-        approving = {v.principal for v in valid if v.decision != "reject" and v.effect == entry.effect}
+        approving = {
+            v.principal for v in valid if v.decision != "reject" and v.effect == entry.effect
+        }
         rejecting = {v.principal for v in valid if v.decision == "reject"}
         if entry.decision != "reject" and len(approving) >= rule.need:
             return entry.decision, entry.effect
@@ -351,5 +372,10 @@ def test_a_decision_is_that_of_the_votes_before_it(votes, rule):
     count = recount(rule, votes)
     assert count.decision is None or count.decision in DECISIONS
     if count.decision not in {None, "reject"}:
-        assert len({entry.principal for entry in votes if entry.effect == count.effect}) >= rule.need
-    assert recount(rule, [*votes, vote("dan", "reject")]).decision == count.decision or count.decision is None
+        assert (
+            len({entry.principal for entry in votes if entry.effect == count.effect}) >= rule.need
+        )
+    assert (
+        recount(rule, [*votes, vote("dan", "reject")]).decision == count.decision
+        or count.decision is None
+    )

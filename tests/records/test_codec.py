@@ -172,7 +172,12 @@ def test_a_model_whose_class_changed_is_reported():
 
 def test_the_plain_form_is_what_other_programs_read():
     """People and other programs see models as objects, bytes as base64, nothing of ours."""
-    value = {"refund": Refund(amount=1), "computed": Computed(amount=2), "raw": b"hi", "more": (1, 2)}
+    value = {
+        "refund": Refund(amount=1),
+        "computed": Computed(amount=2),
+        "raw": b"hi",
+        "more": (1, 2),
+    }
 
     assert codec.plain(value) == {
         "refund": {"amount": 1, "note": ""},
@@ -230,5 +235,7 @@ def test_documents_are_written_and_read():
 )
 def test_documents_of_another_form_are_refused(text, where):
     """A missing, unknown or wrong field is an error that names it; the document is left alone."""
-    with pytest.raises(CorruptDocument, match=rf"a stored Document can't be read: {where}: .*left untouched"):
+    with pytest.raises(
+        CorruptDocument, match=rf"a stored Document can't be read: {where}: .*left untouched"
+    ):
         codec.decode(Document, text)

@@ -22,7 +22,9 @@ NODE = shutil.which("node") or str(Path(sys.executable).with_name("node"))
 NUMBERS = st.integers(-(2**53) + 1, 2**53 - 1) | st.floats(allow_nan=False, allow_infinity=False)
 VALUES = st.recursive(
     st.none() | st.booleans() | NUMBERS | st.text(st.characters(exclude_categories=["Cs"])),
-    lambda inner: st.lists(inner, max_size=4) | st.dictionaries(st.text(max_size=3), inner, max_size=4),
+    lambda inner: (
+        st.lists(inner, max_size=4) | st.dictionaries(st.text(max_size=3), inner, max_size=4)
+    ),
     max_leaves=8,
 )
 
@@ -46,12 +48,16 @@ def test_the_canonical_form_is_that_of_the_standard():
 
 def in_javascript(cases: list[tuple[str, object]]) -> list[str]:
     text = "".join(json.dumps(case) + "\n" for case in cases)
-    done = subprocess.run([NODE, str(PROGRAM)], input=text, capture_output=True, text=True, check=True)
+    done = subprocess.run(
+        [NODE, str(PROGRAM)], input=text, capture_output=True, text=True, check=True
+    )
     return done.stdout.split()
 
 
 @settings(max_examples=10)  # each starts Node
-@given(st.lists(st.tuples(st.sampled_from(["action", "question"]), VALUES), min_size=50, max_size=50))
+@given(
+    st.lists(st.tuples(st.sampled_from(["action", "question"]), VALUES), min_size=50, max_size=50)
+)
 def test_another_language_computes_the_same(cases):
     """Twenty lines of JavaScript agree on any JSON value."""
     assert in_javascript(cases) == [digest(kind, value) for kind, value in cases]
@@ -85,7 +91,13 @@ CALL = Action("shop", "tool", "refund", {"order": "1042", "amount": 120}, {"type
         Action("shop", "tool", "refund", {"order": "1042", "amount": 1200}, {"type": "object"}),
         Action("shop", "tool", "refund", {"order": "1042", "amount": "120"}, {"type": "object"}),
         Action("shop", "tool", "refund", {"order": "1042", "amount": 120}, {"type": "array"}),
-        Action("shop", "tool", "refund", {"order": "1042", "amount": 120, "now": None}, {"type": "object"}),
+        Action(
+            "shop",
+            "tool",
+            "refund",
+            {"order": "1042", "amount": 120, "now": None},
+            {"type": "object"},
+        ),
     ],
 )
 def test_an_action_with_another_part_has_another_digest(other):

@@ -302,12 +302,19 @@ def test_a_record_reads_as_the_last_line_of_a_traceback():
 
 def test_a_record_may_lack_what_is_not_known():
     """Of an error that no process raised, as of a crash, the store writes no more than its text and bases."""
-    old = {"type": "builtins:KeyError", "message": "'a'", "bases": ["builtins:Exception"], "args": ["a"]}
+    old = {
+        "type": "builtins:KeyError",
+        "message": "'a'",
+        "bases": ["builtins:Exception"],
+        "args": ["a"],
+    }
 
     assert repr(failures.restore(failures.load(old))) == "KeyError('a')"
     assert (
         repr(
-            failures.restore(failures.load({"type": "x:Y", "message": "m", "bases": ["builtins:Exception"]}))
+            failures.restore(
+                failures.load({"type": "x:Y", "message": "m", "bases": ["builtins:Exception"]})
+            )
         )
         == "Y('m')"
     )

@@ -7,7 +7,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from runner.errors import InterruptExpired, InterruptRaised, ResponseError, UnstorableError, UsageError
+from runner.errors import (
+    InterruptExpired,
+    InterruptRaised,
+    ResponseError,
+    UnstorableError,
+    UsageError,
+)
 from runner.records import codec
 from runner.records.asking import Asker, is_answered
 from runner.records.interrupts import (
@@ -142,7 +148,9 @@ def test_names_and_people_are_short_texts(options, says):
         asked(**options)
 
 
-@pytest.mark.parametrize("seconds", [0, -1, float("nan"), 1e-9, "5", True, float("inf"), 1e12, 10**400])
+@pytest.mark.parametrize(
+    "seconds", [0, -1, float("nan"), 1e-9, "5", True, float("inf"), 1e12, 10**400]
+)
 def test_a_question_cannot_expire_before_it_is_asked(seconds):
     """Only a positive number of seconds is a time to answer, and one that ends some day."""
     with pytest.raises(UsageError, match="expires_in must be more than 0"):
@@ -182,7 +190,11 @@ def test_the_digest_covers_what_is_shown():
 def test_questions_survive_storing():
     """A question with everything on it comes back equal from its stored form."""
     question = asked(
-        reason={"raw": b"x"}, response_schema=Decision, assignees=["ann"], expires_in=1.5, on_expire="reject"
+        reason={"raw": b"x"},
+        response_schema=Decision,
+        assignees=["ann"],
+        expires_in=1.5,
+        on_expire="reject",
     )
 
     assert codec.decode(Interrupt, codec.encode(question)) == question
@@ -202,7 +214,10 @@ def test_a_schema_is_a_model_class_or_a_json_schema(schema):
         ({"pattern": "("}, "regex"),
         ({"$ref": "#/nowhere"}, "nowhere"),
         ({"$ref": "http://127.0.0.1:9/schema"}, "references outside it are not followed"),
-        ({"properties": {"a": {"$ref": "file:///etc/hosts"}}}, "references outside it are not followed"),
+        (
+            {"properties": {"a": {"$ref": "file:///etc/hosts"}}},
+            "references outside it are not followed",
+        ),
     ],
 )
 def test_a_schema_that_cannot_be_used_is_refused_when_asked(schema, says):
@@ -245,7 +260,9 @@ def block(interrupt_id="00r.n.1.x", **rest):
 @pytest.mark.parametrize("response", [False, 0, "", [], {}, "yes", {"a": b"raw"}])
 def test_answers_are_read_in_the_shape_of_strands(response):
     """Any JSON value but null is an answer, also those that Python counts as false."""
-    assert answers_from([block(response=response)]) == [Answer("00r.n.1.x", codec.pack(response, "response"))]
+    assert answers_from([block(response=response)]) == [
+        Answer("00r.n.1.x", codec.pack(response, "response"))
+    ]
 
 
 @pytest.mark.parametrize(

@@ -66,13 +66,17 @@ RUN = "00" + run_name(START)
 def asked(rule: Rule = RULE, action: Action | None = CALL, **more: object) -> Interrupt:
     address = Address(RUN, "pay", 1)
     more = {"expires_in": 3600.0, **more}
-    return address.ask("refund", {"why": "broken"}, scope="tool:1", rule=rule, action=action, **more)
+    return address.ask(
+        "refund", {"why": "broken"}, scope="tool:1", rule=rule, action=action, **more
+    )
 
 
 LENT = replace(RULE, delegate="anyone")
 
 
-def word(question: str, name: str, to: str, groups=("finance",), operation: str = "delegate") -> dict:
+def word(
+    question: str, name: str, to: str, groups=("finance",), operation: str = "delegate"
+) -> dict:
     """What somebody signs who lets another vote."""
     body = operation_body(question, operation, f"human:{LOGIN}|{name}", to=f"human:{LOGIN}|{to}")
     return sign(
@@ -97,12 +101,21 @@ def decided(question: Interrupt, *decisions: tuple, rule: Rule = RULE, key=DOOR,
     stored = replace(stored, digest=interrupts.digest(stored))
     tally, rounds, votes = Tally(), {}, []
     for number, (name, decision, *rest) in enumerate(decisions, 1):
-        body = {"v": 2, "interrupt_id": stored.id, "decision": decision, "by": f"human:{LOGIN}|{name}"}
+        body = {
+            "v": 2,
+            "interrupt_id": stored.id,
+            "decision": decision,
+            "by": f"human:{LOGIN}|{name}",
+        }
         body |= {"digest": stored.digest, "comment": f"{decision} by {name}"}
         body |= {"response": rest[0]} if rest else {}
         lender = {"eve": "ana"}.get(name, "") if rule.delegate != "none" else ""
         groups = [] if lender else ["finance"]
-        known = {"auth_time": NOW + number - 60, "groups": groups, "roles": ["cfo"] * (name == "cfo")}
+        known = {
+            "auth_time": NOW + number - 60,
+            "groups": groups,
+            "roles": ["cfo"] * (name == "cfo"),
+        }
         body = sign(body, key, kid, now=NOW + number, jti=f"{name}{number}", login=known)
         voter = verify(body, KEYS, now=NOW + number).voter()
         response = response_of(body)
@@ -111,7 +124,9 @@ def decided(question: Interrupt, *decisions: tuple, rule: Rule = RULE, key=DOOR,
             stored.id, voter, decision, response, effect, stored.digest, body["comment"], body=body
         )
         stage = tally.stage
-        facts = Facts(stored.requester, original=ballots.approved(stored), lent=stage if lender else None)
+        facts = Facts(
+            stored.requester, original=ballots.approved(stored), lent=stage if lender else None
+        )
         count, vote = rules.cast(
             rule,
             tally,
@@ -184,13 +199,20 @@ def test_a_decision_holds_for_the_question_that_was_decided(decisions, decision,
         (asked(action=None), "action"),
         (asked(risk="high"), "policy"),
         (asked(on_expire={"response": {"order": "1"}}), "policy"),
-        (Address(RUN, "pay", 1).ask("refund", "other", scope="tool:1", rule=RULE, action=CALL), "shown"),
         (
-            Address(RUN, "pay", 2).ask("refund", {"why": "broken"}, scope="tool:1", rule=RULE, action=CALL),
+            Address(RUN, "pay", 1).ask("refund", "other", scope="tool:1", rule=RULE, action=CALL),
+            "shown",
+        ),
+        (
+            Address(RUN, "pay", 2).ask(
+                "refund", {"why": "broken"}, scope="tool:1", rule=RULE, action=CALL
+            ),
             "visit",
         ),
         (
-            Address("00s", "pay", 1).ask("refund", {"why": "broken"}, scope="tool:1", rule=RULE, action=CALL),
+            Address("00s", "pay", 1).ask(
+                "refund", {"why": "broken"}, scope="tool:1", rule=RULE, action=CALL
+            ),
             "run",
         ),
     ],
@@ -250,7 +272,9 @@ def changes(draw, document: object):
 
 
 IN_PLACE = [("eve", "approve"), ("ben", "approve")]
-CASES = [(asked(), *decided(asked(), *decisions)) for decisions in (TWO, EDITED, [("cfo", "approve")])]
+CASES = [
+    (asked(), *decided(asked(), *decisions)) for decisions in (TWO, EDITED, [("cfo", "approve")])
+]
 CASES.append((asked(LENT), *decided(asked(LENT), *IN_PLACE, rule=LENT)))
 
 
@@ -280,7 +304,9 @@ def outer(vote: dict) -> dict:
     """A vote without what nothing rests on: the name shown, its number, and when exactly it was stored."""
     at = vote.get("at")
     near = round(at / 10_000) if isinstance(at, int) else at
-    return {name: value for name, value in vote.items() if name not in {"name", "n", "more"}} | {"at": near}
+    return {name: value for name, value in vote.items() if name not in {"name", "n", "more"}} | {
+        "at": near
+    }
 
 
 @settings(max_examples=600)
@@ -340,7 +366,9 @@ def test_for_whom_a_run_was_started_does_not_decide_it():
         stored, votes = decided(replace(question, on_behalf_of=behalf), *TWO)
         with pytest.raises(ApprovalMismatch, match=why):
             judge(question, stored, replace(proof, votes=votes))
-    stored, votes = decided(replace(question, on_behalf_of=[ana]), ("eve", "approve"), ("ben", "approve"))
+    stored, votes = decided(
+        replace(question, on_behalf_of=[ana]), ("eve", "approve"), ("ben", "approve")
+    )
     assert judge(question, stored, replace(proof, votes=votes)).approved
 
 
@@ -380,7 +408,9 @@ def test_a_vote_voided_by_an_edit_is_not_counted_after_it():
     """Who writes to the store can't take an approval from before an edit to behind it."""
     first, second = ("ana", "approve"), ("cfo", "edit", {"order": "1042", "amount": 20})
     rule = replace(RULE, weights={})
-    stored, votes = decided(asked(rule), first, second, ("eve", "approve"), ("ben", "approve"), rule=rule)
+    stored, votes = decided(
+        asked(rule), first, second, ("eve", "approve"), ("ben", "approve"), rule=rule
+    )
     assert judge(asked(rule), stored, evidence(votes)).decision == "approve"
     _, voided = decided(asked(rule), first, second, ("eve", "approve"), rule=rule)
     moved = [voided[1], {**voided[0], "round": 1}, voided[2]]

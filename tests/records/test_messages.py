@@ -24,7 +24,11 @@ def test_an_answer_is_read_with_every_field():
 
     answer = message.answer("derived")
 
-    assert (answer.interrupt_id, answer.response, answer.responder) == ("00r.node.1.abc", {"ok": True}, "ann")
+    assert (answer.interrupt_id, answer.response, answer.responder) == (
+        "00r.node.1.abc",
+        {"ok": True},
+        "ann",
+    )
     assert (answer.idempotency_key, answer.digest) == ("k", "sha256:1")
 
 

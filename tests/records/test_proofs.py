@@ -26,14 +26,21 @@ from runner.audit.checkpoint import public_bytes
 from runner.errors import UsageError
 
 NOW = 1_790_000_000
-SERVICE, DOOR, OWN = (Ed25519PrivateKey.from_private_bytes(bytes([number]) * 32) for number in (1, 2, 3))
+SERVICE, DOOR, OWN = (
+    Ed25519PrivateKey.from_private_bytes(bytes([number]) * 32) for number in (1, 2, 3)
+)
 SECRET = b"s" * 32
 PASSKEY = ec.derive_private_key(7, ec.SECP256R1())
 LOGIN = "https://login.example"
 
 
 def jwk(private: Ed25519PrivateKey, **more: object) -> dict:
-    return {"kty": "OKP", "crv": "Ed25519", "x": encoded(public_bytes(private.public_key())), **more}
+    return {
+        "kty": "OKP",
+        "crv": "Ed25519",
+        "x": encoded(public_bytes(private.public_key())),
+        **more,
+    }
 
 
 def point(private: ec.EllipticCurvePrivateKey, **more: object) -> dict:
@@ -84,13 +91,23 @@ def by_passkey(
     client = json.dumps({"type": kind, "challenge": challenge, "origin": origin}).encode()
     data = hashlib.sha256(b"shop.example").digest() + bytes([flags]) + (1).to_bytes(4, "big")
     signature = PASSKEY.sign(data + hashlib.sha256(client).digest(), ec.ECDSA(hashes.SHA256()))
-    parts = {"authenticator_data": encoded(data), "client_data": encoded(client), "sig": encoded(signature)}
+    parts = {
+        "authenticator_data": encoded(data),
+        "client_data": encoded(client),
+        "sig": encoded(signature),
+    }
     return {**decision, "proof": {**proof, **parts}}
 
 
 @pytest.mark.parametrize(
     ("decision", "level"),
-    [(signed("bot"), 1), (signed("chat"), 1), (signed("door"), 2), (signed("ana"), 3), (by_passkey(), 3)],
+    [
+        (signed("bot"), 1),
+        (signed("chat"), 1),
+        (signed("door"), 2),
+        (signed("ana"), 3),
+        (by_passkey(), 3),
+    ],
     ids=["service", "secret", "door", "own", "passkey"],
 )
 def test_a_proof_holds_for_what_was_signed(decision, level):
@@ -110,7 +127,9 @@ def test_nothing_of_a_decision_can_be_changed(decision, data):
     part = dict(decision["proof"] if inside else decision)
     names = sorted(set(part) - {"reply_to", "proof"})
     name = data.draw(st.sampled_from([*names, "more"]))
-    value = data.draw(st.none() | st.integers() | st.text(max_size=3) | st.just(DECISION["response"]))
+    value = data.draw(
+        st.none() | st.integers() | st.text(max_size=3) | st.just(DECISION["response"])
+    )
     if value is None and name != "more":
         del part[name]
     elif part.get(name) == value and type(part.get(name)) is type(value):
@@ -194,7 +213,9 @@ def test_a_revoked_key_holds_for_what_it_signed_before():
 
 def test_a_login_has_an_age_and_a_class():
     """What the door knew of the login is covered by its signature."""
-    decision = sign(DECISION, DOOR, "door", now=NOW, jti="once", login={"auth_time": NOW - 30, "acr": "gold"})
+    decision = sign(
+        DECISION, DOOR, "door", now=NOW, jti="once", login={"auth_time": NOW - 30, "acr": "gold"}
+    )
     proved = verify(decision, KEYS, now=NOW)
 
     assert (proved.login_age, proved.acr) == (30, "gold")

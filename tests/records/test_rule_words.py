@@ -44,7 +44,12 @@ LOGIN = "human:https://login.example|ben"
             ],
         ),
         (
-            Rule(stages=[Rule(eligible=["ana", "ben"]), Rule(eligible=["role:cfo"], auth=Auth(level=3))]),
+            Rule(
+                stages=[
+                    Rule(eligible=["ana", "ben"]),
+                    Rule(eligible=["role:cfo"], auth=Auth(level=3)),
+                ]
+            ),
             [
                 "one of ana or ben, then one of role cfo, each who signs with a key of their own",
                 "not agents",
@@ -82,7 +87,9 @@ def test_a_rule_reads_as_a_sentence(rule, words):
         need=st.integers(1, 1000),
         veto=st.sampled_from([1, 2, "majority", None]),
         agents=st.booleans(),
-        exclude=st.lists(st.sampled_from(["requester", "ana", "group:a", "answered:n"]), max_size=2),
+        exclude=st.lists(
+            st.sampled_from(["requester", "ana", "group:a", "answered:n"]), max_size=2
+        ),
     )
 )
 def test_every_rule_has_words_for_its_number(rule):

@@ -15,7 +15,9 @@ from runner.records.size_limits import MAX_EVENT
 from runner.store.event_payloads import SHORT
 from tests.graphs import Bench, single, wired
 
-PAGE = (Path(__file__).parents[2] / "docs" / "reference" / "run-events.md").read_text(encoding="utf-8")
+PAGE = (Path(__file__).parents[2] / "docs" / "reference" / "run-events.md").read_text(
+    encoding="utf-8"
+)
 ROWS = {
     kind: (detail.strip(), set(re.findall(r"`(\w+)`", data)))
     for kind, _, detail, data in re.findall(
@@ -69,7 +71,9 @@ def test_what_a_node_tells_is_bounded():
     bench = Bench(single(lambda ctx: ctx.progress(0.5, "x" * MAX_EVENT))).start()
     bench.finish()
 
-    (event_data,) = [event.data for event in bench.store.events(bench.run_id) if event.kind == "progress"]
+    (event_data,) = [
+        event.data for event in bench.store.events(bench.run_id) if event.kind == "progress"
+    ]
     assert (list(event_data), event_data["left_out"] > MAX_EVENT) == (["left_out"], True)
     assert f"more than {MAX_EVENT:,} bytes" in PAGE
 
@@ -78,5 +82,11 @@ def test_what_happens_inside_is_told_with_the_way(story):
     """Progress, retries, questions and answers of a graph inside are the run's own events."""
     inside = {event.kind for event in story if event.node == "inner/flaky"}
 
-    assert inside >= {"progress", "node.retrying", "interrupt.asked", "interrupt.answered", "node.completed"}
+    assert inside >= {
+        "progress",
+        "node.retrying",
+        "interrupt.asked",
+        "interrupt.answered",
+        "node.completed",
+    }
     assert [event.kind for event in story][-3:] == ["node.completed", "node.skipped", "run.ended"]

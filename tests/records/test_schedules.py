@@ -8,7 +8,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from runner.errors import UsageError
-from runner.schedules.schedule import Schedule, checked, due, in_words, key_of, next_time, times_between
+from runner.schedules.schedule import (
+    Schedule,
+    checked,
+    due,
+    in_words,
+    key_of,
+    next_time,
+    times_between,
+)
 
 HOURLY = Schedule("s", "g", interval=3600, created_at=1_000, next_at=3_601_000)
 HOUR = 3_600_000
@@ -146,7 +154,9 @@ def test_a_time_is_told_in_words(cron, words):
 
 def test_an_interval_is_told_in_its_largest_unit():
     """Of those that leave no rest."""
-    assert [in_words(Schedule("id", "graph", interval=seconds)) for seconds in (60.0, 5400.0, 86_400.0)] == [
+    assert [
+        in_words(Schedule("id", "graph", interval=seconds)) for seconds in (60.0, 5400.0, 86_400.0)
+    ] == [
         "every minute",
         "every 90 minutes",
         "every day",

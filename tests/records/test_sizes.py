@@ -33,11 +33,16 @@ def failure_of(graph):
 def test_a_result_that_is_too_large_fails_its_node():
     """The error says how large it is, what is allowed and what to do; a retry would not help."""
     runs = []
-    graph = single(lambda ctx: runs.append(1) or [MUCH], retry=RetryPolicy(max_attempts=3, backoff=0))
+    graph = single(
+        lambda ctx: runs.append(1) or [MUCH], retry=RetryPolicy(max_attempts=3, backoff=0)
+    )
 
     error = failure_of(graph)
 
-    assert "the output of node 'a' has 2,004 bytes, more than RUNNER_MAX_RESULT allows (2,000)" in error
+    assert (
+        "the output of node 'a' has 2,004 bytes, more than RUNNER_MAX_RESULT allows (2,000)"
+        in error
+    )
     assert "pass a reference" in error
     assert runs == [1]
 
@@ -61,7 +66,9 @@ def test_a_checkpoint_that_is_too_large_fails_its_node():
 
 def test_a_question_that_is_too_large_fails_its_node():
     """A reason beyond the limit is not asked."""
-    assert "the reason of interrupt 'ok?'" in failure_of(single(lambda ctx: ctx.interrupt("ok?", MUCH)))
+    assert "the reason of interrupt 'ok?'" in failure_of(
+        single(lambda ctx: ctx.interrupt("ok?", MUCH))
+    )
 
 
 def test_a_task_for_a_graph_inside_that_is_too_large_fails_its_node():
@@ -146,7 +153,9 @@ def test_the_limit_is_a_setting(monkeypatch):
 def test_state_has_a_limit_of_its_own():
     """What a node keeps is bounded by RUNNER_MAX_STATE; a message, which is written once, as a result is."""
     small_state = functools.partial(MemoryStore, max_state=LIMIT)
-    result = Bench(single(lambda ctx: ctx.once("k", lambda: MUCH) and 1), small_state).start().finish()
+    result = (
+        Bench(single(lambda ctx: ctx.once("k", lambda: MUCH) and 1), small_state).start().finish()
+    )
     builder = GraphBuilder()
     builder.add_node(Agent("a", ScriptedModel([MUCH])), "a")
     node_result = Bench(builder.build(), small_state).start().finish()

@@ -10,7 +10,16 @@ from cryptography.exceptions import InvalidSignature
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PublicKey
 
 from runner.errors import UsageError
-from runner.webhooks.webhook import OVERLAP, Delivery, Webhook, attempted, checked, headers, message_id, view
+from runner.webhooks.webhook import (
+    OVERLAP,
+    Delivery,
+    Webhook,
+    attempted,
+    checked,
+    headers,
+    message_id,
+    view,
+)
 
 KEY = base64.b64encode(bytes(range(32))).decode()
 OLD = base64.b64encode(bytes(32)).decode()

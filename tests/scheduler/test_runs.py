@@ -56,7 +56,9 @@ def test_a_node_may_take_the_first_edge():
         gate.set()
         return inputs(ctx)
 
-    result = wired({"a": ident, "b": late, "c": quick}, "a c", "b c", c={"join": "any"}).build()("task")
+    result = wired({"a": ident, "b": late, "c": quick}, "a c", "b c", c={"join": "any"}).build()(
+        "task"
+    )
 
     assert result.results["c"].output == {"a": "a"}
     # That "b" waited for "c" shows that "c" began first; which of them ends first is open.
@@ -82,9 +84,9 @@ def test_an_edge_that_is_not_taken_kills_its_path():
 @pytest.mark.parametrize("join", ["all", "any"])
 def test_one_live_edge_is_enough(join):
     """A join runs when at least one edge is live; dead ones only count as arrived."""
-    result = wired({"a": ident, "b": ident, "c": inputs}, ("a c", never), "b c", c={"join": join}).build()(
-        "task"
-    )
+    result = wired(
+        {"a": ident, "b": ident, "c": inputs}, ("a c", never), "b c", c={"join": join}
+    ).build()("task")
 
     assert result.results["c"].output == {"b": "b"}
 
@@ -175,14 +177,20 @@ def test_a_node_may_repeat_itself():
     def count(ctx):
         return ctx.inputs.get("a", 0) + 1
 
-    result = wired({"a": count}, ("a a", lambda state: state.results["a"].output < 4)).build()("task")
+    result = wired({"a": count}, ("a a", lambda state: state.results["a"].output < 4)).build()(
+        "task"
+    )
 
     assert (result.results["a"].output, result.results["a"].visit) == (4, 4)
     assert result.execution_order == ["a"] * 4
 
 
 def review_loop(limit=3, **options):
-    nodes = {"write": lambda ctx: ctx.visit, "review": lambda ctx: ctx.inputs["write"], "publish": inputs}
+    nodes = {
+        "write": lambda ctx: ctx.visit,
+        "review": lambda ctx: ctx.inputs["write"],
+        "publish": inputs,
+    }
     return wired(
         nodes,
         "write review",
@@ -212,7 +220,9 @@ def test_a_loop_that_ends_without_its_exit():
 def test_exit_and_repetition_together():
     """Where exit and repetition are both taken, both happen: the way out once, with the first output."""
     nodes = {"a": lambda ctx: ctx.visit, "out": inputs}
-    builder = wired(nodes, ("a a", lambda state: state.results["a"].output < 3), "a out").set_entry_point("a")
+    builder = wired(
+        nodes, ("a a", lambda state: state.results["a"].output < 3), "a out"
+    ).set_entry_point("a")
     result = builder.build()("task")
 
     assert result.results["a"].visit == 3
@@ -223,7 +233,9 @@ def test_exit_and_repetition_together():
 def test_a_way_out_of_a_loop_counts_once():
     """A way out that is taken in every round is one arrival: a join behind it waits for the rest."""
     nodes = {"a": lambda ctx: ctx.visit, "slow": ask, "out": inputs}
-    builder = wired(nodes, ("a a", lambda state: state.visit < 3), "a out", "slow out").set_entry_point("a")
+    builder = wired(
+        nodes, ("a a", lambda state: state.visit < 3), "a out", "slow out"
+    ).set_entry_point("a")
     graph = builder.set_entry_point("slow").build()
     first = graph("task")
 
@@ -370,7 +382,9 @@ def test_an_answer_after_a_failure_is_superseded():
 def test_a_running_node_is_recorded_after_a_failure():
     """A node that runs when another fails is not thrown away: it ends, is recorded, and then the run ends."""
     bench = Bench(
-        wired({"a": ident, "bad": boom, "slow": lambda ctx: bench.deliver("bad") and "done"}).build()
+        wired(
+            {"a": ident, "bad": boom, "slow": lambda ctx: bench.deliver("bad") and "done"}
+        ).build()
     ).start()
     bench.deliver("slow")
     result = bench.finish()
@@ -392,16 +406,25 @@ def test_a_question_raised_while_the_run_stops_is_withdrawn():
 
     assert (result.status, result.interrupts) == (Status.FAILED, [])
     assert statuses(result)["late"] == "cancelled"
-    assert [interrupt.status for interrupt in bench.store.read(bench.run_id).interrupts] == ["withdrawn"]
+    assert [interrupt.status for interrupt in bench.store.read(bench.run_id).interrupts] == [
+        "withdrawn"
+    ]
 
 
 def test_with_continue_only_the_branch_dies():
     """Under `continue` the failed node's branch is dead; the others end, and questions can be answered."""
     nodes = {"bad": boom, "after": ident, "a": ask, "b": ident, "join": inputs}
-    graph = wired(nodes, "bad after", "a b", "b join", "bad join").set_failure_policy("continue").build()
+    graph = (
+        wired(nodes, "bad after", "a b", "b join", "bad join")
+        .set_failure_policy("continue")
+        .build()
+    )
     first = graph("task")
 
-    assert (first.status, [interrupt.name for interrupt in first.interrupts]) == (Status.INTERRUPTED, ["ok?"])
+    assert (first.status, [interrupt.name for interrupt in first.interrupts]) == (
+        Status.INTERRUPTED,
+        ["ok?"],
+    )
 
     last = graph(answer_all(first))
 
@@ -418,13 +441,18 @@ def test_with_continue_only_the_branch_dies():
 
 def test_a_condition_that_raises_fails_its_source():
     """An error in a condition fails the node it follows, naming it, and its result is not used."""
-    result = wired({"a": ident, "b": ident}, ("a b", lambda state: state.results["nobody"])).build()("task")
+    result = wired(
+        {"a": ident, "b": ident}, ("a b", lambda state: state.results["nobody"])
+    ).build()("task")
 
     assert statuses(result) == {"a": "failed"}
     assert isinstance(result.results["a"].result, KeyError)
     where = "raised by the condition of the edge from 'a' to 'b'"
     assert result.results["a"].result.__notes__ == [where]
-    assert str(result.results["a"].error) == f"KeyError: \"'nobody' is not a node of this graph\" ({where})"
+    assert (
+        str(result.results["a"].error)
+        == f"KeyError: \"'nobody' is not a node of this graph\" ({where})"
+    )
 
 
 # -- retries -------------------------------------------------------------------------------------------
@@ -440,7 +468,10 @@ def test_a_node_is_tried_again():
 
     bench = Bench(single(flaky, retry=RetryPolicy(max_attempts=3, backoff=10, jitter=0))).start()
     bench.deliver()
-    assert (bench.result().status, statuses(bench.result())) == (Status.EXECUTING, {"a": "retrying"})
+    assert (bench.result().status, statuses(bench.result())) == (
+        Status.EXECUTING,
+        {"a": "retrying"},
+    )
     bench.later(9.9)
     assert bench.bells == []
     bench.later(0.1)
@@ -450,7 +481,12 @@ def test_a_node_is_tried_again():
     bench.later(0.1)
     result = bench.finish().results["a"]
 
-    assert (result.status, result.output, result.attempts, result.error) == (Status.COMPLETED, 3, 3, None)
+    assert (result.status, result.output, result.attempts, result.error) == (
+        Status.COMPLETED,
+        3,
+        3,
+        None,
+    )
 
 
 def test_a_node_that_is_tried_in_vain():
@@ -596,7 +632,9 @@ def nested(*inner_nodes, policy="fail_fast", outer_nodes=None, edges=("in after"
 
 def test_a_graph_is_a_node():
     """A graph inside another gets its task, and the output of its last node is its output."""
-    inner = wired({"x": lambda ctx: ctx.task, "y": lambda ctx: ctx.inputs["x"].upper()}, "x y").build()
+    inner = wired(
+        {"x": lambda ctx: ctx.task, "y": lambda ctx: ctx.inputs["x"].upper()}, "x y"
+    ).build()
     result = wired({"in": inner, "after": inputs}, "in after").build()("task")
 
     assert result.results["after"].output == {"in": "TASK"}
@@ -606,7 +644,9 @@ def test_a_graph_is_a_node():
 
 def test_a_graph_with_several_ends_has_all_their_outputs():
     """The output of an inner graph with several last nodes is theirs, by node id."""
-    assert nested(("x", ident), ("y", ident))("task").results["after"].output == {"in": {"x": "x", "y": "y"}}
+    assert nested(("x", ident), ("y", ident))("task").results["after"].output == {
+        "in": {"x": "x", "y": "y"}
+    }
 
 
 def test_an_inner_graph_gets_data():
@@ -618,7 +658,9 @@ def test_an_inner_graph_gets_data():
     def seen():
         return wired({"x": lambda ctx: ctx.task}).build()
 
-    builder = wired({"a": lambda ctx: 7, "b": lambda ctx: {"n": 1}, "c": wired({"x": double}).build()}, "a c")
+    builder = wired(
+        {"a": lambda ctx: 7, "b": lambda ctx: {"n": 1}, "c": wired({"x": double}).build()}, "a c"
+    )
     builder.add_node(seen(), "one")
     builder.add_node(seen(), "both")
     builder.add_node(seen(), "other", task=lambda ctx: [ctx.task, ctx.inputs["a"]])
@@ -665,7 +707,9 @@ def test_questions_inside_are_listed_outside():
 
     last = graph(answer_all(first, "deep"))
 
-    assert last.results["after"].output == {"in": {"deep": {"x": "deep", "y": "y"}, "beside": "beside"}}
+    assert last.results["after"].output == {
+        "in": {"deep": {"x": "deep", "y": "y"}, "beside": "beside"}
+    }
 
 
 def test_a_failure_inside_fails_the_node_outside():
@@ -724,7 +768,9 @@ def test_a_failed_inner_graph_is_tried_again_as_a_whole():
 def test_an_inner_graph_in_a_loop():
     """Each visit of a graph's node is a run of its own, with questions of its own."""
     inner = wired({"x": ask}).build()
-    graph = wired({"in": inner}, ("in in", lambda state: state.results["in"].output == "again")).build()
+    graph = wired(
+        {"in": inner}, ("in in", lambda state: state.results["in"].output == "again")
+    ).build()
     first = graph("task")
     second = graph(answer_all(first, "again"))
 
@@ -749,7 +795,9 @@ def test_an_unknown_graph_cannot_be_started():
     """Starting a graph that nobody knows is an error that names those that are known."""
     bench = Bench(single(ident)).start()
 
-    with pytest.raises(NotFoundError, match="no graph 'refund' is known to this store; known: bench"):
+    with pytest.raises(
+        NotFoundError, match="no graph 'refund' is known to this store; known: bench"
+    ):
         bench.engine.start("refund", "task")
 
 
@@ -760,7 +808,9 @@ def test_a_store_that_was_emptied_learns_the_graph_again():
     bench.store._database.shapes.clear()
     bench.start()
     bench.deliver()
-    for fingerprint in [f for f, shape in bench.store._database.shapes.items() if shape.graph_id != "bench"]:
+    for fingerprint in [
+        f for f, shape in bench.store._database.shapes.items() if shape.graph_id != "bench"
+    ]:
         del bench.store._database.shapes[fingerprint]
 
     assert bench.finish().execution_order == ["b", "in"]
@@ -804,7 +854,9 @@ def test_async_and_sync_nodes_in_one_graph():
 
 def test_a_cancel_reaches_a_run_in_process():
     """A node may cancel its own run: the call returns a cancelled result."""
-    graph = wired({"a": lambda ctx: graph._engine.cancel(ctx.run_id, "by a node"), "b": ident}, "a b").build()
+    graph = wired(
+        {"a": lambda ctx: graph._engine.cancel(ctx.run_id, "by a node"), "b": ident}, "a b"
+    ).build()
     result = graph("task")
 
     assert (result.status, result.reason) == (Status.CANCELLED, "by a node")

@@ -96,7 +96,9 @@ def acyclic(draw):
     size = draw(st.integers(1, 8))
     names = "abcdefgh"[:size]
     pairs = draw(
-        st.lists(st.tuples(st.integers(0, size - 1), st.integers(0, size - 1)), max_size=14, unique=True)
+        st.lists(
+            st.tuples(st.integers(0, size - 1), st.integers(0, size - 1)), max_size=14, unique=True
+        )
     )
     edges = [(names[low], names[high]) for low, high in pairs if low < high]
     reached = {target for _, target in edges}
@@ -110,7 +112,9 @@ def acyclic(draw):
         entries=tuple(name for name in names if name not in reached),
         policy=FailurePolicy.CONTINUE,
     )
-    return topology(definition), {name: draw(st.text("01", min_size=14, max_size=14)) for name in names}
+    return topology(definition), {
+        name: draw(st.text("01", min_size=14, max_size=14)) for name in names
+    }
 
 
 def expected(graph, decided, fails):
@@ -118,7 +122,9 @@ def expected(graph, decided, fails):
     runs = {}
     for name in sorted(graph.nodes):
         live = name in graph.entries or any(
-            runs[edge.source] and edge.source not in fails and decided[edge.source][edge.position] == "1"
+            runs[edge.source]
+            and edge.source not in fails
+            and decided[edge.source][edge.position] == "1"
             for edge in graph.incoming[name]
         )
         runs[name] = live
@@ -141,7 +147,9 @@ def test_who_runs_depends_on_the_edges_taken_alone(drawn, data):
     )
 
     snapshot = play.worker.read(play.run_id)
-    assert {name: record.status for name, record in snapshot.nodes.items()} == expected(graph, decided, fails)
+    assert {name: record.status for name, record in snapshot.nodes.items()} == expected(
+        graph, decided, fails
+    )
     assert snapshot.record.status is (Status.FAILED if snapshot.record.failed else Status.COMPLETED)
     for (name, _), inputs in play.inputs.items():
         if graph.nodes[name].join is Join.ALL:

@@ -10,7 +10,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from runner.definition.cycles import reach
-from runner.definition.model import ROOT, Definition, EdgeKind, EdgeSpec, FailurePolicy, Join, NodeSpec
+from runner.definition.model import (
+    ROOT,
+    Definition,
+    EdgeKind,
+    EdgeSpec,
+    FailurePolicy,
+    Join,
+    NodeSpec,
+)
 from runner.definition.topology import topology
 from runner.errors import DefinitionError
 from tests.contract.store.manual_worker import shape
@@ -128,7 +136,9 @@ SHAPES = [
 
 
 @pytest.mark.parametrize(
-    ("edges", "decided", "order", "end"), [row[1:] for row in SHAPES], ids=[row[0] for row in SHAPES]
+    ("edges", "decided", "order", "end"),
+    [row[1:] for row in SHAPES],
+    ids=[row[0] for row in SHAPES],
 )
 def test_loops_of_every_shape(edges, decided, order, end):
     """Whatever its shape, a loop repeats when it is asked to and is left as its exits were taken."""
@@ -172,7 +182,9 @@ def test_the_limit_counts_every_visit():
     play = Play(shape("a>b b>a", max_node_executions=5), by_visit())
 
     assert play.order == "a b a b a"
-    assert play.worker.read(play.run_id).record.reason == 'max_node_executions (5) reached before "b"'
+    assert (
+        play.worker.read(play.run_id).record.reason == 'max_node_executions (5) reached before "b"'
+    )
 
 
 def test_a_failure_inside_a_loop_ends_its_round():
@@ -187,13 +199,17 @@ def looping(draw):
     """Draw any graph that can be built, and the edges that each visit takes; late visits take none back."""
     names = "abcdef"[: draw(st.integers(1, 6))]
     pairs = draw(
-        st.lists(st.tuples(st.sampled_from(names), st.sampled_from(names)), max_size=10, unique=True)
+        st.lists(
+            st.tuples(st.sampled_from(names), st.sampled_from(names)), max_size=10, unique=True
+        )
     )
     onward = {node: [target for source, target in pairs if source == node] for node in names}
     kept = sorted(reach("a", onward))
     definition = Definition(
         id="g",
-        nodes={name: NodeSpec(name, executor=None, kind="function", join=Join.ALL) for name in kept},
+        nodes={
+            name: NodeSpec(name, executor=None, kind="function", join=Join.ALL) for name in kept
+        },
         edges=tuple(EdgeSpec(source, target) for source, target in pairs if source in kept),
         entries=("a",),
         policy=FailurePolicy.CONTINUE,
@@ -203,7 +219,8 @@ def looping(draw):
     except DefinitionError:
         hypothesis.reject()
     bits = {
-        name: draw(st.lists(st.text("01", min_size=10, max_size=10), min_size=3, max_size=3)) for name in kept
+        name: draw(st.lists(st.text("01", min_size=10, max_size=10), min_size=3, max_size=3))
+        for name in kept
     }
     return graph, bits
 

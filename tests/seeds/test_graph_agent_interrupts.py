@@ -30,7 +30,9 @@ def weather_tool(tool_context: ToolContext) -> str:
 
 
 def weather(name: str = "weather") -> Agent:
-    return Agent(name=name, model=ScriptedModel([calls("weather_tool"), ends]), tools=[weather_tool])
+    return Agent(
+        name=name, model=ScriptedModel([calls("weather_tool"), ends]), tools=[weather_tool]
+    )
 
 
 def talker(name: str, text: str) -> Agent:
@@ -77,13 +79,21 @@ def test_one_agent_asks_and_completes():
     graph = builder.build()
     first = graph("What is the weather?")
 
-    assert (first.interrupts[0].reason, first.interrupts[0].node_id) == ("need location", "weather_agent")
+    assert (first.interrupts[0].reason, first.interrupts[0].node_id) == (
+        "need location",
+        "weather_agent",
+    )
 
     last = graph(answer_all(first, "Seattle"))
 
     assert last.results["weather_agent"].output == "Weather in Seattle: sunny"
     assert last.usage["totalTokens"] == 30
-    assert [message["role"] for message in agent.messages] == ["user", "assistant", "user", "assistant"]
+    assert [message["role"] for message in agent.messages] == [
+        "user",
+        "assistant",
+        "user",
+        "assistant",
+    ]
 
 
 def test_hooks_on_tools_ask_too():
@@ -100,9 +110,14 @@ def test_hooks_on_tools_ask_too():
         if event.interrupt("approval", reason=event.tool_use["input"]) != "yes":
             event.cancel_tool = "not allowed"
 
-    for response, text, deleted in (("yes", "deleted a.txt", ["a.txt"]), ("no", "not allowed", ["a.txt"])):
+    for response, text, deleted in (
+        ("yes", "deleted a.txt", ["a.txt"]),
+        ("no", "not allowed", ["a.txt"]),
+    ):
         agent = Agent(
-            name="cleaner", model=ScriptedModel([calls("delete", path="a.txt"), ends]), tools=[delete]
+            name="cleaner",
+            model=ScriptedModel([calls("delete", path="a.txt"), ends]),
+            tools=[delete],
         )
         agent.hooks.add_callback(BeforeToolCallEvent, approve)
         builder = GraphBuilder()
@@ -221,7 +236,9 @@ def test_a_person_says_no(response):
         raise AssertionError("deleted although a person said no")
 
     builder = GraphBuilder()
-    builder.add_node(Agent(name="cleaner", model=ScriptedModel([calls("delete"), ends]), tools=[delete]))
+    builder.add_node(
+        Agent(name="cleaner", model=ScriptedModel([calls("delete"), ends]), tools=[delete])
+    )
     graph = builder.build()
     last = graph(answer_all(graph("Clean up."), response))
 

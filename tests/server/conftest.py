@@ -31,13 +31,17 @@ class Site:
             self.registry.add(name, build)
         self.settings = Settings(redis_url=url, webhook_allow="127.0.0.0/8")
         self.bells = deque()
-        self.client = Client(store=open_store(self.settings), dispatcher=self, registry=self.registry)
+        self.client = Client(
+            store=open_store(self.settings), dispatcher=self, registry=self.registry
+        )
         self.client.engine.publish(list(graphs))
         self.person = Person(Principal("ana"), frozenset(GRANTS))
         self.app = create_app(self.settings, auth=lambda request: self.person)
         self.app.state.services.client = self.client
         self.app.state.services.plan = self.registry.find
-        self.http = TestClient(self.app, base_url="https://runner.example", raise_server_exceptions=False)
+        self.http = TestClient(
+            self.app, base_url="https://runner.example", raise_server_exceptions=False
+        )
 
     def ring(self, doorbells):
         self.bells.extend(doorbells)
@@ -68,21 +72,29 @@ class Site:
 
     def as_role(self, *roles, name="ana", groups=()):
         """Log somebody in."""
-        self.person = Person(Principal(name), frozenset(roles), frozenset(groups)) if roles else None
+        self.person = (
+            Person(Principal(name), frozenset(roles), frozenset(groups)) if roles else None
+        )
 
 
 def ask(ctx):
     return ctx.interrupt(
         "refund",
         reason={"order": 7, "note": "unpunctual"},
-        response_schema={"type": "object", "properties": {"ok": {"type": "boolean"}}, "required": ["ok"]},
+        response_schema={
+            "type": "object",
+            "properties": {"ok": {"type": "boolean"}},
+            "required": ["ok"],
+        },
     )
 
 
 def refund(ctx):
     rule = Rule(eligible=["group:finance"], need=2, exclude=["requester"])
     action = Action("runner", "function", "refund", {"order": 7, "amount": 120})
-    decided = ctx.interrupt("refund", reason="a **late** order", rule=rule, action=action, risk="high")
+    decided = ctx.interrupt(
+        "refund", reason="a **late** order", rule=rule, action=action, risk="high"
+    )
     return [decided.decision, decided.response]
 
 
@@ -158,8 +170,13 @@ def tab(browser, served):
     context = browser.new_context(base_url=served.url)
     page = context.new_page()
     page.problems = []
-    page.on("console", lambda line: page.problems.append(line.text) if line.type == "error" else None)
+    page.on(
+        "console", lambda line: page.problems.append(line.text) if line.type == "error" else None
+    )
     page.on("pageerror", lambda error: page.problems.append(str(error)))
-    page.on("dialog", lambda dialog: (page.problems.append(f"dialog {dialog.message}"), dialog.dismiss()))
+    page.on(
+        "dialog",
+        lambda dialog: (page.problems.append(f"dialog {dialog.message}"), dialog.dismiss()),
+    )
     yield page
     context.close()

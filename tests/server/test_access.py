@@ -141,7 +141,9 @@ def test_looking_changes_nothing(site):
 def test_pages_of_other_sites_change_nothing(site, headers):
     """Whatever a page elsewhere can make a browser send, nothing is started by it."""
     body = json.dumps({"graph": "echo"})
-    reply = site.http.post("/v1/runs", content=body, headers={"Content-Type": "application/json", **headers})
+    reply = site.http.post(
+        "/v1/runs", content=body, headers={"Content-Type": "application/json", **headers}
+    )
 
     assert reply.status_code == 403
     assert not site.client.runs()
@@ -150,7 +152,11 @@ def test_pages_of_other_sites_change_nothing(site, headers):
 def test_a_page_of_this_server_changes_something(site):
     """The control of the test above: with the origin and the token of its page the run is started."""
     token = site.app.state.form_tokens.issue(site.person)
-    headers = {"Origin": "https://runner.example", "Sec-Fetch-Site": "same-origin", "X-Form-Token": token}
+    headers = {
+        "Origin": "https://runner.example",
+        "Sec-Fetch-Site": "same-origin",
+        "X-Form-Token": token,
+    }
 
     assert site.http.post("/v1/runs", json={"graph": "echo"}, headers=headers).status_code == 201
 
@@ -182,7 +188,9 @@ def test_each_answer_has_the_headers_of_a_safe_page(site):
 
 
 def called(auth, redis_url, base="http://localhost", client=("127.0.0.1", 1), **headers):
-    http = TestClient(create_app(Settings(redis_url=redis_url), auth=auth), base_url=base, client=client)
+    http = TestClient(
+        create_app(Settings(redis_url=redis_url), auth=auth), base_url=base, client=client
+    )
     return http.get("/v1/runs", headers=headers).status_code
 
 
@@ -224,7 +232,11 @@ def test_a_caller_gets_no_role_by_a_header():
     claims = [(b"x-forwarded-roles", b"admin"), (b"x-forwarded-groups", b"finance, staff")]
 
     assert named(auth, claims).roles == {"approver"}
-    assert named(auth, [(b"x-forwarded-groups", b"ops,finance")]).roles == {"approver", "operator", "viewer"}
+    assert named(auth, [(b"x-forwarded-groups", b"ops,finance")]).roles == {
+        "approver",
+        "operator",
+        "viewer",
+    }
     assert named(ProxyHeaders(roles="x-forwarded-roles"), claims).roles == {"admin"}
 
 
@@ -258,7 +270,9 @@ def test_a_proxy_is_trusted_by_its_address_or_its_socket(site, tmp_path):
     site.app.state.auth = ProxyHeaders(trusted=["unix"], default_roles=["viewer"])
     with (
         Served(site.app, uds=path),
-        httpx.Client(transport=httpx.HTTPTransport(uds=path), base_url="http://runner.example") as http,
+        httpx.Client(
+            transport=httpx.HTTPTransport(uds=path), base_url="http://runner.example"
+        ) as http,
     ):
         assert http.get("/v1/runs", headers={"X-Forwarded-User": "ana"}).status_code == 200
         site.app.state.auth = ProxyHeaders(default_roles=["viewer"])

@@ -25,14 +25,18 @@ from tests.waiting import wait_until
 
 def test_a_run_is_started_and_shown(site):
     """A start answers with the id, under which the run is shown with its nodes."""
-    started = site.http.post("/v1/runs", json={"graph": "echo", "task": {"order": 7}, "tags": {"team": "a"}})
+    started = site.http.post(
+        "/v1/runs", json={"graph": "echo", "task": {"order": 7}, "tags": {"team": "a"}}
+    )
     site.work()
 
     assert started.status_code == 201
     assert started.headers["location"] == f"/v1/runs/{started.json()['run_id']}"
     run = site.http.get(f"/v1/runs/{started.json()['run_id']}").json()
     assert (run["status"], run["task"], run["tags"]) == ("completed", {"order": 7}, {"team": "a"})
-    assert [(node["id"], node["output"]) for node in run["nodes"]] == [("echo", {"task": {"order": 7}})]
+    assert [(node["id"], node["output"]) for node in run["nodes"]] == [
+        ("echo", {"task": {"order": 7}})
+    ]
 
 
 def test_a_repeated_start_returns_the_same_run(site):
@@ -47,7 +51,9 @@ def test_a_repeated_start_returns_the_same_run(site):
     ]
 
     assert first["run_id"] == again["run_id"]
-    assert [(other.status_code, other.json()["run_id"]) for other in others] == [(422, first["run_id"])] * 3
+    assert [(other.status_code, other.json()["run_id"]) for other in others] == [
+        (422, first["run_id"])
+    ] * 3
 
 
 def test_a_list_continues_with_its_cursor(site):
@@ -100,7 +106,10 @@ def test_a_refused_request_gets_a_problem_document(site, method, path, body, sta
     """Whatever is wrong, the answer is RFC 9457: its media type, the status again, and words."""
     reply = site.http.request(method, path, json=body)
 
-    assert (reply.status_code, reply.headers["content-type"]) == (status, "application/problem+json")
+    assert (reply.status_code, reply.headers["content-type"]) == (
+        status,
+        "application/problem+json",
+    )
     assert reply.json()["status"] == status
     assert reply.json()["detail"]
 
@@ -120,7 +129,10 @@ def test_people_change_runs(site):
     """Cancel, retry, fork, again and remove do what the commands of these names do."""
     waiting, failed = site.start("approval").id, site.start("broken").id
 
-    assert site.http.post(f"/v1/runs/{waiting}:cancel", json={"reason": "no"}).json()["status"] == "cancelled"
+    assert (
+        site.http.post(f"/v1/runs/{waiting}:cancel", json={"reason": "no"}).json()["status"]
+        == "cancelled"
+    )
     assert site.http.post(f"/v1/runs/{waiting}:cancel").status_code == 409
     assert site.http.post(f"/v1/runs/{failed}:retry").json()["nodes"] == ["fail"]
     site.work()
@@ -147,8 +159,13 @@ def test_a_batch_says_first_what_it_would_do(site):
         (name, "cancelled") for name in ids
     }
     stream = site.http.get(begun.headers["location"], headers={"Accept": "text/event-stream"}).text
-    assert [line for line in stream.splitlines() if "event" in line] == ["event: snapshot", "event: ended"]
-    assert site.http.post("/v1/runs:batch", json={"action": "cancel", "filter": {}}).status_code == 422
+    assert [line for line in stream.splitlines() if "event" in line] == [
+        "event: snapshot",
+        "event: ended",
+    ]
+    assert (
+        site.http.post("/v1/runs:batch", json={"action": "cancel", "filter": {}}).status_code == 422
+    )
     assert site.http.get("/v1/jobs/none").status_code == 404
 
 
@@ -177,7 +194,10 @@ def test_a_sweep_carries_on_a_job_that_its_process_has_left(site):
 
     assert (len(first.results), first.ended_at) == (2, 0)
     results = jobs.get(job_id).results
-    assert ("no run" in results.pop("0none"), results) == (True, dict.fromkeys(ids[1:], "cancelled"))
+    assert ("no run" in results.pop("0none"), results) == (
+        True,
+        dict.fromkeys(ids[1:], "cancelled"),
+    )
     jobs.leave("gone")
     engine.sweep()
     assert engine.sweep() == 0
@@ -197,7 +217,10 @@ def test_a_question_has_its_digest_as_etag(site):
 def test_a_graph_is_drawn(site):
     """A graph of this program is an SVG; one that only the store knows is not there."""
     assert "<svg" in site.http.get("/v1/graphs/approval.svg").text
-    assert {graph["name"] for graph in site.http.get("/v1/graphs").json()["items"]} >= {"approval", "echo"}
+    assert {graph["name"] for graph in site.http.get("/v1/graphs").json()["items"]} >= {
+        "approval",
+        "echo",
+    }
     assert site.http.get("/v1/graphs/other.svg").status_code == 404
 
 
@@ -206,7 +229,10 @@ def test_a_graph_is_checked(site):
     site.registry.add("loop", lambda: wired({"a": echo, "b": echo}, "a b", "b a").build())
 
     def check(name, **params):
-        return [site.http.request(way, f"/v1/graphs/{name}:check", params=params) for way in ("GET", "POST")]
+        return [
+            site.http.request(way, f"/v1/graphs/{name}:check", params=params)
+            for way in ("GET", "POST")
+        ]
 
     assert [reply.json() for reply in check("echo")] == [{"problems": [], "held": None}] * 2
     assert [problem["code"] for reply in check("loop") for problem in reply.json()["problems"]] == [
@@ -266,7 +292,10 @@ def test_a_schedule_is_made_paused_filled_and_removed(site):
 
     assert site.http.post("/v1/schedules", json=body).status_code == 201
     assert site.http.post("/v1/schedules", json=body).status_code == 409
-    assert site.http.post("/v1/schedules", json={**body, "id": "x", "cron": "daily"}).status_code == 422
+    assert (
+        site.http.post("/v1/schedules", json={**body, "id": "x", "cron": "daily"}).status_code
+        == 422
+    )
     assert site.http.post("/v1/schedules/nightly:pause").json()["paused"] is True
     assert site.http.post("/v1/schedules/nightly:resume").json()["paused"] is False
     span = {"first": "2026-01-01T00:00:00Z", "last": "2026-01-03T00:00:00Z"}
@@ -320,10 +349,14 @@ def test_effects_are_frozen_and_thawed(site):
     assert "echo" in site.http.post("/v1/freezes", json=misspelt).json()["detail"]
     assert site.http.get("/v1/freezes").json()["items"] == []
     assert site.http.post("/v1/freezes", json={**misspelt, "force": True}).status_code == 201
-    assert site.http.post("/v1/freezes:thaw", json={**misspelt, "reason": "over"}).status_code == 200
+    assert (
+        site.http.post("/v1/freezes:thaw", json={**misspelt, "reason": "over"}).status_code == 200
+    )
     assert site.http.post("/v1/freezes", json=body).json() == {"scope": "graph:echo"}
     assert site.http.post("/v1/freezes", json={**body, "reason": "another"}).status_code == 409
-    assert [item["scope"] for item in site.http.get("/v1/freezes").json()["items"]] == ["graph:echo"]
+    assert [item["scope"] for item in site.http.get("/v1/freezes").json()["items"]] == [
+        "graph:echo"
+    ]
     assert "an incident" in site.http.get("/", headers={"Accept": "text/html"}).text
     assert site.http.post("/v1/freezes:thaw", json={**body, "reason": "over"}).status_code == 200
     assert site.http.get("/v1/freezes").json()["items"] == []
@@ -377,7 +410,9 @@ def test_a_huge_body_is_refused(site, whole):
     def post(size):
         body = b'{"graph": "echo", "task": "' + b"x" * size + b'"}'
         content = body if whole else iter([body[:1000], body[1000:]])
-        return site.http.post("/v1/runs", content=content, headers={"Content-Type": "application/json"})
+        return site.http.post(
+            "/v1/runs", content=content, headers={"Content-Type": "application/json"}
+        )
 
     assert post(most).status_code == 413
     assert not site.client.runs()
@@ -389,7 +424,13 @@ def test_little_is_read_of_who_is_not_known(site, known, most):
     """A body that does not end is refused soon; the control, of somebody known, when it is too large."""
     site.person = site.person if known else None
     chunk, reads, statuses = b"x" * 10_000, [], []
-    scope = {"type": "http", "method": "POST", "path": "/v1/runs", "query_string": b"", "headers": []}
+    scope = {
+        "type": "http",
+        "method": "POST",
+        "path": "/v1/runs",
+        "query_string": b"",
+        "headers": [],
+    }
 
     async def receive():
         reads.append(chunk)
@@ -398,7 +439,9 @@ def test_little_is_read_of_who_is_not_known(site, known, most):
     async def send(message):
         statuses.append(message.get("status"))
 
-    asyncio.run(site.app({**scope, "headers": [(b"content-type", b"application/json")]}, receive, send))
+    asyncio.run(
+        site.app({**scope, "headers": [(b"content-type", b"application/json")]}, receive, send)
+    )
 
     assert statuses[0] == (413 if known else 401)
     assert 0 <= len(reads) * len(chunk) - most <= len(chunk)
@@ -415,7 +458,9 @@ def test_a_run_without_signed_entries_has_no_audit(site):
 def test_a_webhook_is_made_rotated_paused_and_removed(site):
     """Only the answers that make a secret have it; deliveries are listed, and sent again."""
     http = site.http
-    made = http.post("/v1/webhooks", json={"url": "http://127.0.0.1:1/hooks", "events": ["run.ended"]})
+    made = http.post(
+        "/v1/webhooks", json={"url": "http://127.0.0.1:1/hooks", "events": ["run.ended"]}
+    )
     hook = made.json()["id"]
     path = f"/v1/webhooks/{hook}"
     rotated = http.post(f"{path}:rotate").json()["secret"]

@@ -92,7 +92,9 @@ def forms(shop, site, redis_url):
     schema = {"type": "object", "properties": {"amount": {"type": "number"}}}
 
     def ask_amount(ctx):
-        return ctx.interrupt("how much?", rule=Rule(eligible=["anyone"]), response_schema=schema).decision
+        return ctx.interrupt(
+            "how much?", rule=Rule(eligible=["anyone"]), response_schema=schema
+        ).decision
 
     graphs = {
         "approval": lambda: wired(nodes, *edges).build(),
@@ -119,7 +121,10 @@ def enter_in_each_field(page):
 
     page.on("request", note)
     page.route(
-        "**", lambda route: route.fulfill(status=204) if route.request.method == "POST" else route.fallback()
+        "**",
+        lambda route: (
+            route.fulfill(status=204) if route.request.method == "POST" else route.fallback()
+        ),
     )
     page.evaluate(
         "for (const item of document.querySelectorAll('details')) item.open = true;"
@@ -170,7 +175,9 @@ def test_enter_would_reject_by_the_order_of_buttons(forms, browser, name):
     page = browser.new_page()
     page.goto(forms[name])
     page.fill("[name=comment] >> nth=0", "a friendly word")
-    page.evaluate(f"document.querySelectorAll('{DECIDES_NOTHING}').forEach((item) => item.remove())")
+    page.evaluate(
+        f"document.querySelectorAll('{DECIDES_NOTHING}').forEach((item) => item.remove())"
+    )
 
     _, sent = enter_in_each_field(page)
     page.close()
@@ -187,11 +194,15 @@ def test_every_page_is_accessible(shop, browser, scheme):
     page = context.new_page()
     for name, url in shop.items():
         page.goto(url)
-        page.evaluate("document.querySelectorAll('details').forEach((item) => { item.open = true; })")
+        page.evaluate(
+            "document.querySelectorAll('details').forEach((item) => { item.open = true; })"
+        )
         for width in (1280, 768, 320):
             page.set_viewport_size({"width": width, "height": 900})
             found = (
-                Axe().run(page, options={"rules": {"target-size": {"enabled": True}}}).response["violations"]
+                Axe()
+                .run(page, options={"rules": {"target-size": {"enabled": True}}})
+                .response["violations"]
             )
             assert not found, (
                 name,
@@ -210,9 +221,9 @@ def test_every_page_has_a_way_for_the_keyboard(shop, browser):
         page.keyboard.press("Tab")
         assert page.evaluate("document.activeElement.className") == "skip", name
         places = []
-        while (focus := page.evaluate(FOCUS))["place"] not in places and not focus["name"].startswith(
-            "<body"
-        ):
+        while (focus := page.evaluate(FOCUS))["place"] not in places and not focus[
+            "name"
+        ].startswith("<body"):
             assert focus["shows"], (name, focus)
             assert focus["isOnTop"], (name, focus)
             places.append(focus["place"])
@@ -460,21 +471,37 @@ def test_hostile_text_does_nothing(redis_url, browser):
         page = context.new_page()
         problems, requests = [], []
         page.on("dialog", lambda dialog: (problems.append(dialog.message), dialog.dismiss()))
-        page.on("console", lambda line: problems.append(line.text) if line.type == "error" else None)
+        page.on(
+            "console", lambda line: problems.append(line.text) if line.type == "error" else None
+        )
         page.on("request", lambda request: requests.append(request.url))
         text = quote(name)
-        page.goto(f"/inbox?text={text}&tool={text}&tag={text}&run={text}&graph={text}&name={text}&cursor=")
+        page.goto(
+            f"/inbox?text={text}&tool={text}&tag={text}&run={text}&graph={text}&name={text}&cursor="
+        )
         page.click("text=Save this view")
         page.fill(".views [name=name]", name)
         page.click("button:has-text('Save')")
-        paths = ["/", "/inbox", "/runs", "/graphs", f"/runs/{run.id}", f"/inbox/together?q={quote(ruled)}"]
+        paths = [
+            "/",
+            "/inbox",
+            "/runs",
+            "/graphs",
+            f"/runs/{run.id}",
+            f"/inbox/together?q={quote(ruled)}",
+        ]
         paths += [
             f"/runs/{run.id}/plan/again",
             *(f"/runs/{run.id}?node={node}" for node in ("ask0", "fail", "echo")),
         ]
-        for path in [*paths, *(f"/q/{quote(question.id)}" for question in (questions[0], questions[-1]))]:
+        for path in [
+            *paths,
+            *(f"/q/{quote(question.id)}" for question in (questions[0], questions[-1])),
+        ]:
             page.goto(path)
-            page.evaluate("document.querySelectorAll('details').forEach((item) => { item.open = true; })")
+            page.evaluate(
+                "document.querySelectorAll('details').forEach((item) => { item.open = true; })"
+            )
         # One page for each text, in one of its five forms in turn; the inbox above has all of them.
         for place in range(0, len(payloads), 5):
             question = questions[place + place // 5 % 5]
@@ -496,7 +523,11 @@ def test_a_form_of_another_origin_changes_nothing(site, served, browser):
             "<script>document.forms[0].submit()</script>"
         )
         await send(
-            {"type": "http.response.start", "status": 200, "headers": [(b"content-type", b"text/html")]}
+            {
+                "type": "http.response.start",
+                "status": 200,
+                "headers": [(b"content-type", b"text/html")],
+            }
         )
         await send({"type": "http.response.body", "body": page.encode()})
 
@@ -525,7 +556,9 @@ def test_a_day_in_the_life(redis_url, browser, tmp_path):  # noqa: PLR0915 - a w
     def pay(ctx):
         rule = Rule(eligible=["group:finance"], need=2, exclude=["requester"])
         action = Action("runner", "function", "pay", {"to": "Acme", "amount": 180})
-        approval = ctx.interrupt("pay", reason="The carrier waits.", rule=rule, action=action, risk="high")
+        approval = ctx.interrupt(
+            "pay", reason="The carrier waits.", rule=rule, action=action, risk="high"
+        )
         if approval.approved:
             args = approval.response if approval.decision == "edit" else action.args
             ctx.once("pay", lambda: paid.append(args))
@@ -542,7 +575,11 @@ def test_a_day_in_the_life(redis_url, browser, tmp_path):  # noqa: PLR0915 - a w
 
     def who(request):
         name = request.headers.get("x-who", "")
-        return Person(Principal(name), frozenset(people[name]), frozenset({"finance"})) if name else None
+        return (
+            Person(Principal(name), frozenset(people[name]), frozenset({"finance"}))
+            if name
+            else None
+        )
 
     site.app.state.auth = who
     with Served(site.app, free_port()) as served:
@@ -591,7 +628,10 @@ def test_a_day_in_the_life(redis_url, browser, tmp_path):  # noqa: PLR0915 - a w
         ben.goto(cora.url.partition("/q/")[0] + "/runs")
         ben.click("tbody a")
         ben.click(".tabs >> text=Audit")
-        assert ben.get_attribute("[data-audit]", "data-audit") == "holds", (state, ben.inner_text("main"))
+        assert ben.get_attribute("[data-audit]", "data-audit") == "holds", (
+            state,
+            ben.inner_text("main"),
+        )
         told = ben.inner_text("table")
     assert paid == [{"to": "Acme", "amount": 150}]
     assert "interrupt.voted" in told or "voted" in told

@@ -47,10 +47,16 @@ def test_each_field_has_its_control():
         "scores": "lines",
         "extra": "json",
     }
-    assert [(part.name, part.required) for part in fields["address"].parts] == [("address/street", True)]
+    assert [(part.name, part.required) for part in fields["address"].parts] == [
+        ("address/street", True)
+    ]
     assert fields["amount"].bounds == {"min": 0, "max": 100, "step": "any"}
     assert [choice.label for choice in fields["urgent"].choices] == ["Yes", "No"]
-    assert [name for name, part in fields.items() if part.required] == ["decision", "urgent", "amount"]
+    assert [name for name, part in fields.items() if part.required] == [
+        "decision",
+        "urgent",
+        "amount",
+    ]
 
 
 def test_a_form_gives_the_answer_that_was_meant():
@@ -103,7 +109,9 @@ def test_what_does_not_fit_is_named_with_its_field(field, value):
 
 def test_what_was_typed_comes_back():
     """A refused form shows what was in it, the chosen choice included."""
-    fields = {part.name: part for part in fields_of(SCHEMA, {"decision": '"reject"', "amount": "101"})}
+    fields = {
+        part.name: part for part in fields_of(SCHEMA, {"decision": '"reject"', "amount": "101"})
+    }
 
     assert [choice.checked for choice in fields["decision"].choices] == [False, True]
     assert fields["amount"].value == "101"
@@ -111,7 +119,10 @@ def test_what_was_typed_comes_back():
 
 def test_a_schema_that_contains_itself_ends():
     """Some objects deep a part is JSON; what is typed into a deep field arrives there."""
-    tree = {"type": "object", "properties": {"name": {"type": "string"}, "child": {"$ref": "#/$defs/Tree"}}}
+    tree = {
+        "type": "object",
+        "properties": {"name": {"type": "string"}, "child": {"$ref": "#/$defs/Tree"}},
+    }
     schema = {"$ref": "#/$defs/Tree", "$defs": {"Tree": tree}}
 
     (name, child) = fields_of(schema)
@@ -122,7 +133,10 @@ def test_a_schema_that_contains_itself_ends():
         "group",
         ["long", "json"],
     )
-    assert answer_of(schema, {"child/child/name": "deep"}) == ({"child": {"child": {"name": "deep"}}}, {})
+    assert answer_of(schema, {"child/child/name": "deep"}) == (
+        {"child": {"child": {"name": "deep"}}},
+        {},
+    )
 
 
 def test_an_answer_without_fields_is_json():

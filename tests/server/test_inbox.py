@@ -57,7 +57,9 @@ def rows(site, query=""):
 def test_tabs_and_filters_show_what_they_say(desk):
     """Mine, my groups, all; each filter leaves what it names, and what expires first is on top."""
     named = asked(desk, "names", {"assignees": ["ana"]}).id
-    other = asked(desk, "names", {"assignees": ["ben"], "expires_in": 90_000.0}, tags={"region": "eu"}).id
+    other = asked(
+        desk, "names", {"assignees": ["ben"], "expires_in": 90_000.0}, tags={"region": "eu"}
+    ).id
     cheap = asked(desk, "payments", {"amount": 80}).id
     dear = asked(desk, "payments", {"amount": 900, "risk": "high", "expires_in": 60.0}).id
 
@@ -111,19 +113,28 @@ def test_who_may_not_read_can_not_search(desk):
     question = asked(desk, "payments", {"amount": 900})
     desk.as_role("viewer")
 
-    assert rows(desk, "text=nowhere") == rows(desk, "text=900") == rows(desk, "tool=other") == [question.id]
+    assert (
+        rows(desk, "text=nowhere")
+        == rows(desk, "text=900")
+        == rows(desk, "tool=other")
+        == [question.id]
+    )
     assert "Acme" not in desk.http.get("/inbox", headers=HTML).text
 
 
 def test_views_are_kept_in_the_browser(desk):
     """A view has a tab and filters, nothing else; a cookie that is malformed has none."""
-    saved = send(desk, "/inbox/views", name="mine & high", address="tab=groups&risk=high&cursor=x&evil=1")
+    saved = send(
+        desk, "/inbox/views", name="mine & high", address="tab=groups&risk=high&cursor=x&evil=1"
+    )
     desk.http.cookies.update(saved.cookies)
     page = desk.http.get("/inbox", headers=HTML).text
 
     assert (saved.status_code, saved.headers["location"]) == (303, "/inbox?tab=groups&risk=high")
     assert '<a href="/inbox?tab=groups&amp;risk=high">mine &amp; high</a>' in page
-    assert {"httponly", "secure", "samesite=lax"} <= set(saved.headers["set-cookie"].lower().split("; "))
+    assert {"httponly", "secure", "samesite=lax"} <= set(
+        saved.headers["set-cookie"].lower().split("; ")
+    )
     gone = send(desk, "/inbox/views", name="mine & high", action="remove")
     desk.http.cookies.update(gone.cookies)
     assert "mine &amp; high" not in desk.http.get("/inbox", headers=HTML).text
@@ -178,7 +189,10 @@ def test_high_risk_is_typed_for_all(desk):
 
 def test_questions_that_differ_are_decided_one_by_one(desk):
     """Of other nodes or risks, or with an answer of their own: the page says so."""
-    low, high = asked(desk, "payments", {"amount": 1}), asked(desk, "payments", {"amount": 2, "risk": "high"})
+    low, high = (
+        asked(desk, "payments", {"amount": 1}),
+        asked(desk, "payments", {"amount": 2, "risk": "high"}),
+    )
     plain = asked(desk, "names", {})
     for ids in ([low.id, high.id], [low.id, plain.id], [plain.id], [], ["0none.a.1.b"]):
         query = "&".join(f"q={name}" for name in ids)
@@ -198,7 +212,13 @@ def test_a_question_shows_all_that_happened_to_it(desk):
 
     page = desk.http.get(path, headers=HTML).text
     (vote,) = desk.client.engine.store.votes(question.id)
-    assert re.findall(r'class="kind">(\w+)<', page) == ["asked", "claimed", "commented", "released", "voted"]
+    assert re.findall(r'class="kind">(\w+)<', page) == [
+        "asked",
+        "claimed",
+        "commented",
+        "released",
+        "voted",
+    ]
     assert page.count(vote["effect"]) == 1
     assert ("so much?" in page, "group finance" in page, "started by <b>cora</b>" in page) == (
         True,
@@ -241,7 +261,11 @@ def test_an_earlier_denial_of_the_same_call_is_shown(desk):
 def test_an_edit_shows_that_another_call_is_approved(desk):
     """The digest of what is approved, before and after; it is the one that the vote is for."""
     question = asked(desk, "payments", {"amount": 80})
-    edit = {"decision": "edit", "arguments": '{"to": "Acme", "amount": 70}', "digest": question.digest}
+    edit = {
+        "decision": "edit",
+        "arguments": '{"to": "Acme", "amount": 70}',
+        "digest": question.digest,
+    }
 
     step = send(desk, f"/q/{question.id}", **edit).text
     send(desk, f"/q/{question.id}", **edit, confirmed="yes")
@@ -273,7 +297,9 @@ def test_a_page_costs_the_same_among_more_questions(desk):
     task = {"amount": 80, "risk": "low", "expires_in": 90_000.0}
     for _ in range(60):
         desk.start("payments", task, requester="cora")
-    few = {query: cost(query) for query in queries if cost(query)}  # the first look reads what is kept
+    few = {
+        query: cost(query) for query in queries if cost(query)
+    }  # the first look reads what is kept
     for _ in range(240):
         desk.start("payments", task, requester="cora")
     for query, (commands, size) in few.items():

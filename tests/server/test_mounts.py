@@ -71,7 +71,9 @@ def in_django(site, prefix, folder):
     (folder / "run.py").write_text(PROJECT)
     port = free_port()
     environment = {"RUNNER_REDIS_URL": site.settings.redis_url, "PYTHONPATH": str(ROOT), "PATH": ""}
-    with subprocess.Popen([sys.executable, "run.py", str(port)], cwd=folder, env=environment) as process:
+    with subprocess.Popen(
+        [sys.executable, "run.py", str(port)], cwd=folder, env=environment
+    ) as process:
         url = f"http://127.0.0.1:{port}"
         try:
             wait_until(lambda: process.poll() is not None or _answers(url), "the project answers")
@@ -116,7 +118,15 @@ def test_all_of_it_works_below_a_path(site, tmp_path, framework):
     ):
         assert httpx.get(url + prefix, follow_redirects=True, cookies=cookies).status_code == 200
         question = run.interrupts()[0].id
-        for path in ("/", "/inbox", "/runs", f"/runs/{run.id}", f"/q/{question}", "/graphs", "/workers"):
+        for path in (
+            "/",
+            "/inbox",
+            "/runs",
+            f"/runs/{run.id}",
+            f"/q/{question}",
+            "/graphs",
+            "/workers",
+        ):
             page = http.get(path, headers=HTML)
             links = LINK.findall(page.text)
             assert (page.status_code, bool(links)) == (200, True), path
@@ -129,14 +139,18 @@ def test_all_of_it_works_below_a_path(site, tmp_path, framework):
 
         token = re.search(r'name="form_token" value="([^"]+)"', page_of(http, f"/q/{question}"))[1]
         form = {"form_token": token, "task": "1"}
-        foreign = http.post("/graphs/echo", data=form, headers={**HTML, "Origin": "https://evil.example"})
+        foreign = http.post(
+            "/graphs/echo", data=form, headers={**HTML, "Origin": "https://evil.example"}
+        )
         sent = http.post("/graphs/echo", data=form, headers={**HTML, "Origin": url})
         assert (foreign.status_code, sent.status_code) == (403, 303)
         assert sent.headers["location"].startswith(f"{prefix}/runs/")
 
         started = http.post("/v1/runs", json={"graph": "echo"})
         assert started.headers["location"] == f"{prefix}/v1/runs/{started.json()['run_id']}"
-        assert httpx.get(url + started.headers["location"], cookies=cookies).json()["graph"] == "echo"
+        assert (
+            httpx.get(url + started.headers["location"], cookies=cookies).json()["graph"] == "echo"
+        )
         assert http.get("/openapi.json").json()["servers"] == [{"url": prefix}]
         with http.stream(
             "GET", f"/v1/runs/{run.id}/events", headers={"Accept": "text/event-stream"}

@@ -42,10 +42,16 @@ class Provider:
         self.app.post("/token")(self.token)
 
     def metadata(self):
-        ends = {"authorization_endpoint": "authorize", "token_endpoint": "token", "jwks_uri": "keys"}
+        ends = {
+            "authorization_endpoint": "authorize",
+            "token_endpoint": "token",
+            "jwks_uri": "keys",
+        }
         return {"issuer": self.url, **{name: f"{self.url}/{end}" for name, end in ends.items()}}
 
-    def authorize(self, request: Request, state: str, nonce: str, redirect_uri: str, code_challenge: str):
+    def authorize(
+        self, request: Request, state: str, nonce: str, redirect_uri: str, code_challenge: str
+    ):
         self.asked = dict(request.query_params)
         code = f"code{len(self.codes)}"
         self.codes[code] = (nonce, code_challenge)
@@ -69,7 +75,9 @@ class Provider:
             "groups": ["finance"],
             "roles": ["approver", "emperor"],
         }
-        claims = {name: value for name, value in {**claims, **self.changes}.items() if value is not None}
+        claims = {
+            name: value for name, value in {**claims, **self.changes}.items() if value is not None
+        }
         return {"id_token": jwt.encode({"alg": "RS256", "kid": "k1"}, claims, self.signer)}
 
 
@@ -230,7 +238,11 @@ def pay(redis_url, provider, tmp_path, monkeypatch):
     rule = Rule(eligible=["group:finance"], auth=Auth(level=2, max_age=900, acr="gold"))
     site = Site(
         redis_url,
-        {"pay": lambda: wired({"ask": lambda ctx: ctx.interrupt("pay", rule=rule).decision}).build()},
+        {
+            "pay": lambda: wired(
+                {"ask": lambda ctx: ctx.interrupt("pay", rule=rule).decision}
+            ).build()
+        },
     )
     settings = Settings(redis_url=redis_url, signing_key=str(private))
     site.app = create_app(settings, auth=OIDC(provider.url, "runner"))
@@ -269,16 +281,18 @@ def test_a_login_that_does_not_suffice_decides_nothing(pay, provider, changes, w
     voted = decide(pay)
 
     refused = [
-        event for event in pay.client.run(pay.question.run_id).events() if event.kind == "interrupt.refused"
+        event
+        for event in pay.client.run(pay.question.run_id).events()
+        if event.kind == "interrupt.refused"
     ]
     if not why:
         assert (voted.json()["status"], refused) == ("accepted", [])
         return
     assert voted.status_code == 403
     assert why in voted.json()["detail"]
-    assert [(event.data["by"].endswith("|ana"), why in event.data["detail"]) for event in refused] == [
-        (True, True)
-    ]
+    assert [
+        (event.data["by"].endswith("|ana"), why in event.data["detail"]) for event in refused
+    ] == [(True, True)]
 
 
 def test_who_must_sign_in_again_finds_where(pay, provider):
@@ -292,7 +306,9 @@ def test_who_must_sign_in_again_finds_where(pay, provider):
     provider.changes = {}
     begun = pay.people.get(unescape(link))
     done = pay.people.get(
-        httpx.get(begun.headers["location"]).headers["location"].removeprefix("https://runner.example")
+        httpx.get(begun.headers["location"])
+        .headers["location"]
+        .removeprefix("https://runner.example")
     )
 
     asked = {name: provider.asked.get(name) for name in ("prompt", "max_age", "acr_values")}

@@ -36,11 +36,15 @@ numbers = itertools.count()
 def test_every_answer_in_json_is_described():
     """By its type, and under a code that is there; nothing is described that is no route."""
     paths = create_app().openapi()["paths"]
-    routes = {f"{method} {path}": part for path, parts in paths.items() for method, part in parts.items()}
+    routes = {
+        f"{method} {path}": part for path, parts in paths.items() for method, part in parts.items()
+    }
     in_json = {
         route
         for route, part in routes.items()
-        if any("application/json" in answer.get("content", ()) for answer in part["responses"].values())
+        if any(
+            "application/json" in answer.get("content", ()) for answer in part["responses"].values()
+        )
     }
 
     assert in_json == set(ANSWERS)
@@ -82,7 +86,9 @@ def statuses_of(site, operation, names):
     statuses = []
 
     @given(operation.as_strategy())
-    @settings(max_examples=EXAMPLES, derandomize=True, database=None, suppress_health_check=HealthCheck)
+    @settings(
+        max_examples=EXAMPLES, derandomize=True, database=None, suppress_health_check=HealthCheck
+    )
     def holds(case):
         if len(statuses) % 3:
             filled(case, names, len(statuses))
@@ -104,7 +110,9 @@ def test_the_api_answers_as_it_is_described(site):
     operations = [(part.ok(), stored(site)) for part in described]
 
     answered = {
-        part.label: statuses_of(site, part, names) for part, names in operations if part.label != STREAM
+        part.label: statuses_of(site, part, names)
+        for part, names in operations
+        if part.label != STREAM
     }
 
     refused = {label for label, statuses in answered.items() if min(statuses) >= 300}

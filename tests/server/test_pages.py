@@ -66,7 +66,9 @@ def controls(page):
 def send(site, path, **fields):
     """Send a form as a browser does from one of the pages."""
     headers = {"Origin": "https://runner.example", "Sec-Fetch-Site": "same-origin", **HTML}
-    return site.http.post(path, data={**token(site), **fields}, headers=headers, follow_redirects=False)
+    return site.http.post(
+        path, data={**token(site), **fields}, headers=headers, follow_redirects=False
+    )
 
 
 def test_pages_are_whole_html(site):
@@ -145,9 +147,13 @@ def test_a_decision_at_high_risk_is_confirmed(site):
 
     shown = site.http.get(path, headers=HTML).text
     first = send(site, path, digest=question.digest, decision="approve").text
-    wrong = send(site, path, digest=question.digest, decision="approve", confirmed="yes", typed="refun")
+    wrong = send(
+        site, path, digest=question.digest, decision="approve", confirmed="yes", typed="refun"
+    )
     assert site.client.engine.store.votes(question.id) == []
-    second = send(site, path, digest=question.digest, decision="approve", confirmed="yes", typed="refund")
+    second = send(
+        site, path, digest=question.digest, decision="approve", confirmed="yes", typed="refund"
+    )
 
     assert "What will run" in shown
     assert "two of group finance" in shown
@@ -161,7 +167,11 @@ def test_an_edit_shows_what_changes(site):
     """Before it counts: each argument that differs, before and after."""
     question = site.start("refund", requester="cora").interrupts()[0]
     site.as_role("approver", name="ana", groups=["finance"])
-    edit = {"decision": "edit", "arguments": '{"order": 7, "amount": 100}', "digest": question.digest}
+    edit = {
+        "decision": "edit",
+        "arguments": '{"order": 7, "amount": 100}',
+        "digest": question.digest,
+    }
 
     step = send(site, f"/q/{question.id}", **edit).text
     send(site, f"/q/{question.id}", **edit, confirmed="yes", typed="refund")
@@ -202,7 +212,10 @@ def test_what_people_type_comes_back(site):
 
 def test_an_answer_at_high_risk_is_confirmed_with_its_fields(redis_url):
     """They come back with the confirmation, also one that is named like the comment of the vote."""
-    schema = {"type": "object", "properties": {"comment": {"type": "string"}, "sum": {"type": "number"}}}
+    schema = {
+        "type": "object",
+        "properties": {"comment": {"type": "string"}, "sum": {"type": "number"}},
+    }
 
     def asks(ctx):
         rule = Rule(eligible=["anyone"])
@@ -211,12 +224,17 @@ def test_an_answer_at_high_risk_is_confirmed_with_its_fields(redis_url):
     site = Site(redis_url, {"asks": lambda: wired({"ask": asks}).build()})
     run = site.start("asks")
     (question,) = run.interrupts()
-    path, fields = f"/q/{question.id}", {"f.comment": TYPED, "f.sum": "many", "comment": "of the vote"}
+    path, fields = (
+        f"/q/{question.id}",
+        {"f.comment": TYPED, "f.sum": "many", "comment": "of the vote"},
+    )
 
     refused = send(site, path, digest=question.digest, decision="respond", **fields)
     assert refused.status_code == 422
     assert controls(refused.text)["f.comment"] == TYPED.replace("\n", "\r\n")
-    step = send(site, path, digest=question.digest, decision="respond", **{**fields, "f.sum": "12"}).text
+    step = send(
+        site, path, digest=question.digest, decision="respond", **{**fields, "f.sum": "12"}
+    ).text
     assert "12" in step
     send(site, path, **{**controls(step), "confirmed": "yes", "typed": "how?"})
     site.work()
@@ -260,7 +278,10 @@ def test_what_is_edited_as_json_is_json(redis_url):
 )
 def test_an_edit_that_can_not_count_is_not_confirmed(redis_url, arguments, says):
     """One without a change, or that does not fit the tool, is refused before anybody confirms it."""
-    schema = {"type": "object", "properties": {"amount": {"type": "number"}, "order": {"type": "integer"}}}
+    schema = {
+        "type": "object",
+        "properties": {"amount": {"type": "number"}, "order": {"type": "integer"}},
+    }
 
     def asks(ctx):
         action = Action("runner", "function", "pay", {"order": 7, "amount": 120})
@@ -285,7 +306,9 @@ def test_a_rejection_needs_a_reason(site):
     site.as_role("approver", name="ana", groups=["finance"])
 
     silent = send(site, f"/q/{question.id}", digest=question.digest, decision="reject")
-    said = send(site, f"/q/{question.id}", digest=question.digest, decision="reject", comment="too much")
+    said = send(
+        site, f"/q/{question.id}", digest=question.digest, decision="reject", comment="too much"
+    )
 
     assert (silent.status_code, said.status_code) == (422, 200)
     assert site.client.interrupt(question.id).decision == "reject"
@@ -311,7 +334,9 @@ def test_the_audit_says_who_was_shown_what_they_decide(site):
     path = f"/q/{question.id}"
 
     def hidden(name):
-        return re.search(f'name="{name}" value="([^"]*)"', site.http.get(path, headers=HTML).text)[1]
+        return re.search(f'name="{name}" value="([^"]*)"', site.http.get(path, headers=HTML).text)[
+            1
+        ]
 
     seen = {"shown": hidden("shown"), "digest": hidden("digest")}
     send(site, f"{path}/comment", comment="looking", **seen)
@@ -443,7 +468,8 @@ def test_a_step_is_shown_before_it_is_done(site):
 
     cancel = plan(run, "cancel")
     assert [
-        word in cancel for word in ("Are cancelled", "approve", "Questions that are withdrawn", "refund")
+        word in cancel
+        for word in ("Are cancelled", "approve", "Questions that are withdrawn", "refund")
     ] == [True] * 4
     fork = plan(run, "fork?node=approve")
     assert (
@@ -457,9 +483,13 @@ def test_a_step_is_shown_before_it_is_done(site):
     assert site.http.get(f"/runs/{run.id}/plan/retry", headers=HTML).status_code == 409
     assert str(run.status) == "interrupted"
 
-    forked = send(site, f"/runs/{run.id}/fork", node="look_up", input='{"order": 8}').headers["location"]
+    forked = send(site, f"/runs/{run.id}/fork", node="look_up", input='{"order": 8}').headers[
+        "location"
+    ]
     site.work()
-    assert '"order": 8' in site.http.get(f"{forked}?node=look_up", headers=HTML).text.replace("&#34;", '"')
+    assert '"order": 8' in site.http.get(f"{forked}?node=look_up", headers=HTML).text.replace(
+        "&#34;", '"'
+    )
 
 
 def test_of_many_nodes_those_that_need_attention_are_listed(site, monkeypatch):
@@ -508,7 +538,9 @@ def test_home_counts_what_expires_soon(redis_url):
 
 def test_a_schedule_is_made_with_a_form(site):
     """The page lists it in words, pauses it, starts runs of times that have passed, and removes it."""
-    made = send(site, "/schedules", name="nightly", graph="echo", cron="0 3 * * *", timezone="Europe/Rome")
+    made = send(
+        site, "/schedules", name="nightly", graph="echo", cron="0 3 * * *", timezone="Europe/Rome"
+    )
     assert made.status_code == 303
     assert "every day at 03:00" in site.http.get("/schedules", headers=HTML).text
 
@@ -524,7 +556,9 @@ def test_a_schedule_is_made_with_a_form(site):
 
 def test_a_graph_is_started_from_its_page(redis_url):
     """The form has the fields of the task's type; what does not fit starts nothing."""
-    site = Site(redis_url, {"refund": lambda: wired({"look_up": look_up}).build(), "echo": GRAPHS["echo"]})
+    site = Site(
+        redis_url, {"refund": lambda: wired({"look_up": look_up}).build(), "echo": GRAPHS["echo"]}
+    )
     path, task = "/graphs/refund", {"f.number": "7", "f.urgent": "true"}
 
     shown = site.http.get(path, headers=HTML).text
@@ -625,7 +659,15 @@ HIDDEN = [
 
 @pytest.mark.parametrize(
     "form",
-    ["a {} b", "`a {} b`", "[a{}](https://x.example/{})", "**a {}**", "```{}\n{}\n```", "# {}", "> {}"],
+    [
+        "a {} b",
+        "`a {} b`",
+        "[a{}](https://x.example/{})",
+        "**a {}**",
+        "```{}\n{}\n```",
+        "# {}",
+        "> {}",
+    ],
 )
 def test_markdown_hides_nothing(form):
     """Neither a character nor a reference to one acts on what stands beside it; the text is still there."""
@@ -652,7 +694,12 @@ def test_what_an_agent_writes_turns_nothing_around(redis_url):
 
 @pytest.mark.parametrize(
     ("distance", "words"),
-    [(5_000, "5 seconds"), (60_000, "1 minute"), (7_200_000, "2 hours"), (3 * 86_400_000 - 9, "3 days")],
+    [
+        (5_000, "5 seconds"),
+        (60_000, "1 minute"),
+        (7_200_000, "2 hours"),
+        (3 * 86_400_000 - 9, "3 days"),
+    ],
 )
 def test_times_are_words(distance, words):
     """A reader gets the largest unit; the exact time is in the title."""

@@ -21,7 +21,9 @@ STEPS = 12
 
 def chain():
     nodes = {f"step_{number}": ask if number in (4, 9) else echo for number in range(STEPS)}
-    return wired(nodes, *(f"step_{number} step_{number + 1}" for number in range(STEPS - 1))).build()
+    return wired(
+        nodes, *(f"step_{number} step_{number + 1}" for number in range(STEPS - 1))
+    ).build()
 
 
 def outer():
@@ -163,7 +165,9 @@ def test_a_run_with_a_graph_inside_is_accessible(site, browser, scheme):
         context = browser.new_context(base_url=served.url, color_scheme=scheme, bypass_csp=True)
         page = context.new_page()
         page.goto(f"/runs/{run.id}?node=contract%2Fsign#node")
-        page.evaluate("document.querySelectorAll('details').forEach((item) => { item.open = true; })")
+        page.evaluate(
+            "document.querySelectorAll('details').forEach((item) => { item.open = true; })"
+        )
         violations = Axe().run(page).response["violations"]
         context.close()
 

@@ -130,14 +130,20 @@ def test_a_thousand_clients_hear_an_event(site, served, monkeypatch):
     port = int(served.url.rpartition(":")[2])
     reads = []
     events = site.client.engine.store.events
-    monkeypatch.setattr(site.client.engine.store, "events", lambda *args: reads.append(args) or events(*args))
+    monkeypatch.setattr(
+        site.client.engine.store, "events", lambda *args: reads.append(args) or events(*args)
+    )
 
     def subscribers():
         return [others for _, others in site.app.state.services.hub._watched.values()]
 
     async def client(ready):
         reader, writer = await asyncio.open_connection("127.0.0.1", port)
-        head = [f"GET /v1/runs/{run.id}/events HTTP/1.1", "Host: localhost", f"Accept: {SSE['Accept']}"]
+        head = [
+            f"GET /v1/runs/{run.id}/events HTTP/1.1",
+            "Host: localhost",
+            f"Accept: {SSE['Accept']}",
+        ]
         writer.write("\r\n".join([*head, "", ""]).encode())
         await reader.readuntil(b"event: snapshot")
         await ready.wait()

@@ -8,7 +8,8 @@ from runner.store.interface import Event
 
 def events(*rows):
     return [
-        Event(str(number), kind, at, node, 1, detail) for number, (at, kind, node, detail) in enumerate(rows)
+        Event(str(number), kind, at, node, 1, detail)
+        for number, (at, kind, node, detail) in enumerate(rows)
     ]
 
 

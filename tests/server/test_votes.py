@@ -54,7 +54,9 @@ def test_votes_are_counted_by_decision(site, asked):
         vote(site, asked)
     site.as_role("viewer")
 
-    families = {part.name: part for part in text_string_to_metric_families(site.http.get("/metrics").text)}
+    families = {
+        part.name: part for part in text_string_to_metric_families(site.http.get("/metrics").text)
+    }
 
     (counted,), (spent,) = families["runner_votes"].samples, families["runner_spent"].samples
     assert (counted.labels, counted.value) == ({"decision": "approve"}, 1)
@@ -103,7 +105,10 @@ def test_what_is_wrong_with_an_answer_is_pointed_at(site, body, pointer):
 
     reply = vote(site, question, **body)
 
-    assert (reply.status_code, [error["pointer"] for error in reply.json()["errors"]]) == (422, [pointer])
+    assert (reply.status_code, [error["pointer"] for error in reply.json()["errors"]]) == (
+        422,
+        [pointer],
+    )
     assert site.client.interrupt(question.id).is_open
 
 
@@ -114,7 +119,9 @@ def test_a_key_stands_for_one_vote(site, graph):
     finance(site, "ana")
     headers = {"If-Match": f'"{question.digest}"', "Idempotency-Key": "k"}
     body = (
-        {"decision": "respond", "response": {"ok": True}} if graph == "approval" else {"decision": "approve"}
+        {"decision": "respond", "response": {"ok": True}}
+        if graph == "approval"
+        else {"decision": "approve"}
     )
     other = {**body, "response": {"ok": False}} if graph == "approval" else {"decision": "reject"}
 
@@ -184,11 +191,12 @@ def test_alike_questions_are_decided_together(site):
     digests = {question.id: question.digest for question in questions}
 
     mixed = site.http.post(
-        "/v1/questions:vote", json={"decision": "approve", "digests": {**digests, other.id: other.digest}}
+        "/v1/questions:vote",
+        json={"decision": "approve", "digests": {**digests, other.id: other.digest}},
     )
-    told = site.http.post("/v1/questions:vote", json={"decision": "approve", "digests": digests}).json()[
-        "items"
-    ]
+    told = site.http.post(
+        "/v1/questions:vote", json={"decision": "approve", "digests": digests}
+    ).json()["items"]
 
     assert mixed.status_code == 422
     assert [item["status"] for item in told] == ["counted"] * 3
@@ -205,7 +213,9 @@ def test_the_server_signs_what_it_has_checked(redis_url, tmp_path, monkeypatch):
     monkeypatch.setenv("RUNNER_DECISION_KEYS", str(public))
 
     def ask(ctx):
-        return ctx.interrupt("pay", rule=Rule(eligible=["group:finance"], auth=Auth(level=2))).decision
+        return ctx.interrupt(
+            "pay", rule=Rule(eligible=["group:finance"], auth=Auth(level=2))
+        ).decision
 
     site = Site(redis_url, {"pay": lambda: wired({"ask": ask}).build()})
     run = site.start("pay")
@@ -226,17 +236,25 @@ def test_the_server_signs_what_it_has_checked(redis_url, tmp_path, monkeypatch):
 def test_who_makes_a_run_from_another_does_not_decide_it(site, asked):
     """The server names who is logged in; a service says for whom it starts a run."""
     site.as_role("operator", name="dan")
-    forked = site.http.post(f"/v1/runs/{asked.run_id}:fork", json={"node": "refund"}).json()["run_id"]
+    forked = site.http.post(f"/v1/runs/{asked.run_id}:fork", json={"node": "refund"}).json()[
+        "run_id"
+    ]
     body = {"graph": "refund", "on_behalf_of": ["ben"]}
     started = site.http.post("/v1/runs", json=body).json()["run_id"]
     again = site.http.post(f"/v1/runs/{started}:again").json()["run_id"]
     site.work()
 
-    for run_id, people in (forked, ["dan", "cora"]), (started, ["dan", "ben"]), (again, ["dan", "ben"]):
+    for run_id, people in (
+        (forked, ["dan", "cora"]),
+        (started, ["dan", "ben"]),
+        (again, ["dan", "ben"]),
+    ):
         shown = site.http.get(f"/v1/runs/{run_id}").json()
         assert [shown["requester"], *shown["on_behalf_of"]] == [f"human:|{name}" for name in people]
         for name in people:
             finance(site, name)
             assert vote(site, site.client.run(run_id).interrupts()[0]).status_code == 403
         site.as_role("operator", name="dan")
-    assert "for <b>cora</b>" in site.http.get(f"/runs/{forked}", headers={"Accept": "text/html"}).text
+    assert (
+        "for <b>cora</b>" in site.http.get(f"/runs/{forked}", headers={"Accept": "text/html"}).text
+    )

@@ -28,7 +28,9 @@ def search(first: int, count: int, make: Make, store: str, *, votes: bool) -> in
             sys.stdout.write(report(history, error, make, f"{command} STORE={store}") + "\n")
             return 1
         if number % PROGRESS == 0 or number == count:
-            sys.stdout.write(f"{number} seeds, {time.monotonic() - began:.0f} s: every promise held\n")
+            sys.stdout.write(
+                f"{number} seeds, {time.monotonic() - began:.0f} s: every promise held\n"
+            )
             sys.stdout.flush()
     return 0
 
@@ -38,8 +40,12 @@ def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m tests.simulation", description=__doc__)
     parser.add_argument("--seeds", type=int, default=500, help="how many")
     parser.add_argument("--from", dest="first", type=int, default=1, help="the first one")
-    parser.add_argument("--store", choices=["memory", "redis", "partitions", "races"], default="memory")
-    parser.add_argument("--votes", action="store_true", help="many questions have a rule, and people vote")
+    parser.add_argument(
+        "--store", choices=["memory", "redis", "partitions", "races"], default="memory"
+    )
+    parser.add_argument(
+        "--votes", action="store_true", help="many questions have a rule, and people vote"
+    )
     chosen = parser.parse_args()
     logging.disable(logging.CRITICAL)  # planned outages are no news
     if chosen.store == "memory":

@@ -20,7 +20,18 @@ from runner.execution.engine import Engine
 from runner.store.interface import Claim, Reply
 
 READS = frozenset(
-    {"read", "peek", "fetch", "interrupts", "session", "topology", "graphs", "children", "votes", "requester"}
+    {
+        "read",
+        "peek",
+        "fetch",
+        "interrupts",
+        "session",
+        "topology",
+        "graphs",
+        "children",
+        "votes",
+        "requester",
+    }
 )
 """Requests that change nothing: an actor stops before them, not behind them as well."""
 
@@ -97,7 +108,9 @@ class Wire:
         if how == "cut":
             raise StoreError(f"the request {name} was cut off.")
         reply = self._do(name, arguments, named)
-        if how == "twice":  # the client repeats a request whose reply was lost: same nonce, same reply
+        if (
+            how == "twice"
+        ):  # the client repeats a request whose reply was lost: same nonce, same reply
             reply = self._do(name, arguments, named)
         if name in READS:
             return reply

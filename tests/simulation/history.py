@@ -15,7 +15,19 @@ from tests.simulation.virtual import machine
 from tests.simulation.watch import Violation, must
 from tests.simulation.world import Setting, Step, World, in_memory
 
-FAULTS = ("double", "old", "drop", "die", "cut", "twice", "freeze", "thaw", "stall", "late", "mixed")
+FAULTS = (
+    "double",
+    "old",
+    "drop",
+    "die",
+    "cut",
+    "twice",
+    "freeze",
+    "thaw",
+    "stall",
+    "late",
+    "mixed",
+)
 RARE = ("leave", "withdraw", "withdraw")
 LENGTH = 200
 """Steps of a history at most."""
@@ -60,7 +72,9 @@ def drawn(seed: int, kinds: Sequence[str] = KINDS) -> History:
     weights["thaw"] += weights["freeze"]
     weights["cancel"] = chance.choice((0, 0, 0, 1))
     begin = ["again", "flow"] * setting.runs if chance.random() < 0.8 else []
-    words = begin + chance.choices(list(weights), list(weights.values()), k=chance.randint(20, LENGTH))
+    words = begin + chance.choices(
+        list(weights), list(weights.values()), k=chance.randint(20, LENGTH)
+    )
     if seed % 4 == 1:  # people who change their minds, and deploys
         words = [chance.choice(RARE) if chance.random() < 0.05 else word for word in words]
     if seed % 4 == 2:
@@ -80,7 +94,9 @@ def raced(history: History) -> History:
     """Let others often come in between two calls of one request."""
     return replace(
         history,
-        steps=tuple(("race" if word == "hurry" else word, number) for word, number in history.steps),
+        steps=tuple(
+            ("race" if word == "hurry" else word, number) for word, number in history.steps
+        ),
     )
 
 
@@ -143,7 +159,9 @@ def compare(results: Sequence[GraphResult], wanted: GraphResult, *, cancelled: b
 
 def cut_short(result: GraphResult) -> bool:
     """Tell whether a failure stopped the run."""
-    return any(node.status is Status.CANCELLED for node in result.results.values()) or "failed" in str(result)
+    return any(
+        node.status is Status.CANCELLED for node in result.results.values()
+    ) or "failed" in str(result)
 
 
 def summary(result: GraphResult) -> tuple:

@@ -38,9 +38,16 @@ def on_redis(url: str, partitions: int = 1, *, races: bool = False) -> Callable[
         if races:
             for store in stores:
                 store._redis.call = racing(store._redis.call, lambda: world)
-        store = stores[0] if partitions == 1 else PartitionedStore(stores, Layout(where), relays=False)
+        store = (
+            stores[0] if partitions == 1 else PartitionedStore(stores, Layout(where), relays=False)
+        )
         world = World(
-            setting, store, clock, lambda: inside(world, store), lambda: timers(server, where), looks=LOOKS
+            setting,
+            store,
+            clock,
+            lambda: inside(world, store),
+            lambda: timers(server, where),
+            looks=LOOKS,
         )
         return world
 

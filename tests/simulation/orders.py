@@ -16,7 +16,8 @@ from tests.simulation.virtual import machine
 from tests.simulation.world import STOPS, Setting, World, in_memory
 
 WRITES = frozenset(
-    f"before {name}" for name in ("claim", "settle", "park", "ask", "start", "answer", "cancel", "retry")
+    f"before {name}"
+    for name in ("claim", "settle", "park", "ask", "start", "answer", "cancel", "retry")
 )
 
 Scene = Callable[[World], list[tuple[str, Callable[[], Actor]]]]
@@ -49,7 +50,9 @@ class Order:
     def others(self) -> list[list[int]]:
         """List the orders that differ from this one first where it was free."""
         free = range(len(self.wanted), len(self.taken))
-        return [[*self.taken[:place], other] for place in free for other in range(1, self.widths[place])]
+        return [
+            [*self.taken[:place], other] for place in free for other in range(1, self.widths[place])
+        ]
 
 
 def orders(

@@ -67,8 +67,12 @@ def draw(chance: random.Random, kinds: Sequence[str] = KINDS) -> Plan:
         plan = Plan(
             kinds=tuple(chance.choice(kinds) for _ in range(size)),
             anys=frozenset(chance.sample(range(size), chance.choice((0, 0, 1)))),
-            edges=tuple((low, high, chance.choice(CONDITIONS)) for low, high in pairs if low < high),
-            repeats=tuple((high, low, chance.randint(2, 3)) for low, high in pairs if low >= high)[:2],
+            edges=tuple(
+                (low, high, chance.choice(CONDITIONS)) for low, high in pairs if low < high
+            ),
+            repeats=tuple((high, low, chance.randint(2, 3)) for low, high in pairs if low >= high)[
+                :2
+            ],
             policy=chance.choice(("continue", "continue", "fail_fast")),
         )
         try:
@@ -151,7 +155,13 @@ def function(kind: str, ledger: Ledger, *, reads: bool = True) -> Callable[[Any]
         if kind == "fails" or (kind == "fails once" and ctx.attempt == 1):
             raise ValueError(ctx.node_id)
         received_bytes = codec.dump_json(sorted(ctx.inputs.items())) if reads else b""
-        return [ctx.node_id, ctx.visit, noted, answers, hashlib.sha256(received_bytes).hexdigest()[:8]]
+        return [
+            ctx.node_id,
+            ctx.visit,
+            noted,
+            answers,
+            hashlib.sha256(received_bytes).hexdigest()[:8],
+        ]
 
     return work
 
@@ -198,7 +208,9 @@ class Early:
             if question.id in visit.answers
         }
         saved = Saved({"v": 1, "known": sorted(known)}, 0, sorted(known))
-        visit.ask([open_question for open_question in questions if open_question.name not in known], saved)
+        visit.ask(
+            [open_question for open_question in questions if open_question.name not in known], saved
+        )
         for _ in "abc":
             self._ledger.stop("beside its questions")
         left = [interrupt for interrupt in questions if interrupt.name not in known]
@@ -206,7 +218,9 @@ class Early:
             return Interrupted(left, saved)
         answers = {name: dict(interrupt.response) for name, interrupt in known.items()}
         for name, answer in answers.items():
-            self._ledger.answerers[where.run_id, where.node_id, where.visit, name].add(answer.pop("by"))
+            self._ledger.answerers[where.run_id, where.node_id, where.visit, name].add(
+                answer.pop("by")
+            )
         output = [where.node_id, where.visit, [answers[name] for name in sorted(answers)]]
         return Succeeded(output, output)
 
@@ -248,15 +262,21 @@ def add(builder: GraphBuilder, plan: Plan, number: int, ledger: Ledger) -> None:
         case "is limited":
             builder.add_node(code, name, limits=[LIMIT], **join)
         case "is approved":
-            builder.add_node(approved(RULES[(number + len(plan.kinds)) % len(RULES)], ledger), name, **join)
+            builder.add_node(
+                approved(RULES[(number + len(plan.kinds)) % len(RULES)], ledger), name, **join
+            )
         case "is approved in time":
             in_time = {"expires_in": WHILE, "on_expire": {"response": "nobody came"}}
             builder.add_node(
-                approved(RULES[(number + len(plan.kinds)) % len(RULES)], ledger, **in_time), name, **join
+                approved(RULES[(number + len(plan.kinds)) % len(RULES)], ledger, **in_time),
+                name,
+                **join,
             )
         case "asks early":
             names = ("one", "two")[: 1 + number % 2]
-            builder.add_node(Early(ledger, names), name, resume=("all", "each")[number // 2 % 2], **join)
+            builder.add_node(
+                Early(ledger, names), name, resume=("all", "each")[number // 2 % 2], **join
+            )
         case "asks each":
             builder.add_node(code, name, resume="each", **join)
         case _:
@@ -271,7 +291,9 @@ def build(plan: Plan, ledger: Ledger) -> Graph:
     for low, high, condition in plan.edges:
         builder.add_edge(f"n{low}", f"n{high}", holds(condition))
     for high, low, rounds in plan.repeats:
-        builder.add_edge(f"n{high}", f"n{low}", lambda state, rounds=rounds: state.visit < rounds, back=True)
+        builder.add_edge(
+            f"n{high}", f"n{low}", lambda state, rounds=rounds: state.visit < rounds, back=True
+        )
     names = [f"n{number}" for number in range(len(plan.kinds))]
     edges = [(f"n{low}", f"n{high}") for low, high, _ in plan.edges]
     # An edge back makes neither end an entry point or a node without edges.

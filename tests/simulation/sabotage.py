@@ -35,7 +35,9 @@ class SecondResult(MemoryStore):
         run = self._database.runs.get(token.run_id)
         node = run.node(token.node) if run else None
         if node is not None and node.status is Status.COMPLETED and node.visit == token.visit:
-            run.nodes[token.node] = replace(node, status=Status.RUNNING, fence=token.fence, nonce="")
+            run.nodes[token.node] = replace(
+                node, status=Status.RUNNING, fence=token.fence, nonce=""
+            )
             run.record = replace(run.record, active=run.record.active + 1, status=Status.EXECUTING)
         return super().settle(token, settlement, nonce)
 
@@ -88,7 +90,9 @@ class DeafPark(MemoryStore):
         if reply.word == "ready":
             run = self._database.runs[token.run_id]
             run.nodes[token.node] = replace(run.node(token.node), status=Status.WAITING)
-            counted = replace(run.record, active=run.record.active - 1, waiting=run.record.waiting + 1)
+            counted = replace(
+                run.record, active=run.record.active - 1, waiting=run.record.waiting + 1
+            )
             run.record = replace(counted, status=status_of(counted))
             del self._database.timers["node", token.run_id, token.node]
         return Reply("waiting") if reply.word == "ready" else reply
@@ -112,7 +116,9 @@ class AnySet(MemoryStore):
     def answer(self, answers, nonce, questions=()):
         replies = [super(AnySet, self).answer([one_answer], nonce) for one_answer in answers]
         bells = [bell for _, reply in replies for bell in reply.doorbells]
-        return [receipt for receipts, _ in replies for receipt in receipts], Reply("answered", bells)
+        return [receipt for receipts, _ in replies for receipt in receipts], Reply(
+            "answered", bells
+        )
 
 
 class NoDigest(MemoryStore):
@@ -218,7 +224,9 @@ class EveryGroup(MemoryStore):
     """Everybody is taken for a member of every group."""
 
     def vote(self, ballot, nonce):
-        return super().vote(replace(ballot, voter=replace(ballot.voter, groups=frozenset(EVERY))), nonce)
+        return super().vote(
+            replace(ballot, voter=replace(ballot.voter, groups=frozenset(EVERY))), nonce
+        )
 
 
 class AnyEffect(MemoryStore):
@@ -272,7 +280,9 @@ class LateVotes(MemoryStore):
             run.questions[question.id] = replace(question, expires_in=None)
         reply = super().vote(ballot, nonce)
         if question is not None:
-            run.questions[question.id] = replace(run.questions[question.id], expires_in=question.expires_in)
+            run.questions[question.id] = replace(
+                run.questions[question.id], expires_in=question.expires_in
+            )
         return reply
 
 

@@ -57,7 +57,9 @@ class Crowd:
                 return
             world.resume(chance.choice(world.actors))
             running = [node_name for _, run in world.runs() for node_name in run.nodes.items()]
-            limited = sum(node.status is Status.RUNNING for name, node in running if name == "beside")
+            limited = sum(
+                node.status is Status.RUNNING for name, node in running if name == "beside"
+            )
             assert limited <= LIMIT.concurrency
 
     def ended(self) -> list[bool]:

@@ -85,7 +85,9 @@ def sent(world: World):
 
 def swept(world: World):
     """A sweeper comes when a node is to be tried again."""
-    if all(node.status is not Status.RETRYING for _, run in world.runs() for node in run.nodes.values()):
+    if all(
+        node.status is not Status.RETRYING for _, run in world.runs() for node in run.nodes.values()
+    ):
         return []
 
     def come():
@@ -110,12 +112,16 @@ def end_alike(kind: str, doubled: str, make=in_memory) -> int:
     ends: Counter[str] = Counter()
     for world in orders(diamond(kind), answered, doubled=doubled, make=make):
         ends[str(summary(world.result("run0")))] += 1
-        receipts = Counter(receipt.status for request in world.requests[1:] for receipt in request.reply)
+        receipts = Counter(
+            receipt.status for request in world.requests[1:] for receipt in request.reply
+        )
         assert receipts == {ReceiptStatus.ACCEPTED: 1, ReceiptStatus.DUPLICATE: 1}
         events = world.store.events(world.watch.keys["run0"])
         where = [(event.kind, event.node) for event in events]
         begun = where.index(("node.started", "d"))
-        assert {("node.completed", "b"), ("node.completed", "c")} <= set(where[:begun]), "d waits for both"
+        assert {("node.completed", "b"), ("node.completed", "c")} <= set(where[:begun]), (
+            "d waits for both"
+        )
         assert sum(ends.values()) < MOST
     (end,) = ends
     assert answer_to("c", 1, "one")["say"] in end or kind != "asks"
@@ -165,7 +171,11 @@ def both_are_told(make=in_memory) -> Counter:
         (question,) = world.store.read(world.watch.keys["run0"]).interrupts or (None,)
         kinds = [event.kind for event in world.store.events(world.watch.keys["run0"])]
 
-        assert (word == "cancelled") == (result.status is Status.CANCELLED) == ("run.stopping" in kinds)
+        assert (
+            (word == "cancelled")
+            == (result.status is Status.CANCELLED)
+            == ("run.stopping" in kinds)
+        )
         assert word in {"cancelled", "already"}
         taken = question is not None and question.status is InterruptStatus.ANSWERED
         assert taken == (ReceiptStatus.ACCEPTED in receipts) == ("interrupt.answered" in kinds)

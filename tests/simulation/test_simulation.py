@@ -103,7 +103,8 @@ def test_the_clocks_of_workers_do_not_matter(seed):
     right = tuple((0.0, 1.0) for _ in history.setting.skews)
     wrong = tuple((3600.0 * (-1) ** number, 1.5) for number in range(len(right)))
     one, other = (
-        play(replace(history, setting=replace(history.setting, skews=skews))) for skews in (right, wrong)
+        play(replace(history, setting=replace(history.setting, skews=skews)))
+        for skews in (right, wrong)
     )
 
     assert (one.log, one.events) == (other.log, other.events)
@@ -179,7 +180,13 @@ def test_without_the_look_at_what_has_changed_a_race_breaks_a_promise(redis_url)
 
 # -- controls: with a mechanism taken out, the simulator must complain ------------------------------------
 
-CAUGHT_AT = {"SecondResult": 42, "DeafPark": 30, "EveryGroup": 3, "ForgetsVoidVotes": 183, "LateVotes": 6}
+CAUGHT_AT = {
+    "SecondResult": 42,
+    "DeafPark": 30,
+    "EveryGroup": 3,
+    "ForgetsVoidVotes": 183,
+    "LateVotes": 6,
+}
 """Where to look first; every seed of the suite is looked at in the end."""
 
 
@@ -209,7 +216,18 @@ def test_a_missing_mechanism_is_noticed(saboteur):
     """Each mechanism is needed: without it some seed of the suite breaks a promise."""
     _, error = caught(saboteur)
 
-    assert error.partition(":")[0] in {"I1", "I2", "I3", "I4", "I5", "I6", "I8", "I9", "I11", "liveness"}
+    assert error.partition(":")[0] in {
+        "I1",
+        "I2",
+        "I3",
+        "I4",
+        "I5",
+        "I6",
+        "I8",
+        "I9",
+        "I11",
+        "liveness",
+    }
 
 
 @pytest.mark.slow

@@ -41,7 +41,15 @@ CHOICES = (
     ("edit", AMOUNTS[1]),
     ("reject", None),
 )
-OPERATIONS = ("withdraw_vote", "withdraw_vote", "delegate", "delegate", "claim", "release", "comment")
+OPERATIONS = (
+    "withdraw_vote",
+    "withdraw_vote",
+    "delegate",
+    "delegate",
+    "claim",
+    "release",
+    "comment",
+)
 
 
 def voter_of(name: str) -> Voter:
@@ -58,7 +66,9 @@ class Voters:
 
     def asked(self) -> list[Interrupt]:
         """List the open questions with a rule, as a person sees them."""
-        asked = [question for question in self._world.store.open_interrupts(limit=1000) if question.rule]
+        asked = [
+            question for question in self._world.store.open_interrupts(limit=1000) if question.rule
+        ]
         self._known |= {question.id: question for question in asked}
         return sorted(asked, key=lambda question: question.id)
 
@@ -107,8 +117,12 @@ class Voters:
         asked = self.asked()
         for question in asked:
             (standing,) = self._world.store.standings([question.id])
-            wanted = [args for args in AMOUNTS if effect_of(question, args) == standing.tally.settled]
-            self._vote(question, f"p{len(self._world.requests)}", "approve", next(iter(wanted), None))
+            wanted = [
+                args for args in AMOUNTS if effect_of(question, args) == standing.tally.settled
+            ]
+            self._vote(
+                question, f"p{len(self._world.requests)}", "approve", next(iter(wanted), None)
+            )
         return bool(asked)
 
     def _vote(
@@ -122,7 +136,9 @@ class Voters:
     ) -> None:
         key, voter = f"v{len(self._world.requests)}", voter_of(name)
         digest = "sha256:of something else" if off else question.digest
-        choice = Choice(question.id, decision, voter.principal, args, digest, "", key, groups=voter.groups)
+        choice = Choice(
+            question.id, decision, voter.principal, args, digest, "", key, groups=voter.groups
+        )
         if not off:
             effect = "" if decision == "reject" else effect_of(question, args)
             self._sent.add((question.id, voter.principal.key, effect))
@@ -135,17 +151,27 @@ class Voters:
 
     def check(self) -> None:
         """Compare votes, decisions and effects (I3, I4)."""
-        questions = [question for _, run in self._world.runs() for question in run.questions.values()]
+        questions = [
+            question for _, run in self._world.runs() for question in run.questions.values()
+        ]
         ruled = [question for question in questions if question.rule]
         for question in ruled:
             self._counted(question)
         for where, paid in self._world.ledger.paid.items():
-            must(len(paid) == 1, "I4", f"{where} has paid under several keys, or several amounts: {paid}")
+            must(
+                len(paid) == 1,
+                "I4",
+                f"{where} has paid under several keys, or several amounts: {paid}",
+            )
             ((key, amount),) = paid
             used = [question for question in ruled if place_of(question) == where and question.used]
             must(len(used) == 1, "I4", f"{where} has paid by {len(used)} decisions that are used")
             right = used[0].effect == effect_of(used[0], {"amount": amount})
-            must(right and used[0].used["key"] == key, "I4", f"{where} has paid {amount} by {used[0]}")
+            must(
+                right and used[0].used["key"] == key,
+                "I4",
+                f"{where} has paid {amount} by {used[0]}",
+            )
 
     def _counted(self, question: Interrupt) -> None:
         rule, votes = Rule.thawed(question.rule or {}), self._world.store.votes(question.id)
@@ -179,7 +205,10 @@ def effect_of(question: Interrupt, args: Mapping[str, int] | None) -> str:
 def may(rule: Rule, question: Interrupt, vote: Mapping[str, Any]) -> bool:
     """Tell whether somebody may vote by the selector that counted, when it did."""
     form, name = vote["selector"], vote["by"].removeprefix("human:|")
-    late = question.expires_in is not None and vote["at"] >= question.asked_at + question.expires_in * 1000
+    late = (
+        question.expires_in is not None
+        and vote["at"] >= question.asked_at + question.expires_in * 1000
+    )
     if late or form == "delegated":
         return not late and rule.delegate == "anyone"
     entries = {selector(entry) for step in (rule, *rule.stages) for entry in step.eligible}

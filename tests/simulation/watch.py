@@ -93,7 +93,11 @@ class Watch:
             self._chances[token.run_id, token.node, token.visit] += 1
         elif name == "start" and arguments[0].idempotency_key and reply.run_id:
             key = arguments[0].idempotency_key
-            must(self.keys.setdefault(key, reply.run_id) == reply.run_id, "I1", f"{key} began two runs")
+            must(
+                self.keys.setdefault(key, reply.run_id) == reply.run_id,
+                "I1",
+                f"{key} began two runs",
+            )
         elif name == "answer":
             self._answered(arguments[0], reply)
         elif name == "vote" and reply[0].status is ReceiptStatus.ACCEPTED:
@@ -104,16 +108,26 @@ class Watch:
     def _answered(self, answers: Any, reply: tuple[Any, Reply]) -> None:
         receipts = reply[0]
         taken = [receipt.status is ReceiptStatus.ACCEPTED for receipt in receipts]
-        must(all(taken) or not any(taken), "I3", f"of a set of answers a part was taken: {receipts}")
+        must(
+            all(taken) or not any(taken), "I3", f"of a set of answers a part was taken: {receipts}"
+        )
         for answer, receipt in zip(answers, receipts, strict=True):
             if receipt.status is not ReceiptStatus.ACCEPTED:
                 continue
             asked = receipt.interrupt_id
             first = self.accepted.setdefault(asked, answer.idempotency_key)
-            must(first == answer.idempotency_key, "I3", f"{asked} took the answers of {first} and of another")
+            must(
+                first == answer.idempotency_key,
+                "I3",
+                f"{asked} took the answers of {first} and of another",
+            )
             stands = self._world.store.interrupts([asked])[0]
             must(stands.idempotency_key == first, "I3", f"{asked} has another answer than it took")
-            must(answer.digest in (None, stands.digest), "I4", f"{asked} took an answer to something else")
+            must(
+                answer.digest in (None, stands.digest),
+                "I4",
+                f"{asked} took an answer to something else",
+            )
             late = (
                 stands.expires_in is not None
                 and stands.answered_at >= stands.asked_at + stands.expires_in * 1000
@@ -148,7 +162,9 @@ class Watch:
             if event.kind in CALLED:
                 continue
             ended = self._ended.get(run_id)
-            if "/" in event.node:  # an event of a child run, told once more; it may outlive its parent's end
+            if (
+                "/" in event.node
+            ):  # an event of a child run, told once more; it may outlive its parent's end
                 continue
             must(ended is None, "I6", f"{event.kind} {event.node} of {run_id} after it {ended}")
             self._event(run_id, event)
@@ -158,10 +174,16 @@ class Watch:
         where = (run_id, event.node, event.visit)
         match event.kind:
             case "node.started":
-                must(run_id not in self._stopping, "I5", f"{where} was started although its run stops")
+                must(
+                    run_id not in self._stopping,
+                    "I5",
+                    f"{where} was started although its run stops",
+                )
                 self._starts[where] += 1
                 fits = self._starts[where] <= 1 + self._chances[where]
-                must(fits, "I2", f"{where} was started {self._starts[where]} times without a reason")
+                must(
+                    fits, "I2", f"{where} was started {self._starts[where]} times without a reason"
+                )
             case (
                 "node.lost"
                 | "node.left"
@@ -186,10 +208,16 @@ class Watch:
         idle = sum(not node.busy and not node.held for node in waiting)
         counted = (active, idle) == (record.active, record.waiting)
         # The items of a map count for their map, which counts for the run.
-        must(counted or bool(run.maps), "I9", f"the counters of {record} are not those of its nodes")
+        must(
+            counted or bool(run.maps), "I9", f"the counters of {record} are not those of its nodes"
+        )
         must(record.status is status_of(record), "I9", f"{record.run_id} is {record.status}")
         alive = bool(active or waiting)
-        must(record.is_final != alive, "I1", f"{record.run_id} is {record.status}, and at work: {alive}")
+        must(
+            record.is_final != alive,
+            "I1",
+            f"{record.run_id} is {record.status}, and at work: {alive}",
+        )
         ended = self._ended.get(record.run_id)
         must(
             (record.status if record.is_final else None) == ended,
@@ -206,7 +234,9 @@ class Watch:
         if node.status in ACTIVE:
             due = timers.get(("node", run_id, name))
             must(due is not None, "I8", f"{where} is {node.status}, and no timer will find it")
-            most = self._world.clock.now + (lease if node.status is Status.RUNNING else MAX_REDISPATCH_MS)
+            most = self._world.clock.now + (
+                lease if node.status is Status.RUNNING else MAX_REDISPATCH_MS
+            )
             must(
                 int(due) <= most,
                 "I8",
@@ -234,7 +264,11 @@ class Watch:
         busy = node.status is Status.RUNNING or node.busy
         draining = any(kind == "drain" and of == run_id for kind, of, _ in timers)
         draining |= ("map", run_id, map_of(name)) in timers
-        must(not stopped or busy or draining, "I5", f"{where} is {node.status} although its run stops")
+        must(
+            not stopped or busy or draining,
+            "I5",
+            f"{where} is {node.status} although its run stops",
+        )
 
     def _questions(self, run: Seen) -> None:
         named = {question for node in run.nodes.values() for question in node.questions}
@@ -242,9 +276,17 @@ class Watch:
             known = self._decided.get(interrupt.id)
             if known is not None and known.used is None:
                 known = replace(known, used=interrupt.used)  # once it is decided, it is used
-            must(known is None or known == interrupt or _reasked(known), "I3", f"{known} became {interrupt}")
+            must(
+                known is None or known == interrupt or _reasked(known),
+                "I3",
+                f"{known} became {interrupt}",
+            )
             if interrupt.is_open:
-                must(interrupt.id in named, "I9", f"{interrupt.id} is open, and its node does not know")
+                must(
+                    interrupt.id in named,
+                    "I9",
+                    f"{interrupt.id} is open, and its node does not know",
+                )
                 self._decided.pop(interrupt.id, None)
             else:
                 must(
@@ -261,7 +303,10 @@ class Watch:
         store = self._world.store
         runs = dict(self._world.runs())
         opened = sorted(
-            question.id for run in runs.values() for question in run.questions.values() if question.is_open
+            question.id
+            for run in runs.values()
+            for question in run.questions.values()
+            if question.is_open
         )
         must(
             sorted(interrupt.id for interrupt in store.open_interrupts(limit=1000)) == opened,
@@ -270,7 +315,9 @@ class Watch:
         )
         listed = {listed_run.run_id: listed_run.status for listed_run in store.runs(limit=1000)}
         must(
-            listed == {run_id: run.record.status for run_id, run in runs.items()}, "I9", f"the runs: {listed}"
+            listed == {run_id: run.record.status for run_id, run in runs.items()},
+            "I9",
+            f"the runs: {listed}",
         )
 
     def effects(self) -> None:
@@ -278,16 +325,24 @@ class Watch:
         ledger = self._world.ledger
         for where, count in ledger.starts.items():
             must(
-                count <= self._starts[where], "I2", f"the code of {where} ran more often than it was claimed"
+                count <= self._starts[where],
+                "I2",
+                f"the code of {where} ran more often than it was claimed",
             )
-            must(len(ledger.keys[where]) == 1, "I2", f"{where} had several keys: {ledger.keys[where]}")
+            must(
+                len(ledger.keys[where]) == 1,
+                "I2",
+                f"{where} had several keys: {ledger.keys[where]}",
+            )
         for (*where, key), count in ledger.effects.items():
             must(
                 count <= self._starts[tuple(where)],
                 "I2",
                 f"the effect {key} of {where} was done {count} times",
             )
-        questions = [interrupt for _, run in self._world.runs() for interrupt in run.questions.values()]
+        questions = [
+            interrupt for _, run in self._world.runs() for interrupt in run.questions.values()
+        ]
         asked = {
             self._name(open_question): open_question
             for open_question in questions

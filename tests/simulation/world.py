@@ -97,7 +97,9 @@ class World:
     def begin(self) -> None:
         """Start the processes, on a virtual machine."""
         processes = zip(self.setting.slots, self.setting.skews, strict=True)
-        self.workers = [Process(self, f"w{number}", *settings) for number, settings in enumerate(processes)]
+        self.workers = [
+            Process(self, f"w{number}", *settings) for number, settings in enumerate(processes)
+        ]
         self.people = Process(self, "people", 99, (0.0, 1.0))
         for number in range(self.setting.runs):
             self._start(f"run{number}")
@@ -121,7 +123,9 @@ class World:
         """Hear a reply of the store to an actor."""
         self._changed += 1
         word = (
-            reply if isinstance(reply, str | list | tuple) else getattr(reply, "word", type(reply).__name__)
+            reply
+            if isinstance(reply, str | list | tuple)
+            else getattr(reply, "word", type(reply).__name__)
         )
         self.note(f"{name} -> {word if isinstance(word, str) else len(word)}")
         self.watch.judge(name, arguments, reply)
@@ -136,7 +140,9 @@ class World:
     def _start(self, key: str) -> None:
         self._ask(
             f"start {key}",
-            lambda process: process.engine.start("plan", "task", idempotency_key=key, on_end="shop.done"),
+            lambda process: process.engine.start(
+                "plan", "task", idempotency_key=key, on_end="shop.done"
+            ),
         )
 
     def _send(self, request: Request) -> None:
@@ -170,10 +176,14 @@ class World:
 
     def questions(self) -> list[Interrupt]:
         """List the open questions without a rule, as a person sees them."""
-        opened = [question for question in self.store.open_interrupts(limit=1000) if not question.rule]
+        opened = [
+            question for question in self.store.open_interrupts(limit=1000) if not question.rule
+        ]
         open_questions = sorted(opened, key=lambda question: question.id)
         self.known += [
-            question for question in open_questions if all(question.id != other.id for other in self.known)
+            question
+            for question in open_questions
+            if all(question.id != other.id for other in self.known)
         ]
         return open_questions
 
@@ -321,7 +331,9 @@ class World:
 
         def run() -> None:
             """Do as a worker does; of every other message also what stays on the slot."""
-            delivery = process.engine.deliver(*where, stays=lambda: self.setting.stays and number % 2 == 1)
+            delivery = process.engine.deliver(
+                *where, stays=lambda: self.setting.stays and number % 2 == 1
+            )
             while delivery.following is not None:
                 delivery = process.engine.execute(delivery.following, lambda: number % 2 == 1)
 
@@ -389,7 +401,9 @@ class World:
     def do_stall(self, number: int) -> bool:
         """A worker stands still for longer than a lease; others take over what it had, and it comes back."""
         actor = self._begun(number)
-        others = [process for process in self.workers if not (process.frozen or actor in process.actors)]
+        others = [
+            process for process in self.workers if not (process.frozen or actor in process.actors)
+        ]
         if actor is None or not others or self._spares(actor.process):
             return False
         actor.process.frozen = True
@@ -447,7 +461,9 @@ class World:
     def _beat(self, process: Process) -> None:
         for actor in list(process.actors):
             if actor.crashes >= CRASH_BUDGET - 2 and actor.point == "behind claim":
-                self.resume(actor)  # it can't renew a lease that it does not know, and must not lose it
+                self.resume(
+                    actor
+                )  # it can't renew a lease that it does not know, and must not lose it
         process.beat()
 
     def do_sweep(self, number: int) -> bool:
@@ -477,7 +493,11 @@ class World:
         """A person answers an open question and an old one, as one set."""
         questions = self.questions()
         old = (
-            [question for question in self.known if question.id != questions[number % len(questions)].id]
+            [
+                question
+                for question in self.known
+                if question.id != questions[number % len(questions)].id
+            ]
             if questions
             else []
         )
@@ -542,7 +562,11 @@ class World:
             self.watch.look()
         for run_id, run in self.runs():
             status = run.record.status
-            must(status in FINAL or status is Status.INTERRUPTED, "liveness", f"{run_id} stays {status}")
+            must(
+                status in FINAL or status is Status.INTERRUPTED,
+                "liveness",
+                f"{run_id} stays {status}",
+            )
 
     def _requests(self) -> bool:
         waiting = [request for request in self.requests if request.is_open]
@@ -563,7 +587,9 @@ class World:
         """
         now = self.clock.now
         times = [
-            due for (kind, _, _), due in self.timers().items() if kind != "expire" or due <= now or due % 1
+            due
+            for (kind, _, _), due in self.timers().items()
+            if kind != "expire" or due <= now or due % 1
         ]
         if not times:
             return False
@@ -583,7 +609,11 @@ class World:
             if not (self.voters.settle() or questions):
                 break
         for run_id, run in self.runs():
-            must(run.record.is_final, "liveness", f"{run_id} has no question and stays {run.record.status}")
+            must(
+                run.record.is_final,
+                "liveness",
+                f"{run_id} has no question and stays {run.record.status}",
+            )
         if self.looks:
             self.watch.indexes()
             self.watch.effects()
@@ -601,7 +631,9 @@ class World:
                 continue
             for receipt in request.reply:
                 accepted = receipt.status is ReceiptStatus.ACCEPTED
-                mine = self.watch.accepted.get(receipt.interrupt_id) == request.name.partition(" ")[2]
+                mine = (
+                    self.watch.accepted.get(receipt.interrupt_id) == request.name.partition(" ")[2]
+                )
                 must(accepted == mine, "I3", f"{request.name} was told {receipt}")
 
     def result(self, key: str) -> GraphResult:
@@ -610,7 +642,11 @@ class World:
 
     def events(self) -> list[str]:
         """Write all that was told of all runs."""
-        events = [(run_id, event) for run_id, _ in sorted(self.runs()) for event in self.store.events(run_id)]
+        events = [
+            (run_id, event)
+            for run_id, _ in sorted(self.runs())
+            for event in self.store.events(run_id)
+        ]
         return [
             f"{run_id} {event.position} {event.at} {event.kind} {event.detail} {event.node} {event.data}"
             for run_id, event in events

@@ -35,7 +35,9 @@ def stored(client: Any) -> dict[str, Any]:
             "zset": lambda key=key: [
                 [_text(name), at] for name, at in client.zrange(key, 0, -1, withscores=True)
             ],
-            "stream": lambda key=key: [[_text(at), _texts(fields)] for at, fields in client.xrange(key)],
+            "stream": lambda key=key: [
+                [_text(at), _texts(fields)] for at, fields in client.xrange(key)
+            ],
         }[kind]()
         found[_text(key)] = [kind, value]
     return found

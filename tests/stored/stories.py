@@ -81,7 +81,9 @@ def loop() -> Any:
 def mapped() -> Any:
     builder = GraphBuilder()
     builder.add_node(lambda ctx: [1, 2, 3], "a")
-    builder.add_map(lambda ctx: [ctx.task, ctx.interrupt(f"item {ctx.task}")], "b", over="a", concurrency=2)
+    builder.add_map(
+        lambda ctx: [ctx.task, ctx.interrupt(f"item {ctx.task}")], "b", over="a", concurrency=2
+    )
     builder.add_node(last, "c")
     builder.add_edge("a", "b")
     builder.add_edge("b", "c")
@@ -111,14 +113,18 @@ class Story:
 STORIES = {
     "executing": Story(lambda: chain(die), "executing", {"b": "done once"}, then="nothing"),
     "waiting-function": Story(lambda: chain(ask), "interrupted", {"b": ASKED}),
-    "answered-function": Story(lambda: chain(ask), "executing", {"b": ASKED}, ("yes",), then="nothing"),
+    "answered-function": Story(
+        lambda: chain(ask), "executing", {"b": ASKED}, ("yes",), then="nothing"
+    ),
     "waiting-agent": Story(lambda: chain(agent()), "interrupted", {"b": "the agent is done"}),
     "nested": Story(lambda: chain(chain(ask)), "interrupted", {"b": {"b": ASKED}}),
     "loop": Story(loop, "interrupted", {"b": ASKED}, ("again",), order=["a", "b", "a", "b", "c"]),
     "map": Story(mapped, "interrupted", {"b": [[1, "yes"], [2, "yes"], [3, "yes"]]}),
     "finished": Story(lambda: chain(first), "completed", {"b": "first"}, then="nothing"),
     "failed": Story(lambda: chain(fail), "failed", {"b": "mended"}, then="retry"),
-    "held": Story(lambda: chain(ask), "needs_migration", {"b": ASKED}, ("yes",), held=True, then="nothing"),
+    "held": Story(
+        lambda: chain(ask), "needs_migration", {"b": ASKED}, ("yes",), held=True, then="nothing"
+    ),
 }
 
 
@@ -162,12 +168,18 @@ class Office:
         """Answer whatever these runs ask."""
         from runner.records.interrupts import Answer
 
-        questions = [question for question in self.store.open_interrupts() if question.run_id in run_ids]
+        questions = [
+            question for question in self.store.open_interrupts() if question.run_id in run_ids
+        ]
         receipts = [
-            apply_answers(self.engine, [Answer(interrupt.id, response)])[0] for interrupt in questions
+            apply_answers(self.engine, [Answer(interrupt.id, response)])[0]
+            for interrupt in questions
         ]
         assert all(receipt.status == "accepted" for receipt in receipts), receipts
 
     def family(self, run_id: str) -> list[str]:
         """Name a run and the child runs in it."""
-        return [run_id, *(found for child in self.store.children(run_id) for found in self.family(child))]
+        return [
+            run_id,
+            *(found for child in self.store.children(run_id) for found in self.family(child)),
+        ]

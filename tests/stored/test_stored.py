@@ -43,7 +43,9 @@ def put(client, keys):
         "hash": lambda key, value: client.hset(key, mapping=pairs(value)),
         "list": lambda key, value: client.rpush(key, *map(data, value)),
         "zset": lambda key, value: client.zadd(key, {data(name): at for name, at in value}),
-        "stream": lambda key, value: [client.xadd(key, pairs(fields), id=at) for at, fields in value],
+        "stream": lambda key, value: [
+            client.xadd(key, pairs(fields), id=at) for at, fields in value
+        ],
     }
     for key, (kind, value) in keys.items():
         write[kind](key, value)
@@ -100,7 +102,9 @@ def test_what_is_stored_has_a_form_and_a_declared_key(office, form, redis_url):
     """Every run says in which form it is stored, and the dictionary still knows the keys."""
     _, runs = office(form)
     with redis.Redis.from_url(redis_url) as client:
-        forms = {client.hget(f"runner:{{p00}}:r:{run_id}", "v").split()[0] for run_id in runs.values()}
+        forms = {
+            client.hget(f"runner:{{p00}}:r:{run_id}", "v").split()[0] for run_id in runs.values()
+        }
         assert forms == {b"1"}
         assert [key for key in client.scan_iter() if declared(key.decode()) is None] == []
 
@@ -142,4 +146,6 @@ def test_a_document_of_the_future_holds_its_node(office, form, redis_url):
     found.open()
     finish(found)
 
-    assert graph_result(found.store, found.store.read(run_id)).results["c"].output == {"b": stories.ASKED}
+    assert graph_result(found.store, found.store.read(run_id)).results["c"].output == {
+        "b": stories.ASKED
+    }

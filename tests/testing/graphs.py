@@ -8,7 +8,9 @@ from runner import GraphBuilder
 
 
 def ask(ctx):
-    return ctx.interrupt("approve", reason=ctx.task, expires_in=3_600, on_expire={"response": "nobody"})
+    return ctx.interrupt(
+        "approve", reason=ctx.task, expires_in=3_600, on_expire={"response": "nobody"}
+    )
 
 
 def pay(ctx):

@@ -30,7 +30,9 @@ class Bank:
         ("after_commit", 1, 1),
     ],
 )
-def test_a_worker_dies_at_each_point_and_the_run_ends_well(run_graph, crash_at, point, effects, starts):
+def test_a_worker_dies_at_each_point_and_the_run_ends_well(
+    run_graph, crash_at, point, effects, starts
+):
     """Only between an effect and its record is it repeated, and then with the same key."""
     bank, started = Bank(), []
 
@@ -89,7 +91,10 @@ def test_a_lost_worker_uses_up_no_attempt(run_graph, crash_at, clock):
     assert attempts == [2, 3]
 
 
-USES = {CrashPoint.BEFORE_USE, CrashPoint.AFTER_USE}  # of approvals: tests/execution/test_effects.py
+USES = {
+    CrashPoint.BEFORE_USE,
+    CrashPoint.AFTER_USE,
+}  # of approvals: tests/execution/test_effects.py
 
 
 @pytest.mark.parametrize("point", [point for point in CrashPoint if point not in USES])

@@ -8,8 +8,9 @@ from click.testing import CliRunner
 from runner import Client, Status
 from runner.cli.program import runner
 from runner.store.redis.store import RedisStore
-from runner.testing import StoreContract, answer
+from runner.testing import answer
 from runner.testing import fake_store as make
+from tests.contract.store import StoreContract
 from tests.graphs import Bench, ident, wired
 
 
@@ -53,7 +54,9 @@ def test_a_graph_runs_on_it_when_it_is_called(fake_store):
 
 def test_the_command_line_works_on_it(fake_store):
     """A command in this process reaches it by its address."""
-    done = CliRunner().invoke(runner, ["runs", "list", "--json"], env={"RUNNER_REDIS_URL": fake_store.url})
+    done = CliRunner().invoke(
+        runner, ["runs", "list", "--json"], env={"RUNNER_REDIS_URL": fake_store.url}
+    )
 
     assert (done.exit_code, '"runs": []' in done.stdout) == (0, True), done.output
 

@@ -48,7 +48,9 @@ def test_retries_come_at_their_times(run_graph, clock):
 
 def test_an_answer_is_refused_as_elsewhere(run_graph):
     """An answer that does not fit raises and leaves the question open; a missing question is named."""
-    run = run_graph(graph_of(lambda ctx: ctx.interrupt("really?", response_schema={"type": "boolean"})))
+    run = run_graph(
+        graph_of(lambda ctx: ctx.interrupt("really?", response_schema={"type": "boolean"}))
+    )
     with pytest.raises(ResponseError, match="rejected"):
         run.answer("yes")
     with pytest.raises(UsageError, match="'really\\?'"):

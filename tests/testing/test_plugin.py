@@ -52,7 +52,11 @@ def run_pytest(folder: Path, **environment: str) -> subprocess.CompletedProcess[
     """Run pytest as a user does, in a folder of theirs."""
     paths = os.pathsep.join([str(ROOT), str(folder)])
     # The plugin is named for a checkout that is not installed; where it is, this changes nothing.
-    settings = {"PYTEST_PLUGINS": "runner.testing.plugin", "PYTEST_ADDOPTS": "", "PYTHONPATH": paths}
+    settings = {
+        "PYTEST_PLUGINS": "runner.testing.plugin",
+        "PYTEST_ADDOPTS": "",
+        "PYTHONPATH": paths,
+    }
     command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "-p", "no:valkey"]
     return subprocess.run(
         command,
@@ -105,7 +109,12 @@ import runner.testing.plugin
 print(sorted(set(sys.modules) - before))
 """
     done = subprocess.run(
-        [sys.executable, "-c", seen], cwd=ROOT, capture_output=True, text=True, check=True, timeout=60
+        [sys.executable, "-c", seen],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        check=True,
+        timeout=60,
     )
 
     assert done.stdout == "['runner.testing', 'runner.testing.plugin']\n"

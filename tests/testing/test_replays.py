@@ -78,7 +78,9 @@ def deployed(run, graph):
     return run.status
 
 
-@pytest.mark.parametrize("change", [plain, another_version, another_edge, another_end, another_branch])
+@pytest.mark.parametrize(
+    "change", [plain, another_version, another_edge, another_end, another_branch]
+)
 def test_a_replay_says_what_a_worker_will_do(run_graph, change):
     """The run goes on to its end with the new graph exactly if `replay` says so."""
     run = run_graph(plain().build())

@@ -32,7 +32,12 @@ def test_a_node_with_two_edges_waits_for_both():
 
 def test_a_condition_closes_a_way():
     """An edge whose condition is false is dead. What only dead edges lead to is skipped."""
-    edges = ("start", "left"), ("start", "right", lambda state: False), ("left", "end"), ("right", "end")
+    edges = (
+        ("start", "left"),
+        ("start", "right", lambda state: False),
+        ("left", "end"),
+        ("right", "end"),
+    )
     result = graph(*edges)("task")
 
     assert result.results["right"].status == "skipped"
@@ -45,7 +50,9 @@ def test_a_condition_reads_results():
     def is_left(state):
         return state.results["left"].output == "left"
 
-    result = graph(("start", "left"), ("start", "right"), ("left", "end", is_left), ("right", "end"))("task")
+    result = graph(
+        ("start", "left"), ("start", "right"), ("left", "end", is_left), ("right", "end")
+    )("task")
 
     assert result.results["end"].output == ["left", "right"]
 

@@ -35,7 +35,8 @@ def test_an_answer_has_the_type_that_was_asked_for():
     question = graph("text").interrupts[0]
 
     assert (
-        graph(reply(question, {"approve": True, "note": "well done"})).results["review"].output == "well done"
+        graph(reply(question, {"approve": True, "note": "well done"})).results["review"].output
+        == "well done"
     )
 
 

@@ -29,7 +29,11 @@ def test_a_tool_asks_and_the_agent_goes_on():
     counted["model"] = 0
     builder = GraphBuilder()
     builder.add_node(
-        Agent(name="clerk", model=ScriptedModel([asks_for_the_tool, says_what_the_tool_said]), tools=[book])
+        Agent(
+            name="clerk",
+            model=ScriptedModel([asks_for_the_tool, says_what_the_tool_said]),
+            tools=[book],
+        )
     )
     graph = builder.build()
 
@@ -46,7 +50,9 @@ def test_an_agent_reads_the_nodes_before_it():
     builder = GraphBuilder()
     builder.add_node(lambda ctx: "rain", "weather")
     builder.add_node(
-        Agent(name="clerk", model=ScriptedModel([lambda messages: messages[0]["content"][-1]["text"]]))
+        Agent(
+            name="clerk", model=ScriptedModel([lambda messages: messages[0]["content"][-1]["text"]])
+        )
     )
     builder.add_edge("weather", "clerk")
 

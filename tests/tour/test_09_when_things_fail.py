@@ -35,7 +35,9 @@ def test_a_failure_may_stay_in_its_branch():
     """With `continue` only what depends on the failed node is skipped; questions can still be answered."""
     graph = builder().set_failure_policy("continue").build()
     first = graph("task")
-    last = graph([{"interruptResponse": {"interruptId": first.interrupts[0].id, "response": "yes"}}])
+    last = graph(
+        [{"interruptResponse": {"interruptId": first.interrupts[0].id, "response": "yes"}}]
+    )
 
     assert first.status == "interrupted"
     assert last.status == "failed"

@@ -10,7 +10,14 @@ from collections.abc import Mapping
 from dataclasses import replace
 
 from runner.agent.machine.protocol import CallbackFailed, HookFired, Started
-from runner.agent.machine.state import AgentState, HookPoint, PassStage, Phase, any_answered, callback_reply
+from runner.agent.machine.state import (
+    AgentState,
+    HookPoint,
+    PassStage,
+    Phase,
+    any_answered,
+    callback_reply,
+)
 from runner.agent.machine.transition import Transition, fire_command
 from runner.records.asking import is_answered
 from runner.records.interrupts import Interrupt, InterruptStatus

@@ -142,7 +142,10 @@ class ToolCall:
 
     @property
     def active(self) -> bool:
-        return self.stage in (CallStage.BEFORE, CallStage.RUNNING, CallStage.AFTER) and not self.question_ids
+        return (
+            self.stage in (CallStage.BEFORE, CallStage.RUNNING, CallStage.AFTER)
+            and not self.question_ids
+        )
 
 
 @dataclass(frozen=True, slots=True)

@@ -131,7 +131,9 @@ def before_tools_fired(transition: Transition, event: HookFired) -> None:
         text = cancel if isinstance(cancel, str) else BATCH_CANCELLED
         for call in transition.state.calls:
             if call.stage is CallStage.WAITING:
-                transition.put_call(call.id, stage=CallStage.DONE, result=error_result(call.id, text))
+                transition.put_call(
+                    call.id, stage=CallStage.DONE, result=error_result(call.id, text)
+                )
     _advance(transition)
 
 
@@ -148,7 +150,11 @@ def after_tools_fired(transition: Transition, event: HookFired) -> None:
         return
     reply = None
     if end := event.changes.get("end_turn", False):
-        content = end if isinstance(end, list) else [{"text": end if isinstance(end, str) else ENDED_EARLY}]
+        content = (
+            end
+            if isinstance(end, list)
+            else [{"text": end if isinstance(end, str) else ENDED_EARLY}]
+        )
         reply = callback_reply(content)
     transition.go_on(phase=Phase.RESULTS, reply=reply)
 
@@ -177,7 +183,9 @@ def before_call_fired(transition: Transition, event: HookFired) -> None:
     elif tool is None:
         text = f"Unknown tool: {use.get('name')}"
         error = failures.record(LookupError(text))
-        _end_attempt(transition, call.id, Snapshot("unknown", error_result(call.id, text), error, None, None))
+        _end_attempt(
+            transition, call.id, Snapshot("unknown", error_result(call.id, text), error, None, None)
+        )
     else:
         transition.put_call(call.id, stage=CallStage.RUNNING)
         transition.add(RunTool(use, call.attempt, tool, call.replayed, call.subagent))
@@ -229,7 +237,9 @@ def tool_ended(transition: Transition, event: ToolEnded) -> None:
     _end_attempt(transition, event.id, snapshot, event.effect)
 
 
-def _end_attempt(transition: Transition, key: str, snapshot: Snapshot, effect: Use | None = None) -> None:
+def _end_attempt(
+    transition: Transition, key: str, snapshot: Snapshot, effect: Use | None = None
+) -> None:
     transition.put_call(key, snapshot=snapshot, stage=CallStage.AFTER, replayed=False)
     transition.add(RecordUse(effect) if effect else SaveCheckpoint(blocking=False))
     _fire_after(transition, key)
@@ -251,7 +261,9 @@ def after_call_fired(transition: Transition, event: HookFired) -> None:
         _restart(transition, call.id)
     else:
         result = {**event.changes.get("result", call.snapshot.result), "toolUseId": call.id}
-        transition.put_call(call.id, result=result, stage=CallStage.DONE, snapshot=None, selection=None)
+        transition.put_call(
+            call.id, result=result, stage=CallStage.DONE, snapshot=None, selection=None
+        )
         transition.add(SaveCheckpoint(blocking=False))
         _advance(transition)
 

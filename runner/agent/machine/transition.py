@@ -6,7 +6,13 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any, Literal
 
-from runner.agent.machine.protocol import AgentDefinition, Command, Finish, FireHook, PublishQuestions
+from runner.agent.machine.protocol import (
+    AgentDefinition,
+    Command,
+    Finish,
+    FireHook,
+    PublishQuestions,
+)
 from runner.agent.machine.state import AgentState, HookPoint, PassStage, ToolCall, open_questions
 from runner.records.asking import is_answered
 from runner.records.failures import ErrorRecord
@@ -58,7 +64,9 @@ class Transition:
         """Keep questions, publish the new ones and return the ids of all."""
         new = [question for question in questions if question.id not in self.state.questions]
         if new:
-            self.put(questions={**self.state.questions, **{question.id: question for question in new}})
+            self.put(
+                questions={**self.state.questions, **{question.id: question for question in new}}
+            )
             self.add(PublishQuestions(new))
         return [question.id for question in questions]
 
@@ -81,7 +89,9 @@ class Transition:
     def finish(self, kind: Literal["done", "interrupt", "failed"]) -> None:
         """Leave; questions that were not asked again are dropped."""
         open_ids = {question.id for question in open_questions(self.state)}
-        questions = {k: q for k, q in self.state.questions.items() if is_answered(q) or k in open_ids}
+        questions = {
+            k: q for k, q in self.state.questions.items() if is_answered(q) or k in open_ids
+        }
         self.put(questions=questions)
         self.add(Finish(kind))
 

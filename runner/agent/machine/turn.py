@@ -65,7 +65,10 @@ def _limit_reached(transition: Transition) -> str | None:
     limits, state = transition.definition, transition.state
     if limits.max_turns is not None and state.turn - state.first_turn >= limits.max_turns:
         return "limit_turns"
-    if limits.max_total_tokens is not None and state.usage.get("totalTokens", 0) >= limits.max_total_tokens:
+    if (
+        limits.max_total_tokens is not None
+        and state.usage.get("totalTokens", 0) >= limits.max_total_tokens
+    ):
         return "limit_total_tokens"
     output_tokens = state.usage.get("outputTokens", 0)
     if limits.max_output_tokens is not None and output_tokens >= limits.max_output_tokens:

@@ -62,7 +62,11 @@ class OpenAIModel:
         params: Mapping[str, Any] | None = None,
     ) -> None:
         self.config: dict[str, Any] = {"model_id": model, "params": dict(params or {})}
-        self._client_args: dict[str, Any] = {**(client_args or {}), "base_url": base_url, "api_key": api_key}
+        self._client_args: dict[str, Any] = {
+            **(client_args or {}),
+            "base_url": base_url,
+            "api_key": api_key,
+        }
         own_server = base_url or os.environ.get("OPENAI_BASE_URL")
         if own_server and not api_key and not os.environ.get("OPENAI_API_KEY"):
             self._client_args["api_key"] = NO_KEY
@@ -150,7 +154,12 @@ def _message(message: Mapping[str, Any]) -> Iterable[JSON]:
     for result in results:
         yield {"role": "tool", "tool_call_id": result["toolUseId"], "content": _result_text(result)}
     # A tool message holds text only, so pictures and files follow as the user's.
-    shown = [part for result in results for part in result["content"] if not part.keys() & {"text", "json"}]
+    shown = [
+        part
+        for result in results
+        for part in result["content"]
+        if not part.keys() & {"text", "json"}
+    ]
     rest = [block for block in blocks if not block.keys() & {"toolResult", "cachePoint"}]
     if shown or rest:
         yield {"role": "user", "content": _parts(shown + rest)}
@@ -176,7 +185,9 @@ def _texts(blocks: Iterable[Mapping[str, Any]]) -> str:
     texts = [block["text"] for block in blocks if "text" in block]
     for block in blocks:
         texts += [
-            part["text"] for part in block.get("citationsContent", {}).get("content", ()) if "text" in part
+            part["text"]
+            for part in block.get("citationsContent", {}).get("content", ())
+            if "text" in part
         ]
     return "\n".join(texts)
 
@@ -223,7 +234,11 @@ def _tools(specs: list[dict[str, Any]] | None, choice: Mapping[str, Any] | None)
     if not specs:
         return {}
     functions = [
-        {"name": spec["name"], "description": spec["description"], "parameters": spec["inputSchema"]["json"]}
+        {
+            "name": spec["name"],
+            "description": spec["description"],
+            "parameters": spec["inputSchema"]["json"],
+        }
         for spec in specs
     ]
     fields: dict[str, JSON] = {
@@ -310,7 +325,9 @@ class _Reader:
         yield from self._close()
         for call in self._calls:
             yield {
-                "contentBlockStart": {"start": {"toolUse": {"toolUseId": call["id"], "name": call["name"]}}}
+                "contentBlockStart": {
+                    "start": {"toolUse": {"toolUseId": call["id"], "name": call["name"]}}
+                }
             }
             yield {"contentBlockDelta": {"delta": {"toolUse": {"input": call["input"]}}}}
             yield {"contentBlockStop": {}}

@@ -111,7 +111,13 @@ def _named(error: BaseException, name: str) -> bool:
 # The stream chunks of a model, assembled into one message.
 
 
-COUNTS = ("inputTokens", "outputTokens", "totalTokens", "cacheReadInputTokens", "cacheWriteInputTokens")
+COUNTS = (
+    "inputTokens",
+    "outputTokens",
+    "totalTokens",
+    "cacheReadInputTokens",
+    "cacheWriteInputTokens",
+)
 
 
 class Assembly:
@@ -137,7 +143,9 @@ class Assembly:
             self.stop_reason = stop.get("stopReason")
         elif metadata := chunk.get("metadata"):
             counts = metadata.get("usage") or {}
-            self.usage = {name: int(counts[name]) for name in COUNTS if counts.get(name) is not None}
+            self.usage = {
+                name: int(counts[name]) for name in COUNTS if counts.get(name) is not None
+            }
         elif redact := chunk.get("redactContent"):
             self.redact_user = redact.get("redactUserContentMessage", self.redact_user)
             self._redact_reply = redact.get("redactAssistantContentMessage", self._redact_reply)
@@ -245,7 +253,9 @@ def storable_calls(message: dict[str, Any]) -> dict[str, Any]:
         try:
             size = len(codec.dump_json(codec.pack(use["input"], "the arguments")))
             fault = (
-                "" if size <= room else f"the arguments have {size:,} bytes, more than a reply's calls may"
+                ""
+                if size <= room
+                else f"the arguments have {size:,} bytes, more than a reply's calls may"
             )
         except UnstorableError as error:
             size, fault = 0, str(error).rstrip(".")

@@ -19,7 +19,9 @@ class ScriptedModel:
     callable that gets the messages and returns one of these. The last reply is repeated.
     """
 
-    def __init__(self, replies: Sequence[ScriptedReply], *, usage: Mapping[str, int] | None = None) -> None:
+    def __init__(
+        self, replies: Sequence[ScriptedReply], *, usage: Mapping[str, int] | None = None
+    ) -> None:
         if not replies:
             raise ValueError("a ScriptedModel needs at least one reply.")
         self.replies = list(replies)

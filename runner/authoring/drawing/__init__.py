@@ -17,7 +17,9 @@ from runner.errors import UsageError
 FORMATS = {"text": text.draw, "svg": svg.draw, "mermaid": mermaid.draw}
 
 
-def draw(definition: Definition, form: str = "text", states: Mapping[str, str] | None = None) -> str:
+def draw(
+    definition: Definition, form: str = "text", states: Mapping[str, str] | None = None
+) -> str:
     """Draw a graph; `states` maps node paths to states, such as "review/approve" to "waiting".
 
     Raises:

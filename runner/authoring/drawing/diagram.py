@@ -113,7 +113,9 @@ class Diagram:
     @property
     def forward(self) -> list[tuple[str, str]]:
         """The pairs of boxes that arrows join, each once and without back edges."""
-        return list(dict.fromkeys((arrow.source, arrow.target) for arrow in self.arrows if not arrow.back))
+        return list(
+            dict.fromkeys((arrow.source, arrow.target) for arrow in self.arrows if not arrow.back)
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -165,7 +167,9 @@ def _taken(run: RunShown | None, source: str, target: str) -> bool | None:
 
 def shape(topology: Topology, run: RunShown | None = None) -> Diagram:
     """Collect what the stored shape of a graph shows: no conditions, and nothing of the graphs inside it."""
-    names = [name for name in topology.nodes if not (name.startswith(HIDDEN) or name.endswith(BRACKETS))]
+    names = [
+        name for name in topology.nodes if not (name.startswith(HIDDEN) or name.endswith(BRACKETS))
+    ]
     boxes = tuple(
         Box(
             name,
@@ -199,7 +203,11 @@ def entries(definition: Definition) -> list[str]:
 
 def _start(spec: NodeSpec, incoming: int, *, is_entry: bool) -> str:
     waits = (
-        "" if incoming < 2 else f"first of {incoming}" if spec.join == "any" else f"waits for all {incoming}"
+        ""
+        if incoming < 2
+        else f"first of {incoming}"
+        if spec.join == "any"
+        else f"waits for all {incoming}"
     )
     return ", ".join(part for part in ("starts here" if is_entry else "", waits) if part)
 
@@ -209,7 +217,9 @@ def _box(spec: NodeSpec, start: str, run: RunShown | None, path: str) -> Box:
     # The items of a map of graphs are runs of their own, so the map of a run is one box.
     child = inner(spec) if run is None or spec.map is None else None
     is_open = child is not None and (run is None or run.opened is None or name in run.opened)
-    bound = f"{spec.map.concurrency} at once" if spec.map is not None and spec.map.concurrency else ""
+    bound = (
+        f"{spec.map.concurrency} at once" if spec.map is not None and spec.map.concurrency else ""
+    )
     words = ", ".join(part for part in (spec.kind, bound, start) if part)
     return Box(
         spec.id,

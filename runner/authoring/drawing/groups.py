@@ -14,7 +14,17 @@ MOST = 400
 EACH = 60
 """Boxes of a group, unless one layer has more."""
 
-URGENT = ("failed", "held", "waiting", "retrying", "running", "ready", "pending", "completed", "cancelled")
+URGENT = (
+    "failed",
+    "held",
+    "waiting",
+    "retrying",
+    "running",
+    "ready",
+    "pending",
+    "completed",
+    "cancelled",
+)
 """The state of a group is the first of these that one of its nodes has."""
 
 

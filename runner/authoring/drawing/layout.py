@@ -63,7 +63,9 @@ def _middle(names: Sequence[str], place: Mapping[str, float], otherwise: float) 
     return sum(place[name] for name in names) / len(names) if names else otherwise
 
 
-def with_bends(rows: list[list[str]], pairs: Sequence[Pair]) -> tuple[list[list[str]], dict[Pair, list[str]]]:
+def with_bends(
+    rows: list[list[str]], pairs: Sequence[Pair]
+) -> tuple[list[list[str]], dict[Pair, list[str]]]:
     """Add a point to every layer that a line passes, so that lines go around boxes.
 
     Returns the layers with those points, and each line's boxes and points from its source to its target.
@@ -75,7 +77,9 @@ def with_bends(rows: list[list[str]], pairs: Sequence[Pair]) -> tuple[list[list[
     paths: dict[Pair, list[str]] = {}
     for source, target in pairs:
         # Ids have no line ends, so these names are free.
-        points = [f"{source}\n{target}\n{number}" for number in range(level[source] + 1, level[target])]
+        points = [
+            f"{source}\n{target}\n{number}" for number in range(level[source] + 1, level[target])
+        ]
         for number, point in enumerate(points, level[source] + 1):
             layered[number].append(point)
         paths[source, target] = [source, *points, target]
@@ -83,7 +87,9 @@ def with_bends(rows: list[list[str]], pairs: Sequence[Pair]) -> tuple[list[list[
     return layered, paths
 
 
-def centres(rows: list[list[str]], widths: Mapping[str, float], pairs: Sequence[Pair]) -> dict[str, float]:
+def centres(
+    rows: list[list[str]], widths: Mapping[str, float], pairs: Sequence[Pair]
+) -> dict[str, float]:
     """Return the horizontal middle of each box, so that none overlaps another."""
     above, below = _neighbours(pairs)
     middles: dict[str, float] = {}
@@ -100,7 +106,10 @@ def centres(rows: list[list[str]], widths: Mapping[str, float], pairs: Sequence[
 
 
 def _spread(
-    row: Sequence[str], wished: Mapping[str, float], widths: Mapping[str, float], middles: dict[str, float]
+    row: Sequence[str],
+    wished: Mapping[str, float],
+    widths: Mapping[str, float],
+    middles: dict[str, float],
 ) -> None:
     """Put a layer's boxes as near to the wished positions as their widths allow.
 
@@ -113,7 +122,9 @@ def _spread(
     from_right: list[float] = []
     for index in range(len(row) - 1, -1, -1):
         most = (
-            from_right[-1] - _apart(row[index], row[index + 1], widths) if from_right else wished[row[index]]
+            from_right[-1] - _apart(row[index], row[index + 1], widths)
+            if from_right
+            else wished[row[index]]
         )
         from_right.append(min(wished[row[index]], most))
     for name, low, high in zip(row, from_left, reversed(from_right), strict=True):

@@ -12,13 +12,21 @@ from runner.authoring.drawing.diagram import Arrow, Box, Diagram
 from runner.authoring.drawing.layout import centres, layers, with_bends
 from runner.definition.registry import PATH
 
-CHARACTER, SMALL, LINE, PAD = 7.6, 6.9, 17.0, 12.0  # of the text: widths, height, and space around it
+CHARACTER, SMALL, LINE, PAD = (
+    7.6,
+    6.9,
+    17.0,
+    12.0,
+)  # of the text: widths, height, and space around it
 
 BETWEEN = 72.0  # two layers
 
 MARGIN = 16.0
 
-LANE, ASIDE = 26.0, 18.0  # of the lines along the bottom: between two, and beside the first and last box
+LANE, ASIDE = (
+    26.0,
+    18.0,
+)  # of the lines along the bottom: between two, and beside the first and last box
 
 LABEL, LABELS = 24, 3  # characters of a label's line, and its lines at most
 
@@ -118,7 +126,9 @@ def _drawing(diagram: Diagram, path: str, links: Links | None) -> Drawing:
     frames = _frames(rows, sizes, paths.values(), labels)
     height = max((frame.y + frame.height / 2 for frame in frames.values()), default=0.0)
     has_back = any(arrow.back for arrow in diagram.arrows)
-    width = max((frame.x + frame.width for frame in frames.values()), default=0.0) + ASIDE * has_back
+    width = (
+        max((frame.x + frame.width for frame in frames.values()), default=0.0) + ASIDE * has_back
+    )
     parts: list[str] = []
     into: dict[tuple[str, bool], int] = {}
     for arrow in diagram.arrows:
@@ -134,7 +144,11 @@ def _drawing(diagram: Diagram, path: str, links: Links | None) -> Drawing:
             end, is_below = course[-1], course[-2].y > course[-1].y + LINE
             others = into.get((arrow.target, is_below), 0)
             into[arrow.target, is_below] = others + len(lines)
-            y = end.y + 17 + LINE * (others + len(lines) - 1) if is_below else end.y - 7 - LINE * others
+            y = (
+                end.y + 17 + LINE * (others + len(lines) - 1)
+                if is_below
+                else end.y - 7 - LINE * others
+            )
             parts += _words(end.x - 12, y, lines, arrow.words, "end")
     for box in diagram.boxes:
         parts += _box(box, frames[box.id], inside.get(box.id), path, links)
@@ -164,7 +178,9 @@ def _frames(
     room: dict[str, float] = {}
     for arrow, lines in labels.items():
         if not arrow.back:
-            room[arrow.target] = max(room.get(arrow.target, 0.0), *(len(line) * SMALL for line in lines))
+            room[arrow.target] = max(
+                room.get(arrow.target, 0.0), *(len(line) * SMALL for line in lines)
+            )
     frames: dict[str, Frame] = {}
     left = ASIDE * any(arrow.back for arrow in labels)
     for number, row in enumerate(rows):
@@ -202,7 +218,9 @@ def _edge(arrow: Arrow, path: str) -> str:
     )
 
 
-def _back(arrow: Arrow, frames: Mapping[str, Frame], lane: float, lines: Sequence[str]) -> Iterator[str]:
+def _back(
+    arrow: Arrow, frames: Mapping[str, Frame], lane: float, lines: Sequence[str]
+) -> Iterator[str]:
     source, target = frames[arrow.source], frames[arrow.target]
     right, left = source.column[1] + ASIDE - 4, target.x - ASIDE + 4
     low, high = source.y + source.height * 0.3, target.y + target.height * 0.3
@@ -228,7 +246,9 @@ def _words(x: float, y: float, lines: Sequence[str], whole: str, anchor: str) ->
         )
 
 
-def _box(box: Box, frame: Frame, inside: Drawing | None, path: str, links: Links | None) -> Iterator[str]:
+def _box(
+    box: Box, frame: Frame, inside: Drawing | None, path: str, links: Links | None
+) -> Iterator[str]:
     """Draw a box; its group names the node and its state, for the styles and scripts of a page."""
     fill, stroke = COLOURS.get(box.state, PLAIN)
     top, corner = frame.y - frame.height / 2, 14 if box.kind == "agent" else 4
@@ -248,7 +268,11 @@ def _box(box: Box, frame: Frame, inside: Drawing | None, path: str, links: Links
     )
     for number, line in enumerate(box.lines):
         y = top + PAD + LINE * (number + 0.55)
-        looks = (' font-weight="bold"', ' fill="#444444" font-size="11.5"', ' font-size="11.5" class="word"')
+        looks = (
+            ' font-weight="bold"',
+            ' fill="#444444" font-size="11.5"',
+            ' font-size="11.5" class="word"',
+        )
         yield f'<text x="{frame.x + PAD:.1f}" y="{y:.1f}"{looks[number]}>{_xml(line)}</text>'
     if box.progress.total:
         y, whole = top + PAD + LINE * len(box.lines) - 2, frame.width - 2 * PAD

@@ -108,7 +108,9 @@ def _lines(diagram: Diagram) -> list[str]:
     for arrow in diagram.arrows:
         out[arrow.source].append(arrow)
     into: dict[str, list[Rail]] = {name: [inward[name]] if name in inward else [] for name in boxes}
-    after: dict[str, list[Rail]] = {name: [outward[name]] if name in outward else [] for name in boxes}
+    after: dict[str, list[Rail]] = {
+        name: [outward[name]] if name in outward else [] for name in boxes
+    }
     for source, target in pairs:
         if source in outward and target in outward[source].ends:
             into[target].append(outward[source])
@@ -138,7 +140,9 @@ def _rails(pairs: Sequence[tuple[str, str]]) -> tuple[dict[str, Rail], dict[str,
     return outward, inward
 
 
-def _node(sheet: Sheet, box: Box, into: Sequence[Rail], after: Sequence[Rail], words: list[str]) -> None:
+def _node(
+    sheet: Sheet, box: Box, into: Sequence[Rail], after: Sequence[Rail], words: list[str]
+) -> None:
     """Draw a node's line, the lines that join it to its targets, and lines for the words left over."""
     for rail in into:
         rail.ends.discard(box.id)

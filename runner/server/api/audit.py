@@ -59,7 +59,9 @@ def audit_of(served: Services, run_id: str) -> RunAudit:
     return RunAudit(entries, verdict.result.name.lower(), verdict.text, lines)
 
 
-@router.get("/audit", summary="Show how far the audit is sealed and signed", dependencies=[ONE_PAGE])
+@router.get(
+    "/audit", summary="Show how far the audit is sealed and signed", dependencies=[ONE_PAGE]
+)
 def heads(_: Reads, served: Served) -> dict[str, Any]:
     """Show each partition's tree: its entries, those signed, and the checkpoint that signs them."""
     items = []

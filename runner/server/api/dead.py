@@ -31,7 +31,10 @@ def show(letter_id: str, _: Reads, served: Served) -> Any:
 def replay_letter(letter_id: str, person: Operates, served: Served) -> dict[str, str]:
     """Send a message to its stream again, or retry the run of a node; then the letter is gone."""
     letters, by = served.dead_letters, person.principal.key
-    return {"id": letter_id, "sent": replay(served.client.engine, letters, letters.get(letter_id), set(), by)}
+    return {
+        "id": letter_id,
+        "sent": replay(served.client.engine, letters, letters.get(letter_id), set(), by),
+    }
 
 
 @router.delete("/{letter_id}", status_code=204, summary="Delete a dead letter")

@@ -58,7 +58,9 @@ def utc(moment: datetime) -> datetime:
 
 Time = Annotated[datetime, AfterValidator(utc)]
 
-Moment = Annotated[Time | None, Query(description="A time as RFC 3339; without a zone it is of UTC.")]
+Moment = Annotated[
+    Time | None, Query(description="A time as RFC 3339; without a zone it is of UTC.")
+]
 
 
 def page_document(page: Page[Any], view: Any = document) -> dict[str, Any]:
@@ -83,7 +85,9 @@ def event_document(event: Event, person: Person | None) -> Any:
 
 def bare_event(event: Event) -> Event:
     """Return an event without what users and agents have written: its data, and why a run was stopped."""
-    return replace(event, data=None, detail="" if event.kind == EventKind.RUN_STOPPING else event.detail)
+    return replace(
+        event, data=None, detail="" if event.kind == EventKind.RUN_STOPPING else event.detail
+    )
 
 
 def _reads(person: Person | None) -> bool:
@@ -115,7 +119,12 @@ def _bare_node(node: NodeView) -> NodeView:
 
 def bare_question(question: Question) -> Question:
     """Return a question without what users and agents have written."""
-    bare: dict[str, Any] = {"reason": None, "response": None, "on_expire": None, "response_schema": None}
+    bare: dict[str, Any] = {
+        "reason": None,
+        "response": None,
+        "on_expire": None,
+        "response_schema": None,
+    }
     bare["action"] = None
     if isinstance(question, QuestionView):
         bare |= {"votes": (), "digests": {}}

@@ -30,7 +30,9 @@ def events(
     person: Seen,
     served: Served,
     graph: Annotated[str | None, Query(description="Of runs of this graph only.")] = None,
-    kind: Annotated[list[str] | None, Query(description="Such as run.ended; may be repeated.")] = None,
+    kind: Annotated[
+        list[str] | None, Query(description="Such as run.ended; may be repeated.")
+    ] = None,
     after: Annotated[str, Query(pattern=POSITION)] = "",
     last_event_id: Annotated[str, Header(pattern=POSITION)] = "",
 ) -> StreamingResponse:

@@ -22,7 +22,10 @@ router = APIRouter(prefix="/v1/graphs", tags=["graphs"])
 def list_graphs(_: Seen, served: Served) -> dict[str, Any]:
     """List the graphs that workers have published; those inside others are not listed."""
     graphs = served.graphs().items()
-    return {"items": [{"name": name, "fingerprint": version} for name, version in graphs], "next": None}
+    return {
+        "items": [{"name": name, "fingerprint": version} for name, version in graphs],
+        "next": None,
+    }
 
 
 @router.get(
@@ -40,7 +43,9 @@ def drawing(name: str, _: Seen, served: Served) -> Response:
 
 
 def _lacking(name: str) -> NotFoundError:
-    return NotFoundError(f"this server lacks the graph {name!r:.80}; name its module in RUNNER_GRAPHS.")
+    return NotFoundError(
+        f"this server lacks the graph {name!r:.80}; name its module in RUNNER_GRAPHS."
+    )
 
 
 @router.get("/{name}:check", summary="Check a graph for mistakes")
@@ -64,5 +69,9 @@ def check(
         raise _lacking(name)
     problems = problems_of(registry, name)
     is_built = all(problem.code != "not-built" for problem in problems)
-    held = deploys.held(served.store, registry, [name] if is_built else []) if against_waiting else None
+    held = (
+        deploys.held(served.store, registry, [name] if is_built else [])
+        if against_waiting
+        else None
+    )
     return document(GraphCheck(tuple(problems), None if held is None else tuple(held)))

@@ -35,7 +35,9 @@ def ready(served: Served) -> dict[str, str]:
     return {"status": "ok"}
 
 
-@router.get("/metrics", dependencies=[Depends(SEE)], response_class=PlainTextResponse, summary="Metrics")
+@router.get(
+    "/metrics", dependencies=[Depends(SEE)], response_class=PlainTextResponse, summary="Metrics"
+)
 def metrics(served: Served) -> PlainTextResponse:
     """Metrics of runs, questions and workers, in the text format of Prometheus."""
     settings = served.settings
@@ -43,7 +45,9 @@ def metrics(served: Served) -> PlainTextResponse:
     return PlainTextResponse(prometheus(numbers), media_type="text/plain; version=0.0.4")
 
 
-@router.get("/openapi.json", dependencies=[Depends(OPEN)], summary="This document", include_in_schema=False)
+@router.get(
+    "/openapi.json", dependencies=[Depends(OPEN)], summary="This document", include_in_schema=False
+)
 def openapi(request: Request) -> dict[str, Any]:
     """Return the OpenAPI document."""
     document: dict[str, Any] = request.app.openapi()

@@ -84,7 +84,13 @@ def list_questions(
 ) -> dict[str, Any]:
     """List the open questions that match all filters; those of graphs inside a graph or run are included."""
     page = served.client.interrupts(
-        graph=graph, run=run, name=name, assignee=assignee, older_than=older_than, limit=limit, cursor=cursor
+        graph=graph,
+        run=run,
+        name=name,
+        assignee=assignee,
+        older_than=older_than,
+        limit=limit,
+        cursor=cursor,
     )
     views = read_questions(served.store, page)
     return {"items": [question_document(view, person) for view in views], "next": page.next}
@@ -113,7 +119,9 @@ def vote(
     one that comes too late 410, with who was first. An Idempotency-Key that had another body: 422.
     """
     digest = _matched(served, question_id, if_match)
-    decided = Decision(body.decision, body.response, digest, body.comment, idempotency_key, body.proof)
+    decided = Decision(
+        body.decision, body.response, digest, body.comment, idempotency_key, body.proof
+    )
     receipt = decide(served, person, question_id, decided)
     if receipt.status is ReceiptStatus.REJECTED:
         place = {"pointer": _place(served, question_id, decided), "detail": receipt.detail}
@@ -129,7 +137,9 @@ def _place(served: Services, question_id: str, decided: Decision) -> str:
     if decided.decision not in {"respond", "edit"}:
         return "/body/decision"
     schema = served.client.interrupt(question_id).response_schema
-    place = violation(schema, decided.response)[0] if schema and decided.decision == "respond" else ()
+    place = (
+        violation(schema, decided.response)[0] if schema and decided.decision == "respond" else ()
+    )
     return pointer(("body", "response", *(place or ())))
 
 
@@ -141,7 +151,9 @@ def _check_same(served: Services, person: Person, question_id: str, decided: Dec
     """
     question, key = served.client.interrupt(question_id), decided.idempotency_key
     if question.rule is None:
-        answer = plain_answer(Choice(question_id, decided.decision, person.principal, decided.response))
+        answer = plain_answer(
+            Choice(question_id, decided.decision, person.principal, decided.response)
+        )
         same = (question.response, question.responder) == (answer.response, answer.responder)
     else:
         sent = (decided.decision, decided.response, decided.comment)
@@ -165,7 +177,9 @@ def _matched(served: Services, question_id: str, if_match: str | None) -> str:
     if if_match is None:
         raise Problem(428, "Name what you decide on: If-Match with the ETag of the question.")
     if if_match.strip().removeprefix("W/").strip('"') != question.digest:
-        raise Problem(412, "The question is not what you were shown; nothing was counted. Read it again.")
+        raise Problem(
+            412, "The question is not what you were shown; nothing was counted. Read it again."
+        )
     return question.digest
 
 
@@ -204,7 +218,10 @@ class Comment(BaseModel):
 
 @router.post("/{question_id}:claim", summary="Say that you work on a question")
 def claim(
-    question_id: str, person: Decides, served: Served, body: Annotated[Claim, Body(default_factory=Claim)]
+    question_id: str,
+    person: Decides,
+    served: Served,
+    body: Annotated[Claim, Body(default_factory=Claim)],
 ) -> Any:
     """Show others that you work on it, for a time; they can still vote."""
     return _answered(act(served, person, question_id, "claim", ttl=body.ttl))
@@ -241,7 +258,9 @@ def vote_all(body: Votes, person: Decides, served: Served) -> dict[str, Any]:
     items = []
     for question_id, digest in body.digests.items():
         try:
-            receipt = decide(served, person, question_id, Decision(body.decision, None, digest, body.comment))
+            receipt = decide(
+                served, person, question_id, Decision(body.decision, None, digest, body.comment)
+            )
             items.append(document(receipt))
         except StoreError:
             raise

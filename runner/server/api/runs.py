@@ -46,7 +46,9 @@ class NewRun(BaseModel):
     invocation_state: dict[str, Any] | None = None
     tags: dict[str, str] = Field(default_factory=dict)
     on_behalf_of: list[str] = Field(
-        default_factory=list, max_length=MOST_BEHALF, description="for whom a service starts it: principals"
+        default_factory=list,
+        max_length=MOST_BEHALF,
+        description="for whom a service starts it: principals",
     )
 
 
@@ -152,7 +154,14 @@ def list_runs(
     tags = dict(_pair(text) for text in tag or ())
     return page_document(
         served.client.runs(
-            status, graph=graph, tags=tags, since=since, until=until, text=text, limit=limit, cursor=cursor
+            status,
+            graph=graph,
+            tags=tags,
+            since=since,
+            until=until,
+            text=text,
+            limit=limit,
+            cursor=cursor,
         )
     )
 
@@ -210,7 +219,9 @@ async def events(
     }
 
 
-def _stream(request: Request, served: Services, person: Person, run_id: str, after: str) -> StreamingResponse:
+def _stream(
+    request: Request, served: Services, person: Person, run_id: str, after: str
+) -> StreamingResponse:
     def snapshot() -> tuple[Any, str]:
         # The position first: what happens between the two reads comes again as an event.
         position = str(existing(served.store.read(run_id), run_id).events)
@@ -226,11 +237,16 @@ def _stream(request: Request, served: Services, person: Person, run_id: str, aft
 
 @router.post("/{run_id}:cancel", summary="Stop a run and its child runs")
 def cancel(
-    run_id: str, person: Operates, served: Served, body: Annotated[Reason, Body(default_factory=Reason)]
+    run_id: str,
+    person: Operates,
+    served: Served,
+    body: Annotated[Reason, Body(default_factory=Reason)],
 ) -> dict[str, str]:
     """Stop a run: running nodes may finish, no other starts, open questions are withdrawn."""
     run = served.client.run(run_id)
-    if not run.cancel(body.reason or f"cancelled by {person.principal.name or person.principal.sub}"):
+    if not run.cancel(
+        body.reason or f"cancelled by {person.principal.name or person.principal.sub}"
+    ):
         raise Problem(409, f"Run {run_id} has ended or is stopping already; nothing was changed.")
     return {"run_id": run_id, "status": str(run.status)}
 
@@ -248,7 +264,12 @@ def retry(
 
 @router.post("/{run_id}:fork", status_code=201, summary="Start a new run from a node of this one")
 def fork(
-    request: Request, run_id: str, body: ForkRequest, person: Operates, served: Served, response: Response
+    request: Request,
+    run_id: str,
+    body: ForkRequest,
+    person: Operates,
+    served: Served,
+    response: Response,
 ) -> dict[str, str]:
     """Start a new run that keeps what does not depend on the node; who calls asks for it, too."""
     changes = {"input": body.input} if "input" in body.model_fields_set else {}

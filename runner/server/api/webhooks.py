@@ -23,10 +23,14 @@ class NewWebhook(BaseModel):
 
     url: str
     id: str = Field("", description="A name of your choice; without it one is made.")
-    events: list[str] = Field(default_factory=list, description="Kinds of notices, such as interrupt.asked.")
+    events: list[str] = Field(
+        default_factory=list, description="Kinds of notices, such as interrupt.asked."
+    )
     graph: str = Field("", description="Of runs of this graph only, the outermost one.")
     tags: dict[str, str] = Field(default_factory=dict, description="Of runs that have these tags.")
-    signature: Literal["v1", "v1a"] = Field("v1", description="By a shared secret, or by an Ed25519 key.")
+    signature: Literal["v1", "v1a"] = Field(
+        "v1", description="By a shared secret, or by an Ed25519 key."
+    )
 
 
 @router.get("", summary="List webhooks")

@@ -26,6 +26,8 @@ ROUTERS = (
     system.router,
 )
 
-for _route in (route for router in ROUTERS for route in router.routes if isinstance(route, APIRoute)):
+for _route in (
+    route for router in ROUTERS for route in router.routes if isinstance(route, APIRoute)
+):
     if "GET" in (_route.methods or ()):
         _route.methods = {"GET", "HEAD"}  # for monitors

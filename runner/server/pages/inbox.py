@@ -181,7 +181,9 @@ def inbox(
     empty = dict.fromkeys(FILTERS, "")
     query = query_of(served, person, tab, filters, now)
     open_tabs = [name for name in TABS if name != "done"]
-    counts = served.store.count_questions([query_of(served, person, name, empty, now) for name in open_tabs])
+    counts = served.store.count_questions(
+        [query_of(served, person, name, empty, now) for name in open_tabs]
+    )
     if tab == "done":
         listed, following = _decided(served, query), None
     else:
@@ -260,7 +262,9 @@ def save_view(
         raise Problem(422, "A browser keeps no more views than these; remove one first.")
     response = back(request, f"/inbox?{own}" if own else "/inbox")
     secure = request.url.scheme == "https"
-    response.set_cookie(VIEWS, text, max_age=31_536_000, httponly=True, samesite="lax", secure=secure)
+    response.set_cookie(
+        VIEWS, text, max_age=31_536_000, httponly=True, samesite="lax", secure=secure
+    )
     return response
 
 
@@ -325,7 +329,9 @@ def _alike(served: Services, ids: Sequence[str]) -> list[QuestionView]:
         if question.rule is None:
             raise UsageError(f"{question.name} takes an answer of its own: open it alone.")
         if (tool_of(question.action), question.risk) != (tool_of(first.action), first.risk):
-            raise UsageError("the questions differ in their tool or their risk: decide them one by one.")
+            raise UsageError(
+                "the questions differ in their tool or their risk: decide them one by one."
+            )
     return questions
 
 
@@ -335,7 +341,9 @@ def _word(questions: Sequence[QuestionView]) -> str:
     return (tool_of(first.action) or first.name) if first.risk == "high" else ""
 
 
-def _receipt(served: Services, person: Person, question_id: str, decision: Decision) -> Receipt | RunnerError:
+def _receipt(
+    served: Services, person: Person, question_id: str, decision: Decision
+) -> Receipt | RunnerError:
     try:
         return decide(served, person, question_id, decision)
     except StoreError:

@@ -100,7 +100,9 @@ def drawer(level: Level, node: NodeView, person: Person, served: Services) -> Dr
         node=node,
         is_outermost=not level.path,
         reads=reads,
-        questions=tuple(question for question in level.run.interrupts if question.node_id == node.id),
+        questions=tuple(
+            question for question in level.run.interrupts if question.node_id == node.id
+        ),
         inputs=_inputs(level, node) if reads else {},
         task=level.run.task if reads and not level.before(node.id) else None,
         output=node.output,
@@ -124,7 +126,9 @@ def _inputs(level: Level, node: NodeView) -> dict[str, Any]:
 
 def _usage(usage: Mapping[str, int]) -> str:
     parts = [
-        f"{number / MICROS:,.9g} {NAMES[name]}" if name == "costMicros" else f"{number:,} {NAMES[name]}"
+        f"{number / MICROS:,.9g} {NAMES[name]}"
+        if name == "costMicros"
+        else f"{number:,} {NAMES[name]}"
         for name, number in usage.items()
         if name in NAMES and number
     ]

@@ -203,7 +203,9 @@ def _changes(before: Mapping[str, Any], after: Mapping[str, Any]) -> Iterator[tu
             yield name, old.get(name, "(none)"), new.get(name, "(none)")
 
 
-def _page(request: Request, served: Services, person: Person, question_id: str, shown: Shown) -> HTMLResponse:
+def _page(
+    request: Request, served: Services, person: Person, question_id: str, shown: Shown
+) -> HTMLResponse:
     question = read_question(served.store, served.client.interrupt(question_id))
     snapshot = served.store.read(question.run_id)
     fields = marked(fields_of(question.response_schema, shown.sent or None), shown.problems)
@@ -235,7 +237,9 @@ def _page(request: Request, served: Services, person: Person, question_id: str, 
         comments=[line for line in history if line.kind == "commented"],
         denials=_denials(question, snapshot) if snapshot and question.action and reads else [],
         delegable=rule is not None and rule.delegate != "none",
-        login=_stale_login(request, rule, person, question.stage) if rule and question.is_open else None,
+        login=_stale_login(request, rule, person, question.stage)
+        if rule and question.is_open
+        else None,
         voted=any(vote.by == person.principal.key for vote in question.votes),
         drawing=_drawing(request, served, question, snapshot) if snapshot else "",
     )
@@ -280,9 +284,18 @@ def _history(served: Services, question: Question) -> Iterator[Line]:
             data = event.data if isinstance(event.data, Mapping) else {}
             name = str(data.get("by") or data.get("responder") or "")
             text = data.get("comment") or (data.get("detail") if "decision" in data else "")
-            what = str(data.get("decision") or (plain_name(str(data["to"])) if data.get("to") else ""))
+            what = str(
+                data.get("decision") or (plain_name(str(data["to"])) if data.get("to") else "")
+            )
             kind = event.kind.removeprefix("interrupt.")
-            yield Line(kind, event.at, plain_name(name), what, str(text or ""), str(data.get("effect") or ""))
+            yield Line(
+                kind,
+                event.at,
+                plain_name(name),
+                what,
+                str(text or ""),
+                str(data.get("effect") or ""),
+            )
 
 
 def _denials(question: Question, snapshot: RunSnapshot) -> list[Question]:
@@ -298,7 +311,9 @@ def _denials(question: Question, snapshot: RunSnapshot) -> list[Question]:
     ]
 
 
-def _drawing(request: Request, served: Services, question: Question, snapshot: RunSnapshot) -> Markup:
+def _drawing(
+    request: Request, served: Services, question: Question, snapshot: RunSnapshot
+) -> Markup:
     """Draw the graph of the question's run, with the node that asks marked."""
     record = snapshot.record
     graph = served.shape(record.graph_id, record.fingerprint)

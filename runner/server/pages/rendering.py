@@ -25,7 +25,9 @@ from runner.server.forms import json_text
 from runner.server.problems import Problem, prefix
 
 FOLDER = Path(__file__).parent.parent
-STATIC = {path.name: path.read_bytes() for path in sorted((FOLDER / "static").iterdir()) if path.is_file()}
+STATIC = {
+    path.name: path.read_bytes() for path in sorted((FOLDER / "static").iterdir()) if path.is_file()
+}
 HASHES = {name: hashlib.sha256(content).hexdigest()[:12] for name, content in STATIC.items()}
 
 TAGS = {
@@ -47,7 +49,9 @@ TAGS = {
 }
 """What agents' text may be made of; no links, since people follow them, and no images, since they load."""
 
-MARKDOWN = MarkdownIt("commonmark", {"html": False}).enable("table").disable(["image", "link", "autolink"])
+MARKDOWN = (
+    MarkdownIt("commonmark", {"html": False}).enable("table").disable(["image", "link", "autolink"])
+)
 
 STATES = {
     "completed": "✓",
@@ -98,7 +102,8 @@ def coded(text: str) -> Markup:
     """Return a text of this program with what stands between backticks as code."""
     parts = [escape(visible(part)) for part in text.split("`")]
     return Markup("").join(  # escaped above
-        Markup("<code>{}</code>").format(part) if number % 2 else part for number, part in enumerate(parts)
+        Markup("<code>{}</code>").format(part) if number % 2 else part
+        for number, part in enumerate(parts)
     )
 
 
@@ -207,5 +212,9 @@ def back(request: Request, path: str) -> RedirectResponse:
 def error_page(request: Request, problem: Problem) -> HTMLResponse:
     """Show why a page can't be shown, and what to do."""
     return page(
-        request, "error.html", getattr(request.state, "person", None), problem.status, problem=problem
+        request,
+        "error.html",
+        getattr(request.state, "person", None),
+        problem.status,
+        problem=problem,
     )

@@ -35,7 +35,13 @@ TITLES = {
     "migrate": "Migrate to the present graph",
 }
 
-SHORT = {"cancel": "Cancel", "retry": "Retry", "migrate": "Migrate", "fork": "Fork", "again": "Start again"}
+SHORT = {
+    "cancel": "Cancel",
+    "retry": "Retry",
+    "migrate": "Migrate",
+    "fork": "Fork",
+    "again": "Start again",
+}
 
 HINTS = {
     "cancel": "No other node starts. A cancelled run can be continued with a retry.",
@@ -109,7 +115,9 @@ def _effects(served: Services, run: RunView, action: Action, node: str) -> Itera
         case "retry":
             return _retried(names, plan_retry(served.store, run.run_id)[0].records)
         case "fork" if node:
-            return _forked(names, plan_fork(served.store, run.run_id, node, None, ForkOptions("")).records)
+            return _forked(
+                names, plan_fork(served.store, run.run_id, node, None, ForkOptions("")).records
+            )
         case "again":
             return iter([Effect("Run, from the beginning", tuple(names))])
     return iter(())
@@ -134,12 +142,15 @@ def _within(run: RunView, prefix: str = "") -> Iterator[tuple[str, NodeView]]:
 def _cancelled(run: RunView, names: Sequence[str]) -> Iterator[Effect]:
     nodes = list(_within(run))
     yield Effect(
-        "Run now, and may finish", tuple(name for name, node in nodes if node.status == Status.RUNNING)
+        "Run now, and may finish",
+        tuple(name for name, node in nodes if node.status == Status.RUNNING),
     )
     yield Effect("Are cancelled", tuple(name for name, node in nodes if node.status in IDLE))
     begun = {name for name, node in nodes if node.status != Status.PENDING}
     yield Effect("Never start", tuple(name for name in names if name not in begun))
-    yield Effect("Questions that are withdrawn", tuple(question.name for question in run.interrupts))
+    yield Effect(
+        "Questions that are withdrawn", tuple(question.name for question in run.interrupts)
+    )
 
 
 def _retried(names: Sequence[str], records: Records) -> Iterator[Effect]:
@@ -151,7 +162,9 @@ def _retried(names: Sequence[str], records: Records) -> Iterator[Effect]:
 def _forked(names: Sequence[str], records: Records) -> Iterator[Effect]:
     yield Effect("Start at once", tuple(running_again(records)))
     yield Effect("Wait for their turn", tuple(_in_status(names, records, Status.PENDING)))
-    yield Effect("Are copied, and not run again", tuple(_in_status(names, records, Status.COMPLETED)))
+    yield Effect(
+        "Are copied, and not run again", tuple(_in_status(names, records, Status.COMPLETED))
+    )
     yield Effect("Stay failed", tuple(_in_status(names, records, Status.FAILED)))
 
 
@@ -172,7 +185,11 @@ def _json(text: str, what: str) -> dict[str, Any]:
 
 @router.post("/runs/{run_id}/cancel")
 def cancel(
-    request: Request, run_id: str, person: Operates, served: Served, reason: Annotated[str, Form()] = ""
+    request: Request,
+    run_id: str,
+    person: Operates,
+    served: Served,
+    reason: Annotated[str, Form()] = "",
 ) -> Response:
     """Stop a run."""
     if not served.client.run(run_id).cancel(reason or f"cancelled by {person.principal.sub}"):
@@ -189,7 +206,11 @@ def retry(request: Request, run_id: str, _: Operates, served: Served) -> Respons
 
 @router.post("/runs/{run_id}/again")
 def again(
-    request: Request, run_id: str, person: Operates, served: Served, task: Annotated[str, Form()] = ""
+    request: Request,
+    run_id: str,
+    person: Operates,
+    served: Served,
+    task: Annotated[str, Form()] = "",
 ) -> Response:
     """Start a run like this one, with another task if one is given."""
     made = {"by": person.principal, "sign": signer(served, person), **_json(task, "task")}

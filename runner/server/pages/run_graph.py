@@ -52,7 +52,9 @@ class Level:
 def levels(served: Services, run: RunView, path: str = "") -> Iterator[Level]:
     """Read a run and those inside it; one that has expired from the store has no snapshot."""
     snapshot = None if run.archived else served.store.read(run.run_id)
-    yield Level(path, run, snapshot, _shape(served, snapshot.record) if snapshot is not None else None)
+    yield Level(
+        path, run, snapshot, _shape(served, snapshot.record) if snapshot is not None else None
+    )
     for node in run.nodes:
         for child in (node, *node.items):
             if child.run is not None:
@@ -79,12 +81,18 @@ class Place:
     def of(cls, request: Request) -> Place:
         """Read it from the address."""
         query = request.query_params
-        return cls(query.get("node", ""), frozenset(query.getlist("open")), frozenset(query.getlist("close")))
+        return cls(
+            query.get("node", ""),
+            frozenset(query.getlist("open")),
+            frozenset(query.getlist("close")),
+        )
 
     def link(self, node: str, target: str, opened: frozenset[str], closed: frozenset[str]) -> str:
         """Write the address of the same page at another place."""
         pairs = [("node", node)] * bool(node)
-        pairs += [("open", name) for name in sorted(opened)] + [("close", name) for name in sorted(closed)]
+        pairs += [("open", name) for name in sorted(opened)] + [
+            ("close", name) for name in sorted(closed)
+        ]
         return f"?{urlencode(pairs)}#{target}"
 
     def at(self, node: str) -> str:

@@ -76,7 +76,14 @@ def list_runs(
         person,
         runs=listed.items,
         next=listed.next,
-        statuses=["executing", "interrupted", "needs_migration", "completed", "failed", "cancelled"],
+        statuses=[
+            "executing",
+            "interrupted",
+            "needs_migration",
+            "completed",
+            "failed",
+            "cancelled",
+        ],
         filters=filters_of(request),
     )
 
@@ -86,7 +93,11 @@ def show(request: Request, run_id: str, person: Seen, served: Served) -> HTMLRes
     """Show a run; the address names the node that is shown beside it, and what is open in the graph."""
     store = served.store
     record = store.peek(run_id)
-    if record is None and served.archive is not None and (export := served.archive.read(run_id)) is not None:
+    if (
+        record is None
+        and served.archive is not None
+        and (export := served.archive.read(run_id)) is not None
+    ):
         run, position, events = archived_run(export), "0", []
     else:
         position = str(existing(store.read(run_id), run_id).events)
@@ -162,5 +173,10 @@ def audit(request: Request, run_id: str, person: Reads, served: Served) -> HTMLR
     """Show what was recorded of the run's approvals, verified now."""
     record = existing(served.store.peek(run_id), run_id)
     return page(
-        request, "audit.html", person, run_id=run_id, graph=record.graph_id, audit=audit_of(served, run_id)
+        request,
+        "audit.html",
+        person,
+        run_id=run_id,
+        graph=record.graph_id,
+        audit=audit_of(served, run_id),
     )

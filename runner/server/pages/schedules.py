@@ -49,7 +49,9 @@ def add(
     try:
         value, seconds = codec.load_json(task), float(interval) if interval else None
     except (CorruptDocument, ValueError) as error:
-        raise Problem(422, f"The task is JSON, the interval a number of seconds: {error}.") from error
+        raise Problem(
+            422, f"The task is JSON, the interval a number of seconds: {error}."
+        ) from error
     made = Schedule(name, graph, value, seconds, cron, timezone, overlap)  # type: ignore[arg-type] # checked by add
     served.scheduler.add(made)
     return back(request, "/schedules")
@@ -71,7 +73,9 @@ def backfill(
 
 
 @router.post("/schedules/{schedule_id}/{action}")
-def change(request: Request, schedule_id: str, action: str, _: Operates, served: Served) -> Response:
+def change(
+    request: Request, schedule_id: str, action: str, _: Operates, served: Served
+) -> Response:
     """Pause, resume or remove a schedule."""
     actions = {name: getattr(served.scheduler, name) for name in ("pause", "resume", "remove")}
     if action not in actions:

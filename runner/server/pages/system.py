@@ -58,11 +58,18 @@ async def start(request: Request, name: str, person: Operates, served: Served) -
     """Start a run of a graph, and show it; a form that is sent twice starts one, by the key of its page."""
     form = await fields_sent(request)
     sent = answer_fields(form)
-    return await run_in_threadpool(_start, request, served, person, name, form.get("key") or None, sent)
+    return await run_in_threadpool(
+        _start, request, served, person, name, form.get("key") or None, sent
+    )
 
 
 def _start(
-    request: Request, served: Services, person: Person, name: str, key: str | None, sent: Mapping[str, str]
+    request: Request,
+    served: Services,
+    person: Person,
+    name: str,
+    key: str | None,
+    sent: Mapping[str, str],
 ) -> Response:
     task, problems = _task(_task_schema(served, name), sent)
     if problems:

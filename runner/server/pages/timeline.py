@@ -118,7 +118,8 @@ def rows(phases: Mapping[str, Sequence[Phase]], begun: int, now: int) -> dict[st
     """Lay out the phases of each node on one scale."""
     scale = WIDTH / max(1, now - begun)
     return {
-        node: Row(tuple(_bars(own, begun, scale)), ", ".join(_totals(own))) for node, own in phases.items()
+        node: Row(tuple(_bars(own, begun, scale)), ", ".join(_totals(own)))
+        for node, own in phases.items()
     }
 
 
@@ -134,4 +135,8 @@ def _totals(own: Iterable[Phase]) -> Iterator[str]:
     totals: dict[str, int] = {}
     for phase in own:
         totals[phase.kind] = totals.get(phase.kind, 0) + phase.end - phase.start
-    return (f"{WORDS[kind]} {span(total)}" for kind, total in totals.items() if total or kind != "queued")
+    return (
+        f"{WORDS[kind]} {span(total)}"
+        for kind, total in totals.items()
+        if total or kind != "queued"
+    )

@@ -35,7 +35,10 @@ def add(
 ) -> Response:
     """Make a webhook, and show its secret this once."""
     return _page(
-        request, person, served, made=served.webhooks.add(Webhook(name, address, event or [], graph))
+        request,
+        person,
+        served,
+        made=served.webhooks.add(Webhook(name, address, event or [], graph)),
     )
 
 
@@ -50,9 +53,13 @@ def deliveries(
 
 
 @router.post("/webhooks/{webhook_id}/{action}")
-def change(request: Request, webhook_id: str, action: str, person: Administers, served: Served) -> Response:
+def change(
+    request: Request, webhook_id: str, action: str, person: Administers, served: Served
+) -> Response:
     """Pause, resume, rotate or remove a webhook."""
-    actions = {name: getattr(served.webhooks, name) for name in ("pause", "resume", "rotate", "remove")}
+    actions = {
+        name: getattr(served.webhooks, name) for name in ("pause", "resume", "rotate", "remove")
+    }
     if action not in actions:
         raise Problem(404, f"There is no action {action!r:.40}.")
     changed = actions[action](webhook_id)

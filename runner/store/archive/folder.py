@@ -119,7 +119,9 @@ class FolderArchive:
                     with gzip.open(path, "rt", encoding="utf-8") as lines:
                         yield from (line.rstrip("\n") for line in lines)
                 except (EOFError, zlib.error, gzip.BadGzipFile, ValueError) as error:
-                    raise ArchiveError(f"The archive's file {path} is damaged: {error}. {RESTORE}") from error
+                    raise ArchiveError(
+                        f"The archive's file {path} is damaged: {error}. {RESTORE}"
+                    ) from error
 
     def _audit(self, origin: str) -> Path:
         return self._folder / "audit" / origin.replace("/", ".")
@@ -127,7 +129,11 @@ class FolderArchive:
     def _find(self, run_id: str, since: int, until: int) -> Entry | None:
         """Find where a run that was started in that time was written last."""
         text = json.dumps(run_id)
-        entries = (entry for index in self._index_files(since, until) for entry in self._entries(index, text))
+        entries = (
+            entry
+            for index in self._index_files(since, until)
+            for entry in self._entries(index, text)
+        )
         same = [entry for entry in entries if entry.summary.run_id == run_id]
         return max(same, key=lambda entry: entry.written, default=None)
 
@@ -178,7 +184,11 @@ class FolderArchive:
         """List the files of the index with runs of a time, newest runs first; days are read one by one."""
         with self._translated("read"):
             folder = self._folder / "index"
-            days = sorted((day.name for day in folder.iterdir()), reverse=True) if folder.is_dir() else []
+            days = (
+                sorted((day.name for day in folder.iterdir()), reverse=True)
+                if folder.is_dir()
+                else []
+            )
             first_day, last_day = _day(since), _day(min(until, _END))
             for day in days:
                 if first_day <= day <= last_day:
@@ -193,7 +203,9 @@ class FolderArchive:
             lines = index.path.read_text(encoding="utf-8").splitlines()
             return [_entry(json.loads(line), index.written) for line in lines if text in line]
         except (ValueError, KeyError, TypeError) as error:
-            log.warning("archive.damaged: %s can't be read, so its runs are missing: %r", index.path, error)
+            log.warning(
+                "archive.damaged: %s can't be read, so its runs are missing: %r", index.path, error
+            )
             return []
 
     def _load(self, entry: Entry, run_id: str) -> Mapping[str, JSON]:
@@ -207,7 +219,9 @@ class FolderArchive:
                             if export is not None:
                                 return export
             except (EOFError, zlib.error, gzip.BadGzipFile, ValueError, KeyError) as error:
-                raise ArchiveError(f"The archive's file {path} is damaged: {error}. {RESTORE}") from error
+                raise ArchiveError(
+                    f"The archive's file {path} is damaged: {error}. {RESTORE}"
+                ) from error
         raise ArchiveError(f"The archive's file {path} lacks run {run_id}. {RESTORE}")
 
     @contextmanager
@@ -242,7 +256,9 @@ def _index_line(run: RunSummary, file: str, line: int) -> str:
 def _entry(values: Sequence[JSON], written: int) -> Entry:
     run_id, graph, status, created_at, tags, fingerprint, parent, file, line = values
     return Entry(
-        RunSummary(run_id, graph, Status(status), created_at, tags, fingerprint, parent, archived=True),
+        RunSummary(
+            run_id, graph, Status(status), created_at, tags, fingerprint, parent, archived=True
+        ),
         file,
         line,
         written,

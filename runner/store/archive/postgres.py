@@ -133,7 +133,11 @@ class PostgresArchive:
             "ORDER BY created_at DESC, run_id DESC LIMIT %s"
         )
         with self._session("read") as connection:
-            rows = connection.execute(sql, [*values, limit + 1]).fetchall() if _has_table(connection) else []
+            rows = (
+                connection.execute(sql, [*values, limit + 1]).fetchall()
+                if _has_table(connection)
+                else []
+            )
         return cut((_summary(row) for row in rows), lambda run: run.place, limit)
 
     def write_audit(self, origin: str, first: int, lines: Sequence[str]) -> None:
@@ -211,7 +215,9 @@ def _conditions(query: RunQuery, cursor: str) -> tuple[list[str], list[Any]]:
         chosen.append((f"EXISTS ({values})", [_without_nul(query.text)]))
     if cursor:
         created_at, run_id = place_of(cursor)
-        chosen.append(("(created_at, run_id) < (%s, %s)", [_time(created_at), _without_nul(run_id)]))
+        chosen.append(
+            ("(created_at, run_id) < (%s, %s)", [_time(created_at), _without_nul(run_id)])
+        )
     return [text for text, _ in chosen], [value for _, values in chosen for value in values]
 
 
@@ -236,4 +242,6 @@ def _number(digits: str) -> int | float:
 def _summary(row: Sequence[Any]) -> RunSummary:
     run_id, graph, status, created_at, tags, fingerprint, parent = row
     created_ms = round((created_at - EPOCH) / timedelta(milliseconds=1))
-    return RunSummary(run_id, graph, Status(status), created_ms, tags, fingerprint, parent, archived=True)
+    return RunSummary(
+        run_id, graph, Status(status), created_ms, tags, fingerprint, parent, archived=True
+    )

@@ -84,7 +84,9 @@ class Database:
     def list_runs(self, query: RunQuery, limit: int, cursor: str) -> Page[RunSummary]:
         before = place_of(cursor) if cursor else None
         summaries = [run.summary() for run in self.runs.values()]
-        matches = [run for run in summaries if query.fits(run) and (before is None or run.place < before)]
+        matches = [
+            run for run in summaries if query.fits(run) and (before is None or run.place < before)
+        ]
         matches.sort(key=lambda run: run.place, reverse=True)
         return cut(matches, lambda run: run.place, limit)
 
@@ -129,7 +131,9 @@ class Database:
         now = self.clock()
         if now < self._earliest:
             return []
-        ordered = sorted((ms, "|".join(timer), timer) for timer, ms in self.timers.items() if ms <= now)
+        ordered = sorted(
+            (ms, "|".join(timer), timer) for timer, ms in self.timers.items() if ms <= now
+        )
         due = [timer for _, _, timer in ordered[:limit]]
         self.timers |= dict.fromkeys(due, TAKEN)
         self._earliest = min(self.timers.values(), default=TAKEN)
@@ -159,7 +163,14 @@ class Database:
                 self.remove(run.record.run_id)
 
     def event(
-        self, run: StoredRun, kind: str, node: str, visit: int, *, detail: str = "", data: JSON = None
+        self,
+        run: StoredRun,
+        kind: str,
+        node: str,
+        visit: int,
+        *,
+        detail: str = "",
+        data: JSON = None,
     ) -> None:
         """Add an event to a run, and to the notices where it is one."""
         record = run.record
@@ -199,7 +210,9 @@ class Database:
 
     def _note_freeze(self, kind: str, scope: str, reason: str, by: str) -> None:
         now = self.clock()
-        self.notices.append({"id": f"{kind}:{scope}:{now}", "kind": f"effects.{kind}", "detail": scope})
+        self.notices.append(
+            {"id": f"{kind}:{scope}:{now}", "kind": f"effects.{kind}", "detail": scope}
+        )
         if self.audits != "off":
             entry = audit_entries.of_freeze(kind, scope, reason, by, now)
             self.entries.append({**entry, "partition": PARTITION})

@@ -172,7 +172,9 @@ class StoredRun:
             self.documents[node] = pack_copy(saved.document)
             self.messages.setdefault(node, [])[saved.keep :] = pack_copy(saved.messages)
 
-    def leave_result(self, node: str, visit: int, status: Status, entry: VisitEntry, output: JSON) -> None:
+    def leave_result(
+        self, node: str, visit: int, status: Status, entry: VisitEntry, output: JSON
+    ) -> None:
         self.entries[node, visit] = pack_copy(entry)
         if status is Status.COMPLETED:
             self.outputs[node, visit] = pack_copy(output)
@@ -199,14 +201,20 @@ class StoredRun:
     def assign(self, interrupt_id: str, person: str) -> None:
         question = self.questions[interrupt_id]
         if person not in question.assignees:
-            self.questions[interrupt_id] = replace(question, assignees=[*question.assignees, person])
+            self.questions[interrupt_id] = replace(
+                question, assignees=[*question.assignees, person]
+            )
 
     def note_use(self, question: Interrupt, used: Mapping[str, JSON]) -> None:
         self.questions[question.id] = replace(question, used=pack_copy(dict(used)))
 
-    def note_withdrawal(self, interrupt_id: str, attempt: int, withdrawal: Mapping[str, JSON]) -> None:
+    def note_withdrawal(
+        self, interrupt_id: str, attempt: int, withdrawal: Mapping[str, JSON]
+    ) -> None:
         question = self.questions[interrupt_id]
-        self.questions[interrupt_id] = replace(question, withdrawal={**withdrawal, "attempt": attempt})
+        self.questions[interrupt_id] = replace(
+            question, withdrawal={**withdrawal, "attempt": attempt}
+        )
 
     def end(self, now: int) -> None:
         self.ended_at = now
@@ -279,12 +287,14 @@ class StoredRun:
             task=pack_copy(self._task(node, record.visit)),
             invocation_state=pack_copy(self.start.invocation_state),
             inputs=[
-                (*visit, pack_copy(self.outputs.get(visit))) for visit in scheduler.live_inputs(changes, node)
+                (*visit, pack_copy(self.outputs.get(visit)))
+                for visit in scheduler.live_inputs(changes, node)
             ],
             answers=[
                 question
                 for question in self.questions.values()
-                if (question.node_id, question.visit) == (node, record.visit) and not question.is_open
+                if (question.node_id, question.visit) == (node, record.visit)
+                and not question.is_open
             ],
             document=pack_copy(self.documents.get(node)),
             messages=pack_copy(self.messages.get(node, [])),
@@ -367,7 +377,9 @@ class StoredRun:
             fingerprint=move.fingerprint,
             graph_id=move.graph_id,
         )
-        self.entries |= {old: pack_copy(entry) for old, _, entry in move.visits if entry is not None}
+        self.entries |= {
+            old: pack_copy(entry) for old, _, entry in move.visits if entry is not None
+        }
         visits = {old: new for old, new, _ in move.visits}
         _rename(self.entries, visits.items())
         _rename(self.outputs, visits.items())
@@ -383,7 +395,9 @@ class StoredRun:
         for node in move.renamed:
             self.documents.pop(node.node, None)
         self.documents |= {
-            node.today: pack_copy(node.document) for node in move.renamed if node.document is not None
+            node.today: pack_copy(node.document)
+            for node in move.renamed
+            if node.document is not None
         }
         for old_id, question in move.moved:
             self.questions.pop(question.id, None)

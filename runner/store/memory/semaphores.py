@@ -42,7 +42,9 @@ class Semaphores:
         """
         match action:
             case ReserveTime():
-                self.starts = {key: start for key, start in self.starts.items() if start > reservation[0]}
+                self.starts = {
+                    key: start for key, start in self.starts.items() if start > reservation[0]
+                }
                 self.starts[action.key] = action.start
             case TakePlace():
                 until = math.inf if action.until is None else action.until
@@ -62,7 +64,9 @@ class Semaphores:
     def _offer(self, key: str, concurrency: int, reservation: tuple[int, int]) -> list[Member]:
         now, until = reservation
         held = {holder: ends for holder, ends in self.holders[key].items() if ends > now}
-        queue = sorted(self.waiting[key], key=lambda member: _order(member, self.waiting[key][member]))
+        queue = sorted(
+            self.waiting[key], key=lambda member: _order(member, self.waiting[key][member])
+        )
         first = queue[: max(0, concurrency - len(held))]
         for member in first:
             del self.waiting[key][member]

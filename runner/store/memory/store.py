@@ -29,7 +29,17 @@ from runner.records.size_limits import MAX_RESULT, MAX_STATE
 from runner.scheduler.changes import TransitionResult
 from runner.store import interface, requests, walk
 from runner.store.encoding import pack_copy, replied
-from runner.store.interface import Claim, Doorbell, Event, Fork, Reply, RunSnapshot, Settlement, Start, Token
+from runner.store.interface import (
+    Claim,
+    Doorbell,
+    Event,
+    Fork,
+    Reply,
+    RunSnapshot,
+    Settlement,
+    Start,
+    Token,
+)
 from runner.store.memory.database import Database, wall_clock
 from runner.store.memory.sessions import Sessions
 
@@ -152,7 +162,9 @@ class MemoryStore:
         claim = self.claim(token.run_id, ready[0], record.visit, record.attempt, nonce)
         return Reply("settled", claim=claim) if isinstance(claim, Claim) else reply
 
-    def retry(self, token: Token, delay_ms: int, entry: VisitEntry | None, saved: Saved | None) -> Reply:
+    def retry(
+        self, token: Token, delay_ms: int, entry: VisitEntry | None, saved: Saved | None
+    ) -> Reply:
         return self._do(requests.retry, token, delay_ms, entry, saved)
 
     def expand(self, token: Token, items: Sequence[JSON] | None) -> Reply:
@@ -224,17 +236,24 @@ class MemoryStore:
     def standings(self, ids: Sequence[str]) -> list[Standing]:
         with self._changed:
             runs = [requests.asking(self._database, interrupt_id) for interrupt_id in ids]
-            return [run.standing(name) if run else Standing() for run, name in zip(runs, ids, strict=True)]
+            return [
+                run.standing(name) if run else Standing()
+                for run, name in zip(runs, ids, strict=True)
+            ]
 
     def answerers(self, run_id: str, node: str) -> frozenset[str]:
         with self._changed:
             run = self._database.runs.get(run_id)
             asked = (
-                [question for question in run.questions.values() if question.node_id == node] if run else []
+                [question for question in run.questions.values() if question.node_id == node]
+                if run
+                else []
             )
             latest = max((question.visit for question in asked), default=0)
             return ballots.answerers(
-                (question, self.votes(question.id)) for question in asked if question.visit == latest
+                (question, self.votes(question.id))
+                for question in asked
+                if question.visit == latest
             )
 
     def requester(self, run_id: str) -> Mapping[str, Any] | None:
@@ -371,7 +390,9 @@ class MemoryStore:
                 self._database.event(run, kind, node, visit, data=pack_copy(data))
                 self._changed.notify_all()
 
-    def events(self, run_id: str, after: str = "", limit: int = 1000, wait: float = 0) -> list[Event]:
+    def events(
+        self, run_id: str, after: str = "", limit: int = 1000, wait: float = 0
+    ) -> list[Event]:
         with self._changed:
             run = self._database.runs.get(run_id)
             if run is None:
@@ -419,7 +440,11 @@ class MemoryStore:
             return reply
 
     def _apply(
-        self, run_id: str, transition: Callable[..., TransitionResult], *arguments: object, **named: Any
+        self,
+        run_id: str,
+        transition: Callable[..., TransitionResult],
+        *arguments: object,
+        **named: Any,
     ) -> Reply:
         word, doorbells = walk.apply(self._database, run_id, transition, *arguments, **named)
         self._changed.notify_all()

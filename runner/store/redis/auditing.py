@@ -80,7 +80,13 @@ class AuditLog:
         mode: Mode = "approvals",
     ) -> None:
         """`call` runs a script; `name` is the partition's, as a checkpoint has it."""
-        self._redis, self._keys, self._call, self._name, self._mode = connection, keys, call, name, mode
+        self._redis, self._keys, self._call, self._name, self._mode = (
+            connection,
+            keys,
+            call,
+            name,
+            mode,
+        )
 
     def origin(self, epoch: int = 0) -> str:
         """Name the tree in checkpoints."""
@@ -90,7 +96,10 @@ class AuditLog:
         # By the thread's own connection: the pool would open one more.
         seconds, micros = map(int, self._redis.call("TIME"))
         pairs: list[bytes] = self._redis.call("HGETALL", self._keys.audit_head)
-        texts = {name.decode(): value.decode() for name, value in zip(pairs[::2], pairs[1::2], strict=True)}
+        texts = {
+            name.decode(): value.decode()
+            for name, value in zip(pairs[::2], pairs[1::2], strict=True)
+        }
         numbers = {
             name: int(texts.get(name, 0))
             for name in ("size", "first", "signed", "signed_at", "anchored", "epoch")
@@ -143,7 +152,9 @@ class AuditLog:
         """Set fields of the head, add leaves, and trim; False where the head is not that one any more."""
         known = (head.size, head.first, head.signed, head.epoch)
         pairs = (part for pair in fields.items() for part in pair)
-        reply = self._call("seal", *known, len(fields), *pairs, len(leaves), *leaves, trimmed, stays)
+        reply = self._call(
+            "seal", *known, len(fields), *pairs, len(leaves), *leaves, trimmed, stays
+        )
         return bool(reply[0] == b"sealed")
 
     def restart(self, head: Head) -> bool:
@@ -163,7 +174,12 @@ class AuditLog:
         return self.change(head, fields, trimmed=head.size - head.first, stays=BEGINNING)
 
     def note(
-        self, type_: str, *, actor: str = "", reason: str = "", outcome: Mapping[str, JSON] | None = None
+        self,
+        type_: str,
+        *,
+        actor: str = "",
+        reason: str = "",
+        outcome: Mapping[str, JSON] | None = None,
     ) -> None:
         """Append an entry that belongs to no step of a run; a repeat after a lost reply appends another.
 
@@ -172,9 +188,13 @@ class AuditLog:
         if self._mode == "off":
             return
         hashes = {"payload": digests.payload_digest(reason)} if reason else None
-        entry = audit_entries.entry(type_, at=self.head().now, actor=actor, hashes=hashes, outcome=outcome)
+        entry = audit_entries.entry(
+            type_, at=self.head().now, actor=actor, hashes=hashes, outcome=outcome
+        )
         partition = self._keys.partition
-        self._redis.call("XADD", self._keys.audit, "*", "e", dump({**entry, "partition": partition}))
+        self._redis.call(
+            "XADD", self._keys.audit, "*", "e", dump({**entry, "partition": partition})
+        )
 
     def unsealed(self, head: Head) -> tuple[int, int]:
         """Return how many entries are not sealed yet, and for how many ms the oldest of them has waited."""
@@ -186,7 +206,10 @@ class AuditLog:
 
 def tree_fields(name: str, count: str, tree: Frontier) -> dict[str, Argument]:
     """Write a tree as fields of the head."""
-    return {count: tree.size, name: " ".join(base64.b64encode(part).decode() for part in tree.hashes)}
+    return {
+        count: tree.size,
+        name: " ".join(base64.b64encode(part).decode() for part in tree.hashes),
+    }
 
 
 def _tree(size: int, hashes: str) -> Frontier:

@@ -21,7 +21,14 @@ from urllib.parse import urlsplit
 
 import redis
 from redis.crc import key_slot
-from redis.exceptions import AskError, ClusterDownError, MovedError, NoScriptError, RedisError, TryAgainError
+from redis.exceptions import (
+    AskError,
+    ClusterDownError,
+    MovedError,
+    NoScriptError,
+    RedisError,
+    TryAgainError,
+)
 from redis.sentinel import Sentinel
 
 from runner.errors import StoreError, UsageError
@@ -92,7 +99,9 @@ class Servers:
     def client(self, address: Address) -> Any:
         with self._lock:
             if address not in self._clients:
-                self._clients[address] = redis.Redis(host=address[0], port=address[1], **self._options)
+                self._clients[address] = redis.Redis(
+                    host=address[0], port=address[1], **self._options
+                )
             return self._clients[address]
 
     def forget(self) -> None:
@@ -117,7 +126,9 @@ class Servers:
                 continue
             self._slots = _slots(slots, address)
             return self._slots
-        raise redis.ConnectionError(f"no server of the cluster returned the map of slots ({failed})")
+        raise redis.ConnectionError(
+            f"no server of the cluster returned the map of slots ({failed})"
+        )
 
 
 def _slots(ranges: Sequence[Sequence[Any]], asked: Address) -> dict[int, Address]:
@@ -145,7 +156,9 @@ KERNEL_WAITS = sys.platform == "linux" and sys.maxsize > 2**32
 ASKED_WITHIN = 1.0
 """Seconds that a Sentinel has to answer where the primary is, before another one is asked."""
 
-_AGAIN = " Nothing was written. The request may be repeated, and work continues by itself when there is "
+_AGAIN = (
+    " Nothing was written. The request may be repeated, and work continues by itself when there is "
+)
 
 PASSING = {
     "maxmemory": _AGAIN
@@ -157,7 +170,8 @@ PASSING = {
 """Refusals that pass, by a word of the server's message, and what to do."""
 
 ELSEWHERE = (
-    _AGAIN + "a server for these keys, or a new map of the cluster, which is being read. See CLUSTER NODES."
+    _AGAIN
+    + "a server for these keys, or a new map of the cluster, which is being read. See CLUSTER NODES."
 )
 
 
@@ -192,7 +206,10 @@ class RedisConnection:
         if self._servers is None:
             return {self.place: self._home}
         with self.translated():
-            return {f"{host}:{port}": key for (host, port), key in self._servers.homes(self._home).items()}
+            return {
+                f"{host}:{port}": key
+                for (host, port), key in self._servers.homes(self._home).items()
+            }
 
     @property
     def client(self) -> Any:
@@ -219,7 +236,9 @@ class RedisConnection:
         """Split keys into those that one command may name together: in a cluster each is alone."""
         return [list(keys)] if self._servers is None else [[key] for key in keys]
 
-    def call_blocking(self, seconds: float, is_stopping: Callable[[], bool], *command: Argument) -> Any:
+    def call_blocking(
+        self, seconds: float, is_stopping: Callable[[], bool], *command: Argument
+    ) -> Any:
         """Send a command that the server answers within so many seconds, or with None.
 
         None also when `is_stopping` becomes true: then the server finds out that the reader is gone.

@@ -40,7 +40,9 @@ class DeadLetters:
         """Take the servers as RUNNER_REDIS_URL names them; nothing is connected yet."""
         where = places(urls, partitions)
         keys = [Keys(namespace, place.partition) for place in where]
-        self._redis = [RedisConnection(place.url, own.prefix) for place, own in zip(where, keys, strict=True)]
+        self._redis = [
+            RedisConnection(place.url, own.prefix) for place, own in zip(where, keys, strict=True)
+        ]
         self._metrics = keys[0].metrics
         self._nodes, self._messages = [own.dead for own in keys], keys[0].dead_messages
         # Those behind the Celery tasks that take messages.
@@ -72,7 +74,9 @@ class DeadLetters:
         kind, redis, stream, place = self._find(letter_id)
         entries = redis.call("XRANGE", stream, place, place)
         if not entries:
-            raise NotFoundError(f"there is no dead letter {letter_id!r}; it was dropped or sent again.")
+            raise NotFoundError(
+                f"there is no dead letter {letter_id!r}; it was dropped or sent again."
+            )
         return _letter(kind, place, entries[0][1])
 
     def replay(self, letter: DeadLetter) -> str:
@@ -109,7 +113,9 @@ class DeadLetters:
         for kind, redis, stream in self._streams():
             if kind == start and place.replace("-", "", 1).isdecimal():
                 return kind, redis, stream, place
-        raise UsageError(f"{letter_id!r} is no id of a dead letter; they look like message:1700000000000-0.")
+        raise UsageError(
+            f"{letter_id!r} is no id of a dead letter; they look like message:1700000000000-0."
+        )
 
 
 def _letter(start: str, place: str, fields: Sequence[bytes]) -> DeadLetter:
@@ -119,7 +125,9 @@ def _letter(start: str, place: str, fields: Sequence[bytes]) -> DeadLetter:
     if kind == "message":
         return replace(letter, source=_text(values, b"stream"), body=values.get(b"body", b""))
     visit = int(values.get(b"visit", b"0"))
-    return replace(letter, run_id=_text(values, b"run_id"), node=_text(values, b"node"), visit=visit)
+    return replace(
+        letter, run_id=_text(values, b"run_id"), node=_text(values, b"node"), visit=visit
+    )
 
 
 def _text(values: Mapping[bytes, Any], name: bytes) -> str:

@@ -83,7 +83,9 @@ class Documents(Generic[Kind]):
             ConflictError: there is one of that id.
         """
         if not self._write(document.id, None, document):
-            raise ConflictError(f"there is a {self.kind} {document.id!r} already; nothing was changed.")
+            raise ConflictError(
+                f"there is a {self.kind} {document.id!r} already; nothing was changed."
+            )
 
     def replace(self, before: Kind, after: Kind) -> bool:
         """Change one; False where it is not what was read any more."""
@@ -100,7 +102,9 @@ class Documents(Generic[Kind]):
             after = change(before)
             if self._write(document_id, before, after):
                 return after
-        raise ConflictError(f"the {self.kind} {document_id!r} changes all the time; nothing was done.")
+        raise ConflictError(
+            f"the {self.kind} {document_id!r} changes all the time; nothing was done."
+        )
 
     def remove(self, document_id: str) -> Kind:
         """Delete one, and return what it was; it raises as `change` does."""
@@ -108,7 +112,9 @@ class Documents(Generic[Kind]):
             before = self.get(document_id)
             if self._write(document_id, before, None):
                 return before
-        raise ConflictError(f"the {self.kind} {document_id!r} changes all the time; nothing was done.")
+        raise ConflictError(
+            f"the {self.kind} {document_id!r} changes all the time; nothing was done."
+        )
 
     def _write(self, document_id: str, before: Kind | None, after: Kind | None) -> bool:
         key, timer = self._key, timer_of(self.kind, document_id)
@@ -143,4 +149,8 @@ def timer_of(kind: str, document_id: str) -> str:
 
 def _text(document: Document | None) -> str:
     # Always the same text for the same document: it is compared.
-    return "" if document is None else json.dumps(document.document(), sort_keys=True, ensure_ascii=False)
+    return (
+        ""
+        if document is None
+        else json.dumps(document.document(), sort_keys=True, ensure_ascii=False)
+    )

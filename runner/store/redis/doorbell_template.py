@@ -55,11 +55,21 @@ class DoorbellTemplate:
         texts, places = self.parts[::2], self.parts[1::2]
         for place in places:
             if place not in PLACES:
-                raise UsageError(f"a doorbell has no place {place!r}; it has {', '.join(sorted(PLACES))}.")
+                raise UsageError(
+                    f"a doorbell has no place {place!r}; it has {', '.join(sorted(PLACES))}."
+                )
         template = "%s".join(text.replace("%", "%%") for text in texts)
         suffixes = {str(priority): suffix for priority, suffix in self.queue_keys.items()}
-        fields = {"template": template, "places": " ".join(places), "prefix": self.prefix, **suffixes}
-        return {**fields, "digest": hashlib.sha1(repr(fields).encode(), usedforsecurity=False).hexdigest()}
+        fields = {
+            "template": template,
+            "places": " ".join(places),
+            "prefix": self.prefix,
+            **suffixes,
+        }
+        return {
+            **fields,
+            "digest": hashlib.sha1(repr(fields).encode(), usedforsecurity=False).hexdigest(),
+        }
 
 
 def constants(fields: Mapping[str, str]) -> str:
@@ -67,7 +77,9 @@ def constants(fields: Mapping[str, str]) -> str:
     if "digest" not in fields:
         return "local DOORBELL\n"
     places = ", ".join(f"values.{place}" for place in fields["places"].split())
-    ends = ", ".join(f"[{name}] = {_quoted(value)}" for name, value in fields.items() if name.isdecimal())
+    ends = ", ".join(
+        f"[{name}] = {_quoted(value)}" for name, value in fields.items() if name.isdecimal()
+    )
     return (
         f"local DOORBELL, QUEUES_BEGIN = {_quoted(fields['digest'])}, {_quoted(fields['prefix'])}\n"
         f"local QUEUES_END = {{{ends}}}\n"

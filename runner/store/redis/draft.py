@@ -193,7 +193,15 @@ class Line:
     events: list[str] = field(default_factory=list)
 
     def arguments(self) -> Iterator[Argument]:
-        yield from (self.key, self.was, self.comes_to, self.most, *self.more, self.status, self.stopping)
+        yield from (
+            self.key,
+            self.was,
+            self.comes_to,
+            self.most,
+            *self.more,
+            self.status,
+            self.stopping,
+        )
         yield len(self.events)
         yield from self.events
 

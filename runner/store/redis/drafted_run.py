@@ -31,7 +31,16 @@ from runner.scheduler.shared import DRAIN_LIMIT, IDLE, place_of
 from runner.store import encoding
 from runner.store.encoding import NOTHING, dump, load
 from runner.store.interface import Fork
-from runner.store.redis import auditing, forked, kept, new_run, questions, renamed, retention, script_values
+from runner.store.redis import (
+    auditing,
+    forked,
+    kept,
+    new_run,
+    questions,
+    renamed,
+    retention,
+    script_values,
+)
 from runner.store.redis.draft import Arrival, Draft, Line, Turn
 from runner.store.redis.keys import run_key
 from runner.store.redis.script_values import loop_text, map_text, node_text
@@ -76,7 +85,11 @@ class DraftedRun:
     def text(self, node: str) -> bytes:
         """Return a node's record as it is stored, or will be."""
         written = self._nodes.get(node)
-        return self._text(node, written).encode() if written else self.draft.get(self.key, f"n:{node}") or b""
+        return (
+            self._text(node, written).encode()
+            if written
+            else self.draft.get(self.key, f"n:{node}") or b""
+        )
 
     def _text(self, node: str, record: NodeRecord) -> str:
         shape = self.topology.nodes.get(shape_name(node))
@@ -98,7 +111,9 @@ class DraftedRun:
         text = self.draft.peek(self.key, f"m:{node}")
         record = encoding.map_record(text) if text else MapRecord()
         if not self.draft.writes(self.key, f"m:{node}"):
-            form = rf"^{record.visit} {record.total} .* {int(record.stopped)} %d+$" if text else "^$"
+            form = (
+                rf"^{record.visit} {record.total} .* {int(record.stopped)} %d+$" if text else "^$"
+            )
             self.draft.forms[self.key, f"m:{node}"] = form
         return record
 
@@ -235,7 +250,9 @@ class DraftedRun:
     def remind(self, interrupt_id: str) -> int:
         return questions.remind(self.draft, self.key, interrupt_id)
 
-    def leave_result(self, node: str, visit: int, status: Status, entry: VisitEntry, output: JSON) -> None:
+    def leave_result(
+        self, node: str, visit: int, status: Status, entry: VisitEntry, output: JSON
+    ) -> None:
         run_id, place, size = self.record.run_id, "0 ", VISIT_BYTES
         if status is Status.COMPLETED:
             text, value = self._written(entry), self._written(output)
@@ -418,16 +435,22 @@ class DraftedRun:
         self.draft.grow(self.record.root, len(text) - had)
 
     def assign(self, interrupt_id: str, person: str) -> None:
-        self.draft.grow(self.record.root, questions.assign(self.draft, self.key, interrupt_id, person))
+        self.draft.grow(
+            self.record.root, questions.assign(self.draft, self.key, interrupt_id, person)
+        )
 
     def note_use(self, question: Interrupt, used: Mapping[str, JSON]) -> None:
         _, decided = script_values.question_fields(question.id)
         head, brace, text = (self.draft.get(self.key, decided) or b"").partition(b"{")
         self._replace(decided, head + dump({**load(brace + text), "used": dict(used)}))
 
-    def note_withdrawal(self, interrupt_id: str, attempt: int, withdrawal: Mapping[str, JSON]) -> None:
+    def note_withdrawal(
+        self, interrupt_id: str, attempt: int, withdrawal: Mapping[str, JSON]
+    ) -> None:
         text, (_, decided) = dump(withdrawal), script_values.question_fields(interrupt_id)
-        self.draft.put(self.key, decided, f"withdrawn {self.draft.reads.now} {attempt} ".encode() + text)
+        self.draft.put(
+            self.key, decided, f"withdrawn {self.draft.reads.now} {attempt} ".encode() + text
+        )
         self.draft.grow(self.record.root, len(text))
 
     @property

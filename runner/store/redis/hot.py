@@ -79,7 +79,12 @@ class Hot:
     ) -> None:
         """`call` runs a script, `topology` reads that of a graph, `snapshot` a run."""
         self._redis, self._keys, self._call = connection, keys, call
-        self._topology, self._snapshot, self._large, self._lease_ms = topology, snapshot, large, lease_ms
+        self._topology, self._snapshot, self._large, self._lease_ms = (
+            topology,
+            snapshot,
+            large,
+            lease_ms,
+        )
         self._graphs: dict[str, KnownGraph] = {}
         self._runs: dict[str, KnownRun] = {}
         # The graph that last had a node of a name: right for most runs that this process has not seen yet.
@@ -98,7 +103,9 @@ class Hot:
                 self._likely.clear()
             known = self._graphs[topology.fingerprint] = KnownGraph(topology)
         for node in topology.nodes:
-            if node not in self._likely or known.is_plain(node):  # a wrong guess costs less where it is plain
+            if node not in self._likely or known.is_plain(
+                node
+            ):  # a wrong guess costs less where it is plain
                 self._likely[node] = known
         return known
 
@@ -111,7 +118,9 @@ class Hot:
 
     # Claims
 
-    def claim(self, run_id: str, node: str, visit: int, attempt: int, nonce: str) -> Claim | Reply | None:
+    def claim(
+        self, run_id: str, node: str, visit: int, attempt: int, nonce: str
+    ) -> Claim | Reply | None:
         """Claim a ready visit of a node without limits, in a run that goes on; otherwise "stale"."""
         run = self._runs.get(run_id)
         graph = run.graph if run else self._likely.get(shape_name(node))
@@ -207,7 +216,9 @@ class Hot:
         fields = (*graph.fields(node), *_unknown(None))
         draft.reads.want(key, fields)
         values = {name: draft.peek(key, name) for name in fields}
-        seen = Seen(run.record.run_id, graph, bool(run.record.parent), b"", {f"n:{node}": run.text(node)})
+        seen = Seen(
+            run.record.run_id, graph, bool(run.record.parent), b"", {f"n:{node}": run.text(node)}
+        )
         own = _own(run, node, run.node(node).visit)
 
         def claim() -> Claim:
@@ -226,7 +237,9 @@ class Hot:
         if len(self._runs) > RUNS:
             self._runs.clear()
         self._likely[shape_name(node)] = graph
-        self._runs[run_id] = KnownRun(graph, head, (task, state) if len(task) + len(state) <= SMALL else None)
+        self._runs[run_id] = KnownRun(
+            graph, head, (task, state) if len(task) + len(state) <= SMALL else None
+        )
         return task, state
 
     def _inputs(
@@ -255,8 +268,14 @@ class Hot:
             visits = list(_forward_inputs(topology.incoming[shape_name(node)], values))
         names = [f"o:{source}.{visit}" for source, visit in visits]
         later = [name for name in names if name not in values]
-        outputs = {**values, **dict(zip(later, self._read(run_id, later), strict=True))} if later else values
-        return [(source, visit, outputs[f"o:{source}.{visit}"] or b"null") for source, visit in visits]
+        outputs = (
+            {**values, **dict(zip(later, self._read(run_id, later), strict=True))}
+            if later
+            else values
+        )
+        return [
+            (source, visit, outputs[f"o:{source}.{visit}"] or b"null") for source, visit in visits
+        ]
 
     def _read(self, run_id: str, fields: Sequence[str]) -> Sequence[bytes | None]:
         values: list[bytes | None] = self._redis.call("HMGET", self._keys.run(run_id), *fields)
@@ -366,12 +385,22 @@ class Hot:
         reads = Reads()
         reads.presume(
             fields,
-            {("HSTRLEN", key, f"k:{node}"): document, ("EXISTS", TEMPLATE): 1, **lengths, **replies},
+            {
+                ("HSTRLEN", key, f"k:{node}"): document,
+                ("EXISTS", TEMPLATE): 1,
+                **lengths,
+                **replies,
+            },
         )
         return reads
 
     def _settle(
-        self, token: Token, seen: Seen, settlement: Settlement, nonce: str, result: tuple[bytes, bytes]
+        self,
+        token: Token,
+        seen: Seen,
+        settlement: Settlement,
+        nonce: str,
+        result: tuple[bytes, bytes],
     ) -> tuple[list[Argument], bytes]:
         """Plan a settle; return its arguments, and the record that the node gets.
 
@@ -394,7 +423,13 @@ class Hot:
         if shared is not None:
             guards, edges = [f"n:{node}"], settlement.edges or "-"
             text = f"completed {visit} {attempt.decode()} {token.fence} 0 {edges} {nonce} "
-            event: list[Argument] = [EVENT_LETTERS[EventKind.NODE_COMPLETED], visit, node, "", short]
+            event: list[Argument] = [
+                EVENT_LETTERS[EventKind.NODE_COMPLETED],
+                visit,
+                node,
+                "",
+                short,
+            ]
             timer = f"node|{token.run_id}|{node}"
             made = Writes([f"n:{node}", text, *fields], results, dropped=[timer], events=event)
         else:
@@ -409,8 +444,14 @@ class Hot:
             raise Unplanned(token)  # the run ends, or waits
         grows = VISIT_BYTES + len(output) + len(entry)
         task_id = f"{token.run_id}.{node}.{visit}.{attempt.decode()}"
-        claims = f"{next_fence(0, nonce)} {nonce} {seen.graph.next_from(node)}" if settlement.stay else ""
-        arguments = plans.arguments(seen, guards, made, shared, task_id=task_id, grows=grows, claims=claims)
+        claims = (
+            f"{next_fence(0, nonce)} {nonce} {seen.graph.next_from(node)}"
+            if settlement.stay
+            else ""
+        )
+        arguments = plans.arguments(
+            seen, guards, made, shared, task_id=task_id, grows=grows, claims=claims
+        )
         return arguments, _bytes(made.fields[made.fields.index(f"n:{node}") + 1])
 
     def _plan(self, token: Token, seen: Seen, settlement: Settlement, nonce: str) -> Plan:
@@ -435,7 +476,9 @@ def _unknown(run: KnownRun | None) -> Sequence[str]:
     return values if run else (*values, *OWN)
 
 
-def _final(topology: Topology, node: str, values: Mapping[str, bytes | None]) -> Mapping[str, bytes | None]:
+def _final(
+    topology: Topology, node: str, values: Mapping[str, bytes | None]
+) -> Mapping[str, bytes | None]:
     """Choose what was read of a node's sources that have completed: without loops that stays as it is."""
     final: dict[str, bytes | None] = {}
     for edge in () if topology.loops else topology.incoming[shape_name(node)]:
@@ -448,7 +491,9 @@ def _final(topology: Topology, node: str, values: Mapping[str, bytes | None]) ->
 def _own(run: DraftedRun, node: str, visit: int) -> Sequence[Any]:
     """Read what most nodes have not: see `NOTHING_KEPT`."""
     draft, key = run.draft, run.key
-    item = draft.peek(f"{key}:f", f"{map_of(node)}.{visit}.{index_of(node)}") if map_of(node) else None
+    item = (
+        draft.peek(f"{key}:f", f"{map_of(node)}.{visit}.{index_of(node)}") if map_of(node) else None
+    )
     asked, *ids = load(draft.get(key, f"q:{node}") or b"[0]")
     # A question of a ready node may still be answered: then all is read again.
     pairs = [question_fields(each) for each in ids] if asked == visit else []

@@ -38,7 +38,9 @@ class Jobs:
 
     def add(self, job: Job) -> None:
         """Store a new job."""
-        head = {name: getattr(job, name) for name in ("action", "reason", "by", "created_at", "run_ids")}
+        head = {
+            name: getattr(job, name) for name in ("action", "reason", "by", "created_at", "run_ids")
+        }
         self._write(job.job_id, HEAD, json.dumps(head), due=self.now() + LEASE)
 
     def get(self, job_id: str) -> Job:
@@ -48,7 +50,10 @@ class Jobs:
             NotFoundError: there is none of that id.
         """
         pairs: list[bytes] = self._redis.call("HGETALL", self._keys.job(job_id))
-        fields = {name.decode(): value.decode() for name, value in zip(pairs[::2], pairs[1::2], strict=True)}
+        fields = {
+            name.decode(): value.decode()
+            for name, value in zip(pairs[::2], pairs[1::2], strict=True)
+        }
         if HEAD not in fields:
             raise NotFoundError(f"there is no job {job_id!r:.80}; one is kept for seven days.")
         head, ended = json.loads(fields.pop(HEAD)), int(fields.pop(ENDED, 0))

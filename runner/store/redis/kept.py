@@ -60,7 +60,9 @@ def forget(draft: Draft, key: str, node: str) -> int:
     names = [f"{nth}.{node}" for nth in range(1, had + 1)]
     for name in names:
         draft.reads.ask("HSTRLEN", messages, name)
-    size = MESSAGE_BYTES * had + sum(int(draft.reads.reply("HSTRLEN", messages, name)) for name in names)
+    size = MESSAGE_BYTES * had + sum(
+        int(draft.reads.reply("HSTRLEN", messages, name)) for name in names
+    )
     document = int(draft.reads.reply("HSTRLEN", key, field))
     for name in [*names, f"#{node}"]:
         draft.drop(messages, name)

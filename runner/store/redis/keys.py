@@ -79,14 +79,24 @@ DICTIONARY = (
         "how many entries the audit has of it, if any",
         _ENDED,
     ),
-    Key("r:<run>:m", "hash", "#<node> -> number of messages, <number>.<node> -> message (JSON)", _ENDED),
+    Key(
+        "r:<run>:m",
+        "hash",
+        "#<node> -> number of messages, <number>.<node> -> message (JSON)",
+        _ENDED,
+    ),
     Key(
         "r:<run>:e",
         "list",
         "events; the last has the number that the run counts: kind, ms, visit, node, data (JSON), detail",
         _ENDED + "; the last 10,000 or so, fewer long ones",
     ),
-    Key("r:<run>:w", "stream", "wakes those that wait for the run's next event", "some seconds after them"),
+    Key(
+        "r:<run>:w",
+        "stream",
+        "wakes those that wait for the run's next event",
+        "some seconds after them",
+    ),
     Key("r:<run>:c", "list", "child runs, oldest first", _ENDED),
     Key("r:<run>:f", "hash", "<map>.<visit>.<index> -> item of a map (JSON)", _ENDED),
     Key(
@@ -109,9 +119,21 @@ DICTIONARY = (
         "until forgotten: it is the user's data",
     ),
     Key("moving:m:<session>", "list", "messages of a session that go to its home", "until moved"),
-    Key("moving:s:<session>", "hash", "the same of its state: name -> [value]; [] deletes", "until moved"),
-    Key("moving:n:<session>", "string", "number of the part that was moved last", "until forgotten"),
-    Key("moved:<session>", "hash", "partition -> number of the part that it sent last", "until forgotten"),
+    Key(
+        "moving:s:<session>",
+        "hash",
+        "the same of its state: name -> [value]; [] deletes",
+        "until moved",
+    ),
+    Key(
+        "moving:n:<session>", "string", "number of the part that was moved last", "until forgotten"
+    ),
+    Key(
+        "moved:<session>",
+        "hash",
+        "partition -> number of the part that it sent last",
+        "until forgotten",
+    ),
     Key(
         "budget:<tag>=<value>:<window>:<number>",
         "hash",
@@ -120,8 +142,18 @@ DICTIONARY = (
         "last request, and what was over then",
         "twice the window after the last request",
     ),
-    Key("timers", "zset", "<kind>|<run>|<node, question or nothing> by the ms it is due", "until done"),
-    Key("schedules", "hash", "id of a schedule -> when it starts which graph (JSON)", "until removed"),
+    Key(
+        "timers",
+        "zset",
+        "<kind>|<run>|<node, question or nothing> by the ms it is due",
+        "until done",
+    ),
+    Key(
+        "schedules",
+        "hash",
+        "id of a schedule -> when it starts which graph (JSON)",
+        "until removed",
+    ),
     Key(
         "job:<job>",
         "hash",
@@ -140,8 +172,18 @@ DICTIONARY = (
         "id of a delivery -> how it stands, and its body (JSON); #bytes of the bodies, #dropped how many",
         "7 days, the last 10,000 or 50 MB; until the webhook is removed",
     ),
-    Key("webhook:q:<webhook>", "zset", "ids of deliveries by the ms at which they are sent", "until sent"),
-    Key("webhook:l:<webhook>", "zset", "ids of deliveries by the ms of their notices", "as their documents"),
+    Key(
+        "webhook:q:<webhook>",
+        "zset",
+        "ids of deliveries by the ms at which they are sent",
+        "until sent",
+    ),
+    Key(
+        "webhook:l:<webhook>",
+        "zset",
+        "ids of deliveries by the ms of their notices",
+        "as their documents",
+    ),
     Key(
         "early",
         "hash",
@@ -149,7 +191,12 @@ DICTIONARY = (
         "?<question> numbers of its answers, !<number> door and message (JSON)",
         "until asked or RUNNER_EARLY_ANSWER has passed",
     ),
-    Key("early:<door>", "stream", "the same when they are due: number -> message (JSON)", "until applied"),
+    Key(
+        "early:<door>",
+        "stream",
+        "the same when they are due: number -> message (JSON)",
+        "until applied",
+    ),
     Key("failing", "hash", "member of timers -> how often it failed in a row", "until it succeeds"),
     Key(
         "open:g:<graph>",
@@ -166,7 +213,12 @@ DICTIONARY = (
     ),
     Key("open:t:<tool>", "zset", "the same, for the tool of a call", "until closed"),
     Key("open:k:<risk>", "zset", "the same, for a risk", "until closed"),
-    Key("open:due:<list>", "zset", "of each of these lists what expires, by the ms it does", "until closed"),
+    Key(
+        "open:due:<list>",
+        "zset",
+        "of each of these lists what expires, by the ms it does",
+        "until closed",
+    ),
     Key(
         "open:r:<run>",
         "zset",
@@ -174,9 +226,14 @@ DICTIONARY = (
         "until closed",
     ),
     Key(
-        "runs:t:<tag>=<value>", "zset", "runs with a tag by the ms they were created", "as long as their keys"
+        "runs:t:<tag>=<value>",
+        "zset",
+        "runs with a tag by the ms they were created",
+        "as long as their keys",
     ),
-    Key("runs:<status>:<graph>", "zset", "runs by the ms they were created", "as long as their keys"),
+    Key(
+        "runs:<status>:<graph>", "zset", "runs by the ms they were created", "as long as their keys"
+    ),
     Key(
         "limit:h:<limit>",
         "zset",
@@ -189,7 +246,12 @@ DICTIONARY = (
         "<run>|<node> that wait for a place by the ms they asked",
         "while they wait",
     ),
-    Key("rates", "zset", "limits with a rate by the ms at which the next execution may begin", "until then"),
+    Key(
+        "rates",
+        "zset",
+        "limits with a rate by the ms at which the next execution may begin",
+        "until then",
+    ),
     Key(
         "retiring",
         "list",
@@ -215,7 +277,10 @@ DICTIONARY = (
         "until swept",
     ),
     Key(
-        "wake", "list", "one entry while a sweep is asked for: there was nothing to ring with", "until swept"
+        "wake",
+        "list",
+        "one entry while a sweep is asked for: there was nothing to ring with",
+        "until swept",
     ),
     Key(
         "notices",
@@ -223,7 +288,9 @@ DICTIONARY = (
         "what approval services act on",
         "until every group has acknowledged them, about 100,000; without a group about 500",
     ),
-    Key("dead", "stream", "nodes that used up their crash budget", "30 days; the last 10,000 or so"),
+    Key(
+        "dead", "stream", "nodes that used up their crash budget", "30 days; the last 10,000 or so"
+    ),
     Key(
         "audit",
         "stream",
@@ -238,18 +305,38 @@ DICTIONARY = (
         "anchored (size), problem; epoch",
         "for ever",
     ),
-    Key("audit:leaves", "list", "hash of each sealed entry, from the first that is here", "as long as those"),
-    Key("frozen", "hash", "all, graph:<graph> or tool:<tool> -> why it is frozen (JSON)", "until thawed"),
+    Key(
+        "audit:leaves",
+        "list",
+        "hash of each sealed entry, from the first that is here",
+        "as long as those",
+    ),
+    Key(
+        "frozen",
+        "hash",
+        "all, graph:<graph> or tool:<tool> -> why it is frozen (JSON)",
+        "until thawed",
+    ),
     Key("metrics", "hash", "histogram, labels and bucket (JSON) -> measurements in it", "for ever"),
     Key("layout", "string", "number of the layout, which this page describes", "for ever"),
-    Key("partitions", "list", "how many partitions the store has had; the present number last", "for ever"),
+    Key(
+        "partitions",
+        "list",
+        "how many partitions the store has had; the present number last",
+        "for ever",
+    ),
     Key(
         "spread",
         "hash",
         "graph -> whether its runs may live in any partition: 1; 0 if it has limits, 2 if it has them now",
         "for ever",
     ),
-    Key("durable", "string", "what is written to wait for a disk or a replica: the level", "for ever"),
+    Key(
+        "durable",
+        "string",
+        "what is written to wait for a disk or a replica: the level",
+        "for ever",
+    ),
     Key(
         "doorbell:<version>",
         "hash",
@@ -366,7 +453,10 @@ class Keys:
         """Return sets of indexes each of which has all runs that match, which are of these graphs."""
         statuses = STATUSES if query.status is None else (query.status,)
         each = [f"{self.prefix}runs:{status}:{name}" for name in graphs for status in statuses]
-        return [each, *([f"{self.prefix}runs:t:{name}={value}"] for name, value in query.tags.items())]
+        return [
+            each,
+            *([f"{self.prefix}runs:t:{name}={value}"] for name, value in query.tags.items()),
+        ]
 
     def questions(self, query: InterruptQuery, root: str, graphs: Iterable[str]) -> list[list[str]]:
         """Return sets of indexes each of which has all open questions that match, which are of these graphs.

@@ -25,7 +25,9 @@ LEVEL = 1
 class LargeValues:
     """The large values of one partition."""
 
-    def __init__(self, connection: RedisConnection, keys: Keys, call: Callable[..., list[Any]]) -> None:
+    def __init__(
+        self, connection: RedisConnection, keys: Keys, call: Callable[..., list[Any]]
+    ) -> None:
         """`call` runs a script by its name."""
         self._redis, self._keys, self._call = connection, keys, call
 
@@ -67,7 +69,10 @@ class LargeValues:
         large = self._read({fields[name][start:] for name, start in starts.items()})
         return {
             **fields,
-            **{name: fields[name][:start] + large[fields[name][start:]] for name, start in starts.items()},
+            **{
+                name: fields[name][:start] + large[fields[name][start:]]
+                for name, start in starts.items()
+            },
         }
 
     def _read(self, references: Iterable[bytes]) -> dict[bytes, bytes]:

@@ -36,7 +36,8 @@ class Layout:
         """Nothing is connected yet."""
         self._keys = [Keys(namespace, place.partition) for place in places]
         self._connections = [
-            RedisConnection(place.url, keys.prefix) for place, keys in zip(places, self._keys, strict=True)
+            RedisConnection(place.url, keys.prefix)
+            for place, keys in zip(places, self._keys, strict=True)
         ]
         self._numbers: tuple[int, ...] = ()
 
@@ -80,7 +81,9 @@ class Layout:
         homes = self._homes(session_id, self._known())
         for number in homes[:-1]:
             key = self._keys[number].session(session_id)
-            if number != homes[-1] and any(self._connections[number].call("EXISTS", part) for part in key):
+            if number != homes[-1] and any(
+                self._connections[number].call("EXISTS", part) for part in key
+            ):
                 return number
         return homes[-1]
 
@@ -171,7 +174,9 @@ def limited(places: Sequence[Place], namespace: str = NAMESPACE) -> list[str]:
         pairs = first.call("HGETALL", Keys(namespace).spread)
     finally:
         first.close()
-    return sorted(name.decode() for name, kind in zip(pairs[::2], pairs[1::2], strict=True) if kind != FREE)
+    return sorted(
+        name.decode() for name, kind in zip(pairs[::2], pairs[1::2], strict=True) if kind != FREE
+    )
 
 
 def _numbers(first: RedisConnection, keys: Keys) -> list[int]:
@@ -181,7 +186,8 @@ def _numbers(first: RedisConnection, keys: Keys) -> list[int]:
 def _problem(places: Sequence[Place], namespace: str, numbers: Sequence[int]) -> str:
     recorded = max(numbers[-1:], default=1)
     servers = {
-        place.url: RedisConnection(place.url, Keys(namespace, place.partition).prefix) for place in places
+        place.url: RedisConnection(place.url, Keys(namespace, place.partition).prefix)
+        for place in places
     }
     try:
         for place in places:

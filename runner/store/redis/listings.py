@@ -83,9 +83,16 @@ class Listings:
         read_questions: Callable[[Sequence[str]], list[Interrupt | None]],
     ) -> None:
         """`call` runs a script."""
-        self._redis, self._keys, self._call, self._read_questions = connection, keys, call, read_questions
+        self._redis, self._keys, self._call, self._read_questions = (
+            connection,
+            keys,
+            call,
+            read_questions,
+        )
 
-    def runs(self, query: RunQuery, graphs: Sequence[str], limit: int, cursor: str) -> Page[RunSummary]:
+    def runs(
+        self, query: RunQuery, graphs: Sequence[str], limit: int, cursor: str
+    ) -> Page[RunSummary]:
         """List runs of these graphs, the newest first."""
         span = Span(query.since, query.until, newest=True)
 
@@ -109,18 +116,32 @@ class Listings:
                 return Page(())
             if root and root == query.run:
                 _, *words = self._call("asked", root)
-                own = [(int(at), name.decode()) for name, at in zip(words[::2], words[1::2], strict=True)]
+                own = [
+                    (int(at), name.decode())
+                    for name, at in zip(words[::2], words[1::2], strict=True)
+                ]
             sets = self._keys.questions(query, root, graphs)
             if not query.urgent:
-                part = Part(self._shortest(sets, span), span, partial(self._matching, query), more=own)
+                part = Part(
+                    self._shortest(sets, span), span, partial(self._matching, query), more=own
+                )
                 return self._page([part], cursor, limit, query.place)
             until = Span(None, query.due, newest=False)
             expiring = [[self._keys.expiring(index) for index in indexes] for indexes in sets]
             asked = [
-                each for each in self._read_questions([name for _, name in own]) if each and each.ends_at
+                each
+                for each in self._read_questions([name for _, name in own])
+                if each and each.ends_at
             ]
             ends = [(each.ends_at, each.id) for each in asked]
-            parts = [Part(self._shortest(expiring, until), until, partial(self._matching, query), more=ends)]
+            parts = [
+                Part(
+                    self._shortest(expiring, until),
+                    until,
+                    partial(self._matching, query),
+                    more=ends,
+                )
+            ]
             if query.due is None:
                 read = partial(self._matching, query, expires=False)
                 parts.append(Part(self._shortest(sets, span), span, read, LATER, own))
@@ -131,7 +152,9 @@ class Listings:
     ) -> list[Interrupt | None]:
         """Read questions, None for each that does not match; without `expires` none that does."""
         interrupts = self._read_questions(ids)
-        families = self._families([interrupt.run_id if interrupt else "" for interrupt in interrupts])
+        families = self._families(
+            [interrupt.run_id if interrupt else "" for interrupt in interrupts]
+        )
         tags = self._tags([root for _, root in families]) if query.tag else [{}] * len(families)
         return [
             interrupt
@@ -143,9 +166,14 @@ class Listings:
             for interrupt, family, own in zip(interrupts, families, tags, strict=True)
         ]
 
-    def counts(self, queries: Sequence[InterruptQuery], graphs: Sequence[Sequence[str]]) -> list[int]:
+    def counts(
+        self, queries: Sequence[InterruptQuery], graphs: Sequence[Sequence[str]]
+    ) -> list[int]:
         """Return how many open questions match at most: the length of the shortest list that has them all."""
-        sets = [self._keys.questions(query, "", names) for query, names in zip(queries, graphs, strict=True)]
+        sets = [
+            self._keys.questions(query, "", names)
+            for query, names in zip(queries, graphs, strict=True)
+        ]
         with self._redis.translated():
             sums = iter(self._sums([indexes for each in sets for indexes in each], "-inf", "+inf"))
             return [min(next(sums) for _ in each) for each in sets]
@@ -177,13 +205,20 @@ class Listings:
             if after and following and after[0] >= following.offset:
                 continue
             while looked_at < max(LOOKED_AT, 2 * limit):
-                entries = self._entries(part, part.behind(after), min(AT_ONCE, max(AT_LEAST, limit + 1)))
+                entries = self._entries(
+                    part, part.behind(after), min(AT_ONCE, max(AT_LEAST, limit + 1))
+                )
                 if not entries:
                     break
-                items += [item for item in part.read([name for _, name in entries]) if item is not None]
+                items += [
+                    item for item in part.read([name for _, name in entries]) if item is not None
+                ]
                 if len(items) > limit:
                     return cut(items, place, limit)
-                looked_at, after = looked_at + len(entries), (entries[-1][0] + part.offset, entries[-1][1])
+                looked_at, after = (
+                    looked_at + len(entries),
+                    (entries[-1][0] + part.offset, entries[-1][1]),
+                )
             else:
                 return cut(items, place, limit, rest=cursor_of(after) if after else None)
         return cut(items, place, limit)
@@ -203,7 +238,11 @@ class Listings:
             else:
                 entries.append((int(next(pairs)), name.decode()))
         same += [entry for entry in more if after and entry[0] == after[0]]
-        rest += [entry for entry in more if span.covers(entry[0]) and (after is None or entry[0] > after[0])]
+        rest += [
+            entry
+            for entry in more
+            if span.covers(entry[0]) and (after is None or entry[0] > after[0])
+        ]
         # An entry may be in several of the indexes.
         first = sorted(set(rest), reverse=span.newest)[:count]
         if after is None:

@@ -40,7 +40,9 @@ def write(draft: Draft, record: RunRecord, start: Start) -> None:
         "idem": idem and draft.settings.prefix + idem,
         "on_end": record.on_end,
         "trace": record.trace,
-        "requester": dump(dict(start.requester)).decode() if start.requester and not start.parent else "",
+        "requester": dump(dict(start.requester)).decode()
+        if start.requester and not start.parent
+        else "",
     }
     fields: dict[str, Argument] = {
         "v": FORM,
@@ -56,7 +58,10 @@ def write(draft: Draft, record: RunRecord, start: Start) -> None:
         draft.command("SET", idem, record.run_id)
     if record.parent:
         draft.command("RPUSH", f"{run_key(record.parent)}:c", record.run_id)
-    lists = [f"{record.status}:{record.graph_id}", *(f"t:{tag}={value}" for tag, value in start.tags.items())]
+    lists = [
+        f"{record.status}:{record.graph_id}",
+        *(f"t:{tag}={value}" for tag, value in start.tags.items()),
+    ]
     for name in lists:
         draft.command("ZADD", f"runs:{name}", created, record.run_id)
     use_shape(draft, record.fingerprint)

@@ -96,8 +96,12 @@ def open_store(settings: Settings, *, push: bool = True, retry_for: float = 0) -
         return open_partition(0, pushes=push)
     # A partition that pushes, and has no queue, makes its timers due at once: for a broker elsewhere.
     others = push and (together or not settings.broker_is_store)
-    partitions = [open_partition(number, pushes=others if number else push) for number in range(len(places))]
-    return PartitionedStore(partitions, Layout(places, settings.namespace), relays=push and not together)
+    partitions = [
+        open_partition(number, pushes=others if number else push) for number in range(len(places))
+    ]
+    return PartitionedStore(
+        partitions, Layout(places, settings.namespace), relays=push and not together
+    )
 
 
 def wake_keys(settings: Settings) -> list[str]:
@@ -184,11 +188,17 @@ class PartitionedStore:
         # First where it may run, last where it is listed: what is known can be started everywhere.
         families: dict[str, bool] = defaultdict(bool)
         for topology in topologies:
-            families[outermost(topology.graph_id)] |= any(node.limits for node in topology.nodes.values())
-        self._layout.allow((name for name, limited in families.items() if limited), everywhere=False)
+            families[outermost(topology.graph_id)] |= any(
+                node.limits for node in topology.nodes.values()
+            )
+        self._layout.allow(
+            (name for name, limited in families.items() if limited), everywhere=False
+        )
         for partition in reversed(self._partitions):
             partition.publish(topologies, replace=replace)
-        self._layout.allow((name for name, limited in families.items() if not limited), everywhere=True)
+        self._layout.allow(
+            (name for name, limited in families.items() if not limited), everywhere=True
+        )
 
     def lacking(self, names: Sequence[str]) -> list[str]:
         """Return the graphs of these names that some partition does not have."""
@@ -237,7 +247,9 @@ class PartitionedStore:
                 log.warning("session.later: %s Who reads the session next moves it.", error)
         return reply
 
-    def retry(self, token: Token, delay_ms: int, entry: VisitEntry | None, saved: Saved | None) -> Reply:
+    def retry(
+        self, token: Token, delay_ms: int, entry: VisitEntry | None, saved: Saved | None
+    ) -> Reply:
         partition = self._of(token.run_id)
         return self._rung(partition, partition.retry(token, delay_ms, entry, saved))
 
@@ -361,13 +373,17 @@ class PartitionedStore:
     ) -> Page[Interrupt]:
         if query.run:
             return self._of(query.run).open_interrupts(query, limit, cursor)
-        pages = [functools.partial(partition.open_interrupts, query) for partition in self._partitions]
+        pages = [
+            functools.partial(partition.open_interrupts, query) for partition in self._partitions
+        ]
         return merged(pages, limit, cursor, query.place, newest=False)
 
     def count_questions(self, queries: Sequence[InterruptQuery]) -> list[int]:
         return [
             sum(counts)
-            for counts in zip(*(one.count_questions(queries) for one in self._partitions), strict=True)
+            for counts in zip(
+                *(one.count_questions(queries) for one in self._partitions), strict=True
+            )
         ]
 
     # What people do to runs
@@ -407,7 +423,9 @@ class PartitionedStore:
             partition = self._partitions[(number + self._turn) % len(self._partitions)]
             # Also with a limit of 0: that there is an archive is said to each.
             left = limit - len(runs)
-            runs += partition.archivable(place, left, pause=pause, mine=mine, hold=hold, problem=problem)
+            runs += partition.archivable(
+                place, left, pause=pause, mine=mine, hold=hold, problem=problem
+            )
         return runs
 
     def archived(self, runs: Mapping[str, int]) -> None:
@@ -494,7 +512,9 @@ class PartitionedStore:
     def emit(self, run_id: str, kind: str, node: str, visit: int, data: JSON) -> None:
         self._of(run_id).emit(run_id, kind, node, visit, data)
 
-    def events(self, run_id: str, after: str = "", limit: int = 1000, wait: float = 0) -> list[Event]:
+    def events(
+        self, run_id: str, after: str = "", limit: int = 1000, wait: float = 0
+    ) -> list[Event]:
         return self._of(run_id).events(run_id, after, limit, wait)
 
     # Budgets. That of a tag is in one partition.
@@ -511,7 +531,9 @@ class PartitionedStore:
     def _of_sum(self, run_id: str, tagged: Tagged | None) -> RedisStore:
         if tagged is None:
             return self._of(run_id)
-        return self._partitions[zlib.crc32(f"{tagged.tag}={tagged.value}".encode()) % len(self._partitions)]
+        return self._partitions[
+            zlib.crc32(f"{tagged.tag}={tagged.value}".encode()) % len(self._partitions)
+        ]
 
     # Sessions. Each has a home. A settle elsewhere leaves its part of a session in its own partition, in the
     # same script; then that is moved to the home. Who reads a session first moves what was left.

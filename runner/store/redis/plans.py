@@ -111,7 +111,9 @@ class KnownGraph:
         topology = self.topology
         loops = {edge.loop for edge in topology.incoming[node] if edge.kind is EdgeKind.EXIT}
         for edge in topology.outgoing[node]:
-            loops.update(topology.nodes[edge.target].loops, [edge.loop] if edge.loop != ROOT else [])
+            loops.update(
+                topology.nodes[edge.target].loops, [edge.loop] if edge.loop != ROOT else []
+            )
         for loop in topology.nodes[node].loops:
             loops.update([loop], topology.loops[loop].inner)
             if node == topology.loops[loop].header:
@@ -257,10 +259,14 @@ def form(plan: Plan, seen: Seen, made: Writes, node: str = "") -> Form:
     graph, counted, arrivals = seen.graph, list[Argument](), list[Argument]()
     queues: dict[Queue, int] = {}
     for target, scope in dict.fromkeys((arrival.node, arrival.scope) for arrival in plan.arrivals):
-        same = [arrival for arrival in plan.arrivals if (arrival.node, arrival.scope) == (target, scope)]
+        same = [
+            arrival for arrival in plan.arrivals if (arrival.node, arrival.scope) == (target, scope)
+        ]
         counted += (f"a{scope}:{target}", f"n:{target}")
         follows = (
-            node and may_follow(graph.topology, node, target) and len(graph.fields(target)) < MOST_FIELDS
+            node
+            and may_follow(graph.topology, node, target)
+            and len(graph.fields(target)) < MOST_FIELDS
         )
         arrivals += _arrival(graph.target(target), same, queues, _FOLLOWS if follows else 0)
     if plan.item_of:
@@ -270,7 +276,12 @@ def form(plan: Plan, seen: Seen, made: Writes, node: str = "") -> Form:
         queues.setdefault((bell.queue, bell.priority), len(queues))
     if len(plan.guards) + len(counted) > MOST_FIELDS:
         raise Unplanned(len(counted))
-    lists = (len(made.fields) // 2, len(made.results) // 2, len(made.dropped), len(made.timers) // 2)
+    lists = (
+        len(made.fields) // 2,
+        len(made.results) // 2,
+        len(made.dropped),
+        len(made.timers) // 2,
+    )
     numbers = _packed(
         _HEAD,
         *(128 + plan.active, 128 + plan.waiting, 128 + plan.started, seen.is_child),
@@ -279,7 +290,9 @@ def form(plan: Plan, seen: Seen, made: Writes, node: str = "") -> Form:
     )
     head = (numbers, graph.topology.limit or "")
     goes_on = bool(made.doorbells or plan.item_of) or any(arrival.live for arrival in plan.arrivals)
-    return Form(head, counted, [*arrivals, *(part for queue in queues for part in queue)], queues, goes_on)
+    return Form(
+        head, counted, [*arrivals, *(part for queue in queues for part in queue)], queues, goes_on
+    )
 
 
 def _arrival(
@@ -292,7 +305,16 @@ def _arrival(
     record = replace(target.record, stamp=first.own)
     queue = queues.setdefault(target.queue, len(queues))
     return [
-        _packed(_ARRIVAL, first.stamp, first.own, number, live, target.needs, target.kind + follows, queue),
+        _packed(
+            _ARRIVAL,
+            first.stamp,
+            first.own,
+            number,
+            live,
+            target.needs,
+            target.kind + follows,
+            queue,
+        ),
         first.node,
         node_text(record, target.scope),
         f"[{first.stamp},{number},{live}]",
@@ -338,8 +360,21 @@ def arguments(
     `grows` the bytes by which the run grows, `claims` how the next node is claimed.
     """
     arguments: list[Argument] = [seen.run_id, seen.graph.topology.graph_id, task_id, grows]
-    arguments += (*shared.head, claims, *guards, *shared.counted, *[seen.texts[guard] for guard in guards])
-    arguments += (*shared.arrivals, *made.fields, *made.results, *made.dropped, *made.timers, *made.events)
+    arguments += (
+        *shared.head,
+        claims,
+        *guards,
+        *shared.counted,
+        *[seen.texts[guard] for guard in guards],
+    )
+    arguments += (
+        *shared.arrivals,
+        *made.fields,
+        *made.results,
+        *made.dropped,
+        *made.timers,
+        *made.events,
+    )
     for bell in made.doorbells:
         arguments += (shared.queues[bell.queue, bell.priority], bell.node, bell.visit, bell.attempt)
     return arguments

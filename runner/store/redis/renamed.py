@@ -74,7 +74,9 @@ def _take_node(draft: Draft, root: str, key: str, node: Renamed) -> list[Moved]:
     return puts + _take(draft, key, own)
 
 
-def move_question(draft: Draft, root: str, run_id: str, moved: tuple[str, Interrupt], number: str) -> None:
+def move_question(
+    draft: Draft, root: str, run_id: str, moved: tuple[str, Interrupt], number: str
+) -> None:
     """Write a decided question under its new id, too.
 
     An answer to the old one gets the receipt of a decided one. `number` is that of its event.

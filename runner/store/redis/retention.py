@@ -72,7 +72,11 @@ def questions(run_id: str) -> list[Command]:
 def presumed(run_id: str, *, has_archive: bool) -> dict[Command, Any]:
     """Return what those commands reply where a run has no children."""
     children: dict[Command, Any] = {command: [] for command in _of_children(run_id)}
-    return {("EXISTS", ARCHIVE): int(has_archive), ("EXISTS", f"{run_key(run_id)}:c"): 0, **children}
+    return {
+        ("EXISTS", ARCHIVE): int(has_archive),
+        ("EXISTS", f"{run_key(run_id)}:c"): 0,
+        **children,
+    }
 
 
 def _of_children(run_id: str) -> list[Command]:

@@ -40,7 +40,9 @@ UNASKED = asdict(Interrupt("", ""))
 def question_document(question: Interrupt) -> bytes:
     """Write a question as it is stored, and as its notice has it: without what its id says, and defaults."""
     values = {name: getattr(question, name) for name in UNASKED}
-    changed = {name: value for name, value in values.items() if name in SHOWN or value != UNASKED[name]}
+    changed = {
+        name: value for name, value in values.items() if name in SHOWN or value != UNASKED[name]
+    }
     for name in PLACE:
         changed.pop(name, None)
     return dump({"assignees": question.assignees, **changed})
@@ -52,14 +54,18 @@ def question(interrupt_id: str, data: bytes, decided: bytes | None) -> Interrupt
     run_id, node, visit, _ = _parts(interrupt_id)
     place = dump({"id": interrupt_id, "run_id": run_id, "node_id": node, "visit": int(visit)})
     interrupt = codec.decode(Interrupt, place[:-1] + b"," + text)
-    interrupt = replace(interrupt, asked_at=int(asked_at), reminded=int(reminded[0]) if reminded else 0)
+    interrupt = replace(
+        interrupt, asked_at=int(asked_at), reminded=int(reminded[0]) if reminded else 0
+    )
     if not decided:
         return interrupt
     status, time, nonce, text = decided.split(b" ", 3)
     outcome = load(text) if text else {}
     if status == b"withdrawn" and outcome:
         outcome = {"withdrawal": {**outcome, "attempt": int(nonce)}}
-    return replace(interrupt, status=InterruptStatus(status.decode()), answered_at=int(time), **outcome)
+    return replace(
+        interrupt, status=InterruptStatus(status.decode()), answered_at=int(time), **outcome
+    )
 
 
 def _parts(interrupt_id: str) -> tuple[str, str, str, str]:
@@ -76,7 +82,8 @@ def questions(run_id: str, stored: Mapping[bytes, bytes]) -> tuple[Interrupt, ..
         if name.startswith(b"i:")
     )
     return tuple(
-        question(f"{run_id}.{name}", data, stored.get(b"d:" + name.encode())) for _, name, data in asked
+        question(f"{run_id}.{name}", data, stored.get(b"d:" + name.encode()))
+        for _, name, data in asked
     )
 
 
@@ -114,7 +121,9 @@ def decision(answer: Answer) -> bytes:
 def decided(
     ids: Sequence[bytes], questions: Sequence[bytes], decisions: Sequence[bytes | None]
 ) -> list[Interrupt]:
-    asked = sorted(zip(ids, questions, decisions, strict=True), key=lambda each: question_number(each[1]))
+    asked = sorted(
+        zip(ids, questions, decisions, strict=True), key=lambda each: question_number(each[1])
+    )
     interrupts = [question(each.decode(), data, decision) for each, data, decision in asked]
     return [interrupt for interrupt in interrupts if not interrupt.is_open]
 

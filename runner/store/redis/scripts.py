@@ -41,7 +41,9 @@ class Script:
 
 
 def names() -> list[str]:
-    return sorted(file.name.removesuffix(".lua") for file in ROOM.iterdir() if file.name.endswith(".lua"))
+    return sorted(
+        file.name.removesuffix(".lua") for file in ROOM.iterdir() if file.name.endswith(".lua")
+    )
 
 
 @lru_cache(maxsize=256)
@@ -99,7 +101,9 @@ class Scripts:
         """`prefix` is the partition's, the one key of every script."""
         self._redis, self._prefix, self._durability = connection, prefix, durability
 
-    def run(self, name: str, *arguments: Argument, verb: str = "", constants: str = "") -> list[Any]:
+    def run(
+        self, name: str, *arguments: Argument, verb: str = "", constants: str = ""
+    ) -> list[Any]:
         """Run a script, for a request of that name or `verb`, and return its reply.
 
         `constants` is Lua that comes first.
@@ -109,7 +113,9 @@ class Scripts:
             NotDurable: it was done, but is not as safe as it must be.
         """
         then = self._confirmation(verb or name) if name != LOOK else None
-        return run_on(self._redis, name, (self._prefix,), *arguments, then=then, constants=constants)
+        return run_on(
+            self._redis, name, (self._prefix,), *arguments, then=then, constants=constants
+        )
 
     def confirm(self, name: str) -> None:
         """Wait until what was written before is as safe as after a script: a repeat may find nothing to do.

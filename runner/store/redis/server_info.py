@@ -71,7 +71,10 @@ def read_server_info(
         info = _info(connection.call("INFO"))
         seconds, micros = connection.call("TIME")
         now = int(seconds) * 1000 + int(micros) // 1000
-        fsync, least = _setting(connection, "appendfsync"), _setting(connection, "min-replicas-to-write")
+        fsync, least = (
+            _setting(connection, "appendfsync"),
+            _setting(connection, "min-replicas-to-write"),
+        )
         failing: list[bytes] = []
         oldest: list[float] = [now]
         archive: list[str] = []
@@ -177,7 +180,9 @@ class Partition:
     def first(self, *keys: str) -> list[float]:
         """Return the first score of each sorted set that has one."""
         return [
-            float(score) for key in keys for score in self.redis.call("ZRANGE", key, 0, 0, "WITHSCORES")[1:]
+            float(score)
+            for key in keys
+            for score in self.redis.call("ZRANGE", key, 0, 0, "WITHSCORES")[1:]
         ]
 
 
@@ -189,7 +194,9 @@ def read_metrics(urls: str, namespace: str = NAMESPACE, partitions: int = 1) -> 
     """
     where = places(urls, partitions)
     keys = [Keys(namespace, place.partition) for place in where]
-    connections = [RedisConnection(place.url, own.prefix) for place, own in zip(where, keys, strict=True)]
+    connections = [
+        RedisConnection(place.url, own.prefix) for place, own in zip(where, keys, strict=True)
+    ]
     roster = WorkerRegistry(where[0].url, namespace)
     try:
         now, workers = roster.now(), roster.all()
@@ -217,7 +224,9 @@ def _runs(partitions: Sequence[Partition]) -> Iterator[Metric]:
     for status in STATUSES:
         query = RunQuery(status)
         count = sum(one.sum("ZCARD", *one.keys.runs(query, one.graphs)[0]) for one in partitions)
-        yield Metric("runner_runs", "Runs that are kept, by status.", count, {"status": str(status)})
+        yield Metric(
+            "runner_runs", "Runs that are kept, by status.", count, {"status": str(status)}
+        )
 
 
 def _questions(partitions: Sequence[Partition], now: int) -> Iterator[Metric]:
@@ -237,11 +246,16 @@ def _questions(partitions: Sequence[Partition], now: int) -> Iterator[Metric]:
             for key in keys
         )
         yield Metric(
-            "runner_questions_expiring", "Open questions that expire within so long.", due, {"within": within}
+            "runner_questions_expiring",
+            "Open questions that expire within so long.",
+            due,
+            {"within": within},
         )
 
 
-def _ready(partitions: Sequence[Partition], namespace: str, now: int, lease: float) -> Iterator[Metric]:
+def _ready(
+    partitions: Sequence[Partition], namespace: str, now: int, lease: float
+) -> Iterator[Metric]:
     """Yield for how long the first ready node of each queue waits, of those that are rung again next."""
     oldest: dict[str, float] = {}
     for one in partitions:
@@ -254,20 +268,33 @@ def _ready(partitions: Sequence[Partition], namespace: str, now: int, lease: flo
             for name, due in zip(names[::2], names[1::2], strict=True)
         ]
         nodes = [(run, node, due) for (kind, run, node), due in timers if kind == "node"]
-        records = _pipelined(one, [("HMGET", one.keys.run(run), "of", f"n:{node}") for run, node, _ in nodes])
+        records = _pipelined(
+            one, [("HMGET", one.keys.run(run), "of", f"n:{node}") for run, node, _ in nodes]
+        )
         ready = [
-            (of.decode().split(" ", 1)[0], map_of(node) or node, encoding.node_record(stored)[0].rings, due)
+            (
+                of.decode().split(" ", 1)[0],
+                map_of(node) or node,
+                encoding.node_record(stored)[0].rings,
+                due,
+            )
             for (_, node, due), (of, stored) in zip(nodes, records, strict=True)
             if of and stored and stored.startswith(b"ready ")
         ]
         places = list(dict.fromkeys((shape, node) for shape, node, _, _ in ready))
-        shapes = _pipelined(one, [("HGET", one.keys.shape(shape), f"n:{node}") for shape, node in places])
+        shapes = _pipelined(
+            one, [("HGET", one.keys.shape(shape), f"n:{node}") for shape, node in places]
+        )
         queues = {
-            place: json.loads(text)["queue"] for place, text in zip(places, shapes, strict=True) if text
+            place: json.loads(text)["queue"]
+            for place, text in zip(places, shapes, strict=True)
+            if text
         }
         for shape, node, rings, due in ready:
             queue = f"{namespace}/{queues.get((shape, node), '')}"
-            rung = due - sum(min(lease * 1000 * 2**ring, MAX_REDISPATCH_MS) for ring in range(rings + 1))
+            rung = due - sum(
+                min(lease * 1000 * 2**ring, MAX_REDISPATCH_MS) for ring in range(rings + 1)
+            )
             oldest[queue] = max(oldest.get(queue, 0.0), (now - rung) / 1000)
     for queue, seconds in sorted(oldest.items(), key=lambda pair: -pair[1])[:QUEUES]:
         yield Metric(
@@ -291,17 +318,23 @@ def _memory(partitions: Sequence[Partition]) -> Iterator[Metric]:
         used, limit = int(info.get("used_memory", 0)), int(info.get("maxmemory", 0))
         labels = {"server": place}
         yield Metric("runner_store_memory_bytes", "Memory that the store uses.", used, labels)
-        yield Metric("runner_store_memory_limit_bytes", "Its maxmemory; 0 for no limit.", limit, labels)
+        yield Metric(
+            "runner_store_memory_limit_bytes", "Its maxmemory; 0 for no limit.", limit, labels
+        )
 
 
 def _rest(partitions: Sequence[Partition], now: int) -> Iterator[Metric]:
     due = min((first for one in partitions for first in one.first(one.keys.timers)), default=now)
     late = max(0.0, now - due) / 1000
-    yield Metric("runner_sweep_late_seconds", "For how long something that is due was not swept.", late)
+    yield Metric(
+        "runner_sweep_late_seconds", "For how long something that is due was not swept.", late
+    )
     unarchived = sum(one.sum("ZCARD", one.keys.unarchived) for one in partitions)
     yield Metric("runner_runs_unarchived", "Ended runs that wait for the archive.", unarchived)
     fails = any(one.redis.call("HGET", one.keys.archive, "problem") for one in partitions)
-    yield Metric("runner_archive_failing", "1 while the last write to the archive failed.", int(fails))
+    yield Metric(
+        "runner_archive_failing", "1 while the last write to the archive failed.", int(fails)
+    )
     first = partitions[0]
     letters = {
         "message": first.sum("XLEN", first.keys.dead_messages),
@@ -311,7 +344,9 @@ def _rest(partitions: Sequence[Partition], now: int) -> Iterator[Metric]:
         yield Metric("runner_dead_letters", "Dead letters, by kind.", count, {"kind": kind})
     for door, stream in (("responses", first.keys.responses), ("starts", first.keys.starts)):
         count = first.sum("XLEN", stream)
-        yield Metric("runner_messages_pending", "Messages not applied yet.", count, {"stream": door})
+        yield Metric(
+            "runner_messages_pending", "Messages not applied yet.", count, {"stream": door}
+        )
 
 
 def _audit(partitions: Sequence[Partition], now: int) -> Iterator[Metric]:
@@ -332,25 +367,37 @@ def _audit(partitions: Sequence[Partition], now: int) -> Iterator[Metric]:
         max(0, now - oldest) / 1000,
     )
     yield Metric("runner_audit_unsigned", "Sealed entries that no checkpoint has signed.", unsigned)
-    yield Metric("runner_audit_failing", "1 while the audit can't be signed or anchored.", int(fails))
+    yield Metric(
+        "runner_audit_failing", "1 while the audit can't be signed or anchored.", int(fails)
+    )
     frozen = partitions[0].redis.call("HKEYS", partitions[0].keys.frozen)
     yield Metric("runner_frozen", "Freezes of effects: of graphs, of tools or of all.", len(frozen))
 
 
-def _workers(workers: Sequence[Worker], partitions: Sequence[Partition], now: int) -> Iterator[Metric]:
+def _workers(
+    workers: Sequence[Worker], partitions: Sequence[Partition], now: int
+) -> Iterator[Metric]:
     reporting = [worker for worker in workers if worker.alive(now)]
     alive = [worker for worker in reporting if not worker.is_keeper]
     yield Metric("runner_workers", "Workers that gave a sign of life lately.", len(alive))
-    yield Metric("runner_slots", "Nodes that can run at once.", sum(worker.slots for worker in alive))
+    yield Metric(
+        "runner_slots", "Nodes that can run at once.", sum(worker.slots for worker in alive)
+    )
     yield Metric("runner_slots_busy", "Nodes that run now.", sum(worker.busy for worker in alive))
     longest = max((worker.longest for worker in alive), default=0.0)
     yield Metric("runner_executing_oldest_seconds", "For how long the first of them runs.", longest)
     skew = max((abs(worker.ahead) for worker in reporting), default=0) / 1000
-    yield Metric("runner_clock_skew_seconds", "By how much a worker's clock differs from the store's.", skew)
+    yield Metric(
+        "runner_clock_skew_seconds", "By how much a worker's clock differs from the store's.", skew
+    )
     pairs = partitions[0].redis.call("HGETALL", partitions[0].keys.graphs)
-    current = {name.decode(): value.decode() for name, value in zip(pairs[::2], pairs[1::2], strict=True)}
+    current = {
+        name.decode(): value.decode() for name, value in zip(pairs[::2], pairs[1::2], strict=True)
+    }
     served = {served for worker in alive for served in worker.graphs.items()}
-    unserved = [name for name in current if name == outermost(name) and (name, current[name]) not in served]
+    unserved = [
+        name for name in current if name == outermost(name) and (name, current[name]) not in served
+    ]
     query = RunQuery(Status.EXECUTING)
     count = sum(one.sum("ZCARD", *one.keys.runs(query, unserved)[0]) for one in partitions)
     yield Metric("runner_runs_unserved", "Executing runs whose current graph no worker has.", count)

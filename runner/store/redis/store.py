@@ -24,7 +24,14 @@ from runner.errors import StoreError
 from runner.records import budgets
 from runner.records.budgets import Spending, Sum, Tagged
 from runner.records.codec import JSON
-from runner.records.interrupts import SEPARATOR, Answer, Interrupt, Receipt, ReceiptStatus, address_of
+from runner.records.interrupts import (
+    SEPARATOR,
+    Answer,
+    Interrupt,
+    Receipt,
+    ReceiptStatus,
+    address_of,
+)
 from runner.records.listings import (
     InterruptQuery,
     Page,
@@ -33,7 +40,15 @@ from runner.records.listings import (
 )
 from runner.records.migration import Migration
 from runner.records.outcomes import Saved, Session
-from runner.records.run import NodeRecord, Rewrite, RunRecord, Status, VisitEntry, VisitKey, no_such_run
+from runner.records.run import (
+    NodeRecord,
+    Rewrite,
+    RunRecord,
+    Status,
+    VisitEntry,
+    VisitKey,
+    no_such_run,
+)
 from runner.records.size_limits import MAX_RESULT, MAX_RUN, MAX_STATE, no_room
 from runner.scheduler.changes import TimerKind, TransitionResult
 from runner.scheduler.shared import stops
@@ -68,7 +83,15 @@ from runner.store.redis.doorbell_template import DoorbellTemplate
 from runner.store.redis.draft import Command, Reads, Settings, Topologies
 from runner.store.redis.durability import FAST, WORKERS_OWN, Durability
 from runner.store.redis.hot import Hot
-from runner.store.redis.keys import NAMESPACE, PARTITION, TEMPLATE, Keys, idempotency_key, run_key, shape_key
+from runner.store.redis.keys import (
+    NAMESPACE,
+    PARTITION,
+    TEMPLATE,
+    Keys,
+    idempotency_key,
+    run_key,
+    shape_key,
+)
 from runner.store.redis.large_values import LargeValues
 from runner.store.redis.listings import Listings
 from runner.store.redis.plans import Seen
@@ -154,10 +177,14 @@ class RedisStore:
         self._has_archive = False
         self._trim_at = 0.0
         self._number, self._keys = int(partition[1:]), Keys(namespace, partition)
-        self._redis = RedisConnection(url, self._keys.prefix, lambda server: layout.check(server, self._keys))
+        self._redis = RedisConnection(
+            url, self._keys.prefix, lambda server: layout.check(server, self._keys)
+        )
         confirmed = None
         if durability != FAST:
-            confirmed = Durability(durability, self._keys.durable, self._redis.place, patient=retry_for > 0)
+            confirmed = Durability(
+                durability, self._keys.durable, self._redis.place, patient=retry_for > 0
+            )
         self._scripts = Scripts(self._redis, self._keys.prefix, confirmed)
         self._large = LargeValues(self._redis, self._keys, self._call)
         self._push, self._audit, self._retention_ms = push, audit, round((retention or 0) * 1000)
@@ -217,7 +244,10 @@ class RedisStore:
             word, *current = self._call("publish", *arguments)
             if word == b"missing":
                 key = self._keys.shape(topology.fingerprint)
-                with self._redis.translated(), self._redis.client.pipeline(transaction=True) as pipe:
+                with (
+                    self._redis.translated(),
+                    self._redis.client.pipeline(transaction=True) as pipe,
+                ):
                     pipe.hset(key, mapping=dict(encoding.shape_fields(topology)))
                     pipe.execute()
                 _, *current = self._call("publish", *arguments)
@@ -290,7 +320,9 @@ class RedisStore:
             drafted[:] = [self._hot.drafted(run, node)] if reply.word == "claimed" else []
             return reply
 
-        wants = of_run(run_id, f"n:{node}", f"q:{node}", f"k:{node}", *self._hot.needed(run_id, node))
+        wants = of_run(
+            run_id, f"n:{node}", f"q:{node}", f"k:{node}", *self._hot.needed(run_id, node)
+        )
         reply = self._transactions.run("claim", plan, wants)
         return drafted[0]() if reply.word == "claimed" else reply
 
@@ -319,18 +351,28 @@ class RedisStore:
             return reply
 
         fields = [field for question in interrupts for field in question_fields(question.id)]
-        fields += [f"q:{token.node}", *(votes_field(one.id) for one in interrupts if one.rule is not None)]
+        fields += [
+            f"q:{token.node}",
+            *(votes_field(one.id) for one in interrupts if one.rule is not None),
+        ]
         wants, asks = _saved_wants(token, saved)
-        wants += [*_wants(token, *fields), *(("early", f"?{question.id}") for question in interrupts)]
+        wants += [
+            *_wants(token, *fields),
+            *(("early", f"?{question.id}") for question in interrupts),
+        ]
         # The digest of a question with a rule covers when it expires, which only a look can tell.
         ruled = any(question.rule is not None for question in interrupts)
         presumed = self._hot.presume(token, interrupts) if verb == "park" and not ruled else None
         _forget_kept(token)
-        return self._transactions.run(verb, plan, wants, asks, room=verb == "park", presumed=presumed)
+        return self._transactions.run(
+            verb, plan, wants, asks, room=verb == "park", presumed=presumed
+        )
 
     def settle(self, token: Token, settlement: Settlement, nonce: str) -> Reply:
         if settlement.status is Status.COMPLETED:
-            output, entry = (self._written(token, value) for value in (settlement.output, settlement.entry))
+            output, entry = (
+                self._written(token, value) for value in (settlement.output, settlement.entry)
+            )
             hot = self._hot.settle(token, settlement, nonce, output, entry)
             if hot is not None:
                 return hot
@@ -346,7 +388,11 @@ class RedisStore:
                 self._has_archive = step.draft.has(retention.ARCHIVE)
                 attempt = run.node(token.node).attempt
                 step.draft.rung_by = f"{token.run_id}.{token.node}.{token.visit}.{attempt}"
-                if settlement.status is Status.COMPLETED and not stopping and token.node != AFTER_GRAPH:
+                if (
+                    settlement.status is Status.COMPLETED
+                    and not stopping
+                    and token.node != AFTER_GRAPH
+                ):
                     step.check_room(token.run_id)
             return reply
 
@@ -355,14 +401,18 @@ class RedisStore:
         for use in settlement.effects:
             wants += _wants(token, *question_fields(use.interrupt_id))
         asks += retention.questions(token.run_id)
-        completes = settlement.status is Status.COMPLETED and not (settlement.session or settlement.effects)
+        completes = settlement.status is Status.COMPLETED and not (
+            settlement.session or settlement.effects
+        )
         presumed = self._hot.presume(token, has_archive=self._has_archive) if completes else None
         reply = self._transactions.run("settle", plan, wants, asks, room=True, presumed=presumed)
         if settlement.stay and repeats and reply.word == "settled":
             return Reply("settled", claim=self._hot.claim_again(token, nonce))
         return reply
 
-    def retry(self, token: Token, delay_ms: int, entry: VisitEntry | None, saved: Saved | None) -> Reply:
+    def retry(
+        self, token: Token, delay_ms: int, entry: VisitEntry | None, saved: Saved | None
+    ) -> Reply:
         def plan(step: Transaction) -> Reply:
             return requests.retry(step, token, delay_ms, entry, saved)
 
@@ -388,7 +438,9 @@ class RedisStore:
         begun = (f"n:{item_id(token.node, index)}" for index in range(min(CHUNK, len(rows))))
         return self._transactions.run("expand", plan, _wants(token, f"m:{token.node}", *begun))
 
-    def _put_chunk(self, token: Token, rows: Sequence[bytes], first: int, step: Transaction) -> Reply:
+    def _put_chunk(
+        self, token: Token, rows: Sequence[bytes], first: int, step: Transaction
+    ) -> Reply:
         """Write some items of a map that its worker still owns and that has none yet."""
         run = requests.owned(step, token)
         if run is not None and run.map(token.node).visit != token.visit:
@@ -397,7 +449,9 @@ class RedisStore:
         return Reply("more")
 
     def hold(self, token: Token, entry: VisitEntry | None = None) -> Reply:
-        return self._transactions.run("hold", lambda step: requests.hold(step, token, entry), _wants(token))
+        return self._transactions.run(
+            "hold", lambda step: requests.hold(step, token, entry), _wants(token)
+        )
 
     def leave(self, token: Token, *, stalled: bool | None = None) -> Reply:
         return self._visit("leave", token, scheduler.leave, stalled=stalled)
@@ -479,7 +533,9 @@ class RedisStore:
             if measured:
                 self.measure(measured)
         except StoreError:
-            log.info("metrics.lost: the time to an answer, or a vote, is missing in `runner metrics`.")
+            log.info(
+                "metrics.lost: the time to an answer, or a vote, is missing in `runner metrics`."
+            )
 
     # Measured times
 
@@ -507,15 +563,22 @@ class RedisStore:
         return float(max(0.0, seconds + micros / 1_000_000 - first / 1000))
 
     def vote(self, ballot: Ballot, nonce: str) -> tuple[Receipt, Reply]:
-        return self._on_question("vote", ballot, functools.partial(voting.vote, ballot=ballot, nonce=nonce))
+        return self._on_question(
+            "vote", ballot, functools.partial(voting.vote, ballot=ballot, nonce=nonce)
+        )
 
     def act(self, operation: Operation, nonce: str) -> tuple[Receipt, Reply]:
         return self._on_question(
-            operation.kind, operation, functools.partial(voting.act, operation=operation, nonce=nonce)
+            operation.kind,
+            operation,
+            functools.partial(voting.act, operation=operation, nonce=nonce),
         )
 
     def _on_question(
-        self, verb: str, operation: Ballot | Operation, do: Callable[[Transaction], tuple[Receipt, Reply]]
+        self,
+        verb: str,
+        operation: Ballot | Operation,
+        do: Callable[[Transaction], tuple[Receipt, Reply]],
     ) -> tuple[Receipt, Reply]:
         """Do what one person wants with a question with a rule."""
         receipts: list[Receipt] = []
@@ -541,14 +604,20 @@ class RedisStore:
     def use(self, token: Token, use: Use, saved: Saved) -> Reply:
         wants, asks = _saved_wants(token, saved)
         wants += _wants(token, *question_fields(use.interrupt_id))
-        return self._transactions.run("use", lambda step: requests.use(step, token, use, saved), wants, asks)
+        return self._transactions.run(
+            "use", lambda step: requests.use(step, token, use, saved), wants, asks
+        )
 
     def votes(self, interrupt_id: str) -> list[dict[str, Any]]:
         key = self._keys.run(interrupt_id.partition(SEPARATOR)[0])
         with self._redis.translated():
             count = standing(self._redis.client.hget(key, votes_field(interrupt_id))).votes
             names = [votes_field(interrupt_id, str(number)) for number in range(1, count + 1)]
-            return [load(text) for text in self._redis.client.hmget(key, names) if text] if names else []
+            return (
+                [load(text) for text in self._redis.client.hmget(key, names) if text]
+                if names
+                else []
+            )
 
     def standings(self, ids: Sequence[str]) -> list[Standing]:
         with self._redis.translated(), self._redis.client.pipeline(transaction=False) as pipe:
@@ -561,12 +630,16 @@ class RedisStore:
             asked = self._redis.client.hget(self._keys.run(run_id), f"q:{node}")
         ids: list[str] = load(asked)[1:] if asked else []
         pairs = zip(self.interrupts(ids), map(self.votes, ids), strict=True)
-        return ballots.answerers((question, votes) for question, votes in pairs if question is not None)
+        return ballots.answerers(
+            (question, votes) for question, votes in pairs if question is not None
+        )
 
     def requester(self, run_id: str) -> Mapping[str, Any] | None:
         with self._redis.translated():
             root = self._redis.client.hget(self._keys.run(run_id), "root")
-            stored = self._redis.client.hget(self._keys.run(root.decode() if root else run_id), "requester")
+            stored = self._redis.client.hget(
+                self._keys.run(root.decode() if root else run_id), "requester"
+            )
             return load(stored) if stored else None
 
     def withdraw(self, interrupt_id: str, reason: str, *, reask: bool) -> Reply:
@@ -617,7 +690,9 @@ class RedisStore:
         wants = [*of_run(run_id), *of_run(fork.source)]
         wants += [(key, f"{kind}:{node}.{visit}") for node, visit in fork.results for kind in "xo"]
         wants += [
-            field for node in fork.remembers for field in ((key, f"k:{node}"), (f"{key}:m", f"#{node}"))
+            field
+            for node in fork.remembers
+            for field in ((key, f"k:{node}"), (f"{key}:m", f"#{node}"))
         ]
         return self._transactions.run("fork", plan, wants)
 
@@ -657,7 +732,9 @@ class RedisStore:
     # Freezes
 
     def freeze(self, scope: str, reason: str, by: str) -> Reply:
-        return self._freeze("freeze", lambda step: freezing.freeze(step.draft, scope, reason, by), scope)
+        return self._freeze(
+            "freeze", lambda step: freezing.freeze(step.draft, scope, reason, by), scope
+        )
 
     def thaw(self, scope: str, reason: str, by: str) -> Reply:
         done = Reply("unknown")
@@ -713,7 +790,10 @@ class RedisStore:
     def archived(self, runs: Mapping[str, int]) -> None:
         """Let runs expire that are archived: run -> when it had ended (ms), 0 for one that has not."""
         self._transactions.run(
-            "archived", lambda step: unarchived.let_expire(step, runs), *unarchived.reads(runs), room=True
+            "archived",
+            lambda step: unarchived.let_expire(step, runs),
+            *unarchived.reads(runs),
+            room=True,
         )
 
     # Time
@@ -780,7 +860,9 @@ class RedisStore:
 
     def read(self, run_id: str) -> RunSnapshot | None:
         """Read a whole run as it is at one moment."""
-        _, pairs, messages = self._call("snapshot", self._keys.run(run_id), self._keys.run(run_id, ":m"))
+        _, pairs, messages = self._call(
+            "snapshot", self._keys.run(run_id), self._keys.run(run_id, ":m")
+        )
         if not pairs:
             return None
         fields = self._large.resolve(_hash(pairs))
@@ -810,7 +892,9 @@ class RedisStore:
 
     def peek(self, run_id: str) -> RunRecord | None:
         with self._redis.translated():
-            values: list[bytes | None] = self._redis.client.hmget(self._keys.run(run_id), encoding.RECORD)
+            values: list[bytes | None] = self._redis.client.hmget(
+                self._keys.run(run_id), encoding.RECORD
+            )
         pairs = zip(encoding.RECORD, values, strict=True)
         fields = {name.encode(): value for name, value in pairs if value is not None}
         return encoding.run_record(run_id, fields) if fields else None
@@ -821,8 +905,14 @@ class RedisStore:
         values = self._fields(run_id, names)
         if values["run"] is None:
             raise no_such_run(run_id)
-        stored = {node: encoding.node_record(text) for node in nodes if (text := values[f"n:{node}"])}
-        later = [*_results((node, record.visit) for node, (record, _) in stored.items() if record.visit > 1)]
+        stored = {
+            node: encoding.node_record(text) for node in nodes if (text := values[f"n:{node}"])
+        }
+        later = [
+            *_results(
+                (node, record.visit) for node, (record, _) in stored.items() if record.visit > 1
+            )
+        ]
         later += {f"l:{scope}" for _, scope in stored.values() if scope != ROOT}
         values |= self._fields(run_id, later) if later else {}
         records = {
@@ -846,7 +936,9 @@ class RedisStore:
         with self._redis.translated():
             fields: dict[bytes, bytes] = self._redis.client.hgetall(self._keys.run(run_id))
         documents = {
-            name: value for name, value in fields.items() if name.startswith(b"k:") and value != b"1"
+            name: value
+            for name, value in fields.items()
+            if name.startswith(b"k:") and value != b"1"
         }
         return {name[2:].decode(): encoding.load(value) for name, value in documents.items()}
 
@@ -865,7 +957,9 @@ class RedisStore:
     def emit(self, run_id: str, kind: str, node: str, visit: int, data: JSON) -> None:
         self._call("emit", run_id, kind, node, visit, dump(data))
 
-    def events(self, run_id: str, after: str = "", limit: int = 1000, wait: float = 0) -> list[Event]:
+    def events(
+        self, run_id: str, after: str = "", limit: int = 1000, wait: float = 0
+    ) -> list[Event]:
         """Read events after a position. A wait is cut into short blocking reads."""
         known, deadline = int(after or 0), time.monotonic() + wait
         while True:
@@ -884,7 +978,9 @@ class RedisStore:
 
     def spend(self, run_id: str, tagged: Tagged | None, spending: Spending) -> str:
         name, window = (f"{tagged.tag}={tagged.value}", tagged.window) if tagged else ("", 0)
-        raises = [part for question, raised in spending.raises.items() for part in (question, *raised)]
+        raises = [
+            part for question, raised in spending.raises.items() for part in (question, *raised)
+        ]
         arguments: list[Argument] = [len(spending.raises), *raises]
         for pairs in (sorted(spending.bounds.items()), spending.amounts.items()):
             arguments += [len(pairs), *(part for pair in pairs for part in pair)]
@@ -944,7 +1040,13 @@ class RedisStore:
             value = encoding.load(wrapped)
             values += [name, dump(value[0]) if value else b""]
         self._call(
-            "session_add", session_id, source, part.number, len(part.messages), *part.messages, *values
+            "session_add",
+            session_id,
+            source,
+            part.number,
+            len(part.messages),
+            *part.messages,
+            *values,
         )
 
     def drop_session_part(self, session_id: str, part: SessionPart) -> None:
@@ -958,11 +1060,15 @@ class RedisStore:
 
     def push(self, doorbells: Sequence[interface.Doorbell]) -> list[interface.Doorbell]:
         """Push doorbells of other servers' runs onto the task queue here; return them where none can be."""
-        return doorbells_of(self._call("push", *(part for bell in doorbells for part in astuple(bell))))
+        return doorbells_of(
+            self._call("push", *(part for bell in doorbells for part in astuple(bell)))
+        )
 
     # Calling scripts
 
-    def _call(self, name: str, *arguments: Argument, verb: str = "", constants: str = "") -> list[Any]:
+    def _call(
+        self, name: str, *arguments: Argument, verb: str = "", constants: str = ""
+    ) -> list[Any]:
         """Run a script and return its reply: a word, then what the script's header says.
 
         `verb` is the request that it belongs to, where that has another name; `constants` is Lua that comes
@@ -995,7 +1101,11 @@ class RedisStore:
             pause = min(LONGEST_PAUSE, 2 * pause)
 
     def _apply(
-        self, verb: str, run_id: str, transition: Callable[..., TransitionResult], *arguments: object
+        self,
+        verb: str,
+        run_id: str,
+        transition: Callable[..., TransitionResult],
+        *arguments: object,
     ) -> Reply:
         def plan(step: Transaction) -> Reply:
             return requests.make(step, run_id, transition, *arguments)
@@ -1068,7 +1178,9 @@ def _nodes(fields: Mapping[bytes, bytes]) -> dict[str, NodeRecord]:
 def _messages(fields: Mapping[bytes, bytes]) -> dict[str, list[JSON]]:
     counts = {name[1:]: int(count) for name, count in fields.items() if name.startswith(b"#")}
     return {
-        node.decode(): [encoding.load(fields[b"%d.%s" % (number, node)]) for number in range(1, count + 1)]
+        node.decode(): [
+            encoding.load(fields[b"%d.%s" % (number, node)]) for number in range(1, count + 1)
+        ]
         for node, count in counts.items()
     }
 

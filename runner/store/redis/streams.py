@@ -77,7 +77,9 @@ class Group:
                     *("XREADGROUP", "GROUP", self._name, READER, *options),
                     *("STREAMS", *streams, *(">" for _ in streams)),
                 )
-            taken += [entry for stream, entries in found or () for entry in _raw(stream.decode(), entries)]
+            taken += [
+                entry for stream, entries in found or () for entry in _raw(stream.decode(), entries)
+            ]
         return self._weighed(taken)
 
     def take_over(self, idle: float, limit: int) -> Found:
@@ -96,7 +98,9 @@ class Group:
         return 1 if self._large else limit
 
     def _weighed(self, found: Found) -> Found:
-        self._large = sum(len(value) for *_, fields in found if fields for value in fields.values()) > LARGE
+        self._large = (
+            sum(len(value) for *_, fields in found if fields for value in fields.values()) > LARGE
+        )
         return found
 
     @contextmanager
@@ -210,7 +214,9 @@ class Intake:
         self._streams = tuple(streams) or (self.keys.responses, self.keys.starts, self.early)
         self._group = Group(self._redis, GROUP, self._streams)
 
-    def read(self, wait: float, limit: int = HAND, is_stopping: Callable[[], bool] = never) -> list[Entry]:
+    def read(
+        self, wait: float, limit: int = HAND, is_stopping: Callable[[], bool] = never
+    ) -> list[Entry]:
         """Take new entries; wait up to so many seconds for the first one, unless the program stops."""
         return _entries(self._group.read(wait, limit, is_stopping))
 
@@ -225,7 +231,10 @@ class Intake:
     def write_dead_letter(self, entry: Entry, reason: str) -> None:
         """Move an entry to the dead letters, its fields as they came."""
         letter: dict[Any, Any] = {"stream": entry.stream, "id": entry.id, "reason": reason}
-        kept = {BODY if name == BODY else b"field:" + name: value for name, value in entry.fields.items()}
+        kept = {
+            BODY if name == BODY else b"field:" + name: value
+            for name, value in entry.fields.items()
+        }
         _write_dead_letter(self._redis, self.keys, self._bounds, {**letter, **kept})
         self.done(entry)
 
@@ -259,7 +268,9 @@ class Outbox:
         """
         if not stream.startswith(self.keys.replies):
             self.write_dead_letter(
-                stream, body, f"the receipt was not sent: its stream must begin with {self.keys.replies}"
+                stream,
+                body,
+                f"the receipt was not sent: its stream must begin with {self.keys.replies}",
             )
             return
         try:
@@ -301,7 +312,11 @@ def _write_dead_letter(
 
 def _entries(found: Found) -> list[Entry]:
     # An entry that was deleted while it was pending has no fields; there is nothing left to apply.
-    return [Entry(stream, entry.decode(), fields) for stream, entry, fields in found if fields is not None]
+    return [
+        Entry(stream, entry.decode(), fields)
+        for stream, entry, fields in found
+        if fields is not None
+    ]
 
 
 # Reading a partition's notices through a consumer group, so that several readers share them.
@@ -330,7 +345,10 @@ class Notice:
 
     def message(self) -> dict[str, Any]:
         """Return it as the JSON message that other systems get."""
-        said = {name: getattr(self, name) for name in ("id", "kind", "run_id", "node", "visit", "detail")}
+        said = {
+            name: getattr(self, name)
+            for name in ("id", "kind", "run_id", "node", "visit", "detail")
+        }
         count = {"reminded": self.reminded} if self.reminded else {}
         return {"v": 1, **said, "at": self.at, "question": self.question, **count}
 
@@ -351,7 +369,9 @@ class NoticeReader:
         self._name = group
         self._group = Group(self._redis, group, [self._stream])
 
-    def read(self, wait: float, limit: int = 100, is_stopping: Callable[[], bool] = never) -> list[Notice]:
+    def read(
+        self, wait: float, limit: int = 100, is_stopping: Callable[[], bool] = never
+    ) -> list[Notice]:
         """Take new notices; wait up to so many seconds for the first one, unless the program stops."""
         return _notices(self._group.read(wait, limit, is_stopping))
 
@@ -362,7 +382,9 @@ class NoticeReader:
     def done(self, notices: Sequence[Notice]) -> None:
         """Say that these were handled; the notices stay in the stream for other groups."""
         if notices:
-            self._redis.call("XACK", self._stream, self._name, *(notice.entry for notice in notices))
+            self._redis.call(
+                "XACK", self._stream, self._name, *(notice.entry for notice in notices)
+            )
 
     def close(self) -> None:
         self._redis.close()
@@ -438,7 +460,10 @@ class NoticeTail:
             entries = server.call("XRANGE", stream, f"({after[number]}", "+", "COUNT", limit)
             partitions.append(
                 [
-                    (number, _notice(entry.decode(), dict(zip(fields[::2], fields[1::2], strict=True))))
+                    (
+                        number,
+                        _notice(entry.decode(), dict(zip(fields[::2], fields[1::2], strict=True))),
+                    )
                     for entry, fields in entries
                 ]
             )

@@ -61,7 +61,9 @@ def put_off(step: Transaction, member: str, problem: str) -> Reply:
     draft = step.draft
     times = int(draft.get(FAILING, member) or 0) + 1
     draft.put(FAILING, member, times)
-    draft.timer(member, step.clock() + min(LONGEST_DELAY_MS, draft.settings.lease_ms * 2 ** min(times, 16)))
+    draft.timer(
+        member, step.clock() + min(LONGEST_DELAY_MS, draft.settings.lease_ms * 2 ** min(times, 16))
+    )
     if times == FAILURES:
         _, run_id, key = member.split("|", 2)
         step.write_dead_letter(run_id, key, 0, f"what is due for this run fails: {problem}")

@@ -128,7 +128,14 @@ class Transaction:
         self.draft.timer(f"{kind}|{run_id}|{key}", None)
 
     def event(
-        self, run: DraftedRun, kind: str, node: str, visit: int, *, detail: str = "", data: JSON = None
+        self,
+        run: DraftedRun,
+        kind: str,
+        node: str,
+        visit: int,
+        *,
+        detail: str = "",
+        data: JSON = None,
     ) -> None:
         draft, record, now = self.draft, run.record, self.clock()
         text = b"" if data is None else dump(data)
@@ -155,7 +162,18 @@ class Transaction:
 
     def write_dead_letter(self, run_id: str, node: str, visit: int, reason: str) -> None:
         short = [text.encode()[:LETTER_BYTES] for text in (node, reason)]
-        body = ("run_id", run_id, "node", short[0], "visit", visit, "reason", short[1], "at", self.clock())
+        body = (
+            "run_id",
+            run_id,
+            "node",
+            short[0],
+            "visit",
+            visit,
+            "reason",
+            short[1],
+            "at",
+            self.clock(),
+        )
         self.draft.command("XADD", "dead", "MAXLEN", "~", LETTERS, "*", *body)
         # Ids are the server's time, which is not that of a test's clock.
         oldest = max(0, round(time.time()) - LETTER_DAYS * 86_400) * 1000
@@ -178,7 +196,9 @@ class Transaction:
                 draft.command("ZADD", f"limit:h:{action.key}", until, f"{run_id}|{action.node}")
             case JoinQueue():
                 draft.command("ZREM", f"limit:h:{action.key}", f"{run_id}|{action.node}")
-                draft.command("ZADD", f"limit:q:{action.key}", "NX", action.since, f"{run_id}|{action.node}")
+                draft.command(
+                    "ZADD", f"limit:q:{action.key}", "NX", action.since, f"{run_id}|{action.node}"
+                )
             case ReserveTime():
                 pass  # before it was planned with: see `Transactions`
         return ()
@@ -278,7 +298,9 @@ class Transactions:
             else:
                 self._confirm(verb)
                 return reply
-        raise StoreError(f"other requests came in between {TRIES} times, and this one ({verb}) was not done.")
+        raise StoreError(
+            f"other requests came in between {TRIES} times, and this one ({verb}) was not done."
+        )
 
     def _draft(self, draft: Draft, plan: Plan, *, calm: bool) -> Reply:
         """Make a draft; one that was made of too little, or of what is not so, may fail, and is not used."""
@@ -296,7 +318,9 @@ class Transactions:
 
     def _look(self, reads: Reads, verb: str) -> None:
         if reads.rates:
-            times = self._call("reserve", *(part for rate in reads.rates.items() for part in rate), verb=verb)
+            times = self._call(
+                "reserve", *(part for rate in reads.rates.items() for part in rate), verb=verb
+            )
             reads.reserved(map(int, times))
             if not reads.is_incomplete:
                 return

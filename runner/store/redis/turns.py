@@ -24,5 +24,6 @@ class Turns:
             StoreError: the store could not be reached.
         """
         return (
-            self._redis.call("SET", self._keys.turn(name), 1, "NX", "PX", round(seconds * 1000)) is not None
+            self._redis.call("SET", self._keys.turn(name), 1, "NX", "PX", round(seconds * 1000))
+            is not None
         )

@@ -84,7 +84,10 @@ class Webhooks(Documents[Webhook]):
 
     def readers(self, group: str) -> list[NoticeReader]:
         """Return who reads the notices of each partition for a group, on connections of its own."""
-        return [NoticeReader(place.url, group, self._namespace, place.partition) for place in self._places]
+        return [
+            NoticeReader(place.url, group, self._namespace, place.partition)
+            for place in self._places
+        ]
 
     # Turns
 
@@ -124,7 +127,9 @@ class Webhooks(Documents[Webhook]):
                     pipe.zadd(queue, {delivery.id: delivery.due_at})
                     pipe.zadd(log, {delivery.id: delivery.at})
                     pipe.execute()
-            old: list[bytes] = client.zrangebyscore(log, "-inf", self.now() - STAY_MS, start=0, num=100)
+            old: list[bytes] = client.zrangebyscore(
+                log, "-inf", self.now() - STAY_MS, start=0, num=100
+            )
             dropped = sum(self._drop(webhook_id, name) for name in old)
             while client.zcard(log) > MOST or int(client.hget(documents, BYTES) or 0) > MOST_BYTES:
                 dropped += self._drop(webhook_id, client.zrange(log, 0, 0)[0])
@@ -159,7 +164,10 @@ class Webhooks(Documents[Webhook]):
         text = self._redis.call("HGET", documents, delivery.id)
         if text is None:
             return
-        with self._redis.translated(), self._redis.client_of(documents).pipeline(transaction=True) as pipe:
+        with (
+            self._redis.translated(),
+            self._redis.client_of(documents).pipeline(transaction=True) as pipe,
+        ):
             pipe.hset(documents, delivery.id, _text(delivery, _read(text)[1]))
             if delivery.due_at:
                 pipe.zadd(queue, {delivery.id: delivery.due_at})
@@ -175,7 +183,9 @@ class Webhooks(Documents[Webhook]):
         """
         text = self._redis.call("HGET", self._keys.deliveries(webhook_id)[0], delivery_id)
         if text is None or delivery_id.startswith("#"):
-            raise NotFoundError(f"the webhook {webhook_id!r:.80} has no delivery {delivery_id!r:.80}.")
+            raise NotFoundError(
+                f"the webhook {webhook_id!r:.80} has no delivery {delivery_id!r:.80}."
+            )
         return _read(text)[0]
 
     def deliveries(self, webhook_id: str, limit: int, cursor: str | None = None) -> Page[Delivery]:
@@ -186,9 +196,13 @@ class Webhooks(Documents[Webhook]):
             at, last = place_of(cursor)
             rank = self._redis.call("ZREVRANK", log, last)
             # One that is gone meanwhile was the oldest of all, or had others of its millisecond before it.
-            start = int(self._redis.call("ZCOUNT", log, at, "+inf")) if rank is None else int(rank) + 1
+            start = (
+                int(self._redis.call("ZCOUNT", log, at, "+inf")) if rank is None else int(rank) + 1
+            )
         names = self._redis.call("ZREVRANGE", log, start, start + limit - 1)
-        texts: Sequence[bytes | None] = self._redis.call("HMGET", documents, *names) if names else []
+        texts: Sequence[bytes | None] = (
+            self._redis.call("HMGET", documents, *names) if names else []
+        )
         items = [_read(text)[0] for text in texts if text is not None]
         more = items and len(names) == limit
         return Page(items, cursor_of((items[-1].at, items[-1].id)) if more else None)

@@ -138,4 +138,6 @@ def described(worker: Worker) -> dict[str, Any]:
 def _read(value: bytes) -> Worker:
     """A worker of a later release may write more fields, one of an earlier release fewer."""
     values = json.loads(value)
-    return Worker(**{part.name: values[part.name] for part in fields(Worker) if part.name in values})
+    return Worker(
+        **{part.name: values[part.name] for part in fields(Worker) if part.name in values}
+    )

@@ -65,7 +65,9 @@ class StoreContract(
     @pytest.fixture
     def store(self, clock: ManualClock) -> Store:
         """The store under test: override this."""
-        raise NotImplementedError("a contract needs a fixture `store` that gives the store under test.")
+        raise NotImplementedError(
+            "a contract needs a fixture `store` that gives the store under test."
+        )
 
     @pytest.fixture
     def worker(self, store: Store, clock: ManualClock) -> ManualWorker:

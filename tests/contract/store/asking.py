@@ -76,9 +76,18 @@ LATE: dict[str, tuple[Ending, tuple[str, str]]] = {
     ),
     "expired": (_parked(lambda worker, _: worker.sweep(after=60), expires_in=60), OVER),
     "expired unnoticed": (_parked(lambda worker, _: worker.clock.advance(60), expires_in=60), OVER),
-    "failed": (_parked(lambda worker, _: worker.sweep(after=60), expires_in=60, on_expire="fail"), OVER),
-    "withdrawn": (_parked(lambda worker, own: worker.store.withdraw(own.id, "", reask=False)), WITHDRAWN),
-    "cancelled": (_parked(lambda worker, own: worker.store.cancel(own.run_id, "enough")), WITHDRAWN),
+    "failed": (
+        _parked(lambda worker, _: worker.sweep(after=60), expires_in=60, on_expire="fail"),
+        OVER,
+    ),
+    "withdrawn": (
+        _parked(lambda worker, own: worker.store.withdraw(own.id, "", reask=False)),
+        WITHDRAWN,
+    ),
+    "cancelled": (
+        _parked(lambda worker, own: worker.store.cancel(own.run_id, "enough")),
+        WITHDRAWN,
+    ),
     "of a node that ended": (_running(ManualWorker.settle, "a b"), WITHDRAWN),
     "of a run that ended": (_running(ManualWorker.fail, "a"), WITHDRAWN),
     "of an older visit": (_running(_ask_again_in_a_loop, "a>b b>a"), WITHDRAWN),
@@ -90,7 +99,9 @@ LATE: dict[str, tuple[Ending, tuple[str, str]]] = {
 class AskingContract:
     """Questions, waiting, answers and withdrawals."""
 
-    def test_a_question_is_open_as_soon_as_it_is_ask(self, worker: ManualWorker, store: Store) -> None:
+    def test_a_question_is_open_as_soon_as_it_is_ask(
+        self, worker: ManualWorker, store: Store
+    ) -> None:
         """A running visit can publish a question at once; asking again changes nothing."""
         run_id, token = worker.begin("a")
         question = worker.question(token, reason={"amount": 5}, assignees=["ann"])
@@ -103,8 +114,16 @@ class AskingContract:
         assert [(stored.id, stored.reason, stored.asked_at) for stored in open_questions] == [
             (question.id, {"amount": 5}, worker.clock.now - 1000)
         ]
-        assert store.interrupts([question.id, "00none.a.1.x", "malformed"]) == [open_questions[0], None, None]
-        assert list(worker.read(run_id).interrupts) == list(store.open_interrupts()) == list(open_questions)
+        assert store.interrupts([question.id, "00none.a.1.x", "malformed"]) == [
+            open_questions[0],
+            None,
+            None,
+        ]
+        assert (
+            list(worker.read(run_id).interrupts)
+            == list(store.open_interrupts())
+            == list(open_questions)
+        )
         assert worker.kinds(run_id).count("interrupt.asked a") == 1
 
     def test_a_waiting_node_holds_nothing(self, worker: ManualWorker) -> None:
@@ -200,7 +219,9 @@ class AskingContract:
         claim = store.claim(run_id, "a", 1, 1, token.nonce)
 
         assert store.park(claim.token, [three], None).word == "waiting"  # type: ignore[union-attr]
-        assert [(question.name, question.status) for question in worker.read(run_id).interrupts] == [
+        assert [
+            (question.name, question.status) for question in worker.read(run_id).interrupts
+        ] == [
             ("one", "answered"),
             ("two", "withdrawn"),
             ("three", "open"),
@@ -266,7 +287,11 @@ class AskingContract:
         words = [store.park(token, [question], saved(1)).word for _ in range(2)]
         worker.answer(question)
 
-        assert [*words, store.park(token, [question], saved(1)).word] == ["waiting", "waiting", "ready"]
+        assert [*words, store.park(token, [question], saved(1)).word] == [
+            "waiting",
+            "waiting",
+            "ready",
+        ]
 
     def test_an_answer_counts_once(self, worker: ManualWorker, store: Store) -> None:
         """A second answer is a duplicate; the same request, or the same key, gets its receipt again."""
@@ -275,12 +300,16 @@ class AskingContract:
 
         assert receipt_statuses(store.answer(first, "n1")[0]) == ["accepted"]
         assert receipt_statuses(store.answer([Answer(question.id, 2)], "n1")[0]) == ["accepted"]
-        assert receipt_statuses(store.answer([Answer(question.id, 2, None, "key")], "n2")[0]) == ["accepted"]
+        assert receipt_statuses(store.answer([Answer(question.id, 2, None, "key")], "n2")[0]) == [
+            "accepted"
+        ]
         (late,) = store.answer([Answer(question.id, 2, "bob")], "n3")[0]
         assert (late.status, late.detail) == (ReceiptStatus.DUPLICATE, "already answered by ann")
         assert [answer.response for answer in worker.claim(run_id, "a").answers] == [1]
 
-    def test_a_set_of_answers_applies_whole_or_not_at_all(self, worker: ManualWorker, store: Store) -> None:
+    def test_a_set_of_answers_applies_whole_or_not_at_all(
+        self, worker: ManualWorker, store: Store
+    ) -> None:
         """One answer that can't be used keeps the whole set from being applied."""
         run_id = worker.start("a b")
         (one,), (two,) = worker.park(run_id, "a"), worker.park(run_id, "b", assignees=["ann"])
@@ -329,7 +358,10 @@ class AskingContract:
         assert answer.withdrawal == {"reason": "wrong person", "reask": False, "attempt": 1}
         assert worker.answer(question) == ["superseded"]
         event = next(event for event in store.events(run_id) if event.kind == "interrupt.withdrawn")
-        assert (event.detail, event.data) == (question.id, {"reason": "wrong person", "reask": False})
+        assert (event.detail, event.data) == (
+            question.id,
+            {"reason": "wrong person", "reask": False},
+        )
 
     def test_only_an_open_question_is_withdrawn(self, worker: ManualWorker, store: Store) -> None:
         """An answered question stays answered; the same withdrawal twice is one."""
@@ -345,7 +377,9 @@ class AskingContract:
         assert (again.word, rung(again)) == ("withdrawn", [])
         assert store.withdraw(other.id, "late", reask=True).word == "closed"
 
-    def test_a_question_asked_again_is_another_one(self, worker: ManualWorker, store: Store) -> None:
+    def test_a_question_asked_again_is_another_one(
+        self, worker: ManualWorker, store: Store
+    ) -> None:
         """The node may ask again under a new id, never the old one; other open questions stay open."""
         run_id = worker.start("a")
         first, second = worker.park(run_id, "a", "one", "two")
@@ -370,7 +404,9 @@ class AskingContract:
 
         assert {answer.id for answer in worker.claim(run_id, "a").answers} == {first.id, second.id}
 
-    def test_a_running_node_learns_it_when_it_would_wait(self, worker: ManualWorker, store: Store) -> None:
+    def test_a_running_node_learns_it_when_it_would_wait(
+        self, worker: ManualWorker, store: Store
+    ) -> None:
         """A question that was withdrawn while its node ran is not opened again by the node's wait."""
         _, token = worker.begin("a")
         question = worker.ask(token)

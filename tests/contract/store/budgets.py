@@ -16,7 +16,9 @@ ANA = Tagged("customer", "ana", DAY)
 class BudgetContract:
     """Sums of runs and tags."""
 
-    def test_what_is_spent_adds_up_in_the_outermost_run(self, worker: ManualWorker, store: Store) -> None:
+    def test_what_is_spent_adds_up_in_the_outermost_run(
+        self, worker: ManualWorker, store: Store
+    ) -> None:
         """A run inside another adds to the other's sum; the sums of other runs are their own."""
         parent, token = worker.begin(shape("a"), tags={"customer": "ana"})
         child = worker.start(shape("x", name="inner"), parent=token)
@@ -39,7 +41,10 @@ class BudgetContract:
         assert replies == ["", "", "model_calls"]
         store.spend(run_id, None, Spending("a", "reply", {"tokens": 11}))
 
-        assert store.spend(run_id, None, Spending("a", "next", {"tool_calls": 1}, {"tokens": 10})) == "tokens"
+        assert (
+            store.spend(run_id, None, Spending("a", "next", {"tool_calls": 1}, {"tokens": 10}))
+            == "tokens"
+        )
         assert store.spent(run_id) == {"tokens": Sum(11, 10), "model_calls": Sum(2, 2)}
 
     def test_a_repeated_request_counts_once(self, worker: ManualWorker, store: Store) -> None:
@@ -49,7 +54,10 @@ class BudgetContract:
         second = Spending("a", "2", {"model_calls": 1}, {"model_calls": 1})
 
         assert [store.spend(run_id, None, first) for _ in range(2)] == ["", ""]
-        assert [store.spend(run_id, None, second) for _ in range(2)] == ["model_calls", "model_calls"]
+        assert [store.spend(run_id, None, second) for _ in range(2)] == [
+            "model_calls",
+            "model_calls",
+        ]
         assert store.spent(run_id) == {"model_calls": Sum(1, 1)}
 
     def test_a_question_raises_a_bound_once(self, worker: ManualWorker, store: Store) -> None:
@@ -57,12 +65,18 @@ class BudgetContract:
         run_id = worker.start(shape("a"))
         for number, question in enumerate(["q1", "q1", "q2"]):
             spending = Spending(
-                "a", str(number), {"tokens": 1}, {"tokens": 1}, {f"{run_id}.a.1.{question}": ("tokens", 1)}
+                "a",
+                str(number),
+                {"tokens": 1},
+                {"tokens": 1},
+                {f"{run_id}.a.1.{question}": ("tokens", 1)},
             )
             assert store.spend(run_id, None, spending) == ""
 
         assert store.spent(run_id) == {"tokens": Sum(3, 1, 2)}
-        assert store.spend(run_id, None, Spending("a", "4", {"tokens": 1}, {"tokens": 1})) == "tokens"
+        assert (
+            store.spend(run_id, None, Spending("a", "4", {"tokens": 1}, {"tokens": 1})) == "tokens"
+        )
 
     def test_a_tag_has_one_sum_in_each_window(self, worker: ManualWorker, store: Store) -> None:
         """All runs with the same value add to it, and it begins at nothing in the next window."""
@@ -90,7 +104,9 @@ class BudgetContract:
         def work(who: int) -> None:
             ready.wait(30)
             for number in range(calls):
-                spending = Spending(f"n{who}", str(number), {"model_calls": 1}, {"model_calls": bound})
+                spending = Spending(
+                    f"n{who}", str(number), {"model_calls": 1}, {"model_calls": bound}
+                )
                 replies.append(store.spend(run_id, None, spending))
 
         workers = [threading.Thread(target=work, args=(who,)) for who in range(threads)]

@@ -16,7 +16,9 @@ INNER = shape("x", name="inner")
 WORK = "work.1"
 
 
-def of_map(window: int | None = None, *, stops: bool = True, edges: str = "m>z", **options: Any) -> Topology:
+def of_map(
+    window: int | None = None, *, stops: bool = True, edges: str = "m>z", **options: Any
+) -> Topology:
     """Build a graph whose node `m` is a map."""
     return shape(edges, maps={"m": MapSpec("function", None, window, stops)}, **options)
 
@@ -32,7 +34,9 @@ class DelegationContract:
     def _child(self, worker: ManualWorker, token: Token) -> str:
         return worker.start(INNER, parent=token)
 
-    def test_a_child_that_needs_migration_makes_its_parent_need_it(self, worker: ManualWorker) -> None:
+    def test_a_child_that_needs_migration_makes_its_parent_need_it(
+        self, worker: ManualWorker
+    ) -> None:
         """The outermost run shows it, and that it goes on when the child does."""
         parent, child = self._family(worker)
         worker.store.hold(worker.token(child, "x"))
@@ -126,7 +130,9 @@ class DelegationContract:
         assert worker.statuses(middle) == "executing: x ready"
 
         store.cancel(top, "enough")
-        assert [worker.read(run_id).record.status for run_id in (top, middle)] == [Status.CANCELLED] * 2
+        assert [worker.read(run_id).record.status for run_id in (top, middle)] == [
+            Status.CANCELLED
+        ] * 2
 
     def test_the_events_of_a_child_are_among_those_of_its_root(
         self, worker: ManualWorker, store: Store
@@ -162,7 +168,9 @@ class DelegationContract:
             "run.ended",
         ]
         everything = store.events(top)
-        assert [event.position for event in everything] == [str(n + 1) for n in range(len(everything))]
+        assert [event.position for event in everything] == [
+            str(n + 1) for n in range(len(everything))
+        ]
         own = next(event for event in store.events(bottom) if event.kind == "progress")
         assert (own.node, own.data) == ("x", {"fraction": 0.5})
         assert events[7].data == {"fraction": 0.5}
@@ -180,7 +188,9 @@ class DelegationContract:
         worker.run(child, "x")
         assert worker.statuses(parent) == "executing: a ready"
 
-    def test_a_repeated_delegation_starts_one_child(self, worker: ManualWorker, store: Store) -> None:
+    def test_a_repeated_delegation_starts_one_child(
+        self, worker: ManualWorker, store: Store
+    ) -> None:
         """A child start that is sent twice begins one child, and another worker's is stale."""
         parent = worker.start("a")
         token = worker.token(parent, "a")
@@ -206,7 +216,9 @@ class DelegationContract:
         assert (reply.word, store.read(child)) == ("cancelled", None)
         assert worker.statuses(parent) == "cancelled: a cancelled"
 
-    def test_events_of_a_retried_family_keep_their_numbers(self, worker: ManualWorker, store: Store) -> None:
+    def test_events_of_a_retried_family_keep_their_numbers(
+        self, worker: ManualWorker, store: Store
+    ) -> None:
         """The events of a retry in all runs inside a root have consecutive numbers at the root."""
         root = worker.start(shape("a b", policy="continue"))
         runs = [root]
@@ -256,7 +268,10 @@ class DelegationContract:
         return worker.read(run_id).maps["m"]
 
     def _outputs(self, store: Store, run_id: str, count: int) -> list[object]:
-        return [output for _, output, _ in store.fetch(run_id, [f"m[{index}]" for index in range(count)])]
+        return [
+            output
+            for _, output, _ in store.fetch(run_id, [f"m[{index}]" for index in range(count)])
+        ]
 
     def test_items_run_and_then_the_map_again(self, worker: ManualWorker, store: Store) -> None:
         """Every item is rung with the map's visit; when all have ended the map is rung again."""
@@ -277,16 +292,23 @@ class DelegationContract:
         assert worker.read(run_id).order == ("m",)
         assert worker.claim(run_id, "z").inputs == [("m", 1, ["m[0]", "Y"])]
 
-    def test_no_more_items_are_at_work_than_the_window(self, worker: ManualWorker, store: Store) -> None:
+    def test_no_more_items_are_at_work_than_the_window(
+        self, worker: ManualWorker, store: Store
+    ) -> None:
         """An item begins when another one ends, and not before."""
         run_id, bells = self._expanded(worker, store, of_map(2), 0, 1, 2)
 
         assert bells == ["m[0].1.1", "m[1].1.1"]
         worker.run(run_id, "m[1]")
-        assert worker.statuses(run_id) == "executing: m waiting, m[0] ready, m[1] completed, m[2] ready"
+        assert (
+            worker.statuses(run_id)
+            == "executing: m waiting, m[0] ready, m[1] completed, m[2] ready"
+        )
         assert self._map(worker, run_id) == MapRecord(1, 3, 3, active=2)
 
-    def test_a_list_that_comes_too_late_is_no_list(self, worker: ManualWorker, store: Store) -> None:
+    def test_a_list_that_comes_too_late_is_no_list(
+        self, worker: ManualWorker, store: Store
+    ) -> None:
         """A claim that has parked its map adds no items to it; the next one does."""
         run_id, token = worker.begin(of_map(), node="m")
         question = worker.question(token)
@@ -364,9 +386,13 @@ class DelegationContract:
         assert worker.fail(worker.token(run_id, "m[0]")) == "settled"
         worker.run(run_id, "m[1]", "m", "z")
 
-        assert worker.statuses(run_id) == ("completed: m completed, m[0] failed, m[1] completed, z completed")
+        assert worker.statuses(run_id) == (
+            "completed: m completed, m[0] failed, m[1] completed, z completed"
+        )
 
-    def test_a_map_that_is_tried_again_keeps_what_is_done(self, worker: ManualWorker, store: Store) -> None:
+    def test_a_map_that_is_tried_again_keeps_what_is_done(
+        self, worker: ManualWorker, store: Store
+    ) -> None:
         """Items that have completed in this visit do not run again; failed and cancelled ones do."""
         run_id, _ = self._expanded(worker, store, of_map(1), 0, 1, 2)
         worker.run(run_id, "m[0]")
@@ -411,7 +437,9 @@ class DelegationContract:
         assert (snapshot.nodes["m"].status, snapshot.nodes["m"].busy) == (Status.WAITING, True)
         assert snapshot.record.status is Status.EXECUTING
         assert worker.sweep() == ["m.1.1"]
-        assert self._map(worker, run_id) == MapRecord(1, 700, 700, failed=1, stopped=True, swept=700)
+        assert self._map(worker, run_id) == MapRecord(
+            1, 700, 700, failed=1, stopped=True, swept=700
+        )
 
     def test_cancelling_a_run_cancels_items(self, worker: ManualWorker, store: Store) -> None:
         """A run that stops cancels a map and its idle items, and ends when the last running one has."""
@@ -472,7 +500,9 @@ class DelegationContract:
         assert worker.settle(claim.token) == "settled"
         assert isinstance(worker.claim(run_id, "m", visit=2), Claim)
 
-    def test_an_item_that_was_never_made_reads_alike_in_every_round(self, worker: ManualWorker) -> None:
+    def test_an_item_that_was_never_made_reads_alike_in_every_round(
+        self, worker: ManualWorker
+    ) -> None:
         """In a later round of a loop, too, an item without a record reads as a node that never ran."""
         run_id = worker.start(of_map(edges="a>m m>a"))
         before = worker.store.fetch(run_id, ["m[0]"])
@@ -484,14 +514,18 @@ class DelegationContract:
 
     # -- external tasks ---------------------------------------------------------------------------------
 
-    def _hand(self, worker: ManualWorker, run_id: str, timeout_ms: int = 0, node: str = "a") -> Claim:
+    def _hand(
+        self, worker: ManualWorker, run_id: str, timeout_ms: int = 0, node: str = "a"
+    ) -> Claim:
         """Claim a visit, hand its work out and note that it was sent."""
         claim = worker.claim(run_id, node)
         assert worker.store.hand(claim.token, WORK).word == "handed"
         assert worker.store.sent(claim.token, WORK, timeout_ms).word == "sent"
         return claim
 
-    def test_a_node_waits_for_another_system_and_its_run_executes(self, worker: ManualWorker) -> None:
+    def test_a_node_waits_for_another_system_and_its_run_executes(
+        self, worker: ManualWorker
+    ) -> None:
         """No time rings a node whose work was sent without a timeout; the report does, and comes with it."""
         run_id = worker.start("a")
         self._hand(worker, run_id)
@@ -524,7 +558,9 @@ class DelegationContract:
         assert (again.word, rung(again)) == ("reported", [])
         assert worker.claim(run_id, "a").report == "first"
 
-    def test_work_that_may_not_have_been_sent_is_sent_again(self, worker: ManualWorker, store: Store) -> None:
+    def test_work_that_may_not_have_been_sent_is_sent_again(
+        self, worker: ManualWorker, store: Store
+    ) -> None:
         """A worker that is lost between waiting and sending leaves a node that is rung after a lease."""
         run_id = worker.start("a")
         first = worker.claim(run_id, "a")
@@ -538,7 +574,9 @@ class DelegationContract:
         assert store.sent(first.token, WORK, 0).word == "stale"
         assert store.hand(claim.token, WORK).word == "handed"
 
-    def test_a_report_that_comes_while_its_node_is_claimed_is_not_lost(self, worker: ManualWorker) -> None:
+    def test_a_report_that_comes_while_its_node_is_claimed_is_not_lost(
+        self, worker: ManualWorker
+    ) -> None:
         """A node that would wait for what was reported meanwhile goes on at once."""
         run_id = worker.start("a")
         worker.store.hand(worker.token(run_id, "a"), WORK)
@@ -552,7 +590,9 @@ class DelegationContract:
         assert worker.store.hand(claim.token, WORK).word == "ready"
         assert worker.claim(run_id, "a").report == "done"
 
-    def test_work_that_takes_too_long_rings_its_node(self, worker: ManualWorker, store: Store) -> None:
+    def test_work_that_takes_too_long_rings_its_node(
+        self, worker: ManualWorker, store: Store
+    ) -> None:
         """After the timeout the node learns that the work is late; its next attempt knows nothing of it."""
         run_id = worker.start("a")
         self._hand(worker, run_id, timeout_ms=50_000)
@@ -568,7 +608,9 @@ class DelegationContract:
         again = worker.claim(run_id, "a", attempt=2)
         assert (again.record.handed, again.record.late, again.report) == ("", False, None)
 
-    def test_a_cancelled_run_rings_for_who_can_revoke(self, worker: ManualWorker, store: Store) -> None:
+    def test_a_cancelled_run_rings_for_who_can_revoke(
+        self, worker: ManualWorker, store: Store
+    ) -> None:
         """The node ends with its run; its doorbell names the work that may stop."""
         run_id = worker.start("a b")
         self._hand(worker, run_id)
@@ -591,7 +633,9 @@ class DelegationContract:
         assert store.hand(claim.token, WORK).word == "stale"
         assert worker.statuses(run_id) == "cancelled: a cancelled"
 
-    def test_an_item_of_a_map_may_wait_for_another_system(self, worker: ManualWorker, store: Store) -> None:
+    def test_an_item_of_a_map_may_wait_for_another_system(
+        self, worker: ManualWorker, store: Store
+    ) -> None:
         """Its place in the map stays its own until it has ended."""
         spec = MapSpec("function", None, 1, stops=True)
         run_id = worker.start(shape("m", maps={"m": spec}))

@@ -122,7 +122,9 @@ class LimitContract:
         (bell,) = store.settle(claim.token, settlement, worker.nonce()).doorbells
         assert bell.run_id == last
 
-    def test_a_run_that_stops_passes_a_kept_place_on(self, worker: ManualWorker, store: Store) -> None:
+    def test_a_run_that_stops_passes_a_kept_place_on(
+        self, worker: ManualWorker, store: Store
+    ) -> None:
         """A place that is kept for a node goes to the next one when its run is cancelled."""
         one, other, last = (worker.start(crowd(ONE, names="a")) for _ in range(3))
         claim = worker.claim(one, "a")
@@ -159,7 +161,8 @@ class LimitContract:
         """Runs with another value of the tag do not wait; a child run has the value of the outermost."""
         limit = Limit("tenant", concurrency=1, by="tag:tenant")
         one, same, other = (
-            worker.start(crowd(limit, names="a"), tags={"tenant": tenant}) for tenant in ("x", "x", "y")
+            worker.start(crowd(limit, names="a"), tags={"tenant": tenant})
+            for tenant in ("x", "x", "y")
         )
         worker.claim(one, "a")
         worker.claim(other, "a")

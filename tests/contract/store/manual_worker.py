@@ -7,7 +7,15 @@ import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from runner.definition.model import Definition, EdgeSpec, FailurePolicy, Join, MapSpec, NodeSpec, Topology
+from runner.definition.model import (
+    Definition,
+    EdgeSpec,
+    FailurePolicy,
+    Join,
+    MapSpec,
+    NodeSpec,
+    Topology,
+)
 from runner.definition.policies import Limit
 from runner.definition.topology import topology
 from runner.records.asking import numbered_question
@@ -64,7 +72,12 @@ def shape(
 
 def failure(message: str = "broken") -> VisitEntry:
     """Make the entry of a node that failed."""
-    return {"v": 1, "kind": "function", "ms": 1, "error": {"type": "builtins:ValueError", "message": message}}
+    return {
+        "v": 1,
+        "kind": "function",
+        "ms": 1,
+        "error": {"type": "builtins:ValueError", "message": message},
+    }
 
 
 class ManualWorker:
@@ -79,7 +92,9 @@ class ManualWorker:
         """Make a text that no other request has."""
         return f"nonce{next(self._count)}"
 
-    def start(self, graph: Topology | str, task: JSON = "task", *, beside: str = "", **options: Any) -> str:
+    def start(
+        self, graph: Topology | str, task: JSON = "task", *, beside: str = "", **options: Any
+    ) -> str:
         """Publish a graph, perhaps of a text that `shape` takes, and begin a run of it.
 
         It is in the partition of the run `beside`, if there is one, or of its parent.
@@ -90,7 +105,11 @@ class ManualWorker:
         beside = parent.run_id if parent is not None else beside
         partition = beside[:2] or f"{self.store.partition(graph.graph_id, key):02d}"
         start = Start(
-            f"{partition}run{next(self._count):04d}", graph.graph_id, graph.fingerprint, task, **options
+            f"{partition}run{next(self._count):04d}",
+            graph.graph_id,
+            graph.fingerprint,
+            task,
+            **options,
         )
         reply = self.store.start(start, self.nonce())
         assert reply.word == "started", reply
@@ -147,7 +166,9 @@ class ManualWorker:
 
     def end(self, token: Token) -> list[str]:
         """Complete a visit without an edge, and name the visits that are rung."""
-        return rung(self.store.settle(token, Settlement(Status.COMPLETED, "", None, {"v": 1}), self.nonce()))
+        return rung(
+            self.store.settle(token, Settlement(Status.COMPLETED, "", None, {"v": 1}), self.nonce())
+        )
 
     def fail(self, token: Token) -> str:
         """Fail a visit."""
@@ -185,7 +206,9 @@ class ManualWorker:
         assert self.store.park(claim.token, questions, None).word == "waiting"
         return questions
 
-    def asking(self, graph: Topology | str, *, node: str = "a", **options: Any) -> tuple[str, Interrupt]:
+    def asking(
+        self, graph: Topology | str, *, node: str = "a", **options: Any
+    ) -> tuple[str, Interrupt]:
         """Begin a run, and park a node of it until one question is answered."""
         run_id = self.start(graph)
         return run_id, self.park(run_id, node, **options)[0]
@@ -204,7 +227,9 @@ class ManualWorker:
     def statuses(self, run_id: str) -> str:
         """Return the status of the run and of its nodes, as "executing: a completed, b ready"."""
         snapshot = self.read(run_id)
-        nodes = ", ".join(f"{name} {snapshot.nodes[name].status}" for name in sorted(snapshot.nodes))
+        nodes = ", ".join(
+            f"{name} {snapshot.nodes[name].status}" for name in sorted(snapshot.nodes)
+        )
         return f"{snapshot.record.status}: {nodes}"
 
     def kinds(self, run_id: str) -> list[str]:

@@ -37,7 +37,9 @@ class ReadingContract:
         assert snapshot.outputs == {("a", 1): "a", ("b", 1): "b"}
         assert sorted(snapshot.entries) == [("a", 1), ("b", 1)]
 
-    def test_large_values_are_read_as_they_were_written(self, worker: ManualWorker, store: Store) -> None:
+    def test_large_values_are_read_as_they_were_written(
+        self, worker: ManualWorker, store: Store
+    ) -> None:
         """A large task, output or entry reaches claims, conditions and readers whole, in child runs, too."""
         task, output = {"much": "t" * 200_000}, ["ö@ " * 100_000]
         run_id, token = worker.begin("a>b", task=task, invocation_state=task)
@@ -45,9 +47,15 @@ class ReadingContract:
         store.settle(token, Settlement(Status.COMPLETED, "1", output, entry), "n")
 
         claim = worker.claim(run_id, "b")
-        assert (claim.task, claim.invocation_state, list(claim.inputs)) == (task, task, [("a", 1, output)])
+        assert (claim.task, claim.invocation_state, list(claim.inputs)) == (
+            task,
+            task,
+            [("a", 1, output)],
+        )
         assert store.fetch(run_id, ["a", "b"])[0][1:] == (output, entry)
-        child = worker.start(shape("x", name="inner"), output, invocation_state=task, parent=claim.token)
+        child = worker.start(
+            shape("x", name="inner"), output, invocation_state=task, parent=claim.token
+        )
         inner = worker.claim(child, "x")
         assert (inner.task, inner.invocation_state) == (output, task)
         worker.settle(inner.token, output)
@@ -67,7 +75,11 @@ class ReadingContract:
         worker.park(run_id, "a")
 
         assert store.peek(run_id) == worker.read(run_id).record
-        assert (store.peek("00none"), store.read("00none"), store.children("00none")) == (None, None, [])
+        assert (store.peek("00none"), store.read("00none"), store.children("00none")) == (
+            None,
+            None,
+            [],
+        )
         with pytest.raises(NotFoundError, match="00none"):
             store.fetch("00none", ["a"])
 
@@ -97,7 +109,11 @@ class ReadingContract:
         ]
         events = store.events(run_id)
         assert [event.at - events[0].at for event in events[:2]] == [0, 1000]
-        assert (events[-1].detail, events[7].detail, events[1].visit) == ("completed", "interrupted", 1)
+        assert (events[-1].detail, events[7].detail, events[1].visit) == (
+            "completed",
+            "interrupted",
+            1,
+        )
 
     def test_an_event_has_an_empty_answer(self, worker: ManualWorker, store: Store) -> None:
         """An answer that is an empty list, text or number is in its event like any other."""
@@ -105,12 +121,16 @@ class ReadingContract:
         for response in responses:
             run_id = worker.start("a")
             worker.answer(*worker.park(run_id, "a"), response=response)
-            (event,) = [event for event in store.events(run_id) if event.kind == "interrupt.answered"]
+            (event,) = [
+                event for event in store.events(run_id) if event.kind == "interrupt.answered"
+            ]
             assert event.data == {"response": response}
 
     def test_events_carry_what_they_are_about(self, worker: ManualWorker, store: Store) -> None:
         """The events of a question, an answer, a retry, a failure and a result have the data of it."""
-        run_id, question = worker.asking("a b c", reason={"sum": 5}, assignees=["ann"], expires_in=60)
+        run_id, question = worker.asking(
+            "a b c", reason={"sum": 5}, assignees=["ann"], expires_in=60
+        )
         worker.answer(question, response={"fine": True}, responder="ann")
         worker.settle(worker.token(run_id, "a"), {"paid": 5})
         store.retry(worker.token(run_id, "b"), 700, failure(), None)
@@ -119,7 +139,9 @@ class ReadingContract:
         worker.fail(worker.token(run_id, "b", attempt=2))
 
         details = [
-            (f"{e.kind} {e.node}", e.detail, e.data) for e in store.events(run_id) if e.data or e.detail
+            (f"{e.kind} {e.node}", e.detail, e.data)
+            for e in store.events(run_id)
+            if e.data or e.detail
         ]
         reason = {"name": "ok?", "assignees": ["ann"], "reason": {"sum": 5}}
         for event in [
@@ -136,7 +158,9 @@ class ReadingContract:
         # A long value is in the run alone.
         assert not [event for event in details if event[0] == "node.completed c"]
 
-    def test_events_can_be_read_on_from_any_position(self, worker: ManualWorker, store: Store) -> None:
+    def test_events_can_be_read_on_from_any_position(
+        self, worker: ManualWorker, store: Store
+    ) -> None:
         """A reader passes the last position it has and gets what came after."""
         run_id = worker.start("a")
         worker.run(run_id, "a")
@@ -154,7 +178,12 @@ class ReadingContract:
         store.emit("00none", "progress", "a", 1, None)
 
         event = store.events(run_id)[-1]
-        assert (event.kind, event.node, event.visit, event.data) == ("progress", "a", 1, {"fraction": 0.5})
+        assert (event.kind, event.node, event.visit, event.data) == (
+            "progress",
+            "a",
+            1,
+            {"fraction": 0.5},
+        )
         assert {type(event.kind) for event in store.events(run_id)} == {str}
         empty: list[JSON] = [[], {}, 0, "", False, None]
         for data in empty:
@@ -213,7 +242,9 @@ class ReadingContract:
                 return pages
             cursor = page.next
 
-    def test_runs_are_found_by_what_is_known_of_them(self, worker: ManualWorker, store: Store) -> None:
+    def test_runs_are_found_by_what_is_known_of_them(
+        self, worker: ManualWorker, store: Store
+    ) -> None:
         """Status, graph, tags and time of start each cut the listing, and all of them together."""
         one, other = shape("a", name="one"), shape("a", name="other")
         first = worker.start(one, tags={"team": "red", "n": "1"})
@@ -241,9 +272,13 @@ class ReadingContract:
             assert self._runs(store, query) == [run_id], query
         (summary,) = store.runs(RunQuery(until=began))
         tags = {"team": "red", "n": "1"}
-        assert summary == RunSummary(first, "one", Status.EXECUTING, began - 1000, tags, one.fingerprint)
+        assert summary == RunSummary(
+            first, "one", Status.EXECUTING, began - 1000, tags, one.fingerprint
+        )
 
-    def test_a_listing_of_runs_goes_on_where_it_was(self, worker: ManualWorker, store: Store) -> None:
+    def test_a_listing_of_runs_goes_on_where_it_was(
+        self, worker: ManualWorker, store: Store
+    ) -> None:
         """Runs that begin, and runs that leave the listing, put nothing twice and leave nothing out."""
         graph = shape("a")
         # Several of one millisecond: the time alone would not say where a page ended.
@@ -291,7 +326,9 @@ class ReadingContract:
             (InterruptQuery(until=worker.clock.now - 1000), [mine]),
         ]:
             page = worker.store.open_interrupts(query)
-            assert [question.id for question in page] == [question.id for question in questions], query
+            assert [question.id for question in page] == [question.id for question in questions], (
+                query
+            )
             assert page.next is None
 
     def test_questions_are_listed_by_what_their_rule_and_their_call_are(
@@ -302,7 +339,11 @@ class ReadingContract:
         rule = Rule(eligible=["ann", "group:finance"], escalate=[(60, ["role:boss"])])
         options: list[dict[str, Any]] = [
             {},
-            {"rule": rule, "action": Action("t", "function", "pay", {"to": "Acme"}), "risk": "high"},
+            {
+                "rule": rule,
+                "action": Action("t", "function", "pay", {"to": "Acme"}),
+                "risk": "high",
+            },
             {"expires_in": 90.0},
             {"expires_in": 60.0, "assignees": ["ann"]},
         ]
@@ -316,7 +357,9 @@ class ReadingContract:
         def listed(**query: Any) -> list[str]:
             every = InterruptQuery(urgent=True, **query)
             pages, cursor = list[str](), ""
-            while True:  # a page of one question after the other, so that cursors continue in each part
+            while (
+                True
+            ):  # a page of one question after the other, so that cursors continue in each part
                 page = store.open_interrupts(every, 1, cursor)
                 pages += [question.id for question in page]
                 if page.next is None:
@@ -342,7 +385,9 @@ class ReadingContract:
         queries = [InterruptQuery(tool="pay"), InterruptQuery(assignee="ann"), InterruptQuery()]
         assert store.count_questions(queries) == [0, 0, 2]
 
-    def test_a_closed_question_leaves_every_listing(self, worker: ManualWorker, store: Store) -> None:
+    def test_a_closed_question_leaves_every_listing(
+        self, worker: ManualWorker, store: Store
+    ) -> None:
         """Answered or withdrawn, a question is in no listing any more, and the pages after it stay whole."""
         graph = shape("a")
         runs = sorted(worker.start(graph) for _ in range(4))

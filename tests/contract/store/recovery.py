@@ -45,7 +45,9 @@ class RecoveryContract:
         assert list(worker.read(run_id).order) == ["a", "b", "c"]
         assert "run.retried" in worker.kinds(run_id)
 
-    def test_what_a_node_kept_is_there_when_it_runs_again(self, worker: ManualWorker, store: Store) -> None:
+    def test_what_a_node_kept_is_there_when_it_runs_again(
+        self, worker: ManualWorker, store: Store
+    ) -> None:
         """Documents, messages and answers of the visit survive its failure and the retry."""
         run_id, question = worker.asking("a")
         worker.answer(question)
@@ -68,13 +70,17 @@ class RecoveryContract:
         assert write_retry(store, run_id)[0] == ["a", "b"]
 
         claim = worker.claim(run_id, "b", 1, 2)
-        assert [(answer.id, answer.status) for answer in claim.answers] == [(question.id, "withdrawn")]
+        assert [(answer.id, answer.status) for answer in claim.answers] == [
+            (question.id, "withdrawn")
+        ]
         again = worker.numbered_question(claim)
         assert store.park(claim.token, [again], None).word == "waiting"
         assert [question.id for question in store.open_interrupts()] == [again.id]
         assert worker.answer(question) + worker.answer(again) == ["superseded", "accepted"]
 
-    def test_a_node_that_ran_without_the_failed_one_runs_once_more(self, worker: ManualWorker) -> None:
+    def test_a_node_that_ran_without_the_failed_one_runs_once_more(
+        self, worker: ManualWorker
+    ) -> None:
         """Under continue a node behind the failed one has a new visit when that has completed at last."""
         run_id = worker.start(shape("a>c b>c", policy="continue"))
         worker.fail(worker.token(run_id, "a"))
@@ -96,7 +102,9 @@ class RecoveryContract:
         assert list(worker.read(run_id).order) == ["b", "a", "c"]
         assert worker.read(run_id).entries["c", 1]["undone"] is True
 
-    def test_one_of_several_failed_nodes_may_be_named(self, worker: ManualWorker, store: Store) -> None:
+    def test_one_of_several_failed_nodes_may_be_named(
+        self, worker: ManualWorker, store: Store
+    ) -> None:
         """Under continue the others stay failed."""
         run_id = worker.start(shape("a b", policy="continue"))
         worker.fail(worker.token(run_id, "a"))
@@ -146,7 +154,11 @@ class RecoveryContract:
     ) -> None:
         """A node that ends while its run is cancelled is recorded; a retry completes the run with it."""
         run_id = worker.start("a")
-        inner = worker.start(shape("x", name="in"), parent=worker.token(run_id, "a")) if nested else run_id
+        inner = (
+            worker.start(shape("x", name="in"), parent=worker.token(run_id, "a"))
+            if nested
+            else run_id
+        )
         last = worker.token(inner, "x" if nested else "a")
         store.cancel(run_id, "enough")
         worker.settle(last, "done")
@@ -210,7 +222,9 @@ class RecoveryContract:
         worker.run(run_id, "b")
         assert worker.statuses(run_id) == "completed: a completed, b completed"
 
-    def test_a_map_goes_on_with_the_items_that_completed(self, worker: ManualWorker, store: Store) -> None:
+    def test_a_map_goes_on_with_the_items_that_completed(
+        self, worker: ManualWorker, store: Store
+    ) -> None:
         """A retried map runs what failed or was cancelled again, and leaves out what has completed."""
         run_id, token = worker.begin(shape("m>z", maps={"m": MapSpec("function")}), node="m")
         assert store.expand(token, ["x", "y", "z"]).word == "expanded"
@@ -230,9 +244,13 @@ class RecoveryContract:
         worker.run(run_id, "z")
         assert worker.read(run_id).record.status == "completed"
 
-    def fork(self, store: Store, run_id: str, node: str, visit: int | None = None, **options: Any) -> Reply:
+    def fork(
+        self, store: Store, run_id: str, node: str, visit: int | None = None, **options: Any
+    ) -> Reply:
         """Fork a run into the run of `new_id`."""
-        return store.fork(plan_fork(store, run_id, node, visit, ForkOptions(new_id(run_id), **options)))
+        return store.fork(
+            plan_fork(store, run_id, node, visit, ForkOptions(new_id(run_id), **options))
+        )
 
     def test_a_node_starts_again_with_other_input(self, worker: ManualWorker, store: Store) -> None:
         """What does not depend on the node is kept, its input is edited, and the source is as it was."""
@@ -245,20 +263,28 @@ class RecoveryContract:
         assert (reply.word, rung(reply), reply.run_id) == ("forked", ["b.1.1"], new_id(run_id))
         assert worker.statuses(new_id(run_id)) == "executing: a completed, b ready, d completed"
         snapshot = worker.read(new_id(run_id))
-        assert (snapshot.outputs, list(snapshot.order)) == ({("a", 1): "a", ("d", 1): "d"}, ["a", "d"])
+        assert (snapshot.outputs, list(snapshot.order)) == (
+            {("a", 1): "a", ("d", 1): "d"},
+            ["a", "d"],
+        )
         assert snapshot.tags == {"team": "red", "by": "ana", "forked_from": run_id}
         claim = worker.claim(new_id(run_id), "b")
         assert (claim.task, list(claim.inputs)) == ("edited", [("a", 1, "a")])
         assert worker.read(run_id) == before
         assert [event.detail for event in store.events(new_id(run_id))][:2] == ["g", run_id]
 
-    def test_what_comes_after_has_the_task_of_the_run(self, worker: ManualWorker, store: Store) -> None:
+    def test_what_comes_after_has_the_task_of_the_run(
+        self, worker: ManualWorker, store: Store
+    ) -> None:
         """Only the visit itself gets the edited input; a repeat of the request changes nothing."""
         graph = shape("a>b")
         run_id = worker.start(graph)
         worker.run(run_id, "a", "b")
         replies = [self.fork(store, run_id, "a", edited=True, input=None) for _ in range(2)]
-        assert [(reply.word, rung(reply)) for reply in replies] == [("forked", ["a.1.1"]), ("forked", [])]
+        assert [(reply.word, rung(reply)) for reply in replies] == [
+            ("forked", ["a.1.1"]),
+            ("forked", []),
+        ]
 
         claim = worker.claim(new_id(run_id), "a")
         assert claim.task is None
@@ -276,7 +302,9 @@ class RecoveryContract:
             token = worker.token(run_id, "a", visit)
             store.save(token, saved(visit, "said"))
             worker.settle(token, f"a{visit}")
-            worker.settle(worker.token(run_id, "b", visit), f"b{visit}", "10" if visit < 3 else "01")
+            worker.settle(
+                worker.token(run_id, "b", visit), f"b{visit}", "10" if visit < 3 else "01"
+            )
 
         assert rung(self.fork(store, run_id, "b", 2)) == ["b.2.1"]
 
@@ -296,13 +324,17 @@ class RecoveryContract:
 
         assert worker.read(new_id(run_id)).messages == {"a": ["one", "two"]}
 
-    def test_a_fork_beside_a_retry_is_planned_again(self, worker: ManualWorker, store: Store) -> None:
+    def test_a_fork_beside_a_retry_is_planned_again(
+        self, worker: ManualWorker, store: Store
+    ) -> None:
         """A retry that undoes a result refuses a fork planned with it; without a retry the fork has it."""
         run_id = worker.start(shape("a>c b>c c>z", policy="continue"))
         worker.fail(worker.token(run_id, "a"))
         worker.run(run_id, "b", "c", "z")
         new, control = new_id(run_id), f"{run_id[:2]}control"
-        planned, other = (plan_fork(store, run_id, "z", None, ForkOptions(name)) for name in (new, control))
+        planned, other = (
+            plan_fork(store, run_id, "z", None, ForkOptions(name)) for name in (new, control)
+        )
         assert store.fork(other).word == "forked"
         assert list(worker.claim(control, "z").inputs) == [("c", 1, "c")]
         write_retry(store, run_id)

@@ -123,7 +123,10 @@ class RunContract:
         """What it was about to do is refused: its entry and its event say why, and a repeat says it once."""
         run_id, token = worker.begin("a")
 
-        assert [store.hold(token, failure("not approved")).word for _ in range(2)] == ["held", "held"]
+        assert [store.hold(token, failure("not approved")).word for _ in range(2)] == [
+            "held",
+            "held",
+        ]
         assert worker.statuses(run_id) == "needs_migration: a waiting"
         assert worker.read(run_id).entries["a", 1]["error"]["message"] == "not approved"
         events = [event for event in store.events(run_id) if event.kind == EventKind.NODE_HELD]
@@ -165,7 +168,9 @@ class RunContract:
         assert store.leave(old).word == "stale"
         assert worker.read(run_id) == before
 
-    def test_a_node_that_the_graph_does_not_have_is_stale(self, worker: ManualWorker, store: Store) -> None:
+    def test_a_node_that_the_graph_does_not_have_is_stale(
+        self, worker: ManualWorker, store: Store
+    ) -> None:
         """A late doorbell or worker may name a node that a run had before it was moved."""
         run_id = worker.start("a")
         for node in ("gone", "gone[3]"):
@@ -176,7 +181,10 @@ class RunContract:
             assert store.park(token, [worker.question(token)], None).word == "stale"
             assert store.retry(token, 0, failure(), None).word == "stale"
             assert store.leave(token).word == "stale"
-            assert store.settle(token, Settlement(Status.COMPLETED, "", 1, {"v": 1}), "n").word == "stale"
+            assert (
+                store.settle(token, Settlement(Status.COMPLETED, "", 1, {"v": 1}), "n").word
+                == "stale"
+            )
 
         assert worker.statuses(run_id) == "executing: a ready"
 
@@ -222,7 +230,10 @@ class RunContract:
         """A node all of whose edges are dead is skipped, and so is what only it leads to."""
         run_id = worker.start("a>b a>x b>c x>c c>d")
         worker.run(run_id, "a", edges="00")
-        assert worker.statuses(run_id) == "completed: a completed, b skipped, c skipped, d skipped, x skipped"
+        assert (
+            worker.statuses(run_id)
+            == "completed: a completed, b skipped, c skipped, d skipped, x skipped"
+        )
 
     def test_conditions_that_read_what_changed_are_asked_again(self, worker: ManualWorker) -> None:
         """A settle is refused when a result that its conditions read, or missed, is another now."""
@@ -236,11 +247,15 @@ class RunContract:
         reads = [("b", 1, "completed"), ("c", 0, "")]
         assert worker.settle(token, edges="1", reads=reads) == "settled"
 
-    def test_conditions_refused_too_often_make_others_wait(self, worker: ManualWorker, store: Store) -> None:
+    def test_conditions_refused_too_often_make_others_wait(
+        self, worker: ManualWorker, store: Store
+    ) -> None:
         """A node that insists locks the run's settles for a second, so that its next try is not refused."""
         run_id = worker.start("a b c d")
         first, other, dead, last = (worker.token(run_id, node) for node in "abcd")
-        stale = Settlement(Status.COMPLETED, "", None, {}, None, [("b", 9, "completed")], insist=True)
+        stale = Settlement(
+            Status.COMPLETED, "", None, {}, None, [("b", 9, "completed")], insist=True
+        )
 
         assert store.settle(first, stale, "n1").word == "changed"
         assert worker.settle(other) == "locked"
@@ -258,10 +273,16 @@ class RunContract:
 
         (done, output, entry), (waiting, *nothing) = store.fetch(run_id, ["a", "b"])
 
-        assert (done.status, output, entry) == (Status.COMPLETED, "a", {"v": 1, "kind": "function", "ms": 1})
+        assert (done.status, output, entry) == (
+            Status.COMPLETED,
+            "a",
+            {"v": 1, "kind": "function", "ms": 1},
+        )
         assert (waiting.status, nothing) == (Status.READY, [None, None])
 
-    def test_a_loop_runs_again_while_its_back_edge_is_taken(self, worker: ManualWorker, store: Store) -> None:
+    def test_a_loop_runs_again_while_its_back_edge_is_taken(
+        self, worker: ManualWorker, store: Store
+    ) -> None:
         """A live back edge gives the header a new visit, which gets the source's output."""
         run_id = worker.start("a>b b>a b>c")
         worker.run(run_id, "a")
@@ -325,20 +346,28 @@ class RunContract:
         assert store.retry(token, 0, failure(), None).word == "retrying"
         assert worker.read(run_id).nodes["a"].attempt == 2
 
-    def test_events_have_the_beginning_of_a_long_error(self, worker: ManualWorker, store: Store) -> None:
+    def test_events_have_the_beginning_of_a_long_error(
+        self, worker: ManualWorker, store: Store
+    ) -> None:
         """However long an error is as JSON, the event of its node has the beginning of it."""
         for message in ("x" * 2000, "ж" * 2000, "\0" * 2000, '"' * 990):
             run_id, token = worker.begin("a")
             store.retry(token, 0, failure(message), None)
             worker.sweep()
             token = worker.token(run_id, "a", attempt=2)
-            store.settle(token, Settlement(Status.FAILED, "", None, failure(message)), worker.nonce())
+            store.settle(
+                token, Settlement(Status.FAILED, "", None, failure(message)), worker.nonce()
+            )
 
             errors = [event.data["error"] for event in store.events(run_id) if event.data]
             assert len(errors) == 2
-            assert all(f"ValueError: {message}".startswith(error) and len(error) > 100 for error in errors)
+            assert all(
+                f"ValueError: {message}".startswith(error) and len(error) > 100 for error in errors
+            )
 
-    def test_a_held_node_goes_on_when_it_is_released(self, worker: ManualWorker, store: Store) -> None:
+    def test_a_held_node_goes_on_when_it_is_released(
+        self, worker: ManualWorker, store: Store
+    ) -> None:
         """It is ready in the same visit and attempt, with its answers; a repeat is stale."""
         run_id, question = worker.asking("a b")
         worker.answer(question)
@@ -350,7 +379,10 @@ class RunContract:
         reply = store.release(run_id, ["b", "a", "a"])
 
         assert (reply.word, rung(reply)) == ("released", ["a.1.1"])
-        assert [store.release(run_id, ["a"]).word, store.release("00none", ["a"]).word] == ["stale", "stale"]
+        assert [store.release(run_id, ["a"]).word, store.release("00none", ["a"]).word] == [
+            "stale",
+            "stale",
+        ]
         claim = worker.claim(run_id, "a")
         assert [answer.response for answer in claim.answers] == ["yes"]
         assert claim.token.fence > token.fence
@@ -370,8 +402,15 @@ class RunContract:
         worker.settle(claim.token, odd)
 
         snapshot, second = worker.read(run_id), worker.claim(run_id, "b")
-        assert (claim.task, second.invocation_state, snapshot.tags) == (odd, {"odd": odd}, {"ü": "|"})
-        assert (list(second.inputs), snapshot.messages) == ([("a", 1, odd)], {"a": [odd, [], "", None]})
+        assert (claim.task, second.invocation_state, snapshot.tags) == (
+            odd,
+            {"odd": odd},
+            {"ü": "|"},
+        )
+        assert (list(second.inputs), snapshot.messages) == (
+            [("a", 1, odd)],
+            {"a": [odd, [], "", None]},
+        )
 
     def test_node_names_may_be_any_text(self, worker: ManualWorker, store: Store) -> None:
         """Names with dots, colons, bars, quotes and spaces are names like others."""
@@ -404,7 +443,9 @@ class RunContract:
         assert session == Session(["one", {"two": 2}, "three"], {"n": {"deep": [1]}, "": None})
         assert store.session("bob") == Session()
 
-    def test_only_the_settle_that_counts_adds_to_a_session(self, worker: ManualWorker, store: Store) -> None:
+    def test_only_the_settle_that_counts_adds_to_a_session(
+        self, worker: ManualWorker, store: Store
+    ) -> None:
         """A stale visit adds nothing, nor does a settle that is refused; a repeated one adds once."""
         more = Remembered("ann", 0, {"n": 1})
         run_id, stale = worker.begin("a b")
@@ -412,7 +453,9 @@ class RunContract:
         token = worker.token(run_id, "a", attempt=2)
         assert worker.settle(stale, saved=saved(1, "stale"), session=more) == "stale"
         reads = [("b", 1, "completed")]
-        assert worker.settle(token, saved=saved(1, "refused"), session=more, reads=reads) == "changed"
+        assert (
+            worker.settle(token, saved=saved(1, "refused"), session=more, reads=reads) == "changed"
+        )
         assert store.session("ann") == Session()
 
         settlement = Settlement(Status.COMPLETED, "", None, {"v": 1}, saved(1, "one"), session=more)
@@ -431,7 +474,9 @@ class RunContract:
         worker.settle(worker.token(run_id, "b"), saved=saved(1, "two"), session=more)
         assert store.session("ann") == Session(["two"])
 
-    def test_a_visit_left_behind_is_rung_for_at_once(self, worker: ManualWorker, store: Store) -> None:
+    def test_a_visit_left_behind_is_rung_for_at_once(
+        self, worker: ManualWorker, store: Store
+    ) -> None:
         """A worker that leaves releases its visit: the same attempt is rung for, no lost lease is counted."""
         run_id, token = worker.begin("a>b")
         store.save(token, saved(1))
@@ -454,10 +499,14 @@ class RunContract:
         assert store.leave(token).word == "stale"
         assert worker.statuses(run_id) == "executing: a running"
 
-    def test_a_node_that_is_released_again_and_again_fails(self, worker: ManualWorker, store: Store) -> None:
+    def test_a_node_that_is_released_again_and_again_fails(
+        self, worker: ManualWorker, store: Store
+    ) -> None:
         """Ten releases in a row of code that stored nothing new fail the node with an error that says why."""
         run_id = worker.start("a")
-        words = [store.leave(worker.token(run_id, "a"), stalled=True).word for _ in range(RELEASE_BUDGET)]
+        words = [
+            store.leave(worker.token(run_id, "a"), stalled=True).word for _ in range(RELEASE_BUDGET)
+        ]
 
         assert words == ["left"] * (RELEASE_BUDGET - 1) + ["dead"]
         assert worker.statuses(run_id) == "failed: a failed"
@@ -468,12 +517,16 @@ class RunContract:
     ) -> None:
         """Control: progress, and releases of nodes whose code did not run, use up nothing."""
         run_id = worker.start("a")
-        for stalled in [True] * (RELEASE_BUDGET - 1) + [False, *[True] * (RELEASE_BUDGET - 1)] + [None] * 9:
+        for stalled in (
+            [True] * (RELEASE_BUDGET - 1) + [False, *[True] * (RELEASE_BUDGET - 1)] + [None] * 9
+        ):
             assert store.leave(worker.token(run_id, "a"), stalled=stalled).word == "left"
 
         assert worker.statuses(run_id) == "executing: a ready"
 
-    def test_a_node_left_while_its_run_stops_is_cancelled(self, worker: ManualWorker, store: Store) -> None:
+    def test_a_node_left_while_its_run_stops_is_cancelled(
+        self, worker: ManualWorker, store: Store
+    ) -> None:
         """A visit that is released in a run that stops is not begun again, and ends the run."""
         run_id, token = worker.begin("a")
         store.cancel(run_id, "enough")
@@ -509,7 +562,9 @@ class RunContract:
         assert worker.statuses(run_id) == "failed: a failed, b completed"
         assert worker.read(run_id).outputs["b", 1] == "late"
 
-    def test_a_question_asked_too_late_is_withdrawn(self, worker: ManualWorker, store: Store) -> None:
+    def test_a_question_asked_too_late_is_withdrawn(
+        self, worker: ManualWorker, store: Store
+    ) -> None:
         """A running node of a stopping run that asks or wants to wait is cancelled, visibly."""
         run_id, token = worker.begin("a b", node="b")
         worker.fail(worker.token(run_id, "a"))
@@ -520,7 +575,9 @@ class RunContract:
         assert store.park(token, both, saved(1)).word == "cancelled"
 
         assert worker.statuses(run_id) == "failed: a failed, b cancelled"
-        assert {question.status for question in worker.read(run_id).interrupts} == {InterruptStatus.WITHDRAWN}
+        assert {question.status for question in worker.read(run_id).interrupts} == {
+            InterruptStatus.WITHDRAWN
+        }
         assert not store.open_interrupts()
 
     def test_under_continue_other_branches_go_on(self, worker: ManualWorker) -> None:
@@ -531,7 +588,10 @@ class RunContract:
         worker.answer(question)
         worker.run(run_id, "b", "d", "e")
 
-        assert worker.statuses(run_id) == "failed: a failed, b completed, c skipped, d completed, e completed"
+        assert (
+            worker.statuses(run_id)
+            == "failed: a failed, b completed, c skipped, d completed, e completed"
+        )
 
     def test_a_cancel_stops_all_that_waits(self, worker: ManualWorker, store: Store) -> None:
         """A cancelled run ends at once when nothing runs; its reason can be read."""
@@ -547,7 +607,9 @@ class RunContract:
         assert store.cancel(run_id, "again").word == "already"
         assert store.cancel("00none", "?").word == "unknown"
 
-    def test_a_repeated_cancel_gets_its_first_reply(self, worker: ManualWorker, store: Store) -> None:
+    def test_a_repeated_cancel_gets_its_first_reply(
+        self, worker: ManualWorker, store: Store
+    ) -> None:
         """The same request again is "cancelled" whatever has happened since; another one is "already"."""
         run_id = worker.start("a")
         assert [store.cancel(run_id, "enough", "one").word for _ in range(2)] == ["cancelled"] * 2
@@ -577,21 +639,27 @@ class RunContract:
 
         assert worker.statuses(run_id) == "failed: a failed, b cancelled"
 
-    def test_many_waiting_nodes_are_cancelled_in_steps(self, worker: ManualWorker, store: Store) -> None:
+    def test_many_waiting_nodes_are_cancelled_in_steps(
+        self, worker: ManualWorker, store: Store
+    ) -> None:
         """A stop of a run with very many nodes is done by several sweeps, and then complete."""
         names = [f"n{number:04d}" for number in range(1201)]
         run_id = worker.start(shape(" ".join(names), entries=names))
 
         assert store.cancel(run_id, "enough").word == "cancelled"
         first = worker.read(run_id)
-        cancelled = sorted(name for name, record in first.nodes.items() if record.status is Status.CANCELLED)
+        cancelled = sorted(
+            name for name, record in first.nodes.items() if record.status is Status.CANCELLED
+        )
         assert cancelled == names[:500]
         assert first.record.status is Status.EXECUTING
         assert [store.sweep().word for _ in range(3)] == ["1", "1", "0"]
         final = worker.read(run_id).record
         assert (final.status, final.active) == (Status.CANCELLED, 0)
 
-    def test_many_questions_are_withdrawn_in_steps(self, worker: ManualWorker, store: Store) -> None:
+    def test_many_questions_are_withdrawn_in_steps(
+        self, worker: ManualWorker, store: Store
+    ) -> None:
         """A stop of nodes that have asked very many questions is done by several sweeps, too."""
         run_id = worker.start("a b c")
         for node in "abc":
@@ -604,7 +672,9 @@ class RunContract:
         assert worker.statuses(run_id) == "cancelled: a cancelled, b cancelled, c cancelled"
         assert not store.open_interrupts()
 
-    def test_a_stop_in_steps_reaches_items_of_maps(self, worker: ManualWorker, store: Store) -> None:
+    def test_a_stop_in_steps_reaches_items_of_maps(
+        self, worker: ManualWorker, store: Store
+    ) -> None:
         """What waits behind very many items is cancelled, too, and what has ended stays as it is."""
         graph = shape("a m z", entries=["a", "m", "z"], maps={"m": MapSpec("function", None, None)})
         run_id = worker.start(graph)
@@ -616,7 +686,9 @@ class RunContract:
         store.cancel(run_id, "enough")
         assert [store.sweep().word for _ in range(2)] == ["1", "0"]
         final = worker.read(run_id)
-        others = {name for name, record in final.nodes.items() if record.status is not Status.CANCELLED}
+        others = {
+            name for name, record in final.nodes.items() if record.status is not Status.CANCELLED
+        }
         assert (final.record.status, others) == (Status.CANCELLED, {"a", "m[3]", "m[600]"})
 
     def test_a_failed_node_has_no_output(self, worker: ManualWorker, store: Store) -> None:
@@ -634,7 +706,9 @@ class RunContract:
         """Fail the last node of a run, and name what that rings."""
         token = worker.token(run_id, node, 1, attempt)
         return rung(
-            worker.store.settle(token, Settlement(Status.FAILED, "", None, failure()), worker.nonce())
+            worker.store.settle(
+                token, Settlement(Status.FAILED, "", None, failure()), worker.nonce()
+            )
         )
 
     def record(self, worker: ManualWorker, run_id: str) -> RunRecord:
@@ -653,7 +727,12 @@ class RunContract:
         assert (before.on_end, before.ends, before.unreported) == (TASK, 0, 0)
         assert list(reply.doorbells) == [Doorbell(run_id, CALLBACK_NODE, 1, 1, "g", 5, "g")]
         after = self.record(worker, run_id)
-        assert (after.status, after.on_end, after.ends, after.unreported) == (Status.COMPLETED, TASK, 1, 1)
+        assert (after.status, after.on_end, after.ends, after.unreported) == (
+            Status.COMPLETED,
+            TASK,
+            1,
+            1,
+        )
 
     def test_a_run_that_is_ended_rings_for_its_end(self, worker: ManualWorker) -> None:
         """A cancel or an execution timeout that ends a run rings for its end, too."""
@@ -686,12 +765,17 @@ class RunContract:
         assert rings == [[], [f"{CALLBACK_NODE}.1.1"]] * 3
         assert self.record(worker, run_id).unreported == 4
 
-    def test_an_end_that_was_reported_rings_no_more(self, worker: ManualWorker, store: Store) -> None:
+    def test_an_end_that_was_reported_rings_no_more(
+        self, worker: ManualWorker, store: Store
+    ) -> None:
         """An end that was reported is rung for no more; a repeated report changes nothing."""
         run_id = worker.start("a", on_end=TASK)
         self.last_of(worker, run_id, "a")
 
-        assert [store.end_reported(run_id, 1).word for _ in range(2)] == ["end_reported", "end_reported"]
+        assert [store.end_reported(run_id, 1).word for _ in range(2)] == [
+            "end_reported",
+            "end_reported",
+        ]
         worker.clock.advance(3600)
         assert (store.sweep().word, worker.sweep()) == ("0", [])
         assert (self.record(worker, run_id).ends, self.record(worker, run_id).unreported) == (1, 0)
@@ -702,9 +786,9 @@ class RunContract:
         assert store.end_reported(run_id, 1).word == "stale"
         self.last_of(worker, run_id, "a")
 
-        assert [store.end_reported(*which).word for which in ((run_id, 2), (run_id, 0), ("00no", 1))] == [
-            "stale"
-        ] * 3
+        assert [
+            store.end_reported(*which).word for which in ((run_id, 2), (run_id, 0), ("00no", 1))
+        ] == ["stale"] * 3
         assert self.record(worker, run_id).unreported == 1
 
     def test_a_retried_run_reports_its_next_end(self, worker: ManualWorker, store: Store) -> None:
@@ -722,10 +806,14 @@ class RunContract:
         worker.clock.advance(3600)
         assert store.sweep().word == "0"
 
-    def test_the_first_start_of_a_key_says_whom_to_tell(self, worker: ManualWorker, store: Store) -> None:
+    def test_the_first_start_of_a_key_says_whom_to_tell(
+        self, worker: ManualWorker, store: Store
+    ) -> None:
         """A start that meets an existing run changes nothing of it."""
         run_id = worker.start("a", on_end=TASK, idempotency_key="k")
-        again = store.start(Start("00two", "g", None, None, idempotency_key="k", on_end="other"), "n")
+        again = store.start(
+            Start("00two", "g", None, None, idempotency_key="k", on_end="other"), "n"
+        )
 
         assert (again.word, again.run_id) == ("exists", run_id)
         assert self.record(worker, run_id).on_end == TASK
@@ -750,13 +838,17 @@ class RunContract:
             assert list(store.runs(query)) == []
         assert store.remove(run_id).word == "unknown"
 
-    def test_a_removed_run_leaves_its_idempotency_key(self, worker: ManualWorker, store: Store) -> None:
+    def test_a_removed_run_leaves_its_idempotency_key(
+        self, worker: ManualWorker, store: Store
+    ) -> None:
         """A start with the key of a run that was removed begins a new one."""
         run_id = worker.start("a", idempotency_key="k")
         worker.run(run_id, "a")
         store.remove(run_id)
 
-        again = store.start(Start("00later", "g", None, "task", idempotency_key="k"), worker.nonce())
+        again = store.start(
+            Start("00later", "g", None, "task", idempotency_key="k"), worker.nonce()
+        )
         assert (again.word, again.run_id) == ("started", "00later")
 
     def test_a_run_that_goes_on_is_not_removed(self, worker: ManualWorker, store: Store) -> None:
@@ -766,12 +858,16 @@ class RunContract:
         unreported = worker.start("a", on_end="shop.done")
         worker.run(unreported, "a")
 
-        assert {store.remove(run_id).word for run_id in (executing, waiting, unreported)} == {"goes_on"}
+        assert {store.remove(run_id).word for run_id in (executing, waiting, unreported)} == {
+            "goes_on"
+        }
         assert all(store.peek(run_id) for run_id in (executing, waiting, unreported))
         store.end_reported(unreported, 1)
         assert store.remove(unreported).word == "removed"
 
-    def test_the_runs_inside_go_with_the_outermost(self, worker: ManualWorker, store: Store) -> None:
+    def test_the_runs_inside_go_with_the_outermost(
+        self, worker: ManualWorker, store: Store
+    ) -> None:
         """A run inside another is removed with it, by the sweep, and never alone."""
         parent = worker.start("a")
         child = worker.start(INNER, parent=worker.token(parent, "a"))

@@ -89,7 +89,9 @@ class TimingContract:
         assert worker.answer(question) == ["expired"]
 
         assert worker.sweep() == ["a.1.1"]
-        assert [answer.status for answer in worker.claim(run_id, "a").answers] == [InterruptStatus.EXPIRED]
+        assert [answer.status for answer in worker.claim(run_id, "a").answers] == [
+            InterruptStatus.EXPIRED
+        ]
         assert worker.answer(question) == ["expired"]
         assert not store.open_interrupts()
 
@@ -105,7 +107,9 @@ class TimingContract:
         worker.clock.advance(25)
 
         assert store.sweep().word == "0"
-        assert [question.status for question in worker.read(run_id).interrupts] == [InterruptStatus.ANSWERED]
+        assert [question.status for question in worker.read(run_id).interrupts] == [
+            InterruptStatus.ANSWERED
+        ]
 
     def test_a_run_past_its_deadline_fails(self, worker: ManualWorker, store: Store) -> None:
         """A run that takes too long makes nothing ready any more and fails when what runs has ended."""
@@ -162,7 +166,9 @@ class TimingContract:
         assert worker.kinds(run_id)[-3:] == ["node.failed a", "run.stopping", "run.ended"]
         assert store.sweep().word == "0"
 
-    def test_under_continue_an_expiry_fails_its_branch_only(self, worker: ManualWorker, store: Store) -> None:
+    def test_under_continue_an_expiry_fails_its_branch_only(
+        self, worker: ManualWorker, store: Store
+    ) -> None:
         """Other branches go on, as they do beside any failed node."""
         run_id = worker.start(shape("a>c b>d", policy="continue"))
         worker.park(run_id, "a", **FAIL)
@@ -195,8 +201,16 @@ class TimingContract:
         store.park(token, [interrupt], None)
 
         assert worker.sweep(after=60) == ["a.1.1", "late.1.1"]
-        assert worker.statuses(run_id) == "executing: a completed, b skipped, late ready, later skipped"
-        details = {"interrupt_id": interrupt.id, "name": "ok?", "reason": {"sum": 5}, "assignees": []}
+        assert (
+            worker.statuses(run_id)
+            == "executing: a completed, b skipped, late ready, later skipped"
+        )
+        details = {
+            "interrupt_id": interrupt.id,
+            "name": "ok?",
+            "reason": {"sum": 5},
+            "assignees": [],
+        }
         claim = worker.claim(run_id, "late")
         assert list(claim.inputs) == [("a", 1, {"expired": details})]
         worker.settle(claim.token)
@@ -204,7 +218,9 @@ class TimingContract:
         assert worker.statuses(run_id).startswith("completed")
         assert list(worker.read(run_id).order) == ["a", "late", "c"]
 
-    def test_an_answer_in_time_never_takes_that_edge(self, worker: ManualWorker, store: Store) -> None:
+    def test_an_answer_in_time_never_takes_that_edge(
+        self, worker: ManualWorker, store: Store
+    ) -> None:
         """The edge is dead for a node that completes, whatever its worker settles for the others."""
         run_id, token = worker.begin("a>b a~late")
         interrupt = worker.question(token, **ROUTE)
@@ -310,7 +326,9 @@ class TimingContract:
         assert store.open_interrupts()[0].reminded == 100
 
     @pytest.mark.parametrize("how", ["withdrawn", "cancelled", "expired", "settled"])
-    def test_a_closed_question_does_not_remind(self, worker: ManualWorker, store: Store, how: str) -> None:
+    def test_a_closed_question_does_not_remind(
+        self, worker: ManualWorker, store: Store, how: str
+    ) -> None:
         """Whatever closes a question ends its reminders."""
         run_id, token = worker.begin("a")
         interrupt = worker.ask(token, remind_every=15, expires_in=20 if how == "expired" else None)

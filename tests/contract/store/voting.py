@@ -121,14 +121,18 @@ class VotingContract:
         assert (decided.responder, decided.effect) == ("ben", REFUND.digest())
         (answer,) = worker.claim(run_id, "a").answers
         assert answer == decided
-        assert [(vote["n"], vote["by"], vote["comment"]) for vote in store.votes(people.question.id)] == [
+        assert [
+            (vote["n"], vote["by"], vote["comment"]) for vote in store.votes(people.question.id)
+        ] == [
             (1, "human:|ana", "fine"),
             (2, "human:|ben", ""),
         ]
         kinds = [kind for kind in worker.kinds(run_id) if kind.startswith("interrupt.")]
         assert kinds == [f"interrupt.{word} a" for word in ("asked", "voted", "voted", "answered")]
 
-    def test_a_question_with_a_rule_has_a_digest_of_where_it_was_asked(self, worker: ManualWorker) -> None:
+    def test_a_question_with_a_rule_has_a_digest_of_where_it_was_asked(
+        self, worker: ManualWorker
+    ) -> None:
         """It covers the rule, the call, and the run's graph, which the store adds as it asks."""
         people = voting(worker, TWO, risk="high", expires_in=60)
         question = people.question
@@ -237,14 +241,21 @@ class VotingContract:
 
         assert words == ["counted", "counted", "accepted"]
         votes = store.votes(people.question.id)
-        assert [(vote["by"][7:], vote["round"]) for vote in votes] == [("ana", 1), ("ben", 2), ("ana", 2)]
+        assert [(vote["by"][7:], vote["round"]) for vote in votes] == [
+            ("ana", 1),
+            ("ben", 2),
+            ("ana", 2),
+        ]
         assert judge(people.question, people.now, Evidence(votes)).effect == people.now.effect
 
     def test_an_edit_that_others_want_is_not_taken_back(self, worker: ManualWorker) -> None:
         """Where edits keep earlier votes, too: those who approved it have approved somebody's edit."""
         people = voting(worker, replace(TWO, need=3, edit="keeps"))
 
-        assert people.words(("ana", "edit", edited("5")), ("ben", "approve", edited("5"))) == ["counted"] * 2
+        assert (
+            people.words(("ana", "edit", edited("5")), ("ben", "approve", edited("5")))
+            == ["counted"] * 2
+        )
         assert people.act("ana", "withdraw_vote") == "rejected"
         assert people.act("ben", "withdraw_vote") == "withdrawn_vote"
         assert people.act("ana", "withdraw_vote") == "withdrawn_vote"
@@ -279,7 +290,9 @@ class VotingContract:
         assert people.vote("ben").status == "forbidden"
         assert people.vote("cleo", groups=("board",)).status == "accepted"
 
-    def test_a_question_that_is_over_takes_no_votes(self, worker: ManualWorker, store: Store) -> None:
+    def test_a_question_that_is_over_takes_no_votes(
+        self, worker: ManualWorker, store: Store
+    ) -> None:
         """Expired, withdrawn, another digest, no rule, never asked: each has its receipt."""
         people = voting(worker, TWO, expires_in=60)
         assert people.vote("ana", digest="sha256:other").status == "rejected"
@@ -294,7 +307,10 @@ class VotingContract:
         assert gone.now.status is InterruptStatus.WITHDRAWN
         plain = Voting(worker, worker.asking("a")[1])
         assert plain.vote("ana").status == "unknown"
-        assert Voting(worker, replace(people.question, id="00none.a.1.x")).vote("ana").status == "unknown"
+        assert (
+            Voting(worker, replace(people.question, id="00none.a.1.x")).vote("ana").status
+            == "unknown"
+        )
 
     def test_a_decision_is_used_once(self, worker: ManualWorker, store: Store) -> None:
         """It is written with the checkpoint that starts what it is for: under one key, for one effect."""
@@ -308,7 +324,10 @@ class VotingContract:
         assert store.use(token, use, Saved({"v": 1, "step": 3})).word == "used"
         for other in (replace(use, key="second"), replace(use, effect="sha256:0")):
             assert store.use(token, other, Saved({"v": 1, "step": 4})).word == "spent"
-        assert store.use(token, replace(use, key="next", follows="first"), Saved({"v": 1})).word == "used"
+        assert (
+            store.use(token, replace(use, key="next", follows="first"), Saved({"v": 1})).word
+            == "used"
+        )
         used = people.now.used
         assert used is not None
         assert (used["key"], used["effect"]) == ("next", REFUND.digest())
@@ -352,7 +371,9 @@ class VotingContract:
         (standing,) = store.standings([people.question.id])
         assert (standing.claim, standing.votes) == ("", 1)
         kinds = [
-            kind for kind in worker.kinds(people.question.run_id) if "claimed" in kind or "released" in kind
+            kind
+            for kind in worker.kinds(people.question.run_id)
+            if "claimed" in kind or "released" in kind
         ]
         assert kinds == ["interrupt.claimed a", "interrupt.claimed a", "interrupt.released a"]
 
@@ -361,16 +382,22 @@ class VotingContract:
         people = voting(worker, TWO)
 
         assert people.act("eve", "comment", groups=(), comment="me, too") == "forbidden"
-        assert [people.act("ana", "comment", comment="why?", nonce="n") for _ in range(2)] == ["accepted"] * 2
+        assert [people.act("ana", "comment", comment="why?", nonce="n") for _ in range(2)] == [
+            "accepted"
+        ] * 2
         events = [
-            event for event in store.events(people.question.run_id) if event.kind == "interrupt.commented"
+            event
+            for event in store.events(people.question.run_id)
+            if event.kind == "interrupt.commented"
         ]
         said = {"by": "human:|ana", "level": 0, "method": "asserted", "comment": "why?"}
         assert [event.data for event in events] == [said]
 
     def test_one_may_vote_in_the_place_of_another(self, worker: ManualWorker, store: Store) -> None:
         """Who delegates has no vote any more, and the other one has one; each counts once."""
-        people = voting(worker, replace(TWO, eligible=["ana", "ben", "group:finance"], delegate="anyone"))
+        people = voting(
+            worker, replace(TWO, eligible=["ana", "ben", "group:finance"], delegate="anyone")
+        )
         eve: dict[str, Any] = {"groups": ()}
 
         assert people.vote("eve", **eve).status == "forbidden"
@@ -402,7 +429,9 @@ class VotingContract:
         assert group.words(("ana",), ("ben",)) == ["counted", "accepted"]
         assert sure.act("ana", "delegate", to="ben") == "forbidden"
         word: dict[str, Any] = {"level": 1, "body": signed(worker, "1")}
-        assert [sure.act("ana", "delegate", to=who, **word) for who in ("ben", "eve")] == ["accepted"] * 2
+        assert [sure.act("ana", "delegate", to=who, **word) for who in ("ben", "eve")] == [
+            "accepted"
+        ] * 2
         assert sure.vote("ben", level=1, groups=()).status == "counted"
         (vote,) = sure.store.votes(sure.question.id)
         assert (vote["selector"], vote["lent"]) == ("delegated", word["body"])
@@ -429,18 +458,27 @@ class VotingContract:
             "rejected",
         ]
         assert store.votes(people.question.id) == []
-        assert people.words(("cid",), ("ana", "reject"), ("ben",)) == ["counted", "counted", "accepted"]
+        assert people.words(("cid",), ("ana", "reject"), ("ben",)) == [
+            "counted",
+            "counted",
+            "accepted",
+        ]
         assert [vote["n"] for vote in store.votes(people.question.id)] == [3, 4, 5]
 
     def test_a_vote_that_others_have_built_on_stays(self, worker: ManualWorker) -> None:
         """Of a stage that is met, and an edit that voided others."""
-        stages = voting(worker, Rule(stages=[Rule(eligible=["group:finance"]), Rule(eligible=["ben"])]))
+        stages = voting(
+            worker, Rule(stages=[Rule(eligible=["group:finance"]), Rule(eligible=["ben"])])
+        )
         edit = voting(worker, TWO)
 
         assert stages.vote("ana").status == "counted"
         assert stages.act("ana", "withdraw_vote") == "forbidden"
         assert edit.words(("ana",), ("ben", "edit", edited("5"))) == ["counted", "counted"]
-        assert [edit.act(who, "withdraw_vote") for who in ("ana", "ben")] == ["rejected", "rejected"]
+        assert [edit.act(who, "withdraw_vote") for who in ("ana", "ben")] == [
+            "rejected",
+            "rejected",
+        ]
 
     def test_a_question_escalates(self, worker: ManualWorker, store: Store) -> None:
         """When a question was open for so long, others may vote, too; each step is an event once."""
@@ -457,7 +495,9 @@ class VotingContract:
 
         assert people.vote("eve", **eve).status == "counted"
         events = [
-            event for event in store.events(people.question.run_id) if event.kind == "interrupt.escalated"
+            event
+            for event in store.events(people.question.run_id)
+            if event.kind == "interrupt.escalated"
         ]
         assert [event.data for event in events] == [
             {"step": 1, "selectors": ["role:lead"]},
