@@ -120,8 +120,9 @@ def test_the_open_question_is_meant_where_others_are_answered(bench, told):
         {"first": lambda ctx: ctx.interrupt("1?"), "then": lambda ctx: ctx.interrupt("2?")},
         "first then",
     )
-    twice = Bench(graph.build(), lambda _: bench.store).start()
-    twice.finish()
+    twice = Bench(graph.build(), lambda _: bench.store)
+    twice.engine.publish(["bench"])
+    twice.start().finish()
     told("interrupts", "respond", twice.run_id, "--response", "1")
     twice.engine.sweep()
     twice.finish()
