@@ -13,16 +13,16 @@ from runner.scheduler.changes import AddEvent, Arrival, Changes
 from runner.scheduler.shared import dispatch, stop
 
 
-def spread(changes: Changes, first: str) -> None:
+def spread(changes: Changes, origin: str) -> None:
     """Send a settled node's arrivals; nodes that they skip settle, too, and send theirs."""
-    todo = [first]
+    todo = [origin]
     while todo:
         node = todo.pop(0)
         record = changes.node(node)
         for position, edge in enumerate(changes.topology.outgoing[node]):
             live = record.edges[position : position + 1] == "1"
             if edge.kind is EdgeKind.FORWARD:
-                arrive(changes, edge.target, edge.scope, live=live, settled=todo)
+                arrive(changes, edge.target, edge.scope, live=live, todo=todo)
             elif live and edge.kind is EdgeKind.BACK:
                 loop = changes.loop(edge.loop)
                 changes.loops[edge.loop] = replace(loop, asked=(*loop.asked, (node, record.visit)))
@@ -35,65 +35,65 @@ def spread(changes: Changes, first: str) -> None:
                 _turn(changes, loop_id, todo)
 
 
-def arrive(changes: Changes, node: str, scope: int, *, live: bool, settled: list[str]) -> None:
-    """Count one arrival, which may make the node ready or skip it; a skipped node is added to `settled`."""
+def arrive(changes: Changes, node: str, scope: int, *, live: bool, todo: list[str]) -> None:
+    """Count one arrival, which may make the node ready or skip it; a skipped node is added to `todo`."""
     stamp = changes.round(scope)
     if changes.uncounted is not None:
-        own = changes.round(changes.topology.nodes[node].scope)
-        changes.uncounted.append(Arrival(node, scope, stamp, own, live))
+        node_round = changes.round(changes.topology.nodes[node].scope)
+        changes.uncounted.append(Arrival(node, scope, stamp, node_round, live))
         return
     record, shape = changes.node(node), changes.topology.nodes[node]
     # Of a single arrival no count is kept: nothing comes that it would be added to.
-    arrived, alive = 1, int(live)
+    arrivals, alive = 1, int(live)
     if shape.needs != 1:
-        old = changes.arrived.get((scope, node)) or changes.view.arrivals(scope, node)
-        if old.stamp != stamp:
-            old = Arrivals(stamp)
-        changes.arrived[scope, node] = Arrivals(stamp, old.arrived + 1, old.live + live)
-        arrived, alive = _total(changes, node)
+        earlier = changes.arrived.get((scope, node)) or changes.view.arrivals(scope, node)
+        if earlier.stamp != stamp:
+            earlier = Arrivals(stamp)
+        changes.arrived[scope, node] = Arrivals(stamp, earlier.arrived + 1, earlier.live + live)
+        arrivals, alive = _total(changes, node)
     if record.status is not Status.PENDING:
         return
-    if arrived >= shape.needs and not alive:
+    if arrivals >= shape.needs and not alive:
         changes.put(node, replace(record, status=Status.SKIPPED))
         changes.add(AddEvent(EventKind.NODE_SKIPPED, node, record.visit))
-        settled.append(node)
-    elif (live and shape.join is Join.ANY) or (arrived >= shape.needs and alive):
+        todo.append(node)
+    elif (live and shape.join is Join.ANY) or (arrivals >= shape.needs and alive):
         begin_visit(changes, node, visit=record.next_visit, attempt=1)
 
 
 def _total(changes: Changes, node: str) -> tuple[int, int]:
     """Sum a node's arrivals over its scopes, without those of older rounds."""
-    arrived = alive = 0
+    arrivals = alive = 0
     for scope in (*changes.topology.nodes[node].loops, ROOT):
         counts = changes.arrived.get((scope, node)) or changes.view.arrivals(scope, node)
         if counts.stamp == changes.round(scope):
-            arrived, alive = arrived + counts.arrived, alive + counts.live
-    return arrived, alive
+            arrivals, alive = arrivals + counts.arrived, alive + counts.live
+    return arrivals, alive
 
 
-def _leave(changes: Changes, node: str, position: int, settled: list[str]) -> None:
+def _leave(changes: Changes, node: str, position: int, todo: list[str]) -> None:
     """Follow an edge out of a loop; it arrives only the first time that it is taken."""
     edge = changes.topology.outgoing[node][position]
     loop = changes.loop(edge.loop)
-    if any((source, place) == (node, position) for source, place, _ in loop.taken):
+    if any((source, exit_position) == (node, position) for source, exit_position, _ in loop.taken):
         return
-    taken = (*loop.taken, (node, position, changes.node(node).visit))
-    changes.loops[edge.loop] = replace(loop, taken=taken)
-    arrive(changes, edge.target, edge.scope, live=True, settled=settled)
+    exits = (*loop.taken, (node, position, changes.node(node).visit))
+    changes.loops[edge.loop] = replace(loop, taken=exits)
+    arrive(changes, edge.target, edge.scope, live=True, todo=todo)
 
 
-def _turn(changes: Changes, loop_id: int, settled: list[str]) -> None:
+def _turn(changes: Changes, loop_id: int, todo: list[str]) -> None:
     """Start the next round of a loop all of whose nodes have settled, or end the loop."""
     shape, loop = changes.topology.loops[loop_id], changes.loop(loop_id)
     if loop.asked and not any(changes.loop(outer).asked for outer in shape.outer):
         _again(changes, loop_id)
         return
     changes.loops[loop_id] = replace(loop, asked=())
-    taken = {(source, position) for source, position, _ in loop.taken}
+    exits = {(source, position) for source, position, _ in loop.taken}
     for source, position in shape.exits:
-        if (source, position) not in taken:
+        if (source, position) not in exits:
             edge = changes.topology.outgoing[source][position]
-            arrive(changes, edge.target, edge.scope, live=False, settled=settled)
+            arrive(changes, edge.target, edge.scope, live=False, todo=todo)
 
 
 def _again(changes: Changes, loop_id: int) -> None:

@@ -226,7 +226,7 @@ class View(LimitUsage, Protocol):
     def arrivals(self, scope: int, node: str) -> Arrivals:
         """Return what has arrived at a node over the edges of one scope."""
 
-    def idle(self, after: str) -> Iterable[str]:
+    def idle(self, after_node: str) -> Iterable[str]:
         """List the ready, retrying and waiting nodes after one, in the order of `scheduler.place_of`."""
 
     def question_status(self, interrupt_id: str) -> str:
@@ -297,36 +297,41 @@ class Changes:
     def put(self, node: str, record: NodeRecord) -> None:
         """Write a node, and update the counters of its run and map and the places of its limits."""
         record = self._leaving(node, record)
-        old = self.node(node)
+        previous = self.node(node)
         active, waiting = (
-            _is_active(record) - _is_active(old),
-            _is_waiting(record) - _is_waiting(old),
+            _is_active(record) - _is_active(previous),
+            _is_waiting(record) - _is_waiting(previous),
         )
-        held = record.held - old.held
-        self.count(active, waiting, held)
+        held_count = record.held - previous.held
+        self.count(active, waiting, held_count)
         owner = map_of(node)
-        if owner and (active or waiting or held):
+        if owner and (active or waiting or held_count):
             items = self.map(owner)
             self.maps[owner] = replace(
-                items, active=items.active + active, waiting=items.waiting + waiting + held
+                items, active=items.active + active, waiting=items.waiting + waiting + held_count
             )
         self.nodes[node] = record
 
     def _leaving(self, node: str, record: NodeRecord) -> NodeRecord:
         """Return the places of a node that is no longer running and no longer waits for a place as ready."""
-        old = self.node(node)
-        stays = record.status is Status.RUNNING or (record.status is old.status is Status.READY)
-        if stays or not old.since:
+        previous = self.node(node)
+        stays = record.status is Status.RUNNING or (
+            record.status is previous.status is Status.READY
+        )
+        if stays or not previous.since:
             return record
         for limit in self.shape(node).limits:
             if limit.concurrency:
                 self.add(ReturnPlace(limit.key(self.view), node, limit.concurrency))
         return replace(record, since=0)
 
-    def count(self, active: int = 0, waiting: int = 0, held: int = 0) -> None:
+    def count(self, active: int = 0, waiting: int = 0, held_count: int = 0) -> None:
         run = self.run
         self.run = replace(
-            run, active=run.active + active, waiting=run.waiting + waiting, held=run.held + held
+            run,
+            active=run.active + active,
+            waiting=run.waiting + waiting,
+            held=run.held + held_count,
         )
 
     def add(self, *actions: Action) -> None:

@@ -51,10 +51,12 @@ from runner.scheduler.shared import (
 
 def finish(changes: Changes, node: str, record: NodeRecord, status: Status, edges: str) -> None:
     """Record how a visit ended and send its arrivals; a failure may stop the run."""
-    taken = edges if status is Status.COMPLETED else ""
+    taken_edges = edges if status is Status.COMPLETED else ""
     changes.put(
         node,
-        replace(record, status=status, edges=taken, crashes=0, releases=0, busy=False, held=False),
+        replace(
+            record, status=status, edges=taken_edges, crashes=0, releases=0, busy=False, held=False
+        ),
     )
     kind = EventKind.NODE_COMPLETED if status is Status.COMPLETED else EventKind.NODE_FAILED
     changes.add(AddEvent(kind, node, record.visit))
@@ -122,10 +124,10 @@ def claim(changes: Changes, node: str, visit: int, attempt: int, nonce: str) -> 
     if stops(changes, node) and node != AFTER_GRAPH:
         cancel_node(changes, node)
         return close(changes, "cancelled")
-    refused = _limited(changes, node, record, nonce) if changes.shape(node).limits else ""
-    if refused:
-        return close(changes, refused)
-    claimed = replace(
+    refusal_reply = _limited(changes, node, record, nonce) if changes.shape(node).limits else ""
+    if refusal_reply:
+        return close(changes, refusal_reply)
+    running = replace(
         changes.node(node),
         status=Status.RUNNING,
         fence=next_fence(record.fence, nonce),
@@ -134,7 +136,7 @@ def claim(changes: Changes, node: str, visit: int, attempt: int, nonce: str) -> 
         rings=0,
         granted=False,
     )
-    changes.put(node, claimed)
+    changes.put(node, running)
     changes.add(
         SetTimer(TimerKind.NODE, node, changes.now + changes.lease_ms),
         AddEvent(EventKind.NODE_STARTED, node, visit, str(attempt)),
@@ -148,8 +150,8 @@ def may_follow(topology: Topology, node: str, target: str) -> bool:
     The target is of the same queue and priority, so that the worker serves it and nothing more urgent waits,
     and has no limits. A store that may claim it does so if nothing else becomes ready.
     """
-    own, shape = topology.nodes[shape_name(node)], topology.nodes[target]
-    same = (own.queue, own.priority) == (shape.queue, shape.priority)
+    settling, shape = topology.nodes[shape_name(node)], topology.nodes[target]
+    same = (settling.queue, settling.priority) == (shape.queue, shape.priority)
     return same and not shape.limits and target != node and not {node[0], target[0]} & {HIDDEN}
 
 
@@ -171,11 +173,11 @@ def _limited(changes: Changes, node: str, record: NodeRecord, nonce: str) -> str
         return f"limited {wait}"
     since = record.since or max(1, changes.now)
     kept_until = changes.now + MAX_REDISPATCH_MS + changes.lease_ms
-    free, places = take(node_limits, changes.view, node, since, (changes.now, kept_until))
-    changes.add(*places)
+    free, limit_actions = take(node_limits, changes.view, node, since, (changes.now, kept_until))
+    changes.add(*limit_actions)
     if not free and not record.since:
         changes.add(event)
-    changes.put(node, replace(record, since=since if places else 0, granted=True))
+    changes.put(node, replace(record, since=since if limit_actions else 0, granted=True))
     return "" if free else "limited"
 
 
@@ -202,11 +204,11 @@ def _source(changes: Changes, record: NodeRecord, edge: InEdge) -> list[tuple[st
     if edge.kind is EdgeKind.BACK:
         return [pair for pair in record.via if pair[0] == edge.source]
     if edge.kind is EdgeKind.EXIT:
-        taken = changes.loop(edge.loop).taken
+        exits = changes.loop(edge.loop).taken
         return [
             (name, visit)
-            for name, place, visit in taken
-            if (name, place) == (edge.source, edge.position)
+            for name, position, visit in exits
+            if (name, position) == (edge.source, edge.position)
         ]
     source = changes.node(edge.source)
     live = source.edges[edge.position : edge.position + 1] == "1"
@@ -253,13 +255,16 @@ def settle(
     if not owns(record, visit, fence):
         return changes.refuse("stale")
     until, _, owner = changes.run.lock.partition(" ")
-    own = f"{node}.{visit}.{fence}"
-    if owner not in ("", own) and changes.now < int(until):
+    holder = f"{node}.{visit}.{fence}"
+    if owner not in ("", holder) and changes.now < int(until):
         return changes.refuse("locked")
-    if any(changes.node(read).ended != (seen, word) for read, seen, word in reads):
+    if any(
+        changes.node(source).ended != (source_visit, source_status)
+        for source, source_visit, source_status in reads
+    ):
         if not insist:
             return changes.refuse("changed")
-        changes.run = replace(changes.run, lock=f"{changes.now + LOCK_MS} {own}")
+        changes.run = replace(changes.run, lock=f"{changes.now + LOCK_MS} {holder}")
         return close(changes, "changed")
     changes.run = replace(changes.run, lock="")
     changes.add(DropTimer(TimerKind.NODE, node), *withdrawals(node, visit, record.questions))
@@ -343,20 +348,18 @@ def take(
     limits are returned, so that two nodes never wait for each other.
     """
     now, kept_until = times
-    places = [(limit.key(view), limit.concurrency) for limit in limits if limit.concurrency]
-    for position, (key, concurrency) in enumerate(places):
+    slots = [(limit.key(view), limit.concurrency) for limit in limits if limit.concurrency]
+    for position, (key, concurrency) in enumerate(slots):
         turn = view.queue_position(key, node, since, now)
         if not turn.mine and turn.taken + turn.ahead >= concurrency:
-            reserved: list[Action] = [
-                TakePlace(earlier, node, kept_until) for earlier, _ in places[:position]
+            reservations: list[Action] = [
+                TakePlace(earlier, node, kept_until) for earlier, _ in slots[:position]
             ]
-            returned = [
-                ReturnPlace(later, node, number) for later, number in places[position + 1 :]
-            ]
+            returns = [ReturnPlace(later, node, number) for later, number in slots[position + 1 :]]
             return False, [
-                *reserved,
+                *reservations,
                 JoinQueue(key, node, since),
                 OfferPlaces(key, concurrency),
-                *returned,
+                *returns,
             ]
-    return True, [TakePlace(key, node, None) for key, _ in places]
+    return True, [TakePlace(key, node, None) for key, _ in slots]

@@ -18,12 +18,14 @@ def advance_map(changes: Changes, name: str) -> None:
     record = changes.node(name)
     if changes.run.stopping or not record.items:
         return
-    more = _drop_items(changes, name) if changes.map(name).stopped else _begin_items(changes, name)
+    unfinished = (
+        _drop_items(changes, name) if changes.map(name).stopped else _begin_items(changes, name)
+    )
     items = changes.map(name)
     if items.has_ended:
         dispatch(changes, name, record)
         return
-    if more:
+    if unfinished:
         changes.add(SetTimer(TimerKind.MAP, name, changes.now))
     # Between two transitions no item may be active although the map is not done: it counts itself as active.
     changes.put(name, replace(record, busy=items.stopped or items.next < items.total))
@@ -78,8 +80,8 @@ def count_failure(changes: Changes, owner: str, status: Status) -> None:
     """Count a failed item, which stops its map unless the map is declared to continue."""
     items, shape = changes.map(owner), changes.shape(owner).map
     if status is Status.FAILED and shape is not None:
-        stopped = items.stopped or shape.stops
-        changes.maps[owner] = replace(items, failed=items.failed + 1, stopped=stopped)
+        stops_map = items.stopped or shape.stops
+        changes.maps[owner] = replace(items, failed=items.failed + 1, stopped=stops_map)
 
 
 def rewind(changes: Changes, node: str) -> None:

@@ -45,9 +45,9 @@ class Known(View):
         self,
         nodes: Mapping[str, NodeRecord],
         loops: Mapping[int, LoopRecord] = MappingProxyType({}),
-        asked: Container[str] = (),
+        asked_ids: Container[str] = (),
     ) -> None:
-        self._nodes, self._loops, self._asked = nodes, loops, asked
+        self._nodes, self._loops, self._asked = nodes, loops, asked_ids
         self.used: dict[str | int, None] = {}
         self.unasked: list[str] = []
 
@@ -72,8 +72,8 @@ class Known(View):
     def arrivals(self, scope: int, node: str) -> Arrivals:
         raise Unread(scope, node)
 
-    def idle(self, after: str) -> Iterable[str]:
-        raise Unread(after)
+    def idle(self, after_node: str) -> Iterable[str]:
+        raise Unread(after_node)
 
     def question_status(self, interrupt_id: str) -> str:
         if interrupt_id in self._asked:
@@ -120,34 +120,38 @@ class Plan:
 
 
 def plan(
-    known: Known,
+    view: Known,
     topology: Topology,
     lease_ms: int,
     transition: Callable[[Changes], TransitionResult],
 ) -> Plan | None:
     """Plan a transition; None where it is refused, or needs or changes more than a plan has."""
-    changes = Changes(known, topology, 0, lease_ms)
+    changes = Changes(view, topology, 0, lease_ms)
     changes.uncounted = []
     try:
         result = transition(changes)
     except Unread:
         return None
-    before, run = known.run(), result.run
-    counted = replace(before, active=run.active, waiting=run.waiting, started=run.started)
+    assumed, run = view.run(), result.run
+    with_counters = replace(assumed, active=run.active, waiting=run.waiting, started=run.started)
     item_of = next(iter(result.maps), "")
-    if not result.nodes or run != counted or (item_of and result.maps != {item_of: ENDED_ITEM}):
+    if (
+        not result.nodes
+        or run != with_counters
+        or (item_of and result.maps != {item_of: ENDED_ITEM})
+    ):
         return None
     return Plan(
         word=result.reply,
-        guards=[name for name in known.used if name != item_of],
-        unasked=known.unasked,
+        guards=[name for name in view.used if name != item_of],
+        unasked=view.unasked,
         nodes=result.nodes,
         loops=result.loops,
         arrivals=changes.uncounted,
         item_of=item_of,
-        active=run.active - before.active,
-        waiting=run.waiting - before.waiting,
-        started=run.started - before.started,
+        active=run.active - assumed.active,
+        waiting=run.waiting - assumed.waiting,
+        started=run.started - assumed.started,
         actions=result.actions,
     )
 
@@ -155,20 +159,20 @@ def plan(
 ENDED_ITEM = MapRecord(total=MANY, active=MANY - 1)
 
 
-def beginning(topology: Topology, node: str, own: int) -> tuple[NodeRecord, Dispatch]:
+def beginning(topology: Topology, node: str, node_round: int) -> tuple[NodeRecord, Dispatch]:
     """Return the record and the doorbell of a node's first visit in a round of its innermost loop."""
-    loops = dict.fromkeys(topology.nodes[node].loops, LoopRecord(own))
-    changes = Changes(Known({node: NodeRecord(stamp=own)}, loops), topology, 0, 0)
+    loops = dict.fromkeys(topology.nodes[node].loops, LoopRecord(node_round))
+    changes = Changes(Known({node: NodeRecord(stamp=node_round)}, loops), topology, 0, 0)
     begin_visit(changes, node, visit=1, attempt=1)
     return changes.nodes[node], _dispatch(changes)
 
 
 def beginning_item(
-    topology: Topology, item: str, visit: int, own: int
+    topology: Topology, item: str, visit: int, node_round: int
 ) -> tuple[NodeRecord, Dispatch]:
     """Return the record and the doorbell of an item of a map that never ran in this visit of its map."""
-    loops = dict.fromkeys(topology.nodes[shape_name(item)].loops, LoopRecord(own))
-    changes = Changes(Known({item: NodeRecord(stamp=own)}, loops), topology, 0, 0)
+    loops = dict.fromkeys(topology.nodes[shape_name(item)].loops, LoopRecord(node_round))
+    changes = Changes(Known({item: NodeRecord(stamp=node_round)}, loops), topology, 0, 0)
     begin_item(changes, item, visit)
     return changes.nodes[item], _dispatch(changes)
 

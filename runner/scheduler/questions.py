@@ -51,13 +51,13 @@ def _publish(changes: Changes, node: str, interrupts: Sequence[str]) -> bool:
     `records/asking.py`), so that no answer is taken for a question that was not judged.
     """
     record = changes.node(node)
-    new = [interrupt for interrupt in interrupts if not changes.view.question_status(interrupt)]
-    for interrupt in new:
+    new_ids = [interrupt for interrupt in interrupts if not changes.view.question_status(interrupt)]
+    for interrupt in new_ids:
         changes.add(AddEvent(EventKind.INTERRUPT_ASKED, node, record.visit, interrupt))
     if stops(changes, node):
-        changes.add(*withdrawals(node, record.visit, new))
+        changes.add(*withdrawals(node, record.visit, new_ids))
         return False
-    changes.put(node, replace(record, questions=(*record.questions, *new)))
+    changes.put(node, replace(record, questions=(*record.questions, *new_ids)))
     return True
 
 
@@ -84,11 +84,11 @@ def park(
     still_open = tuple(question for question in record.questions if question in interrupts)
     if not still_open and not record.unseen:
         return changes.refuse("nothing_open")
-    parked = replace(record, status=Status.WAITING, questions=still_open, crashes=0, releases=0)
-    if _satisfied(changes, node, parked):
-        dispatch(changes, node, parked)
+    waiting = replace(record, status=Status.WAITING, questions=still_open, crashes=0, releases=0)
+    if _satisfied(changes, node, waiting):
+        dispatch(changes, node, waiting)
         return close(changes, "ready")
-    changes.put(node, parked)
+    changes.put(node, waiting)
     changes.add(AddEvent(EventKind.NODE_WAITING, node, visit))
     return close(changes, "waiting")
 
@@ -130,16 +130,16 @@ def _resolve(
     changes: Changes, node: str, visit: int, interrupts: Sequence[str], *, wakes: bool = False
 ) -> TransitionResult:
     record = changes.node(node)
-    left = tuple(interrupt for interrupt in record.questions if interrupt not in interrupts)
-    unseen = record.unseen + len(record.questions) - len(left)
-    resolved = replace(record, questions=left, unseen=unseen)
+    still_open = tuple(interrupt for interrupt in record.questions if interrupt not in interrupts)
+    unseen = record.unseen + len(record.questions) - len(still_open)
+    updated_record = replace(record, questions=still_open, unseen=unseen)
     changes.add(*drop_timers(interrupts))
     waits = record.status is Status.WAITING and not record.held and not record.items
-    if waits and (wakes or _satisfied(changes, node, resolved)):
+    if waits and (wakes or _satisfied(changes, node, updated_record)):
         changes.add(AddEvent(EventKind.NODE_RESUMED, node, visit))
-        dispatch(changes, node, resolved)
+        dispatch(changes, node, updated_record)
     else:
-        changes.put(node, resolved)
+        changes.put(node, updated_record)
     return close(changes, "accepted")
 
 
@@ -179,15 +179,15 @@ def _at_work(record: NodeRecord) -> bool:
 def _conclude(changes: Changes, question: Interrupt) -> TransitionResult:
     """End the node whose question expired: it fails, or takes only its edges for expired questions."""
     node, interrupt, record = question.node_id, question.id, changes.node(question.node_id)
-    others = [question for question in record.questions if question != interrupt]
+    other_ids = [question for question in record.questions if question != interrupt]
     changes.add(
-        *withdrawals(node, record.visit, others),
+        *withdrawals(node, record.visit, other_ids),
         *drop_timers([interrupt]),
         DropTimer(TimerKind.NODE, node),
     )
-    ended = replace(record, questions=(), unseen=0)
+    without_questions = replace(record, questions=(), unseen=0)
     if stops(changes, node):
-        changes.put(node, ended)
+        changes.put(node, without_questions)
         cancel_node(changes, node)
         return close(changes, "cancelled")
     # Its doorbell is stale for the worker that gets it, and shows monitors how the node ended.
@@ -196,7 +196,7 @@ def _conclude(changes: Changes, question: Interrupt) -> TransitionResult:
     target, leaving = route(question), changes.topology.outgoing.get(node, ())
     edges = "".join("01"[edge.on_expire and edge.target == target] for edge in leaving)
     changes.add(EndExpired(node, record.visit, interrupt, edges))
-    finish(changes, node, ended, Status.COMPLETED if target else Status.FAILED, edges)
+    finish(changes, node, without_questions, Status.COMPLETED if target else Status.FAILED, edges)
     return close(changes, "expired")
 
 

@@ -25,9 +25,9 @@ def start(changes: Changes) -> TransitionResult:
     """Start a run: one live arrival at each entry point."""
     changes.add(AddEvent(EventKind.RUN_STARTED, detail=changes.run.graph_id))
     _set_deadline(changes)
-    settled: list[str] = []
+    todo: list[str] = []
     for node in changes.topology.entries:
-        arrive(changes, node, ROOT, live=True, settled=settled)
+        arrive(changes, node, ROOT, live=True, todo=todo)
     return close(changes, "started")
 
 
@@ -40,8 +40,8 @@ def reopen(changes: Changes, records: Records) -> TransitionResult:
     """Continue an ended run with other records: "reopened", or "moved" when it is not final any more."""
     if not changes.run.is_final:
         return changes.refuse("moved")
-    counted = replace(changes.run, failed=records.failed, started=records.started)
-    changes.run = replace(counted, stopping="", reason="", lock="", unreported=0)
+    with_counters = replace(changes.run, failed=records.failed, started=records.started)
+    changes.run = replace(with_counters, stopping="", reason="", lock="", unreported=0)
     changes.add(DropTimer(TimerKind.CALLBACK, ""), AddEvent(EventKind.RUN_RETRIED))
     _set_deadline(changes)
     _fill(changes, records)
@@ -56,11 +56,18 @@ def migrate(changes: Changes, move: Migration) -> TransitionResult:
     """
     if changes.before not in {Status.INTERRUPTED, Status.NEEDS_MIGRATION}:
         return changes.refuse("moved")
-    counted = replace(changes.run, active=0, waiting=0, held=0, lock="")
-    changes.run = replace(counted, failed=move.records.failed, started=move.started)
+    with_counters = replace(changes.run, active=0, waiting=0, held=0, lock="")
+    changes.run = replace(with_counters, failed=move.records.failed, started=move.started)
     changes.add(AddEvent(EventKind.RUN_MIGRATED, detail=move.fingerprint))
-    for _, new in move.moved:
-        changes.add(AddEvent(EventKind.INTERRUPT_MOVED, new.node_id, new.visit, new.id))
+    for _, moved_question in move.moved:
+        changes.add(
+            AddEvent(
+                EventKind.INTERRUPT_MOVED,
+                moved_question.node_id,
+                moved_question.visit,
+                moved_question.id,
+            )
+        )
     for node, visit, interrupt in move.withdrawn:
         changes.add(*withdrawals(node, visit, [interrupt]))
     for question in move.replacements:
@@ -105,10 +112,10 @@ def cancel(changes: Changes, reason: str) -> TransitionResult:
     return close(changes, "cancelled")
 
 
-def drain(changes: Changes, after: str) -> TransitionResult:
+def drain(changes: Changes, after_node: str) -> TransitionResult:
     """Continue to cancel the idle nodes of a stopping run, after a node."""
     if changes.run.stopping and not changes.run.is_final:
-        cancel_all_idle(changes, after)
+        cancel_all_idle(changes, after_node)
     return close(changes, "drained")
 
 

@@ -37,14 +37,14 @@ def owns(record: NodeRecord, visit: int, fence: int) -> bool:
     return (record.status, record.visit, record.fence) == (Status.RUNNING, visit, fence)
 
 
-def refusal(record: NodeRecord, visit: int, fence: int, words: Mapping[Status, str]) -> str:
+def refusal(record: NodeRecord, visit: int, fence: int, replies: Mapping[Status, str]) -> str:
     """Return the reply to a worker that doesn't own the node: "stale", or to a repeat the first reply.
 
     While the fence is still this one, no other worker has claimed the node and no lease was lost, so the
     status shows what the same request did the first time.
     """
     return (
-        words.get(record.status, "stale")
+        replies.get(record.status, "stale")
         if (record.visit, record.fence) == (visit, fence)
         else "stale"
     )
@@ -59,9 +59,9 @@ def stops(changes: Changes, node: str) -> bool:
 def dispatch(changes: Changes, node: str, record: NodeRecord) -> None:
     """Make a node ready and push its doorbell; a timer pushes it again in case it is lost."""
     shape = changes.shape(node)
-    uncounted = record.uncounted if record.attempt > 1 else 0
+    uncounted_attempts = record.uncounted if record.attempt > 1 else 0
     ready = replace(record, status=Status.READY, rings=0, busy=False, held=False, items=False)
-    changes.put(node, replace(ready, uncounted=uncounted))
+    changes.put(node, replace(ready, uncounted=uncounted_attempts))
     changes.add(
         Dispatch(node, record.visit, record.attempt, shape.queue, shape.priority),
         SetTimer(TimerKind.NODE, node, changes.now + changes.lease_ms),
@@ -102,30 +102,32 @@ def place_of(node: str) -> tuple[str, int]:
     return map_of(node) or node, -1 if index is None else index
 
 
-def cancel_all_idle(changes: Changes, after: str = "") -> None:
+def cancel_all_idle(changes: Changes, after_node: str = "") -> None:
     """Cancel the idle nodes of a stopping run that come after one, `DRAIN_LIMIT` at a time.
 
     A timer continues after the last of them. Nodes before it become idle no more: a run that stops makes
     none ready, and those that run are cancelled when they return.
     """
-    last, left = after, DRAIN_LIMIT
-    for node in _idle(changes, after):
-        if left <= 0:
-            changes.add(SetTimer(TimerKind.DRAIN, last, changes.now))
+    last_node, budget = after_node, DRAIN_LIMIT
+    for node in _idle(changes, after_node):
+        if budget <= 0:
+            changes.add(SetTimer(TimerKind.DRAIN, last_node, changes.now))
             return
-        left -= max(1, len(changes.node(node).questions))
+        budget -= max(1, len(changes.node(node).questions))
         cancel_idle(changes, node)
-        last = node
+        last_node = node
 
 
-def _idle(changes: Changes, after: str) -> Iterator[str]:
+def _idle(changes: Changes, after_node: str) -> Iterator[str]:
     """Name the idle nodes after one in order, also those that this transition has made ready."""
-    own = sorted((node for node in changes.nodes if place_of(node) > place_of(after)), key=place_of)
-    last = after
-    for node in heapq.merge(own, changes.view.idle(after), key=place_of):
-        if node != last and changes.node(node).status in IDLE:
+    ready_now = sorted(
+        (node for node in changes.nodes if place_of(node) > place_of(after_node)), key=place_of
+    )
+    last_node = after_node
+    for node in heapq.merge(ready_now, changes.view.idle(after_node), key=place_of):
+        if node != last_node and changes.node(node).status in IDLE:
             yield node
-        last = node
+        last_node = node
 
 
 def cancel_idle(changes: Changes, node: str) -> None:
@@ -146,6 +148,6 @@ def cancel_node(changes: Changes, node: str) -> None:
     record = changes.node(node)
     changes.add(*withdrawals(node, record.visit, record.questions))
     changes.add(DropTimer(TimerKind.NODE, node))
-    ended = replace(record, status=Status.CANCELLED, questions=(), unseen=0)
-    changes.put(node, replace(ended, busy=False, held=False, items=False))
+    cancelled_record = replace(record, status=Status.CANCELLED, questions=(), unseen=0)
+    changes.put(node, replace(cancelled_record, busy=False, held=False, items=False))
     changes.add(AddEvent(EventKind.NODE_CANCELLED, node, record.visit))

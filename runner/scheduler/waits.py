@@ -87,8 +87,8 @@ def child_changed(changes: Changes, node: str, child: str, status: Status) -> Tr
     if record.child != child or record.status is not Status.WAITING:
         return changes.refuse("stale")
     if status not in FINAL:
-        held = status is Status.NEEDS_MIGRATION
-        changes.put(node, replace(record, busy=status is Status.EXECUTING, held=held))
+        is_held = status is Status.NEEDS_MIGRATION
+        changes.put(node, replace(record, busy=status is Status.EXECUTING, held=is_held))
     elif stops(changes, node):
         cancel_node(changes, node)
     else:
@@ -110,7 +110,7 @@ def hand(changes: Changes, node: str, visit: int, fence: int, reference: str) ->
     if stops(changes, node):
         cancel_node(changes, node)
         return close(changes, "cancelled")
-    handed = replace(
+    waiting = replace(
         unassigned(record),
         status=Status.WAITING,
         handed=reference,
@@ -119,9 +119,9 @@ def hand(changes: Changes, node: str, visit: int, fence: int, reference: str) ->
         releases=0,
     )
     if changes.view.reported(reference):
-        dispatch(changes, node, handed)
+        dispatch(changes, node, waiting)
         return close(changes, "ready")
-    changes.put(node, handed)
+    changes.put(node, waiting)
     changes.add(SetTimer(TimerKind.NODE, node, changes.now + changes.lease_ms))
     return close(changes, "handed")
 
@@ -175,9 +175,9 @@ def hold(changes: Changes, node: str, visit: int, fence: int) -> TransitionResul
 
 def release(changes: Changes, nodes: Sequence[str]) -> TransitionResult:
     """Make held nodes ready again: "released", or "stale" when none of them is held."""
-    held = [node for node in dict.fromkeys(nodes) if changes.node(node).held]
-    for node in held:
+    held_nodes = [node for node in dict.fromkeys(nodes) if changes.node(node).held]
+    for node in held_nodes:
         record = changes.node(node)
         changes.add(AddEvent(EventKind.NODE_RELEASED, node, record.visit))
         dispatch(changes, node, record)
-    return close(changes, "released") if held else changes.refuse("stale")
+    return close(changes, "released") if held_nodes else changes.refuse("stale")
