@@ -275,9 +275,9 @@ async def fire(
     """
     for callback in callbacks:
         await _call(callback, event, turn)
-        refused = event.asker and (event.asker.mismatch or event.asker.refused)
-        if refused:
-            raise refused
+        refusal = event.asker and (event.asker.mismatch or event.asker.refused)
+        if refusal:
+            raise refusal
     return [] if event.asker is None else event.asker.asked
 
 

@@ -39,16 +39,19 @@ def back_edges(nodes: Sequence[str], entries: Sequence[str], edges: Sequence[Edg
             back.add(index)
         else:
             leaving[edge.source].append((index, edge.target))
-    done: set[str] = set()
+    visited: set[str] = set()
     for start in (*entries, *nodes):
-        _search(start, leaving, done, back)
+        _search(start, leaving, visited, back)
     return back
 
 
 def _search(
-    start: str, leaving: Mapping[str, list[tuple[int, str]]], done: set[str], back: set[int]
+    start: str,
+    leaving: Mapping[str, list[tuple[int, str]]],
+    visited: set[str],
+    back: set[int],
 ) -> None:
-    if start in done:
+    if start in visited:
         return
     open_nodes = {start}
     stack = [(start, iter(leaving[start]))]
@@ -57,14 +60,14 @@ def _search(
         for index, target in edges:
             if target in open_nodes:
                 back.add(index)
-            elif target not in done:
+            elif target not in visited:
                 open_nodes.add(target)
                 stack.append((target, iter(leaving[target])))
                 break
         else:
             stack.pop()
             open_nodes.discard(node)
-            done.add(node)
+            visited.add(node)
 
 
 def loops(
@@ -96,10 +99,10 @@ def loops(
     _close(bodies)
     by_size = sorted(bodies.items(), key=lambda item: len(item[1]))
     for i, (header, body) in enumerate(by_size):
-        for other, larger in by_size[i + 1 :]:
+        for second, larger in by_size[i + 1 :]:
             if body & larger and not body <= larger:
                 raise DefinitionError(
-                    f"the loops that start at {header!r} and {other!r} overlap without one holding the "
+                    f"the loops that start at {header!r} and {second!r} overlap without one holding the "
                     "other; remove back=True from one of their edges, or give them one common header."
                 )
     return by_size
@@ -107,22 +110,22 @@ def loops(
 
 def _close(bodies: dict[str, set[str]]) -> None:
     """Extend each loop by the nodes of every loop whose header it contains."""
-    changed = True
-    while changed:
-        changed = False
+    growing = True
+    while growing:
+        growing = False
         for body in bodies.values():
-            for inner in [other for other in body if other in bodies]:
+            for inner in [node for node in body if node in bodies]:
                 if not bodies[inner] <= body:
                     body.update(bodies[inner])
-                    changed = True
+                    growing = True
 
 
 def reach(starts: Iterable[str], edges: Mapping[str, Iterable[str]]) -> set[str]:
     """Collect every node that can be reached from `starts`, these included."""
-    reached, todo = set(starts), list(starts)
+    nodes, todo = set(starts), list(starts)
     while todo:
         for target in edges[todo.pop()]:
-            if target not in reached:
-                reached.add(target)
+            if target not in nodes:
+                nodes.add(target)
                 todo.append(target)
-    return reached
+    return nodes

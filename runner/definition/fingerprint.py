@@ -54,27 +54,27 @@ def _hash(value: object) -> str:
     return hashlib.blake2s(text.encode(), digest_size=10).hexdigest()
 
 
-def changes(old: Topology, new: Topology) -> dict[str, str]:
+def changes(recorded_shape: Topology, present_shape: Topology) -> dict[str, str]:
     """Return the reason for each node that can't continue in a new shape, by node, as a clause."""
     reasons = {}
-    for name, node in old.nodes.items():
-        today = new.nodes.get(name)
+    for name, node in recorded_shape.nodes.items():
+        today = present_shape.nodes.get(name)
         if not name.endswith(BRACKETS) and (today is None or today.signature != node.signature):
-            reasons[name] = difference(old, new, name)
+            reasons[name] = difference(recorded_shape, present_shape, name)
     return reasons
 
 
-def difference(old: Topology, new: Topology, name: str) -> str:
+def difference(recorded_shape: Topology, present_shape: Topology, name: str) -> str:
     """Describe how a node of an old shape differs from the node of the same name in a new shape."""
-    was, now = old.nodes[name], new.nodes.get(name)
+    was, now = recorded_shape.nodes[name], present_shape.nodes.get(name)
     if now is None:
         return (
             "the graph's hooks are gone"
             if name.startswith(HIDDEN)
             else "the graph has no such node now"
         )
-    parts = [*_own(was, now), *_edges(old, new, name)]
-    return "; ".join(parts) or "its edges have other conditions or another order"
+    reasons = [*_own(was, now), *_edges(recorded_shape, present_shape, name)]
+    return "; ".join(reasons) or "its edges have other conditions or another order"
 
 
 def _own(was: NodeTopology, now: NodeTopology) -> Iterator[str]:
@@ -85,15 +85,15 @@ def _own(was: NodeTopology, now: NodeTopology) -> Iterator[str]:
     if was.join != now.join:
         yield f"its join was {was.join} and is {now.join} now"
     if was.each != now.each:
-        words = {True: "each", False: "all"}
-        yield f"its resume was {words[was.each]} and is {words[now.each]} now"
+        resume_names = {True: "each", False: "all"}
+        yield f"its resume was {resume_names[was.each]} and is {resume_names[now.each]} now"
 
 
-def _edges(old: Topology, new: Topology, name: str) -> Iterator[str]:
-    before, after = _touching(old, name), _touching(new, name)
-    for source, target in sorted((before - after).keys()):
+def _edges(recorded_shape: Topology, present_shape: Topology, name: str) -> Iterator[str]:
+    edges_then, edges_now = _touching(recorded_shape, name), _touching(present_shape, name)
+    for source, target in sorted((edges_then - edges_now).keys()):
         yield f"the edge from {source} to {target} is gone"
-    for source, target in sorted((after - before).keys()):
+    for source, target in sorted((edges_now - edges_then).keys()):
         yield f"the edge from {source} to {target} is new"
 
 

@@ -213,14 +213,14 @@ def check(owner: str, limits: Iterable[object]) -> tuple[Limit, ...]:
         DefinitionError: one is not a Limit, or two are the same.
     """
     declared = tuple(limits)
-    checked = tuple(limit for limit in declared if isinstance(limit, Limit))
-    if len(checked) < len(declared):
+    valid = tuple(limit for limit in declared if isinstance(limit, Limit))
+    if len(valid) < len(declared):
         raise DefinitionError(
             f"the limits of {owner} must be a list of Limit objects, not {declared!r}."
         )
-    if len({(limit.name, limit.by) for limit in checked}) < len(checked):
+    if len({(limit.name, limit.by) for limit in valid}) < len(valid):
         raise DefinitionError(f"{owner} has the same limit twice; give each limit another name.")
-    return checked
+    return valid
 
 
 def shapes(limits: Iterable[Limit], graph_id: str, node: str) -> tuple[LimitShape, ...]:

@@ -63,7 +63,7 @@ def plan(definition: Definition) -> Plan:
 def _rules(spec: NodeSpec) -> Iterator[Rule]:
     """List the rules by which a node or its tools are approved."""
     tools = getattr(getattr(spec.executor, "config", None), "tools", None)
-    gates = [spec.approval, *(getattr(one, "approval", None) for one in (tools or {}).values())]
+    gates = [spec.approval, *(getattr(tool, "approval", None) for tool in (tools or {}).values())]
     return (rule for rule in gates if rule is not None)
 
 
@@ -87,10 +87,10 @@ class Registry:
         if not name or PATH in name:
             raise DefinitionError(f"a graph's name must be a text without {PATH!r}, not {name!r}.")
         with self._lock:
-            registered = self._factories.get(name)
-            if registered is not None and _place(registered) != _place(factory):
+            existing = self._factories.get(name)
+            if existing is not None and _place(existing) != _place(factory):
                 raise DefinitionError(
-                    f"two graphs are named {name!r}: {_place(registered)} and {_place(factory)}."
+                    f"two graphs are named {name!r}: {_place(existing)} and {_place(factory)}."
                 )
             self._factories[name] = factory
             self._plans = {
@@ -164,10 +164,10 @@ class Registry:
         return around.topology.nodes[node].queue if around else None
 
     def _define(self, path: str) -> Definition | None:
-        outer, _, last = path.rpartition(PATH)
+        outer, _, node_id = path.rpartition(PATH)
         if outer:
             around = self.find(outer)
-            node = around.definition.nodes.get(last) if around else None
+            node = around.definition.nodes.get(node_id) if around else None
             return inner(node) if node else None
         factory = self._factories.get(path)
         if factory is None:
@@ -190,9 +190,9 @@ class Registry:
 
 def tool_names(config: object) -> Iterator[str]:
     """List the tools of an agent, and those of agents that are tools of it."""
-    for name, one in (getattr(config, "tools", None) or {}).items():
+    for name, tool in (getattr(config, "tools", None) or {}).items():
         yield name
-        yield from tool_names(getattr(one, "config", None))
+        yield from tool_names(getattr(tool, "config", None))
 
 
 def inner(node: NodeSpec) -> Definition | None:
@@ -272,12 +272,12 @@ def _line_of(error: BaseException, is_users: Callable[[CodeType], bool]) -> str:
     """Return " (file, line n)": where the syntax is wrong, or in the innermost frame of the user's code."""
     if isinstance(error, SyntaxError) and error.filename:
         return f" ({_relative(error.filename)}, line {error.lineno})"
-    places = [
+    frames = [
         (frame.f_code.co_filename, line)
         for frame, line in traceback.walk_tb(error.__traceback__)
         if is_users(frame.f_code)
     ]
-    return f" ({_relative(places[-1][0])}, line {places[-1][1]})" if places else ""
+    return f" ({_relative(frames[-1][0])}, line {frames[-1][1]})" if frames else ""
 
 
 def _relative(file: str) -> str:

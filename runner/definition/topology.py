@@ -46,11 +46,11 @@ def topology(definition: Definition) -> Topology:
             exits[out.loop].append((edge.source, position))
         outgoing[edge.source].append(out)
         incoming[edge.target].append(InEdge(edge.source, position, out.kind, out.loop))
-    signed = signatures(definition)
+    node_signatures = signatures(definition)
     nodes: dict[str, NodeTopology] = {}
     items: dict[str, NodeTopology] = {}
     for node, spec in definition.nodes.items():
-        nodes[node] = _node(definition, spec, incoming[node], around[node], signed[node])
+        nodes[node] = _node(definition, spec, incoming[node], around[node], node_signatures[node])
         if spec.map:
             # A map's limits are those of its items.
             items[node + BRACKETS] = replace(nodes[node], map=None)
@@ -81,10 +81,10 @@ def _around(node: str, loops: list[tuple[str, set[str]]]) -> tuple[int, ...]:
 def _classify(edge: EdgeSpec, around: Mapping[str, tuple[int, ...]], header: int | None) -> OutEdge:
     if header is not None:
         return OutEdge(edge.target, EdgeKind.BACK, loop=header, on_expire=edge.on_expire)
-    shared = [k for k in around[edge.source] if k in around[edge.target]]
-    left = [k for k in around[edge.source] if k not in around[edge.target]]
-    scope = shared[0] if shared else ROOT
-    kind, loop = (EdgeKind.EXIT, left[-1]) if left else (EdgeKind.FORWARD, ROOT)
+    common_loops = [k for k in around[edge.source] if k in around[edge.target]]
+    inner_loops = [k for k in around[edge.source] if k not in around[edge.target]]
+    scope = common_loops[0] if common_loops else ROOT
+    kind, loop = (EdgeKind.EXIT, inner_loops[-1]) if inner_loops else (EdgeKind.FORWARD, ROOT)
     return OutEdge(edge.target, kind, scope, loop, edge.on_expire)
 
 
@@ -113,11 +113,11 @@ def _node(
 
 def _loop(k: int, loops: list[tuple[str, set[str]]], exits: list[tuple[str, int]]) -> LoopTopology:
     header, body = loops[k]
-    others = sorted((j for j in range(len(loops)) if j != k), key=lambda j: len(loops[j][1]))
+    by_size = sorted((j for j in range(len(loops)) if j != k), key=lambda j: len(loops[j][1]))
     return LoopTopology(
         header=header,
         size=len(body),
-        inner=tuple(j for j in others if loops[j][1] < body or (loops[j][1] == body and j > k)),
-        outer=tuple(j for j in others if body < loops[j][1] or (loops[j][1] == body and j < k)),
+        inner=tuple(j for j in by_size if loops[j][1] < body or (loops[j][1] == body and j > k)),
+        outer=tuple(j for j in by_size if body < loops[j][1] or (loops[j][1] == body and j < k)),
         exits=tuple(exits),
     )

@@ -113,12 +113,12 @@ class Asker:
         except UsageError as error:
             self.refused = error
             raise
-        recorded = self._answers.get(question.id)
-        if recorded is not None and is_answered(recorded):
-            return self._value(question, recorded, options.get("response_schema")), recorded
+        earlier = self._answers.get(question.id)
+        if earlier is not None and is_answered(earlier):
+            return self._value(question, earlier, options.get("response_schema")), earlier
         if response is not None:
             return response, question
-        if all(question.id != other.id for other in self.asked):
+        if all(question.id != pending.id for pending in self.asked):
             self.asked.append(question)
         raise InterruptRaised(name)
 
@@ -129,13 +129,13 @@ class Asker:
                 "no response in advance, and an agent that is called directly can't ask it."
             )
 
-    def _value(self, question: Interrupt, recorded: Interrupt, schema: object) -> Any:
+    def _value(self, question: Interrupt, earlier: Interrupt, schema: object) -> Any:
         judge = self._address.judge
-        if judge is None or (question.rule is None and recorded.rule is None):
-            return answer_value(recorded, schema)
-        value = answer_value(recorded, schema)
+        if judge is None or (question.rule is None and earlier.rule is None):
+            return answer_value(earlier, schema)
+        value = answer_value(earlier, schema)
         try:
-            approval = judge.approval(question, recorded)
+            approval = judge.approval(question, earlier)
         except ApprovalMismatch as error:
             self.mismatch = error
             raise
@@ -164,17 +164,17 @@ def is_answered(question: Interrupt) -> bool:
     return question.response is not None or not question.is_open
 
 
-def is_asked_again(recorded: Interrupt) -> bool:
+def is_asked_again(earlier: Interrupt) -> bool:
     """Whether a question has ended in a way after which the same code asks it once more.
 
     It was withdrawn: by an operator with `reask`, or since its node stopped to wait for it (the run had
     stopped, the node asked something else). Or its node failed with it, and was then retried.
     """
-    if recorded.withdrawal is not None:
-        return bool(recorded.withdrawal["reask"])
-    if recorded.status is InterruptStatus.EXPIRED:
-        return ends_node(recorded)
-    return recorded.status is InterruptStatus.WITHDRAWN
+    if earlier.withdrawal is not None:
+        return bool(earlier.withdrawal["reask"])
+    if earlier.status is InterruptStatus.EXPIRED:
+        return ends_node(earlier)
+    return earlier.status is InterruptStatus.WITHDRAWN
 
 
 def numbered_question(
@@ -192,42 +192,40 @@ def numbered_question(
     So an answer to the earlier question is never taken for one to this. The number grows when
     `is_asked_again` holds, or when the recorded answer does not match the schema of the present code.
     """
-    reasked, replaces = 0, ""
+    repeats, replaces = 0, ""
     while True:
-        question = address.ask(name, reason, scope=scope, number=number, reasked=reasked, **options)
-        recorded = answers.get(question.id)
-        if recorded is None or not (
-            is_asked_again(recorded)
-            or is_outdated(recorded, question)
-            or _is_stale(recorded, options, address)
+        question = address.ask(name, reason, scope=scope, number=number, reasked=repeats, **options)
+        earlier = answers.get(question.id)
+        if earlier is None or not (
+            is_asked_again(earlier)
+            or is_outdated(earlier, question)
+            or _is_stale(earlier, options, address)
         ):
             break
-        reasked, replaces = reasked + 1, "" if is_asked_again(recorded) else recorded.id
+        repeats, replaces = repeats + 1, "" if is_asked_again(earlier) else earlier.id
     return replace(question, replaces=replaces) if replaces else question
 
 
-def _is_stale(recorded: Interrupt, options: InterruptOptions, address: Address) -> bool:
+def _is_stale(earlier: Interrupt, options: InterruptOptions, address: Address) -> bool:
     """Whether a decision by a rule was not used in time: then it is asked for again."""
     rule, judge = options.get("rule"), address.judge
-    if rule is None or judge is None or recorded.status is not InterruptStatus.ANSWERED:
+    if rule is None or judge is None or earlier.status is not InterruptStatus.ANSWERED:
         return False
-    return recorded.used is None and judge.is_stale(rule, recorded)
+    return earlier.used is None and judge.is_stale(rule, earlier)
 
 
-def is_outdated(recorded: Interrupt, question: Interrupt) -> bool:
+def is_outdated(earlier: Interrupt, question: Interrupt) -> bool:
     """Whether the answer, recorded under another schema, does not match the question's present schema."""
     if (
-        question.response_schema in (None, recorded.response_schema)
-        or recorded.withdrawal is not None
+        question.response_schema in (None, earlier.response_schema)
+        or earlier.withdrawal is not None
     ):
         return False
-    if recorded.rule is not None:
+    if earlier.rule is not None:
         return False  # its votes are for what was asked: see `judge`
-    answer = recorded.response
-    if recorded.status is InterruptStatus.EXPIRED:
-        answer = (
-            recorded.on_expire.get("response") if isinstance(recorded.on_expire, dict) else None
-        )
+    answer = earlier.response
+    if earlier.status is InterruptStatus.EXPIRED:
+        answer = earlier.on_expire.get("response") if isinstance(earlier.on_expire, dict) else None
     return answer is not None and bool(
         mismatch(question.response_schema or {}, plain(unpack(answer)))
     )

@@ -75,8 +75,8 @@ def add(fields: Fields, spending: Spending) -> str:
 
     A repeat of the last request of the same one who spends changes nothing, and gets the same reply.
     """
-    last = fields.get(f"#{spending.who}", "")
-    nonce, _, over = last.partition(" ")
+    last_request = fields.get(f"#{spending.who}", "")
+    nonce, _, over = last_request.partition(" ")
     if nonce != spending.nonce:
         for question, (counter, amount) in spending.raises.items():
             if f"?{question}" not in fields:
@@ -85,8 +85,8 @@ def add(fields: Fields, spending: Spending) -> str:
         over = ""
         for counter, bound in sorted(spending.bounds.items()):
             fields[f"^{counter}"] = str(bound)
-            after = _number(fields, counter) + max(1, spending.amounts.get(counter, 0))
-            if not over and after > bound + _number(fields, f"+{counter}"):
+            total = _number(fields, counter) + max(1, spending.amounts.get(counter, 0))
+            if not over and total > bound + _number(fields, f"+{counter}"):
                 over = counter
         for counter, amount in spending.amounts.items() if not over else ():
             fields[counter] = str(_number(fields, counter) + amount)
@@ -96,11 +96,11 @@ def add(fields: Fields, spending: Spending) -> str:
 
 def sums(fields: Mapping[str, str]) -> dict[str, Sum]:
     """Read the counters of a sum that were ever counted or bound."""
-    read = {
+    all_sums = {
         counter: Sum(*(_number(fields, f"{mark}{counter}") for mark in ("", "^", "+")))
         for counter in COUNTERS
     }
-    return {counter: value for counter, value in read.items() if value != Sum()}
+    return {counter: value for counter, value in all_sums.items() if value != Sum()}
 
 
 def _number(fields: Mapping[str, str], name: str) -> int:

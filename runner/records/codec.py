@@ -110,12 +110,12 @@ def _pack_scalar(value: float | str, field: str) -> JSON:
 
 
 def _pack_mapping(value: Mapping[Any, object], field: str, depth: int) -> JSON:
-    packed: dict[str, JSON] = {}
+    items: dict[str, JSON] = {}
     for key, item in value.items():
         if not isinstance(key, str):
             raise UnstorableError(f"{field} has the key {key!r}; keys must be strings.")
-        packed[_pack_scalar(key, f"a key of {field}")] = _pack(item, f"{field}.{key}", depth + 1)
-    return {ESCAPE_KEY: packed} if RESERVED & packed.keys() else packed
+        items[_pack_scalar(key, f"a key of {field}")] = _pack(item, f"{field}.{key}", depth + 1)
+    return {ESCAPE_KEY: items} if RESERVED & items.keys() else items
 
 
 def unpack(value: JSON) -> Any:
@@ -141,9 +141,13 @@ def unpack(value: JSON) -> Any:
     return {key: unpack(item) for key, item in inner.items()}
 
 
-def untyped(packed: JSON) -> JSON:
+def untyped(json_value: JSON) -> JSON:
     """Return the packed data of a typed function's result without the name of its type."""
-    return packed["data"] if isinstance(packed, dict) and TYPED_KEY in packed else packed
+    return (
+        json_value["data"]
+        if isinstance(json_value, dict) and TYPED_KEY in json_value
+        else json_value
+    )
 
 
 def _restore_model(name: str, data: Any) -> Any:
@@ -160,8 +164,8 @@ def imported(name: str) -> object | None:
     """Look up `module:qualname` among the modules already imported; None if it is not there."""
     module, _, qualname = name.partition(":")
     value: object | None = sys.modules.get(module)
-    for part in qualname.split("."):
-        value = getattr(value, part, None)
+    for attribute in qualname.split("."):
+        value = getattr(value, attribute, None)
     return value
 
 
@@ -252,10 +256,10 @@ def decode(cls: type[Document], data: bytes | str) -> Document:
     try:
         return cast("Document", _adapter(cls).validate_json(data, strict=True))
     except pydantic.ValidationError as error:
-        first = error.errors(include_url=False)[0]
-        where = ".".join(str(part) for part in first["loc"]) or "the document"
+        problem = error.errors(include_url=False)[0]
+        where = ".".join(str(key) for key in problem["loc"]) or "the document"
         raise CorruptDocument(
-            f"a stored {cls.__name__} can't be read: {where}: {first['msg']}. It was left untouched; "
+            f"a stored {cls.__name__} can't be read: {where}: {problem['msg']}. It was left untouched; "
             "a newer version of this library may have written it."
         ) from error
 

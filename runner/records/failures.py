@@ -99,10 +99,10 @@ def _name(cls: type) -> str:
     return f"{cls.__module__}:{cls.__qualname__}"
 
 
-def _text(error: BaseException, read: Callable[[object], str]) -> str:
+def _text(error: BaseException, describe: Callable[[object], str]) -> str:
     """`str()` of a user's exception may itself raise, and may hold text that can't be stored."""
     try:
-        return _short(_storable(read(error)))
+        return _short(_storable(describe(error)))
     except Exception as broken:  # noqa: BLE001 - any error of the user's __str__
         return f"<its message could not be read: {type(broken).__name__}>"
 
@@ -112,12 +112,12 @@ def _storable(text: str) -> str:
 
 
 def _short(text: str) -> str:
-    left = len(text) - MAX_MESSAGE
-    return f"{text[:MAX_MESSAGE]} … ({left:,} characters more)" if left > 0 else text
+    excess = len(text) - MAX_MESSAGE
+    return f"{text[:MAX_MESSAGE]} … ({excess:,} characters more)" if excess > 0 else text
 
 
-def _is_short(packed: Any) -> bool:
-    return len(codec.dump_json(packed)) <= MAX_VALUE
+def _is_short(json_value: Any) -> bool:
+    return len(codec.dump_json(json_value)) <= MAX_VALUE
 
 
 def _traceback(error: BaseException) -> str:
@@ -132,10 +132,10 @@ def _arguments(error: BaseException) -> list[Any] | None:
         # The file names of an OSError are not among its args.
         arguments = OSError.__reduce__(error)[1]
     try:
-        packed: list[Any] = codec.pack(arguments, "args")
+        json_values: list[Any] = codec.pack(arguments, "args")
     except UnstorableError:
         return None
-    return packed if _is_short(packed) else None
+    return json_values if _is_short(json_values) else None
 
 
 def _attributes(error: BaseException) -> dict[str, Any]:
@@ -144,55 +144,55 @@ def _attributes(error: BaseException) -> dict[str, Any]:
         if key == "__notes__":
             continue
         try:
-            packed = codec.pack(value, key)
+            json_value = codec.pack(value, key)
         except UnstorableError:
             continue
-        if _is_short(packed):
-            attributes[key] = packed
+        if _is_short(json_value):
+            attributes[key] = json_value
     return attributes
 
 
-def load(stored: Mapping[str, Any]) -> ErrorRecord:
+def load(document: Mapping[str, Any]) -> ErrorRecord:
     """Read a record from its stored form, with the records chained to it."""
-    chained = {key: load(stored[key]) for key in ("cause", "context") if stored.get(key)}
-    members = [load(member) for member in stored.get("members") or ()]
-    return ErrorRecord(**{**stored, **chained, "members": members})
+    chain = {key: load(document[key]) for key in ("cause", "context") if document.get(key)}
+    members = [load(member) for member in document.get("members") or ()]
+    return ErrorRecord(**{**document, **chain, "members": members})
 
 
-def restore(stored: ErrorRecord) -> BaseException:
+def restore(record: ErrorRecord) -> BaseException:
     """Restore a stored exception, with the marker attribute `restored` set to True."""
-    error = _revive(stored)
+    error = _revive(record)
     error.__dict__["restored"] = True
-    for note in stored.notes:
+    for note in record.notes:
         error.add_note(note)
-    error.__cause__ = restore(stored.cause) if stored.cause else None
-    error.__context__ = restore(stored.context) if stored.context else None
-    error.__suppress_context__ = stored.suppress_context
+    error.__cause__ = restore(record.cause) if record.cause else None
+    error.__context__ = restore(record.context) if record.context else None
+    error.__suppress_context__ = record.suppress_context
     return error
 
 
-def _revive(stored: ErrorRecord) -> BaseException:
+def _revive(record: ErrorRecord) -> BaseException:
     """Use its own class if `str` and `repr` stay the same, otherwise one of that name below its base."""
-    own = _exception_class(stored.type)
-    if own is not None:
-        error = _build(own, stored)
-        if error is not None and _reads_alike(error, stored):
+    original_class = _exception_class(record.type)
+    if original_class is not None:
+        error = _build(original_class, record)
+        if error is not None and _reads_alike(error, record):
             return error
-    for name in (stored.type, *stored.bases):
+    for name in (record.type, *record.bases):
         base = _exception_class(name)
-        error = None if base is None else _build(_stand_in(base, stored), stored)
+        error = None if base is None else _build(_stand_in(base, record), record)
         if error is not None:
             return error
-    return NodeFailed(str(stored))
+    return NodeFailed(str(record))
 
 
-def _stand_in(base: type[BaseException], stored: ErrorRecord) -> type[BaseException]:
+def _stand_in(base: type[BaseException], record: ErrorRecord) -> type[BaseException]:
     body = {
-        "__str__": lambda _self: stored.message,
-        "__repr__": lambda _self: stored.shown or f"{stored.name}({stored.message!r})",
-        "__module__": stored.type.partition(":")[0],
+        "__str__": lambda _self: record.message,
+        "__repr__": lambda _self: record.shown or f"{record.name}({record.message!r})",
+        "__module__": record.type.partition(":")[0],
     }
-    return type(stored.name, (base,), body)
+    return type(record.name, (base,), body)
 
 
 def _exception_class(name: str) -> type[BaseException] | None:
@@ -200,13 +200,13 @@ def _exception_class(name: str) -> type[BaseException] | None:
     return cls if isinstance(cls, type) and issubclass(cls, BaseException) else None
 
 
-def _build(cls: type[BaseException], stored: ErrorRecord) -> BaseException | None:
+def _build(cls: type[BaseException], record: ErrorRecord) -> BaseException | None:
     """Create the exception without running code of a user's class; None where that is not possible."""
     try:
-        arguments = (stored.message,) if stored.args is None else tuple(codec.unpack(stored.args))
+        arguments = (record.message,) if record.args is None else tuple(codec.unpack(record.args))
         if issubclass(cls, BaseExceptionGroup):
             error: BaseException = cls.__new__(
-                cls, arguments[0], [restore(member) for member in stored.members]
+                cls, arguments[0], [restore(member) for member in record.members]
             )
         elif _is_built_in(cls):
             # The constructors of Python's own classes fill what is no attribute, as `errno`.
@@ -215,7 +215,7 @@ def _build(cls: type[BaseException], stored: ErrorRecord) -> BaseException | Non
             error = _bare(cls)
             error.args = arguments
         error.__dict__.update(
-            {key: codec.unpack(value) for key, value in stored.attributes.items()}
+            {key: codec.unpack(value) for key, value in record.attributes.items()}
         )
     except Exception:  # noqa: BLE001 - a class may refuse to be made in any way
         return None
@@ -236,9 +236,9 @@ def _is_built_in(cls: type[BaseException]) -> bool:
     )
 
 
-def _reads_alike(error: BaseException, stored: ErrorRecord) -> bool:
+def _reads_alike(error: BaseException, record: ErrorRecord) -> bool:
     """Whether the message is the stored one: it differs where a class's state could not be stored whole."""
     try:
-        return str(error) == stored.message and repr(error) == (stored.shown or repr(error))
+        return str(error) == record.message and repr(error) == (record.shown or repr(error))
     except Exception:  # noqa: BLE001 - the user's __str__ may raise anything
         return False

@@ -155,14 +155,14 @@ class Judge(Protocol):
 
     tenant: str
 
-    def approval(self, asked: Interrupt, recorded: Interrupt) -> Approval:
+    def approval(self, question: Interrupt, decision: Interrupt) -> Approval:
         """Return the decision, if it holds for the question as it is asked now.
 
         Raises:
             ApprovalMismatch: it does not.
         """
 
-    def is_stale(self, rule: Rule, recorded: Interrupt) -> bool:
+    def is_stale(self, rule: Rule, decision: Interrupt) -> bool:
         """Whether it is too late to use a decision."""
 
     def check(self, rule: Rule) -> None:
@@ -191,8 +191,8 @@ class Address:
 
     def interrupt_id(self, scope: str, name: str, number: int = 1, reasked: int = 0) -> str:
         """Name a question of this visit: `run.node.visit.hash`, the same in every process."""
-        parts = [scope, name, number, reasked] if reasked else [scope, name, number]
-        key = json.dumps(parts, ensure_ascii=True).encode()
+        preimage = [scope, name, number, reasked] if reasked else [scope, name, number]
+        key = json.dumps(preimage, ensure_ascii=True).encode()
         short = hashlib.blake2s(key, digest_size=8).hexdigest()
         return SEPARATOR.join((self.run_id, self.node_id, str(self.visit), short))
 
@@ -225,7 +225,7 @@ class Address:
         check_lifetime(expires_in, field)
         scope = self.within + scope
         schema = json_schema(options.get("response_schema"))
-        every, after = checked_reminders(
+        every, reminder_delays = checked_reminders(
             options.get("remind_every"), options.get("remind_after"), field
         )
         question = Interrupt(
@@ -245,7 +245,7 @@ class Address:
                 options.get("on_expire"), schema, self.routes, f"on_expire of {field}"
             ),
             remind_every=every,
-            remind_after=after,
+            remind_after=reminder_delays,
             **_ruled(options, field, name, self.judge),
         )
         return replace(question, digest=digest(question))
@@ -277,9 +277,9 @@ def usual_dropped(question: dict[str, Any]) -> dict[str, Any]:
 
 def address_of(interrupt_id: str) -> Address | None:
     """Parse run, node and visit from an interrupt's id; None where the text has another form."""
-    run_id, dot, rest = interrupt_id.partition(SEPARATOR)
-    parts = rest.rsplit(SEPARATOR, 2)
-    number = parts[1] if len(parts) == 3 and not validation.problem(interrupt_id, MAX_ID) else ""
+    run_id, dot, node_and_visit = interrupt_id.partition(SEPARATOR)
+    fields = node_and_visit.rsplit(SEPARATOR, 2)
+    number = fields[1] if len(fields) == 3 and not validation.problem(interrupt_id, MAX_ID) else ""
     # With a colon the id of a run would name one of its keys in the store.
     if (
         not dot
@@ -288,7 +288,7 @@ def address_of(interrupt_id: str) -> Address | None:
         or not (number.isdecimal() and len(number) < MAX_DIGITS)
     ):
         return None
-    return Address(run_id, parts[0], int(parts[1]))
+    return Address(run_id, fields[0], int(fields[1]))
 
 
 def as_asked(question: Interrupt) -> Interrupt:
@@ -374,14 +374,14 @@ def preimages(interrupt: Interrupt) -> dict[str, dict[str, JSON]]:
     Raises:
         UnstorableError: it has values that other languages would read as others.
     """
-    place, policy, action = interrupt.place or {}, policy_of(interrupt), interrupt.action
+    asked_in, policy, action = interrupt.place or {}, policy_of(interrupt), interrupt.action
     question: dict[str, JSON] = {
         "id": interrupt.id,
         "run": interrupt.run_id,
-        "root": place.get("root", ""),
-        "graph": place.get("graph", ""),
-        "fingerprint": place.get("fingerprint", ""),
-        "node": place.get("path", "") + interrupt.node_id,
+        "root": asked_in.get("root", ""),
+        "graph": asked_in.get("graph", ""),
+        "fingerprint": asked_in.get("fingerprint", ""),
+        "node": asked_in.get("path", "") + interrupt.node_id,
         "visit": interrupt.visit,
         "scope": interrupt.scope,
         "name": interrupt.name,
@@ -411,9 +411,9 @@ def json_schema(schema: object) -> dict[str, Any] | None:
     if isinstance(schema, type) and issubclass(schema, pydantic.BaseModel):
         return schema.model_json_schema()
     if isinstance(schema, Mapping):
-        packed: dict[str, Any] = codec.pack(schema, "response_schema")
-        validation.check_schema(packed, "response_schema")
-        return packed
+        json_value: dict[str, Any] = codec.pack(schema, "response_schema")
+        validation.check_schema(json_value, "response_schema")
+        return json_value
     raise UsageError("response_schema must be a pydantic model class or a JSON Schema object.")
 
 
@@ -558,10 +558,10 @@ def _approval(
     value = codec.unpack(response)
     if interrupt.rule is None:
         return typed_response(schema, value)
-    shaped = decision in {"respond", "expired"} or (
+    has_schema = decision in {"respond", "expired"} or (
         decision == "approve" and interrupt.action is None
     )
-    response = typed_response(schema, value) if shaped else value
+    response = typed_response(schema, value) if has_schema else value
     return Approval(decision, response, tuple(votes), interrupt.action)
 
 
@@ -608,22 +608,22 @@ def checked_on_expire(
         raise UsageError(
             f'{field} must be "reject", "fail", {{"response": value}} or {{"route": node}}, not {value!r}.'
         )
-    packed = codec.pack(value, field)
+    json_value = codec.pack(value, field)
     if form == "route":
         _check_route(value[form], routes, field)
-        return packed
+        return json_value
     reason = validation.mismatch(schema, codec.plain(value[form])) if schema else ""
     if reason:
         raise UsageError(f"{field} can't be used: {reason}.")
-    return packed
+    return json_value
 
 
 def _check_route(target: object, routes: Sequence[str], field: str) -> None:
     if target not in routes:
-        known = f"they lead to {sorted(set(routes))}" if routes else "it has none"
+        hint = f"they lead to {sorted(set(routes))}" if routes else "it has none"
         raise UsageError(
             f"{field} names the node {target!r}, to which only an edge of the node that asks can lead, one "
-            f"that was added with on_expire=True; {known}."
+            f"that was added with on_expire=True; {hint}."
         )
 
 
@@ -647,10 +647,10 @@ def _names(question: Interrupt, form: str) -> bool:
 
 
 def expiry_error(question: Interrupt) -> InterruptExpired:
-    waited = f"{question.name!r} was not answered within {question.expires_in or 0:g} s"
+    reason = f"{question.name!r} was not answered within {question.expires_in or 0:g} s"
     if question.on_expire == "fail":
-        return InterruptExpired(f'{waited}, and with on_expire="fail" its node fails for that.')
-    return InterruptExpired(f"{waited}, so it counts as rejected.")
+        return InterruptExpired(f'{reason}, and with on_expire="fail" its node fails for that.')
+    return InterruptExpired(f"{reason}, so it counts as rejected.")
 
 
 def expired_entry(question: Interrupt, edges: str) -> VisitEntry:
@@ -670,14 +670,14 @@ def expired_output(question: Interrupt) -> JSON:
 
 
 def checked_reminders(
-    every: float | None, after: Sequence[float] | None, field: str
+    every: float | None, delays: Sequence[float] | None, field: str
 ) -> tuple[float | None, list[float]]:
     """Check the times of reminders, in seconds.
 
     Raises:
         UsageError: both are set, a time is not positive, the times are not ascending, or there are too many.
     """
-    times = [] if after is None else list(after)
+    times = [] if delays is None else list(delays)
     if every is not None and times:
         raise UsageError(f"{field}: set remind_every or remind_after, not both.")
     for seconds in [*times, *([] if every is None else [every])]:

@@ -48,7 +48,15 @@ class JobView:
 
 def job_view(job: Job) -> JobView:
     items = tuple(RunOfJob(run_id, job.results.get(run_id)) for run_id in job.run_ids)
-    total, done = len(job.run_ids), len(job.results)
+    total, ended_count = len(job.run_ids), len(job.results)
     return JobView(
-        job.job_id, job.action, job.reason, job.by, job.created_at, job.ended_at, total, done, items
+        job.job_id,
+        job.action,
+        job.reason,
+        job.by,
+        job.created_at,
+        job.ended_at,
+        total,
+        ended_count,
+        items,
     )

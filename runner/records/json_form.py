@@ -53,15 +53,15 @@ def milliseconds(time: str | None) -> int:
     return round(datetime.fromisoformat(time).timestamp() * 1000) if time else 0
 
 
-def as_written(part: dict[str, Any]) -> None:
+def as_written(schema: dict[str, Any]) -> None:
     """Change the schema of a dataclass to what `document` writes: its names and times, all keys."""
-    if "properties" in part:
-        part["properties"] = {
+    if "properties" in schema:
+        schema["properties"] = {
             JSON_NAMES.get(name, name): TIME if is_time(name) else value
-            for name, value in part["properties"].items()
+            for name, value in schema["properties"].items()
         }
-        for value in part["properties"].values():
+        for value in schema["properties"].values():
             # Pydantic's titles have the names of the fields; the defaults are of no use in an output.
             value.pop("title", None), value.pop("default", None)
-        part["required"] = list(part["properties"])
-        part.pop("additionalProperties", None)
+        schema["required"] = list(schema["properties"])
+        schema.pop("additionalProperties", None)

@@ -53,8 +53,8 @@ class Page(Generic[Item]):
     def __len__(self) -> int:
         return len(self.items)
 
-    def __getitem__(self, place: int) -> Item:
-        return self.items[place]
+    def __getitem__(self, index: int) -> Item:
+        return self.items[index]
 
 
 @dataclass(frozen=True, slots=True)
@@ -165,7 +165,7 @@ def selectors_of(rule: Mapping[str, Any] | None) -> list[str]:
         return []
     steps = rule["stages"] or [rule]
     forms = [form for step in steps for form in step["eligible"]]
-    forms += [form for _, more in rule["escalate"] for form in more]
+    forms += [form for _, selectors in rule["escalate"] for form in selectors]
     return [form for form in dict.fromkeys(forms) if form.startswith(("group:", "role:"))]
 
 
@@ -176,20 +176,20 @@ def tool_of(action: Mapping[str, Any] | None) -> str:
 
 def _words(question: Interrupt) -> str:
     """Return what a question says as one text to search."""
-    parts = [question.reason, (question.action or {}).get("args")]
+    values = [question.reason, (question.action or {}).get("args")]
     texts = [
-        json.dumps(codec.plain(codec.unpack(part)), ensure_ascii=False)
-        for part in parts
-        if part is not None
+        json.dumps(codec.plain(codec.unpack(value)), ensure_ascii=False)
+        for value in values
+        if value is not None
     ]
-    own = [
+    fields = [
         question.name,
         question.node_id,
         question.run_id,
         question.requester,
         tool_of(question.action),
     ]
-    return "\n".join([*own, *texts]).casefold()
+    return "\n".join([*fields, *texts]).casefold()
 
 
 LATER = 10**15
@@ -209,9 +209,9 @@ def outermost(graph: str) -> str:
     return graph.partition(INSIDE)[0]
 
 
-def cursor_of(place: tuple[int, str]) -> str:
+def cursor_of(position: tuple[int, str]) -> str:
     """Encode the cursor of the items after a position."""
-    time, name = place
+    time, name = position
     return base64.urlsafe_b64encode(f"{time} {name}".encode()).decode().rstrip("=")
 
 
@@ -235,36 +235,39 @@ def place_of(cursor: str) -> tuple[int, str]:
 
 def cut(
     items: Iterable[Item],
-    place: Callable[[Item], tuple[int, str]],
+    position_of: Callable[[Item], tuple[int, str]],
     limit: int,
-    rest: str | None = None,
+    next_cursor: str | None = None,
 ) -> Page[Item]:
-    """Make a page of the first items; `rest` is the cursor where not all items were examined."""
+    """Make a page of the first items; `next_cursor` is the cursor where not all items were examined."""
     candidates = list(items)
     page = tuple(candidates[:limit])
-    return Page(page, cursor_of(place(page[-1])) if len(candidates) > limit else rest)
+    return Page(page, cursor_of(position_of(page[-1])) if len(candidates) > limit else next_cursor)
 
 
 def merged(
-    pages: Sequence[Page[Item]], place: Callable[[Item], tuple[int, str]], limit: int
+    pages: Sequence[Page[Item]], position_of: Callable[[Item], tuple[int, str]], limit: int
 ) -> Page[Item]:
     """Make one page of pages of listings, newest first; of two items at one place the first counts."""
-    items = {place(item): item for page in reversed(pages) for item in page}
+    items = {position_of(item): item for page in reversed(pages) for item in page}
     # Behind the end of a page that is not the last, its listing may have items that no page has shown yet.
-    ends = [_end(page, page.next, place) for page in pages if page.next is not None]
+    ends = [_end(page, page.next, position_of) for page in pages if page.next is not None]
     horizon = max(ends, default=None)
-    places = sorted((key for key in items if horizon is None or key >= horizon), reverse=True)
+    positions = sorted((key for key in items if horizon is None or key >= horizon), reverse=True)
     return cut(
-        [items[key] for key in places], place, limit, rest=cursor_of(horizon) if horizon else None
+        [items[key] for key in positions],
+        position_of,
+        limit,
+        next_cursor=cursor_of(horizon) if horizon else None,
     )
 
 
 def _end(
-    page: Page[Item], cursor: str, place: Callable[[Item], tuple[int, str]]
+    page: Page[Item], cursor: str, position_of: Callable[[Item], tuple[int, str]]
 ) -> tuple[int, str]:
     """Return the place up to which a page has what its listing has."""
     if page:
-        return place(page[-1])
+        return position_of(page[-1])
     return max(place_of(position) for position in cursor.split(SEPARATOR) if position != ENDED)
 
 
@@ -274,7 +277,7 @@ def id_span(prefix: str) -> tuple[int, int] | None:
     if len(digits) > LETTERS or not (prefix[:2].isdecimal() or not prefix[:2]):
         return None
     try:
-        first, last = (
+        earliest, latest = (
             int.from_bytes(
                 base64.b32hexdecode(digits.ljust(LETTERS, filler).upper() + "======")[:6]
             )
@@ -282,7 +285,7 @@ def id_span(prefix: str) -> tuple[int, int] | None:
         )
     except ValueError:
         return None
-    return max(0, first - SKEW), last + SKEW
+    return max(0, earliest - SKEW), latest + SKEW
 
 
 def checked_limit(limit: int) -> int:

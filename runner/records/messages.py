@@ -70,9 +70,9 @@ class AnswerMessage(Message):
         Raises:
             UnstorableError: the response can't be stored.
         """
-        packed = codec.pack(self.response, "response")
+        response = codec.pack(self.response, "response")
         return Answer(
-            self.interrupt_id, packed, self.responder, self.idempotency_key or key, self.digest
+            self.interrupt_id, response, self.responder, self.idempotency_key or key, self.digest
         )
 
 
@@ -136,7 +136,7 @@ class VoteMessage(Message):
             self.digest,
             self.comment,
             self.idempotency_key or key,
-            {name: part for name, part in body.items() if name != "reply_to"},
+            {name: value for name, value in body.items() if name != "reply_to"},
             shown_at=self.shown_at,
         )
 
@@ -234,7 +234,7 @@ def vote_body(
         "decision": decision,
         "by": key_of(by),
     }
-    return body | {name: part for name, part in optional.items() if part is not None}
+    return body | {name: value for name, value in optional.items() if value is not None}
 
 
 def operation_body(
@@ -267,7 +267,7 @@ def operation_body(
         "operation": operation,
         "by": key_of(by),
     }
-    return body | {name: part for name, part in optional.items() if part is not None}
+    return body | {name: value for name, value in optional.items() if value is not None}
 
 
 def start_body(
@@ -283,12 +283,12 @@ def start_body(
     """
     body: dict[str, JSON] = {"v": 2, "graph": graph, "task": codec.plain(codec.pack(task, "task"))}
     body["requester"] = key_of(requester)
-    parts = {
-        name: codec.plain(codec.pack(part, name))
-        for name, part in optional.items()
-        if part is not None
+    fields = {
+        name: codec.plain(codec.pack(value, name))
+        for name, value in optional.items()
+        if value is not None
     }
-    return body | parts
+    return body | fields
 
 
 def key_of(principal: Principal | str) -> str:
@@ -353,14 +353,14 @@ def read_answer(
     Raises:
         UsageError: it is malformed.
     """
-    sent = _loaded(body)
-    if _version(sent) == 2:
+    message = _loaded(body)
+    if _version(message) == 2:
         return (
-            _validated(OperationMessage, sent)
-            if "operation" in sent
-            else _validated(VoteMessage, sent)
-        ), sent
-    return _validated(AnswerMessage, sent), sent
+            _validated(OperationMessage, message)
+            if "operation" in message
+            else _validated(VoteMessage, message)
+        ), message
+    return _validated(AnswerMessage, message), message
 
 
 def read_start(body: bytes) -> tuple[StartMessage, Mapping[str, JSON]]:
@@ -369,8 +369,8 @@ def read_start(body: bytes) -> tuple[StartMessage, Mapping[str, JSON]]:
     Raises:
         UsageError: it is malformed.
     """
-    sent = _loaded(body)
-    return _validated(RequestMessage if _version(sent) == 2 else StartMessage, sent), sent
+    message = _loaded(body)
+    return _validated(RequestMessage if _version(message) == 2 else StartMessage, message), message
 
 
 def _loaded(body: bytes) -> Any:
@@ -380,13 +380,13 @@ def _loaded(body: bytes) -> Any:
         raise UsageError(str(error)) from error
 
 
-def _version(sent: Any) -> object:
-    return sent.get("v") if isinstance(sent, dict) else None
+def _version(message: Any) -> object:
+    return message.get("v") if isinstance(message, dict) else None
 
 
-def _validated(kind: type[Known], sent: Any) -> Known:
+def _validated(kind: type[Known], message: Any) -> Known:
     try:
-        return kind.model_validate(sent)
+        return kind.model_validate(message)
     except pydantic.ValidationError as error:
         problems = error.errors(include_url=False, include_input=False)
         reasons = [

@@ -180,13 +180,13 @@ class Visit(Protocol):
     def check_effect(self, tool: str = "") -> None:
         """Raise EffectsFrozen where an effect of this graph, or a call of this tool, is frozen."""
 
-    def save(self, saved: Saved) -> None:
+    def save(self, checkpoint: Saved) -> None:
         """Write a checkpoint, with which the next attempt starts."""
 
-    def ask(self, interrupts: Sequence[Interrupt], saved: Saved) -> None:
+    def ask(self, interrupts: Sequence[Interrupt], checkpoint: Saved) -> None:
         """Publish questions now, while other work of this node continues."""
 
-    def use(self, use: Use, saved: Saved) -> None:
+    def use(self, use: Use, checkpoint: Saved) -> None:
         """Record that a decision is used, with a checkpoint; raise ApprovalMismatch where it was before."""
 
     def approved(
@@ -201,10 +201,10 @@ class Visit(Protocol):
     def recall(self, session_id: str) -> Session:
         """Read a session as completed visits have left it; an unknown one is empty."""
 
-    def spend(self, tagged: Tagged | None, spending: Spending) -> str:
+    def spend(self, tag: Tagged | None, spending: Spending) -> str:
         """Add to the sum of the run, or of a tag, unless a bound is reached: return its counter, or ""."""
 
-    def spent(self, tagged: Tagged | None) -> dict[str, Sum]:
+    def spent(self, tag: Tagged | None) -> dict[str, Sum]:
         """Read such a sum, by counter."""
 
     def tags(self) -> dict[str, str]:
@@ -252,9 +252,9 @@ class NodeDocument:
 
     def dump(self) -> dict[str, JSON]:
         """Return the stored form, without optional fields that are empty."""
-        stored = {"v": VERSION, **asdict(self)}
+        document = {"v": VERSION, **asdict(self)}
         return {
-            name: value for name, value in stored.items() if value or name not in OPTIONAL_FIELDS
+            name: value for name, value in document.items() if value or name not in OPTIONAL_FIELDS
         }
 
     def first_name(self, visit: int) -> str:
@@ -262,28 +262,28 @@ class NodeDocument:
         return self.named if self.named.endswith(f".{visit}") else ""
 
 
-def load_document(stored: JSON) -> NodeDocument | None:
+def load_document(document: JSON) -> NodeDocument | None:
     """Read a stored document strictly.
 
     Raises:
         CorruptDocument: its fields or its version are not those written here.
     """
-    if stored is None:
+    if document is None:
         return None
-    if not isinstance(stored, dict) or set(stored) - set(OPTIONAL_FIELDS) != {
+    if not isinstance(document, dict) or set(document) - set(OPTIONAL_FIELDS) != {
         "v",
         "visit",
         "executor",
         "tentative",
     }:
         raise CorruptDocument("a stored node document has an unknown form; it was left untouched.")
-    if stored["v"] != VERSION:
+    if document["v"] != VERSION:
         raise CorruptDocument(
-            f"a stored node document has version {stored['v']!r}, this library reads {VERSION}; "
+            f"a stored node document has version {document['v']!r}, this library reads {VERSION}; "
             "it was left untouched."
         )
-    also = {name: stored[name] for name in OPTIONAL_FIELDS if name in stored}
-    return NodeDocument(stored["visit"], stored["executor"], stored["tentative"], **also)
+    also = {name: document[name] for name in OPTIONAL_FIELDS if name in document}
+    return NodeDocument(document["visit"], document["executor"], document["tentative"], **also)
 
 
 # The input of a node: the task and the outputs of the nodes before it, in edge order.
@@ -305,17 +305,17 @@ def function_input(task: Any, inputs: Sequence[Input]) -> tuple[str, Any]:
 
 def input_blocks(task: Any, inputs: Sequence[Input]) -> list[dict[str, Any]]:
     """Build the content blocks for an agent: the task alone, or the task and a section per input."""
-    own = task if _is_blocks(task) else [{"text": as_text(task)}]
+    task_blocks = task if _is_blocks(task) else [{"text": as_text(task)}]
     if not inputs:
-        return list(own)
-    parts = [{"text": "Original Task:"}, *own] if _is_blocks(task) else [_original(task)]
-    parts.append({"text": "\nInputs from previous nodes:"})
+        return list(task_blocks)
+    blocks = [{"text": "Original Task:"}, *task_blocks] if _is_blocks(task) else [_original(task)]
+    blocks.append({"text": "\nInputs from previous nodes:"})
     for item in inputs:
-        parts += [
+        blocks += [
             {"text": f"\nFrom {item.node_id}:"},
             {"text": f"  - Agent: {as_text(item.output)}"},
         ]
-    return parts
+    return blocks
 
 
 def _original(task: Any) -> dict[str, Any]:

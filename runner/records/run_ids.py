@@ -20,12 +20,12 @@ _KEYED = frozenset("26aeimqu")
 """The letters whose last two of five bits are 10, as the first two of version 8 are."""
 
 
-def letters(ms: int, version: int, hashed: bytes) -> str:
+def letters(ms: int, version: int, digest: bytes) -> str:
     """Return an id less its partition; the alphabet of base32hex keeps the order of the bytes."""
     name = (
         ms.to_bytes(6)
-        + bytes([version | hashed[0] & 0x0F, hashed[1], 0x80 | hashed[2] & 0x3F])
-        + hashed[3:10]
+        + bytes([version | digest[0] & 0x0F, digest[1], 0x80 | digest[2] & 0x3F])
+        + digest[3:10]
     )
     return base64.b32hexencode(name).decode().rstrip("=").lower()
 

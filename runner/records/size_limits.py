@@ -52,35 +52,35 @@ WIDEST = 6
 """Bytes that one character of a text takes at most as JSON."""
 
 
-def check(what: str, packed: JSON, most: int) -> None:
-    """Refuse a packed value of more than `most` bytes; `what` names it in the error.
+def check(field: str, json_value: JSON, most: int) -> None:
+    """Refuse a packed value of more than `most` bytes; `field` names it in the error.
 
     Raises:
         PayloadTooLarge: it has more.
     """
-    if packed is None or isinstance(packed, (bool, int, float)):
+    if json_value is None or isinstance(json_value, (bool, int, float)):
         return
-    if isinstance(packed, str) and len(packed) * WIDEST < most:
+    if isinstance(json_value, str) and len(json_value) * WIDEST < most:
         return
-    _compare(what, len(codec.dump_json(packed)), most)
+    _compare(field, len(codec.dump_json(json_value)), most)
 
 
-def no_room(size: int, more: int, most: int) -> PayloadTooLarge:
-    """Build the error of a store whose limit for a run would be exceeded by `more` bytes."""
+def no_room(size: int, excess: int, most: int) -> PayloadTooLarge:
+    """Build the error of a store whose limit for a run would be exceeded by `excess` bytes."""
     return PayloadTooLarge(
-        f"the run has {size:,} bytes with the runs inside it; {more:,} more are beyond RUNNER_MAX_RUN "
+        f"the run has {size:,} bytes with the runs inside it; {excess:,} more are beyond RUNNER_MAX_RUN "
         f"({most:,}). They were not stored. Keep the data where it belongs and pass references to it, or "
         "raise the limit for every worker and client."
     )
 
 
-def check_answer(packed: JSON, most: int) -> None:
+def check_answer(response: JSON, most: int) -> None:
     """Refuse an answer of more than `most` bytes, or of more than `MAX_ANSWER`.
 
     Raises:
         PayloadTooLarge: it has more.
     """
-    size, most = len(codec.dump_json(packed)), min(most, MAX_ANSWER)
+    size, most = len(codec.dump_json(response)), min(most, MAX_ANSWER)
     if size > most:
         raise PayloadTooLarge(
             f"the answer has {size:,} bytes, more than an answer may have ({most:,}). It was not "
@@ -100,7 +100,7 @@ def check_message(body: bytes, most: int) -> None:
         )
 
 
-def check_saved(node: str, saved: Saved | None, bounds: Bounded) -> int:
+def check_saved(node: str, checkpoint: Saved | None, bounds: Bounded) -> int:
     """Refuse a checkpoint with a part that is too large; return the bytes of its document.
 
     A message is written once, as a result is; the document is written at every checkpoint, so its limit is
@@ -109,11 +109,11 @@ def check_saved(node: str, saved: Saved | None, bounds: Bounded) -> int:
     Raises:
         PayloadTooLarge: a part is too large.
     """
-    if saved is None:
+    if checkpoint is None:
         return 0
-    for message in saved.messages:
+    for message in checkpoint.messages:
         check(f"a message of node {node!r}", message, bounds.max_bytes)
-    size = len(codec.dump_json(saved.document))
+    size = len(codec.dump_json(checkpoint.document))
     _compare(f"the state that node {node!r} keeps", size, bounds.max_state, "RUNNER_MAX_STATE")
     return size
 
@@ -124,8 +124,8 @@ def check_outcome(node: str, outcome: Outcome, bounds: Bounded) -> None:
     Raises:
         PayloadTooLarge: a part is too large.
     """
-    for what, packed in _values(node, outcome):
-        check(what, packed, bounds.max_bytes)
+    for field, json_value in _values(node, outcome):
+        check(field, json_value, bounds.max_bytes)
     if isinstance(outcome, (Succeeded, Failed, Interrupted)):
         check_saved(node, outcome.saved, bounds)
 
@@ -136,8 +136,8 @@ def check_questions(questions: Iterable[Interrupt], most: int) -> None:
     Raises:
         PayloadTooLarge: a part is too large.
     """
-    for what, packed in _of_questions(questions):
-        check(what, packed, most)
+    for field, json_value in _of_questions(questions):
+        check(field, json_value, most)
 
 
 def _of_questions(questions: Iterable[Interrupt]) -> Iterator[tuple[str, JSON]]:
@@ -162,10 +162,10 @@ def _values(node: str, outcome: Outcome) -> Iterator[tuple[str, JSON]]:
             yield from ((f"an item of map {node!r}", item) for item in outcome.items or ())
 
 
-def _compare(what: str, size: int, most: int, setting: str = "RUNNER_MAX_RESULT") -> None:
+def _compare(field: str, size: int, most: int, setting: str = "RUNNER_MAX_RESULT") -> None:
     if size > most:
         raise PayloadTooLarge(
-            f"{what} has {size:,} bytes, more than {setting} allows ({most:,}). Nothing of it was "
+            f"{field} has {size:,} bytes, more than {setting} allows ({most:,}). Nothing of it was "
             "stored. Keep the data where it belongs and pass a reference to it, or raise the limit for "
             "every worker and client."
         )

@@ -43,15 +43,15 @@ def problem(value: object, limit: int = MAX_TEXT) -> str:
     return ""
 
 
-def checked(value: str, what: str, most: int = MAX_TEXT) -> str:
-    """Return a short text; `what` names it in the error.
+def checked(value: str, field: str, most: int = MAX_TEXT) -> str:
+    """Return a short text; `field` names it in the error.
 
     Raises:
         UsageError: it is not a text, too long, or not valid Unicode.
     """
     fault = problem(value, most)
     if fault:
-        raise UsageError(f"{what} {fault}.")
+        raise UsageError(f"{field} {fault}.")
     return value
 
 
@@ -64,16 +64,16 @@ def reason(value: str) -> str:
     return checked(value, "the reason", MAX_REASON)
 
 
-def people(names: Iterable[str] | None, what: str) -> list[str]:
+def people(names: Iterable[str] | None, field: str) -> list[str]:
     """Return a list of people.
 
     Raises:
         UsageError: it is a single text, too long, or an item is not a text.
     """
-    listed = [] if names is None else [names] if isinstance(names, str) else list(names)
-    if isinstance(names, str) or len(listed) > MAX_PEOPLE:
-        raise UsageError(f"{what} must be a list of at most {MAX_PEOPLE:,} people.")
-    return [checked(name, what) for name in listed]
+    people_names = [] if names is None else [names] if isinstance(names, str) else list(names)
+    if isinstance(names, str) or len(people_names) > MAX_PEOPLE:
+        raise UsageError(f"{field} must be a list of at most {MAX_PEOPLE:,} people.")
+    return [checked(name, field) for name in people_names]
 
 
 # JSON Schemas of answers: checked when a question is asked, applied when an answer arrives.
@@ -95,10 +95,10 @@ def check_schema(schema: Mapping[str, Any], field: str) -> None:
 
 def mismatch(schema: Mapping[str, Any], value: Any) -> str:
     """Describe how a plain JSON value violates a schema; "" when it is valid."""
-    place, message = violation(schema, value)
-    if place is None:
+    path, message = violation(schema, value)
+    if path is None:
         return message and f"the question's schema can't be used: {message}"
-    where = "".join(f"[{part!r}]" for part in place)
+    where = "".join(f"[{key!r}]" for key in path)
     return f"the answer{where} does not fit the question's schema: {message}"
 
 
@@ -108,8 +108,8 @@ def violation(schema: Mapping[str, Any], value: Any) -> tuple[Sequence[str | int
     The place is None where it does not, or where the schema can't be used, with the reason.
     """
     validator, reason = _compiled(codec.dump_json(schema))
-    first = None if validator is None else next(validator.iter_errors(value), None)
-    return (None, reason) if first is None else (first.instance_path, first.message)
+    error = None if validator is None else next(validator.iter_errors(value), None)
+    return (None, reason) if error is None else (error.instance_path, error.message)
 
 
 @lru_cache(maxsize=256)

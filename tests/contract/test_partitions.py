@@ -362,7 +362,9 @@ def page_of(items, short, limit, cursor):
     looked_at = rest[: min(limit + 1, short)]
     page = cut(looked_at, lambda item: item.place, limit)
     if page.next is None and len(looked_at) < len(rest):
-        return cut(looked_at, lambda item: item.place, limit, rest=cursor_of(looked_at[-1].place))
+        return cut(
+            looked_at, lambda item: item.place, limit, next_cursor=cursor_of(looked_at[-1].place)
+        )
     return page
 
 

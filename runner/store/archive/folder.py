@@ -149,7 +149,7 @@ class FolderArchive:
             if (after and run.place >= after) or (latest and run.place == latest.place):
                 continue
             if looked_at >= LOOKED_AT and latest:
-                return cut(items, _place, limit, rest=cursor_of(latest.place))
+                return cut(items, _place, limit, next_cursor=cursor_of(latest.place))
             latest, looked_at = run, looked_at + 1
             items += [run] if query.fits(run) else []
             if len(items) > limit:

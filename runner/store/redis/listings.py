@@ -220,7 +220,7 @@ class Listings:
                     (entries[-1][0] + part.offset, entries[-1][1]),
                 )
             else:
-                return cut(items, place, limit, rest=cursor_of(after) if after else None)
+                return cut(items, place, limit, next_cursor=cursor_of(after) if after else None)
         return cut(items, place, limit)
 
     def _entries(self, part: Part, after: Place | None, count: int) -> list[Place]:
