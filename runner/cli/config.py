@@ -2,20 +2,14 @@
 
 from __future__ import annotations
 
-import difflib
-import os
-import tomllib
 from collections.abc import Mapping
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 import click
 
 from runner.cli.context import CommandContext, common_options, with_context
-from runner.cli.output import without_password
-
-PREFIX = "RUNNER_"
+from runner.store.addresses import without_password
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,6 +39,8 @@ def show(context: CommandContext, *, with_origin: bool) -> None:
     as RUNNER_REDIS_URL, the file .env of the current folder, [tool.runner] in its pyproject.toml, the
     default. Without a terminal: name, value and with --origin where it comes from, separated by tabs.
     """
+    from runner.operations.setting_sources import unknown_settings
+
     settings = effective_settings(context)
     columns = 3 if with_origin else 2
     rows = [(setting.name, _cell(setting.value), setting.origin)[:columns] for setting in settings]
@@ -55,8 +51,11 @@ def show(context: CommandContext, *, with_origin: bool) -> None:
 
 def effective_settings(context: CommandContext) -> list[Setting]:
     """List all settings with their origin, URLs without passwords."""
+    from runner.operations.setting_sources import PREFIX
+    from runner.operations.setting_sources import sources as setting_sources
+
     flags = {name: True for name in ("redis_url", "graphs") if getattr(context, name) is not None}
-    sources: dict[str, Mapping[str, Any]] = {"flag": flags, **_sources()}
+    sources: dict[str, Mapping[str, Any]] = {"flag": flags, **setting_sources()}
     variables = sources["environment"]
     sources["environment"] = {**variables, **{name.removesuffix("_file"): "" for name in variables}}
     values = {name: getattr(context.settings, name) for name in type(context.settings).model_fields}
@@ -68,47 +67,6 @@ def effective_settings(context: CommandContext) -> list[Setting]:
         )
         for name, value in values.items()
     ]
-
-
-def unknown_settings() -> list[str]:
-    """List the names that look like settings and are not, with what was probably meant."""
-    from runner.settings import SECRETS, Settings
-
-    known = [*Settings.model_fields, *(f"{name}_file" for name in SECRETS)]
-    problems = []
-    for source, names in _sources().items():
-        for name in sorted(set(names) - set(known)):
-            similar = difflib.get_close_matches(name, known, 1)
-            advice = f"; did you mean {PREFIX}{similar[0].upper()}?" if similar else ""
-            problems.append(f"{PREFIX}{name.upper()} ({source}) is not a setting{advice}")
-    return problems
-
-
-def _sources() -> dict[str, Mapping[str, Any]]:
-    return {"environment": _prefixed(os.environ), ".env": _dotenv(), "pyproject.toml": _pyproject()}
-
-
-def _prefixed(variables: Mapping[str, str | None]) -> dict[str, Any]:
-    return {
-        name[len(PREFIX) :].lower(): value
-        for name, value in variables.items()
-        if name.upper().startswith(PREFIX)
-    }
-
-
-def _dotenv() -> dict[str, Any]:
-    from dotenv import dotenv_values
-
-    return _prefixed(dotenv_values(".env")) if Path(".env").is_file() else {}
-
-
-def _pyproject() -> dict[str, Any]:
-    try:
-        content = tomllib.loads(Path("pyproject.toml").read_text(encoding="utf-8"))
-    except (OSError, tomllib.TOMLDecodeError):
-        return {}
-    section = content.get("tool", {}).get("runner", {})
-    return section if isinstance(section, dict) else {}
 
 
 def _cell(value: Any) -> str:

@@ -60,14 +60,6 @@ def show(context: CommandContext, letter_id: str) -> None:
     output.present(letter, lambda: output.show_text(text), parts)
 
 
-@dataclass(frozen=True, slots=True)
-class Replayed:
-    """A dead letter, and where it was sent: a position in a stream, or the run of a node."""
-
-    id: str
-    sent: str
-
-
 @dead.command()
 @click.argument("letter_ids", metavar="LETTER...", nargs=-1, required=True)
 @with_context
@@ -80,6 +72,7 @@ def replay(context: CommandContext, letter_ids: tuple[str, ...]) -> None:
     4 no such letter or run; 5 the run is not over or has completed. If a letter fails, those after it
     are not replayed.
     """
+    from runner.operations.dead import Replayed
     from runner.operations.dead import replay as resend
 
     letters = _letters(context)

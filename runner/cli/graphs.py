@@ -193,8 +193,8 @@ def check(
     would be held: held, run, graph, node, visit, status, reason. Exit codes: 1 there are errors; 2 there
     is no graph; 5 there are no errors, but a node would be held.
     """
-    from runner.cli.deploy_views import GraphCheck, problems_of
     from runner.definition.registry import registry
+    from runner.operations.deploy_views import GraphCheck, problems_of
 
     context.load_graphs()
     checked = names or tuple(registry.names())

@@ -27,8 +27,8 @@ from runner.cli.arguments import (
 )
 from runner.cli.context import CommandContext, common_options, with_context
 from runner.cli.exits import CommandError, Exit, exit_of_receipt
-from runner.cli.output import Output, block, clock_time, compact, short, span, style, times
-from runner.records.json_form import document, stamp
+from runner.cli.output import Output, block, clock_time, compact, short, style, times
+from runner.records.json_form import document, span, stamp
 from runner.records.validation import one_line
 
 if TYPE_CHECKING:

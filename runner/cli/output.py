@@ -236,39 +236,3 @@ def clock_time(milliseconds: int) -> str:
     return (
         datetime.fromtimestamp(milliseconds / 1000, UTC).astimezone().strftime("%Y-%m-%d %H:%M:%S")
     )
-
-
-def span(milliseconds: float) -> str:
-    """Return a duration for a person."""
-    seconds = max(0.0, milliseconds / 1000)
-    if seconds < 1:
-        return f"{round(milliseconds)} ms"
-    if seconds < 60:
-        return f"{seconds:.1f} s"
-    minutes, rest = divmod(int(seconds), 60)
-    if minutes < 60:
-        return f"{minutes} min {rest:02d} s"
-    hours, minutes = divmod(minutes, 60)
-    return f"{hours} h {minutes:02d} min" if hours < 48 else f"{hours // 24} days {hours % 24} h"
-
-
-def without_password(urls: str) -> str:
-    """Return a URL, or several, with each password replaced by ***."""
-    from runner.store.addresses import ANOTHER
-
-    return ",".join(map(_without_password, ANOTHER.split(urls)))
-
-
-def _without_password(url: str) -> str:
-    from urllib.parse import parse_qsl, urlencode, urlsplit
-
-    parts = urlsplit(url)
-    if parts.password is not None:
-        user, host = parts.username or "", parts.netloc.rpartition("@")[2]
-        parts = parts._replace(netloc=f"{user}:***@{host}")
-    query = [
-        (name, "***" if "password" in name else value) for name, value in parse_qsl(parts.query)
-    ]
-    safe = parts._replace(query=urlencode(query, safe="*/")).geturl()
-    # urlsplit drops the empty host of unix:///path.
-    return safe if "://" in safe else safe.replace(":", "://", 1)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -21,16 +20,8 @@ from runner.cli.exits import HINTS, CommandError, Exit
 from runner.errors import ConflictError, RunnerError, StoreError
 
 if TYPE_CHECKING:
-    from runner.cli.deploy_views import MigratedRun
     from runner.client import Run
-
-
-@dataclass(frozen=True, slots=True)
-class RunStatus:
-    """A run and its status; "removed" for a run that was removed."""
-
-    run_id: str
-    status: str
+    from runner.operations.deploy_views import MigratedRun
 
 
 @click.command()
@@ -52,15 +43,9 @@ def cancel(context: CommandContext, run_id: str, reason: str) -> None:
     if not run.cancel(reason):
         raise ConflictError(f"run {run_id} has ended or is stopping already; nothing was changed.")
     status = str(run.status)
+    from runner.operations.views import RunStatus
+
     context.output.write(RunStatus(run_id, status), [(status,)])
-
-
-@dataclass(frozen=True, slots=True)
-class RetriedRun:
-    """A run that was retried, and the nodes that run again."""
-
-    run_id: str
-    nodes: list[str]
 
 
 @click.command()
@@ -75,6 +60,8 @@ def retry(context: CommandContext, run_id: str, node: str | None) -> None:
     has not ended, or has completed.
     """
     nodes = context.client.run(run_id).retry(node)
+    from runner.operations.views import RetriedRun
+
     context.output.write(RetriedRun(run_id, nodes), [(name,) for name in nodes])
 
 
@@ -94,6 +81,8 @@ def remove(context: CommandContext, run_id: str, *, yes: bool) -> None:
     if not yes:
         click.confirm(f"Delete run {run_id} permanently?", abort=True, err=True)
     run.remove()
+    from runner.operations.views import RunStatus
+
     context.output.write(RunStatus(run_id, "removed"), [("removed", run_id)])
 
 
@@ -145,6 +134,8 @@ def again(context: CommandContext, run_id: str, *, input_text: str | None) -> No
 
 
 def _write_new(context: CommandContext, run: Run) -> None:
+    from runner.operations.views import RunStatus
+
     context.output.write(RunStatus(run.id, str(run.status)), [(run.id,)])
 
 
@@ -188,7 +179,7 @@ def migrate(
     and the ids of questions whose answers don't apply, separated by tabs. Exit codes: 0 all were moved;
     2 names don't fit; 4 no such run or node; 5 a run can't be moved.
     """
-    from runner.cli.deploy_views import MigratedRun
+    from runner.operations.deploy_views import MigratedRun
 
     if (run_id is None) == (graph is None):
         raise CommandError(
@@ -251,7 +242,7 @@ def _migrate(
     *,
     dry_run: bool,
 ) -> MigratedRun:
-    from runner.cli.deploy_views import MigratedRun
+    from runner.operations.deploy_views import MigratedRun
 
     migrated = context.client.run(run_id).migrate(mapping, drop=drop, dry_run=dry_run)
     return MigratedRun(run_id, moved=not dry_run, error="", nodes=tuple(migrated.nodes))

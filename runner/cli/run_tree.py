@@ -14,9 +14,10 @@ from rich.tree import Tree
 
 from runner.approvals.rules import plain_name
 from runner.authoring.drawing.diagram import SIGNS
-from runner.cli.output import NARROW, Output, compact, short, span, style, times
+from runner.cli.output import NARROW, Output, compact, short, style, times
 from runner.operations.exports import event_of
 from runner.operations.views import RunView, read_run, spendings
+from runner.records.json_form import span
 from runner.records.validation import one_line
 
 if TYPE_CHECKING:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -54,15 +53,6 @@ timeout_option = click.option(
 # -- starting ----------------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True, slots=True)
-class StartedRun:
-    """A run that was started."""
-
-    run_id: str
-    graph: str
-    status: str
-
-
 @click.command()
 @click.argument("graph")
 @input_option("The task of the run", "null")
@@ -106,6 +96,8 @@ def run(
     )
     if wait:
         return _wait(context, started, timeout)
+    from runner.operations.views import StartedRun
+
     context.output.write(StartedRun(started.id, graph, str(started.status)), [(started.id,)])
     return Exit.DONE
 

@@ -9,8 +9,8 @@ import click
 
 from runner.cli.arguments import input_option, read_duration, read_json, read_tags, tag_option
 from runner.cli.context import CommandContext, common_options, with_context
-from runner.cli.output import clock_time, span
-from runner.records.json_form import milliseconds, stamp
+from runner.cli.output import clock_time
+from runner.records.json_form import milliseconds, span, stamp
 
 if TYPE_CHECKING:
     from runner.schedules.schedule import Schedule
@@ -168,13 +168,6 @@ def remove(context: CommandContext, schedule_id: str) -> None:
     context.output.write(RemovedSchedule(schedule_id, "removed"), [("removed", schedule_id)])
 
 
-@dataclass(frozen=True, slots=True)
-class BackfilledRun:
-    """A run of a backfill."""
-
-    run_id: str
-
-
 @schedules.command()
 @click.argument("schedule_id", metavar="SCHEDULE")
 @click.option("--from", "first", metavar="TIME", required=True, help="The first time, as RFC 3339.")
@@ -189,6 +182,8 @@ def backfill(context: CommandContext, schedule_id: str, first: str, last: str) -
         span_of = milliseconds(first), milliseconds(last)
     except ValueError as error:
         raise click.UsageError("--from and --to are times such as 2026-03-01T00:00:00Z.") from error
+    from runner.operations.views import BackfilledRun
+
     runs = [BackfilledRun(run_id) for run_id in _scheduler(context).backfill(schedule_id, *span_of)]
     context.output.write({"runs": runs}, [(run.run_id,) for run in runs])
 

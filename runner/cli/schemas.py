@@ -16,21 +16,27 @@ from runner.cli import (
     config,
     dead,
     dev,
-    doctor,
     freeze,
     graphs,
     init,
     interrupts,
     program,
-    run_changes,
-    runs,
     schedules,
     webhooks,
 )
-from runner.cli.deploy_views import GraphCheck, MigratedRun
+from runner.operations.dead import Replayed
+from runner.operations.deploy_views import GraphCheck, MigratedRun
+from runner.operations.doctor import Check
 from runner.operations.exports import Export
 from runner.operations.questions import QuestionView, VotedAll
-from runner.operations.views import RunView, WorkerView
+from runner.operations.views import (
+    BackfilledRun,
+    RetriedRun,
+    RunStatus,
+    RunView,
+    StartedRun,
+    WorkerView,
+)
 from runner.records.interrupts import Receipt
 from runner.records.json_form import as_written
 from runner.records.listings import RunSummary
@@ -49,10 +55,10 @@ DOCUMENTS: dict[str, tuple[str, Any]] = {
     "config show": ("settings", config.Setting),
     "dead drop": ("dropped", dead.Dropped),
     "dead list": ("letters", DeadLetter),
-    "dead replay": ("replayed", dead.Replayed),
+    "dead replay": ("replayed", Replayed),
     "dead show": ("", DeadLetter),
     "dev": ("", dev.Ready),
-    "doctor": ("checks", doctor.Check),
+    "doctor": ("checks", Check),
     "freeze": ("", freeze.Frozen),
     "graphs check": ("", GraphCheck),
     "graphs draw": ("", graphs.GraphDrawing),
@@ -75,20 +81,20 @@ DOCUMENTS: dict[str, tuple[str, Any]] = {
     "keys revoke": ("", PublicKey),
     "keys rotate": ("", PublicKey),
     "metrics": ("metrics", Metric),
-    "run": ("", runs.StartedRun | RunView),
-    "runs again": ("", run_changes.RunStatus),
-    "runs cancel": ("", run_changes.RunStatus),
+    "run": ("", StartedRun | RunView),
+    "runs again": ("", RunStatus),
+    "runs cancel": ("", RunStatus),
     "runs events": ("", Event),
     "runs export": ("", Export),
-    "runs fork": ("", run_changes.RunStatus),
+    "runs fork": ("", RunStatus),
     "runs list": ("runs", RunSummary),
     "runs migrate": ("runs", MigratedRun),
-    "runs remove": ("", run_changes.RunStatus),
-    "runs retry": ("", run_changes.RetriedRun),
+    "runs remove": ("", RunStatus),
+    "runs retry": ("", RetriedRun),
     "runs show": ("", RunView),
     "runs watch": ("", Event),
     "schedules add": ("", Schedule),
-    "schedules backfill": ("runs", schedules.BackfilledRun),
+    "schedules backfill": ("runs", BackfilledRun),
     "schedules list": ("schedules", Schedule),
     "schedules pause": ("", Schedule),
     "schedules remove": ("", schedules.RemovedSchedule),

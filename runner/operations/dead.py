@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, cast
 
 from runner.errors import NotFoundError
@@ -11,6 +12,14 @@ from runner.store.redis.dead_letters import DeadLetter, DeadLetters
 
 if TYPE_CHECKING:
     from runner.store.redis.partitions import SharedStore
+
+
+@dataclass(frozen=True, slots=True)
+class Replayed:
+    """A dead letter, and where it was sent: a position in a stream, or the run of a node."""
+
+    id: str
+    sent: str
 
 
 def replay(

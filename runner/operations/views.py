@@ -94,6 +94,38 @@ class RunView(RunHead):
     on_behalf_of: tuple[str, ...] = ()
 
 
+@dataclass(frozen=True, slots=True)
+class StartedRun:
+    """A run that was started."""
+
+    run_id: str
+    graph: str
+    status: str
+
+
+@dataclass(frozen=True, slots=True)
+class RunStatus:
+    """A run and its status; "removed" for a run that was removed."""
+
+    run_id: str
+    status: str
+
+
+@dataclass(frozen=True, slots=True)
+class RetriedRun:
+    """A run that was retried, and the nodes that run again."""
+
+    run_id: str
+    nodes: list[str]
+
+
+@dataclass(frozen=True, slots=True)
+class BackfilledRun:
+    """A run of a backfill."""
+
+    run_id: str
+
+
 # -- reading -----------------------------------------------------------------------------------------
 
 

@@ -1,4 +1,7 @@
-"""The JSON form of records, as commands, exports and archives have it: names, and times as RFC 3339."""
+"""The JSON form of records, as commands, exports and archives have it: names, and times as RFC 3339.
+
+`span` has the form of a duration for people.
+"""
 
 from __future__ import annotations
 
@@ -51,6 +54,20 @@ def stamp(milliseconds: int) -> str | None:
 def milliseconds(time: str | None) -> int:
     """Read what `stamp` wrote."""
     return round(datetime.fromisoformat(time).timestamp() * 1000) if time else 0
+
+
+def span(milliseconds: float) -> str:
+    """Return a duration for a person."""
+    seconds = max(0.0, milliseconds / 1000)
+    if seconds < 1:
+        return f"{round(milliseconds)} ms"
+    if seconds < 60:
+        return f"{seconds:.1f} s"
+    minutes, remainder = divmod(int(seconds), 60)
+    if minutes < 60:
+        return f"{minutes} min {remainder:02d} s"
+    hours, minutes = divmod(minutes, 60)
+    return f"{hours} h {minutes:02d} min" if hours < 48 else f"{hours // 24} days {hours % 24} h"
 
 
 def as_written(schema: dict[str, Any]) -> None:

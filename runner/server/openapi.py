@@ -12,14 +12,19 @@ from typing import Any
 from pydantic import TypeAdapter
 
 from runner.approvals.freezes import Freeze
-from runner.cli.dead import Replayed
-from runner.cli.deploy_views import GraphCheck
-from runner.cli.run_changes import RetriedRun, RunStatus
-from runner.cli.runs import StartedRun
-from runner.cli.schedules import BackfilledRun
+from runner.operations.dead import Replayed
+from runner.operations.deploy_views import GraphCheck
 from runner.operations.migration import MigrationResult
 from runner.operations.questions import QuestionView
-from runner.operations.views import Backlog, RunView, WorkerView
+from runner.operations.views import (
+    BackfilledRun,
+    Backlog,
+    RetriedRun,
+    RunStatus,
+    RunView,
+    StartedRun,
+    WorkerView,
+)
 from runner.records.interrupts import Receipt
 from runner.records.jobs import JobView, RunOfJob
 from runner.records.json_form import TIME, as_written

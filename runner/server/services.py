@@ -10,10 +10,10 @@ from typing import Annotated, cast
 
 from fastapi import Depends, Request
 
-from runner.cli.doctor import PASS, Check, examine, read_facts
 from runner.client import Client
 from runner.definition.model import Definition, Topology
 from runner.definition.registry import Plan, load, registry
+from runner.operations.doctor import PASS, Check, examine, read_facts
 from runner.records.listings import INSIDE
 from runner.schedules.scheduler import Scheduler
 from runner.server.streams import Hub, Ticker

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass
-from urllib.parse import parse_qsl, unquote, urlsplit
+from urllib.parse import parse_qsl, unquote, urlencode, urlsplit
 
 from runner.errors import UsageError
 
@@ -169,3 +169,21 @@ def _unreadable(what: str, why: str) -> UsageError:
         "sentinel_username= and sentinel_password= behind for the Sentinels, or redis+cluster://host:6379,"
         "host:6379; `user:password@` in front is for the servers."
     )
+
+
+def without_password(urls: str) -> str:
+    """Return a URL, or several, with each password replaced by ***."""
+    return ",".join(map(_without_password, ANOTHER.split(urls)))
+
+
+def _without_password(url: str) -> str:
+    parts = urlsplit(url)
+    if parts.password is not None:
+        user, host = parts.username or "", parts.netloc.rpartition("@")[2]
+        parts = parts._replace(netloc=f"{user}:***@{host}")
+    query = [
+        (name, "***" if "password" in name else value) for name, value in parse_qsl(parts.query)
+    ]
+    safe = parts._replace(query=urlencode(query, safe="*/")).geturl()
+    # urlsplit drops the empty host of unix:///path.
+    return safe if "://" in safe else safe.replace(":", "://", 1)

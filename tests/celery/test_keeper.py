@@ -11,8 +11,8 @@ import amqp
 import pytest
 
 from runner import Run, Status
-from runner.cli.doctor import FAIL, WARN, examine, read_facts
 from runner.dev.supervised_process import SupervisedProcess
+from runner.operations.doctor import FAIL, WARN, examine, read_facts
 from runner.settings import Settings
 from tests.celery.workers import SETTINGS
 from tests.chaos.kill_switch import arm, died_at

@@ -13,9 +13,9 @@ from celery import signals
 from runner import Client, GraphBuilder
 from runner.celery.application import make_app
 from runner.celery.queues import add_queues, check_queues
-from runner.cli.doctor import FAIL, examine, read_facts
 from runner.definition.registry import Registry
 from runner.errors import UsageError
+from runner.operations.doctor import FAIL, examine, read_facts
 from runner.records.run import Status
 from runner.settings import Settings
 from runner.store.redis.store import RedisStore

@@ -8,8 +8,8 @@ import zlib
 import pytest
 
 from runner import Client, Status
-from runner.cli.doctor import examine, read_facts
 from runner.errors import StoreError
+from runner.operations.doctor import examine, read_facts
 from runner.settings import Settings
 from runner.store.redis.keys import Keys
 from runner.store.redis.store import RedisStore

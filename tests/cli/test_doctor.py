@@ -9,7 +9,7 @@ import redis
 
 from runner.approvals.freezes import Freeze
 from runner.approvals.keys import KeySet
-from runner.cli.doctor import (
+from runner.operations.doctor import (
     FAIL,
     PASS,
     WARN,
@@ -19,7 +19,7 @@ from runner.cli.doctor import (
     examine,
     signing_problem,
 )
-from runner.cli.output import without_password
+from runner.store.addresses import without_password
 from runner.store.redis.server_info import ServerInfo, read_server_info
 from runner.store.redis.workers import Worker
 from tests.waiting import wait_until

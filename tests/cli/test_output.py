@@ -10,9 +10,9 @@ from pathlib import Path
 import pytest
 
 from runner.cli.exits import Exit, command_error
-from runner.cli.output import short, span, visible
+from runner.cli.output import short, visible
 from runner.errors import BrokerError, LeaseLost, NotFoundError, ResponseError, UnstorableError
-from runner.records.json_form import stamp
+from runner.records.json_form import span, stamp
 from runner.records.validation import one_line
 
 REFERENCE = Path(__file__).parents[2] / "docs" / "reference" / "cli.md"

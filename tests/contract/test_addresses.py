@@ -6,10 +6,9 @@ import pytest
 
 from runner.celery.application import make_app
 from runner.celery.engines import pushes
-from runner.cli.output import without_password
 from runner.errors import UsageError
 from runner.settings import Settings
-from runner.store.addresses import cluster, sentinels
+from runner.store.addresses import cluster, sentinels, without_password
 
 URL = "sentinel://ann:p%40ss@one:26380,two/main?db=3&sentinel_password=eye"
 

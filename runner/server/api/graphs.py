@@ -7,9 +7,9 @@ from typing import Annotated, Any
 from fastapi import APIRouter, Query, Response
 
 from runner.authoring.drawing import draw
-from runner.cli.deploy_views import GraphCheck, problems_of
 from runner.errors import DefinitionError, NotFoundError
 from runner.operations import deploys
+from runner.operations.deploy_views import GraphCheck, problems_of
 from runner.records.json_form import document
 from runner.server.access import Seen
 from runner.server.api.documents import ONE_PAGE

@@ -18,6 +18,7 @@ from markupsafe import Markup, escape
 
 from runner.approvals.rule_text import who
 from runner.approvals.rules import plain_name
+from runner.records import json_form
 from runner.records.validation import escaped
 from runner.server.access import Person
 from runner.server.browser import TOKEN
@@ -153,13 +154,7 @@ def rough(milliseconds: float) -> str:
 
 def span(milliseconds: float) -> str:
     """Return a duration for a table: 240 ms, 1.2 s, 3 min 05 s."""
-    seconds = max(0.0, milliseconds / 1000)
-    if seconds < 1:
-        return f"{round(milliseconds)} ms"
-    if seconds < 60:
-        return f"{seconds:.1f} s"
-    minutes, rest = divmod(int(seconds), 60)
-    return f"{minutes} min {rest:02d} s" if minutes < 60 else rough(milliseconds)
+    return json_form.span(milliseconds) if milliseconds < 3_600_000 else rough(milliseconds)
 
 
 TEMPLATES = Environment(

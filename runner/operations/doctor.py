@@ -1,0 +1,726 @@
+"""Checks of store, broker, workers and settings, with the fix for each problem.
+
+Each check is a function of the facts, which are read before: no check reads anything.
+"""
+
+from __future__ import annotations
+
+import socket
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Set as AbstractSet
+from dataclasses import dataclass, field, replace
+from urllib.parse import urlsplit
+
+from runner.approvals.decision_keys import DecisionKeys, SigningKey
+from runner.approvals.freezes import Freeze
+from runner.dev.embedded import OLDEST
+from runner.errors import StoreError, UsageError
+from runner.operations.deploys import UNDER_WAY
+from runner.operations.setting_sources import unknown_settings
+from runner.records.json_form import span
+from runner.records.listings import RunQuery, outermost
+from runner.settings import Settings
+from runner.store.addresses import without_password
+from runner.store.interface import Store
+from runner.store.redis import layout
+from runner.store.redis.auditing import BEGINNING, AuditLog
+from runner.store.redis.connection import RedisConnection
+from runner.store.redis.dead_letters import DeadLetters
+from runner.store.redis.partitions import open_store
+from runner.store.redis.server_info import ServerInfo, read_servers
+from runner.store.redis.workers import Worker, WorkerRegistry
+
+PASS, WARN, FAIL = "pass", "warn", "fail"
+
+
+@dataclass(frozen=True, slots=True)
+class Check:
+    """The result of one check: pass, warn or fail; `fix` is empty for pass."""
+
+    result: str
+    name: str
+    detail: str
+    fix: str = ""
+
+
+# -- facts -------------------------------------------------------------------------------------------
+
+BROKER_TIMEOUT = 3.0
+"""Seconds that a broker may take to accept a connection."""
+
+
+@dataclass(frozen=True, slots=True)
+class Facts:
+    """What the checks need. `broker` is why it can't be reached, or ""; `clock` is this machine's in ms.
+
+    `graph_queues` are the queues of each graph's nodes as the broker names them, `run_queues` those of
+    graphs that have unfinished runs; `unreadable` are queues whose key is no list. `others` are the servers
+    of other partitions than the first, by their places; `layout` is why the partitions can't be used as they
+    are set, or ""; `limited` are graphs whose runs stay in the first. `signing` is what is wrong with the
+    keys of decisions, or "".
+    """
+
+    vitals: ServerInfo
+    workers: Sequence[Worker]
+    graphs: Mapping[str, str]
+    letters: int
+    clock: int
+    sweep_interval: float
+    broker: str
+    broker_is_store: bool
+    is_open_to_network: bool
+    unknown_settings: Sequence[str] = field(default_factory=tuple)
+    graph_queues: Mapping[str, AbstractSet[str]] = field(default_factory=dict)
+    run_queues: Mapping[str, AbstractSet[str]] = field(default_factory=dict)
+    unreadable: Sequence[str] = field(default_factory=tuple)
+    durability: str = "fast"
+    sizes: Mapping[str, int] = field(default_factory=dict)
+    archive: bool = False
+    others: Mapping[str, ServerInfo] = field(default_factory=dict)
+    partitions: int = 1
+    layout: str = ""
+    limited: Sequence[str] = ()
+    freezes: Sequence[Freeze] = ()
+    audits: Sequence[Audited] = ()
+    audit: str = "off"
+    audit_keep: float = 0.0
+    signing: str = ""
+    dropped: int = 0
+    place: str = ""
+
+    @property
+    def alive(self) -> list[Worker]:
+        """The workers that have reported lately and accept nodes."""
+        return [worker for worker in self.reporting if not worker.is_keeper]
+
+    @property
+    def keepers(self) -> list[Worker]:
+        """The keepers that have reported lately."""
+        return [worker for worker in self.reporting if worker.is_keeper]
+
+    @property
+    def reporting(self) -> list[Worker]:
+        """The workers and keepers that have reported lately and do not stop."""
+        return [worker for worker in self.workers if worker.state_at(self.vitals.now) == "alive"]
+
+    def names_of(self, state: str) -> list[str]:
+        """Name the workers that are in a state."""
+        return [worker.name for worker in self.workers if worker.state_at(self.vitals.now) == state]
+
+
+@dataclass(frozen=True, slots=True)
+class Audited:
+    """The audit of one partition: entries, how many are signed and not sealed yet, and for how long (ms).
+
+    `problem` is why it is not signed or anchored. `oldest` is the time of the first entry in the store (ms).
+    """
+
+    origin: str
+    size: int
+    signed: int
+    waiting: int
+    lag: int
+    problem: str
+    oldest: int = 0
+
+
+def _audited(log: AuditLog) -> Audited:
+    head = log.head()
+    waiting, lag = log.unsealed(head)
+    oldest = next((int(name.partition("-")[0]) for name, _ in log.after(BEGINNING, 1)), head.now)
+    return Audited(
+        log.origin(head.epoch), head.size, head.signed, waiting, lag, head.problem, oldest
+    )
+
+
+def read_facts(settings: Settings) -> Facts:
+    """Read all facts.
+
+    Raises:
+        StoreError: the store can't be reached.
+    """
+    place = settings.redis_url, settings.namespace, settings.partitions
+    workers, store = (
+        WorkerRegistry(settings.first_url, settings.namespace).all(),
+        open_store(settings),
+    )
+    vitals: dict[str, ServerInfo] = {}
+    for url in dict.fromkeys(place.url for place in settings.places):
+        own = [place.partition for place in settings.places if place.url == url]
+        for number, (name, info) in enumerate(read_servers(url, settings.namespace, own)):
+            vitals[name if number else without_password(url)] = info
+    letters = DeadLetters(*place)
+    graph_queues, run_queues = _read_queues(store, settings.node_queue)
+    return Facts(
+        vitals=vitals.pop(without_password(settings.first_url)),
+        others=vitals,
+        partitions=len(settings.places),
+        layout=layout.problem(settings.places, settings.namespace),
+        limited=layout.limited(settings.places, settings.namespace),
+        freezes=list(store.frozen().values()),
+        audits=[_audited(log) for log in store.audit_logs],
+        audit=settings.audit,
+        audit_keep=settings.audit_keep,
+        clock=time.time_ns() // 1_000_000,
+        workers=workers,
+        graphs=store.graphs(),
+        letters=letters.count(),
+        dropped=letters.dropped(),
+        place=without_password(settings.redis_url),
+        graph_queues=graph_queues,
+        run_queues=run_queues,
+        unreadable=_unreadable(settings, {queue for worker in workers for queue in worker.queues}),
+        sweep_interval=settings.sweep_interval,
+        broker="" if settings.broker_is_store else broker_problem(settings.broker),
+        broker_is_store=settings.broker_is_store,
+        is_open_to_network=any(_is_open_to_network(place.url) for place in settings.places),
+        unknown_settings=unknown_settings(),
+        durability=settings.durability,
+        archive=bool(settings.archive),
+        signing=signing_problem(settings.signing_key, settings.decision_keys),
+        sizes={name: getattr(settings, f"max_{name}") for name in ("result", "state", "run")},
+    )
+
+
+RUNS_READ = 100
+"""The newest unfinished runs of each graph and status that are read: most have the same queues."""
+
+
+def _read_queues(
+    store: Store, name_of: Callable[[str], str]
+) -> tuple[dict[str, set[str]], dict[str, set[str]]]:
+    """Return the queues of each graph as it is now, and those of its unfinished runs."""
+    shapes: dict[tuple[str, str], set[str]] = {}
+
+    def queues(graph: str, fingerprint: str) -> set[str]:
+        if (graph, fingerprint) not in shapes:
+            topology = store.topology(graph, fingerprint)
+            nodes = topology.nodes.values() if topology else ()
+            shapes[graph, fingerprint] = {name_of(node.queue) for node in nodes}
+        return shapes[graph, fingerprint]
+
+    graph_queues: dict[str, set[str]] = {}
+    run_queues: dict[str, set[str]] = {}
+    for graph, fingerprint in store.graphs().items():
+        graph_queues.setdefault(outermost(graph), set()).update(queues(graph, fingerprint))
+        for status in UNDER_WAY:
+            for run in store.runs(RunQuery(status, graph=graph), RUNS_READ):
+                run_queues.setdefault(outermost(graph), set()).update(
+                    queues(graph, run.fingerprint)
+                )
+    return graph_queues, run_queues
+
+
+def _unreadable(settings: Settings, queues: Iterable[str]) -> list[str]:
+    """Return the queues that a worker can't read since their keys are no lists; on Redis only."""
+    url = settings.first_url if settings.broker_is_store else settings.broker_url
+    if urlsplit(url).scheme not in {"redis", "rediss", "unix", "sentinel"}:
+        return []
+    connection = RedisConnection(url)
+    try:
+        return sorted(
+            queue for queue in queues if connection.call("TYPE", queue) not in {b"list", b"none"}
+        )
+    except StoreError:
+        return []  # the check of the broker says why
+    finally:
+        connection.close()
+
+
+def broker_problem(url: str) -> str:
+    """Return why a broker can't be reached; "" if it can."""
+    parts = urlsplit(url)
+    port = parts.port or (5672 if parts.scheme.startswith("amqp") else 6379)
+    try:
+        if parts.scheme.endswith("+socket"):
+            with socket.socket(socket.AF_UNIX) as connection:
+                connection.settimeout(BROKER_TIMEOUT)
+                connection.connect(parts.path)
+        else:
+            socket.create_connection((parts.hostname or "localhost", port), BROKER_TIMEOUT).close()
+    except OSError as error:
+        return f"{without_password(url)} can't be reached ({error})"
+    return ""
+
+
+def _is_open_to_network(url: str) -> bool:
+    """Whether the store is on another machine and needs no password."""
+    parts = urlsplit(url)
+    is_local = parts.scheme == "unix" or parts.hostname in {None, "localhost", "127.0.0.1", "::1"}
+    return not is_local and parts.password is None
+
+
+def signing_problem(signing_key: str, decision_keys: str) -> str:
+    """Say what is wrong with the files of keys; "" where nothing is, or none are set."""
+    try:
+        known = DecisionKeys(decision_keys).read()
+        kid = SigningKey.read(signing_key).kid if signing_key else ""
+    except UsageError as error:
+        return str(error)
+    if not kid or kid in known:
+        return ""
+    return f"RUNNER_DECISION_KEYS has no key {kid!r}: what RUNNER_SIGNING_KEY signs counts at level 0 alone"
+
+
+# -- checks ------------------------------------------------------------------------------------------
+
+NEARLY_FULL, FULL = 0.9, 0.99
+"""Parts of the memory limit: a full store stays a little below it, since it refuses what needs more."""
+MAX_SKEW = 1_000
+"""Ms by which a clock may be wrong before the times that people see are misleading."""
+MAX_LATE_SWEEPS = 3
+UNATTENDED = 60
+"""Intervals of the sweep in which some worker looks for runs to archive."""
+
+DISK = {
+    "off": (WARN, "off: a restart of the store loses runs", "Set appendonly yes."),
+    "no": (
+        WARN,
+        "on, appendfsync no: a crash loses the last 30 seconds",
+        "Set appendfsync always.",
+    ),
+    "everysec": (
+        PASS,
+        "on, appendfsync everysec: fast, but a crash may lose the last two seconds",
+        "",
+    ),
+    "always": (
+        PASS,
+        "on, appendfsync always: a crash loses nothing, but each write waits for the disk",
+        "",
+    ),
+    "": (PASS, "on; the server does not report its appendfsync", ""),
+}
+"""What the append-only file guarantees, by how often the server waits for the disk."""
+
+
+def examine(facts: Facts) -> list[Check]:
+    """Run every check, those of a server for each."""
+    return [result for check in CHECKS for result in _results(check, facts)]
+
+
+def _results(check: Callable[[Facts], Iterator[Check]], facts: Facts) -> Iterator[Check]:
+    yield from check(facts)
+    for place, vitals in facts.others.items() if check in CHECKS_OF_SERVERS else ():
+        for result in check(replace(facts, vitals=vitals)):
+            yield replace(result, detail=f"{place}: {result.detail}")
+
+
+def _check(
+    name: str, detail: str, problem: str = "", fix: str = "", result: str = WARN
+) -> Iterator[Check]:
+    """Yield what is wrong and how to fix it, or `detail` where nothing is; nothing where there is neither."""
+    if problem:
+        yield Check(result, name, problem, fix)
+    elif detail:
+        yield Check(PASS, name, detail)
+
+
+def _store(facts: Facts) -> Iterator[Check]:
+    problem = (
+        f"{facts.place} is a replica, which refuses all writes"
+        if facts.vitals.role == "slave"
+        else ""
+    )
+    fix = "Name the primary in RUNNER_REDIS_URL, or the Sentinels that know it."
+    yield from _check("store", facts.place, problem, fix, FAIL)
+
+
+def _settings(facts: Facts) -> Iterator[Check]:
+    yield from _check(
+        "settings", "", "; ".join(facts.unknown_settings), "Correct the name, or remove it."
+    )
+    larger = [
+        f"RUNNER_MAX_{name.upper()}"
+        for name, size in facts.sizes.items()
+        if size > facts.sizes["run"]
+    ]
+    problem = (
+        larger and f"{' and '.join(larger)} can't be used up, because RUNNER_MAX_RUN is smaller"
+    )
+    yield from _check("settings", "", problem or "", "Raise RUNNER_MAX_RUN, or lower the others.")
+
+
+def _keys(facts: Facts) -> Iterator[Check]:
+    yield from _check(
+        "keys", "", facts.signing, "Name the file of its public half for doors and workers."
+    )
+
+
+def _version(facts: Facts) -> Iterator[Check]:
+    server = facts.vitals.server
+    problem = server if facts.vitals.version < OLDEST else ""
+    fix = f"Install Redis {OLDEST[0]}.{OLDEST[1]} or newer, or Valkey."
+    yield from _check("version", server, problem, fix, FAIL)
+
+
+def _eviction(facts: Facts) -> Iterator[Check]:
+    policy = facts.vitals.policy
+    # volatile-* evicts keys with an expiry, such as ended runs and receipts; allkeys-* also waiting runs.
+    result = WARN if policy.startswith("volatile") or not policy else FAIL
+    lost = (
+        "ended runs are deleted early"
+        if result == WARN
+        else "runs that wait for people are deleted"
+    )
+    problem = f"maxmemory-policy is {policy or 'unknown'}: when memory is full, {lost}"
+    problem = "" if policy == "noeviction" else problem
+    yield from _check("eviction", policy, problem, "Set maxmemory-policy noeviction.", result)
+
+
+def _disk(facts: Facts) -> Iterator[Check]:
+    result, detail, fix = DISK.get(
+        facts.vitals.fsync if facts.vitals.appendonly else "off", DISK[""]
+    )
+    yield Check(result, "disk", f"append-only file is {detail}", fix)
+
+
+def _durability(facts: Facts) -> Iterator[Check]:
+    level, vitals = facts.durability, facts.vitals
+    if level == "fsync" and vitals.unable:
+        fix = "Set appendonly yes; use 7.2 or newer."
+        yield Check(FAIL, "durability", f"set to fsync, but {vitals.unable}", fix)
+    elif level == "replica" and not vitals.replicas:
+        fix = "Start a replica, or set RUNNER_DURABILITY to fsync or fast."
+        yield Check(
+            FAIL, "durability", "set to replica, but there is none: no write is acknowledged", fix
+        )
+    elif level == "replica" and vitals.least_replicas == 0:
+        detail = (
+            "replica; but a disconnected primary still accepts the writes of clients set to fast"
+        )
+        yield Check(WARN, "durability", detail, "Set min-replicas-to-write 1.")
+    elif level != "fast":
+        yield Check(PASS, "durability", level)
+
+
+def _partitions(facts: Facts) -> Iterator[Check]:
+    servers, names = len(facts.others) + 1, _names(facts.limited)
+    detail = f"{facts.partitions} on {servers} server{'s' if servers > 1 else ''}"
+    detail += f"; graphs with limits run in the first: {names}" if names else ""
+    fix = "All programs need the same RUNNER_PARTITIONS and RUNNER_REDIS_URL; workers refuse to start."
+    yield from _check("partitions", detail if facts.partitions > 1 else "", facts.layout, fix, FAIL)
+
+
+def _memory(facts: Facts) -> Iterator[Check]:
+    used, limit = facts.vitals.memory, facts.vitals.memory_limit
+    detail = f"{used / 1e6:.0f} MB used" + (f" of {limit / 1e6:.0f} MB" if limit else ", no limit")
+    is_full = limit and used > FULL * limit
+    problem = f"full: {detail}; starts and doorbells are refused" if is_full else ""
+    problem = problem or (detail if limit and used > NEARLY_FULL * limit else "")
+    fix = "Raise maxmemory, or shorten RUNNER_RETENTION: a full store refuses new work."
+    yield from _check("memory", detail, problem, fix, FAIL if is_full else WARN)
+
+
+def _password(facts: Facts) -> Iterator[Check]:
+    problem = (
+        "the store is on another machine and its URL has no password: any client can change runs"
+    )
+    fix = "Set a password in the store (requirepass or an ACL) and put it into RUNNER_REDIS_URL."
+    yield from _check("password", "", problem if facts.is_open_to_network else "", fix)
+
+
+def _clocks(facts: Facts) -> Iterator[Check]:
+    skews = {"this machine": facts.clock - facts.vitals.now}
+    skews |= {worker.name: worker.ahead for worker in facts.reporting}
+    wrong = ", ".join(
+        f"{name} by {span(abs(ms))}" for name, ms in skews.items() if abs(ms) > MAX_SKEW
+    )
+    problem = wrong and f"differ from the store's: {wrong}"
+    yield from _check(
+        "clocks", "agree with the store's", problem, "Run a time service (NTP) on all machines."
+    )
+
+
+def _broker(facts: Facts) -> Iterator[Check]:
+    detail = (
+        "the store, which dispatches nodes itself" if facts.broker_is_store else "can be reached"
+    )
+    yield from _check(
+        "broker", detail, facts.broker, "Start the broker, or correct RUNNER_BROKER_URL.", FAIL
+    )
+
+
+def _workers(facts: Facts) -> Iterator[Check]:
+    alive, gone, stopping = (
+        facts.alive,
+        len(facts.names_of("gone")),
+        len(facts.names_of("stopping")),
+    )
+    others = f", {gone} gone without stopping" if gone else ""
+    others += f", {stopping} stopping" if stopping else ""
+    keepers = f"{len(facts.keepers)} {'keeper' if len(facts.keepers) == 1 else 'keepers'}"
+    if facts.keepers and not alive:
+        detail = f"none{others}, but {keepers}: answers and timers are applied, nodes wait on their queues"
+        yield Check(
+            WARN, "workers", detail, "Start one with `runner worker` when nodes are to run."
+        )
+        return
+    others += f", {keepers}" if facts.keepers else ""
+    if not alive:
+        yield Check(FAIL, "workers", f"none{others}", "Start one with `runner worker`.")
+        return
+    busy, slots = sum(worker.busy for worker in alive), sum(worker.slots for worker in alive)
+    detail = f"{len(alive)} alive, {busy} of {slots} slots busy{others}"
+    fix = "`runner workers list` names them; their nodes run again on other workers."
+    yield from _check("workers", detail, detail if gone else "", fix)
+
+
+def _stopping(facts: Facts) -> Iterator[Check]:
+    names = ", ".join(facts.names_of("hangs"))
+    problem = (
+        names and f"should have stopped by now: {names}; their nodes run again on other workers"
+    )
+    fix = "End those processes (kill -9), and set a timeout on the nodes that they name in their logs."
+    yield from _check("stopping", "", problem, fix)
+
+
+def _graphs(facts: Facts) -> Iterator[Check]:
+    published = sorted(name for name in facts.graphs if "/" not in name)
+    served = {name for worker in facts.reporting for name in worker.graphs}
+    if lost := sorted(served.difference(published)):
+        missing = f"the store does not have {_names(lost)}, which workers have: it has lost data"
+        action = (
+            "Workers publish them again within half a minute; docs/how-to/backup.md says what else "
+            "to do."
+        )
+        yield Check(FAIL, "graphs", missing, action)
+        return
+    unserved = [name for name in published if name not in served]
+    stopped = [name for name in unserved if name in facts.run_queues]
+    problem = unserved and f"no worker has {_names(unserved)}: new runs would wait"
+    if stopped:
+        problem = f"no worker has {_names(stopped)}, and unfinished runs wait for one"
+    fix = "Start a worker whose RUNNER_GRAPHS names their modules."
+    yield from _check(
+        "graphs", _names(published) or "none yet", problem or "", fix, FAIL if stopped else WARN
+    )
+
+
+def _deploy(facts: Facts) -> Iterator[Check]:
+    fingerprints: dict[str, set[str]] = {}
+    for worker in facts.reporting:
+        for name, fingerprint in worker.graphs.items():
+            fingerprints.setdefault(name, set()).add(fingerprint)
+    differing = _names(sorted(name for name, known in fingerprints.items() if len(known) > 1))
+    outdated = _names(
+        sorted(
+            name
+            for name, known in fingerprints.items()
+            if facts.graphs.get(name, "") not in {*known, ""}
+        )
+    )
+    yield from _check(
+        "deploy",
+        "",
+        outdated
+        and f"no worker has the store's version of {outdated}: its runs are put back on the queue",
+        "Start a worker that has it; or, if the workers' version is right, restart them.",
+    )
+    problem = differing and f"workers have different versions of {differing}"
+    fix = "Finish the deploy: restart the workers that have the older graph."
+    yield from _check("deploy", "", problem, fix)
+
+
+def _queues(facts: Facts) -> Iterator[Check]:
+    served = {queue for worker in facts.alive for queue in worker.queues}
+    graphs = {name for worker in facts.alive for name in worker.graphs}
+    wanted = {queue for worker in facts.alive for queue in worker.wants}
+    # Runs keep the queues that their graph had when they started. Of a graph without a worker, see `graphs`.
+    wanted |= {queue for name in graphs for queue in facts.run_queues.get(name, ())}
+    missing = sorted(wanted - served)
+    problem = f"no worker serves {_names(missing)}" if missing else ""
+    fix = f"Start a worker without --queues (-Q), or add these to it: {', '.join(missing)}."
+    if facts.unreadable:
+        problem = f"no worker can read {_names(facts.unreadable)}: the key of that name is no list"
+        fix = "Give the queue another name, or delete the key if nothing needs it."
+    yield from _check("queues", _names(sorted(served)), problem, fix, FAIL)
+
+
+def _routing(facts: Facts) -> Iterator[Check]:
+    """A worker must not serve a queue on which there are nodes of a graph that it doesn't have."""
+    # Graphs that have neither a worker nor an unfinished run send nothing.
+    graphs = {name for worker in facts.alive for name in worker.graphs} | set(facts.run_queues)
+    needed = {
+        name: {*facts.graph_queues.get(name, ()), *facts.run_queues.get(name, ())}
+        for name in sorted(graphs)
+    }
+    for worker in facts.alive:
+        for name, queues in needed.items():
+            if name not in worker.graphs and (shared := queues.intersection(worker.queues)):
+                yield Check(
+                    FAIL,
+                    "routing",
+                    f"{worker.name} serves {_names(sorted(shared))}, where nodes of {name} are, but doesn't "
+                    "have that graph: it returns them, and they wait for another worker",
+                    "Add the graph to that worker's RUNNER_GRAPHS, or give its nodes a queue of their own.",
+                )
+
+
+def _sweep(facts: Facts) -> Iterator[Check]:
+    overdue = facts.vitals.overdue
+    is_late = overdue > MAX_LATE_SWEEPS * facts.sweep_interval * 1000
+    problem = f"late by {span(overdue)}: retries, expiries and lost work wait" if is_late else ""
+    fix = "Start a worker or a keeper, or read its log: each of them sweeps."
+    yield from _check("sweep", "nothing is late", problem, fix)
+
+
+def _intervals(facts: Facts) -> Iterator[Check]:
+    slow = _names(
+        [worker.name for worker in facts.reporting if worker.sweep_interval > worker.lease > 0]
+    )
+    problem = slow and f"{slow} sweep less often than a lease lasts"
+    yield from _check("intervals", "", problem, "Set RUNNER_SWEEP_INTERVAL below RUNNER_LEASE.")
+    leases = sorted({worker.lease for worker in facts.reporting})
+    differ = (
+        f"workers differ: {', '.join(f'{lease:g} s' for lease in leases)}"
+        if len(leases) > 1
+        else ""
+    )
+    yield from _check("leases", "", differ, "Set the same RUNNER_LEASE for all.")
+
+
+def _messages(facts: Facts) -> Iterator[Check]:
+    unsafe = ("pickle", "yaml", "application/x-python-serialize", "application/x-yaml")
+    names = _names([worker.name for worker in facts.alive if set(worker.accepts) & set(unsafe)])
+    problem = names and f"{names} accept pickle or yaml: a client of the broker can run code there"
+    fix = 'Set accept_content = ["json"] on the Celery app once its own tasks need nothing else.'
+    yield from _check("messages", "JSON only" if facts.alive else "", problem, fix)
+
+
+def _visibility(facts: Facts) -> Iterator[Check]:
+    short = _names([worker.name for worker in facts.alive if 0 < worker.visibility < worker.lease])
+    problem = short and f"the broker of {short} redelivers messages before a lease is over"
+    fix = "Set visibility_timeout in broker_transport_options above RUNNER_LEASE."
+    yield from _check("visibility", "", problem, fix)
+
+
+def _events(facts: Facts) -> Iterator[Check]:
+    silent = _names([worker.name for worker in facts.alive if not worker.events])
+    problem = silent and f"{silent} send none: Flower shows nothing"
+    detail = "on; Flower shows them" if facts.alive else ""
+    fix = "Set RUNNER_EVENTS=true; start workers of your own app with -E (--task-events)."
+    yield from _check("events", detail, problem, fix)
+
+
+def _letters(facts: Facts) -> Iterator[Check]:
+    gone = f"; {facts.dropped} were deleted, since there were too many" if facts.dropped else ""
+    problem = f"{facts.letters}{gone}" if facts.letters else ""
+    yield from _check("dead letters", f"none{gone}", problem, "Read them with `runner dead list`.")
+
+
+def _timers(facts: Facts) -> Iterator[Check]:
+    names = _names(facts.vitals.failing)
+    problem = names and f"retries, expiries and lost work of {names} can't be applied"
+    fix = (
+        "Read the workers' log for `timer.failed`; cancel the run, or remove it once it has ended."
+    )
+    yield from _check("timers", "", problem, fix, FAIL)
+
+
+def _archive(facts: Facts) -> Iterator[Check]:
+    state, waiting = facts.vitals.archive, facts.vitals.unarchived
+    interval = max([facts.sweep_interval, *(worker.sweep_interval for worker in facts.alive)])
+    wait = f"{waiting} ended runs wait for it, and expire unarchived after RUNNER_ARCHIVE_HOLD"
+    if state.get("problem"):
+        fix = "Correct what it says, or RUNNER_ARCHIVE; the workers' log has more."
+        yield Check(FAIL, "archive", f"{state['problem']} {wait}", fix)
+    elif state and facts.vitals.now - int(state["at"]) > UNATTENDED * max(1, interval) * 1000:
+        fix = "Start a worker with RUNNER_ARCHIVE."
+        yield Check(FAIL, "archive", f"no worker writes to {state['place']} any more: {wait}", fix)
+    elif state:
+        yield Check(PASS, "archive", f"{state['place']}; {waiting} ended runs wait for it")
+    elif facts.archive:
+        problem = "no worker writes to one: ended runs expire unarchived"
+        yield Check(
+            FAIL, "archive", problem, "Set RUNNER_ARCHIVE for the workers, too, and restart them."
+        )
+
+
+LATE_SEAL = 60_000
+"""Ms after which an entry that is not sealed is late: workers seal every RUNNER_AUDIT_SEAL seconds."""
+
+
+def _audit(facts: Facts) -> Iterator[Check]:
+    for audit in facts.audits:
+        if facts.audit == "off" or not (audit.size or audit.waiting):
+            continue
+        if audit.problem:
+            yield Check(
+                FAIL, "audit", f"{audit.origin}: {audit.problem}", "Read docs/how-to/audit.md."
+            )
+        elif audit.lag > LATE_SEAL:
+            late = f"{audit.origin}: {audit.waiting} entries are not sealed, the oldest for {span(audit.lag)}"
+            yield Check(FAIL, "audit", late, "Start a worker or a keeper: each of them seals.")
+        elif audit.size and not audit.signed:
+            unsigned = f"{audit.origin}: {audit.size} entries are sealed and none is signed"
+            yield Check(
+                WARN,
+                "audit",
+                unsigned,
+                "Set RUNNER_AUDIT_KEY and RUNNER_AUDIT_ANCHOR for the workers.",
+            )
+        elif (
+            not facts.archive and (age := facts.vitals.now - audit.oldest) > facts.audit_keep * 1000
+        ):
+            old = f"{audit.origin}: entries of {span(age)} ago take memory, longer than RUNNER_AUDIT_KEEP"
+            yield Check(
+                WARN,
+                "audit",
+                old,
+                "Set RUNNER_ARCHIVE: none leaves the store before an archive has it.",
+            )
+        else:
+            detail = (
+                f"{audit.origin}: {audit.size} entries, {audit.signed} signed, "
+                f"{audit.waiting} not sealed"
+            )
+            yield Check(PASS, "audit", detail)
+
+
+def _freezes(facts: Facts) -> Iterator[Check]:
+    for freeze in facts.freezes:
+        since = f"{freeze}, for {span(facts.vitals.now - freeze.at)}"
+        option = "--all" if freeze.scope == "all" else f"--{freeze.scope.replace(':', ' ', 1)}"
+        yield Check(
+            WARN, "freeze", since, f"Run `runner thaw {option} --reason …` when it may go on."
+        )
+
+
+CHECKS: Iterable[Callable[[Facts], Iterator[Check]]] = (
+    _store,
+    _memory,
+    _settings,
+    _keys,
+    _version,
+    _eviction,
+    _disk,
+    _durability,
+    _partitions,
+    _password,
+    _clocks,
+    _broker,
+    _workers,
+    _stopping,
+    _graphs,
+    _deploy,
+    _queues,
+    _routing,
+    _sweep,
+    _timers,
+    _intervals,
+    _messages,
+    _visibility,
+    _events,
+    _archive,
+    _audit,
+    _freezes,
+    _letters,
+)
+
+CHECKS_OF_SERVERS = frozenset({_version, _eviction, _disk, _durability, _memory, _sweep, _timers})
+
+
+def _names(names: Sequence[str]) -> str:
+    return ", ".join(names[:5]) + (f" and {len(names) - 5} more" if len(names) > 5 else "")
