@@ -20,11 +20,13 @@ PARTS = (
     "budgets",
     "delegation",
     "limits",
+    "loops",
     "manual_worker",
     "reading",
     "recovery",
     "runs",
     "timing",
+    "voting",
 )
 pytest.register_assert_rewrite(*(f"{__name__}.{part}" for part in PARTS))
 
@@ -34,6 +36,7 @@ from tests.contract.store.asking import AskingContract
 from tests.contract.store.budgets import BudgetContract
 from tests.contract.store.delegation import DelegationContract
 from tests.contract.store.limits import LimitContract
+from tests.contract.store.loops import LoopContract
 from tests.contract.store.manual_worker import ManualWorker
 from tests.contract.store.reading import ReadingContract
 from tests.contract.store.recovery import RecoveryContract
@@ -46,6 +49,7 @@ __all__ = ["ManualWorker", "StoreContract"]
 
 class StoreContract(
     RunContract,
+    LoopContract,
     AskingContract,
     TimingContract,
     DelegationContract,
