@@ -58,9 +58,8 @@ def both(redis_url, other_url, clock):
     store.close()
 
 
-@pytest.mark.slow
-class TestPartitionsOfOneServer(StoreContract):
-    """The contract over two partitions on one server."""
+class TestPartitionsOfOneServer(StoreContract, only="routed"):
+    """What partitions route and merge, over two on one server."""
 
     @pytest.fixture
     def store(self, clock, redis_url):
@@ -69,8 +68,8 @@ class TestPartitionsOfOneServer(StoreContract):
         store.close()
 
 
-class TestPartitionsOfTwoServers(StoreContract):
-    """The contract over two partitions, each on a server of its own."""
+class TestPartitionsOfTwoServers(StoreContract, only="routed"):
+    """What partitions route and merge, over two that have a server each."""
 
     @pytest.fixture
     def store(self, both):

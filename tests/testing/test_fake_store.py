@@ -14,8 +14,7 @@ from tests.contract.store import StoreContract
 from tests.graphs import Bench, ident, wired
 
 
-@pytest.mark.slow
-class TestFakeStore(StoreContract):
+class TestFakeStore(StoreContract, only="scripts"):
     @pytest.fixture
     def store(self, clock, fake_store):
         store = RedisStore(fake_store.url, clock=clock, lease=30, push=False)

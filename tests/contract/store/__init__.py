@@ -1,13 +1,15 @@
-"""What every store must do: a test suite to run over one of your own.
+"""The promises of every store, as tests.
 
-Subclass `StoreContract` in a test module and give it a store that reads the `clock`:
+A subclass of `StoreContract` gives it a store that reads the `clock`, with leases of 30 seconds:
 
     class TestMyStore(StoreContract):
         @pytest.fixture
         def store(self, clock):
             return MyStore(clock=clock, lease=30)
 
-Every test uses the store's public methods only. A lease must be 30 seconds.
+Where only a part of a store differs from one that keeps all of it, a mark chooses the tests of that part:
+`routed` those of each verb that partitions route or merge, `scripts` one or more of each Lua script.
+Every test uses the store's public methods only.
 """
 
 # ruff: noqa: E402 - pytest must know the tests before they are imported, or it can't show what was compared
@@ -60,6 +62,13 @@ class StoreContract(
     VotingContract,
 ):
     """The promises of `runner.store.interface.Store`, one test each."""
+
+    def __init_subclass__(cls, only: str = "") -> None:
+        """Run all tests, or `only` those with a mark."""
+        for name in dir(cls) if only else ():
+            marks = {mark.name for mark in getattr(getattr(cls, name), "pytestmark", ())}
+            if name.startswith("test_") and only not in marks:
+                setattr(cls, name, None)
 
     @pytest.fixture
     def clock(self) -> ManualClock:

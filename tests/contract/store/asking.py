@@ -345,6 +345,7 @@ class AskingContract:
         assert worker.answer(question, digest="sha256:other") == ["rejected"]
         assert worker.answer(question, digest=question.digest) == ["accepted"]
 
+    @pytest.mark.routed
     def test_a_withdrawn_question_wakes_its_node(self, worker: ManualWorker, store: Store) -> None:
         """The node goes on, and its claim has the withdrawal with its reason."""
         run_id, question = worker.asking("a")

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import threading
 
+import pytest
+
 from runner.records.budgets import Spending, Sum, Tagged
 from runner.store.interface import Store
 from tests.contract.store.manual_worker import ManualWorker, shape
@@ -16,6 +18,7 @@ ANA = Tagged("customer", "ana", DAY)
 class BudgetContract:
     """Sums of runs and tags."""
 
+    @pytest.mark.routed
     def test_what_is_spent_adds_up_in_the_outermost_run(
         self, worker: ManualWorker, store: Store
     ) -> None:
@@ -30,6 +33,7 @@ class BudgetContract:
         assert store.spent(parent) == {"tokens": Sum(12), "cost": Sum(2**40)}
         assert (store.spent(other), store.tags(child)) == ({}, {"customer": "ana"})
 
+    @pytest.mark.scripts
     def test_a_bound_is_reached_and_not_passed(self, worker: ManualWorker, store: Store) -> None:
         """What would go over a bound is refused whole; without an amount it is reached by the sum."""
         run_id = worker.start(shape("a"))
@@ -78,6 +82,7 @@ class BudgetContract:
             store.spend(run_id, None, Spending("a", "4", {"tokens": 1}, {"tokens": 1})) == "tokens"
         )
 
+    @pytest.mark.routed
     def test_a_tag_has_one_sum_in_each_window(self, worker: ManualWorker, store: Store) -> None:
         """All runs with the same value add to it, and it begins at nothing in the next window."""
         first, second = (worker.start(shape("a"), tags={"customer": "ana"}) for _ in range(2))
@@ -89,11 +94,13 @@ class BudgetContract:
 
         assert store.spent(first, ANA) == {}
 
+    @pytest.mark.routed
     def test_what_spends_of_an_unknown_run_is_not_counted(self, store: Store) -> None:
         """A run that was removed does not come back as a sum."""
         assert store.spend("0gone", None, Spending("a", "1", {"tokens": 1}, {"tokens": 1})) == ""
         assert (store.spent("0gone"), store.tags("0gone"), store.peek("0gone")) == ({}, {}, None)
 
+    @pytest.mark.routed
     def test_many_workers_never_pass_a_bound(self, worker: ManualWorker, store: Store) -> None:
         """Calls that are reserved at the same moment on many threads are as many as the bound allows."""
         run_id = worker.start(shape("a"))

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
+import pytest
+
 from runner.definition.model import MapSpec, Topology, item_id
 from runner.operations.recovery import write_retry
 from runner.records.run import MapRecord, NodeRecord, Status
@@ -34,6 +36,7 @@ class DelegationContract:
     def _child(self, worker: ManualWorker, token: Token) -> str:
         return worker.start(INNER, parent=token)
 
+    @pytest.mark.routed
     def test_a_child_that_needs_migration_makes_its_parent_need_it(
         self, worker: ManualWorker
     ) -> None:
@@ -48,6 +51,7 @@ class DelegationContract:
         worker.run(child, "x")
         assert worker.statuses(parent) == "executing: a ready"
 
+    @pytest.mark.scripts
     def test_the_end_of_a_child_rings_its_parent(self, worker: ManualWorker) -> None:
         """The parent's node is ready again and gets the whole child run with its claim."""
         parent, child = self._family(worker)
@@ -116,6 +120,7 @@ class DelegationContract:
         assert worker.statuses(parent) == "cancelled: a cancelled"
         assert worker.statuses(child) == "executing: x running"
 
+    @pytest.mark.routed
     def test_changes_reach_all_generations(self, worker: ManualWorker, store: Store) -> None:
         """A grandchild's question and end reach the grandparent, and a cancel the grandchild."""
         top, middle = self._family(worker)
@@ -273,6 +278,7 @@ class DelegationContract:
             for _, output, _ in store.fetch(run_id, [f"m[{index}]" for index in range(count)])
         ]
 
+    @pytest.mark.scripts
     def test_items_run_and_then_the_map_again(self, worker: ManualWorker, store: Store) -> None:
         """Every item is rung with the map's visit; when all have ended the map is rung again."""
         run_id, bells = self._expanded(worker, store, of_map(), "x", "y")
@@ -407,6 +413,7 @@ class DelegationContract:
         worker.run(run_id, "m[2]")
         assert worker.claim(run_id, "m", attempt=2).map == MapRecord(1, 3, 3)
 
+    @pytest.mark.routed
     def test_an_empty_map_is_ready_at_once(self, worker: ManualWorker, store: Store) -> None:
         """A map of no items waits for nothing."""
         run_id, bells = self._expanded(worker, store, of_map())
@@ -414,6 +421,7 @@ class DelegationContract:
         assert bells == ["m.1.1"]
         assert worker.claim(run_id, "m").map == MapRecord(1)
 
+    @pytest.mark.scripts
     def test_a_long_list_is_begun_in_slices(self, worker: ManualWorker, store: Store) -> None:
         """No step begins more than some hundred items; time begins the rest, and a repeat changes nothing."""
         run_id, token = worker.begin(of_map(), node="m")
@@ -523,6 +531,7 @@ class DelegationContract:
         assert worker.store.sent(claim.token, WORK, timeout_ms).word == "sent"
         return claim
 
+    @pytest.mark.scripts
     def test_a_node_waits_for_another_system_and_its_run_executes(
         self, worker: ManualWorker
     ) -> None:
@@ -608,6 +617,7 @@ class DelegationContract:
         again = worker.claim(run_id, "a", attempt=2)
         assert (again.record.handed, again.record.late, again.report) == ("", False, None)
 
+    @pytest.mark.routed
     def test_a_cancelled_run_rings_for_who_can_revoke(
         self, worker: ManualWorker, store: Store
     ) -> None:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+import pytest
+
 from runner.definition.model import Topology
 from runner.definition.policies import Limit
 from runner.records.run import Status
@@ -25,6 +27,7 @@ def crowd(*limits: Limit, names: str = "a b c", name: str = "g") -> Topology:
 class LimitContract:
     """Concurrency and rates."""
 
+    @pytest.mark.scripts
     def test_a_place_goes_to_the_one_that_waits_longest(self, worker: ManualWorker) -> None:
         """A node without a place stays ready; each place that becomes free rings the first in the queue."""
         run_id = worker.start(crowd(ONE))
@@ -96,6 +99,7 @@ class LimitContract:
         worker.limited(run_id, "a", attempt=2)
         worker.claim(run_id, "b")
 
+    @pytest.mark.scripts
     def test_a_place_kept_for_one_that_does_not_come_goes_on(self, worker: ManualWorker) -> None:
         """A kept place lapses after a lease, and every waiting node is rung again."""
         run_id = worker.start(crowd(ONE))
@@ -199,6 +203,7 @@ class LimitContract:
         assert worker.sweep(after=5) == ["c.1.1"]
         worker.claim(run_id, "c")
 
+    @pytest.mark.scripts
     def test_a_rate_that_was_not_used_is_not_saved_up(self, worker: ManualWorker) -> None:
         """After a rest one execution begins at once, and the next one in its time."""
         run_id = worker.start(crowd(SLOW))

@@ -69,6 +69,7 @@ class ReadingContract:
             None,
         ]
 
+    @pytest.mark.routed
     def test_a_peek_is_the_record_of_a_read(self, worker: ManualWorker, store: Store) -> None:
         """Reading a run's own record costs no reading of its nodes, and returns the same."""
         run_id = worker.start("a>b")
@@ -171,6 +172,7 @@ class ReadingContract:
         assert store.events(run_id, limit=2) == everything[:2]
         assert store.events("00none", wait=5) == []
 
+    @pytest.mark.scripts
     def test_a_node_can_add_events(self, worker: ManualWorker, store: Store) -> None:
         """What a node emits stands among the run's events, with its data."""
         run_id = worker.start("a")
@@ -221,6 +223,7 @@ class ReadingContract:
 
         assert kinds == ["progress", "progress"]
 
+    @pytest.mark.routed
     def test_what_is_read_is_a_copy(self, worker: ManualWorker, store: Store) -> None:
         """Changing what was read, or what was passed in, changes nothing that is stored."""
         task = {"list": [1]}
@@ -242,6 +245,8 @@ class ReadingContract:
                 return pages
             cursor = page.next
 
+    @pytest.mark.routed
+    @pytest.mark.scripts
     def test_runs_are_found_by_what_is_known_of_them(
         self, worker: ManualWorker, store: Store
     ) -> None:
@@ -276,6 +281,7 @@ class ReadingContract:
             first, "one", Status.EXECUTING, began - 1000, tags, one.fingerprint
         )
 
+    @pytest.mark.routed
     def test_a_listing_of_runs_goes_on_where_it_was(
         self, worker: ManualWorker, store: Store
     ) -> None:
@@ -300,6 +306,8 @@ class ReadingContract:
         assert [run.run_id for run in page] == runs[:6]
         assert ([run.run_id for run in rest], rest.next) == ([runs[6], runs[8]], None)
 
+    @pytest.mark.routed
+    @pytest.mark.scripts
     def test_open_questions_are_found_by_what_is_known_of_them(self, worker: ManualWorker) -> None:
         """Graph, run, name, person and age each cut the listing; what is inside a graph or run is in it."""
         graph = shape("a", name="g")
@@ -331,6 +339,7 @@ class ReadingContract:
             )
             assert page.next is None
 
+    @pytest.mark.routed
     def test_questions_are_listed_by_what_their_rule_and_their_call_are(
         self, worker: ManualWorker, store: Store
     ) -> None:
@@ -404,6 +413,7 @@ class ReadingContract:
         assert listed == [questions[0].id, questions[1].id, questions[3].id]
         assert [question.id for question in store.open_interrupts(query)] == [questions[3].id]
 
+    @pytest.mark.routed
     def test_a_cursor_that_is_none_is_refused(self, store: Store) -> None:
         """Text that no page returned is an error, and not the listing's beginning."""
         for cursor in ("x", "!", "YWI", "a" * 50):

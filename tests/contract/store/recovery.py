@@ -22,6 +22,7 @@ def new_id(run_id: str) -> str:
 class RecoveryContract:
     """What a store promises of runs that are retried in place or forked."""
 
+    @pytest.mark.scripts
     def test_a_failed_node_runs_again_in_its_run(self, worker: ManualWorker, store: Store) -> None:
         """Completed nodes stay; the failed one is ready in the same visit, with a new attempt and fence."""
         run_id = worker.start("a>b b>c")
@@ -114,6 +115,7 @@ class RecoveryContract:
         worker.settle(worker.token(run_id, "a", 1, 2))
         assert worker.statuses(run_id) == "failed: a completed, b failed"
 
+    @pytest.mark.routed
     def test_a_run_that_moved_since_it_was_read_is_left_alone(
         self, worker: ManualWorker, store: Store
     ) -> None:
@@ -252,6 +254,7 @@ class RecoveryContract:
             plan_fork(store, run_id, node, visit, ForkOptions(new_id(run_id), **options))
         )
 
+    @pytest.mark.routed
     def test_a_node_starts_again_with_other_input(self, worker: ManualWorker, store: Store) -> None:
         """What does not depend on the node is kept, its input is edited, and the source is as it was."""
         run_id = worker.start("a>b b>c a>d", tags={"team": "red"})

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import pytest
+
 from runner.definition.model import AFTER_GRAPH, MapSpec
 from runner.operations.recovery import write_retry
 from runner.records.interrupts import InterruptStatus
@@ -42,6 +44,7 @@ class RunContract:
         assert store.start(Start("00run", "g", "other", None), "n").word == "unknown_graph"
         assert store.read("00run") is None
 
+    @pytest.mark.routed
     def test_an_idempotency_key_starts_one_run(self, store: Store) -> None:
         """The same key for the same graph returns the first run and rings nothing, however both are named."""
         store.publish([shape("a", name="g:h"), shape("a", name="g")])
@@ -63,6 +66,7 @@ class RunContract:
         assert [rung(reply) for reply in replies] == [["a.1.1"], []]
         assert len(store.runs()) == 1
 
+    @pytest.mark.routed
     def test_the_last_published_shape_is_current(self, store: Store) -> None:
         """A start without a fingerprint takes the shape published last; one with it takes that."""
         old, new = shape("a>b"), shape("a>c")
@@ -151,6 +155,7 @@ class RunContract:
         store.save(claim.token, Saved({"v": 1}))
         assert worker.read(run_id).messages == {"a": []}
 
+    @pytest.mark.routed
     def test_a_stale_worker_writes_nothing(self, worker: ManualWorker, store: Store) -> None:
         """A worker that lost the lease is refused by every method, and leaves no trace."""
         run_id = worker.start("a>b")
@@ -200,6 +205,7 @@ class RunContract:
         assert worker.read(run_id).outputs == {("a", 1): [1, 2.5, None]}
         assert worker.read(run_id).entries == {("a", 1): {"v": 1}}
 
+    @pytest.mark.scripts
     def test_a_repeated_settle_changes_nothing(self, worker: ManualWorker, store: Store) -> None:
         """A settle whose reply was lost can be repeated with its nonce; another one is stale."""
         run_id, token = worker.begin("a>b")
@@ -211,6 +217,7 @@ class RunContract:
         assert store.settle(token, settlement, "other").word == "stale"
         assert worker.read(run_id) == before
 
+    @pytest.mark.scripts
     def test_join_all_waits_for_every_edge(self, worker: ManualWorker) -> None:
         """A node with join "all" is ready when each edge has arrived and one of them is live."""
         run_id = worker.start("a>c b>c")
@@ -219,6 +226,7 @@ class RunContract:
         worker.run(run_id, "b")
         assert worker.statuses(run_id) == "executing: a completed, b completed, c ready"
 
+    @pytest.mark.scripts
     def test_join_any_is_ready_once(self, worker: ManualWorker) -> None:
         """A node with join "any" is ready at its first live edge, and later ones change nothing."""
         run_id = worker.start(shape("a>c b>c", any_join=["c"]))
@@ -280,6 +288,7 @@ class RunContract:
         )
         assert (waiting.status, nothing) == (Status.READY, [None, None])
 
+    @pytest.mark.scripts
     def test_a_loop_runs_again_while_its_back_edge_is_taken(
         self, worker: ManualWorker, store: Store
     ) -> None:
@@ -428,6 +437,7 @@ class RunContract:
         assert snapshot.messages == {name: [name] for name in names}
         assert snapshot.outputs == {(name, 1): name for name in ["s", *names]}
 
+    @pytest.mark.routed
     def test_a_completed_node_adds_to_its_session(self, worker: ManualWorker, store: Store) -> None:
         """The messages after the first few are appended, values are set and deleted; then both stay."""
         run_id = worker.start("a>b")
@@ -443,6 +453,8 @@ class RunContract:
         assert session == Session(["one", {"two": 2}, "three"], {"n": {"deep": [1]}, "": None})
         assert store.session("bob") == Session()
 
+    @pytest.mark.routed
+    @pytest.mark.scripts
     def test_only_the_settle_that_counts_adds_to_a_session(
         self, worker: ManualWorker, store: Store
     ) -> None:
@@ -462,6 +474,8 @@ class RunContract:
         assert [store.settle(token, settlement, "same").word for _ in range(2)] == ["settled"] * 2
         assert store.session("ann") == Session(["one"], {"n": 1})
 
+    @pytest.mark.routed
+    @pytest.mark.scripts
     def test_a_session_is_forgotten_whole(self, worker: ManualWorker, store: Store) -> None:
         """Forgetting deletes messages and state; a later write begins an empty session."""
         assert not store.forget_session("ann")
@@ -474,6 +488,7 @@ class RunContract:
         worker.settle(worker.token(run_id, "b"), saved=saved(1, "two"), session=more)
         assert store.session("ann") == Session(["two"])
 
+    @pytest.mark.scripts
     def test_a_visit_left_behind_is_rung_for_at_once(
         self, worker: ManualWorker, store: Store
     ) -> None:
@@ -593,6 +608,7 @@ class RunContract:
             == "failed: a failed, b completed, c skipped, d completed, e completed"
         )
 
+    @pytest.mark.scripts
     def test_a_cancel_stops_all_that_waits(self, worker: ManualWorker, store: Store) -> None:
         """A cancelled run ends at once when nothing runs; its reason can be read."""
         run_id, question = worker.asking("a b")
@@ -780,6 +796,7 @@ class RunContract:
         assert (store.sweep().word, worker.sweep()) == ("0", [])
         assert (self.record(worker, run_id).ends, self.record(worker, run_id).unreported) == (1, 0)
 
+    @pytest.mark.routed
     def test_only_an_end_that_was_can_be_told(self, worker: ManualWorker, store: Store) -> None:
         """An end that has not come, or of a run that is not there, is stale."""
         run_id = worker.start("a", on_end=TASK)
@@ -818,6 +835,8 @@ class RunContract:
         assert (again.word, again.run_id) == ("exists", run_id)
         assert self.record(worker, run_id).on_end == TASK
 
+    @pytest.mark.routed
+    @pytest.mark.scripts
     def test_a_removed_run_is_gone(self, worker: ManualWorker, store: Store) -> None:
         """Nothing finds it any more: not its id, no listing, no question's id."""
         run_id = worker.start("a", tags={"team": "red"})

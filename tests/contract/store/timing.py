@@ -44,6 +44,8 @@ class TimingContract:
         assert worker.sweep(after=0.001) == ["a.1.2"]
         assert worker.token(run_id, "a", attempt=2).fence > lost
 
+    @pytest.mark.routed
+    @pytest.mark.scripts
     def test_a_renewed_lease_is_kept(self, worker: ManualWorker, store: Store) -> None:
         """A worker that renews in time keeps its visit; one that lost it learns that."""
         run_id = worker.start("a b")

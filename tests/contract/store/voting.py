@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
+import pytest
+
 from runner.approvals import ballots
 from runner.approvals.ballots import Ballot, Operation, Use
 from runner.approvals.digests import Action
@@ -104,6 +106,7 @@ def signed(worker: ManualWorker, jti: str) -> dict[str, Any]:
 class VotingContract:
     """Questions that are decided by a rule."""
 
+    @pytest.mark.scripts
     def test_the_vote_that_meets_the_rule_decides(self, worker: ManualWorker, store: Store) -> None:
         """Votes for one effect add up; that which makes them enough answers the question."""
         people = voting(worker, TWO)
@@ -202,6 +205,7 @@ class VotingContract:
         events = store.events(people.question.run_id)
         assert [event.kind for event in events].count(EventKind.INTERRUPT_REFUSED) == 4
 
+    @pytest.mark.routed
     def test_the_requester_does_not_decide(self, worker: ManualWorker, store: Store) -> None:
         """Who started the run is known to the store, and frozen into its questions."""
         requester = {"principal": "human:|ana"}
@@ -335,6 +339,7 @@ class VotingContract:
         assert len(kinds) == 2
         assert store.documents(run_id)["a"] == {"v": 1}
 
+    @pytest.mark.routed
     def test_what_nobody_decided_is_not_used(self, worker: ManualWorker, store: Store) -> None:
         """Nor what a worker no longer owns: nothing is written then."""
         people = voting(worker, TWO)
@@ -393,6 +398,7 @@ class VotingContract:
         said = {"by": "human:|ana", "level": 0, "method": "asserted", "comment": "why?"}
         assert [event.data for event in events] == [said]
 
+    @pytest.mark.routed
     def test_one_may_vote_in_the_place_of_another(self, worker: ManualWorker, store: Store) -> None:
         """Who delegates has no vote any more, and the other one has one; each counts once."""
         people = voting(
@@ -480,6 +486,8 @@ class VotingContract:
             "rejected",
         ]
 
+    @pytest.mark.routed
+    @pytest.mark.scripts
     def test_a_question_escalates(self, worker: ManualWorker, store: Store) -> None:
         """When a question was open for so long, others may vote, too; each step is an event once."""
         rule = replace(TWO, escalate=[(60, ["role:lead"]), (120, ["eve"])])
@@ -506,6 +514,7 @@ class VotingContract:
         (standing,) = store.standings([people.question.id])
         assert standing.escalated == 2
 
+    @pytest.mark.routed
     def test_who_answered_a_node(self, worker: ManualWorker, store: Store) -> None:
         """Those who answered what a node asked last, or voted on it, are known by their keys."""
         run_id = worker.start("a b")
