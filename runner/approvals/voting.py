@@ -18,19 +18,19 @@ from runner.records.interrupts import Answer, Interrupt, Receipt, ReceiptStatus,
 from runner.records.run import EventKind
 from runner.scheduler.changes import TimerKind
 from runner.store import event_payloads
+from runner.store.apply_transition import RunT, UnitOfWork
 from runner.store.interface import Reply
 from runner.store.receipts import first, late, repeated
 from runner.store.requests import asking, make, note
-from runner.store.walk import Book, Kept
 
 MOST_LENT = 100
 """How many people may vote in place of others on one question."""
 
 
-def vote(book: Book[Kept], ballot: Ballot, nonce: str) -> tuple[Receipt, Reply]:
+def vote(unit: UnitOfWork[RunT], ballot: Ballot, nonce: str) -> tuple[Receipt, Reply]:
     """Count one vote on a question with a rule; where it meets the rule, the question is answered."""
-    name, voter, now = ballot.interrupt_id, ballot.voter, book.clock()
-    run = asking(book, name)
+    name, voter, now = ballot.interrupt_id, ballot.voter, unit.clock()
+    run = asking(unit, name)
     question = run.question(name) if run else None
     if run is None or question is None or question.rule is None:
         return _unknown(ballot, question), Reply("unknown")
@@ -49,7 +49,7 @@ def vote(book: Book[Kept], ballot: Ballot, nonce: str) -> tuple[Receipt, Reply]:
     count, counted = rules.cast(rule, standing.tally, voter, asked, facts)
     receipt = ballots.counted(ballot, count)
     if count.word in {"duplicate", "forbidden"}:
-        return receipt, _refuse(book, run, ballot, receipt)
+        return receipt, _refuse(unit, run, ballot, receipt)
     number, stage = (
         standing.votes + 1,
         0 if count.tally.round > standing.tally.round else standing.tally.stage,
@@ -68,24 +68,24 @@ def vote(book: Book[Kept], ballot: Ballot, nonce: str) -> tuple[Receipt, Reply]:
         spent[standing.lent[key]] = count.tally.round
     run.put_standing(name, replace(standing, tally=count.tally, votes=number, spent=spent))
     reply = note(
-        book, run, EventKind.INTERRUPT_VOTED, name, ballots.voted(ballot, stored, receipt, part)
+        unit, run, EventKind.INTERRUPT_VOTED, name, ballots.voted(ballot, stored, receipt, part)
     )
     if count.word == "accepted":
-        reply = _decide(book, run, ballots.answer(question, ballot, count), nonce, now)
+        reply = _decide(unit, run, ballots.answer(question, ballot, count), nonce, now)
     return receipt, reply
 
 
-def _decide(book: Book[Kept], run: Kept, answer: Answer, nonce: str, now: int) -> Reply:
+def _decide(unit: UnitOfWork[RunT], run: RunT, answer: Answer, nonce: str, now: int) -> Reply:
     """Write what the votes on a question came to, and answer it."""
     address = address_of(answer.interrupt_id)
-    book.drop_timer(TimerKind.ESCALATE, run.record.run_id, answer.interrupt_id)
+    unit.drop_timer(TimerKind.ESCALATE, run.record.run_id, answer.interrupt_id)
     run.decide(answer, nonce, now)
     if address is None:
         return Reply("unknown")
     payloads: dict[str, JSON] = {answer.interrupt_id: event_payloads.answer(answer)}
     place = (address.node_id, address.visit)
     return make(
-        book, run.record.run_id, scheduler.answer, *place, list(payloads), payloads=payloads
+        unit, run.record.run_id, scheduler.answer, *place, list(payloads), payloads=payloads
     )
 
 
@@ -94,13 +94,15 @@ def _unknown(operation: Ballot | Operation, question: Interrupt | None) -> Recei
     return ballots.receipt(operation, ReceiptStatus.UNKNOWN, detail)
 
 
-def _refuse(book: Book[Kept], run: Kept, operation: Ballot | Operation, receipt: Receipt) -> Reply:
+def _refuse(
+    unit: UnitOfWork[RunT], run: RunT, operation: Ballot | Operation, receipt: Receipt
+) -> Reply:
     """Record that a vote or an operation was forbidden; one that came twice leaves nothing."""
     if receipt.status is not ReceiptStatus.FORBIDDEN:
         return Reply("refused")
     choice = operation.decision if isinstance(operation, Ballot) else operation.kind
     data = {**ballots.identity(operation), "decision": choice, "detail": receipt.detail}
-    return note(book, run, EventKind.INTERRUPT_REFUSED, operation.interrupt_id, data)
+    return note(unit, run, EventKind.INTERRUPT_REFUSED, operation.interrupt_id, data)
 
 
 # What people do besides voting. None of it decides anything.
@@ -152,10 +154,10 @@ class Done:
     status: ReceiptStatus = ReceiptStatus.ACCEPTED
 
 
-def act(book: Book[Kept], operation: Operation, nonce: str) -> tuple[Receipt, Reply]:
+def act(unit: UnitOfWork[RunT], operation: Operation, nonce: str) -> tuple[Receipt, Reply]:
     """Do what somebody wants with a question with a rule, besides voting; a repeat gets its receipt again."""
-    name, key, now = operation.interrupt_id, operation.voter.principal.key, book.clock()
-    run = asking(book, name)
+    name, key, now = operation.interrupt_id, operation.voter.principal.key, unit.clock()
+    run = asking(unit, name)
     question = run.question(name) if run else None
     if run is None or question is None or question.rule is None:
         return _unknown(operation, question), Reply("unknown")
@@ -172,7 +174,7 @@ def act(book: Book[Kept], operation: Operation, nonce: str) -> tuple[Receipt, Re
         Case(Rule.thawed(question.rule), facts, operation, standing, part, now)
     )
     if isinstance(done, Receipt):
-        return done, _refuse(book, run, operation, done)
+        return done, _refuse(unit, run, operation, done)
     if done.gone:
         run.put_vote(name, done.gone, None)
     if done.loan is not None and operation.to is not None:
@@ -186,7 +188,7 @@ def act(book: Book[Kept], operation: Operation, nonce: str) -> tuple[Receipt, Re
     )
     run.put_standing(name, done.standing)
     return receipt, note(
-        book, run, EVENTS[operation.kind], name, {**ballots.identity(operation), **done.data}
+        unit, run, EVENTS[operation.kind], name, {**ballots.identity(operation), **done.data}
     )
 
 

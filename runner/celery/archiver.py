@@ -12,7 +12,7 @@ from runner.celery.engines import connection_of
 from runner.operations.archiving import ArchivableStore, Archiving
 from runner.settings import Settings
 from runner.store.archive import open_archive
-from runner.store.redis.turns import Turns
+from runner.store.redis.singleton_locks import SingletonLocks
 
 log = logging.getLogger(__name__)
 
@@ -46,7 +46,7 @@ class Archiver(Background):
         """Open the archive; that connects to nothing."""
         settings = self.settings
         self._pause = SWEEPS * settings.sweep_interval
-        self._turns = Turns(connection_of(self.engine), settings.namespace)
+        self._locks = SingletonLocks(connection_of(self.engine), settings.namespace)
         self._archiving = Archiving(
             cast("ArchivableStore", self.engine.store),
             open_archive(settings.archive),
@@ -57,7 +57,7 @@ class Archiver(Background):
     def turn(self) -> None:
         """Archive what waits, then rest; the rest is random, so that workers don't look all at once."""
         before = self._archiving.problem
-        if self._turns.take("archive", APART * self._pause):
+        if self._locks.acquire("archive", APART * self._pause):
             while self._archiving.turn() and not self.stopping.is_set():
                 continue
         problem = self._archiving.problem

@@ -30,7 +30,7 @@ from runner.celery.shutdown import Shutdown
 from runner.celery.startup import Publisher
 from runner.celery.stay import unused
 from runner.errors import RunnerError
-from runner.store.redis.turns import Turns
+from runner.store.redis.singleton_locks import SingletonLocks
 from runner.store.redis.workers import EVERY, KEEPER, Worker, WorkerRegistry, described
 
 log = logging.getLogger(__name__)
@@ -91,7 +91,10 @@ class Heartbeat(Background):
     def prepare(self, worker: Any) -> None:
         """Describe what stays as it is, and watch for the worker's end."""
         redis, namespace = connection_of(self.engine), self.settings.namespace
-        self._workers, self._turns = WorkerRegistry(redis, namespace), Turns(redis, namespace)
+        self._workers, self._locks = (
+            WorkerRegistry(redis, namespace),
+            SingletonLocks(redis, namespace),
+        )
         self._description = self._describe(worker)
         self._publisher = Publisher(worker.app, self.engine, self.settings)
         self._tidied = False
@@ -115,7 +118,7 @@ class Heartbeat(Background):
         beats = self._beat()
         self._alive_file.create()
         if not self._tidied:
-            if self._turns.take("tidy", TIDY_EVERY):
+            if self._locks.acquire("tidy", TIDY_EVERY):
                 self._workers.tidy()
             self._tidied = True
         elif beats:

@@ -12,7 +12,7 @@ from runner.execution.engine import Engine
 from runner.settings import Settings
 from runner.store.archive import open_archive
 from runner.store.redis.partitions import SharedStore
-from runner.store.redis.turns import Turns
+from runner.store.redis.singleton_locks import SingletonLocks
 
 TURN = 10.0
 """Seconds for which a turn is one worker's at most."""
@@ -38,7 +38,7 @@ class Sealer:
             UsageError: the audit can't be signed or anchored as the settings say.
         """
         self._every, self._due = settings.audit_seal, 0.0
-        self._turns = Turns(connection_of(engine), settings.namespace)
+        self._locks = SingletonLocks(connection_of(engine), settings.namespace)
         self._sealing: list[Sealing] = []
         if settings.audit != "off":
             archive = open_archive(settings.archive) if settings.archive else None
@@ -53,7 +53,7 @@ class Sealer:
         self._due = time.monotonic() + self._every
         if all(sealing.is_idle() for sealing in self._sealing):
             return
-        if self._turns.take("seal", min(TURN, self._every * 0.9)):
+        if self._locks.acquire("seal", min(TURN, self._every * 0.9)):
             for sealing in self._sealing:
                 while sealing.turn() and not is_stopping():
                     continue

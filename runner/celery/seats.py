@@ -11,7 +11,7 @@ import threading
 import time
 
 from runner.store.redis.connection import RedisConnection
-from runner.store.redis.turns import Turns
+from runner.store.redis.singleton_locks import SingletonLocks
 
 SEATS = 8
 """Workers that read at the same time."""
@@ -38,7 +38,7 @@ class Seats:
         stopping: threading.Event,
     ) -> None:
         """`name` is that of the readers; `stopping` ends a rest."""
-        self._turns, self._name, self._stopping = Turns(redis, namespace), name, stopping
+        self._locks, self._name, self._stopping = SingletonLocks(redis, namespace), name, stopping
         self._seconds, self._number, self._rest = min(SEAT, SWEEPS * sweep_interval), 0, AGAIN
 
     def take(self) -> float:
@@ -50,7 +50,7 @@ class Seats:
         ends = time.monotonic() + self._seconds
         # Another one each time: that which it had may not have lapsed yet.
         self._number = (self._number + random.randrange(1, SEATS)) % SEATS  # noqa: S311 - no secret
-        if self._turns.take(f"{self._name}:{self._number}", self._seconds):
+        if self._locks.acquire(f"{self._name}:{self._number}", self._seconds):
             self._rest = AGAIN
             return ends
         self._stopping.wait(self._rest * random.uniform(0.8, 1.2))  # noqa: S311 - no secret

@@ -10,8 +10,8 @@ from runner.celery.engines import connection_of, pushes
 from runner.celery.sealer import Sealer
 from runner.celery.webhook_threads import WebhookThreads
 from runner.store.redis.partitions import wake_keys
+from runner.store.redis.singleton_locks import SingletonLocks
 from runner.store.redis.streams import SweepRequests
-from runner.store.redis.turns import Turns
 
 BATCH = 50
 """Timers of one sweep: it blocks the store, for a few milliseconds."""
@@ -32,7 +32,7 @@ class Sweeper(Background):
     def prepare(self, worker: Any) -> None:
         """Listen for requests, where others can't ring."""
         redis, namespace = connection_of(self.engine), self.settings.namespace
-        self._turns = Turns(redis, namespace)
+        self._locks = SingletonLocks(redis, namespace)
         keys = wake_keys(self.settings)
         self._requests = None if pushes(worker.app, self.settings) else SweepRequests(redis, keys)
         self._is_requested = False
@@ -46,7 +46,7 @@ class Sweeper(Background):
 
     def turn(self) -> None:
         """Apply what is due, then rest; the rest is random, so that workers don't sweep all at once."""
-        if self._is_requested or self._turns.take("sweep", APART):
+        if self._is_requested or self._locks.acquire("sweep", APART):
             while self.engine.sweep(BATCH) >= BATCH and not self.stopping.is_set():
                 continue
         self._sealer.seal(self.stopping.is_set)

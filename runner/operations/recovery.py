@@ -38,7 +38,7 @@ from runner.records.run import (
 )
 from runner.scheduler.changes import Changes, Dispatch, TransitionResult
 from runner.store.interface import Fork, Reply, RunSnapshot, Start, Store
-from runner.store.memory.run import StoredRun
+from runner.store.memory.run import MemoryRun
 from runner.store.memory.semaphores import Semaphores
 from runner.store.memory.sessions import Sessions
 
@@ -170,10 +170,10 @@ class Replay:
             heapq.heappush(self._heap, (self._fed[node, visit], (node, visit)))
 
 
-def _empty_run(topology: Topology) -> StoredRun:
+def _empty_run(topology: Topology) -> MemoryRun:
     record = RunRecord("", topology.graph_id, topology.fingerprint)
     start = Start("", topology.graph_id, topology.fingerprint, None)
-    return StoredRun(record, start, 0, Semaphores(), Sessions(), {})
+    return MemoryRun(record, start, 0, Semaphores(), Sessions(), {})
 
 
 def dependents(

@@ -1,4 +1,4 @@
-"""What each request does to the runs of a store, the same in every store: see `walk.Book`."""
+"""What each request does to the runs of a store, the same in every store: see `walk.UnitOfWork`."""
 
 from __future__ import annotations
 
@@ -22,28 +22,28 @@ from runner.records.outcomes import Saved
 from runner.records.run import EventKind, Rewrite, RunRecord, Status, VisitEntry
 from runner.scheduler.changes import TransitionResult
 from runner.store import event_payloads
+from runner.store.apply_transition import RunT, StoredRun, UnitOfWork, apply
 from runner.store.encoding import replied
 from runner.store.interface import Doorbell, Fork, Reply, Settlement, Start, Token
 from runner.store.receipts import by_visit, receipts_for
-from runner.store.walk import Book, Kept, KeptRun, apply
 
 WAITS = frozenset({Status.INTERRUPTED, Status.NEEDS_MIGRATION})
 """The statuses in which a run can be migrated."""
 
 
 def make(
-    book: Book[Kept],
+    unit: UnitOfWork[RunT],
     run_id: str,
     transition: Callable[..., TransitionResult],
     *arguments: object,
     **named: Any,
 ) -> Reply:
     """Make a transition of a run, with all that follows from it."""
-    return replied(*apply(book, run_id, transition, *arguments, **named))
+    return replied(*apply(unit, run_id, transition, *arguments, **named))
 
 
 def visit(
-    book: Book[Kept],
+    unit: UnitOfWork[RunT],
     token: Token,
     transition: Callable[..., TransitionResult],
     *arguments: object,
@@ -51,58 +51,58 @@ def visit(
 ) -> Reply:
     """Make a transition of a worker's visit."""
     return make(
-        book, token.run_id, transition, token.node, token.visit, token.fence, *arguments, **named
+        unit, token.run_id, transition, token.node, token.visit, token.fence, *arguments, **named
     )
 
 
-def owned(book: Book[Kept], token: Token) -> Kept | None:
+def owned(unit: UnitOfWork[RunT], token: Token) -> RunT | None:
     """Return the run of a visit that its worker still owns; None when it does not."""
-    run = book.find(token.run_id)
+    run = unit.find(token.run_id)
     if run is None:
         return None
-    owns = scheduler.owns(book.changes(run).node(token.node), token.visit, token.fence)
+    owns = scheduler.owns(unit.changes(run).node(token.node), token.visit, token.fence)
     return run if owns else None
 
 
 def wait(
-    book: Book[Kept],
+    unit: UnitOfWork[RunT],
     token: Token,
     transition: Callable[..., TransitionResult],
     interrupts: Sequence[Interrupt],
     saved: Saved | None,
 ) -> Reply:
     """Ask questions of a running visit (`ask`), or make it wait for their answers (`park`)."""
-    run = owned(book, token)
+    run = owned(unit, token)
     if run is not None:
         run.keep(token.node, saved)
     ids = list(dict.fromkeys(interrupt.id for interrupt in interrupts))
-    return visit(book, token, transition, ids, questions=interrupts)
+    return visit(unit, token, transition, ids, questions=interrupts)
 
 
-def start(book: Book[Kept], start: Start) -> Reply:
+def start(unit: UnitOfWork[RunT], start: Start) -> Reply:
     """Start a run; a child run also makes its parent's node wait for it."""
-    fingerprint = start.fingerprint or book.current(start.graph_id)
-    if not fingerprint or not book.has_shape(start.graph_id, fingerprint):
+    fingerprint = start.fingerprint or unit.current(start.graph_id)
+    if not fingerprint or not unit.has_shape(start.graph_id, fingerprint):
         return Reply("unknown_graph")
-    first = book.started_by(start.graph_id, start.idempotency_key) if start.idempotency_key else ""
+    first = unit.started_by(start.graph_id, start.idempotency_key) if start.idempotency_key else ""
     if first:
         return Reply("exists", run_id=first)
-    if book.find(start.run_id) is not None:
+    if unit.find(start.run_id) is not None:
         return Reply("started", run_id=start.run_id)
     doorbells: list[Doorbell] = []
     if start.parent is not None:
-        delegated = visit(book, start.parent, scheduler.delegate, start.run_id)
+        delegated = visit(unit, start.parent, scheduler.delegate, start.run_id)
         if delegated.word != "delegated":
             return delegated
         doorbells += delegated.doorbells
-    _begin(book, start, fingerprint)
-    started = make(book, start.run_id, scheduler.start)
+    _begin(unit, start, fingerprint)
+    started = make(unit, start.run_id, scheduler.start)
     return Reply(started.word, [*doorbells, *started.doorbells], start.run_id)
 
 
-def _begin(book: Book[Kept], start: Start, fingerprint: str) -> Kept:
+def _begin(unit: UnitOfWork[RunT], start: Start, fingerprint: str) -> RunT:
     parent = start.parent
-    above = book.find(parent.run_id) if parent else None
+    above = unit.find(parent.run_id) if parent else None
     record = RunRecord(
         start.run_id,
         start.graph_id,
@@ -114,13 +114,13 @@ def _begin(book: Book[Kept], start: Start, fingerprint: str) -> Kept:
         on_end=start.on_end,
         trace=start.trace,
     )
-    return book.begin(record, start)
+    return unit.begin(record, start)
 
 
-def settle(book: Book[Kept], token: Token, settlement: Settlement, nonce: str) -> Reply:
-    run = owned(book, token)
+def settle(unit: UnitOfWork[RunT], token: Token, settlement: Settlement, nonce: str) -> Reply:
+    run = owned(unit, token)
     reply = visit(
-        book,
+        unit,
         token,
         scheduler.settle,
         nonce=nonce,
@@ -141,46 +141,52 @@ def settle(book: Book[Kept], token: Token, settlement: Settlement, nonce: str) -
 
 
 def retry(
-    book: Book[Kept], token: Token, delay_ms: int, entry: VisitEntry | None, saved: Saved | None
+    unit: UnitOfWork[RunT],
+    token: Token,
+    delay_ms: int,
+    entry: VisitEntry | None,
+    saved: Saved | None,
 ) -> Reply:
-    run = owned(book, token)
+    run = owned(unit, token)
     if run is not None:
         run.keep(token.node, saved)
         if entry is not None:
             run.note_error(token.node, token.visit, entry)
     payloads = event_payloads.retried(entry)
     return visit(
-        book, token, scheduler.retry, delay_ms, counts=entry is not None, payloads=payloads
+        unit, token, scheduler.retry, delay_ms, counts=entry is not None, payloads=payloads
     )
 
 
-def hold(book: Book[Kept], token: Token, entry: VisitEntry | None) -> Reply:
+def hold(unit: UnitOfWork[RunT], token: Token, entry: VisitEntry | None) -> Reply:
     """Hold a visit; with an entry it failed in what a person must look at, which its dead letter says."""
-    run, error = owned(book, token), event_payloads.error(entry)
-    reply = visit(book, token, scheduler.hold, payloads={EventKind.NODE_HELD: error})
+    run, error = owned(unit, token), event_payloads.error(entry)
+    reply = visit(unit, token, scheduler.hold, payloads={EventKind.NODE_HELD: error})
     if run is not None and entry is not None and reply.word == "held":
         run.note_error(token.node, token.visit, entry)
-        book.write_dead_letter(
+        unit.write_dead_letter(
             token.run_id, token.node, token.visit, str(failures.load(entry["error"]))
         )
     return reply
 
 
-def report(book: Book[Kept], work: tuple[str, str, int, str], outcome: JSON) -> Reply:
+def report(unit: UnitOfWork[RunT], work: tuple[str, str, int, str], outcome: JSON) -> Reply:
     """Take the outcome of an external task: of a run, node and visit, by its reference."""
     run_id, node, number, reference = work
-    run = book.find(run_id)
+    run = unit.find(run_id)
     if run is None:
         return Reply("unknown")
-    reply = make(book, run_id, scheduler.report, node, number, reference)
+    reply = make(unit, run_id, scheduler.report, node, number, reference)
     if reply.word == "reported" and not run.reported(reference):
         run.put_report(reference, outcome)
     return reply
 
 
-def answer(book: Book[Kept], answers: Sequence[Answer], nonce: str) -> tuple[list[Receipt], Reply]:
+def answer(
+    unit: UnitOfWork[RunT], answers: Sequence[Answer], nonce: str
+) -> tuple[list[Receipt], Reply]:
     """Judge a set of answers, and apply all of them or none."""
-    runs = {each.interrupt_id: asking(book, each.interrupt_id) for each in answers}
+    runs = {each.interrupt_id: asking(unit, each.interrupt_id) for each in answers}
     names = [(each.interrupt_id, runs[each.interrupt_id]) for each in answers]
     current = [run.question(name) if run else None for name, run in names]
 
@@ -188,25 +194,25 @@ def answer(book: Book[Kept], answers: Sequence[Answer], nonce: str) -> tuple[lis
         run = runs[interrupt_id]
         return run.winner(interrupt_id) if run else ""
 
-    receipts, fresh = receipts_for(answers, current, winner, nonce, book.clock())
+    receipts, fresh = receipts_for(answers, current, winner, nonce, unit.clock())
     doorbells: list[Doorbell] = []
     if all(receipt.status is ReceiptStatus.ACCEPTED for receipt in receipts):
         for (run_id, node, number), group in by_visit(fresh).items():
             for each in group:
                 run = runs[each.interrupt_id]
                 if run is not None:
-                    run.decide(each, nonce, book.clock())
+                    run.decide(each, nonce, unit.clock())
             payloads = {each.interrupt_id: event_payloads.answer(each) for each in group}
             reply = make(
-                book, run_id, scheduler.answer, node, number, list(payloads), payloads=payloads
+                unit, run_id, scheduler.answer, node, number, list(payloads), payloads=payloads
             )
             doorbells += reply.doorbells
     return receipts, Reply("answered", doorbells)
 
 
-def use(book: Book[Kept], token: Token, use: Use, saved: Saved) -> Reply:
+def use(unit: UnitOfWork[RunT], token: Token, use: Use, saved: Saved) -> Reply:
     """Record what is about to be done by a decision, or has been done, with the checkpoint of that."""
-    run = owned(book, token)
+    run = owned(unit, token)
     if run is None:
         return Reply("stale")
     question = run.question(use.interrupt_id)
@@ -220,48 +226,50 @@ def use(book: Book[Kept], token: Token, use: Use, saved: Saved) -> Reply:
     if use.result:
         if "result" not in (question.used or {}):  # not a repeat
             run.note_use(question, {**(question.used or {}), "result": use.result})
-            note(book, run, EventKind.EFFECT_ENDED, use.interrupt_id, event_payloads.effect(use))
+            note(unit, run, EventKind.EFFECT_ENDED, use.interrupt_id, event_payloads.effect(use))
     elif question.used is None or question.used["key"] != use.key:
-        run.note_use(question, {"key": use.key, "effect": use.effect, "at": book.clock()})
+        run.note_use(question, {"key": use.key, "effect": use.effect, "at": unit.clock()})
         data: dict[str, JSON] = {"key": use.key, "effect": use.effect}
-        note(book, run, EventKind.INTERRUPT_USED, use.interrupt_id, data)
+        note(unit, run, EventKind.INTERRUPT_USED, use.interrupt_id, data)
     return Reply("used")
 
 
-def note(book: Book[Kept], run: Kept, kind: EventKind, interrupt_id: str, data: JSON) -> Reply:
+def note(
+    unit: UnitOfWork[RunT], run: RunT, kind: EventKind, interrupt_id: str, data: JSON
+) -> Reply:
     """Add an event of a question that stays open."""
-    return make(book, run.record.run_id, scheduler.note, kind, interrupt_id, payloads={kind: data})
+    return make(unit, run.record.run_id, scheduler.note, kind, interrupt_id, payloads={kind: data})
 
 
-def asking(book: Book[Kept], interrupt_id: str) -> Kept | None:
+def asking(unit: UnitOfWork[RunT], interrupt_id: str) -> RunT | None:
     """Find the run that asked a question, by the question's id."""
     address = address_of(interrupt_id)
-    return book.find(address.run_id) if address else None
+    return unit.find(address.run_id) if address else None
 
 
-def withdraw(book: Book[Kept], interrupt_id: str, reason: str, *, reask: bool) -> Reply:
-    run = asking(book, interrupt_id)
+def withdraw(unit: UnitOfWork[RunT], interrupt_id: str, reason: str, *, reask: bool) -> Reply:
+    run = asking(unit, interrupt_id)
     question = run.question(interrupt_id) if run else None
     if run is None or question is None:
         return Reply("unknown")
     withdrawal: dict[str, JSON] = {"reason": reason, "reask": reask}
     if question.withdrawal is not None and question.withdrawal.items() >= withdrawal.items():
         return Reply("withdrawn")
-    attempt = book.changes(run).node(question.node_id).attempt
+    attempt = unit.changes(run).node(question.node_id).attempt
     payloads: dict[str, JSON] = {EventKind.INTERRUPT_WITHDRAWN: withdrawal}
     run_id = run.record.run_id
-    reply = make(book, run_id, scheduler.withdraw, interrupt_id, reask=reask, payloads=payloads)
+    reply = make(unit, run_id, scheduler.withdraw, interrupt_id, reask=reask, payloads=payloads)
     if reply.word == "closed":
         return reply
     run.note_withdrawal(interrupt_id, attempt, withdrawal)
     return Reply("withdrawn", reply.doorbells)
 
 
-def cancel(book: Book[Kept], run_id: str, reason: str, nonce: str) -> Reply:
-    run = book.find(run_id)
+def cancel(unit: UnitOfWork[RunT], run_id: str, reason: str, nonce: str) -> Reply:
+    run = unit.find(run_id)
     if run is None:
         return Reply("unknown")
-    reply = make(book, run_id, scheduler.cancel, reason)
+    reply = make(unit, run_id, scheduler.cancel, reason)
     if reply.word == "already" and nonce and run.cancelled == nonce:
         return Reply("cancelled")
     if reply.word == "cancelled" and nonce:
@@ -269,48 +277,48 @@ def cancel(book: Book[Kept], run_id: str, reason: str, nonce: str) -> Reply:
     return reply
 
 
-def expand(book: Book[Kept], token: Token, items: Sequence[JSON] | None) -> Reply:
-    run, total = owned(book, token), None if items is None else len(items)
-    reply = visit(book, token, scheduler.expand, total)
+def expand(unit: UnitOfWork[RunT], token: Token, items: Sequence[JSON] | None) -> Reply:
+    run, total = owned(unit, token), None if items is None else len(items)
+    reply = visit(unit, token, scheduler.expand, total)
     if items is not None and run is not None and reply.word == "expanded":
         run.put_items(token.node, token.visit, items)
     return reply
 
 
-def fork(book: Book[Kept], fork: Fork) -> Reply:
+def fork(unit: UnitOfWork[RunT], fork: Fork) -> Reply:
     """Start a run from the results of another, with the records that follow from them."""
     start = fork.start
-    if book.find(start.run_id) is not None:
+    if unit.find(start.run_id) is not None:
         return Reply("forked", run_id=start.run_id)
-    source = book.find(fork.source)
+    source = unit.find(fork.source)
     if source is None:
         return Reply("unknown")
     fingerprint = start.fingerprint or ""
-    if not book.has_shape(start.graph_id, fingerprint):
+    if not unit.has_shape(start.graph_id, fingerprint):
         return Reply("unknown_graph")
     if not _as_planned(source, fork):
         return Reply("moved")
-    run = _begin(book, start, fingerprint)
-    reply = make(book, start.run_id, scheduler.fork, fork.records, fork.source)
+    run = _begin(unit, start, fingerprint)
+    reply = make(unit, start.run_id, scheduler.fork, fork.records, fork.source)
     run.copy_results(source, fork)
     return Reply(reply.word, reply.doorbells, start.run_id)
 
 
-def _as_planned(source: KeptRun, fork: Fork) -> bool:
+def _as_planned(source: StoredRun, fork: Fork) -> bool:
     """Whether a run still has what its fork takes over, as it was read."""
     visits, nodes = all(map(source.has_entry, fork.results)), fork.records.nodes
     memories = all(source.node(node).visit == nodes[node].visit for node in fork.remembers)
     return source.reopened == fork.reopened and visits and memories
 
 
-def migrate(book: Book[Kept], runs: Sequence[Migration], nonce: str) -> Reply:
+def migrate(unit: UnitOfWork[RunT], runs: Sequence[Migration], nonce: str) -> Reply:
     """Continue waiting runs in other shapes: all of them, or none when one has moved since it was read."""
-    pairs = [(run, move) for move in runs if (run := book.find(move.run_id)) is not None]
+    pairs = [(run, move) for move in runs if (run := unit.find(move.run_id)) is not None]
     if len(pairs) < len(runs):
         return Reply("unknown")
     if all(run.reopened == nonce for run, _ in pairs):
         return Reply("migrated")
-    if not all(book.has_shape(move.graph_id, move.fingerprint) for move in runs):
+    if not all(unit.has_shape(move.graph_id, move.fingerprint) for move in runs):
         return Reply("unknown_graph")
     if any(
         run.record.status not in WAITS or run.last_event() != move.events for run, move in pairs
@@ -322,14 +330,14 @@ def migrate(book: Book[Kept], runs: Sequence[Migration], nonce: str) -> Reply:
         run.reopened = nonce
         data = event_payloads.migration(move)
         questions = move.replacements
-        reply = make(book, move.run_id, scheduler.migrate, move, questions=questions, payloads=data)
+        reply = make(unit, move.run_id, scheduler.migrate, move, questions=questions, payloads=data)
         doorbells += reply.doorbells
     return Reply("migrated", doorbells)
 
 
-def rewrite(book: Book[Kept], runs: Sequence[Rewrite], nonce: str) -> Reply:
+def rewrite(unit: UnitOfWork[RunT], runs: Sequence[Rewrite], nonce: str) -> Reply:
     """Reopen ended runs with other records: all of them, or none when one has moved since it was read."""
-    pairs = [(run, rewrite) for rewrite in runs if (run := book.find(rewrite.run_id)) is not None]
+    pairs = [(run, rewrite) for rewrite in runs if (run := unit.find(rewrite.run_id)) is not None]
     if len(pairs) < len(runs):
         return Reply("unknown")
     if all(run.reopened == nonce for run, _ in pairs):
@@ -340,5 +348,5 @@ def rewrite(book: Book[Kept], runs: Sequence[Rewrite], nonce: str) -> Reply:
     for run, rewrite in pairs:
         run.erase(rewrite.undone, rewrite.forgets)
         run.reopened = nonce
-        doorbells += make(book, rewrite.run_id, scheduler.reopen, rewrite.records).doorbells
+        doorbells += make(unit, rewrite.run_id, scheduler.reopen, rewrite.records).doorbells
     return Reply("reopened", doorbells)

@@ -19,7 +19,7 @@ from runner.celery.doorbells import NODE_TASK, CeleryDispatcher, visit_of
 from runner.execution.runs import RunStarter
 from runner.store.interface import Token
 from runner.store.redis.auditing import AuditLog
-from runner.store.redis.hot import Hot
+from runner.store.redis.fast.fast_path import FastPath
 from runner.store.redis.store import RedisStore
 from runner.store.redis.streams import Intake
 from tasks.app import app
@@ -78,7 +78,7 @@ app.conf.worker_pool_start_method = "fork"
 runner.celery.amqp.TAKE_OVER_AFTER = 2.0
 
 around(RedisStore, "claim", "claim", lambda _, run_id, node, *__: f"{run_id}/{node}")
-around(Hot, "_claimed", "load", lambda _, node, seen, *__: f"{seen.run_id}/{node}")
+around(FastPath, "_claimed", "load", lambda _, node, seen, *__: f"{seen.run_id}/{node}")
 for verb in ("save", "ask", "park", "retry", "expand"):
     around(RedisStore, verb, verb, of_token)
 around(RedisStore, "settle", "settle", lambda _, token, *__: of_token(_, token))

@@ -8,7 +8,8 @@ import pytest
 
 from runner import Client, Status
 from runner.errors import NotDurable, StoreError
-from runner.store.redis import durability, hot
+from runner.store.redis import durability
+from runner.store.redis.fast import fast_path
 from runner.store.redis.store import RedisStore
 from tests.celery.workers import Site
 from tests.chaos.load import Load
@@ -150,7 +151,7 @@ def test_a_worker_whose_claim_was_lost_is_refused(behind, opened):
 
 def test_with_fences_that_only_count_the_lost_worker_would_win(behind, opened, monkeypatch):
     """Control: where each claim adds one, the lost claim and the next share a fence: the wrong one wins."""
-    monkeypatch.setattr(hot, "next_fence", lambda fence, _: fence + 1)
+    monkeypatch.setattr(fast_path, "next_fence", lambda fence, _: fence + 1)
 
     assert claimed_twice(behind, opened) == ("settled", "stale")
 

@@ -13,9 +13,9 @@ from runner.operations.inbox import MAX_EARLY_BYTES
 from runner.records.interrupts import Address
 from runner.records.run import Status
 from runner.settings import Settings
-from runner.store.redis import early
 from runner.store.redis.keys import Keys
 from runner.store.redis.store import RedisStore
+from runner.store.redis.transaction import early_answers
 from tests.graphs import Bench, single
 
 KEYS = Keys()
@@ -238,8 +238,8 @@ def test_an_answer_whose_question_came_meanwhile_is_applied_at_once(site, monkey
 @pytest.mark.parametrize(("number", "size"), [(3, 65_536_000), (1_000, 1_000)])
 def test_no_more_are_kept_than_have_room(site, monkeypatch, number, size):
     """One beyond the limits, of number or of bytes, is unknown at once and a dead letter; the others stay."""
-    monkeypatch.setattr(early, "MOST", number)
-    monkeypatch.setattr(early, "MOST_BYTES", size)
+    monkeypatch.setattr(early_answers, "MOST", number)
+    monkeypatch.setattr(early_answers, "MOST_BYTES", size)
     site.send(site.question, "early", reply_to=OTHER_REPLIES)
     site.read_all()
     site.send_junk(20, reply_to=REPLIES)

@@ -17,8 +17,8 @@ from runner.execution.engine import Engine
 from runner.settings import Settings, as_broker
 from runner.store.interface import Reply
 from runner.store.redis.connection import RedisConnection
+from runner.store.redis.singleton_locks import SingletonLocks
 from runner.store.redis.store import RedisStore
-from runner.store.redis.turns import Turns
 from runner.store.redis.workers import PAGE, Worker, WorkerRegistry, described
 
 FLEET = 20
@@ -34,15 +34,15 @@ def calls(client) -> dict[str, int]:
 
 def test_a_turn_is_one_program_s_until_it_is_over(any_store):
     """The first that asks has it; the others don't, and those with another name do."""
-    first, second = Turns(any_store.url), Turns(any_store.url)
+    first, second = SingletonLocks(any_store.url), SingletonLocks(any_store.url)
 
-    assert first.take("sweep", 60)
-    assert not second.take("sweep", 60)
-    assert not first.take("sweep", 60)
-    assert second.take("tidy", 60)
+    assert first.acquire("sweep", 60)
+    assert not second.acquire("sweep", 60)
+    assert not first.acquire("sweep", 60)
+    assert second.acquire("tidy", 60)
     assert 0 < any_store.client.pttl("runner:turn:sweep") <= 60_000
     any_store.client.delete("runner:turn:sweep")  # as when its time is over
-    assert second.take("sweep", 60)
+    assert second.acquire("sweep", 60)
 
 
 def rested() -> threading.Event:
@@ -123,7 +123,7 @@ def test_a_fleet_sweeps_as_often_as_one_worker_would(redis_url, monkeypatch):
 
 def test_without_turns_each_sweeps_for_itself(redis_url, monkeypatch):
     """Control: the work then grows with the fleet."""
-    monkeypatch.setattr(Turns, "take", lambda *_: True)
+    monkeypatch.setattr(SingletonLocks, "acquire", lambda *_: True)
     store, sweepers = fleet_of_sweepers(redis_url)
     for sweeper in sweepers:
         sweeper.turn()

@@ -19,7 +19,7 @@ from runner.records.interrupts import Answer
 from runner.records.outcomes import Saved
 from runner.records.run import NodeRecord, Records, Status
 from runner.store.interface import Fork, Settlement, Start
-from runner.store.redis.script_values import question_document
+from runner.store.redis.run_fields import question_document
 from runner.store.redis.store import RedisStore
 from runner.testing import ManualClock, ScriptedModel
 from tests.contract.store.manual_worker import ManualWorker, failure, saved, shape

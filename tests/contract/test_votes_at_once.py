@@ -17,9 +17,10 @@ from runner.definition.registry import Registry
 from runner.execution.engine import Engine
 from runner.operations.inbox import InboxMessage, judge_answer
 from runner.records import codec
-from runner.store.redis import questions, scripts
-from runner.store.redis.drafted_run import DraftedRun
+from runner.store.redis import scripts
 from runner.store.redis.store import RedisStore
+from runner.store.redis.transaction import questions
+from runner.store.redis.transaction.run_view import RunInTransaction
 from tests.contract.store.manual_worker import ManualWorker
 
 CALL = Action("runner", "tool", "refund", {"amount": "10"})
@@ -90,14 +91,16 @@ def test_without_the_guard_votes_are_lost(clients, ask, store, monkeypatch):
     """
 
     def unguarded(run, interrupt_id):
-        return questions.standing(run.draft.peek(run.key, questions.votes_field(interrupt_id)))
+        return questions.standing(
+            run.write_set.read_unvalidated(run.key, questions.votes_field(interrupt_id))
+        )
 
     def unlocked(run, name, text):
-        run.draft.put(run.key, name, text)
+        run.write_set.put(run.key, name, text)
 
-    monkeypatch.setattr(DraftedRun, "standing", unguarded)
-    monkeypatch.setattr(DraftedRun, "_replace", unlocked)
-    monkeypatch.setattr(DraftedRun, "audit", lambda run, entry: None)
+    monkeypatch.setattr(RunInTransaction, "standing", unguarded)
+    monkeypatch.setattr(RunInTransaction, "_replace", unlocked)
+    monkeypatch.setattr(RunInTransaction, "audit", lambda run, entry: None)
     numbers = []
     for _ in range(10):
         question = ask(Rule(need=20))

@@ -59,7 +59,7 @@ def test_every_script_is_called(generator):
 
     assert len(callers) > 20
     assert [name for name, functions in callers.items() if not functions] == []
-    assert callers["take"] == [("store/redis/hot.py", "Hot._take")]
+    assert callers["take"] == [("store/redis/fast/fast_path.py", "FastPath._take")]
 
 
 def test_a_script_without_a_caller_is_noticed(generator, monkeypatch):

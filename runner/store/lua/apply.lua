@@ -4,7 +4,7 @@
 -- Keys touched: r:<run> (nodes, loops, maps, arrivals, counters, results), r:<run>:e, timers, queues; r:<root>
 --   (size) and its :e.
 -- Arguments: 6 run, 7 graph, 8 task that ends with this ("": none), 9 bytes by which the run grows, 10 numbers (see
---   `_HEAD` in store/redis/plans.py), 11 "" or the maximum of executions, 12 "" or, to claim the node that follows:
+--   `_HEAD` in store/redis/fast/plan_arguments.py), 11 "" or the maximum of executions, 12 "" or, to claim the node that follows:
 --   by how much its fence grows, the nonce, and priority and queue whose next doorbell may be taken where none
 --   follows (see `fetch`); then: fields that must have a value; for each arrival the fields of its count and of its node; the values of the former; the arrivals
 --   (numbers, see `_ARRIVAL`; node or map; record with which a node begins; count where there is none yet);

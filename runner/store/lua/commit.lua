@@ -1,7 +1,7 @@
 -- Write what was planned from what `look` had read: all of it, or nothing where that has changed since.
 --
 -- Counters of runs and arrivals are added, and only what follows from them is checked: so steps of different
--- nodes of a run don't disturb each other. Nothing here knows a rule; store/redis/transaction.py writes the arguments.
+-- nodes of a run don't disturb each other. Nothing here knows a rule; store/redis/transaction/transaction.py writes the arguments.
 -- Keys touched: r:<run> and its parts, timers, early, queues, limits (parts/offers.lua), and all that the
 --   arguments name.
 -- Arguments: from 6, each list after how many there are:

@@ -1,4 +1,4 @@
--- Read what a transaction is planned from, all at one moment: see store/redis/transaction.py.
+-- Read what a transaction is planned from, all at one moment: see store/redis/transaction/transaction.py.
 --
 -- Keys touched (read only): those that the arguments name.
 -- Arguments: 6 ... commands that only read, each after how many arguments it has: name, key without prefix,

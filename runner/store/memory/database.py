@@ -1,4 +1,4 @@
-"""All runs that the memory store keeps: the book in which transitions are written (see `store/walk.py`).
+"""All runs of the memory store: the unit of work of its transitions (see `store/apply_transition.py`).
 
 Its user holds the store's lock meanwhile.
 """
@@ -22,7 +22,7 @@ from runner.records.run import NOTICES, OF_RUNS, OF_VOTES, EventKind, RunRecord,
 from runner.scheduler.changes import Changes, LimitAction, TimerKind
 from runner.store.encoding import pack_copy
 from runner.store.interface import Event, Start
-from runner.store.memory.run import PARTITION, StoredRun
+from runner.store.memory.run import PARTITION, MemoryRun
 from runner.store.memory.semaphores import Member, Semaphores
 from runner.store.memory.sessions import Sessions
 
@@ -45,7 +45,7 @@ class Database:
         self.shapes: dict[str, Topology] = {}
         self.latest: dict[str, str] = {}
         self.started: dict[tuple[str, str], str] = {}
-        self.runs: dict[str, StoredRun] = {}
+        self.runs: dict[str, MemoryRun] = {}
         self.timers: dict[tuple[TimerKind, str, str], int] = {}
         self._earliest = 0
         self._orphans: deque[str] = deque()
@@ -65,7 +65,7 @@ class Database:
     def started_by(self, graph_id: str, key: str) -> str:
         return self.started.get((graph_id, key), "")
 
-    def begin(self, record: RunRecord, start: Start) -> StoredRun:
+    def begin(self, record: RunRecord, start: Start) -> MemoryRun:
         stored = replace(
             start, task=pack_copy(start.task), invocation_state=pack_copy(start.invocation_state)
         )
@@ -73,7 +73,7 @@ class Database:
         tags = root.root_tags if root else start.tags
         asked = root.root_requester if root else dict(start.requester or {})
         beside = (self.semaphores, self.sessions, tags, asked, self.entries)
-        run = StoredRun(record, stored, self.clock(), *beside)
+        run = MemoryRun(record, stored, self.clock(), *beside)
         self.runs[record.run_id] = run
         if start.idempotency_key:
             self.started[record.graph_id, start.idempotency_key] = record.run_id
@@ -106,10 +106,10 @@ class Database:
                 if question.is_open and fits:
                     yield question
 
-    def changes(self, run: StoredRun) -> Changes:
+    def changes(self, run: MemoryRun) -> Changes:
         return Changes(run, self.shapes[run.record.fingerprint], self.clock(), self.lease_ms)
 
-    def find(self, run_id: str) -> StoredRun | None:
+    def find(self, run_id: str) -> MemoryRun | None:
         return self.runs.get(run_id)
 
     def limit(self, run_id: str, action: LimitAction) -> Sequence[Member]:
@@ -164,7 +164,7 @@ class Database:
 
     def event(
         self,
-        run: StoredRun,
+        run: MemoryRun,
         kind: str,
         node: str,
         visit: int,

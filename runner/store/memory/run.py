@@ -66,7 +66,7 @@ class EventLog:
 
 
 @dataclass
-class StoredRun:
+class MemoryRun:
     """One run: its records, and the results of its nodes. It is the View that transitions look at."""
 
     record: RunRecord
@@ -353,7 +353,7 @@ class StoredRun:
     def has_entry(self, visit: VisitKey) -> bool:
         return visit in self.entries
 
-    def copy_results(self, source: StoredRun, fork: Fork) -> None:
+    def copy_results(self, source: MemoryRun, fork: Fork) -> None:
         for visit, place in sorted(fork.results.items(), key=lambda item: item[1]):
             self.entries[visit] = pack_copy(source.entries[visit])
             if visit in source.outputs:

@@ -27,7 +27,8 @@ from runner.records.outcomes import Saved, Session
 from runner.records.run import Rewrite, RunRecord, Status, VisitEntry, existing
 from runner.records.size_limits import MAX_RESULT, MAX_STATE
 from runner.scheduler.changes import TransitionResult
-from runner.store import interface, requests, walk
+from runner.store import interface, requests
+from runner.store.apply_transition import apply
 from runner.store.encoding import pack_copy, replied
 from runner.store.interface import (
     Claim,
@@ -446,7 +447,7 @@ class MemoryStore:
         *arguments: object,
         **named: Any,
     ) -> Reply:
-        word, doorbells = walk.apply(self._database, run_id, transition, *arguments, **named)
+        word, doorbells = apply(self._database, run_id, transition, *arguments, **named)
         self._changed.notify_all()
         return Reply(word, doorbells)
 

@@ -19,8 +19,8 @@ from runner.records.codec import JSON
 from runner.records.run import RunRecord
 from runner.store.encoding import dump
 from runner.store.redis.connection import Argument, RedisConnection
-from runner.store.redis.draft import Draft
 from runner.store.redis.keys import Keys, run_key
+from runner.store.redis.transaction.write_set import WriteSet
 
 BEGINNING = "0-0"
 """The id before that of any entry."""
@@ -29,18 +29,20 @@ PAGE = 1_000
 """Entries or leaves that are read at once."""
 
 
-def append(draft: Draft, entry: Mapping[str, JSON]) -> None:
-    """Append an entry in the step that is drafted."""
-    draft.command("XADD", "audit", "*", "e", dump({**entry, "partition": draft.settings.partition}))
+def append(write_set: WriteSet, entry: Mapping[str, JSON]) -> None:
+    """Append an entry in a transaction."""
+    write_set.command(
+        "XADD", "audit", "*", "e", dump({**entry, "partition": write_set.settings.partition})
+    )
 
 
-def note_removal(draft: Draft, run: RunRecord) -> None:
+def note_removal(write_set: WriteSet, run: RunRecord) -> None:
     """Append the last entry of a run that is removed, if it was audited."""
-    if draft.settings.audit == "off":
+    if write_set.settings.audit == "off":
         return
-    number = int(draft.get(run_key(run.run_id), "audit") or 0)
+    number = int(write_set.read(run_key(run.run_id), "audit") or 0)
     if number:
-        append(draft, {**audit_entries.removed(run, draft.reads.now), "run_n": number})
+        append(write_set, {**audit_entries.removed(run, write_set.read_set.now), "run_n": number})
 
 
 @dataclass(frozen=True, slots=True)

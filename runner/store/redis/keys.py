@@ -386,7 +386,7 @@ class Keys:
         self.replies = f"{namespace}:replies:"
         self.workers = f"{namespace}:workers"
         self.partition = partition
-        self._turn = f"{namespace}:turn:"
+        self._singleton_lock = f"{namespace}:turn:"
         self.prefix = f"{namespace}:{{{partition}}}:"
         self.graphs = f"{self.prefix}graphs"
         self.open = f"{self.prefix}open"
@@ -411,9 +411,9 @@ class Keys:
         self.schedules = f"{self.prefix}schedules"
         self.webhooks = f"{self.prefix}webhooks"
 
-    def turn(self, name: str) -> str:
-        """Name a turn of one worker at something that it does for all: a text that lapses at its end."""
-        return f"{self._turn}{name}"
+    def singleton_lock(self, name: str) -> str:
+        """Name the lock on something that one worker does for all: a text that expires."""
+        return f"{self._singleton_lock}{name}"
 
     def shape(self, fingerprint: str) -> str:
         return self.prefix + shape_key(fingerprint)

@@ -67,22 +67,20 @@ from runner.store.interface import (
     Token,
 )
 from runner.store.redis import (
+    archive_queue,
     auditing,
-    early,
-    freezing,
+    due_timers,
+    freezes,
     layout,
     measurements,
-    retention,
-    script_values,
-    sweeping,
-    unarchived,
+    run_fields,
 )
 from runner.store.redis.auditing import AuditLog
 from runner.store.redis.connection import TIMEOUT, Argument, RedisConnection
 from runner.store.redis.doorbell_template import DoorbellTemplate
-from runner.store.redis.draft import Command, Reads, Settings, Topologies
 from runner.store.redis.durability import FAST, WORKERS_OWN, Durability
-from runner.store.redis.hot import Hot
+from runner.store.redis.fast.fast_path import FastPath
+from runner.store.redis.fast.plan_arguments import ClaimRead
 from runner.store.redis.keys import (
     NAMESPACE,
     PARTITION,
@@ -94,12 +92,14 @@ from runner.store.redis.keys import (
 )
 from runner.store.redis.large_values import LargeValues
 from runner.store.redis.listings import Listings
-from runner.store.redis.plans import Seen
-from runner.store.redis.questions import standing, votes_field
-from runner.store.redis.script_values import question_fields
+from runner.store.redis.run_fields import question_fields
 from runner.store.redis.scripts import Scripts
 from runner.store.redis.streams import trim_notices
-from runner.store.redis.transaction import HEAD, Transaction, Transactions, of_run
+from runner.store.redis.transaction import early_answers, run_end
+from runner.store.redis.transaction.questions import standing, votes_field
+from runner.store.redis.transaction.read_set import Command, ReadSet
+from runner.store.redis.transaction.transaction import HEAD, Transaction, Transactions, of_run
+from runner.store.redis.transaction.write_set import StoreSettings, Topologies
 
 log = logging.getLogger(__name__)
 
@@ -189,7 +189,7 @@ class RedisStore:
         self._large = LargeValues(self._redis, self._keys, self._call)
         self._push, self._audit, self._retention_ms = push, audit, round((retention or 0) * 1000)
         self._shapes = Topologies()
-        known = Settings(
+        known = StoreSettings(
             prefix=self._keys.prefix,
             lease_ms=self.lease_ms,
             retention_ms=self._retention_ms,
@@ -201,7 +201,7 @@ class RedisStore:
         )
         self._transactions = Transactions(self._call, self._scripts.confirm, known)
         self._listings = Listings(self._redis, self._keys, self._call, self.interrupts)
-        self._hot = Hot(
+        self._fast = FastPath(
             self._redis,
             self._keys,
             self._call,
@@ -238,7 +238,7 @@ class RedisStore:
 
     def publish(self, topologies: Sequence[Topology], *, replace: bool = True) -> None:
         for topology in topologies:
-            self._hot.remember(topology)
+            self._fast.remember(topology)
             self._shapes.put(topology.fingerprint, topology)
             arguments = topology.graph_id, topology.fingerprint, int(replace), layout.LAYOUT
             word, *current = self._call("publish", *arguments)
@@ -289,27 +289,27 @@ class RedisStore:
         if start.parent is not None:
             wants += _wants(start.parent)
         elif fingerprint := start.fingerprint or self._shapes.latest.get(graph_id, ""):
-            presumed = self._presumed(start, fingerprint, asks)
-            return self._transactions.run("start", plan, presumed=presumed)
+            speculation = self._speculate(start, fingerprint, asks)
+            return self._transactions.run("start", plan, speculation=speculation)
         if start.fingerprint is None:
             wants.append(("graphs", graph_id))
         return self._transactions.run("start", plan, wants, asks)
 
-    def _presumed(self, start: Start, fingerprint: str, asks: Sequence[Command]) -> Reads:
+    def _speculate(self, start: Start, fingerprint: str, asks: Sequence[Command]) -> ReadSet:
         """Presume that a run is new, and its graph as this process knows it: so it starts in one request."""
         fields: dict[str, dict[str, bytes | None]] = {
             run_key(start.run_id): dict.fromkeys(HEAD),
             shape_key(fingerprint): {"meta": b""},
             "graphs": {start.graph_id: fingerprint.encode()},
         }
-        reads = Reads()
-        reads.presume(fields, {**dict.fromkeys(asks), ("EXISTS", TEMPLATE): 1})
+        reads = ReadSet()
+        reads.speculate(fields, {**dict.fromkeys(asks), ("EXISTS", TEMPLATE): 1})
         return reads
 
     def claim(self, run_id: str, node: str, visit: int, attempt: int, nonce: str) -> Claim | Reply:
-        hot = self._hot.claim(run_id, node, visit, attempt, nonce)
-        if hot is not None:
-            return hot
+        claim_reply = self._fast.claim(run_id, node, visit, attempt, nonce)
+        if claim_reply is not None:
+            return claim_reply
         drafted: list[Callable[[], Claim]] = []
 
         def plan(step: Transaction) -> Reply:
@@ -317,11 +317,11 @@ class RedisStore:
             if run is None:
                 return Reply("unknown")
             reply = requests.make(step, run_id, scheduler.claim, node, visit, attempt, nonce)
-            drafted[:] = [self._hot.drafted(run, node)] if reply.word == "claimed" else []
+            drafted[:] = [self._fast.claim_from(run, node)] if reply.word == "claimed" else []
             return reply
 
         wants = of_run(
-            run_id, f"n:{node}", f"q:{node}", f"k:{node}", *self._hot.needed(run_id, node)
+            run_id, f"n:{node}", f"q:{node}", f"k:{node}", *self._fast.needed(run_id, node)
         )
         reply = self._transactions.run("claim", plan, wants)
         return drafted[0]() if reply.word == "claimed" else reply
@@ -362,10 +362,12 @@ class RedisStore:
         ]
         # The digest of a question with a rule covers when it expires, which only a look can tell.
         ruled = any(question.rule is not None for question in interrupts)
-        presumed = self._hot.presume(token, interrupts) if verb == "park" and not ruled else None
+        speculation = (
+            self._fast.speculate(token, interrupts) if verb == "park" and not ruled else None
+        )
         _forget_kept(token)
         return self._transactions.run(
-            verb, plan, wants, asks, room=verb == "park", presumed=presumed
+            verb, plan, wants, asks, room=verb == "park", speculation=speculation
         )
 
     def settle(self, token: Token, settlement: Settlement, nonce: str) -> Reply:
@@ -373,9 +375,9 @@ class RedisStore:
             output, entry = (
                 self._written(token, value) for value in (settlement.output, settlement.entry)
             )
-            hot = self._hot.settle(token, settlement, nonce, output, entry)
-            if hot is not None:
-                return hot
+            claim_reply = self._fast.settle(token, settlement, nonce, output, entry)
+            if claim_reply is not None:
+                return claim_reply
         repeats = False
 
         def plan(step: Transaction) -> Reply:
@@ -385,9 +387,9 @@ class RedisStore:
             stopping = run is None or stops(step.changes(run), token.node)
             reply = requests.settle(step, token, settlement, nonce)
             if run is not None and reply.word == "settled":
-                self._has_archive = step.draft.has(retention.ARCHIVE)
+                self._has_archive = step.write_set.exists(run_end.ARCHIVE)
                 attempt = run.node(token.node).attempt
-                step.draft.rung_by = f"{token.run_id}.{token.node}.{token.visit}.{attempt}"
+                step.write_set.rung_by = f"{token.run_id}.{token.node}.{token.visit}.{attempt}"
                 if (
                     settlement.status is Status.COMPLETED
                     and not stopping
@@ -400,14 +402,18 @@ class RedisStore:
         wants += _wants(token, *(f"n:{node}" for node, _, _ in settlement.reads))
         for use in settlement.effects:
             wants += _wants(token, *question_fields(use.interrupt_id))
-        asks += retention.questions(token.run_id)
+        asks += run_end.questions(token.run_id)
         completes = settlement.status is Status.COMPLETED and not (
             settlement.session or settlement.effects
         )
-        presumed = self._hot.presume(token, has_archive=self._has_archive) if completes else None
-        reply = self._transactions.run("settle", plan, wants, asks, room=True, presumed=presumed)
+        speculation = (
+            self._fast.speculate(token, has_archive=self._has_archive) if completes else None
+        )
+        reply = self._transactions.run(
+            "settle", plan, wants, asks, room=True, speculation=speculation
+        )
         if settlement.stay and repeats and reply.word == "settled":
-            return Reply("settled", claim=self._hot.claim_again(token, nonce))
+            return Reply("settled", claim=self._fast.repeat_claim(token, nonce))
         return reply
 
     def retry(
@@ -490,7 +496,7 @@ class RedisStore:
 
         def plan(step: Transaction) -> Reply:
             receipts[:], reply = requests.answer(step, answers, nonce)
-            answered[:] = step.draft.answered
+            answered[:] = step.write_set.answered
             return reply
 
         addresses = [(each.interrupt_id, address_of(each.interrupt_id)) for each in answers]
@@ -516,7 +522,9 @@ class RedisStore:
         text = dump(message)
 
         def plan(step: Transaction) -> Reply:
-            return Reply(early.keep(step.draft, interrupt_id, door, text, round(seconds * 1000)))
+            return Reply(
+                early_answers.keep(step.write_set, interrupt_id, door, text, round(seconds * 1000))
+            )
 
         return self._transactions.run("keep_early", plan).word
 
@@ -586,7 +594,7 @@ class RedisStore:
 
         def plan(step: Transaction) -> Reply:
             receipt, reply = do(step)
-            receipts[:], answered[:] = [receipt], step.draft.answered
+            receipts[:], answered[:] = [receipt], step.write_set.answered
             return reply
 
         name, wants = operation.interrupt_id, list[tuple[str, str]]()
@@ -662,7 +670,7 @@ class RedisStore:
                 pipe.hmget(self._keys.run(run_id), question_fields(interrupt_id))
             pairs = pipe.execute()
         return [
-            script_values.question(interrupt_id, document, decided) if document else None
+            run_fields.question(interrupt_id, document, decided) if document else None
             for interrupt_id, (document, decided) in zip(ids, pairs, strict=True)
         ]
 
@@ -715,16 +723,16 @@ class RedisStore:
 
     def remove(self, run_id: str) -> Reply:
         def plan(step: Transaction) -> Reply:
-            run = retention.read_record(step.draft, run_id)
+            run = run_end.read_record(step.write_set, run_id)
             if run is None:
                 return Reply("unknown")
             if run.parent:
                 return Reply("inside")
-            if retention.in_use(run):
+            if run_end.in_use(run):
                 return Reply("goes_on")
-            step.draft.get(run_key(run_id), "run")
-            auditing.note_removal(step.draft, run)
-            retention.remove(step.draft, run)
+            step.write_set.read(run_key(run_id), "run")
+            auditing.note_removal(step.write_set, run)
+            run_end.remove(step.write_set, run)
             return Reply("removed")
 
         return self._transactions.run("remove", plan, room=True)
@@ -733,7 +741,7 @@ class RedisStore:
 
     def freeze(self, scope: str, reason: str, by: str) -> Reply:
         return self._freeze(
-            "freeze", lambda step: freezing.freeze(step.draft, scope, reason, by), scope
+            "freeze", lambda step: freezes.freeze(step.write_set, scope, reason, by), scope
         )
 
     def thaw(self, scope: str, reason: str, by: str) -> Reply:
@@ -741,7 +749,7 @@ class RedisStore:
 
         def plan(step: Transaction) -> Reply:
             nonlocal done
-            reply = freezing.thaw(step.draft, scope, reason, by)
+            reply = freezes.thaw(step.write_set, scope, reason, by)
             # A repeat, after a lost reply, finds nothing to thaw.
             done = reply if reply.word == "thawed" else done
             return done
@@ -752,7 +760,7 @@ class RedisStore:
         return reply
 
     def _freeze(self, verb: str, plan: Callable[[Transaction], Reply], scope: str) -> Reply:
-        return self._transactions.run(verb, plan, [(freezing.FROZEN, scope)], room=True)
+        return self._transactions.run(verb, plan, [(freezes.FROZEN, scope)], room=True)
 
     def hurry(self) -> None:
         """Have a sweep ring for all ready nodes, which a freeze has kept waiting."""
@@ -763,7 +771,7 @@ class RedisStore:
 
     def frozen(self) -> dict[str, Freeze]:
         fields: list[bytes] = self._redis.call("HGETALL", self._keys.frozen)
-        return freezing.read(fields)
+        return freezes.read(fields)
 
     # The archive: what has ended stays until it is there
 
@@ -776,13 +784,13 @@ class RedisStore:
         expires unarchived, with a dead letter. As long, runs that end are kept for the archive at `place`.
         `problem` is why the caller's last ones could not be archived.
         """
-        search = unarchived.Search(
+        search = archive_queue.Search(
             place, limit, round(pause * 1000), round(mine * 1000), round(hold * 1000), problem
         )
         runs: list[str] = []
 
         def plan(step: Transaction) -> Reply:
-            return unarchived.take(step, search, runs)
+            return archive_queue.take(step, search, runs)
 
         self._transactions.run("archivable", plan, asks=[search.oldest], room=True)
         return runs
@@ -791,8 +799,8 @@ class RedisStore:
         """Let runs expire that are archived: run -> when it had ended (ms), 0 for one that has not."""
         self._transactions.run(
             "archived",
-            lambda step: unarchived.let_expire(step, runs),
-            *unarchived.reads(runs),
+            lambda step: archive_queue.let_expire(step, runs),
+            *archive_queue.reads(runs),
             room=True,
         )
 
@@ -803,9 +811,9 @@ class RedisStore:
         doorbells: list[Doorbell] = []
         fired: list[tuple[str, str]] = []
         for member in due:
-            name = sweeping.name_of(member)
+            name = due_timers.name_of(member)
             if name is None:
-                drop = functools.partial(sweeping.drop_malformed, member=member)
+                drop = functools.partial(due_timers.drop_malformed, member=member)
                 self._transactions.run("sweep", drop, room=True)
                 continue
             reply = self._ring_due(name, moved.decode(), failed=failing == b"1")
@@ -813,7 +821,7 @@ class RedisStore:
             fired += reply.fired
         left = limit if ended == b"1" else 0
         while left > 0:
-            expire = functools.partial(sweeping.let_expire, limit=left)
+            expire = functools.partial(due_timers.let_expire, limit=left)
             children = int(self._transactions.run("sweep", expire, room=True).word)
             left = left - children if children else 0
         if time.monotonic() >= self._trim_at:
@@ -825,7 +833,7 @@ class RedisStore:
         """Do what a timer says that is due."""
 
         def plan(step: Transaction) -> Reply:
-            return sweeping.ring(step, member, moved, failed=failed)
+            return due_timers.ring(step, member, moved, failed=failed)
 
         kind, run_id, key = member.split("|", 2)
         wants = of_run(run_id, *([f"n:{key}"] if kind == TimerKind.NODE else []))
@@ -850,7 +858,7 @@ class RedisStore:
             problem,
         )
         return self._transactions.run(
-            "sweep", lambda step: sweeping.put_off(step, member, problem), room=True
+            "sweep", lambda step: due_timers.put_off(step, member, problem), room=True
         )
 
     def end_reported(self, run_id: str, end: int) -> Reply:
@@ -878,7 +886,7 @@ class RedisStore:
             order=order,
             outputs=outputs,
             entries=entries,
-            interrupts=script_values.questions(run_id, fields),
+            interrupts=run_fields.questions(run_id, fields),
             messages=_messages(_hash(messages)),
             maps={
                 name[2:].decode(): encoding.map_record(value)
@@ -1148,7 +1156,7 @@ def _saved_wants(token: Token, saved: Saved | None) -> tuple[list[tuple[str, str
 
 def _forget_kept(token: Token) -> None:
     """Note that a visit writes a checkpoint or questions: what its claim has read is not all any more."""
-    if isinstance(token.seen, Seen):
+    if isinstance(token.seen, ClaimRead):
         token.seen.kept = None
 
 

@@ -93,7 +93,7 @@ class Webhooks(Documents[Webhook]):
 
     def hold(self, webhook_id: str, holder: str) -> bool:
         """Take or prolong the turn to send; False where another process has it."""
-        key = self._keys.turn(f"webhook:{webhook_id}")
+        key = self._keys.singleton_lock(f"webhook:{webhook_id}")
 
         def take(pipe: Any) -> bool:
             if pipe.get(key) not in {None, holder.encode()}:
@@ -108,7 +108,7 @@ class Webhooks(Documents[Webhook]):
     def release(self, webhook_id: str, holder: str) -> None:
         """Leave the turn to the next process that asks."""
         if self.hold(webhook_id, holder):
-            self._redis.call("DEL", self._keys.turn(f"webhook:{webhook_id}"))
+            self._redis.call("DEL", self._keys.singleton_lock(f"webhook:{webhook_id}"))
 
     # Deliveries
 

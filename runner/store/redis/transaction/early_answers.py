@@ -8,8 +8,8 @@ from __future__ import annotations
 
 from runner.records.interrupts import SEPARATOR
 from runner.store.redis.connection import Argument
-from runner.store.redis.draft import Draft
 from runner.store.redis.keys import run_key
+from runner.store.redis.transaction.write_set import WriteSet
 
 EARLY = "early"
 
@@ -20,50 +20,56 @@ AT_ONCE = 100
 """Answers in one entry of a stream."""
 
 
-def keep(draft: Draft, interrupt_id: str, door: str, message: bytes, lifetime_ms: int) -> str:
+def keep(
+    write_set: WriteSet, interrupt_id: str, door: str, message: bytes, lifetime_ms: int
+) -> str:
     """Keep an answer: "kept", "asked" if there is such a question by now, "crowded" if no more are kept."""
     run_id, _, name = interrupt_id.partition(SEPARATOR)
-    if draft.get(run_key(run_id), f"i:{name}") is not None:
+    if write_set.read(run_key(run_id), f"i:{name}") is not None:
         return "asked"
     numbers = f"?{interrupt_id}"
-    draft.reads.want(EARLY, ("#", numbers))
-    count, size, last = map(int, (draft.get(EARLY, "#") or b"0 0 0").split())
+    write_set.read_set.want(EARLY, ("#", numbers))
+    count, size, last = map(int, (write_set.read(EARLY, "#") or b"0 0 0").split())
     value = f"{door} ".encode() + message
     if count >= MOST or size + len(value) > MOST_BYTES:
         return "crowded"
-    others = (draft.get(EARLY, numbers) or b"").decode().split()
-    draft.put(EARLY, "#", f"{count + 1} {size + len(value)} {last + 1}")
-    draft.put(EARLY, numbers, " ".join([*others, str(last + 1)]))
-    draft.put(EARLY, f"!{last + 1}", value)
-    draft.timer(f"early|{run_id}|{last + 1} {interrupt_id}", draft.reads.now + lifetime_ms)
+    others = (write_set.read(EARLY, numbers) or b"").decode().split()
+    write_set.put(EARLY, "#", f"{count + 1} {size + len(value)} {last + 1}")
+    write_set.put(EARLY, numbers, " ".join([*others, str(last + 1)]))
+    write_set.put(EARLY, f"!{last + 1}", value)
+    write_set.timer(
+        f"early|{run_id}|{last + 1} {interrupt_id}", write_set.read_set.now + lifetime_ms
+    )
     return "kept"
 
 
-def hand(draft: Draft, run_id: str, interrupt_id: str, only: str = "") -> None:
+def hand(write_set: WriteSet, run_id: str, interrupt_id: str, only: str = "") -> None:
     """Hand the answers to a question back, in the order in which they came: all, or only one."""
-    numbers = (draft.get(EARLY, f"?{interrupt_id}") or b"").decode().split()
+    numbers = (write_set.read(EARLY, f"?{interrupt_id}") or b"").decode().split()
     if not numbers:
         return
     rest = [number for number in numbers if only and number != only]
     handed = [number for number in numbers if number not in rest]
-    draft.reads.want(EARLY, ["#", *(f"!{number}" for number in handed)])
-    count, size, last = map(int, (draft.get(EARLY, "#") or b"0 0 0").split())
+    write_set.read_set.want(EARLY, ["#", *(f"!{number}" for number in handed)])
+    count, size, last = map(int, (write_set.read(EARLY, "#") or b"0 0 0").split())
     doors: dict[str, list[Argument]] = {}
     for number in handed:
-        value = draft.get(EARLY, f"!{number}") or b""
+        value = write_set.read(EARLY, f"!{number}") or b""
         door, _, message = value.partition(b" ")
-        draft.drop(EARLY, f"!{number}")
-        draft.timer(f"early|{run_id}|{number} {interrupt_id}", None)
+        write_set.drop(EARLY, f"!{number}")
+        write_set.timer(f"early|{run_id}|{number} {interrupt_id}", None)
         count, size = count - 1, size - len(value)
         doors.setdefault(door.decode(), []).extend((number, message))
     for name, messages in doors.items():
         for first in range(0, len(messages), 2 * AT_ONCE):
-            draft.command("XADD", f"{EARLY}:{name}", "*", *messages[first : first + 2 * AT_ONCE])
+            write_set.command(
+                "XADD", f"{EARLY}:{name}", "*", *messages[first : first + 2 * AT_ONCE]
+            )
     if count == 0:
-        draft.command("DEL", EARLY)
+        write_set.command("DEL", EARLY)
         return
-    draft.put(EARLY, "#", f"{count} {size} {last}")
+    write_set.put(EARLY, "#", f"{count} {size} {last}")
     if rest:
-        draft.put(EARLY, f"?{interrupt_id}", " ".join(rest))
+        write_set.put(EARLY, f"?{interrupt_id}", " ".join(rest))
     else:
-        draft.drop(EARLY, f"?{interrupt_id}")
+        write_set.drop(EARLY, f"?{interrupt_id}")

@@ -1,4 +1,4 @@
-"""Questions to people in a draft: opened, closed, reminded, with the lists of open ones.
+"""Questions to people in a transaction: opened, closed, reminded, with the lists of open ones.
 
 The fields i:<id> of their run have them as they were asked, d:<id> what was decided.
 """
@@ -12,35 +12,36 @@ from runner.records.interrupts import SEPARATOR, Interrupt, address_of, as_asked
 from runner.records.listings import outermost, selectors_of, tool_of
 from runner.records.run import RunRecord
 from runner.store.encoding import dump, load
-from runner.store.redis import early, script_values
-from runner.store.redis.draft import Draft
+from runner.store.redis import run_fields
 from runner.store.redis.keys import run_key
-from runner.store.redis.script_values import Write, question_document, question_fields
+from runner.store.redis.run_fields import Write, question_document, question_fields
+from runner.store.redis.transaction import early_answers
+from runner.store.redis.transaction.write_set import WriteSet
 
 
-def status(draft: Draft, key: str, interrupt_id: str) -> str:
+def status(write_set: WriteSet, key: str, interrupt_id: str) -> str:
     """Return "" for a question never asked, otherwise open, answered, expired or withdrawn."""
-    asked, decided = _read(draft, key, interrupt_id)
+    asked, decided = _read(write_set, key, interrupt_id)
     if decided:
         return decided.partition(b" ")[0].decode()
     return "" if asked is None else "open"
 
 
-def question(draft: Draft, key: str, interrupt_id: str) -> Interrupt | None:
-    asked, decided = _read(draft, key, interrupt_id)
-    return script_values.question(interrupt_id, asked, decided) if asked else None
+def question(write_set: WriteSet, key: str, interrupt_id: str) -> Interrupt | None:
+    asked, decided = _read(write_set, key, interrupt_id)
+    return run_fields.question(interrupt_id, asked, decided) if asked else None
 
 
-def _read(draft: Draft, key: str, interrupt_id: str) -> tuple[bytes | None, bytes | None]:
+def _read(write_set: WriteSet, key: str, interrupt_id: str) -> tuple[bytes | None, bytes | None]:
     asked, decided = question_fields(interrupt_id)
-    draft.reads.want(key, (asked, decided))
-    return draft.get(key, asked), draft.get(key, decided)
+    write_set.read_set.want(key, (asked, decided))
+    return write_set.read(key, asked), write_set.read(key, decided)
 
 
-def document(draft: Draft, key: str, interrupt_id: str) -> bytes:
+def document(write_set: WriteSet, key: str, interrupt_id: str) -> bytes:
     """Return a question as it was asked (JSON)."""
     asked, _ = question_fields(interrupt_id)
-    _, brace, text = (draft.peek(key, asked) or b"").partition(b"{")
+    _, brace, text = (write_set.read_unvalidated(key, asked) or b"").partition(b"{")
     return brace + text
 
 
@@ -56,33 +57,33 @@ def standing(stored: bytes | None) -> Standing:
     return Standing.load(load(stored)) if stored else Standing()
 
 
-def open_question(draft: Draft, run: RunRecord, question: Interrupt, write: Write) -> None:
+def open_question(write_set: WriteSet, run: RunRecord, question: Interrupt, write: Write) -> None:
     """Write a question, whose event comes next; `write` writes what may be large."""
     key, name = run_key(run.run_id), question.id
     text = question_document(as_asked(question))
     # A node that a migration gives its old name back asks what it asked there.
-    draft.grow(run.root, len(text) - len(document(draft, key, name)))
+    write_set.add_size(run.root, len(text) - len(document(write_set, key, name)))
     if route(question):
         # What its expiry leaves may be large: there is room for it now.
         write(interrupts.expired_output(question))
     lifetime = question.expires_in
     asked_at, expires = question.asked_at, "0"
     if lifetime is not None:
-        expires = draft.moment_within(asked_at + max(1, round(lifetime * 1000)))
-    head = f"\1{draft.event_number(run.run_id)} {draft.moment_within(asked_at)} {expires} "
+        expires = write_set.time_within(asked_at + max(1, round(lifetime * 1000)))
+    head = f"\1{write_set.event_number(run.run_id)} {write_set.time_within(asked_at)} {expires} "
     asked, decided = question_fields(name)
-    draft.put(key, asked, head.encode() + text)
-    draft.drop(key, decided)
+    write_set.put(key, asked, head.encode() + text)
+    write_set.drop(key, decided)
     for each in _lists(run, name, text):
-        draft.command("ZADD", f"open:{each}", draft.moment(asked_at), name)
+        write_set.command("ZADD", f"open:{each}", write_set.time(asked_at), name)
         if lifetime is not None:
-            draft.command("ZADD", f"open:due:{each}", draft.moment(question.ends_at), name)
-    early.hand(draft, run.run_id, name)
+            write_set.command("ZADD", f"open:due:{each}", write_set.time(question.ends_at), name)
+    early_answers.hand(write_set, run.run_id, name)
     field = f"q:{question.node_id}"
-    visit, *ids = load(draft.get(key, field) or dump([question.visit]))
+    visit, *ids = load(write_set.read(key, field) or dump([question.visit]))
     ids = [] if visit != question.visit else ids
     if name not in ids:
-        draft.put(key, field, dump([question.visit, *ids, name]))
+        write_set.put(key, field, dump([question.visit, *ids, name]))
 
 
 def _lists(run: RunRecord, interrupt_id: str, document: bytes) -> list[str]:
@@ -101,41 +102,41 @@ def _lists(run: RunRecord, interrupt_id: str, document: bytes) -> list[str]:
     return lists + [f"{kind}:{name}" for kind, name in more if name]
 
 
-def close(draft: Draft, run: RunRecord, interrupt_id: str, decision: bytes) -> None:
+def close(write_set: WriteSet, run: RunRecord, interrupt_id: str, decision: bytes) -> None:
     """Write what was decided, and take the question off the lists of open ones."""
     key = run_key(run.run_id)
-    draft.put(key, question_fields(interrupt_id)[1], decision)
-    text = document(draft, key, interrupt_id)
-    if draft.reads.is_incomplete:
+    write_set.put(key, question_fields(interrupt_id)[1], decision)
+    text = document(write_set, key, interrupt_id)
+    if write_set.read_set.is_incomplete:
         return  # with the documents of the other questions it is read in one request
     kinds = ("open:", "open:due:") if load(text).get("expires_in") else ("open:",)
     for name in _lists(run, interrupt_id, text):
         for kind in kinds:
-            draft.command("ZREM", kind + name, interrupt_id)
+            write_set.command("ZREM", kind + name, interrupt_id)
 
 
-def assign(draft: Draft, key: str, interrupt_id: str, person: str) -> int:
+def assign(write_set: WriteSet, key: str, interrupt_id: str, person: str) -> int:
     """List a question among those of one person more; return by how many bytes it grows."""
     field, _ = question_fields(interrupt_id)
-    before = draft.get(key, field) or b""
+    before = write_set.read(key, field) or b""
     head, brace, text = before.partition(b"{")
     document = load(brace + text)
     if person in document["assignees"]:
         return 0
     _, asked_at, expires, *_ = head.split()
     after = head + dump({**document, "assignees": [*document["assignees"], person]})
-    draft.put(key, field, after)
-    draft.command("ZADD", f"open:a:{person}", asked_at, interrupt_id)
+    write_set.put(key, field, after)
+    write_set.command("ZADD", f"open:a:{person}", asked_at, interrupt_id)
     if expires != b"0":
-        draft.command("ZADD", f"open:due:a:{person}", expires, interrupt_id)
+        write_set.command("ZADD", f"open:due:a:{person}", expires, interrupt_id)
     return len(after) - len(before)
 
 
-def remind(draft: Draft, key: str, interrupt_id: str) -> int:
+def remind(write_set: WriteSet, key: str, interrupt_id: str) -> int:
     """Write a question with one reminder more; return how many it had with it."""
     field, _ = question_fields(interrupt_id)
-    head, brace, text = (draft.get(key, field) or b"").partition(b"{")
+    head, brace, text = (write_set.read(key, field) or b"").partition(b"{")
     number, asked_at, expires, *reminded = head.decode().split()
     count = int(reminded[0]) + 1 if reminded else 1
-    draft.put(key, field, f"{number} {asked_at} {expires} {count} ".encode() + brace + text)
+    write_set.put(key, field, f"{number} {asked_at} {expires} {count} ".encode() + brace + text)
     return count

@@ -1,6 +1,6 @@
 """How a store applies a transition, with all that follows from it for parent and child runs.
 
-The same for every store: a `Book` holds the runs for the length of one atomic step.
+The same for every store: a `UnitOfWork` holds the runs for the length of one atomic step.
 """
 
 from __future__ import annotations
@@ -58,7 +58,7 @@ OF_QUESTIONS = frozenset(
 """Events whose data are by their kind, though their detail is a question's id."""
 
 
-class KeptRun(View, Protocol):
+class StoredRun(View, Protocol):
     """One run as a store keeps it: what transitions see, and how it is changed."""
 
     record: RunRecord
@@ -169,10 +169,10 @@ class KeptRun(View, Protocol):
         """Write why an operator has withdrawn a question, and at which attempt of its node."""
 
 
-Kept = TypeVar("Kept", bound=KeptRun)
+RunT = TypeVar("RunT", bound=StoredRun)
 
 
-class Book(Protocol[Kept]):
+class UnitOfWork(Protocol[RunT]):
     """All runs of a store and what they share, for the length of one atomic step."""
 
     audits: Mode
@@ -189,13 +189,13 @@ class Book(Protocol[Kept]):
     def started_by(self, graph_id: str, key: str) -> str:
         """Return the run that was started with an idempotency key; "" for none."""
 
-    def begin(self, record: RunRecord, start: Start) -> Kept:
+    def begin(self, record: RunRecord, start: Start) -> RunT:
         """Write a new run, which has no nodes yet."""
 
-    def find(self, run_id: str) -> Kept | None:
+    def find(self, run_id: str) -> RunT | None:
         """Return a run; None for one that never was, or is gone."""
 
-    def changes(self, run: Kept) -> Changes:
+    def changes(self, run: RunT) -> Changes:
         """Begin a transition of a run."""
 
     def set_timer(self, kind: TimerKind, run_id: str, key: str, due: int) -> None:
@@ -205,7 +205,7 @@ class Book(Protocol[Kept]):
         """Delete a timer, if it exists."""
 
     def event(
-        self, run: Kept, kind: str, node: str, visit: int, *, detail: str = "", data: JSON = None
+        self, run: RunT, kind: str, node: str, visit: int, *, detail: str = "", data: JSON = None
     ) -> None:
         """Add an event to a run, to its root's where it is inside one, and to the notices where it is one."""
 
@@ -217,7 +217,7 @@ class Book(Protocol[Kept]):
 
 
 def apply(
-    book: Book[Kept],
+    unit: UnitOfWork[RunT],
     run_id: str,
     transition: Callable[..., TransitionResult],
     *arguments: object,
@@ -230,7 +230,7 @@ def apply(
     `questions` are those that it may ask; `payloads` are the data of events, by the event's kind or
     the question's id.
     """
-    run = book.find(run_id)
+    run = unit.find(run_id)
     if run is None:
         return "stale", []
     by_id = {question.id: question for question in questions}
@@ -239,7 +239,7 @@ def apply(
         or {interrupt_id: event_payloads.question(by_id[interrupt_id]) for interrupt_id in by_id}
     )
     doorbells: list[Doorbell] = []
-    result = transition(book.changes(run), *arguments, **named)
+    result = transition(unit.changes(run), *arguments, **named)
     actions = deque(_write(run, result))
     while actions:
         owner, action = actions.popleft()
@@ -249,82 +249,82 @@ def apply(
                 visit = (run_id, action.node, action.visit, action.attempt)
                 doorbells.append(Doorbell(*visit, action.queue, action.priority, record.graph_id))
             case SetTimer():
-                book.set_timer(action.kind, run_id, action.key, action.due)
+                unit.set_timer(action.kind, run_id, action.key, action.due)
             case DropTimer():
-                book.drop_timer(action.kind, run_id, action.key)
+                unit.drop_timer(action.kind, run_id, action.key)
             case AddEvent():
-                _add_event(book, owner, action, by_id, data)
+                _add_event(unit, owner, action, by_id, data)
             case CloseQuestion():
-                owner.close(action.interrupt_id, action.status, book.clock())
+                owner.close(action.interrupt_id, action.status, unit.clock())
             case EndExpired():
                 data |= _end_expired(owner, action)
             case WriteDeadLetter():
                 error = RELEASED if action.released else CRASHED
                 owner.leave_result(action.node, action.visit, Status.FAILED, {"error": error}, None)
-                book.write_dead_letter(run_id, action.node, action.visit, error["message"])
+                unit.write_dead_letter(run_id, action.node, action.visit, error["message"])
                 data[EventKind.NODE_FAILED] = event_payloads.error({"error": error})
             case _:
-                for other, following in _follow(book, owner, action):
+                for other, following in _follow(unit, owner, action):
                     actions += _write(other, following)
     return result.reply, doorbells
 
 
 def _follow(
-    book: Book[Kept], run: Kept, action: NotifyParent | StopChild | LimitAction
-) -> Iterator[tuple[Kept, TransitionResult]]:
+    unit: UnitOfWork[RunT], run: RunT, action: NotifyParent | StopChild | LimitAction
+) -> Iterator[tuple[RunT, TransitionResult]]:
     """Make the transitions of other runs that follow from an action."""
     record = run.record
     match action:
         case StopChild():
-            child = book.find(action.run_id)
+            child = unit.find(action.run_id)
             if child is not None:
-                yield child, scheduler.cancel(book.changes(child), "its parent run stops")
+                yield child, scheduler.cancel(unit.changes(child), "its parent run stops")
         case NotifyParent():
-            parent, status = book.find(record.parent), Status(action.status)
+            parent, status = unit.find(record.parent), Status(action.status)
             if parent is not None:
-                changes, node = book.changes(parent), record.parent_node
+                changes, node = unit.changes(parent), record.parent_node
                 yield parent, scheduler.child_changed(changes, node, record.run_id, status)
         case _:
-            for other_id, node in book.limit(record.run_id, action):
-                other = book.find(other_id)
+            for other_id, node in unit.limit(record.run_id, action):
+                other = unit.find(other_id)
                 if other is not None:
-                    yield other, scheduler.offer_place(book.changes(other), node)
+                    yield other, scheduler.offer_place(unit.changes(other), node)
 
 
-def _write(run: Kept, result: TransitionResult) -> list[tuple[Kept, Action]]:
+def _write(run: RunT, result: TransitionResult) -> list[tuple[RunT, Action]]:
     run.write(result)
     return [(run, action) for action in result.actions]
 
 
 def _add_event(
-    book: Book[Kept],
-    run: Kept,
+    unit: UnitOfWork[RunT],
+    run: RunT,
     action: AddEvent,
     questions: Mapping[str, Interrupt],
     payloads: dict[str, JSON],
 ) -> None:
     kind = action.kind
     if kind is EventKind.INTERRUPT_ASKED:
-        _open(book, run, questions[action.detail])
+        _open(unit, run, questions[action.detail])
     if kind is EventKind.INTERRUPT_REMINDED:
         payloads[kind] = {"count": run.remind(action.detail)}
     if kind is EventKind.INTERRUPT_ESCALATED:
-        payloads[kind] = _escalated(run, action.detail, book.clock())
+        payloads[kind] = _escalated(run, action.detail, unit.clock())
     if kind is EventKind.RUN_ENDED:
-        run.end(book.clock())
+        run.end(unit.clock())
     data = (
         payloads.get(kind)
         if kind in OF_QUESTIONS
         else payloads.get(action.detail, payloads.get(kind))
     )
-    book.event(run, kind, action.node, action.visit, detail=action.detail, data=data)
-    if book.audits != "off" and (type_ := audit_entries.type_of(kind, run.record)):
-        _audit(book, run, type_, action, asked=questions.get(action.detail), data=data)
+    unit.event(run, kind, action.node, action.visit, detail=action.detail, data=data)
+    if unit.audits != "off" and (type_ := audit_entries.type_of(kind, run.record)):
+        _audit(unit, run, type_, action, asked=questions.get(action.detail), data=data)
 
 
 def _audit(
-    book: Book[Kept],
-    run: Kept,
+    unit: UnitOfWork[RunT],
+    run: RunT,
     type_: str,
     action: AddEvent,
     *,
@@ -342,14 +342,14 @@ def _audit(
             and asked is not None
             and asked.rule is not None
         )
-        if book.audits != "all" and not ruled:
+        if unit.audits != "all" and not ruled:
             return
-        begun = book.clock() if type_ == audit_entries.STARTED else run.created_at
+        begun = unit.clock() if type_ == audit_entries.STARTED else run.created_at
         run.audit(audit_entries.started(run.record, begun, run.requester()))
         if type_ == audit_entries.STARTED:
             return
     question = run.question(action.detail) if action.kind.startswith(OF_INTERRUPTS) else None
-    about = {"at": book.clock(), "detail": action.detail, "data": data, "question": question}
+    about = {"at": unit.clock(), "detail": action.detail, "data": data, "question": question}
     shown = (audit_entries.SHOWN,) if isinstance(data, dict) and data.get("shown_at") else ()
     for entry_type in (*shown, type_):
         run.audit(
@@ -357,22 +357,22 @@ def _audit(
         )
 
 
-def _open(book: Book[Kept], run: Kept, question: Interrupt) -> None:
-    now, run_id = book.clock(), run.record.run_id
+def _open(unit: UnitOfWork[RunT], run: RunT, question: Interrupt) -> None:
+    now, run_id = unit.clock(), run.record.run_id
     opened = replace(question, asked_at=now, reminded=0)
     if opened.rule is not None:
         opened = _placed(run, opened)
     run.open(opened)
     if opened.expires_in is not None:
         expires_at = now + round(opened.expires_in * 1000)
-        book.set_timer(TimerKind.EXPIRE, run_id, opened.id, expires_at)
+        unit.set_timer(TimerKind.EXPIRE, run_id, opened.id, expires_at)
     if opened.escalates_at:
-        book.set_timer(TimerKind.ESCALATE, run_id, opened.id, opened.escalates_at[0])
+        unit.set_timer(TimerKind.ESCALATE, run_id, opened.id, opened.escalates_at[0])
     if first := interrupts.first_reminder(opened):
-        book.set_timer(TimerKind.REMIND, run_id, opened.id, now + first)
+        unit.set_timer(TimerKind.REMIND, run_id, opened.id, now + first)
 
 
-def _escalated(run: KeptRun, interrupt_id: str, now: int) -> JSON:
+def _escalated(run: StoredRun, interrupt_id: str, now: int) -> JSON:
     """Count the steps of a question's escalation that have come; return the data of the event."""
     question = run.question(interrupt_id)
     if question is None:
@@ -382,7 +382,7 @@ def _escalated(run: KeptRun, interrupt_id: str, now: int) -> JSON:
     return {"step": step, "selectors": ballots.escalated(question, now)}
 
 
-def _placed(run: KeptRun, question: Interrupt) -> Interrupt:
+def _placed(run: StoredRun, question: Interrupt) -> Interrupt:
     """Add to a question with a rule what only the store knows, and make the digest that covers it."""
     record = run.record
     place = {
@@ -402,7 +402,7 @@ def _placed(run: KeptRun, question: Interrupt) -> Interrupt:
     return replace(placed, digest=interrupts.digest(placed))
 
 
-def _forget_votes(run: KeptRun, interrupt_id: str) -> None:
+def _forget_votes(run: StoredRun, interrupt_id: str) -> None:
     """Drop what people did to a question that is asked again under its id: a node has its old name back."""
     standing = run.standing(interrupt_id)
     for number in range(1, standing.votes + 1):
@@ -414,7 +414,7 @@ def _forget_votes(run: KeptRun, interrupt_id: str) -> None:
         run.put_standing(interrupt_id, Standing())
 
 
-def _end_expired(run: KeptRun, action: EndExpired) -> dict[str, JSON]:
+def _end_expired(run: StoredRun, action: EndExpired) -> dict[str, JSON]:
     """Write the result of a node that ended with its question; return the data of its event, by kind."""
     question = run.question(action.interrupt_id)
     if question is None:

@@ -7,11 +7,11 @@ from dataclasses import dataclass
 
 from runner.store.encoding import RECORD
 from runner.store.interface import Reply
-from runner.store.redis import retention
-from runner.store.redis.draft import Command
 from runner.store.redis.keys import run_key
-from runner.store.redis.retention import ARCHIVE, UNARCHIVED
-from runner.store.redis.transaction import Transaction
+from runner.store.redis.transaction import run_end
+from runner.store.redis.transaction.read_set import Command
+from runner.store.redis.transaction.run_end import ARCHIVE, UNARCHIVED
+from runner.store.redis.transaction.transaction import Transaction
 
 TIMER = "archive||"
 """The timer that is due when no worker has looked for runs to archive for long."""
@@ -45,27 +45,27 @@ def take(step: Transaction, search: Search, runs: list[str]) -> Reply:
 
     It also notes that there is an archive, for which ended runs are kept from now on.
     """
-    draft, now = step.draft, step.clock()
-    oldest = draft.reads.reply(*search.oldest)
+    write_set, now = step.write_set, step.clock()
+    oldest = write_set.read_set.reply(*search.oldest)
     times = {run_id.decode(): int(at) for run_id, at in zip(oldest[::2], oldest[1::2], strict=True)}
     due = {run_id: at for run_id, at in times.items() if at <= now}
     runs.clear()
     for name, value in (("place", search.place), ("at", now), ("problem", search.problem)):
-        draft.put(ARCHIVE, name, value)
-    draft.timer(TIMER, now + search.hold)
+        write_set.put(ARCHIVE, name, value)
+    write_set.timer(TIMER, now + search.hold)
     if len(due) < search.limit and (not due or min(due.values()) + search.pause > now):
         return Reply("archivable")
     for run_id in due:
-        draft.reads.want(run_key(run_id), ("ended",))
+        write_set.read_set.want(run_key(run_id), ("ended",))
     for run_id, at in due.items():
-        draft.scores[UNARCHIVED, run_id] = at
-        waited = now - int(draft.peek(run_key(run_id), "ended") or now)
+        write_set.scores[UNARCHIVED, run_id] = at
+        waited = now - int(write_set.read_unvalidated(run_key(run_id), "ended") or now)
         if waited > search.hold:
             _give_up(step, run_id, "it could not be written")
         else:
             # One that fails is tried again later and later.
             wait = min(max(search.mine, waited // 8), LONGEST_DELAY_MS)
-            draft.command("ZADD", UNARCHIVED, now + wait, run_id)
+            write_set.command("ZADD", UNARCHIVED, now + wait, run_id)
             runs.append(run_id)
     return Reply("archivable")
 
@@ -84,38 +84,41 @@ def let_expire(step: Transaction, runs: Mapping[str, int]) -> Reply:
     One that goes on again since, or has ended again, does not; nor does it wait for the archive while it
     goes on, since its end puts it back.
     """
-    draft = step.draft
+    write_set = step.write_set
     for run_id, ended_at in runs.items():
-        run, ended = retention.read_record(draft, run_id), draft.get(run_key(run_id), "ended")
+        run, ended = (
+            run_end.read_record(write_set, run_id),
+            write_set.read(run_key(run_id), "ended"),
+        )
         is_final = run is not None and run.is_final
         if is_final and int(ended or 0) != ended_at:
             continue
-        if draft.reads.reply("ZSCORE", UNARCHIVED, run_id) is None:
+        if write_set.read_set.reply("ZSCORE", UNARCHIVED, run_id) is None:
             continue
-        draft.command("ZREM", UNARCHIVED, run_id)
+        write_set.command("ZREM", UNARCHIVED, run_id)
         if run is not None and is_final:
-            retention.retire(draft, run)
+            run_end.retire(write_set, run)
     return Reply("archived")
 
 
 def end(step: Transaction, run_id: str, key: str) -> Reply:  # noqa: ARG001 - of no run
     """Give up all runs, some at a time: there is no archive any more."""
-    draft = step.draft
-    draft.command("DEL", ARCHIVE)
-    waiting: list[bytes] = draft.reads.reply("ZRANGE", UNARCHIVED, 0, AT_ONCE - 1)
+    write_set = step.write_set
+    write_set.command("DEL", ARCHIVE)
+    waiting: list[bytes] = write_set.read_set.reply("ZRANGE", UNARCHIVED, 0, AT_ONCE - 1)
     for name in waiting:
         _give_up(step, name.decode(), "no worker writes to an archive any more")
     if waiting:
-        draft.timer(TIMER, step.clock())
+        write_set.timer(TIMER, step.clock())
     return Reply("ended")
 
 
 def _give_up(step: Transaction, run_id: str, why: str) -> None:
     """Let a run expire that is not in the archive, with a dead letter; not one that goes on again."""
-    draft = step.draft
-    draft.command("ZREM", UNARCHIVED, run_id)
-    run, ended = retention.read_record(draft, run_id), draft.get(run_key(run_id), "ended")
+    write_set = step.write_set
+    write_set.command("ZREM", UNARCHIVED, run_id)
+    run, ended = run_end.read_record(write_set, run_id), write_set.read(run_key(run_id), "ended")
     if run is not None and ended is not None:
         reason = f"the run expires and is not in the archive: {why}"
         step.write_dead_letter(run_id, "", 0, reason)
-        retention.retire(draft, run)
+        run_end.retire(write_set, run)

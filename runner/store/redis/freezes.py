@@ -1,4 +1,4 @@
-"""Freezes in a draft: what is frozen, with a notice and an entry of the audit in the same step."""
+"""Freezes in a transaction: what is frozen, with a notice and an entry of the audit in the same step."""
 
 from __future__ import annotations
 
@@ -11,29 +11,29 @@ from runner.records import codec
 from runner.store.encoding import dump
 from runner.store.interface import Reply
 from runner.store.redis import auditing
-from runner.store.redis.draft import Draft
+from runner.store.redis.transaction.write_set import WriteSet
 
 FROZEN = "frozen"
 
 KEPT_NOTICES = 100_000
 
 
-def freeze(draft: Draft, scope: str, reason: str, by: str) -> Reply:
-    if draft.get(FROZEN, scope) is not None:
-        stored = codec.decode(Freeze, draft.peek(FROZEN, scope) or b"")
+def freeze(write_set: WriteSet, scope: str, reason: str, by: str) -> Reply:
+    if write_set.read(FROZEN, scope) is not None:
+        stored = codec.decode(Freeze, write_set.read_unvalidated(FROZEN, scope) or b"")
         same = (stored.reason, stored.by) == (reason, by)  # a repeat, after a lost reply
         return Reply("frozen" if same else "already")
-    now = draft.reads.now
-    draft.put(FROZEN, scope, dump(asdict(Freeze(scope, reason, by, now))))
-    _note(draft, "frozen", scope, reason, by)
+    now = write_set.read_set.now
+    write_set.put(FROZEN, scope, dump(asdict(Freeze(scope, reason, by, now))))
+    _note(write_set, "frozen", scope, reason, by)
     return Reply("frozen")
 
 
-def thaw(draft: Draft, scope: str, reason: str, by: str) -> Reply:
-    if draft.get(FROZEN, scope) is None:
+def thaw(write_set: WriteSet, scope: str, reason: str, by: str) -> Reply:
+    if write_set.read(FROZEN, scope) is None:
         return Reply("unknown")
-    draft.drop(FROZEN, scope)
-    _note(draft, "thawed", scope, reason, by)
+    write_set.drop(FROZEN, scope)
+    _note(write_set, "thawed", scope, reason, by)
     return Reply("thawed")
 
 
@@ -43,13 +43,13 @@ def read(fields: Sequence[bytes]) -> dict[str, Freeze]:
     return {freeze.scope: freeze for freeze in freezes}
 
 
-def _note(draft: Draft, kind: str, scope: str, reason: str, by: str) -> None:
-    now = draft.reads.now
+def _note(write_set: WriteSet, kind: str, scope: str, reason: str, by: str) -> None:
+    now = write_set.read_set.now
     about = ("node", "", "visit", 0, "detail", scope, "at", now)
     body = ("question", "", "withdrawal", dump({"reason": reason, "by": by}), "reminded", 0)
-    draft.command(
+    write_set.command(
         *("XADD", "notices", "MAXLEN", "~", KEPT_NOTICES, "*"),
         *("id", f"{kind}:{scope}:{now}", "kind", f"effects.{kind}", "run_id", "", *about, *body),
     )
-    if draft.settings.audit != "off":
-        auditing.append(draft, audit_entries.of_freeze(kind, scope, reason, by, now))
+    if write_set.settings.audit != "off":
+        auditing.append(write_set, audit_entries.of_freeze(kind, scope, reason, by, now))

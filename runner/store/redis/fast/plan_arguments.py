@@ -19,7 +19,7 @@ from runner.scheduler.plan import Known, Plan
 from runner.store import encoding
 from runner.store.encoding import EVENT_LETTERS
 from runner.store.redis.connection import Argument
-from runner.store.redis.script_values import loop_text, node_text
+from runner.store.redis.run_fields import loop_text, node_text
 
 MOST_FIELDS = 3_000
 """Fields of a run that a plan or a claim names: Lua takes 8,000 arguments, two for each that is written."""
@@ -58,7 +58,7 @@ class KnownGraph:
 
     def __init__(self, topology: Topology) -> None:
         self.topology = topology
-        self.forms: dict[tuple[str, str, bool], Form] = {}
+        self.templates: dict[tuple[str, str, bool], SettleTemplate] = {}
         self._targets: dict[str, Target | None] = {}
         self._fields: dict[str, tuple[str, ...]] = {}
         self._guards: dict[str, tuple[str, ...]] = {}
@@ -142,7 +142,7 @@ class KnownGraph:
 
 
 @dataclass(slots=True)
-class Seen:
+class ClaimRead:
     """What a claim has read of its run, as texts: what plans of that visit are made of, and their guards.
 
     `line` are the run's counters, `asked` what is stored of the visit's questions. `kept` are the bytes of
@@ -183,7 +183,7 @@ class Unplanned(Exception):
 
 
 @dataclass(slots=True)
-class Writes:
+class PlanWrites:
     """What a plan writes, as the arguments that `apply` takes for it.
 
     `fields` and `results` are names with values; results get the number of the first event in front.
@@ -202,14 +202,14 @@ def guard_fields(plan: Plan) -> list[str]:
     return [f"n:{name}" if isinstance(name, str) else f"l:{name}" for name in plan.guards]
 
 
-def writes(plan: Plan, seen: Seen, data: Mapping[str, bytes]) -> Writes:
+def writes(plan: Plan, seen: ClaimRead, data: Mapping[str, bytes]) -> PlanWrites:
     """Write the records, timers, events and doorbells of a plan; `data` are those of events, by kind.
 
     Raises:
         Unplanned: it has other actions.
     """
     topology, run_id = seen.graph.topology, seen.run_id
-    made = Writes()
+    made = PlanWrites()
     for node, record in plan.nodes.items():
         made.fields += (f"n:{node}", node_text(record, topology.nodes[shape_name(node)].scope))
     for loop, changed in plan.loops.items():
@@ -237,7 +237,7 @@ def writes(plan: Plan, seen: Seen, data: Mapping[str, bytes]) -> Writes:
 
 
 @dataclass(frozen=True, slots=True)
-class Form:
+class SettleTemplate:
     """The arguments of a plan that depend on the graph and on what a node did, not on its run.
 
     `queues` are numbered as the arguments name them; `goes_on` says that it may make a node ready.
@@ -250,7 +250,7 @@ class Form:
     goes_on: bool
 
 
-def form(plan: Plan, seen: Seen, made: Writes, node: str = "") -> Form:
+def make_template(plan: Plan, seen: ClaimRead, made: PlanWrites, node: str = "") -> SettleTemplate:
     """Write what plans of one form share; `node` is the one that settles.
 
     Raises:
@@ -290,7 +290,7 @@ def form(plan: Plan, seen: Seen, made: Writes, node: str = "") -> Form:
     )
     head = (numbers, graph.topology.limit or "")
     goes_on = bool(made.doorbells or plan.item_of) or any(arrival.live for arrival in plan.arrivals)
-    return Form(
+    return SettleTemplate(
         head, counted, [*arrivals, *(part for queue in queues for part in queue)], queues, goes_on
     )
 
@@ -345,10 +345,10 @@ def _packed(form: struct.Struct, *numbers: int) -> bytes:
 
 
 def arguments(
-    seen: Seen,
+    seen: ClaimRead,
     guards: Sequence[str],
-    made: Writes,
-    shared: Form,
+    made: PlanWrites,
+    shared: SettleTemplate,
     *,
     task_id: Argument = "",
     grows: Argument = 0,

@@ -4,67 +4,67 @@ from __future__ import annotations
 
 from runner.records.outcomes import Remembered, Saved
 from runner.store.encoding import dump
-from runner.store.redis.draft import Draft
 from runner.store.redis.sizes import MESSAGE_BYTES
+from runner.store.redis.transaction.write_set import WriteSet
 
 
-def keep(draft: Draft, key: str, node: str, saved: Saved | None) -> int:
+def keep(write_set: WriteSet, key: str, node: str, saved: Saved | None) -> int:
     """Write the checkpoint of a node of the run with that key; return by how many bytes the run grows."""
     if saved is None:
         return 0
     field, messages = f"k:{node}", f"{key}:m"
-    draft.reads.ask("HSTRLEN", key, field)
-    had = int(draft.peek(messages, f"#{node}") or 0)
+    write_set.read_set.ask("HSTRLEN", key, field)
+    had = int(write_set.read_unvalidated(messages, f"#{node}") or 0)
     gone = range(saved.keep + 1, had + 1)
     lengths = [("HSTRLEN", key, field), *(("HSTRLEN", messages, f"{nth}.{node}") for nth in gone)]
     for command in lengths:
-        draft.reads.ask(*command)
+        write_set.read_set.ask(*command)
     document = dump(saved.document)
-    old, *freed = (int(draft.reads.reply(*command)) for command in lengths)
+    old, *freed = (int(write_set.read_set.reply(*command)) for command in lengths)
     # Of one byte it is no document, but says that the node has a task of its own.
     size = len(document) - (old if old > 1 else 0) - sum(freed) - MESSAGE_BYTES * len(gone)
     count = min(had, saved.keep)
     for message in map(dump, saved.messages):
         count += 1
         size += MESSAGE_BYTES + len(message)
-        draft.put(messages, f"{count}.{node}", message)
+        write_set.put(messages, f"{count}.{node}", message)
     for nth in range(count + 1, had + 1):
-        draft.drop(messages, f"{nth}.{node}")
+        write_set.drop(messages, f"{nth}.{node}")
     if count or had:
         # Most nodes keep no messages: no key is made to say so.
-        draft.put(messages, f"#{node}", count)
-    draft.put(key, field, document)
+        write_set.put(messages, f"#{node}", count)
+    write_set.put(key, field, document)
     return size
 
 
-def remember(draft: Draft, key: str, node: str, session: Remembered) -> None:
+def remember(write_set: WriteSet, key: str, node: str, session: Remembered) -> None:
     """Add what a visit leaves to its session: its node's messages after the first few, and values."""
     messages, talk = f"{key}:m", f"session:m:{session.session_id}"
-    count = int(draft.peek(messages, f"#{node}") or 0)
+    count = int(write_set.read_unvalidated(messages, f"#{node}") or 0)
     names = [f"{nth}.{node}" for nth in range(session.first + 1, count + 1)]
-    draft.reads.want(messages, names)
+    write_set.read_set.want(messages, names)
     for name in names:
-        draft.command("RPUSH", talk, draft.peek(messages, name) or b"")
+        write_set.command("RPUSH", talk, write_set.read_unvalidated(messages, name) or b"")
     values = f"session:s:{session.session_id}"
     for name, value in session.state.items():
-        draft.put(values, name, dump(value))
+        write_set.put(values, name, dump(value))
     for name in session.gone:
-        draft.drop(values, name)
+        write_set.drop(values, name)
 
 
-def forget(draft: Draft, key: str, node: str) -> int:
+def forget(write_set: WriteSet, key: str, node: str) -> int:
     """Delete what a node keeps; return how many bytes it had."""
     field, messages = f"k:{node}", f"{key}:m"
-    draft.reads.ask("HSTRLEN", key, field)
-    had = int(draft.peek(messages, f"#{node}") or 0)
+    write_set.read_set.ask("HSTRLEN", key, field)
+    had = int(write_set.read_unvalidated(messages, f"#{node}") or 0)
     names = [f"{nth}.{node}" for nth in range(1, had + 1)]
     for name in names:
-        draft.reads.ask("HSTRLEN", messages, name)
+        write_set.read_set.ask("HSTRLEN", messages, name)
     size = MESSAGE_BYTES * had + sum(
-        int(draft.reads.reply("HSTRLEN", messages, name)) for name in names
+        int(write_set.read_set.reply("HSTRLEN", messages, name)) for name in names
     )
-    document = int(draft.reads.reply("HSTRLEN", key, field))
+    document = int(write_set.read_set.reply("HSTRLEN", key, field))
     for name in [*names, f"#{node}"]:
-        draft.drop(messages, name)
-    draft.drop(key, field)
+        write_set.drop(messages, name)
+    write_set.drop(key, field)
     return size + (document if document > 1 else 0)

@@ -25,28 +25,30 @@ from runner.store import encoding
 from runner.store.encoding import EVENT_LETTERS, NOTHING, doorbells_of, load
 from runner.store.event_payloads import SHORT
 from runner.store.interface import Claim, Reply, RunSnapshot, Settlement, Token
-from runner.store.redis import doorbell_template, plans, retention, script_values
+from runner.store.redis import doorbell_template, run_fields
 from runner.store.redis.connection import Argument, RedisConnection
-from runner.store.redis.draft import Command, Reads
-from runner.store.redis.drafted_run import DraftedRun
-from runner.store.redis.early import EARLY
+from runner.store.redis.fast import plan_arguments
+from runner.store.redis.fast.plan_arguments import ClaimRead, KnownGraph, PlanWrites, Unplanned
 from runner.store.redis.keys import TEMPLATE, Keys, run_key
 from runner.store.redis.large_values import MARK, LargeValues
-from runner.store.redis.plans import KnownGraph, Seen, Unplanned, Writes
-from runner.store.redis.script_values import question_fields
+from runner.store.redis.run_fields import question_fields
 from runner.store.redis.sizes import VISIT_BYTES
-from runner.store.redis.transaction import HEAD
+from runner.store.redis.transaction import run_end
+from runner.store.redis.transaction.early_answers import EARLY
+from runner.store.redis.transaction.read_set import Command, ReadSet
+from runner.store.redis.transaction.run_view import RunInTransaction
+from runner.store.redis.transaction.transaction import HEAD
 
-NOTHING_KEPT = (None, None, None, None, None)
+NO_EXTRAS = (None, None, None, None, None)
 """What most nodes have beside fields of their runs: no item, questions, decisions or document."""
 
 GRAPHS, RUNS = 500, 5_000
 """How many graphs and runs a process remembers."""
 
-FORMS = 10_000
-"""How many forms of settles a process remembers of one graph: a node has one for each choice of edges."""
+TEMPLATES = 10_000
+"""Templates of settles that a process remembers of one graph: a node has one for each choice of edges."""
 
-OWN = tuple(name for name in HEAD if name != "run")
+RUN_FIELDS = tuple(name for name in HEAD if name != "run")
 """Fields of a run that a process reads when it first meets it. Whatever of them may change is compared when
 it is relied on."""
 
@@ -63,7 +65,7 @@ class KnownRun:
     values: tuple[bytes, bytes] | None = None
 
 
-class Hot:
+class FastPath:
     """The claims and settles of one store that need no more than a plan. Thread-safe."""
 
     def __init__(
@@ -143,7 +145,7 @@ class Hot:
             return None
         known = run.values if run else None
         fields = (*graph.fields(node), *_unknown(run))
-        if len(fields) > plans.MOST_FIELDS:
+        if len(fields) > plan_arguments.MOST_FIELDS:
             return None
         item = f"{map_of(node)}.{number}.{index_of(node)}" if map_of(node) else ""
         head = (*visit, next_fence(0, nonce), graph.topology.fingerprint, item)
@@ -155,16 +157,16 @@ class Hot:
             return Reply("stale") if word == b"stale" else None
         text, parent, counters, *rest = reply
         values: dict[str, bytes | None] = dict(zip(fields, rest, strict=False))
-        seen = Seen(run_id, graph, parent != b"-", counters + b"0 -", {f"n:{node}": text})
-        return self._claimed(node, seen, values, known, rest[len(fields) :] or NOTHING_KEPT)
+        seen = ClaimRead(run_id, graph, parent != b"-", counters + b"0 -", {f"n:{node}": text})
+        return self._claimed(node, seen, values, known, rest[len(fields) :] or NO_EXTRAS)
 
     def _claimed(
         self,
         node: str,
-        seen: Seen,
+        seen: ClaimRead,
         values: Mapping[str, bytes | None],
         known: tuple[bytes, bytes] | None,
-        own: Sequence[Any] = NOTHING_KEPT,
+        own: Sequence[Any] = NO_EXTRAS,
     ) -> Claim:
         """Read a claimed visit from fields of its run; `own` is what only this node has."""
         run_id, graph = seen.run_id, seen.graph
@@ -172,7 +174,7 @@ class Hot:
         document, own_task, messages = kept or (None, None, [])
         record, _ = encoding.node_record(seen.texts[f"n:{node}"])
         (report,) = self._read(run_id, [f"h:{record.handed}"]) if record.handed else (None,)
-        task, state = known or self._meet(run_id, node, graph, values)
+        task, state = known or self._remember_run(run_id, node, graph, values)
         inputs = self._inputs(run_id, graph.topology, node, record, values)
         outputs = [output for _, _, output in inputs]
         task, state, report, *outputs = [
@@ -195,7 +197,7 @@ class Hot:
                 (source, reached, output)
                 for (source, reached, _), output in zip(inputs, outputs, strict=True)
             ],
-            answers=script_values.decided(asked, questions, decisions) if asked else [],
+            answers=run_fields.decided(asked, questions, decisions) if asked else [],
             document=load(document) if document else None,
             messages=[load(message) for message in messages],
             child=self._snapshot(record.child) if record.child else None,
@@ -210,16 +212,16 @@ class Hot:
         known = graph is not None and shape_name(node) in graph.topology.nodes
         return (*graph.fields(node), *_unknown(run)) if graph is not None and known else ()
 
-    def drafted(self, run: DraftedRun, node: str) -> Callable[[], Claim]:
-        """Read what a worker needs of a node that a draft gives to it; return what makes the claim of it."""
-        graph, draft, key = self.remember(run.topology), run.draft, run.key
+    def claim_from(self, run: RunInTransaction, node: str) -> Callable[[], Claim]:
+        """Read what a worker needs of a node that a transaction claims; return what makes the claim."""
+        graph, write_set, key = self.remember(run.topology), run.write_set, run.key
         fields = (*graph.fields(node), *_unknown(None))
-        draft.reads.want(key, fields)
-        values = {name: draft.peek(key, name) for name in fields}
-        seen = Seen(
+        write_set.read_set.want(key, fields)
+        values = {name: write_set.read_unvalidated(key, name) for name in fields}
+        seen = ClaimRead(
             run.record.run_id, graph, bool(run.record.parent), b"", {f"n:{node}": run.text(node)}
         )
-        own = _own(run, node, run.node(node).visit)
+        own = _read_extras(run, node, run.node(node).visit)
 
         def claim() -> Claim:
             made = self._claimed(node, seen, values, None, own)
@@ -227,13 +229,13 @@ class Hot:
 
         return claim
 
-    def _meet(
+    def _remember_run(
         self, run_id: str, node: str, graph: KnownGraph, values: Mapping[str, bytes | None]
     ) -> tuple[bytes, bytes]:
         """Remember a run that this process has not claimed a node of before."""
         task, state = values["task"] or b"null", values["state"] or b"{}"
         before = self._runs.get(run_id)
-        head = before.head if before else {name: values[name] for name in OWN}
+        head = before.head if before else {name: values[name] for name in RUN_FIELDS}
         if len(self._runs) > RUNS:
             self._runs.clear()
         self._likely[shape_name(node)] = graph
@@ -292,7 +294,7 @@ class Hot:
         seen = token.seen
         unusual = settlement.saved or settlement.session or settlement.reads or settlement.insist
         is_usual = settlement.status is Status.COMPLETED and not (unusual or settlement.effects)
-        if not isinstance(seen, Seen) or not is_usual:
+        if not isinstance(seen, ClaimRead) or not is_usual:
             return None
         try:
             arguments, text = self._settle(token, seen, settlement, nonce, (output, entry))
@@ -315,7 +317,7 @@ class Hot:
             self._doorbell = doorbell_template.constants(fields)
 
     def _following(
-        self, before: Seen, reply: Sequence[Any], written: Mapping[str, bytes | None]
+        self, before: ClaimRead, reply: Sequence[Any], written: Mapping[str, bytes | None]
     ) -> Claim | None:
         """Read the visit that a settle has claimed, and what it needs beside what the settle wrote."""
         name, text, active, *fetched = reply
@@ -331,14 +333,14 @@ class Hot:
             return None  # the settle is done; the lease of the claim runs out
         status, _, counters = before.line.split(b" ", 2)
         line = b"%s %d %s" % (status, active, counters)
-        seen = Seen(run_id, graph, before.is_child, line, {f"n:{node}": text})
+        seen = ClaimRead(run_id, graph, before.is_child, line, {f"n:{node}": text})
         task, item = (fetched[0].decode(), fetched[1]) if fetched else ("", None)
         own = (item, None, None, None, None)
         return replace(self._claimed(node, seen, {**values, **written}, known, own), rung_by=task)
 
-    def claim_again(self, token: Token, nonce: str) -> Claim | None:
+    def repeat_claim(self, token: Token, nonce: str) -> Claim | None:
         """Return the claim that a settle with this nonce has made; None where it has made none."""
-        if not isinstance(token.seen, Seen):
+        if not isinstance(token.seen, ClaimRead):
             return None
         topology = token.seen.graph.topology
         targets = dict.fromkeys(edge.target for edge in topology.outgoing[shape_name(token.node)])
@@ -353,15 +355,15 @@ class Hot:
 
     # What a request reads that the hot way does not do
 
-    def presume(
+    def speculate(
         self, token: Token, questions: Sequence[Interrupt] = (), *, has_archive: bool = False
-    ) -> Reads | None:
+    ) -> ReadSet | None:
         """Presume what a request reads that ends or parks the only active node of its run; None if unknown.
 
         It is what the claim has read, and that `questions` are new. The run has no children and no callback.
         """
         seen, run = token.seen, self._runs.get(token.run_id)
-        if not isinstance(seen, Seen) or run is None or seen.kept is None or not seen.is_alone:
+        if not isinstance(seen, ClaimRead) or run is None or seen.kept is None or not seen.is_alone:
             return None
         if seen.is_child or run.head["on_end"] or run.graph is not seen.graph:
             return None
@@ -381,9 +383,9 @@ class Hot:
         lengths: dict[Command, int] = {
             ("HSTRLEN", f"{key}:m", f"{nth}.{node}"): size for nth, size in enumerate(messages, 1)
         }
-        replies = retention.presumed(token.run_id, has_archive=has_archive)
-        reads = Reads()
-        reads.presume(
+        replies = run_end.speculation(token.run_id, has_archive=has_archive)
+        reads = ReadSet()
+        reads.speculate(
             fields,
             {
                 ("HSTRLEN", key, f"k:{node}"): document,
@@ -397,7 +399,7 @@ class Hot:
     def _settle(
         self,
         token: Token,
-        seen: Seen,
+        seen: ClaimRead,
         settlement: Settlement,
         nonce: str,
         result: tuple[bytes, bytes],
@@ -419,7 +421,7 @@ class Hot:
         elif output == NOTHING:
             # An entry with a place in the order and no output has this one.
             fields, name = [], (node, settlement.edges + "-", seen.is_child)
-        shared = seen.graph.forms.get(name) if is_plain else None
+        shared = seen.graph.templates.get(name) if is_plain else None
         if shared is not None:
             guards, edges = [f"n:{node}"], settlement.edges or "-"
             text = f"completed {visit} {attempt.decode()} {token.fence} 0 {edges} {nonce} "
@@ -431,15 +433,18 @@ class Hot:
                 short,
             ]
             timer = f"node|{token.run_id}|{node}"
-            made = Writes([f"n:{node}", text, *fields], results, dropped=[timer], events=event)
+            made = PlanWrites([f"n:{node}", text, *fields], results, dropped=[timer], events=event)
         else:
             planned = self._plan(token, seen, settlement, nonce)
-            made = plans.writes(planned, seen, {EventKind.NODE_COMPLETED: short})
+            made = plan_arguments.writes(planned, seen, {EventKind.NODE_COMPLETED: short})
             made.fields += fields
             made.results += results
-            guards, shared = plans.guard_fields(planned), plans.form(planned, seen, made, node)
-            if is_plain and len(guards) == 1 and len(seen.graph.forms) < FORMS:
-                seen.graph.forms[name] = shared
+            guards, shared = (
+                plan_arguments.guard_fields(planned),
+                plan_arguments.make_template(planned, seen, made, node),
+            )
+            if is_plain and len(guards) == 1 and len(seen.graph.templates) < TEMPLATES:
+                seen.graph.templates[name] = shared
         if seen.is_alone and not shared.goes_on:
             raise Unplanned(token)  # the run ends, or waits
         grows = VISIT_BYTES + len(output) + len(entry)
@@ -449,12 +454,12 @@ class Hot:
             if settlement.stay
             else ""
         )
-        arguments = plans.arguments(
+        arguments = plan_arguments.arguments(
             seen, guards, made, shared, task_id=task_id, grows=grows, claims=claims
         )
         return arguments, _bytes(made.fields[made.fields.index(f"n:{node}") + 1])
 
-    def _plan(self, token: Token, seen: Seen, settlement: Settlement, nonce: str) -> Plan:
+    def _plan(self, token: Token, seen: ClaimRead, settlement: Settlement, nonce: str) -> Plan:
         settle = functools.partial(
             scheduler.settle,
             node=token.node,
@@ -473,7 +478,7 @@ class Hot:
 def _unknown(run: KnownRun | None) -> Sequence[str]:
     """Name what a claim reads of a run beside what its node needs."""
     values = () if run and run.values else ("task", "state")
-    return values if run else (*values, *OWN)
+    return values if run else (*values, *RUN_FIELDS)
 
 
 def _final(
@@ -488,24 +493,28 @@ def _final(
     return final
 
 
-def _own(run: DraftedRun, node: str, visit: int) -> Sequence[Any]:
-    """Read what most nodes have not: see `NOTHING_KEPT`."""
-    draft, key = run.draft, run.key
+def _read_extras(run: RunInTransaction, node: str, visit: int) -> Sequence[Any]:
+    """Read what most nodes have not: see `NO_EXTRAS`."""
+    write_set, key = run.write_set, run.key
     item = (
-        draft.peek(f"{key}:f", f"{map_of(node)}.{visit}.{index_of(node)}") if map_of(node) else None
+        write_set.read_unvalidated(f"{key}:f", f"{map_of(node)}.{visit}.{index_of(node)}")
+        if map_of(node)
+        else None
     )
-    asked, *ids = load(draft.get(key, f"q:{node}") or b"[0]")
+    asked, *ids = load(write_set.read(key, f"q:{node}") or b"[0]")
     # A question of a ready node may still be answered: then all is read again.
     pairs = [question_fields(each) for each in ids] if asked == visit else []
-    draft.reads.want(key, itertools.chain(*pairs))
-    questions = [draft.peek(key, question) for question, _ in pairs]
-    decisions = [draft.get(key, decision) for _, decision in pairs]
-    document = draft.peek(key, f"k:{node}")
+    write_set.read_set.want(key, itertools.chain(*pairs))
+    questions = [write_set.read_unvalidated(key, question) for question, _ in pairs]
+    decisions = [write_set.read(key, decision) for _, decision in pairs]
+    document = write_set.read_unvalidated(key, f"k:{node}")
     if document is None:
         return item, [each.encode() for each in ids] if pairs else None, questions, decisions, None
-    count = int(draft.peek(f"{key}:m", f"#{node}") or 0)
-    messages = [draft.peek(f"{key}:m", f"{number}.{node}") for number in range(1, count + 1)]
-    own_task = draft.peek(key, f"t:{node}.{visit}")
+    count = int(write_set.read_unvalidated(f"{key}:m", f"#{node}") or 0)
+    messages = [
+        write_set.read_unvalidated(f"{key}:m", f"{number}.{node}") for number in range(1, count + 1)
+    ]
+    own_task = write_set.read_unvalidated(key, f"t:{node}.{visit}")
     kept = (None if document == b"1" else document, own_task, messages)
     return item, [each.encode() for each in ids] if pairs else None, questions, decisions, kept
 

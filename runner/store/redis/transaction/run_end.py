@@ -1,0 +1,170 @@
+"""What follows from a run's status: its lists, and when it has ended, how long its keys stay."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from runner.records.run import FINAL, RunRecord, Status
+from runner.store.encoding import RECORD, load, run_record
+from runner.store.redis.keys import run_key, shape_key
+from runner.store.redis.transaction.read_set import Command
+from runner.store.redis.transaction.write_set import WriteSet
+
+PARTS = ("", ":m", ":e", ":c", ":f", ":b")
+"""The keys of a run."""
+
+ARCHIVE, UNARCHIVED = "archive", "unarchived"
+"""Where the archive is, if there is one, and the ended runs that it does not have yet: so long they stay."""
+
+
+def in_use(run: RunRecord) -> bool:
+    """Whether a run goes on, or has still to tell that it has ended."""
+    return not run.is_final or bool(run.unreported)
+
+
+def follow(write_set: WriteSet, before: RunRecord, after: RunRecord) -> None:
+    """Write what follows from a change of a run's record."""
+    was, now = (f"runs:{run.status}:{run.graph_id}" for run in (before, after))
+    if was != now:
+        created = write_set.read_unvalidated(run_key(after.run_id), "created") or b"0"
+        write_set.command("ZREM", was, after.run_id)
+        write_set.command("ZADD", now, created, after.run_id)
+    if before.is_final and not after.is_final:
+        _revive(write_set, before)
+    if in_use(before) and not in_use(after):
+        write_set.released_shapes.append((after.graph_id, after.fingerprint))
+        if after.parent:
+            if outlived(write_set, after.parent):
+                retire(write_set, after)
+        elif write_set.exists(ARCHIVE):
+            write_set.command(
+                "ZADD", UNARCHIVED, write_set.time(write_set.read_set.now), after.run_id
+            )
+        else:
+            retire(write_set, after)
+
+
+def _revive(write_set: WriteSet, before: RunRecord) -> None:
+    """Keep the keys of a run that goes on, and of all its children; its shape is used again."""
+    write_set.drop(run_key(before.run_id), "ended")
+    shape = shape_key(before.fingerprint)
+    if not in_use(before):
+        write_set.command("HINCRBY", shape, "runs", 1)
+    write_set.command("PERSIST", shape)
+    todo = [before.run_id]
+    while todo:
+        run_id = todo.pop(0)
+        key, run = run_key(run_id), read_record(write_set, run_id)
+        write_set.read_set.want(key, ("idem", "tags"))
+        children: list[bytes] = write_set.read_set.reply("LRANGE", f"{key}:c", 0, -1)
+        todo += [child.decode() for child in children]
+        if run is not None:
+            write_set.command("ZREM", "retired", _entry(write_set, run))
+        for part in PARTS:
+            write_set.command("PERSIST", key + part)
+        idem = _idem(write_set, key)
+        if idem:
+            write_set.command("PERSIST", idem)
+
+
+def questions(run_id: str) -> list[Command]:
+    """Name the commands that the end of a run needs."""
+    return [("EXISTS", ARCHIVE), *_of_children(run_id)]
+
+
+def speculation(run_id: str, *, has_archive: bool) -> dict[Command, Any]:
+    """Return what those commands reply where a run has no children."""
+    children: dict[Command, Any] = {command: [] for command in _of_children(run_id)}
+    return {
+        ("EXISTS", ARCHIVE): int(has_archive),
+        ("EXISTS", f"{run_key(run_id)}:c"): 0,
+        **children,
+    }
+
+
+def _of_children(run_id: str) -> list[Command]:
+    return [("LRANGE", f"{run_key(run_id)}:c", 0, -1)]
+
+
+def outlived(write_set: WriteSet, parent: str) -> bool:
+    """Whether a run's parent has ended: a child stays as long as its parent, which may still read it."""
+    line = write_set.read_unvalidated(run_key(parent), "run")
+    # Its status must stay: what expires would be gone when it goes on.
+    write_set.patterns[run_key(parent), "run"] = (
+        f"^{line.split(b' ')[0].decode()} " if line else "^$"
+    )
+    return line is None or Status(line.partition(b" ")[0].decode()) in FINAL
+
+
+def retire(write_set: WriteSet, run: RunRecord) -> None:
+    """Set the expiry of a finished run's keys; those of its children get theirs in a later sweep."""
+    key, retention = run_key(run.run_id), write_set.settings.retention_ms
+    if not retention:
+        return
+    children = _children(write_set, key)
+    for part in PARTS:
+        write_set.command("PEXPIRE", key + part, retention)
+    idem = _idem(write_set, key)
+    if idem:
+        write_set.command("PEXPIRE", idem, retention)
+    write_set.command(
+        "ZADD",
+        "retired",
+        write_set.time(write_set.read_set.now + retention),
+        _entry(write_set, run),
+    )
+    if children:
+        write_set.command("RPUSH", "retiring", *children)
+
+
+def _children(write_set: WriteSet, key: str) -> list[bytes]:
+    children: list[bytes] = write_set.read_set.reply("LRANGE", f"{key}:c", 0, -1)
+    if write_set.read_set.is_speculative and not children:
+        write_set.exists(f"{key}:c")
+    return children
+
+
+def read_record(write_set: WriteSet, run_id: str) -> RunRecord | None:
+    """Read a run; None for one that is gone."""
+    write_set.read_set.want(run_key(run_id), RECORD)
+    fields = {name.encode(): write_set.read_unvalidated(run_key(run_id), name) for name in RECORD}
+    stored = {name: value for name, value in fields.items() if value is not None}
+    return run_record(run_id, stored) if b"run" in stored else None
+
+
+def remove(write_set: WriteSet, run: RunRecord) -> None:
+    """Remove a run's keys and its entries in lists; its children go in a later sweep: they have no parent."""
+    key = run_key(run.run_id)
+    children = write_set.read_set.reply("LRANGE", f"{key}:c", 0, -1)
+    forget(write_set, _entry(write_set, run))
+    if children:
+        write_set.command("RPUSH", "retiring", *children)
+    for part in PARTS:
+        write_set.command("UNLINK", key + part)
+    idem = _idem(write_set, key)
+    if idem:
+        write_set.command("UNLINK", idem)
+
+
+def forget(write_set: WriteSet, entry: bytes) -> None:
+    """Take a run off its lists, by what `retired` has of it."""
+    write_set.command("ZREM", "retired", entry)
+    run_id, *rest = entry.decode().split("\n", 3)
+    if rest:
+        status, graph_id, tags = rest
+        for name in (
+            f"{status}:{graph_id}",
+            *(f"t:{tag}={value}" for tag, value in load(tags or "{}").items()),
+        ):
+            write_set.command("ZREM", f"runs:{name}", run_id)
+
+
+def _entry(write_set: WriteSet, run: RunRecord) -> bytes:
+    """Write what is left of a run when its keys are gone: id, status, graph and tags."""
+    tags = write_set.read_unvalidated(run_key(run.run_id), "tags") or b""
+    return f"{run.run_id}\n{run.status}\n{run.graph_id}\n".encode() + tags
+
+
+def _idem(write_set: WriteSet, key: str) -> str:
+    """Name the key of a run's idempotency key, without the prefix; "" where it has none."""
+    return (write_set.read_unvalidated(key, "idem") or b"").decode().partition("}:")[2]

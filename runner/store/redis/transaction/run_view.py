@@ -1,0 +1,567 @@
+"""A run in a transaction: the view that transitions read, and what the commit writes of it."""
+
+from __future__ import annotations
+
+import itertools
+import re
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+from runner.approvals.ballots import Standing
+from runner.definition.model import Topology, item_id, map_of, shape_name
+from runner.definition.policies import QueuePosition
+from runner.records.codec import JSON
+from runner.records.interrupts import Answer, Interrupt
+from runner.records.migration import Migration
+from runner.records.outcomes import Remembered, Saved
+from runner.records.run import (
+    Arrivals,
+    LoopRecord,
+    MapRecord,
+    NodeRecord,
+    RunRecord,
+    Status,
+    VisitEntry,
+    VisitKey,
+)
+from runner.records.size_limits import no_room
+from runner.scheduler.changes import TimerKind, TransitionResult
+from runner.scheduler.shared import DRAIN_LIMIT, IDLE, place_of
+from runner.store import encoding
+from runner.store.encoding import NOTHING, dump, load
+from runner.store.interface import Fork
+from runner.store.redis import auditing, run_fields
+from runner.store.redis.keys import run_key
+from runner.store.redis.run_fields import loop_text, map_text, node_text
+from runner.store.redis.sizes import VISIT_BYTES
+from runner.store.redis.transaction import (
+    checkpoints,
+    migrations,
+    new_run,
+    questions,
+    run_end,
+)
+from runner.store.redis.transaction.write_set import (
+    ArrivalCount,
+    LimitPosition,
+    WriteSet,
+)
+
+MOST_LIMITS = 1_000
+"""Limits without a free slot that a process remembers."""
+
+RECORDS = re.compile(r"[nl]:|a-?\d+:")
+"""Prefixes of the fields with records of nodes and loops, and arrivals."""
+
+
+class RunInTransaction:
+    """One run: the view of its transitions, which fills a write set.
+
+    With `defer_cancel` the nodes of a run that stops are cancelled by a timer, not at once: see `idle`.
+    """
+
+    def __init__(
+        self, write_set: WriteSet, record: RunRecord, topology: Topology, *, defer_cancel: bool
+    ) -> None:
+        self.write_set, self.topology = write_set, topology
+        self.initial = self.record = record
+        self.key = run_key(record.run_id)
+        self._defer_cancel = defer_cancel
+        self._strict = False
+        self._nodes: dict[str, NodeRecord] = {}
+        self._loops: dict[int, LoopRecord] = {}
+        self._maps: dict[str, MapRecord] = {}
+        self._arrivals: dict[tuple[int, str], Arrivals] = {}
+
+    # The view of a transition
+
+    def run(self) -> RunRecord:
+        return self.record
+
+    def node(self, node: str) -> NodeRecord:
+        changed_record = self._nodes.get(node)
+        if changed_record is not None:
+            return changed_record
+        text = self.write_set.read(self.key, f"n:{node}")
+        return encoding.node_record(text)[0] if text else NodeRecord()
+
+    def text(self, node: str) -> bytes:
+        """Return a node's record as it is stored, or will be."""
+        written = self._nodes.get(node)
+        return (
+            self._text(node, written).encode()
+            if written
+            else self.write_set.read(self.key, f"n:{node}") or b""
+        )
+
+    def _text(self, node: str, record: NodeRecord) -> str:
+        shape = self.topology.nodes.get(shape_name(node))
+        return node_text(record, shape.scope if shape else -1)
+
+    def loop(self, loop: int) -> LoopRecord:
+        changed_record = self._loops.get(loop)
+        if changed_record is not None:
+            return changed_record
+        text = self.write_set.read(self.key, f"l:{loop}")
+        return encoding.loop_record(text) if text else LoopRecord()
+
+    def map(self, node: str) -> MapRecord:
+        written = self._maps.get(node)
+        return written if written is not None else self._read_map(node)
+
+    def _read_map(self, node: str) -> MapRecord:
+        """Read a map's record: while it is only looked at, its items may come and go."""
+        text = self.write_set.read_unvalidated(self.key, f"m:{node}")
+        record = encoding.map_record(text) if text else MapRecord()
+        if not self.write_set.writes(self.key, f"m:{node}"):
+            form = (
+                rf"^{record.visit} {record.total} .* {int(record.stopped)} %d+$" if text else "^$"
+            )
+            self.write_set.patterns[self.key, f"m:{node}"] = form
+        return record
+
+    def arrivals(self, scope: int, node: str) -> Arrivals:
+        written = self._arrivals.get((scope, node))
+        return written if written is not None else self._read_arrivals(scope, node)
+
+    def _read_arrivals(self, scope: int, node: str) -> Arrivals:
+        """Read arrivals; outside of loops others may come meanwhile, while they decide nothing."""
+        read = (
+            self.write_set.read
+            if self.topology.nodes[node].loops
+            else self.write_set.read_unvalidated
+        )
+        text = read(self.key, f"a{scope}:{node}")
+        return Arrivals(*load(text)) if text else Arrivals()
+
+    def idle(self, after: str) -> Iterator[str]:
+        """Look at the nodes after one, some at a time, as long as more of them are asked for.
+
+        In the step that stops the run no node of it may change meanwhile. Where that does not succeed, none
+        is named (see `defer_cancel`), and a timer begins with the first.
+        """
+        if self._defer_cancel and not self.record.stopping:
+            self.write_set.timer(
+                f"{TimerKind.DRAIN}|{self.record.run_id}|", self.write_set.read_set.now
+            )
+            return
+        self._strict |= not self.record.stopping
+        reads, names = self.write_set.read_set, self._names(after)
+        reads.want(self.key, [f"l:{loop}" for loop in range(len(self.topology.loops))])
+        while some := list(itertools.islice(names, DRAIN_LIMIT + 1)):
+            reads.want(self.key, [f"n:{node}" for node in some])
+            if reads.is_incomplete:
+                return
+            for node in some:
+                text = self.write_set.read_unvalidated(self.key, f"n:{node}")
+                if text and text.split(b" ", 1)[0].decode() in IDLE:
+                    yield node
+
+    def _names(self, after: str) -> Iterator[str]:
+        """Name all nodes after one, with the items of maps that have begun."""
+        first, index = place_of(after)
+        nodes = self.topology.nodes
+        rest = sorted(node for node in nodes if node >= first and not map_of(node))
+        self.write_set.read_set.want(self.key, [f"m:{node}" for node in rest if nodes[node].map])
+        for node in rest:
+            if node > first:
+                yield node
+            text = (
+                self.write_set.read_unvalidated(self.key, f"m:{node}") if nodes[node].map else None
+            )
+            begun = encoding.map_record(text).next if text else 0
+            for item in range(index + 1 if node == first else 0, begun):
+                yield item_id(node, item)
+
+    def question_status(self, interrupt_id: str) -> str:
+        return questions.status(self.write_set, self.key, interrupt_id)
+
+    def question(self, interrupt_id: str) -> Interrupt | None:
+        return questions.question(self.write_set, self.key, interrupt_id)
+
+    def reported(self, reference: str) -> bool:
+        return self.write_set.read(self.key, f"h:{reference}") is not None
+
+    def tag(self, name: str) -> str:
+        text = self.write_set.read_unvalidated(run_key(self.record.root), "tags")
+        value: object = load(text).get(name, "") if text else ""
+        return value if isinstance(value, str) else ""
+
+    # Limits change with every claim of any run. A time under a rate is reserved before it is planned with;
+    # a slot is guessed, and a commit that finds it otherwise answers with how it is.
+
+    def next_start(self, key: str, interval: int) -> int:
+        read_set = self.write_set.read_set
+        if key not in read_set.start_times:
+            read_set.rates[key] = interval
+        return read_set.start_times.get(key, 0)
+
+    def queue_position(self, key: str, node: str, since: int, now: int) -> QueuePosition:
+        member = f"{self.record.run_id}|{node}"
+        limits = self.topology.nodes[shape_name(node)].limits
+        concurrency = next(limit.concurrency for limit in limits if limit.key(self) == key)
+        full = self.write_set.settings.full
+        text = self.write_set.read_set.limit_positions.get((key, member))
+        if text is None:
+            # A slot is reserved for a node that has waited; others find what the last one did.
+            text = b"0 0 1" if since < now else b"%d 0 0" % (concurrency if key in full else 0)
+        taken, ahead, mine = map(int, text.split())
+        is_free = bool(mine) or taken + ahead < concurrency
+        if len(full) > MOST_LIMITS:
+            full.clear()
+        (full.discard if is_free else full.add)(key)
+        position = LimitPosition(key, member, since, concurrency, is_free)
+        self.write_set.limit_positions[key, member] = position
+        return QueuePosition(taken, ahead, bool(mine))
+
+    # Writing
+
+    def write(self, result: TransitionResult) -> None:
+        self.record = result.run
+        self._nodes.update(result.nodes)
+        self._loops.update(result.loops)
+        self._maps.update(result.maps)
+        self._arrivals.update(result.arrivals)
+
+    def _need_time(self) -> None:
+        """Read everything where it is only guessed: a guess has no time, which an entry needs."""
+        if not self.write_set.read_set.now:
+            self.write_set.read_set.invalidate()
+
+    def end(self, now: int) -> None:
+        self.write_set.put(self.key, "ended", self.write_set.time(now))
+
+    @property
+    def created_at(self) -> int:
+        return int(self.write_set.read_unvalidated(self.key, "created") or 0)
+
+    @property
+    def audited(self) -> int:
+        # Of a run that stops none may be missed: its nodes don't all change, so that one may ask meanwhile.
+        must_hold = self.record.stopping or self.write_set.read_set.is_speculative
+        read = self.write_set.read if must_hold else self.write_set.read_unvalidated
+        number = int(read(self.key, "audit") or 0)
+        if number:
+            self._need_time()
+        return number
+
+    def audit(self, entry: dict[str, JSON]) -> None:
+        self._need_time()
+        number = int(self.write_set.read(self.key, "audit") or 0)
+        self.write_set.put(self.key, "audit", number + 1)
+        auditing.append(self.write_set, {**entry, "run_n": number})
+
+    def open(self, question: Interrupt) -> None:
+        questions.open_question(self.write_set, self.record, question, self._encode)
+
+    def close(self, interrupt_id: str, status: str, now: int) -> None:
+        if not self.write_set.read_set.now:
+            self.write_set.read_set.invalidate()  # the decision is read in this step, too: it needs the time
+        questions.close(self.write_set, self.record, interrupt_id, f"{status} {now}  ".encode())
+
+    def remind(self, interrupt_id: str) -> int:
+        return questions.remind(self.write_set, self.key, interrupt_id)
+
+    def leave_result(
+        self, node: str, visit: int, status: Status, entry: VisitEntry, output: JSON
+    ) -> None:
+        run_id, place, size = self.record.run_id, "0 ", VISIT_BYTES
+        if status is Status.COMPLETED:
+            text, value = self._encode(entry), self._encode(output)
+            size += len(value)
+            # Results have the order of these first events. An item has no place in it: its map has.
+            if not map_of(node):
+                place = f"\1{self.write_set.event_number(run_id, 1)} "
+            # An entry with a place in the order and no output has `null`.
+            if map_of(node) or value != NOTHING:
+                self.write_set.put(self.key, f"o:{node}.{visit}", value)
+        else:
+            text = dump(entry)
+        self.write_set.put(self.key, f"x:{node}.{visit}", place.encode() + text)
+        self.write_set.add_size(self.record.root, size + len(text))
+
+    def keep(self, node: str, saved: Saved | None) -> None:
+        """Write a node's checkpoint."""
+        size = checkpoints.keep(self.write_set, self.key, node, saved)
+        self.write_set.add_size(self.record.root, size)
+
+    def _encode(self, value: JSON) -> bytes:
+        return self.write_set.encode(self.record.run_id, value)
+
+    def note_error(self, node: str, visit: int, entry: VisitEntry) -> None:
+        self.write_set.put(self.key, f"x:{node}.{visit}", b"0 " + dump(entry))
+
+    def remember(self, node: str, session: Remembered) -> None:
+        checkpoints.remember(self.write_set, self.key, node, session)
+
+    def put_report(self, reference: str, outcome: JSON) -> None:
+        text = self._encode(outcome)
+        self.write_set.put(self.key, f"h:{reference}", text)
+        self.write_set.add_size(self.record.root, len(text))
+
+    def put_items(self, node: str, visit: int, items: Sequence[JSON]) -> None:
+        """Count the items of a map; they were written chunk by chunk, see `put_rows`."""
+        if self._read_map(node).visit != visit:
+            self.write_set.add_size(
+                self.record.root, sum(len(self._encode(item)) for item in items)
+            )
+
+    def put_rows(self, node: str, visit: int, first: int, rows: Sequence[bytes]) -> None:
+        for index, row in enumerate(rows, first):
+            self.write_set.put(f"{self.key}:f", f"{node}.{visit}.{index}", row)
+
+    def check_room(self, more: int, most: int) -> None:
+        """Refuse bytes for which there is no room; a run that stops takes all that its nodes leave.
+
+        Raises:
+            PayloadTooLarge: there is no room.
+        """
+        size = int(self.write_set.read_unvalidated(run_key(self.record.root), "size") or 0)
+        if size + more > most and not self.record.stopping:
+            raise no_room(size, more, most)
+
+    def last_event(self) -> int:
+        """Return the number of the last event; no other may come meanwhile."""
+        self._strict = True
+        line = self.write_set.read_unvalidated(self.key, "run") or b"0 -"
+        return int(line.split(b" ")[-2])
+
+    def erase(self, undone: Mapping[VisitKey, VisitEntry], forgets: Iterable[str]) -> None:
+        write_set, key = self.write_set, self.key
+        names: list[bytes] = write_set.read_set.reply("HKEYS", key)
+        for name in map(bytes.decode, names):
+            if RECORDS.match(name):
+                write_set.drop(key, name)
+        for (node, visit), entry in undone.items():
+            output = f"o:{node}.{visit}"
+            write_set.read_set.ask("HSTRLEN", key, output)
+            place = (write_set.read_unvalidated(key, f"x:{node}.{visit}") or b"0 ").split(b" ")[0]
+            size = int(write_set.read_set.reply("HSTRLEN", key, output))
+            # An output that is not stored is `null`: see `leave_result`.
+            write_set.add_size(self.record.root, -(size or (0 if place == b"0" else len(NOTHING))))
+            write_set.drop(key, output)
+            self.note_error(node, visit, entry)
+        for node in forgets:
+            write_set.add_size(self.record.root, -checkpoints.forget(write_set, key, node))
+
+    def has_entry(self, visit: VisitKey) -> bool:
+        return self.write_set.read_unvalidated(self.key, "x:{}.{}".format(*visit)) is not None
+
+    def copy_results(self, source: RunInTransaction, fork: Fork) -> None:
+        write_set, run_id = self.write_set, self.record.run_id
+        size = new_run.copy_results(write_set, source.key, run_id, fork.results)
+        size += new_run.copy_checkpoints(write_set, source.key, run_id, fork.remembers)
+        if fork.visit is not None:
+            node, number = fork.visit
+            task = dump(fork.input)
+            # What a node keeps makes its claim look for a task of its own.
+            write_set.put(
+                self.key, f"k:{node}", write_set.read_unvalidated(self.key, f"k:{node}") or b"1"
+            )
+            write_set.put(self.key, f"t:{node}.{number}", task)
+            size += len(task)
+        new_run.add_size(write_set, self.record, size)
+
+    def migrate(self, move: Migration) -> None:
+        write_set, before, key = self.write_set, self.record, self.key
+        self.erase(move.undone, move.forgets)
+        migrations.rename(write_set, before.root, move)
+        if move.parent_node:
+            write_set.put(key, "parent_node", move.parent_node)
+            write_set.put(key, "path", move.path)
+        write_set.put(key, "of", f"{move.fingerprint} {before.parent or '-'} {move.graph_id}")
+        if move.fingerprint != before.fingerprint:
+            write_set.released_shapes.append((before.graph_id, before.fingerprint))
+            new_run.use_shape(write_set, move.fingerprint)
+        self.record = replace(
+            before,
+            parent_node=move.parent_node,
+            path=move.path,
+            fingerprint=move.fingerprint,
+            graph_id=move.graph_id,
+        )
+        topology = write_set.topology(move.graph_id, move.fingerprint)
+        if topology is not None:  # its caller has seen that it is there
+            self.topology = topology
+        # The first event is that of the migration, then come theirs.
+        first = len(write_set.counters(before.run_id).events) + 2
+        for nth, moved in enumerate(move.moved, first):
+            number = write_set.event_number(before.run_id, nth)
+            migrations.move_question(write_set, before.root, before.run_id, moved, number)
+
+    @property
+    def reopened(self) -> str:
+        """The nonce of the request that reopened the run, or migrated it."""
+        return (self.write_set.read(self.key, "again") or b"").decode()
+
+    @reopened.setter
+    def reopened(self, nonce: str) -> None:
+        self.write_set.put(self.key, "again", nonce)
+
+    def winner(self, interrupt_id: str) -> str:
+        _, decided = run_fields.question_fields(interrupt_id)
+        return run_fields.winner(self.write_set.read(self.key, decided))
+
+    def decide(self, answer: Answer, nonce: str, now: int) -> None:
+        question, text = self.question(answer.interrupt_id), run_fields.decision(answer)
+        if question is not None:
+            self.write_set.answered.append(question)
+            if question.expires_in is not None:
+                self.write_set.must_be_before(question.asked_at + round(question.expires_in * 1000))
+        decided = f"answered {now} {nonce} ".encode() + text
+        questions.close(self.write_set, self.record, answer.interrupt_id, decided)
+        self.write_set.add_size(self.record.root, len(text))
+
+    def requester(self) -> Mapping[str, Any]:
+        stored = self.write_set.read_unvalidated(run_key(self.record.root), "requester")
+        return load(stored) if stored else {}
+
+    def standing(self, interrupt_id: str) -> Standing:
+        return questions.standing(
+            self.write_set.read(self.key, questions.votes_field(interrupt_id))
+        )
+
+    def put_standing(self, interrupt_id: str, standing: Standing) -> None:
+        self._replace(questions.votes_field(interrupt_id), dump(standing.dump()))
+
+    def voter(self, interrupt_id: str, principal: str) -> Mapping[str, Any]:
+        stored = self.write_set.read(self.key, questions.votes_field(interrupt_id, principal))
+        return load(stored) if stored else {}
+
+    def put_voter(self, interrupt_id: str, principal: str, part: Mapping[str, JSON]) -> None:
+        self._replace(questions.votes_field(interrupt_id, principal), dump(dict(part)))
+
+    def vote(self, interrupt_id: str, number: int) -> Mapping[str, Any]:
+        stored = self.write_set.read(self.key, questions.votes_field(interrupt_id, str(number)))
+        return load(stored) if stored else {}
+
+    def put_vote(self, interrupt_id: str, number: int, vote: Mapping[str, JSON] | None) -> None:
+        name = questions.votes_field(interrupt_id, str(number))
+        if vote is None:
+            self.write_set.add_size(
+                self.record.root, -len(self.write_set.read(self.key, name) or b"")
+            )
+            self.write_set.drop(self.key, name)
+            return
+        # The standing says which number is free.
+        text = dump(dict(vote))
+        self.write_set.put(self.key, name, text)
+        self.write_set.add_size(self.record.root, len(text))
+
+    def _replace(self, name: str, text: bytes) -> None:
+        """Write a field whose bytes count in the run's size."""
+        had = len(self.write_set.read(self.key, name) or b"")
+        self.write_set.put(self.key, name, text)
+        self.write_set.add_size(self.record.root, len(text) - had)
+
+    def assign(self, interrupt_id: str, person: str) -> None:
+        self.write_set.add_size(
+            self.record.root, questions.assign(self.write_set, self.key, interrupt_id, person)
+        )
+
+    def note_use(self, question: Interrupt, used: Mapping[str, JSON]) -> None:
+        _, decided = run_fields.question_fields(question.id)
+        head, brace, text = (self.write_set.read(self.key, decided) or b"").partition(b"{")
+        self._replace(decided, head + dump({**load(brace + text), "used": dict(used)}))
+
+    def note_withdrawal(
+        self, interrupt_id: str, attempt: int, withdrawal: Mapping[str, JSON]
+    ) -> None:
+        text, (_, decided) = dump(withdrawal), run_fields.question_fields(interrupt_id)
+        self.write_set.put(
+            self.key, decided, f"withdrawn {self.write_set.read_set.now} {attempt} ".encode() + text
+        )
+        self.write_set.add_size(self.record.root, len(text))
+
+    @property
+    def cancelled(self) -> str:
+        """The nonce of the request that cancelled the run."""
+        return (self.write_set.read(self.key, "cancel") or b"").decode()
+
+    @cancelled.setter
+    def cancelled(self, nonce: str) -> None:
+        self.write_set.put(self.key, "cancel", nonce)
+
+    def flush(self) -> None:
+        """Add the changes of all transitions to the write set."""
+        write_set, key = self.write_set, self.key
+        for node, record in self._nodes.items():
+            write_set.read(key, f"n:{node}")
+            write_set.put(key, f"n:{node}", self._text(node, record))
+        for loop, around in self._loops.items():
+            write_set.read(key, f"l:{loop}")
+            write_set.put(key, f"l:{loop}", loop_text(around))
+        for node, items in self._maps.items():
+            write_set.read(key, f"m:{node}")
+            if items != self._read_map(node):
+                write_set.put(key, f"m:{node}", map_text(items))
+        for (scope, node), arrivals in self._arrivals.items():
+            self._flush_arrivals(scope, node, arrivals)
+        changes = self._nodes or self._loops or self._maps or self._arrivals or self._strict
+        if changes or self.record != self.initial or self.record.run_id in write_set.runs:
+            self._flush_record()
+        run_end.follow(write_set, self.initial, self.record)
+
+    def _flush_arrivals(self, scope: int, node: str, arrivals: Arrivals) -> None:
+        """Add arrivals to those that there are, unless more of them would decide something else."""
+        old, name = self._read_arrivals(scope, node), f"a{scope}:{node}"
+        if old.stamp != arrivals.stamp:
+            old = Arrivals(arrivals.stamp)
+        shape, record = self.topology.nodes[node], self._nodes.get(node)
+        if record is not None or shape.loops or name in self.write_set.drops.get(self.key, {}):
+            self.write_set.read(self.key, name)
+            self.write_set.put(
+                self.key, name, dump([arrivals.stamp, arrivals.arrived, arrivals.live])
+            )
+            return
+        pending = self.node(node).status is Status.PENDING and not self.record.stopping
+        below = shape.needs if pending else 0
+        more = (arrivals.arrived - old.arrived, arrivals.live - old.live)
+        self.write_set.arrivals.append(ArrivalCount(self.key, name, arrivals.stamp, *more, below))
+
+    def _flush_record(self) -> None:
+        write_set, before, after = self.write_set, self.initial, self.record
+        for name, old, new in (
+            ("reason", before.reason, after.reason),
+            ("lock", before.lock, after.lock),
+            ("ends", before.ends, after.ends),
+            ("unreported", before.unreported, after.unreported),
+        ):
+            if old != new:
+                write_set.read(self.key, name)
+                if new:
+                    write_set.put(self.key, name, new)
+                else:
+                    write_set.drop(self.key, name)
+        counters = write_set.counters(after.run_id)
+        counters.deltas = (
+            after.active - before.active,
+            after.waiting - before.waiting,
+            after.held - before.held,
+            after.failed - before.failed,
+            after.started - before.started,
+        )
+        counters.expected_status_counters = _status_counters(after)
+        counters.status, counters.stopping = after.status, after.stopping or "-"
+        if self.key in write_set.new_keys:
+            counters.pattern = "^$"
+        elif self._strict:
+            text = write_set.read_unvalidated(self.key, "run") or b""
+            counters.pattern = f"^{text.decode().replace('-', '%-')}$"
+        else:
+            counters.pattern = f"^{before.status} .* {before.stopping or '%-'}$"
+            if after.started > before.started and not (after.stopping and not before.stopping):
+                counters.max_started = self.topology.limit
+
+
+def _status_counters(run: RunRecord) -> str:
+    """Name the counters that decide a run's status, as `status_of` looks at them."""
+    letters = ""
+    for letter, count in (("a", run.active), ("h", run.held), ("w", run.waiting)):
+        if count:
+            return letters + letter
+        letters += letter.upper()
+    if run.stopping == Status.FAILED:
+        return letters
+    return letters + ("f" if run.failed else "F")

@@ -1,0 +1,334 @@
+"""A transaction from its first read to its commit: see the package for how that works."""
+
+from __future__ import annotations
+
+import functools
+import itertools
+import random
+import time
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import replace
+from typing import Any, Protocol
+
+from runner import scheduler
+from runner.errors import StoreError
+from runner.records.codec import JSON
+from runner.records.run import NOTICES, OF_RUNS, OF_VOTES, EventKind, RunRecord
+from runner.scheduler.changes import (
+    Changes,
+    JoinQueue,
+    LimitAction,
+    OfferPlaces,
+    ReserveTime,
+    ReturnPlace,
+    TakePlace,
+    TimerKind,
+)
+from runner.store import encoding, requests
+from runner.store.encoding import EVENT_LETTERS, RECORD, doorbells_of, dump
+from runner.store.interface import Doorbell, Reply, Start
+from runner.store.redis.connection import Argument
+from runner.store.redis.keys import TEMPLATE, idempotency_key, run_key, shape_key
+from runner.store.redis.transaction import new_run, questions
+from runner.store.redis.transaction.read_set import Command, ReadSet
+from runner.store.redis.transaction.run_view import RunInTransaction
+from runner.store.redis.transaction.write_set import StoreSettings, WriteSet
+
+DEFER_CANCEL_AFTER, IMMEDIATE_TRIES, TRIES = 3, 20, 2_000
+"""Conflicts before a run's stop is left to a timer, before the next try waits, and before it fails."""
+
+PAUSE = 0.005
+"""Seconds between two tries at first."""
+
+LETTERS, LETTER_BYTES, LETTER_DAYS = 10_000, 1_000, 30
+"""Bounds of the dead letters: their number, the bytes of a text, and how long they stay."""
+
+KEPT_NOTICES = 100_000
+
+HEAD = (*RECORD, "created", "idem", "tags", "audit")
+
+
+class Call(Protocol):
+    """Calls a script of the store."""
+
+    def __call__(self, name: str, *arguments: Argument, verb: str = "") -> list[Any]:
+        """Run a script for a request of the store, and return its reply."""
+
+
+class Transaction:
+    """All runs of a store, for one try of a transaction: the `UnitOfWork` of Redis."""
+
+    def __init__(self, write_set: WriteSet, *, defer_cancel: bool = False) -> None:
+        self.write_set = write_set
+        self._defer_cancel = defer_cancel
+        self._runs: dict[str, RunInTransaction | None] = {}
+        self.audits = write_set.settings.audit
+
+    def clock(self) -> int:
+        return self.write_set.read_set.now
+
+    def find(self, run_id: str) -> RunInTransaction | None:
+        if run_id not in self._runs:
+            self._runs[run_id] = self._open(run_id)
+        return self._runs[run_id]
+
+    def _open(self, run_id: str) -> RunInTransaction | None:
+        key = run_key(run_id)
+        self.write_set.read_set.want(key, HEAD)
+        if self.write_set.read_unvalidated(key, "run") is None:
+            return None
+        fields = {name.encode(): self.write_set.read_unvalidated(key, name) for name in RECORD}
+        stored = {name: value for name, value in fields.items() if value is not None}
+        record = encoding.run_record(run_id, stored)
+        for name in ("of", "lock"):
+            self.write_set.read(key, name)
+        topology = self.write_set.topology(record.graph_id, record.fingerprint)
+        return (
+            RunInTransaction(self.write_set, record, topology, defer_cancel=self._defer_cancel)
+            if topology
+            else None
+        )
+
+    def current(self, graph_id: str) -> str:
+        fingerprint = (self.write_set.read("graphs", graph_id) or b"").decode()
+        self.write_set.settings.topologies.latest[graph_id] = fingerprint
+        return fingerprint
+
+    def has_shape(self, graph_id: str, fingerprint: str) -> bool:
+        key = shape_key(fingerprint)
+        is_there = self.write_set.read_unvalidated(key, "meta") is not None
+        if self.write_set.expected.get("graphs", {}).get(graph_id) != fingerprint.encode():
+            # That of the current graph is there as long as the graph is current.
+            self.write_set.patterns[key, "meta"] = "." if is_there else "^$"
+        return is_there and self.write_set.topology(graph_id, fingerprint) is not None
+
+    def started_by(self, graph_id: str, key: str) -> str:
+        name = idempotency_key(graph_id, key)
+        run_id: bytes | None = self.write_set.read_set.reply("GET", name)
+        if run_id is None:
+            self.write_set.patterns[name, ""] = "^$"
+        return (run_id or b"").decode()
+
+    def begin(self, record: RunRecord, start: Start) -> RunInTransaction:
+        topology = self.write_set.topology(record.graph_id, record.fingerprint)
+        if topology is None:
+            raise AssertionError(f"{record.run_id} begins without the shape {record.fingerprint}")
+        run = self._runs[record.run_id] = RunInTransaction(
+            self.write_set, record, topology, defer_cancel=self._defer_cancel
+        )
+        new_run.write(self.write_set, record, start)
+        return run
+
+    def changes(self, run: RunInTransaction) -> Changes:
+        return Changes(run, run.topology, self.clock(), self.write_set.settings.lease_ms)
+
+    def set_timer(self, kind: TimerKind, run_id: str, key: str, due: int) -> None:
+        self.write_set.timer(f"{kind}|{run_id}|{key}", due)
+
+    def drop_timer(self, kind: TimerKind, run_id: str, key: str) -> None:
+        self.write_set.timer(f"{kind}|{run_id}|{key}", None)
+
+    def event(
+        self,
+        run: RunInTransaction,
+        kind: str,
+        node: str,
+        visit: int,
+        *,
+        detail: str = "",
+        data: JSON = None,
+    ) -> None:
+        write_set, record, now = self.write_set, run.record, self.clock()
+        text = b"" if data is None else dump(data)
+        number = write_set.event_number(record.run_id)
+        head = "" if write_set.read_set.now else "\1"
+        before = f"{head}{EVENT_LETTERS.get(kind, kind)}\n{write_set.time_within(now)}\n{visit}\n"
+        after = f"\n{text.decode()}\n{detail}"
+        write_set.counters(record.run_id).events.append(before + node + after)
+        if record.path and not kind.startswith(OF_RUNS):
+            write_set.counters(record.root).events.append(before + record.path + node + after)
+        if kind in NOTICES:
+            asks = kind in {EventKind.INTERRUPT_ASKED, EventKind.INTERRUPT_REMINDED}
+            question = questions.document(write_set, run.key, detail) if asks else b""
+            withdrawal = text if kind == EventKind.INTERRUPT_WITHDRAWN else b""
+            reminded = data["count"] if kind == EventKind.INTERRUPT_REMINDED else 0
+            name = f"\1{record.run_id}:{number}"
+            about = ("node", node, "visit", visit, "detail", detail, "at", write_set.time(now))
+            body = ("question", question, "withdrawal", withdrawal, "reminded", reminded)
+            more = ("data", text) if kind in OF_VOTES else ()
+            self.write_set.command(
+                *("XADD", "notices", "MAXLEN", "~", KEPT_NOTICES, "*"),
+                *("id", name, "kind", str(kind), "run_id", record.run_id, *about, *body, *more),
+            )
+
+    def write_dead_letter(self, run_id: str, node: str, visit: int, reason: str) -> None:
+        short = [text.encode()[:LETTER_BYTES] for text in (node, reason)]
+        body = (
+            "run_id",
+            run_id,
+            "node",
+            short[0],
+            "visit",
+            visit,
+            "reason",
+            short[1],
+            "at",
+            self.clock(),
+        )
+        self.write_set.command("XADD", "dead", "MAXLEN", "~", LETTERS, "*", *body)
+        # Ids are the server's time, which is not that of a test's clock.
+        oldest = max(0, round(time.time()) - LETTER_DAYS * 86_400) * 1000
+        self.write_set.command("XTRIM", "dead", "MINID", oldest)
+
+    def limit(self, run_id: str, action: LimitAction) -> Sequence[tuple[str, str]]:
+        """Write changes of slots and queues; the script alone knows who gets a slot, see `_offer_slots`."""
+        write_set = self.write_set
+        match action:
+            case ReturnPlace():
+                write_set.slots.append((action.key, action.concurrency, f"{run_id}|{action.node}"))
+            case OfferPlaces():
+                write_set.slots.append((action.key, action.concurrency, ""))
+            case TakePlace():
+                until = "inf" if action.until is None else action.until
+                write_set.command("ZREM", f"limit:q:{action.key}", f"{run_id}|{action.node}")
+                write_set.command("ZADD", f"limit:h:{action.key}", until, f"{run_id}|{action.node}")
+            case JoinQueue():
+                write_set.command("ZREM", f"limit:h:{action.key}", f"{run_id}|{action.node}")
+                write_set.command(
+                    "ZADD", f"limit:q:{action.key}", "NX", action.since, f"{run_id}|{action.node}"
+                )
+            case ReserveTime():
+                pass  # before it was planned with: see `Transactions`
+        return ()
+
+    def check_room(self, run_id: str) -> None:
+        """Refuse what is written if its run has no room for it."""
+        run = self.find(run_id)
+        if run is not None:
+            self.write_set.bounded_roots.add(run.record.root)
+
+    def finish(self, doorbells: Sequence[Doorbell]) -> None:
+        """Add the changes of all transitions to the write set."""
+        for run in self._runs.values():
+            if run is not None:
+                run.flush()
+        write_set, settings = self.write_set, self.write_set.settings
+        if write_set.read_set.is_speculative and doorbells and settings.push:
+            write_set.patterns[TEMPLATE, "template"] = "."
+        if doorbells and settings.push and not write_set.read_set.reply("EXISTS", TEMPLATE):
+            # No worker has left a template to ring with: the next sweep rings.
+            soon = write_set.read_set.now + settings.lease_ms
+            for bell in doorbells:
+                for member in (f"node|{bell.run_id}|{bell.node}", f"callback|{bell.run_id}|"):
+                    if write_set.timers.get(member) == soon:
+                        write_set.timers[member] = write_set.read_set.now
+
+
+def of_run(run_id: str, *names: str) -> list[tuple[str, str]]:
+    """Name the fields of a run that every transition of it needs, and others; each with the key."""
+    key = run_key(run_id)
+    return [(key, name) for name in (*HEAD, *names)]
+
+
+def _offer(step: Transaction, run_id: str, node: str) -> Reply:
+    return requests.make(step, run_id, scheduler.offer_place, node)
+
+
+Plan = Callable[[Transaction], Reply]
+
+
+class Transactions:
+    """Runs requests as transactions: each is planned and committed, again after every conflict."""
+
+    def __init__(self, call: Call, confirm: Callable[[str], None], settings: StoreSettings) -> None:
+        """`call` runs a script; `confirm` waits until what was written for a request is safe."""
+        self._call, self._confirm, self._settings = call, confirm, settings
+
+    def run(
+        self,
+        verb: str,
+        plan: Plan,
+        wants: Iterable[tuple[str, str]] = (),
+        asks: Iterable[Command] = (),
+        *,
+        room: bool = False,
+        speculation: ReadSet | None = None,
+    ) -> Reply:
+        """Plan a request of the store and commit it; return its reply, with doorbells that are still to ring.
+
+        `wants` and `asks` are what it will read: (key, field) and commands. With `room` it is done on a
+        server whose memory is full. With `speculation` the first commit comes without a look, if that has all
+        that the plan reads.
+
+        Raises:
+            StoreError: the store could not be reached or refused, or each of many tries met a conflict.
+        """
+        read_set, conflicts = speculation or ReadSet(), 0
+        read_set.request(wants, [*asks, ("EXISTS", TEMPLATE)] if self._settings.push else asks)
+        if not read_set.is_speculative:
+            self._look(read_set, verb)
+        while conflicts < TRIES:
+            write_set = WriteSet(read_set, self._settings, makes_room=room)
+            reply = self._plan(write_set, plan, defer_cancel=conflicts >= DEFER_CANCEL_AFTER)
+            if read_set.is_incomplete:
+                self._look(read_set, verb)
+                continue
+            if not write_set.is_empty:
+                answer = self._call("commit", *write_set.arguments(reply.doorbells), verb=verb)
+                if answer[0] != b"changed":
+                    doorbells = [*self._offer_slots(answer[0]), *doorbells_of(answer)]
+                    return replace(reply, doorbells=doorbells)
+                if not read_set.is_speculative:
+                    conflicts += 1
+                    positions = zip(write_set.limit_positions, answer[1], strict=True)
+                    read_set.limit_positions.update(positions)
+                    self._wait(conflicts)
+            elif read_set.looks == 1 and not read_set.is_speculative:
+                self._confirm(verb)
+                return reply
+            # A conflict, or a refusal that was planned on several looks or on a guess: a refusal must be
+            # right at one moment, and unvalidated values must not be older than validated ones.
+            read_set.invalidate()
+            self._look(read_set, verb)
+        raise StoreError(
+            f"other requests came in between {TRIES} times, and this one ({verb}) was not done."
+        )
+
+    def _plan(self, write_set: WriteSet, plan: Plan, *, defer_cancel: bool) -> Reply:
+        """Run a plan. On an incomplete or a wrong read set it may fail, and is not used."""
+        transaction = Transaction(write_set, defer_cancel=defer_cancel)
+        try:
+            reply = plan(transaction)
+            transaction.finish(reply.doorbells)
+        except Exception:
+            if write_set.read_set.is_speculative:
+                write_set.read_set.invalidate()
+            if not write_set.read_set.is_incomplete:
+                raise
+            return Reply("unread")
+        return reply
+
+    def _look(self, read_set: ReadSet, verb: str) -> None:
+        """Read what the read set lacks, all at one moment."""
+        if read_set.rates:
+            rates: Iterator[Argument] = itertools.chain(*read_set.rates.items())
+            read_set.reserve(map(int, self._call("reserve", *rates, verb=verb)))
+            if not read_set.is_incomplete:
+                return
+        commands, hashes = read_set.missing()
+        arguments = [part for command in commands for part in (len(command), *command)]
+        read_set.fill(self._call("look", *arguments, verb=verb), hashes)
+
+    def _wait(self, conflicts: int) -> None:
+        if conflicts > IMMEDIATE_TRIES:
+            longest = PAUSE * min(conflicts - IMMEDIATE_TRIES, 20)
+            time.sleep(random.uniform(0, longest))  # noqa: S311 - jitter is no secret
+
+    def _offer_slots(self, word: bytes) -> list[Doorbell]:
+        """Start the nodes that a commit offered a limit's slot; return their doorbells."""
+        doorbells: list[Doorbell] = []
+        for member in word.decode().split("\n")[1:]:
+            run_id, _, node = member.partition("|")
+            offer = functools.partial(_offer, run_id=run_id, node=node)
+            doorbells += self.run("offer", offer, of_run(run_id, f"n:{node}")).doorbells
+        return doorbells

@@ -1,0 +1,320 @@
+"""The write set of one try of a transaction, with what `commit.lua` validates before it writes."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+
+from runner.audit.entries import Mode
+from runner.definition.model import Topology
+from runner.records.codec import JSON
+from runner.records.interrupts import Interrupt
+from runner.store.encoding import LARGE, dump, topology_of
+from runner.store.interface import Doorbell
+from runner.store.redis.connection import Argument
+from runner.store.redis.keys import run_key, shape_key
+from runner.store.redis.transaction.read_set import Command, ReadSet
+
+KNOWN_SHAPES = 256
+"""Shapes of graphs that a process remembers."""
+
+
+class Topologies:
+    """The shapes of graphs that this process has read: one of a fingerprint never changes.
+
+    `latest` are the fingerprints that graphs had when their current ones were last read.
+    """
+
+    def __init__(self) -> None:
+        self.latest: dict[str, str] = {}
+        self._known: dict[str, Topology] = {}
+
+    def get(self, fingerprint: str) -> Topology | None:
+        return self._known.get(fingerprint)
+
+    def put(self, fingerprint: str, topology: Topology) -> None:
+        if len(self._known) >= KNOWN_SHAPES:
+            self._known.clear()
+        self._known[fingerprint] = topology
+
+
+@dataclass(frozen=True, slots=True)
+class StoreSettings:
+    """Settings of a store that its transactions need; times in ms.
+
+    `prefix` is the partition's, `most` returns how many bytes a run may have. `shelve` stores a large value
+    of a run apart, and returns a reference to it. `full` are the limits that had no slot free when they were
+    last asked for one. `audit` is what is audited.
+    """
+
+    prefix: str
+    lease_ms: int
+    retention_ms: int
+    most: Callable[[], int]
+    push: bool
+    shelve: Callable[[str, bytes], bytes]
+    topologies: Topologies
+    full: set[str] = field(default_factory=set)
+    audit: Mode = "approvals"
+
+    @property
+    def partition(self) -> str:
+        """The name of the partition."""
+        return self.prefix.partition("{")[2].partition("}")[0]
+
+
+@dataclass(slots=True)
+class RunCounters:
+    """Changes of a run's counters (its field `run`), and its new events.
+
+    `pattern` is a Lua pattern that the field must match; "" for a run of which only events are written.
+    `expected_status_counters` has a letter for each counter that decides the new status: small where it is
+    above 0, large where it is 0. `deltas` are added to active, waiting, held, failed and started; the last
+    stays within `max_started`, unless that is 0.
+    """
+
+    key: str
+    pattern: str = ""
+    expected_status_counters: str = ""
+    max_started: int = 0
+    deltas: tuple[int, int, int, int, int] = (0, 0, 0, 0, 0)
+    status: str = ""
+    stopping: str = ""
+    events: list[str] = field(default_factory=list)
+
+
+@dataclass(frozen=True, slots=True)
+class ArrivalCount:
+    """Arrivals that are added to those of a field, which stay below a number; 0 for any."""
+
+    key: str
+    name: str
+    round: int
+    count: int
+    live: int
+    below: int
+
+
+@dataclass(frozen=True, slots=True)
+class LimitPosition:
+    """Whether a slot of a limit is free for a member ("<run>|<node>") that waits since a time (ms)."""
+
+    key: str
+    member: str
+    since: int
+    concurrency: int
+    is_free: bool
+
+
+class WriteSet:
+    """The changes of one try, and the values that they rely on. Keys are without the prefix."""
+
+    def __init__(
+        self, read_set: ReadSet, settings: StoreSettings, *, makes_room: bool = False
+    ) -> None:
+        self.read_set, self.settings = read_set, settings
+        # Validated by the commit:
+        self.expected: dict[str, dict[str, str | bytes]] = {}
+        self.patterns: dict[tuple[str, str], str] = {}
+        self.scores: dict[tuple[str, str], Argument] = {}
+        self.deadline = 0
+        self.limit_positions: dict[tuple[str, str], LimitPosition] = {}
+        self.bounded_roots: set[str] = set()
+        # Written by the commit:
+        self.new_keys: set[str] = set()
+        self.runs: dict[str, RunCounters] = {}
+        self.arrivals: list[ArrivalCount] = []
+        self.makes_room = makes_room
+        self.sizes: dict[str, int] = {}
+        self.puts: dict[str, dict[str, Argument]] = {}
+        self.drops: dict[str, dict[str, None]] = {}
+        self.timers: dict[str, int | None] = {}
+        self.commands: list[Command] = []
+        self.released_shapes: list[tuple[str, str]] = []
+        self.rung_by = ""
+        self.slots: list[tuple[str, int, str]] = []
+        # For its caller:
+        self.answered: list[Interrupt] = []
+
+    # Reading
+
+    def read(self, key: str, name: str) -> bytes | None:
+        """Return a field that must not change until the commit."""
+        if key in self.new_keys or self.writes(key, name):
+            return self.read_unvalidated(key, name)
+        value = self.read_set.field(key, name)
+        self.expected.setdefault(key, {})[name] = value or b""
+        return value
+
+    def exists(self, key: str) -> bool:
+        """Return whether there is a key; it may come or go meanwhile, unless that is only guessed."""
+        is_there = bool(self.read_set.reply("EXISTS", key))
+        if self.read_set.is_speculative:
+            self.patterns[key, ""] = "." if is_there else "^$"
+        return is_there
+
+    def read_unvalidated(self, key: str, name: str) -> bytes | None:
+        """Return a field that may change meanwhile."""
+        if key in self.drops and name in self.drops[key]:
+            return None
+        value = self.puts[key].get(name) if key in self.puts else None
+        if value is None:
+            return None if key in self.new_keys else self.read_set.field(key, name)
+        return value if isinstance(value, bytes) else str(value).encode()
+
+    def topology(self, graph_id: str, fingerprint: str) -> Topology | None:
+        known = self.settings.topologies.get(fingerprint)
+        if known is None:
+            texts: list[bytes] = self.read_set.reply("HGETALL", shape_key(fingerprint))
+            fields = dict(zip(texts[::2], texts[1::2], strict=True))
+            if b"meta" not in fields:
+                return None
+            known = topology_of(graph_id, fingerprint, fields)
+            self.settings.topologies.put(fingerprint, known)
+        return known
+
+    def writes(self, key: str, name: str) -> bool:
+        """Return whether a field is written or deleted: its value here is not the stored one."""
+        return (key in self.puts and name in self.puts[key]) or (
+            key in self.drops and name in self.drops[key]
+        )
+
+    # Writing
+
+    def time(self, time: int) -> Argument:
+        """Write a time (ms) that was planned, in a value that is nothing else."""
+        return time if self.read_set.now else f"\x01{self.time_within(time)}"
+
+    def time_within(self, time: int) -> str:
+        """Write a time (ms) inside a value, which must begin with character 1 where none is known."""
+        return str(time) if self.read_set.now else f"\x010:{time}\x01"
+
+    def encode(self, run_id: str, value: JSON) -> bytes:
+        """Encode a value of a run, or a reference to it where it is large: that is stored apart, and once."""
+        data = dump(value)
+        if len(data) <= LARGE:
+            return data
+        references = self.read_set.references
+        if (run_id, data) not in references:
+            references[run_id, data] = self.settings.shelve(run_id, data)
+        return references[run_id, data]
+
+    def put(self, key: str, name: str, value: Argument) -> None:
+        if key in self.drops:
+            self.drops[key].pop(name, None)
+        self.puts.setdefault(key, {})[name] = value
+
+    def drop(self, key: str, name: str) -> None:
+        if key in self.puts:
+            self.puts[key].pop(name, None)
+        self.drops.setdefault(key, {})[name] = None
+
+    def timer(self, member: str, due: int | None) -> None:
+        """Set a timer to so many ms of the clock, or drop it."""
+        self.timers[member] = due
+
+    def command(self, *command: Argument) -> None:
+        self.commands.append(command)
+
+    def add_size(self, root: str, size: int) -> None:
+        """Add bytes to the size of a family of runs, by its root."""
+        self.sizes[root] = self.sizes.get(root, 0) + size
+
+    def counters(self, run_id: str) -> RunCounters:
+        counters = self.runs.get(run_id)
+        if counters is None:
+            counters = self.runs[run_id] = RunCounters(run_key(run_id))
+        return counters
+
+    def event_number(self, run_id: str, nth: int = 0) -> str:
+        """Return a placeholder for the number of a run's nth new event; its value begins with character 1.
+
+        Without `nth` it is the one that comes next.
+        """
+        counters = self.counters(run_id)
+        return f"\1{list(self.runs).index(run_id) + 1}:{nth or len(counters.events) + 1}\1"
+
+    def must_be_before(self, time: int) -> None:
+        """Refuse the commit from a time on (ms)."""
+        self.deadline = min(self.deadline or time, time)
+
+    @property
+    def is_empty(self) -> bool:
+        """Whether nothing would be written."""
+        return not (
+            self.runs
+            or self.arrivals
+            or self.sizes
+            or any(self.puts.values())
+            or any(self.drops.values())
+            or self.timers
+            or self.commands
+            or self.released_shapes
+            or self.slots
+        )
+
+    def arguments(self, doorbells: Sequence[Doorbell]) -> list[Argument]:
+        """Return the arguments of `commit.lua`, in the order of its header."""
+        arguments = self._validation()
+        sizes = {root: size for root, size in self.sizes.items() if size}
+        arguments.append(len(sizes))
+        for root, size in sizes.items():
+            arguments += (run_key(root), size, int(root in self.bounded_roots))
+        arguments += self._writes()
+        arguments += (self.rung_by, len(doorbells))
+        for bell in doorbells:
+            arguments += (bell.run_id, bell.node, bell.visit, bell.attempt, bell.queue)
+            arguments += (bell.priority, bell.graph_id)
+        arguments.append(len(self.slots))
+        for slot in self.slots:
+            arguments += slot
+        return arguments
+
+    def _validation(self) -> list[Argument]:
+        arguments: list[Argument] = [len(self.expected)]
+        for key, fields in self.expected.items():
+            arguments += (key, len(fields), *fields, *fields.values())
+        arguments.append(len(self.patterns))
+        for (key, name), pattern in self.patterns.items():
+            arguments += (key, name, pattern)
+        arguments.append(len(self.scores))
+        for (key, member), score in self.scores.items():
+            arguments += (key, member, score)
+        arguments += (self.deadline, len(self.runs))
+        for run in self.runs.values():
+            arguments += (run.key, run.pattern, run.expected_status_counters, run.max_started)
+            arguments += (*run.deltas, run.status, run.stopping, len(run.events), *run.events)
+        arguments.append(len(self.arrivals))
+        for arrival in self.arrivals:
+            arguments += (arrival.key, arrival.name, arrival.round)
+            arguments += (arrival.count, arrival.live, arrival.below)
+        arguments.append(len(self.limit_positions))
+        for position in self.limit_positions.values():
+            arguments += (position.key, position.member, position.since)
+            arguments += (position.concurrency, int(position.is_free))
+        return arguments
+
+    def _writes(self) -> list[Argument]:
+        arguments: list[Argument] = ["1" if self.makes_room else "0"]
+        puts = {key: fields for key, fields in self.puts.items() if fields}
+        arguments.append(len(puts))
+        for key, fields in puts.items():
+            arguments += (key, len(fields))
+            for field_value in fields.items():
+                arguments += field_value
+        drops = {key: names for key, names in self.drops.items() if names}
+        arguments.append(len(drops))
+        for key, names in drops.items():
+            arguments += (key, len(names), *names)
+        timers = {member: due for member, due in self.timers.items() if due is not None}
+        arguments.append(len(timers))
+        for member, due in timers.items():
+            arguments += (self.time(due), member)
+        ended_timers = [member for member in self.timers if member not in timers]
+        arguments += (len(ended_timers), *ended_timers, len(self.commands))
+        for command in self.commands:
+            arguments += (len(command) - 2, *command)
+        arguments.append(len(self.released_shapes))
+        for shape in self.released_shapes:
+            arguments += shape
+        return arguments
