@@ -27,17 +27,16 @@ import redis
 from bench.grid import Grid, number
 from bench.meter import server_cpu
 from runner.celery.application import make_app
-from runner.celery.background import Background
 from runner.celery.heartbeat import Heartbeat
-from runner.celery.intake import StreamIntake
-from runner.celery.sweeper import Sweeper
+from runner.celery.stream_consumer import StreamConsumer
+from runner.celery.threads import Sweeper, WorkerThread
 from runner.dev.embedded import embedded_store
 from runner.settings import Settings
 from runner.store.redis.connection import CLIENTS, OPTIONS
 from runner.store.redis.scripts import names, script
 from runner.store.redis.workers import WorkerRegistry
 
-THREADS: tuple[type[Background], ...] = (Heartbeat, StreamIntake, Sweeper)
+THREADS: tuple[type[WorkerThread], ...] = (Heartbeat, StreamConsumer, Sweeper)
 """The threads of a worker that talk to the store without end."""
 
 SIZES = [100, 1_000, 10_000]
@@ -166,7 +165,7 @@ class Fleet:
         app = make_app(Settings().model_copy(update={"redis_url": address, "broker_url": address}))
         self.registry = WorkerRegistry(address)
         self._ties = itertools.count()
-        self._due: list[tuple[float, int, Background]] = []
+        self._due: list[tuple[float, int, WorkerThread]] = []
         for place in range(size):
             worker = SimpleNamespace(
                 app=app,
@@ -183,7 +182,7 @@ class Fleet:
                 begins = CLOCK.now + random.random()  # noqa: S311 - no secret
                 heapq.heappush(self._due, (begins, next(self._ties), thread))
 
-    def _prepare(self, thread: Background, worker: Any) -> None:
+    def _prepare(self, thread: WorkerThread, worker: Any) -> None:
         from runner.celery.engines import engine_of, settings_of  # noqa: PLC0415 - after the clock was set
 
         thread.engine, thread.settings = engine_of(worker.app), settings_of(worker.app)
@@ -195,7 +194,7 @@ class Fleet:
         """Let virtual time pass up to a moment."""
         while self._due[0][0] < until:
             CLOCK.now, _, thread = heapq.heappop(self._due)
-            thread.turn()
+            thread.run_once()
             heapq.heappush(self._due, (CLOCK.now, next(self._ties), thread))
         CLOCK.now = until
 

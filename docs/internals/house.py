@@ -22,7 +22,7 @@ from typing import Any
 from runner import GraphBuilder
 from runner.definition.registry import Registry
 from runner.execution.engine import Engine
-from runner.operations.inbox import InboxMessage, judge_answer
+from runner.operations.message_handlers import IncomingMessage, handle_answer
 from runner.store.interface import Doorbell
 from runner.store.redis.store import RedisStore
 from runner.testing import fake_store
@@ -307,7 +307,7 @@ def _follow_runs(engine: Engine, store: RedisStore, bells: Doorbells) -> dict[st
     steps["park"].follow(visit)
     (asked,) = store.open_interrupts().items
     body = json.dumps({"v": 1, "interrupt_id": asked.id, "response": "yes"}).encode()
-    steps["answer"].follow(judge_answer, engine, InboxMessage(run_id, run_id, body))
+    steps["answer"].follow(handle_answer, engine, IncomingMessage(run_id, run_id, body))
     steps["resume"].follow(visit)
     return steps
 

@@ -22,14 +22,14 @@ from celery import Celery
 from kombu import Connection, Consumer, Exchange, Message, Producer, Queue
 from kombu.exceptions import OperationalError
 
-from runner.celery.background import Background
 from runner.celery.config import CONNECT, is_amqp
 from runner.celery.engines import bounds_of, connection_of
-from runner.celery.messages import is_away, keeper_of
-from runner.celery.seats import Seats
-from runner.errors import BrokerError, ConflictError, StoreError
+from runner.celery.messages import MessageHandler
+from runner.celery.reader_slots import ReaderSlots
+from runner.celery.threads import WorkerThread
+from runner.errors import BrokerError, StoreError
 from runner.execution.engine import Engine
-from runner.operations.inbox import Disposition, InboxMessage, Verdict, judge_answer, judge_start
+from runner.operations.message_handlers import Disposition, HandlerResult, IncomingMessage
 from runner.records.codec import JSON
 from runner.records.messages import traceparent_of
 from runner.records.validation import one_line
@@ -102,7 +102,7 @@ class ReceivedMessage:
             else hashlib.blake2s(self.body, digest_size=10).hexdigest()
         )
 
-    def kept(self) -> JSON:
+    def early_message(self) -> JSON:
         """Return what the store keeps of an early answer."""
         properties = {
             name: self.message.properties.get(name) for name in ("reply_to", "correlation_id")
@@ -124,8 +124,8 @@ class AmqpMessages:
 
     def __init__(self, engine: Engine, settings: Settings, publish: Publish) -> None:
         """`publish` sends receipts and dead letters."""
-        self._engine, self._settings, self._publish = engine, settings, publish
-        self._doors = Doors(settings.namespace)
+        self._publish, self._doors = publish, Doors(settings.namespace)
+        self._handler = MessageHandler(engine, settings, EARLY)
         self._outbox = Outbox(connection_of(engine), settings.namespace, bounds_of(settings))
 
     def apply_early(self, message: Any) -> bool:
@@ -138,37 +138,25 @@ class AmqpMessages:
 
     def apply(self, received: ReceivedMessage, *, keep: bool) -> bool:
         """Apply one message; False where the store refuses it for now."""
-        try:
-            verdict = self._judge(received, keep=keep)
-        except (StoreError, ConflictError) as error:
-            if is_away(error, self._settings):
-                raise
-            log.info(
-                "message.later: %s %s: %s", received.queue, one_line(received.id), one_line(error)
-            )
+        result = self._handle(received, keep=keep)
+        if result is None:
             return False
-        except Exception as error:
-            log.exception(
-                "message.failed: %s %s is dead-lettered.", received.queue, one_line(received.id)
-            )
-            verdict = Verdict(Disposition.DEAD, reason=f"it could not be applied: {error!r}")
-        self._tell(received, verdict)
+        self._reply(received, result)
         return True
 
-    def _judge(self, received: ReceivedMessage, *, keep: bool) -> Verdict:
+    def _handle(self, received: ReceivedMessage, *, keep: bool) -> HandlerResult | None:
         if compression := received.message.headers.get(COMPRESSION):
-            return Verdict(
+            return HandlerResult(
                 Disposition.DEAD, reason=f"it is compressed ({compression!r}); send it as it is."
             )
         traceparent = traceparent_of(received.message.headers.get("traceparent"))
         key = f"{received.queue}/{received.id}"
-        sent = InboxMessage(received.id, key, received.body, traceparent)
+        message = IncomingMessage(received.id, key, received.body, traceparent)
         if received.queue == self._doors.starts:
-            return judge_start(self._engine, sent, self._settings.on_end)
-        keeper = keeper_of(self._engine, self._settings, EARLY, received.kept) if keep else None
-        return judge_answer(self._engine, sent, keeper)
+            return self._handler.start(message)
+        return self._handler.answer(message, received.early_message if keep else None)
 
-    def _tell(self, received: ReceivedMessage, verdict: Verdict) -> None:
+    def _reply(self, received: ReceivedMessage, result: HandlerResult) -> None:
         """Send the receipt and the dead letter, before the message is acknowledged."""
         properties = received.message.properties
         correlated = (
@@ -176,16 +164,16 @@ class AmqpMessages:
             if properties.get("correlation_id")
             else {}
         )
-        if verdict.receipt is not None:
-            receipt = verdict.receipt.dump()
-            if verdict.reply_to is not None:
-                self._outbox.reply(verdict.reply_to, receipt)
+        if result.receipt is not None:
+            receipt = result.receipt.dump()
+            if result.reply_to is not None:
+                self._outbox.reply(result.reply_to, receipt)
             if properties.get("reply_to"):
                 self._publish("", str(properties["reply_to"]), receipt, **correlated)
-        if verdict.disposition is Disposition.DEAD:
-            reason = one_line(verdict.reason)
+        if result.disposition is Disposition.DEAD:
+            reason = one_line(result.reason)
             log.warning("message.dead: %s %s: %s", received.queue, one_line(received.id), reason)
-            headers = {"x-reason": verdict.reason[:1000], "x-door": received.queue}
+            headers = {"x-reason": result.reason[:1000], "x-door": received.queue}
             self._publish(
                 self._doors.dead_name, received.queue, received.body, headers=headers, **correlated
             )
@@ -217,7 +205,7 @@ def publisher_of(app: Celery) -> Publish:
     return publish
 
 
-class AmqpIntake(Background):
+class AmqpConsumer(WorkerThread):
     """Reads the queues and applies each message; ends at once where the broker is no RabbitMQ."""
 
     label = "amqp"
@@ -235,7 +223,7 @@ class AmqpIntake(Background):
         if not is_amqp(self.settings.broker):
             self.finish()
 
-    def turn(self) -> None:
+    def run_once(self) -> None:
         """Apply what was received, every second also what was refused, then receive more."""
         try:
             connection = self._connected()
@@ -253,7 +241,7 @@ class AmqpIntake(Background):
             self._close()
             raise BrokerError(f"the broker could not be reached ({error}).") from error
 
-    def leave(self) -> None:
+    def release(self) -> None:
         self._close()
 
     def _connected(self) -> Connection:
@@ -321,7 +309,7 @@ def _without_decompression(decode: Callable[[Any], Message], raw: Any) -> Messag
 GROUP = "relay"
 
 
-class Relay(Background):
+class Relay(WorkerThread):
     """Publishes notices; ends at once where the broker is no RabbitMQ."""
 
     label = "relay"
@@ -331,29 +319,27 @@ class Relay(Background):
         """Open the stream; nothing is connected yet."""
         self.app = worker.app
         self._connection: Connection | None = None
-        settings, redis = self.settings, connection_of(self.engine)
+        settings = self.settings
         store = cast("SharedStore", self.engine.store)
         self._readers = [
             NoticeReader(connection, GROUP, settings.namespace, place.partition)
             for connection, place in zip(connections(store), settings.places, strict=True)
         ]
-        self._seats = Seats(
-            redis, settings.namespace, GROUP, settings.sweep_interval, self.stopping
-        )
+        self._slots = ReaderSlots(self.engine, settings, GROUP, self.stopping)
         self._exchange = Exchange(f"{settings.namespace}.notices", type="topic", durable=True)
         if not is_amqp(self.settings.broker):
             self.finish()
 
-    def turn(self) -> None:
-        """Publish notices that other workers have left, then new ones until the seat is over."""
-        ends = self._seats.take()
-        if not ends:
+    def run_once(self) -> None:
+        """Publish notices that other workers have not, then new ones until the slot lapses."""
+        lapses = self._slots.acquire()
+        if not lapses:
             return
         self._publish_new(None)
-        while (left := ends - time.monotonic()) > 0 and not self.stopping.is_set():
-            # Partitions that have to be asked in turn are not waited for long.
-            wait = left if len(self._readers) == 1 else min(left, WAIT / len(self._readers))
-            self._publish_new(wait)
+        while (remaining := lapses - time.monotonic()) > 0 and not self.stopping.is_set():
+            # Partitions that have to be asked one after another are not waited for long.
+            alone = len(self._readers) == 1
+            self._publish_new(remaining if alone else min(remaining, WAIT / len(self._readers)))
 
     def _publish_new(self, wait: float | None) -> None:
         """Publish the notices of each partition that come within so many seconds; None: those left over.
@@ -361,7 +347,7 @@ class Relay(Background):
         Raises:
             StoreError: a partition is away; what the others had was published.
         """
-        failed = None
+        away = None
         for reader in self._readers:
             try:
                 if wait is None:
@@ -374,11 +360,11 @@ class Relay(Background):
             except BrokerError:
                 raise
             except StoreError as error:
-                failed = error
-        if failed is not None:
-            raise failed
+                away = error
+        if away is not None:
+            raise away
 
-    def leave(self) -> None:
+    def release(self) -> None:
         self._close()
 
     def _publish(self, notices: list[Notice]) -> None:

@@ -19,33 +19,39 @@ from celery.concurrency import get_implementation
 from kombu.serialization import prepare_accept_content
 from kombu.utils.objects import cached_property
 
-from runner.celery.amqp import AmqpIntake, Relay
-from runner.celery.archiver import Archiver, check_archive
+from runner.celery.amqp import AmqpConsumer, Relay
 from runner.celery.config import SETTINGS, celery_config, is_redis, settings_of
 from runner.celery.engines import load_graphs
 from runner.celery.heartbeat import Heartbeat
-from runner.celery.intake import EarlyAnswers, StreamIntake
 from runner.celery.kombu_fixes import (
     CONSUMER,
     forget_old_connections,
     use_safe_channel,
 )
+from runner.celery.logs import format_logs, log_nodes_at_debug
 from runner.celery.measuring import measure_nodes
-from runner.celery.node_logs import log_nodes_at_debug
 from runner.celery.queues import add_queues, priorities_of
-from runner.celery.sealer import check_audit
 from runner.celery.startup import Startup
-from runner.celery.sweeper import Sweeper
+from runner.celery.stream_consumer import EarlyAnswerConsumer, StreamConsumer
 from runner.celery.tasks import report, report_error, respond, run_node, start
+from runner.celery.threads import Archiver, Sweeper, check_archive, check_audit
 from runner.definition.registry import registry
 from runner.errors import RunnerError
-from runner.execution.telemetry import JsonFormatter
 from runner.settings import Settings
 
 log = logging.getLogger(__name__)
 
 THREADS = frozenset(
-    {AmqpIntake, Archiver, EarlyAnswers, Heartbeat, Relay, Startup, StreamIntake, Sweeper}
+    {
+        AmqpConsumer,
+        Archiver,
+        EarlyAnswerConsumer,
+        Heartbeat,
+        Relay,
+        Startup,
+        StreamConsumer,
+        Sweeper,
+    }
 )
 
 TASKS = (run_node, respond, start, report, report_error)
@@ -91,14 +97,13 @@ def _prepare(instance: Any, conf: Any, options: Mapping[str, Any], **_: object) 
     try:
         if SETTINGS not in conf:
             conf[SETTINGS] = Settings().model_dump_json()
-        if settings_of(app).log_format == "json":
-            for signal in (signals.after_setup_logger, signals.after_setup_task_logger):
-                signal.connect(_log_json, weak=False, dispatch_uid="runner")
-        check_archive(settings_of(app))
-        check_audit(settings_of(app))
+        settings = settings_of(app)
+        format_logs(settings)
+        check_archive(settings)
+        check_audit(settings)
         measure_nodes()
         _switch_sooner()
-        load_graphs(settings_of(app))
+        load_graphs(settings)
         if not registry.names():
             _report_no_graphs(app)
         if conf.worker_consumer == CELERY_CONSUMER:
@@ -138,18 +143,6 @@ def _report_no_graphs(app: Celery) -> None:
 
 def _warn_of_no_graphs(**_: object) -> None:
     log.warning("graphs.none: this worker runs its own tasks and no nodes, for %s", NO_GRAPHS)
-
-
-def log_as_settings_say(settings: Settings) -> None:
-    """Have Celery's log written in the format of the settings, once it is set up."""
-    if settings.log_format == "json":
-        for signal in (signals.after_setup_logger, signals.after_setup_task_logger):
-            signal.connect(_log_json, weak=False, dispatch_uid="runner")
-
-
-def _log_json(logger: logging.Logger, **_: object) -> None:
-    for handler in logger.handlers:
-        handler.setFormatter(JsonFormatter())
 
 
 HEARTBEAT = 4.0
@@ -192,7 +185,7 @@ class RunnerApp(Celery):
 
 def make_app(settings: Settings | None = None) -> Celery:
     """Build an app; without `settings` from the `RUNNER_*` variables."""
-    made = RunnerApp("runner")
-    made.config_from_object(celery_config(settings or Settings()))
-    install(made)
-    return made
+    app = RunnerApp("runner")
+    app.config_from_object(celery_config(settings or Settings()))
+    install(app)
+    return app

@@ -20,15 +20,15 @@ from typing import Any
 from celery import signals
 from celery.worker import state
 
-from runner.celery.background import ENDS_WITHIN, Background
 from runner.celery.config import is_redis
 from runner.celery.doorbells import NODE_TASK
 from runner.celery.engines import connection_of
+from runner.celery.inline_continuation import take_unused
 from runner.celery.kombu_fixes import end_starting_children, ignore_terminate_job
 from runner.celery.queues import queues_of
 from runner.celery.shutdown import Shutdown
 from runner.celery.startup import Publisher
-from runner.celery.stay import unused
+from runner.celery.threads import ENDS_WITHIN, WorkerThread
 from runner.errors import RunnerError
 from runner.store.redis.singleton_locks import SingletonLocks
 from runner.store.redis.workers import EVERY, KEEPER, Worker, WorkerRegistry, described
@@ -83,7 +83,7 @@ class AliveFile:
                 self._path.unlink(missing_ok=True)
 
 
-class Heartbeat(Background):
+class Heartbeat(WorkerThread):
     """Writes every ten seconds to the store that this worker is alive."""
 
     label = "heartbeat"
@@ -111,7 +111,7 @@ class Heartbeat(Background):
 
     terminate = stop
 
-    def turn(self) -> None:
+    def run_once(self) -> None:
         """Write the heartbeat when it is due, and rest."""
         # Before the store is asked: Kubernetes must not restart workers because Redis does.
         self._alive_file.touch()
@@ -125,7 +125,7 @@ class Heartbeat(Background):
             self._publisher.publish_again()
         self.stopping.wait(CHECK_EVERY)
 
-    def leave(self) -> None:
+    def release(self) -> None:
         """Remove the worker from the list once its pool has stopped: it did not die."""
         while not self._pool_ended.wait(CHECK_EVERY):
             self._alive_file.touch()
@@ -133,7 +133,7 @@ class Heartbeat(Background):
                 self._beat()
             except RunnerError as error:
                 log.info("heartbeat.waits: %s", error)
-        self.engine.leave(unused(pool_ended=True))
+        self.engine.leave(take_unused(pool_ended=True))
         self._alive_file.remove()
         self._workers.leave(self._description["name"], self._description["pid"])
 
@@ -141,7 +141,7 @@ class Heartbeat(Background):
         """Write the heartbeat when it is due, or when the worker has begun to stop; return whether it was."""
         before = self._shutdown.elapsed
         self._shutdown.check()
-        self.engine.leave(unused())
+        self.engine.leave(take_unused())
         elapsed = self._shutdown.elapsed
         if time.monotonic() < self._due and bool(before) == bool(elapsed):
             return False

@@ -22,17 +22,14 @@ from celery.app.utils import find_app
 from celery.utils.imports import cwd_in_path
 from celery.worker import state
 
-from runner.celery.amqp import AmqpIntake, Relay
-from runner.celery.application import log_as_settings_say
-from runner.celery.archiver import Archiver, check_archive
-from runner.celery.background import Background
+from runner.celery.amqp import AmqpConsumer, Relay
 from runner.celery.config import settings_of
 from runner.celery.engines import load_graphs
 from runner.celery.heartbeat import Heartbeat
-from runner.celery.intake import EarlyAnswers, StreamIntake
-from runner.celery.sealer import check_audit
+from runner.celery.logs import format_logs
 from runner.celery.startup import Startup
-from runner.celery.sweeper import Sweeper
+from runner.celery.stream_consumer import EarlyAnswerConsumer, StreamConsumer
+from runner.celery.threads import Archiver, Sweeper, WorkerThread, check_archive, check_audit
 from runner.errors import RunnerError
 
 log = logging.getLogger(__name__)
@@ -51,11 +48,11 @@ class KeeperStartup(Startup):
         return True  # it reads none
 
 
-THREADS: tuple[type[Background], ...] = (
-    StreamIntake,
-    EarlyAnswers,
+THREADS: tuple[type[WorkerThread], ...] = (
+    StreamConsumer,
+    EarlyAnswerConsumer,
     Sweeper,
-    AmqpIntake,
+    AmqpConsumer,
     Relay,
     Archiver,
 )
@@ -79,7 +76,7 @@ class Keeper:
             signal.signal(number, self._stop)
         self.app.amqp.queues.deselect(list(self.app.amqp.queues))  # it reads none
         startup, heartbeat = KeeperStartup(self), Heartbeat(self)
-        others: list[Background] = [
+        others: list[WorkerThread] = [
             thread for kind in THREADS if (thread := kind(self)).include_if(self)
         ]
         for thread in (startup, *others):
@@ -109,7 +106,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     try:
         with cwd_in_path():
             app = find_app(options.app)
-        log_as_settings_say(settings_of(app))
+        format_logs(settings_of(app))
         app.log.setup(loglevel=options.loglevel.upper(), redirect_stdouts=False)
         check_archive(settings_of(app))
         check_audit(settings_of(app))

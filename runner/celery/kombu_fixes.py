@@ -1,4 +1,4 @@
-"""What kombu and Celery do that a worker of a durable system can't live with, and what is done instead.
+"""Workarounds for behaviour of kombu and Celery that is unsafe for durable execution.
 
 Each section says which behaviour it works around. All of it costs nothing while messages are well
 formed: only errors, refusals and reconnections take these paths.
@@ -30,7 +30,7 @@ from celery.worker.strategy import default
 from kombu.transport import redis
 
 from runner.celery.engines import outbox_of
-from runner.celery.node_logs import log_received
+from runner.celery.logs import log_received
 from runner.errors import CorruptDocument, StoreError, UsageError
 from runner.records import codec
 from runner.records.validation import one_line

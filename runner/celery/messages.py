@@ -1,31 +1,77 @@
-"""What the doors have in common: which early answers are kept, and which errors pass."""
+"""Message handling that streams and RabbitMQ's queues share: a message gets a result, or is retried."""
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable
 
-from runner.errors import StoreError
+from runner.errors import ConflictError, StoreError
 from runner.execution.engine import Engine
-from runner.operations.inbox import Keep
+from runner.operations.message_handlers import (
+    Disposition,
+    HandlerResult,
+    IncomingMessage,
+    KeepEarly,
+    handle_answer,
+    handle_start,
+)
 from runner.records.codec import JSON
+from runner.records.validation import one_line
 from runner.settings import Settings
 from runner.store.redis.partitions import SharedStore
 
-
-def keeper_of(
-    engine: Engine, settings: Settings, door: str, message: Callable[[], JSON]
-) -> Keep | None:
-    """Return what keeps a message of a door for its question; None where none is kept."""
-    store, seconds = engine.store, settings.early_answer
-    if not isinstance(store, SharedStore) or not seconds:
-        return None
-    return lambda interrupt_id: store.keep_early(interrupt_id, door, message(), seconds)
+log = logging.getLogger(__name__)
 
 
-def is_away(error: Exception, settings: Settings) -> bool:
-    """Return whether nothing can be applied now; otherwise the store refuses this one message.
+class MessageHandler:
+    """Handles the starts and answers of one door, the name under which the store hands early answers back."""
 
-    Such a message is tried again, since people may remove the cause; those behind it don't wait. Of several
-    partitions it may be that of this message alone which is away.
-    """
-    return isinstance(error, StoreError) and error.passing and len(settings.places) == 1
+    def __init__(self, engine: Engine, settings: Settings, door: str) -> None:
+        """Nothing is connected yet."""
+        self._engine, self._settings, self._door = engine, settings, door
+
+    def start(self, message: IncomingMessage) -> HandlerResult | None:
+        """Handle a start; None where the store refuses it for now."""
+        return self._guard(
+            message, lambda: handle_start(self._engine, message, self._settings.on_end)
+        )
+
+    def answer(
+        self, message: IncomingMessage, early: Callable[[], JSON] | None
+    ) -> HandlerResult | None:
+        """Handle an answer; None where the store refuses it for now.
+
+        `early` returns what is stored of one that came before its question; None: it is unknown then.
+        """
+        keep = self._keep(early) if early else None
+        return self._guard(message, lambda: handle_answer(self._engine, message, keep))
+
+    def _keep(self, early: Callable[[], JSON]) -> KeepEarly | None:
+        store, seconds = self._engine.store, self._settings.early_answer
+        if not isinstance(store, SharedStore) or not seconds:
+            return None
+        return lambda interrupt_id: store.keep_early(interrupt_id, self._door, early(), seconds)
+
+    def _guard(
+        self, message: IncomingMessage, handle: Callable[[], HandlerResult]
+    ) -> HandlerResult | None:
+        """Handle a message; whatever it raises, it must not keep the messages behind it waiting."""
+        try:
+            return handle()
+        except (StoreError, ConflictError) as error:
+            if self._is_away(error):
+                raise
+            log.info("message.later: %s: %s", one_line(message.key), one_line(error))
+            return None
+        except Exception as error:
+            log.exception("message.failed: %s goes to the dead letters.", one_line(message.key))
+            return HandlerResult(Disposition.DEAD, reason=f"it could not be applied: {error!r}")
+
+    def _is_away(self, error: Exception) -> bool:
+        """Return whether nothing can be applied now; otherwise the store refuses this one message.
+
+        Such a message is tried again, since people may remove the cause; those behind it don't wait. Of
+        several partitions it may be that of this message alone which is away.
+        """
+        one_server = len(self._settings.places) == 1
+        return isinstance(error, StoreError) and error.passing and one_server

@@ -9,10 +9,10 @@ from typing import Any, cast
 from celery import Celery
 from celery.worker import state
 
-from runner.celery.background import Background
 from runner.celery.doorbells import NODE_TASK, make_template
 from runner.celery.engines import pushes
 from runner.celery.queues import check_queues
+from runner.celery.threads import WorkerThread
 from runner.errors import BrokerError, RunnerError, UsageError
 from runner.execution.engine import Engine
 from runner.settings import Settings
@@ -73,7 +73,7 @@ class Publisher:
         self._engine.publish(lost)
 
 
-class Startup(Background):
+class Startup(WorkerThread):
     """Publishes the graphs and the template once; it retries until the store has them."""
 
     label = "startup"
@@ -86,7 +86,7 @@ class Startup(Background):
         """Keep the app, which writes the template."""
         self.app = worker.app
 
-    def turn(self) -> None:
+    def run_once(self) -> None:
         """Publish everything and finish; a store that can't fulfil the settings stops the worker."""
         if not (self._check_store() and self._check_queues()):
             state.should_stop = EXIT_CONFIG

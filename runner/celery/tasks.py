@@ -16,9 +16,15 @@ from runner.celery.config import settings_of
 from runner.celery.doorbells import NODE_TASK, visit_of
 from runner.celery.engines import engine_of, outbox_of
 from runner.celery.external_tasks import callback, revoke
+from runner.celery.inline_continuation import (
+    ContinuingRequest,
+    NextVisit,
+    claims,
+    may_continue,
+    nonce_of,
+)
 from runner.celery.kombu_fixes import body_text, cache_traceback_code, message_of
 from runner.celery.measuring import measure_wait, waiting_since
-from runner.celery.stay import Next, StayingRequest, claims, may_stay, nonce_of
 from runner.errors import (
     ConflictError,
     NodeFailed,
@@ -60,7 +66,7 @@ class NodeEvent(Ignore):
         self.kind, self.fields = kind, fields
 
 
-class NodeRequest(StayingRequest):
+class NodeRequest(ContinuingRequest):
     """Sends the event of a node's end from the worker's main process, as Celery does with its own.
 
     Only there it is known whether events are on: by a setting, by `-E`, or by `enable_events`.
@@ -82,13 +88,13 @@ class NodeRequest(StayingRequest):
     ignore_result=True,
     acks_late=True,
     throws=(NodeFailed,),
-    Strategy="runner.celery.stay:staying",
+    Strategy="runner.celery.inline_continuation:continue_inline",
     Request="runner.celery.tasks:NodeRequest",
 )
-def run_node(self: Any) -> Next | None:
+def run_node(self: Any) -> NextVisit | None:
     """Claim the visit that this task's id names, run its node and commit its outcome.
 
-    The node that the settle has claimed in turn goes on this task's slot.
+    The visit that the settle has claimed continues on this task's slot.
     """
     self.request.began = (
         time.monotonic()
@@ -96,13 +102,13 @@ def run_node(self: Any) -> Next | None:
     engine = engine_of(self.app)
     try:
         run_id, node, visit, attempt = visit_of(self.request.id)
-        nonce, stays = nonce_of(self.request), may_stay(self.request)
+        nonce, check = nonce_of(self.request), may_continue(self.request)
         claim = claims.take(self.request.id, nonce)
         waited = None if nonce else waiting_since(engine.store, run_id, node)
         if claim is not None:
-            delivery = engine.execute(claim, stays)
+            delivery = engine.execute(claim, check)
         else:
-            delivery = engine.deliver(run_id, node, visit, attempt, nonce=nonce, stays=stays)
+            delivery = engine.deliver(run_id, node, visit, attempt, nonce=nonce, stays=check)
         if delivery.word == "stale":
             delivery = engine.end_without_worker(run_id, node, visit, attempt) or delivery
     except (StoreError, ConflictError, UsageError) as error:
@@ -119,7 +125,7 @@ def run_node(self: Any) -> Next | None:
     if delivery.following is None:
         return None
     claims.put(delivery.following)
-    return Next(delivery.following)
+    return NextVisit(delivery.following)
 
 
 def end_task(delivery: Delivery, app: Celery, run_id: str) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import signal
 
-from runner.celery import heartbeat, stay
+from runner.celery import heartbeat, inline_continuation
 from tasks.app import app
 
 
@@ -16,9 +16,9 @@ def _die(*_):
 def __getattr__(name):
     """Return the app of this name: one fault each, in the worker that asks for it."""
     if name == "dies":
-        stay._enter = _die
+        inline_continuation._start_next = _die
     elif name == "forgets":
-        heartbeat.unused = lambda **_: []
+        heartbeat.take_unused = lambda **_: []
     else:
         raise AttributeError(name)
     return app

@@ -10,7 +10,7 @@ import redis
 from celery import current_task
 
 from runner import graph
-from runner.celery.stay import CLAIMED
+from runner.celery.inline_continuation import CLAIMED
 from tests.celery.graphs import build, store
 from tests.waiting import wait_until
 

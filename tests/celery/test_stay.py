@@ -9,7 +9,7 @@ import pytest
 from celery.events.state import State
 
 from runner import Status
-from runner.celery.stay import ROW
+from runner.celery.inline_continuation import MAX_NODES
 from tests.celery.conftest import POOLS
 from tests.celery.staying_graphs import LENGTH
 from tests.celery.test_monitoring import following
@@ -129,7 +129,7 @@ def status(site, run, node):
 
 def rows():
     """How the nodes of a long line come, one after the other."""
-    return ["stayed" if number % ROW else "fetched" for number in range(LENGTH)]
+    return ["stayed" if number % MAX_NODES else "fetched" for number in range(LENGTH)]
 
 
 def test_a_row_has_eight_nodes(place):
@@ -153,8 +153,8 @@ def test_each_node_is_a_task_of_its_own_with_all_its_events(place):
         wait_until(lambda: ("task-succeeded", ids[-1]) in state.seen, "the last event has come")
 
         events = [event for event in state.seen if event[1] in ids]
-        for first in range(0, LENGTH, ROW):  # between rows, events of two slots may cross
-            row = ids[first : first + ROW]
+        for first in range(0, LENGTH, MAX_NODES):  # between rows, events of two slots may cross
+            row = ids[first : first + MAX_NODES]
             assert [event for event in events if event[1] in row] == [
                 (kind, task) for task in row for kind in KINDS
             ]
@@ -183,7 +183,7 @@ def test_nodes_of_a_fan_are_taken_from_the_queue_with_a_settle(place):
     assert "stayed" in came.values()
     if on_solo(place):
         assert [came[f"w{number}"] for number in range(LENGTH)] == [
-            "stayed" if number % ROW else "fetched" for number in range(1, LENGTH + 1)
+            "stayed" if number % MAX_NODES else "fetched" for number in range(1, LENGTH + 1)
         ]
     assert {(task.parent_id, task.args, task.name[:6]) for task in shown} == {
         (f"{run.id}.first.1.1", "visit=1 attempt=1", "wide/w")
@@ -201,7 +201,7 @@ def test_the_queue_has_its_turn_after_a_row(staying_sites):
 
     assert run.wait(60).status is other.wait(60).status is Status.COMPLETED
     order = [name for name, *_ in tasks(site) if name in {run.id, other.id}]
-    assert order[: 2 * ROW] == [run.id] * ROW + [other.id] * ROW
+    assert order[: 2 * MAX_NODES] == [run.id] * MAX_NODES + [other.id] * MAX_NODES
 
 
 def test_a_worker_fetches_nothing_for_a_slot_in_use(place):

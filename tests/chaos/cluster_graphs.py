@@ -5,7 +5,7 @@ from __future__ import annotations
 from celery import current_task
 
 from runner import graph
-from runner.celery.stay import CLAIMED
+from runner.celery.inline_continuation import CLAIMED
 from tests.celery.graphs import ask, build
 
 

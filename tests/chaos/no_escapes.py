@@ -2,6 +2,6 @@
 
 from __future__ import annotations
 
-from runner.celery import intake, kombu_fixes, tasks
+from runner.celery import kombu_fixes, messages, stream_consumer, tasks
 
-intake.one_line = kombu_fixes.one_line = tasks.one_line = str
+stream_consumer.one_line = messages.one_line = kombu_fixes.one_line = tasks.one_line = str

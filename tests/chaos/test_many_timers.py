@@ -7,7 +7,7 @@ import time
 
 import pytest
 
-from runner.celery.sweeper import BATCH
+from runner.celery.threads import BATCH
 from runner.store.redis.store import RedisStore
 from runner.testing import ManualClock
 from tests.contract.store.manual_worker import ManualWorker, shape

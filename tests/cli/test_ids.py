@@ -8,7 +8,7 @@ import pytest
 from click.testing import CliRunner
 
 from runner.cli.program import runner
-from runner.operations.inbox import Disposition, InboxMessage, judge_answer
+from runner.operations.message_handlers import Disposition, IncomingMessage, handle_answer
 from runner.store.redis.store import RedisStore
 from tests.graphs import Bench, ident, wired
 
@@ -86,8 +86,8 @@ def test_a_key_of_a_run_is_no_run(bench, told, command):
 def test_an_answer_that_names_a_key_of_a_run_is_unknown(bench):
     """A sender of such an id gets its receipt, and the message is kept: it is not tried for ever."""
     body = {"v": 1, "interrupt_id": f"{bench.run_id}:e.a.1.abc", "response": 1}
-    message = InboxMessage("1-0", "key", json.dumps(body).encode())
-    verdict = judge_answer(bench.engine, message, lambda _: "kept")
+    message = IncomingMessage("1-0", "key", json.dumps(body).encode())
+    verdict = handle_answer(bench.engine, message, lambda _: "kept")
 
     assert (verdict.disposition, verdict.receipt.status) == (Disposition.DEAD, "unknown")
 

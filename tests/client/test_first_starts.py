@@ -11,7 +11,7 @@ import pytest
 from runner import AsyncClient, Client, Status
 from runner.definition.registry import Registry
 from runner.errors import DefinitionError, NotFoundError
-from runner.operations.inbox import InboxMessage, judge_start
+from runner.operations.message_handlers import IncomingMessage, handle_start
 
 GRAPHS = """
 from runner import GraphBuilder, graph
@@ -140,8 +140,8 @@ def test_the_hint_is_true_for_each_way_to_start(fake_store):
     """What names graphs differs: this program's setting, its registry, or that of the workers alone."""
     worker = "Start a worker whose RUNNER_GRAPHS names its module."
     registered = Client(fake_store.url, registry=Registry())
-    message = InboxMessage("1-0", "key", b'{"v": 1, "graph": "nobody", "task": 1}')
-    verdict = judge_start(registered.engine, message)
+    message = IncomingMessage("1-0", "key", b'{"v": 1, "graph": "nobody", "task": 1}')
+    verdict = handle_start(registered.engine, message)
 
     assert refusal(Client(fake_store.url)).endswith(
         f"{worker} Or set RUNNER_GRAPHS of this program."

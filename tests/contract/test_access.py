@@ -12,7 +12,7 @@ from redis.exceptions import NoPermissionError
 
 from runner.definition.registry import Registry
 from runner.execution.engine import Engine
-from runner.operations.inbox import InboxMessage, judge_answer, judge_start
+from runner.operations.message_handlers import IncomingMessage, handle_answer, handle_start
 from runner.store.redis.keys import Keys
 from runner.store.redis.store import RedisStore
 from runner.store.redis.streams import Intake
@@ -86,10 +86,10 @@ def answer_to(question, **more) -> str:
 def apply(server):
     """Apply what has come, as a worker does."""
     (entry,) = server.intake.read(0.5)
-    message = InboxMessage(entry.id, entry.key, entry.body)
+    message = IncomingMessage(entry.id, entry.key, entry.body)
     if entry.stream == KEYS.starts:
-        return judge_start(server.engine, message)
-    return judge_answer(server.engine, message)
+        return handle_start(server.engine, message)
+    return handle_answer(server.engine, message)
 
 
 def test_an_answer_only_program_answers_and_a_start_only_program_starts(server):

@@ -7,9 +7,9 @@ import json
 import pytest
 import redis
 
-from runner.celery import seats
-from runner.celery.intake import StreamIntake
-from runner.operations.inbox import MAX_EARLY_BYTES
+from runner.celery import reader_slots
+from runner.celery.stream_consumer import StreamConsumer
+from runner.operations.message_handlers import MAX_EARLY_BYTES
 from runner.records.interrupts import Address
 from runner.records.run import Status
 from runner.settings import Settings
@@ -35,8 +35,8 @@ class Site:
         self.question = Address(self.bench.run_id, "a", 1).interrupt_id("function", "approval")
         self.reader = self.new_reader()
 
-    def new_reader(self) -> StreamIntake:
-        reader = StreamIntake(None)
+    def new_reader(self) -> StreamConsumer:
+        reader = StreamConsumer(None)
         reader.engine, reader.settings = (
             self.bench.engine,
             Settings(redis_url=self.url, early_answer=60),
@@ -62,7 +62,7 @@ class Site:
             self.client.xlen(stream)
             for stream in (KEYS.responses, self.reader.messages.intake.early)
         ):
-            self.reader.turn()
+            self.reader.run_once()
 
     def ask(self) -> None:
         assert self.bench.deliver() == "waiting"
@@ -80,7 +80,7 @@ class Site:
 
 @pytest.fixture
 def site(redis_url, monkeypatch):
-    monkeypatch.setattr(seats, "SWEEPS", 0.02)
+    monkeypatch.setattr(reader_slots, "SWEEPS", 0.02)
     site = Site(redis_url)
     yield site
     site.close()
@@ -94,7 +94,7 @@ def test_among_hundreds_the_step_that_asks_finds_its_own(site):
     assert site.receipts() == []
 
     site.ask()
-    site.reader.turn()
+    site.reader.run_once()
 
     assert site.receipts() == ["accepted"]
     assert site.bench.finish().results["a"].output == "early"
@@ -108,7 +108,7 @@ def test_no_reader_holds_an_early_answer(site):
     other = site.new_reader()
 
     site.ask()
-    other.turn()
+    other.run_once()
 
     assert site.receipts() == ["accepted"]
 
@@ -119,7 +119,7 @@ def test_a_reader_that_dies_with_it_in_hand_loses_nothing(site):
     site.read_all()
     site.ask()
     (taken,) = site.new_reader().messages.intake.read(0.01)
-    site.reader.turn()
+    site.reader.run_once()
     assert (taken.stream, site.receipts()) == (site.reader.messages.intake.early, [])
 
     for entry in site.reader.messages.intake.take_over(0):
@@ -171,7 +171,7 @@ def test_of_two_early_answers_the_first_wins(site):
     site.read_all()
 
     site.ask()
-    site.reader.turn()
+    site.reader.run_once()
 
     assert site.receipts() == ["accepted", "duplicate"]
     assert site.bench.finish().results["a"].output == "first"
@@ -184,7 +184,7 @@ def test_an_answer_against_the_schema_is_judged_as_any_other(site):
     site.read_all()
 
     site.ask()
-    site.reader.turn()
+    site.reader.run_once()
 
     assert site.receipts() == ["rejected", "accepted"]
 
@@ -214,7 +214,7 @@ def test_the_same_message_sent_twice_with_a_key_is_one_answer(site):
     site.read_all()
 
     site.ask()
-    site.reader.turn()
+    site.reader.run_once()
 
     assert site.receipts() == ["accepted", "accepted"]
 
@@ -229,7 +229,7 @@ def test_an_answer_whose_question_came_meanwhile_is_applied_at_once(site, monkey
 
     monkeypatch.setattr(RedisStore, "keep_early", keeps_late)
     site.send(site.question, "early", reply_to=REPLIES)
-    site.reader.turn()
+    site.reader.run_once()
 
     assert site.receipts() == ["accepted"]
     assert not site.client.exists(KEYS.early)
@@ -249,7 +249,7 @@ def test_no_more_are_kept_than_have_room(site, monkeypatch, number, size):
     assert len(site.letters()) == len(refused) >= 16
 
     site.ask()
-    site.reader.turn()
+    site.reader.run_once()
     site.send_junk(1, reply_to=OTHER_REPLIES)
     site.read_all()
 

@@ -1,4 +1,4 @@
-"""What a fleet does together: turns that one worker takes for all, and seats of those that read."""
+"""What a fleet does together: turns that one worker takes for all, and the slots of those that read."""
 
 from __future__ import annotations
 
@@ -8,15 +8,14 @@ from types import SimpleNamespace
 import pytest
 import redis
 
-from runner.celery import seats
+from runner.celery import reader_slots
 from runner.celery.application import make_app
-from runner.celery.seats import SEATS, Seats
-from runner.celery.sweeper import Sweeper
+from runner.celery.reader_slots import SLOTS, ReaderSlots
+from runner.celery.threads import Sweeper
 from runner.definition.registry import Registry
 from runner.execution.engine import Engine
 from runner.settings import Settings, as_broker
 from runner.store.interface import Reply
-from runner.store.redis.connection import RedisConnection
 from runner.store.redis.singleton_locks import SingletonLocks
 from runner.store.redis.store import RedisStore
 from runner.store.redis.workers import PAGE, Worker, WorkerRegistry, described
@@ -52,33 +51,36 @@ def rested() -> threading.Event:
     return stopping
 
 
+def reader(url, sweep_interval=60) -> ReaderSlots:
+    """Return the slots of readers as a worker that never pauses has them."""
+    settings = Settings(sweep_interval=sweep_interval)
+    return ReaderSlots(Engine(RedisStore(url), None, Registry()), settings, "read", rested())
+
+
 def test_few_workers_of_a_fleet_read(any_store):
-    """However many there are, no more than the seats are taken; a free one is found."""
-    redis_ = RedisConnection(any_store.url)
-    fleet = [Seats(redis_, "runner", "read", 60, rested()) for _ in range(FLEET)]
+    """However many there are, no more than the slots are taken; a free one is found."""
+    fleet = [reader(any_store.url) for _ in range(FLEET)]
 
-    ends = [worker.take() for _ in range(20) for worker in fleet]
+    lapses = [worker.acquire() for _ in range(20) for worker in fleet]
 
-    assert len([end for end in ends if end]) == SEATS
+    assert len([moment for moment in lapses if moment]) == SLOTS
 
 
-def test_a_worker_alone_always_has_a_seat(any_store):
-    """The seat that it had need not be free for the next: there is no moment in which it doesn't read."""
-    alone = Seats(RedisConnection(any_store.url), "runner", "read", 60, rested())
+def test_a_worker_alone_always_has_a_slot(any_store):
+    """The slot that it had need not be free for the next: there is no moment in which it doesn't read."""
+    alone = reader(any_store.url)
 
     for _ in range(50):
-        assert alone.take()
-        for number in range(SEATS):
+        assert alone.acquire()
+        for number in range(SLOTS):
             if number != alone._number:
                 any_store.client.delete(f"runner:turn:read:{number}")
 
 
-@pytest.mark.parametrize(("sweep", "seconds"), [(0.5, 1.0), (5, 10.0), (3600, seats.SEAT)])
-def test_a_seat_lasts_two_sweeps_and_never_long(any_store, sweep, seconds):
-    """What a reader had in hand that died is taken over when the next seat is taken: within ten seconds."""
-    assert (
-        Seats(RedisConnection(any_store.url), "runner", "read", sweep, rested())._seconds == seconds
-    )
+@pytest.mark.parametrize(("sweep", "seconds"), [(0.5, 1.0), (5, 10.0), (3600, reader_slots.HOLD)])
+def test_a_slot_is_held_for_two_sweeps_and_never_long(any_store, sweep, seconds):
+    """What a reader had in hand that died is taken over when the next slot is taken: within ten seconds."""
+    assert reader(any_store.url, sweep)._hold == seconds
 
 
 class SweepingStore(RedisStore):
@@ -110,11 +112,11 @@ def fleet_of_sweepers(url) -> tuple[SweepingStore, list[Sweeper]]:
 
 def test_a_fleet_sweeps_as_often_as_one_worker_would(redis_url, monkeypatch):
     """Of workers whose turns come together one sweeps; when the next turn comes, somebody does again."""
-    monkeypatch.setattr("runner.celery.sweeper.APART", 60)
+    monkeypatch.setattr("runner.celery.threads.SWEEP_APART", 60)
     store, sweepers = fleet_of_sweepers(redis_url)
     for number in range(1, 4):
         for sweeper in sweepers:
-            sweeper.turn()
+            sweeper.run_once()
 
         assert store.sweeps == number
         with redis.Redis.from_url(redis_url) as client:
@@ -126,18 +128,18 @@ def test_without_turns_each_sweeps_for_itself(redis_url, monkeypatch):
     monkeypatch.setattr(SingletonLocks, "acquire", lambda *_: True)
     store, sweepers = fleet_of_sweepers(redis_url)
     for sweeper in sweepers:
-        sweeper.turn()
+        sweeper.run_once()
 
     assert store.sweeps == FLEET
 
 
 def test_a_requested_sweep_is_done_whoever_swept_last(redis_url, monkeypatch):
     """A program that can't ring asks for a sweep: that which was just done may have been before its node."""
-    monkeypatch.setattr("runner.celery.sweeper.APART", 60)
+    monkeypatch.setattr("runner.celery.threads.SWEEP_APART", 60)
     store, (sweeper, *_) = fleet_of_sweepers(redis_url)
-    sweeper.turn()
+    sweeper.run_once()
     sweeper._is_requested = True
-    sweeper.turn()
+    sweeper.run_once()
 
     assert store.sweeps == 2
 

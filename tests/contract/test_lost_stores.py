@@ -9,7 +9,7 @@ from functools import partial
 import pytest
 
 from runner import GraphBuilder
-from runner.operations.inbox import InboxMessage, judge_start
+from runner.operations.message_handlers import IncomingMessage, handle_start
 from runner.store.memory.store import MemoryStore
 from runner.store.redis.store import RedisStore
 from tests.graphs import Bench, wired
@@ -82,7 +82,9 @@ def test_the_place_of_a_message_names_no_effects(emptied, key, same):
     body = json.dumps({"v": 1, "graph": "bench", "task": "task", **key}).encode()
 
     def start(engine):
-        verdicts = [judge_start(engine, InboxMessage("1-0", "starts/1-0", body)) for _ in range(2)]
+        verdicts = [
+            handle_start(engine, IncomingMessage("1-0", "starts/1-0", body)) for _ in range(2)
+        ]
         assert len({verdict.receipt.run_id for verdict in verdicts}) == 1  # the message came twice
 
     first, second = paid(emptied, start), paid(emptied, start)

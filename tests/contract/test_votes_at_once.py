@@ -15,7 +15,7 @@ from runner.approvals.rules import Rule
 from runner.client import Client, SweeperDispatcher
 from runner.definition.registry import Registry
 from runner.execution.engine import Engine
-from runner.operations.inbox import InboxMessage, judge_answer
+from runner.operations.message_handlers import IncomingMessage, handle_answer
 from runner.records import codec
 from runner.store.redis import scripts
 from runner.store.redis.store import RedisStore
@@ -120,7 +120,7 @@ def test_one_person_by_two_doors_counts_once(clients, ask):
     )
 
     def by_stream() -> str:
-        verdict = judge_answer(stream, InboxMessage("1-0", "responses/1-0", body))
+        verdict = handle_answer(stream, IncomingMessage("1-0", "responses/1-0", body))
         assert verdict.receipt is not None
         return verdict.receipt.status
 

@@ -21,7 +21,7 @@ from runner.approvals.ballots import Choice
 from runner.errors import UsageError
 from runner.integrations.mcp import McpTool
 from runner.operations.answers import apply_choice
-from runner.operations.inbox import judge_answer
+from runner.operations.message_handlers import handle_answer
 from runner.records.validation import mismatch
 from runner.store.memory.store import MemoryStore
 from runner.testing import ManualClock, ScriptedModel
@@ -190,7 +190,7 @@ def test_an_edit_that_does_not_fit_is_refused_at_the_door(asked, edit, decision)
         "response": edit,
     }
     sent = SimpleNamespace(id="1-0", body=json.dumps(body).encode(), key="k", parked=False)
-    assert judge_answer(site.engine, sent).receipt.status == "rejected"
+    assert handle_answer(site.engine, sent).receipt.status == "rejected"
     receipt = apply_choice(site.engine, Choice(question.id, decision, Principal("ana"), WHOLE))
     assert receipt.status == "accepted"
     site.deliver()

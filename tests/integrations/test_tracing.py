@@ -15,7 +15,7 @@ from runner import Agent, GraphBuilder, tool
 from runner.execution import telemetry
 from runner.execution.telemetry import trace_id
 from runner.integrations.telemetry import instrument
-from runner.operations.inbox import InboxMessage, judge_start
+from runner.operations.message_handlers import IncomingMessage, handle_start
 from runner.testing import ScriptedModel
 from tests.graphs import Bench, single
 
@@ -132,7 +132,7 @@ def test_the_trace_of_a_message_s_sender_continues_in_its_run(spans):
     """A start message names the span that it was sent in; the run's spans are its children."""
     bench = Bench(single(done))
     body = {"v": 1, "graph": "bench", "task": 1, "traceparent": f"00-{'a' * 32}-{'b' * 16}-01"}
-    judge_start(bench.engine, InboxMessage("1-0", "key", json.dumps(body).encode()))
+    handle_start(bench.engine, IncomingMessage("1-0", "key", json.dumps(body).encode()))
     bench.finish_all()
     (span,) = spans()
 

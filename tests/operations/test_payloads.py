@@ -15,12 +15,12 @@ from runner.celery.kombu_fixes import TEXT, unwrapped
 from runner.cli.program import runner
 from runner.errors import UnstorableError, UsageError
 from runner.operations.answers import apply_answers
-from runner.operations.inbox import (
+from runner.operations.message_handlers import (
     MAX_EARLY_BYTES,
     Disposition,
-    InboxMessage,
-    judge_answer,
-    judge_start,
+    IncomingMessage,
+    handle_answer,
+    handle_start,
 )
 from runner.records.codec import MAX_DEPTH
 from runner.records.interrupts import Answer, ReceiptStatus
@@ -72,7 +72,7 @@ def answer(question, text):
 
 
 def by_stream(bench, question, text):
-    verdict = judge_answer(bench.engine, InboxMessage("1", "k", answer(question, text)))
+    verdict = handle_answer(bench.engine, IncomingMessage("1", "k", answer(question, text)))
     return verdict.disposition, verdict.reason
 
 
@@ -120,7 +120,7 @@ def test_bad_starts_begin_nothing(waiting, case):
     bench, _ = waiting
     body = f'{{"v":1,"graph":"bench","task":{REFUSED[case][0]}}}'.encode()
 
-    verdict = judge_start(bench.engine, InboxMessage("1", "k", body))
+    verdict = handle_start(bench.engine, IncomingMessage("1", "k", body))
 
     assert verdict.disposition is Disposition.DEAD
     assert REFUSED[case][1] in verdict.reason
@@ -212,14 +212,14 @@ def test_a_message_that_is_too_large_is_not_even_read(waiting):
     bench, question = waiting
     body = answer(question, '"' + "x" * MAX_MESSAGE + '"')
 
-    verdict = judge_answer(bench.engine, InboxMessage("1", "k", body))
+    verdict = handle_answer(bench.engine, IncomingMessage("1", "k", body))
 
     assert (verdict.disposition, verdict.receipt) == (Disposition.DEAD, None)
     assert "It was not read" in verdict.reason
     start = (
         b'{"v":1,"graph":"bench","task":"' + b"x" * (MAX_MESSAGE + bench.store.max_bytes) + b'"}'
     )
-    assert "It was not read" in judge_start(bench.engine, InboxMessage("1", "k", start)).reason
+    assert "It was not read" in handle_start(bench.engine, IncomingMessage("1", "k", start)).reason
 
 
 def test_a_large_answer_does_not_wait_for_its_question(waiting):
@@ -230,7 +230,7 @@ def test_a_large_answer_does_not_wait_for_its_question(waiting):
         body = answer(question, '"' + "x" * size + '"').replace(
             question.id.encode(), question.id.encode() + b"0"
         )
-        verdict = judge_answer(bench.engine, InboxMessage("1", "k", body), lambda _: "kept")
+        verdict = handle_answer(bench.engine, IncomingMessage("1", "k", body), lambda _: "kept")
         dispositions[size] = verdict.disposition
     assert dispositions == {1: Disposition.KEPT, MAX_EARLY_BYTES: Disposition.DEAD}
     assert verdict.receipt.status == "unknown"
@@ -284,10 +284,10 @@ def test_no_bytes_break_a_door(body):
     """Whatever comes, a door says what became of it: it raises nothing and stores nothing."""
     bench = Bench(single(lambda ctx: 1))
     for judge in (
-        lambda given: judge_answer(bench.engine, given, lambda _: "kept"),
-        lambda given: judge_start(bench.engine, given),
+        lambda given: handle_answer(bench.engine, given, lambda _: "kept"),
+        lambda given: handle_start(bench.engine, given),
     ):
-        assert judge(InboxMessage("1", "k", body)).disposition is Disposition.DEAD
+        assert judge(IncomingMessage("1", "k", body)).disposition is Disposition.DEAD
     with contextlib.suppress(UsageError):
         unwrapped((), {TEXT: body.decode("utf-8", "backslashreplace")})
     assert not bench.store.runs()
@@ -297,11 +297,11 @@ def test_a_start_message_calls_only_allowed_tasks(waiting):
     """Whoever may start runs must not be able to have any Celery task called."""
     bench, _ = waiting
     body = b'{"v":1,"graph":"bench","task":1,"on_end":"shop.refund"}'
-    message = InboxMessage("1", "k", body)
+    message = IncomingMessage("1", "k", body)
 
-    refused = judge_start(bench.engine, message, ["shop.done"])
+    refused = handle_start(bench.engine, message, ["shop.done"])
     assert refused.disposition is Disposition.DEAD
     assert refused.receipt.status == "rejected"
     assert len(bench.store.runs()) == 1
 
-    assert judge_start(bench.engine, message, ["shop.refund"]).disposition is Disposition.DONE
+    assert handle_start(bench.engine, message, ["shop.refund"]).disposition is Disposition.DONE

@@ -27,7 +27,12 @@ from runner.audit.checkpoint import public_bytes
 from runner.celery.kombu_fixes import message_of
 from runner.errors import ResponseError, UsageError
 from runner.execution.engine import Engine
-from runner.operations.inbox import Disposition, InboxMessage, judge_answer, judge_start
+from runner.operations.message_handlers import (
+    Disposition,
+    IncomingMessage,
+    handle_answer,
+    handle_start,
+)
 from runner.operations.questions import read_question
 from runner.operations.views import read_run
 from tests.graphs import Bench, single, wired
@@ -103,9 +108,9 @@ def asking(rule: Rule = TEAM, **options: Any) -> Asking:
     return made
 
 
-def sent(message: dict[str, Any], number: int = 1) -> InboxMessage:
+def sent(message: dict[str, Any], number: int = 1) -> IncomingMessage:
     """Write a message as it comes from a stream."""
-    return InboxMessage(f"{number}-0", f"responses/{number}-0", json.dumps(message).encode())
+    return IncomingMessage(f"{number}-0", f"responses/{number}-0", json.dumps(message).encode())
 
 
 def test_the_node_goes_on_with_what_the_votes_came_to():
@@ -275,13 +280,13 @@ def test_messages_of_version_2_are_votes():
         "comment": "ok",
     }
 
-    first = judge_answer(team.bench.engine, sent(message))
-    again = judge_answer(team.bench.engine, sent(message))
+    first = handle_answer(team.bench.engine, sent(message))
+    again = handle_answer(team.bench.engine, sent(message))
     assert first.receipt is not None
     assert (first.receipt.status, first.receipt.have, first.receipt.need) == ("counted", 1, 2)
     assert json.loads(first.receipt.dump())["against"] == 0
     assert again == first
-    last = judge_answer(team.bench.engine, sent({**message, "by": "human:|ben"}, 2))
+    last = handle_answer(team.bench.engine, sent({**message, "by": "human:|ben"}, 2))
     assert last.receipt is not None
     assert last.receipt.status == "accepted"
     assert team.bench.store.votes(message["interrupt_id"])[0]["body"] == message
@@ -292,7 +297,7 @@ def test_messages_of_version_1_are_votes_where_nobody_must_prove_anything():
     message = {"v": 1, "response": "yes", "responder": "ana"}
     for level, status in ((0, "accepted"), (1, "rejected")):
         team = asking(Rule(auth=Auth(level=level)), action=None, response_schema=None)
-        verdict = judge_answer(team.bench.engine, sent({**message, "interrupt_id": team.question}))
+        verdict = handle_answer(team.bench.engine, sent({**message, "interrupt_id": team.question}))
         assert verdict.receipt is not None
         assert verdict.receipt.status == status
 
@@ -305,7 +310,7 @@ def test_malformed_votes_are_dead(change):
     team = asking()
     message = {"v": 2, "interrupt_id": team.question, "decision": "approve", "by": "ana", **change}
 
-    assert judge_answer(team.bench.engine, sent(message)).disposition is Disposition.DEAD
+    assert handle_answer(team.bench.engine, sent(message)).disposition is Disposition.DEAD
 
 
 def test_who_asked_for_a_run_does_not_decide_it():
@@ -314,7 +319,7 @@ def test_who_asked_for_a_run_does_not_decide_it():
     inner = single(lambda ctx: ctx.interrupt("ok?", rule=rule, action=REFUND).decision)
     nested = Asking(wired({"inner": inner}).build())
     message = {"v": 2, "graph": "bench", "task": "task", "requester": "human:https://login|ana"}
-    started = judge_start(nested.bench.engine, sent(message))
+    started = handle_start(nested.bench.engine, sent(message))
     assert started.receipt is not None
     nested.bench.run_id = started.receipt.run_id or ""
     nested.bench.finish()
@@ -442,7 +447,7 @@ def public(tmp_path):
 
 def operation(team: Asking, body: dict[str, Any], number: int = 1) -> str:
     """Send what somebody does to a question as a message; name what became of it."""
-    verdict = judge_answer(team.bench.engine, sent(body, number))
+    verdict = handle_answer(team.bench.engine, sent(body, number))
     return str(verdict.receipt.status) if verdict.receipt else verdict.disposition
 
 
@@ -561,7 +566,7 @@ def test_a_bot_and_for_whom_it_asks_do_not_decide():
         "requester": "service:|bot",
         "on_behalf_of": ["eve"],
     }
-    started = judge_start(team.bench.engine, sent(message))
+    started = handle_start(team.bench.engine, sent(message))
     assert started.receipt is not None
     assert team.bench.store.requester(started.receipt.run_id or "") == {
         "principal": "service:|bot",
@@ -609,16 +614,16 @@ def test_a_signed_start_is_one_run(public):
 
     ids = []
     for number in (1, 2):
-        receipt = judge_start(team.bench.engine, sent(message, number)).receipt
+        receipt = handle_start(team.bench.engine, sent(message, number)).receipt
         assert receipt is not None
         ids.append(receipt.run_id)
     assert ids == ["00" + run_name(message)] * 2
-    other = judge_start(
+    other = handle_start(
         team.bench.engine, sent(DOOR.sign(start_body("bench", "task", "human:|ana")), 3)
     ).receipt
     assert other is not None
     assert other.run_id not in ids
-    forged = judge_start(team.bench.engine, sent({**message, "requester": "human:|ben"}, 4))
+    forged = handle_start(team.bench.engine, sent({**message, "requester": "human:|ben"}, 4))
     assert forged.disposition is Disposition.DEAD
 
 
@@ -647,8 +652,8 @@ def test_what_is_signed_comes_through_a_celery_task_as_it_was_signed(public):
 
     def by_task(body: dict[str, Any], number: int) -> str:
         text = message_of("runner.respond", f"task {number}", (), body)
-        verdict = judge_answer(
-            team.bench.engine, InboxMessage(f"{number}-0", f"responses/{number}-0", text)
+        verdict = handle_answer(
+            team.bench.engine, IncomingMessage(f"{number}-0", f"responses/{number}-0", text)
         )
         assert verdict.receipt is not None
         return verdict.receipt.status
@@ -667,7 +672,7 @@ def test_a_door_says_when_it_has_shown_the_question(door: str) -> None:
         asked.vote("ana", shown_at=1_700_000_000_000)
     else:
         body = vote_body(asked.question, "approve", "ana", shown_at=1_700_000_000_000)
-        judge_answer(asked.bench.engine, sent(body))
+        handle_answer(asked.bench.engine, sent(body))
     asked.vote("ben")
 
     voted = [

@@ -9,7 +9,12 @@ import pytest
 from runner import Agent, Client, GraphBuilder, RetryPolicy, Status
 from runner.errors import PayloadTooLarge, UnstorableError
 from runner.operations.answers import apply_answers
-from runner.operations.inbox import Disposition, InboxMessage, judge_answer, judge_start
+from runner.operations.message_handlers import (
+    Disposition,
+    IncomingMessage,
+    handle_answer,
+    handle_start,
+)
 from runner.records.interrupts import Answer
 from runner.settings import Settings
 from runner.store.memory.store import MemoryStore
@@ -103,7 +108,7 @@ def test_too_deep_is_refused_as_too_large_is():
 
 
 def sent(body):
-    return InboxMessage("1-0", "key", body)
+    return IncomingMessage("1-0", "key", body)
 
 
 def test_answers_and_starts_that_are_too_large_get_a_receipt():
@@ -112,10 +117,10 @@ def test_answers_and_starts_that_are_too_large_get_a_receipt():
     (question,) = bench.finish().interrupts
 
     (receipt,) = apply_answers(bench.engine, [Answer(question.id, MUCH)])
-    by_door = judge_answer(
+    by_door = handle_answer(
         bench.engine, sent(f'{{"v":1,"interrupt_id":"{question.id}","response":"{MUCH}"}}'.encode())
     )
-    start = judge_start(bench.engine, sent(f'{{"v":1,"graph":"bench","task":"{MUCH}"}}'.encode()))
+    start = handle_start(bench.engine, sent(f'{{"v":1,"graph":"bench","task":"{MUCH}"}}'.encode()))
 
     assert (receipt.status, by_door.receipt.status, start.receipt.status) == ("rejected",) * 3
     assert "the answer has 2,002 bytes" in receipt.detail

@@ -44,7 +44,7 @@ local function push_all()
   return true
 end
 
--- Where no worker has left a template to ring with, one that sweeps is woken: see runner/celery/background.py.
+-- Where no worker has left a template to ring with, one that sweeps is woken: see runner/celery/threads.py.
 local function ring_all(word)
   local words = {word}
   if #bells == 0 or (push and push_all()) then return words end

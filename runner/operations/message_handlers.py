@@ -1,6 +1,6 @@
 """Handles incoming messages, whatever queue or stream they come from: answers and starts.
 
-A handler applies the message and returns a verdict: whether the message is done, dead or kept. It may be
+A handler applies the message and returns a result: whether the message is done, dead or kept. It may be
 called again with the same message, by any worker: the message's own id serves as its idempotency key, so a
 repeat gets the first receipt and changes nothing.
 """
@@ -31,12 +31,12 @@ MAX_EARLY_BYTES = 65_536
 """Bytes of a message that may wait for its question; the store limits their number."""
 
 
-Keep = Callable[[str], str]
+KeepEarly = Callable[[str], str]
 """Keeps a message for a question, see `RedisStore.keep_early`."""
 
 
 class Disposition(enum.StrEnum):
-    """What must become of a message."""
+    """The end of a message: done, a dead letter, or stored until its question is asked."""
 
     DONE = "done"
     DEAD = "dead"
@@ -44,7 +44,7 @@ class Disposition(enum.StrEnum):
 
 
 @dataclass(frozen=True, slots=True)
-class InboxMessage:
+class IncomingMessage:
     """A message as received; `traceparent` is that of its headers, or ""."""
 
     id: str
@@ -54,7 +54,7 @@ class InboxMessage:
 
 
 @dataclass(frozen=True, slots=True)
-class Verdict:
+class HandlerResult:
     """The result of a message; `reason` is why it is dead, `reply_to` where the receipt goes."""
 
     disposition: Disposition
@@ -63,7 +63,9 @@ class Verdict:
     reason: str = ""
 
 
-def judge_answer(engine: Engine, sent: InboxMessage, keep: Keep | None = None) -> Verdict:
+def handle_answer(
+    engine: Engine, incoming: IncomingMessage, keep: KeepEarly | None = None
+) -> HandlerResult:
     """Apply an answer. One that came before its question is kept for it by `keep`, or unknown without.
 
     One larger than `MAX_EARLY_BYTES` is unknown at once.
@@ -72,44 +74,48 @@ def judge_answer(engine: Engine, sent: InboxMessage, keep: Keep | None = None) -
         StoreError: the store can't be reached; try again.
     """
     try:
-        message, body = read_answer(_body(sent, size_limits.MAX_MESSAGE))
+        message, body = read_answer(_body(incoming, size_limits.MAX_MESSAGE))
         if isinstance(message, VoteMessage):
-            receipt = apply_choice(engine, message.choice(sent.key, body))
+            receipt = apply_choice(engine, message.choice(incoming.key, body))
         elif isinstance(message, OperationMessage):
-            signed = {name: part for name, part in body.items() if name != "reply_to"}
-            receipt = apply_operation(engine, signed, key=sent.key)
+            operation = {name: value for name, value in body.items() if name != "reply_to"}
+            receipt = apply_operation(engine, operation, key=incoming.key)
         else:
-            receipt = apply_answers(engine, [message.answer(sent.key)])[0]
+            receipt = apply_answers(engine, [message.answer(incoming.key)])[0]
     except UsageError as error:
-        return Verdict(Disposition.DEAD, reason=str(error))
+        return HandlerResult(Disposition.DEAD, reason=str(error))
     unknown = receipt.status is ReceiptStatus.UNKNOWN
-    small = len(sent.body or b"") <= MAX_EARLY_BYTES
+    small = len(incoming.body or b"") <= MAX_EARLY_BYTES
     if unknown and keep is not None and small and _may_still_ask(engine, message.interrupt_id):
         word = keep(message.interrupt_id)
         if word == "kept":
-            return Verdict(Disposition.KEPT)
+            return HandlerResult(Disposition.KEPT)
         if word == "asked":
-            return judge_answer(engine, sent)
+            return handle_answer(engine, incoming)
     _record(engine, receipt)
     disposition = Disposition.DEAD if unknown else Disposition.DONE
-    return Verdict(
+    return HandlerResult(
         disposition,
-        messages.receipt(sent.id, receipt),
+        messages.receipt(incoming.id, receipt),
         message.reply_to,
         receipt.detail if unknown else "",
     )
 
 
-def judge_start(engine: Engine, sent: InboxMessage, allowed: Collection[str] = ()) -> Verdict:
+def handle_start(
+    engine: Engine, incoming: IncomingMessage, allowed: Collection[str] = ()
+) -> HandlerResult:
     """Start a run. Only tasks in `allowed` may be its `on_end`.
 
     Raises:
         StoreError: the store can't be reached; try again.
     """
     try:
-        message, body = read_start(_body(sent, size_limits.MAX_MESSAGE + engine.store.max_bytes))
+        message, body = read_start(
+            _body(incoming, size_limits.MAX_MESSAGE + engine.store.max_bytes)
+        )
     except UsageError as error:
-        return Verdict(Disposition.DEAD, reason=str(error))
+        return HandlerResult(Disposition.DEAD, reason=str(error))
     try:
         _check_on_end(message.on_end, allowed)
         run_id = engine.start(
@@ -117,21 +123,21 @@ def judge_start(engine: Engine, sent: InboxMessage, allowed: Collection[str] = (
             message.task,
             invocation_state=message.invocation_state,
             idempotency_key=message.idempotency_key,
-            message_key=sent.key,
+            message_key=incoming.key,
             tags=message.tags,
             on_end=message.on_end or "",
-            trace=message.traceparent or sent.traceparent,
+            trace=message.traceparent or incoming.traceparent,
             requester=requester_of(engine, body) if isinstance(message, RequestMessage) else None,
         )
     except UsageError as error:
         status = (
             ReceiptStatus.UNKNOWN if isinstance(error, NotFoundError) else ReceiptStatus.REJECTED
         )
-        refused = messages.receipt(sent.id, Receipt(status, "", None, str(error)))
-        return Verdict(Disposition.DEAD, refused, message.reply_to, str(error))
-    started = Receipt(ReceiptStatus.ACCEPTED, "", run_id)
-    _record(engine, started)
-    return Verdict(Disposition.DONE, messages.receipt(sent.id, started), message.reply_to)
+        refusal = messages.receipt(incoming.id, Receipt(status, "", None, str(error)))
+        return HandlerResult(Disposition.DEAD, refusal, message.reply_to, str(error))
+    receipt = Receipt(ReceiptStatus.ACCEPTED, "", run_id)
+    _record(engine, receipt)
+    return HandlerResult(Disposition.DONE, messages.receipt(incoming.id, receipt), message.reply_to)
 
 
 def _check_on_end(on_end: str | None, allowed: Collection[str]) -> None:
@@ -142,13 +148,13 @@ def _check_on_end(on_end: str | None, allowed: Collection[str]) -> None:
         )
 
 
-def _body(sent: InboxMessage, most: int) -> bytes:
-    if sent.body is None:
+def _body(incoming: IncomingMessage, max_bytes: int) -> bytes:
+    if incoming.body is None:
         raise UsageError(
             "the entry has no field `body`; send one field of that name that holds the JSON."
         )
-    size_limits.check_message(sent.body, most)
-    return sent.body
+    size_limits.check_message(incoming.body, max_bytes)
+    return incoming.body
 
 
 def _may_still_ask(engine: Engine, interrupt_id: str) -> bool:
@@ -163,8 +169,8 @@ def _record(engine: Engine, receipt: Receipt) -> None:
     if receipt.run_id:
         node, visit = (address.node_id, address.visit) if address else ("", 0)
         data = {
-            name: part
-            for name, part in asdict(receipt).items()
-            if part is not None or name == "run_id"
+            name: value
+            for name, value in asdict(receipt).items()
+            if value is not None or name == "run_id"
         }
         engine.store.emit(receipt.run_id, EventKind.RECEIPT, node, visit, data)

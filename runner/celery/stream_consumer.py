@@ -1,4 +1,4 @@
-"""Answers and starts that come on streams of Redis, applied by a thread of the worker.
+"""The consumers of Redis streams: threads of a worker that apply answers and starts.
 
 A thread of its own applies an answer at once, also while every slot is busy. The tasks `runner.respond`
 and `runner.start` put their messages on the same streams, so that there is one way in.
@@ -15,14 +15,14 @@ from celery import Celery
 
 from runner.celery.amqp import EARLY as EARLY_ON_AMQP
 from runner.celery.amqp import AmqpMessages, publisher_of
-from runner.celery.background import Background
 from runner.celery.config import is_amqp, settings_of
 from runner.celery.engines import bounds_of, connection_of
-from runner.celery.messages import is_away, keeper_of
-from runner.celery.seats import Seats
-from runner.errors import ConflictError, StoreError
+from runner.celery.messages import MessageHandler
+from runner.celery.reader_slots import ReaderSlots
+from runner.celery.threads import WorkerThread
+from runner.errors import StoreError
 from runner.execution.engine import Engine
-from runner.operations.inbox import Disposition, InboxMessage, Verdict, judge_answer, judge_start
+from runner.operations.message_handlers import Disposition, HandlerResult, IncomingMessage
 from runner.records.codec import JSON
 from runner.records.validation import one_line
 from runner.settings import Settings
@@ -37,7 +37,7 @@ RETRY_AFTER = 1.0
 
 
 class StreamMessages:
-    """Applies what comes on the streams of a server, and lets it go."""
+    """Applies the entries of a server's streams, and acknowledges them."""
 
     def __init__(
         self, engine: Engine, settings: Settings, app: Celery | None = None, *, server: str = ""
@@ -46,69 +46,61 @@ class StreamMessages:
 
         `server` is the URL of another one than the first: there are early answers only.
         """
-        self._engine, self._settings = engine, settings
         first, keys = connection_of(engine), Keys(settings.namespace)
         bounds = bounds_of(settings)
+        self._handler = MessageHandler(engine, settings, EARLY)
         self._outbox = Outbox(first, settings.namespace, bounds)
-        own = [place for place in settings.places if place.url == (server or settings.first_url)]
-        early = [Keys(settings.namespace, place.partition) for place in own]
+        partitions = [
+            place for place in settings.places if place.url == (server or settings.first_url)
+        ]
+        early = [Keys(settings.namespace, place.partition) for place in partitions]
         streams = [] if server else [keys.responses, keys.starts]
         streams += [names.handed_early(EARLY) for names in early]
         self._amqp_early = frozenset(names.handed_early(EARLY_ON_AMQP) for names in early)
         if app is not None and is_amqp(settings.broker):
             streams += sorted(self._amqp_early)
             self._amqp = AmqpMessages(engine, settings, publisher_of(app))
-        connection = connections(cast("SharedStore", engine.store))[own[0].number]
+        connection = connections(cast("SharedStore", engine.store))[partitions[0].number]
         self.intake = Intake(connection, settings.namespace, streams, bounds)
         self._doors = Intake(first, settings.namespace, bounds=bounds) if server else self.intake
 
     def apply(self, entry: Entry) -> bool:
         """Apply an entry; False where the store refuses it for now, and it has to be taken over."""
-        keys = self.intake.keys
+        message = IncomingMessage(entry.id, entry.key, entry.body)
+        if entry.stream == self.intake.keys.starts:
+            return self._finish(entry, self._handler.start(message))
+        if entry.stream == self.intake.keys.responses:
+            early = partial(_early_message, entry)
+            return self._finish(entry, self._handler.answer(message, early))
         if entry.stream in self._amqp_early:
             applied = all(self._amqp.apply_early(message) for message in entry.early)
-        elif entry.stream not in {keys.responses, keys.starts}:
-            answers = [_entry_of(message) for message in entry.early]
-            applied = all(self._apply_one(answer, keep=False) for answer in answers)
         else:
-            return self._apply_one(entry, keep=True)
+            applied = all(self._apply_early(_early_entry(message)) for message in entry.early)
         if applied:
             self.intake.done(entry)
         return applied
 
-    def _apply_one(self, entry: Entry, *, keep: bool) -> bool:
-        """Apply one message, and let it go; False where the store refuses it for now."""
-        try:
-            verdict = self._judge(entry, keep=keep)
-        except (StoreError, ConflictError) as error:
-            if is_away(error, self._settings):
-                raise
-            log.info("message.later: %s %s: %s", entry.stream, entry.id, one_line(error))
+    def _apply_early(self, entry: Entry) -> bool:
+        """Apply an answer that the store has returned; it is not stored another time."""
+        message = IncomingMessage(entry.id, entry.key, entry.body)
+        return self._finish(entry, self._handler.answer(message, None))
+
+    def _finish(self, entry: Entry, result: HandlerResult | None) -> bool:
+        """Send the receipt or the dead letter, then acknowledge; False for a message to be tried again."""
+        if result is None:
             return False
-        except Exception as error:
-            # Whatever it is, it must not keep the messages behind it waiting.
-            log.exception("message.failed: %s %s goes to the dead letters.", entry.stream, entry.id)
-            verdict = Verdict(Disposition.DEAD, reason=f"it could not be applied: {error!r}")
         # The receipt first: a message that is acknowledged is not read again.
-        if verdict.receipt is not None and verdict.reply_to is not None:
-            self._outbox.reply(verdict.reply_to, verdict.receipt.dump())
-        if verdict.disposition is Disposition.DEAD:
-            log.warning("message.dead: %s %s: %s", entry.stream, entry.id, one_line(verdict.reason))
-            self._doors.write_dead_letter(entry, verdict.reason)
+        if result.receipt is not None and result.reply_to is not None:
+            self._outbox.reply(result.reply_to, result.receipt.dump())
+        if result.disposition is Disposition.DEAD:
+            log.warning("message.dead: %s %s: %s", entry.stream, entry.id, one_line(result.reason))
+            self._doors.write_dead_letter(entry, result.reason)
         else:
             self._doors.done(entry)
         return True
 
-    def _judge(self, entry: Entry, *, keep: bool) -> Verdict:
-        message = InboxMessage(entry.id, entry.key, entry.body)
-        if entry.stream == self.intake.keys.starts:
-            return judge_start(self._engine, message, self._settings.on_end)
-        kept = partial(_message_of, entry)
-        keeper = keeper_of(self._engine, self._settings, EARLY, kept) if keep else None
-        return judge_answer(self._engine, message, keeper)
 
-
-def _message_of(entry: Entry) -> JSON:
+def _early_message(entry: Entry) -> JSON:
     # Fields may have any bytes: each becomes one character.
     fields = {
         name.decode("latin-1"): value.decode("latin-1") for name, value in entry.fields.items()
@@ -116,15 +108,15 @@ def _message_of(entry: Entry) -> JSON:
     return {"stream": entry.stream, "id": entry.id, "fields": fields}
 
 
-def _entry_of(message: Any) -> Entry:
+def _early_entry(message: Any) -> Entry:
     fields = {
         name.encode("latin-1"): value.encode("latin-1") for name, value in message["fields"].items()
     }
     return Entry(message["stream"], message["id"], fields)
 
 
-class StreamIntake(Background):
-    """Reads the streams while it has a seat, and applies each message."""
+class StreamConsumer(WorkerThread):
+    """Reads the streams while it has a reader slot, and applies each message."""
 
     label = "responses"
 
@@ -132,32 +124,26 @@ class StreamIntake(Background):
         """Open the streams; nothing is connected yet."""
         settings = self.settings
         self.messages = StreamMessages(self.engine, settings, worker and worker.app)
-        self._seats = Seats(
-            connection_of(self.engine),
-            settings.namespace,
-            "read",
-            settings.sweep_interval,
-            self.stopping,
-        )
+        self._slots = ReaderSlots(self.engine, settings, "read", self.stopping)
 
-    def turn(self) -> None:
-        """Apply what other readers have left, then new messages until the seat is over."""
-        ends, intake = self._seats.take(), self.messages.intake
-        if not ends:
+    def run_once(self) -> None:
+        """Apply what other readers have not, then new messages until the slot lapses."""
+        lapses, intake = self._slots.acquire(), self.messages.intake
+        if not lapses:
             return
         entries = intake.take_over(RETRY_AFTER)
         while True:
             refused = [entry for entry in entries if not self.messages.apply(entry)]
             if refused:
-                ends = min(ends, time.monotonic() + RETRY_AFTER)
-            left = ends - time.monotonic()
-            if left <= 0 or self.stopping.is_set():
+                lapses = min(lapses, time.monotonic() + RETRY_AFTER)
+            remaining = lapses - time.monotonic()
+            if remaining <= 0 or self.stopping.is_set():
                 return
-            entries = intake.read(left, is_stopping=self.stopping.is_set)
+            entries = intake.read(remaining, is_stopping=self.stopping.is_set)
 
 
-class EarlyAnswers(Background):
-    """Reads the early answers that other servers than the first hand back; one at a time has a seat."""
+class EarlyAnswerConsumer(WorkerThread):
+    """Applies the early answers that other servers than the first return; one worker at a time."""
 
     label = "early"
 
@@ -168,37 +154,31 @@ class EarlyAnswers(Background):
     def prepare(self, worker: Any) -> None:
         """Open the streams; nothing is connected yet."""
         settings = self.settings
-        others = dict.fromkeys(
-            place.url for place in settings.places if place.url != settings.first_url
-        )
+        urls = dict.fromkeys(place.url for place in settings.places)
         self._servers = [
-            StreamMessages(self.engine, settings, worker.app, server=url) for url in others
+            StreamMessages(self.engine, settings, worker.app, server=url)
+            for url in urls
+            if url != settings.first_url
         ]
-        self._seats = Seats(
-            connection_of(self.engine),
-            settings.namespace,
-            self.label,
-            settings.sweep_interval,
-            self.stopping,
-        )
+        self._slots = ReaderSlots(self.engine, settings, self.label, self.stopping)
 
-    def turn(self) -> None:
-        """Apply what other readers have left, then what comes until the seat is over."""
-        ends = self._seats.take()
-        if not ends:
+    def run_once(self) -> None:
+        """Apply what other readers have not, then what comes until the slot lapses."""
+        lapses = self._slots.acquire()
+        if not lapses:
             return
         self._apply_new(None)
-        while (left := ends - time.monotonic()) > 0 and not self.stopping.is_set():
-            if not self._apply_new(min(left, RETRY_AFTER / len(self._servers))):
+        while (remaining := lapses - time.monotonic()) > 0 and not self.stopping.is_set():
+            if not self._apply_new(min(remaining, RETRY_AFTER / len(self._servers))):
                 return
 
     def _apply_new(self, wait: float | None) -> bool:
-        """Apply what comes within so many seconds; None: what is left over. False where something is refused.
+        """Apply what comes within so many seconds; None: what was not acknowledged. False if one is refused.
 
         Raises:
             StoreError: a server is away; of the others everything was applied.
         """
-        applied, failed = True, None
+        applied, away = True, None
         for messages in self._servers:
             try:
                 if wait is None:
@@ -208,7 +188,7 @@ class EarlyAnswers(Background):
                 for entry in entries:
                     applied &= messages.apply(entry)
             except StoreError as error:
-                failed = error
-        if failed is not None:
-            raise failed
+                away = error
+        if away is not None:
+            raise away
         return applied

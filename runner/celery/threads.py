@@ -1,0 +1,303 @@
+"""The threads that a worker runs beside its nodes: the sweeper, with sealing and webhooks, and the archiver.
+
+Each is a thread of the worker's own process, so that it goes on while every slot is busy, on every
+pool. No error ends one: it is logged once, and the thread tries again. Every worker sweeps, so that nothing
+needs a leader; `SingletonLocks` lets one worker at a time do what a fleet needs once.
+"""
+
+from __future__ import annotations
+
+import logging
+import random
+import threading
+import time
+from collections.abc import Callable
+from typing import Any, cast
+
+from celery import bootsteps
+
+from runner.audit.sealing import Sealing, terms
+from runner.celery.config import settings_of
+from runner.celery.engines import connection_of, engine_of, pushes
+from runner.errors import RunnerError
+from runner.execution.engine import Engine
+from runner.operations.archiving import ArchivableStore, Archiving
+from runner.settings import Settings
+from runner.store.archive import open_archive
+from runner.store.redis.partitions import SharedStore, wake_keys
+from runner.store.redis.singleton_locks import SingletonLocks
+from runner.store.redis.streams import SweepRequests
+from runner.store.redis.webhooks import Webhooks
+from runner.webhooks.delivery import WebhookSender
+
+log = logging.getLogger(__name__)
+
+PAUSE = 1.0
+"""Seconds between two tries while the store is away."""
+
+ENDS_WITHIN = 5.0
+"""Seconds that a stopping worker waits for a thread; it holds nothing that others can't take over."""
+
+
+class WorkerThread(bootsteps.StartStopStep):
+    """A thread of the worker, from the start of its pool to its end. A subclass defines `run_once`."""
+
+    requires = ("celery.worker.components:Pool",)
+    engine: Engine
+    settings: Settings
+
+    def __init__(self, worker: Any, **options: Any) -> None:
+        """Nothing runs before `start`."""
+        super().__init__(worker, **options)
+        self.stopping = threading.Event()
+        self._thread: threading.Thread | None = None
+
+    def start(self, worker: Any) -> None:
+        self.engine, self.settings = engine_of(worker.app), settings_of(worker.app)
+        self.prepare(worker)
+        self._thread = threading.Thread(target=self._run, name=f"runner-{self.label}", daemon=True)
+        self._thread.start()
+
+    def stop(self, worker: Any) -> None:  # noqa: ARG002 - Celery's signature
+        """End the thread; harmless before it was started, or twice."""
+        self.stopping.set()
+        if self._thread is not None:
+            self._thread.join(ENDS_WITHIN)
+
+    terminate = stop
+
+    def prepare(self, worker: Any) -> None:
+        """Make what `run_once` needs; called in the worker's main thread."""
+
+    def run_once(self) -> None:
+        """Do the work once. Called until the worker stops; it may call `finish` when all is done."""
+        raise NotImplementedError
+
+    def release(self) -> None:
+        """Release what the thread holds."""
+
+    def finish(self) -> None:
+        """End the thread after this call of `run_once`."""
+        self.stopping.set()
+
+    def _run(self) -> None:
+        waiting = False
+        while not self.stopping.is_set():
+            try:
+                self.run_once()
+            except RunnerError as error:
+                if not waiting:
+                    log.warning("%s.waits: %s Trying again every %g s.", self.label, error, PAUSE)
+                waiting = True
+                self.stopping.wait(PAUSE)
+            except Exception:
+                log.exception(
+                    "%s.failed: the worker goes on and tries again; please report this.", self.label
+                )
+                self.stopping.wait(PAUSE)
+            else:
+                if waiting:
+                    log.warning("%s.resumed: the store is back.", self.label)
+                waiting = False
+        try:
+            self.release()
+        except RunnerError as error:
+            log.info("%s.left: %s", self.label, error)
+        connection_of(self.engine).release()
+
+
+def jittered(seconds: float) -> float:
+    """Return about so many seconds, so that the workers of a fleet don't ask all at once."""
+    return seconds * random.uniform(0.8, 1.2)  # noqa: S311 - jitter is no secret
+
+
+BATCH = 50
+"""Timers of one sweep: it blocks the store, for a few milliseconds."""
+
+SWEEP_APART = 0.25
+"""Seconds between two sweeps of a fleet, however many workers it has."""
+
+
+class Sweeper(WorkerThread):
+    """Sweeps every RUNNER_SWEEP_INTERVAL seconds; at once again while there is more than one batch.
+
+    A worker that asks directly after another one's sweep does not sweep. Where programs can't ring
+    the queue (the broker is not the store), they request a sweep.
+    """
+
+    label = "sweeper"
+
+    def prepare(self, worker: Any) -> None:
+        """Listen for requests, where others can't ring."""
+        redis, namespace = connection_of(self.engine), self.settings.namespace
+        self._locks = SingletonLocks(redis, namespace)
+        keys = wake_keys(self.settings)
+        self._requests = None if pushes(worker.app, self.settings) else SweepRequests(redis, keys)
+        self._is_requested = False
+        self._sealer = Sealer(self.engine, self.settings)
+        self._webhooks = WebhookThreads(self.engine, self.settings, self.stopping.is_set)
+        self.engine.fire = {**self.engine.fire, "webhook": self._webhooks.begin}
+
+    def release(self) -> None:
+        """Wait for the threads of webhooks."""
+        self._webhooks.join()
+
+    def run_once(self) -> None:
+        """Apply the timers that are due, seal the audit, then pause."""
+        if self._is_requested or self._locks.acquire("sweep", SWEEP_APART):
+            while self.engine.sweep(BATCH) >= BATCH and not self.stopping.is_set():
+                continue
+        self._sealer.seal(self.stopping.is_set)
+        pause = jittered(self.settings.sweep_interval)
+        if self._requests is None:
+            self.stopping.wait(pause)
+        else:
+            self._is_requested = self._requests.wait(pause, self.stopping.is_set)
+
+
+SEALING = 10.0
+"""Seconds for which one worker alone may seal."""
+
+
+def check_audit(settings: Settings) -> None:
+    """Check that the audit can be signed and anchored as the settings say; nothing is connected.
+
+    Raises:
+        UsageError: it can't.
+    """
+    if settings.audit != "off":
+        terms(settings)
+
+
+class Sealer:
+    """Seals the audit of each partition when that is due, unless another worker just did."""
+
+    def __init__(self, engine: Engine, settings: Settings) -> None:
+        """Open what it needs; nothing is connected yet.
+
+        Raises:
+            UsageError: the audit can't be signed or anchored as the settings say.
+        """
+        self._every, self._due = settings.audit_seal, 0.0
+        self._locks = SingletonLocks(connection_of(engine), settings.namespace)
+        self._sealing: list[Sealing] = []
+        if settings.audit != "off":
+            archive = open_archive(settings.archive) if settings.archive else None
+            conditions = terms(settings, archive)
+            logs = cast("SharedStore", engine.store).audit_logs
+            self._sealing = [Sealing(audit, conditions) for audit in logs]
+
+    def seal(self, is_stopping: Callable[[], bool]) -> None:
+        """Seal if it is time."""
+        if not self._sealing or time.monotonic() < self._due:
+            return
+        self._due = time.monotonic() + self._every
+        if all(sealing.is_idle() for sealing in self._sealing):
+            return
+        if self._locks.acquire("seal", min(SEALING, self._every * 0.9)):
+            for sealing in self._sealing:
+                while sealing.turn() and not is_stopping():
+                    continue
+
+
+WEBHOOKS_END_WITHIN = 2.0
+"""Seconds that a stopping worker waits for all of them; what one was sending, another process sends again."""
+
+
+class WebhookThreads:
+    """The threads in which a process serves webhooks, one for each; none where there is no webhook.
+
+    The sweep finds the timer of a webhook, and begins one unless this process has it. A thread that finds
+    that another process serves the webhook ends at once.
+    """
+
+    def __init__(self, engine: Engine, settings: Settings, is_stopping: Callable[[], bool]) -> None:
+        """Nothing is connected yet."""
+        self._is_stopping = is_stopping
+        self._webhooks = Webhooks(settings.redis_url, settings.namespace, settings.partitions)
+        self._sender = WebhookSender(engine.store, self._webhooks, settings)
+        self._threads: dict[str, threading.Thread] = {}
+
+    def begin(self, webhook_id: str) -> None:
+        """Serve a webhook, unless a thread does so already."""
+        running = {name: thread for name, thread in self._threads.items() if thread.is_alive()}
+        if webhook_id not in running:
+            name = f"runner-webhook-{webhook_id}"
+            thread = threading.Thread(target=self._serve, args=[webhook_id], name=name, daemon=True)
+            running[webhook_id] = thread
+            thread.start()
+        self._threads = running
+
+    def join(self) -> None:
+        """Wait a moment for the threads, which see that the worker stops."""
+        ends = time.monotonic() + WEBHOOKS_END_WITHIN
+        for thread in self._threads.values():
+            thread.join(max(0, ends - time.monotonic()))
+
+    def _serve(self, webhook_id: str) -> None:
+        try:
+            self._sender.serve(webhook_id, self._is_stopping)
+        except RunnerError as error:
+            log.warning("webhook.waits: %s It is tried again after a lease.", error)
+        except Exception:
+            log.exception(
+                "webhook.failed: %r is tried again after a lease; please report this.", webhook_id
+            )
+        finally:
+            self._webhooks.close()
+
+
+ARCHIVE_SWEEPS = 10
+"""Intervals of the sweep between two looks for ended runs, and for which few runs wait for others."""
+
+ARCHIVE_APART = 0.25
+"""The part of that time within which a second worker of a fleet does not look."""
+
+
+def check_archive(settings: Settings) -> None:
+    """Check that the archive can be opened; nothing is connected.
+
+    Raises:
+        UsageError: a package for it is not installed.
+    """
+    if settings.archive:
+        open_archive(settings.archive)
+
+
+class Archiver(WorkerThread):
+    """Writes ended runs to the archive of RUNNER_ARCHIVE, unless another worker just looked for them."""
+
+    label = "archiver"
+
+    def include_if(self, worker: Any) -> bool:
+        """Return whether there is an archive."""
+        return bool(settings_of(worker.app).archive)
+
+    def prepare(self, worker: Any) -> None:  # noqa: ARG002 - as declared
+        """Open the archive; that connects to nothing."""
+        settings = self.settings
+        self._pause = ARCHIVE_SWEEPS * settings.sweep_interval
+        self._locks = SingletonLocks(connection_of(self.engine), settings.namespace)
+        self._archiving = Archiving(
+            cast("ArchivableStore", self.engine.store),
+            open_archive(settings.archive),
+            pause=self._pause,
+            hold=settings.archive_hold,
+        )
+
+    def run_once(self) -> None:
+        """Archive the runs that wait, batch by batch, then pause."""
+        problem_before = self._archiving.problem
+        if self._locks.acquire("archive", ARCHIVE_APART * self._pause):
+            while self._archiving.turn() and not self.stopping.is_set():
+                continue
+        problem = self._archiving.problem
+        if problem and not problem_before:
+            log.error(
+                "archive.fails: %s Ended runs stay in the store, for RUNNER_ARCHIVE_HOLD at most. See "
+                "`runner doctor`.",
+                problem,
+            )
+        elif problem_before and not problem:
+            log.warning("archive.resumed: ended runs are archived again.")
+        self.stopping.wait(jittered(self._pause))
