@@ -533,6 +533,11 @@ REGISTERED = "_runner_registered"
 """The attribute of the event loop, and of the patched function, that marks what was registered."""
 
 
+def timers_of(loop: Any) -> set[Any]:
+    """Return the timers of an event loop."""
+    return {timer for _, _, timer in loop.timer.queue}
+
+
 def forget_old_connections() -> None:
     """Make each connection that an event loop gets replace the one before it; harmless twice."""
     register = redis.Transport.register_with_event_loop
@@ -541,14 +546,14 @@ def forget_old_connections() -> None:
 
     @wraps(register)
     def replacing(transport: Any, connection: Any, loop: Any) -> None:
-        cycle, callbacks = getattr(loop, REGISTERED, (None, ()))
+        timers, callbacks = getattr(loop, REGISTERED, ((), ()))
         loop.on_tick.difference_update(callbacks)
-        for name in dir(cycle):
-            if name.endswith("_tref") and getattr(cycle, name) is not None:
-                getattr(cycle, name).cancel()
-        before = set(loop.on_tick)
+        for timer in timers:
+            timer.cancel()
+        other_timers, other_callbacks = timers_of(loop), set(loop.on_tick)
         register(transport, connection, loop)
-        setattr(loop, REGISTERED, (transport.cycle, loop.on_tick - before))
+        registered = timers_of(loop) - other_timers, loop.on_tick - other_callbacks
+        setattr(loop, REGISTERED, registered)
 
     setattr(replacing, REGISTERED, True)
     redis.Transport.register_with_event_loop = replacing
