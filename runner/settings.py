@@ -46,7 +46,7 @@ BROKERS = frozenset(
 )
 """The schemes of `broker_url`, without what follows a "+"; "memory" is for tests of one process."""
 
-SECRETS = ("redis_url", "broker_url", "archive", "server_secret")
+SECRETS = ("redis_url", "broker_url", "archive", "server_secret", "proxy_secret")
 """Settings that RUNNER_<NAME>_FILE may give, too: the path of a file that has the value."""
 
 DAY = 86_400.0

@@ -33,7 +33,7 @@ def config() -> None:
 )
 @with_context
 def show(context: CommandContext, *, with_origin: bool) -> None:
-    """Show every effective setting, without passwords.
+    """Show every effective setting, without passwords and secrets.
 
     The first of these that has a setting wins: a flag such as --redis-url, an environment variable such
     as RUNNER_REDIS_URL, the file .env of the current folder, [tool.runner] in its pyproject.toml, the
@@ -50,7 +50,7 @@ def show(context: CommandContext, *, with_origin: bool) -> None:
 
 
 def effective_settings(context: CommandContext) -> list[Setting]:
-    """List all settings with their origin, URLs without passwords."""
+    """List all settings with their origin, without passwords and secrets."""
     from runner.operations.setting_sources import PREFIX
     from runner.operations.setting_sources import sources as setting_sources
 
@@ -62,11 +62,19 @@ def effective_settings(context: CommandContext) -> list[Setting]:
     return [
         Setting(
             name=f"{PREFIX}{name}".upper(),
-            value=without_password(value) if isinstance(value, str) and "://" in value else value,
+            value=_without_secret(name, value),
             origin=next((source for source, names in sources.items() if name in names), "default"),
         )
         for name, value in values.items()
     ]
+
+
+def _without_secret(name: str, value: Any) -> Any:
+    if name.endswith("_secret"):
+        return value and "***"
+    if isinstance(value, list):
+        return [_without_secret(name, entry) for entry in value]
+    return without_password(value) if isinstance(value, str) and "://" in value else value
 
 
 def _cell(value: Any) -> str:
