@@ -44,6 +44,12 @@ CHECK_EVERY = 0.5
 TIDY_EVERY = 3600.0
 """Seconds between two removals of workers that have long been gone, by one that starts: it reads the list."""
 
+LOST_CHECK_EVERY = 60.0
+"""Seconds between two looks whether the store still has what this worker published.
+
+A worker that the store does not list any more looks at its next heartbeat.
+"""
+
 TOUCHED_EVERY = 5.0
 """Seconds between two touches of the file that probes look at."""
 
@@ -99,6 +105,7 @@ class Heartbeat(WorkerThread):
         self._publisher = Publisher(worker.app, self.engine, self.settings)
         self._tidied = False
         self._pool_ended, self._due = threading.Event(), 0.0
+        self._lost_check_due = 0.0
         self._alive_file = AliveFile(self.settings.alive_file)
         ignore_terminate_job(worker.pool)
         self._shutdown = Shutdown(self.engine, self.settings.shutdown_grace)
@@ -115,14 +122,15 @@ class Heartbeat(WorkerThread):
         """Write the heartbeat when it is due, and rest."""
         # Before the store is asked: Kubernetes must not restart workers because Redis does.
         self._alive_file.touch()
-        beats = self._beat()
+        self._beat()
         self._alive_file.create()
         if not self._tidied:
             if self._locks.acquire("tidy", TIDY_EVERY):
                 self._workers.tidy()
-            self._tidied = True
-        elif beats:
+            self._tidied, self._lost_check_due = True, time.monotonic() + LOST_CHECK_EVERY
+        elif time.monotonic() >= self._lost_check_due:
             self._publisher.publish_again()
+            self._lost_check_due = time.monotonic() + LOST_CHECK_EVERY
         self.stopping.wait(CHECK_EVERY)
 
     def release(self) -> None:
@@ -137,14 +145,14 @@ class Heartbeat(WorkerThread):
         self._alive_file.remove()
         self._workers.leave(self._description["name"], self._description["pid"])
 
-    def _beat(self) -> bool:
-        """Write the heartbeat when it is due, or when the worker has begun to stop; return whether it was."""
+    def _beat(self) -> None:
+        """Write the heartbeat when it is due, or when the worker has begun to stop."""
         before = self._shutdown.elapsed
         self._shutdown.check()
         self.engine.leave(take_unused())
         elapsed = self._shutdown.elapsed
         if time.monotonic() < self._due and bool(before) == bool(elapsed):
-            return False
+            return
         active = list(state.active_requests)
         nodes = [one for one in active if one.type == NODE_TASK]
         queues = Counter(one.delivery_info["routing_key"] for one in nodes)
@@ -152,9 +160,9 @@ class Heartbeat(WorkerThread):
         now = {"busy": len(active), "executing": queues, "longest": round(max(0.0, longest), 3)}
         now["stopping"] = round(elapsed, 3)
         description = {**self._description, **now}
-        self._workers.enter(description, time.time_ns() // 1_000_000)
+        if self._workers.enter(description, time.time_ns() // 1_000_000):
+            self._lost_check_due = 0.0
         self._due = time.monotonic() + EVERY
-        return True
 
     def _end(self, **_: object) -> None:
         self._pool_ended.set()

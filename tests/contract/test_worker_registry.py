@@ -15,9 +15,13 @@ def roster(any_store):
 
 
 def test_a_worker_is_on_the_list_until_it_leaves(roster):
-    """What a worker tells is read as it was told, with when it was seen and how far its clock is off."""
+    """What a worker tells is read as it was told, with when it was seen and how far its clock is off.
+
+    Its first sign of life says that it was not listed, its second does not.
+    """
     worker = Worker(name="celery@one", pid=7, graphs={"refund": "f1"}, queues=["runner"])
-    roster.enter(described(worker), roster.now() + 5_000)
+    assert roster.enter(described(worker), roster.now() + 5_000)
+    assert not roster.enter(described(worker), roster.now() + 5_000)
     (row,) = roster.all()
 
     assert (row.name, row.pid, row.graphs, row.queues) == (

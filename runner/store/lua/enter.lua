@@ -2,11 +2,11 @@
 --
 -- Keys touched: workers, which is the script's key.
 -- Arguments: 1 worker and process, 2 what it is and knows (JSON object), 3 its own time in ms.
--- Words: none.
+-- Words: new, of a worker that was not listed; none else.
 -- A server whose memory is full refuses a script at its first write, unless that one can only free some.
 redis.call('HDEL', KEYS[1], '')
 local time = redis.call('TIME')
 local now = time[1] * 1000 + math.floor(time[2] / 1000)
 local seen = string.format(',"seen":%.0f,"ahead":%.0f}', now, ARGV[3] - now)
-redis.call('HSET', KEYS[1], ARGV[1], ARGV[2]:sub(1, -2) .. seen)
-return {}
+local added = redis.call('HSET', KEYS[1], ARGV[1], ARGV[2]:sub(1, -2) .. seen)
+return added == 1 and {'new'} or {}

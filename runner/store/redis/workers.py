@@ -99,10 +99,11 @@ class WorkerRegistry:
         seconds, micros = self._redis.call("TIME")
         return int(seconds) * 1000 + int(micros) // 1000
 
-    def enter(self, worker: Mapping[str, Any], clock: int) -> None:
-        """Write a worker's sign of life; `clock` is its own time in ms."""
+    def enter(self, worker: Mapping[str, Any], clock: int) -> bool:
+        """Write a worker's sign of life; return whether it was not listed. `clock` is its own time in ms."""
         field = f"{worker['name']}:{worker['pid']}"
-        run_on(self._redis, "enter", (self._key,), field, json.dumps({"v": 1, **worker}), clock)
+        document = json.dumps({"v": 1, **worker})
+        return run_on(self._redis, "enter", (self._key,), field, document, clock) == [b"new"]
 
     def leave(self, name: str, pid: int) -> None:
         """Remove a worker."""
