@@ -164,11 +164,16 @@ class Agent:
             session_id = _session_of(self._session_id, visit.invocation_state)
         except Exception as error:  # noqa: BLE001 - raised by a user's function: the node's own failure
             return Failed(failures.record(error))
-        state, messages, stored = await self._begin(visit, session_id)
+        state, messages, stored_count = await self._begin(visit, session_id)
         config = replace(self._config, session_id=state.session.id if state.session else session_id)
         writer = RunEventWriter(visit)
         drive = Drive(
-            config, VisitCheckpointer(visit), state, messages, stored=stored, emit=writer.emit
+            config,
+            VisitCheckpointer(visit),
+            state,
+            messages,
+            stored_count=stored_count,
+            emit=writer.emit,
         )
         try:
             return _outcome(await drive.run())
@@ -181,14 +186,14 @@ class Agent:
         """Return the state to go on from, the conversation, and how much of that is stored."""
         own_messages, own_state = self._own_messages(), self.state.document()
         messages = own_messages if visit.document is None else list(visit.messages)
-        stored = 0 if visit.document is None else len(messages)
+        stored_count = 0 if visit.document is None else len(messages)
         number = visit.address.visit
         past = past_state(visit.document, own_state, len(messages))
         if past.visit == number:
-            return past, messages, stored
+            return past, messages, stored_count
         prompt = as_messages(input_blocks(visit.task, visit.inputs))
         if session_id is None:
-            return begin(past, number, prompt), messages, stored
+            return begin(past, number, prompt), messages, stored_count
         session = await async_loop.in_thread(visit.recall, session_id)
         past = replace(past, user_state=own_state, length=len(own_messages))
         state = begin_in_session(past, number, prompt, session_id, session)
@@ -305,8 +310,8 @@ def _outcome(ending: Ending) -> Outcome:
         return Interrupted(open_questions(ending.state), ending.saved, usage)
     if ending.error is not None:
         return Failed(ending.state.failure or failures.record(ending.error), ending.saved, usage)
-    saved, remembered = with_session(ending.state, ending.saved)
-    return Succeeded(ending.result.to_document(), ending.result.output, usage, saved, remembered)
+    checkpoint, session = with_session(ending.state, ending.saved)
+    return Succeeded(ending.result.to_document(), ending.result.output, usage, checkpoint, session)
 
 
 class DirectCalls:
@@ -366,7 +371,7 @@ class DirectCalls:
             checkpointer,
             state,
             messages,
-            stored=len(messages),
+            stored_count=len(messages),
             cancel=self._cancel,
             emit=emit,
         )

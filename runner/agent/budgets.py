@@ -227,11 +227,11 @@ class Meter:
         amounts = {counter: amount for counter, amount in amounts.items() if amount}
         if amounts:
             async with self.turn:
-                for tagged in await self._sums():
-                    await self._spend(tagged, amounts)
+                for tag in await self._sums():
+                    await self._spend(tag, amounts)
                 self._count(amounts)
-        priced = {USAGE["cost"]: cost} if cost else {}
-        return {**usage, USAGE["model_calls"]: 1, **priced}
+        cost_usage = {USAGE["cost"]: cost} if cost else {}
+        return {**usage, USAGE["model_calls"]: 1, **cost_usage}
 
     def ended(self, tool: str) -> dict[str, int]:
         """Return what the usage of a tool call has beside that of an agent in it."""
@@ -290,14 +290,14 @@ class Meter:
             for bound in meter.own:
                 if not _is_for(bound, amounts):
                     continue
-                after = meter.used[bound.counter] + max(1, amounts.get(bound.counter, 0))
-                if after > bound.limit + sum(amount for _, amount in self._raises(bound)):
+                total = meter.used[bound.counter] + max(1, amounts.get(bound.counter, 0))
+                if total > bound.limit + sum(amount for _, amount in self._raises(bound)):
                     return bound
         return None
 
     async def _reserve_shared(self, amounts: dict[str, int]) -> Bound | None:
-        reserved: list[Tagged | None] = []
-        for tagged, every in (await self._sums()).items():
+        reserved_tags: list[Tagged | None] = []
+        for tag, every in (await self._sums()).items():
             bounds = [bound for bound in every if _is_for(bound, amounts)]
             lowest = {bound.counter: bound for bound in sorted(bounds, key=lambda one: -one.limit)}
             limits = {counter: bound.limit for counter, bound in lowest.items()}
@@ -306,12 +306,14 @@ class Meter:
                 for bound in bounds
                 for question, amount in self._raises(bound)
             }
-            over = await self._spend(tagged, amounts, limits, raises)
+            over = await self._spend(tag, amounts, limits, raises)
             if over:
-                for other in reserved:
-                    await self._spend(other, {name: -amount for name, amount in amounts.items()})
+                for reserved_tag in reserved_tags:
+                    await self._spend(
+                        reserved_tag, {name: -amount for name, amount in amounts.items()}
+                    )
                 return lowest[over]
-            reserved.append(tagged)
+            reserved_tags.append(tag)
         return None
 
     async def _sums(self) -> dict[Tagged | None, list[Bound]]:
@@ -325,20 +327,20 @@ class Meter:
                 self._tags = await self._checkpointer.tags()
             tag = bound.budget.per.removeprefix("tag:")
             if tag in self._tags:  # a run without the tag has no such budget
-                tagged = Tagged(tag, self._tags[tag], max(1, round(bound.budget.window * 1000)))
-                sums.setdefault(tagged, []).append(bound)
+                tag_sum = Tagged(tag, self._tags[tag], max(1, round(bound.budget.window * 1000)))
+                sums.setdefault(tag_sum, []).append(bound)
         return sums
 
     async def _spend(
         self,
-        tagged: Tagged | None,
+        tag: Tagged | None,
         amounts: Mapping[str, int],
         bounds: Mapping[str, int] | None = None,
         raises: Mapping[str, tuple[str, int]] | None = None,
     ) -> str:
-        who = self._checkpointer.address.node_id
-        spending = Spending(who, uuid.uuid4().hex, amounts, bounds or {}, raises or {})
-        return await self._checkpointer.spend(tagged, spending)
+        spender = self._checkpointer.address.node_id
+        spending = Spending(spender, uuid.uuid4().hex, amounts, bounds or {}, raises or {})
+        return await self._checkpointer.spend(tag, spending)
 
     # -- over a budget ----------------------------------------------------------------------------
 
@@ -357,22 +359,22 @@ class Meter:
                 response = codec.plain(codec.unpack(question.response))
                 amount = response.get("raise_by") if isinstance(response, dict) else None
                 if not isinstance(amount, (int, float)):
-                    who = f" by {question.responder}" if question.responder else ""
-                    raise BudgetExceeded(f"{_used_up(bound)}, and it was decided{who} to stop.")
+                    by_whom = f" by {question.responder}" if question.responder else ""
+                    raise BudgetExceeded(f"{_used_up(bound)}, and it was decided{by_whom} to stop.")
                 raises[question.id] = (
                     round(amount * MICROS) if bound.counter == "cost" else round(amount)
                 )
         return list(raises.items())
 
     async def _refuse(self, event: hooks.AgentEvent, bound: Bound) -> None:
-        raised = self._raises(bound)
+        raises = self._raises(bound)
         spent = await self._spent(bound)
         if bound.budget.over == "fail" or event.asker is None:
             raise BudgetExceeded(
                 f"{_used_up(bound)}: {_amount(bound, spent)} are spent. The call was not made."
             )
-        limit = bound.limit + sum(amount for _, amount in raised)
-        number = f"#{len(raised) + 1}" if raised else ""
+        limit = bound.limit + sum(amount for _, amount in raises)
+        number = f"#{len(raises) + 1}" if raises else ""
         event.interrupt(
             f"{bound.question}{number}",
             {
@@ -391,9 +393,9 @@ class Meter:
         for meter in self._chain():
             if bound in meter.own:
                 return meter.used[bound.counter]
-        for tagged, bounds in (await self._sums()).items():
+        for tag, bounds in (await self._sums()).items():
             if bound in bounds:
-                sums = await self._checkpointer.spent(tagged)
+                sums = await self._checkpointer.spent(tag)
                 return sums[bound.counter].spent if bound.counter in sums else 0
         return 0
 

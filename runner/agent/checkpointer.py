@@ -26,13 +26,13 @@ class Checkpointer(Protocol):
     invocation_state: dict[str, Any]
     idempotency_key: str
 
-    async def save(self, saved: Saved) -> None:
+    async def save(self, checkpoint: Saved) -> None:
         """Store a checkpoint."""
 
-    async def ask(self, questions: Sequence[Interrupt], saved: Saved) -> None:
+    async def ask(self, questions: Sequence[Interrupt], checkpoint: Saved) -> None:
         """Store a checkpoint and publish questions."""
 
-    async def use(self, use: Use, saved: Saved) -> None:
+    async def use(self, use: Use, checkpoint: Saved) -> None:
         """Store a checkpoint, and that a decision is used."""
 
     async def check(self) -> None:
@@ -44,10 +44,10 @@ class Checkpointer(Protocol):
     async def check_effect(self, tool: str) -> None:
         """Raise EffectsFrozen where the call of a tool is frozen."""
 
-    async def spend(self, tagged: Tagged | None, spending: Spending) -> str:
+    async def spend(self, tag: Tagged | None, spending: Spending) -> str:
         """Add to the sum of the run or of a tag, as `Store.spend`."""
 
-    async def spent(self, tagged: Tagged | None) -> dict[str, Sum]:
+    async def spent(self, tag: Tagged | None) -> dict[str, Sum]:
         """Read such a sum."""
 
     async def tags(self) -> dict[str, str]:
@@ -65,14 +65,14 @@ class VisitCheckpointer:
         self.idempotency_key = visit.idempotency_key
         self.check_now = visit.check
 
-    async def save(self, saved: Saved) -> None:
-        await async_loop.in_thread(self._visit.save, saved)
+    async def save(self, checkpoint: Saved) -> None:
+        await async_loop.in_thread(self._visit.save, checkpoint)
 
-    async def ask(self, questions: Sequence[Interrupt], saved: Saved) -> None:
-        await async_loop.in_thread(self._visit.ask, questions, saved)
+    async def ask(self, questions: Sequence[Interrupt], checkpoint: Saved) -> None:
+        await async_loop.in_thread(self._visit.ask, questions, checkpoint)
 
-    async def use(self, use: Use, saved: Saved) -> None:
-        await async_loop.in_thread(self._visit.use, use, saved)
+    async def use(self, use: Use, checkpoint: Saved) -> None:
+        await async_loop.in_thread(self._visit.use, use, checkpoint)
 
     async def check(self) -> None:
         await async_loop.in_thread(self._visit.check)
@@ -80,11 +80,11 @@ class VisitCheckpointer:
     async def check_effect(self, tool: str) -> None:
         await async_loop.in_thread(self._visit.check_effect, tool)
 
-    async def spend(self, tagged: Tagged | None, spending: Spending) -> str:
-        return await async_loop.in_thread(self._visit.spend, tagged, spending)
+    async def spend(self, tag: Tagged | None, spending: Spending) -> str:
+        return await async_loop.in_thread(self._visit.spend, tag, spending)
 
-    async def spent(self, tagged: Tagged | None) -> dict[str, Sum]:
-        return await async_loop.in_thread(self._visit.spent, tagged)
+    async def spent(self, tag: Tagged | None) -> dict[str, Sum]:
+        return await async_loop.in_thread(self._visit.spent, tag)
 
     async def tags(self) -> dict[str, str]:
         return await async_loop.in_thread(self._visit.tags)
@@ -110,19 +110,19 @@ class DirectCheckpointer:
         self.document: dict[str, JSON] | None = None
         self.messages = list(messages)
 
-    async def save(self, saved: Saved) -> None:
-        self.document = saved.document
-        self.messages = [*self.messages[: saved.keep], *saved.messages]
+    async def save(self, checkpoint: Saved) -> None:
+        self.document = checkpoint.document
+        self.messages = [*self.messages[: checkpoint.keep], *checkpoint.messages]
 
-    async def ask(self, questions: Sequence[Interrupt], saved: Saved) -> None:
+    async def ask(self, questions: Sequence[Interrupt], checkpoint: Saved) -> None:
         """Store a checkpoint; the questions are shown when the call returns."""
         del questions
-        await self.save(saved)
+        await self.save(checkpoint)
 
-    async def use(self, use: Use, saved: Saved) -> None:
+    async def use(self, use: Use, checkpoint: Saved) -> None:
         """Store a checkpoint: a direct call has no question with a rule."""
         del use
-        await self.save(saved)
+        await self.save(checkpoint)
 
     async def check(self) -> None:
         """Nothing stops a direct call from outside but its cancel signal."""
@@ -133,12 +133,12 @@ class DirectCheckpointer:
     def check_now(self) -> None:
         """As `check`."""
 
-    async def spend(self, tagged: Tagged | None, spending: Spending) -> str:
-        del tagged  # there are no tags
+    async def spend(self, tag: Tagged | None, spending: Spending) -> str:
+        del tag  # there are no tags
         return budgets.add(self._sums, spending)
 
-    async def spent(self, tagged: Tagged | None) -> dict[str, Sum]:
-        del tagged
+    async def spent(self, tag: Tagged | None) -> dict[str, Sum]:
+        del tag
         return budgets.sums(self._sums)
 
     async def tags(self) -> dict[str, str]:

@@ -33,7 +33,7 @@ class AgentConfig:
     price: Price | None = None
 
     def for_call(
-        self, limits: Mapping[str, int] | None, structured: type[pydantic.BaseModel] | None
+        self, limits: Mapping[str, int] | None, output_model: type[pydantic.BaseModel] | None
     ) -> AgentConfig:
         """Return what one call runs with: its own limits and output model before the agent's.
 
@@ -41,15 +41,15 @@ class AgentConfig:
             DefinitionError: a limit can't be used, or a tool has the name of the output model.
         """
         definition = replace(self.definition, **checked_limits(limits or {}))
-        if structured is None:
+        if output_model is None:
             return replace(self, definition=definition)
         tools = [tool for name, tool in self.tools.items() if name != self.definition.structured]
-        output = StructuredOutputTool(structured)
+        output = StructuredOutputTool(output_model)
         return replace(
             self,
             tools=tools_by_name([*tools, output]),
             definition=replace(definition, structured=output.tool_name),
-            structured=structured,
+            structured=output_model,
         )
 
 

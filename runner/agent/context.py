@@ -211,6 +211,6 @@ def _texts(message: Mapping[str, Any]) -> list[str]:
             texts.append(block["text"])
         elif "citationsContent" in block:
             texts.extend(
-                part["text"] for part in block["citationsContent"]["content"] if "text" in part
+                item["text"] for item in block["citationsContent"]["content"] if "text" in item
             )
     return texts

@@ -45,8 +45,8 @@ def as_messages(prompt: Any) -> list[JSON]:
             f"an agent takes a text, content blocks or messages, not a {type(prompt).__name__}."
         )
     if all(_is_message(item) for item in prompt):
-        packed: list[JSON] = codec.pack([dict(item) for item in prompt], "messages")
-        return packed
+        messages: list[JSON] = codec.pack([dict(item) for item in prompt], "messages")
+        return messages
     if all(isinstance(item, Mapping) and "role" not in item for item in prompt):
         return [{"role": "user", "content": codec.pack(prompt, "prompt")}]
     raise UsageError(
@@ -90,12 +90,15 @@ def past_state(
 
 def begin(past: AgentState, visit: int, prompt: list[JSON]) -> AgentState:
     """Begin a new invocation; calls that the last one left open get a result, as every call must."""
-    unfinished = _unfinished_results(past)
-    if unfinished and prompt and prompt[0]["role"] == "user":
+    missing_results = _unfinished_results(past)
+    if missing_results and prompt and prompt[0]["role"] == "user":
         # Providers refuse two messages of the user in a row.
-        message = {"role": "user", "content": [*unfinished[0]["content"], *prompt[0]["content"]]}
+        message = {
+            "role": "user",
+            "content": [*missing_results[0]["content"], *prompt[0]["content"]],
+        }
         return new_invocation(past, visit, [message, *prompt[1:]])
-    return new_invocation(past, visit, [*unfinished, *prompt])
+    return new_invocation(past, visit, [*missing_results, *prompt])
 
 
 def begin_in_session(
@@ -121,17 +124,19 @@ def _unfinished_results(state: AgentState) -> list[JSON]:
 # -- its end -----------------------------------------------------------------------------------------
 
 
-def with_session(state: AgentState, saved: Saved) -> tuple[Saved, Remembered | None]:
+def with_session(state: AgentState, checkpoint: Saved) -> tuple[Saved, Remembered | None]:
     """Return what a completed invocation leaves in its node, and in its session if it has one."""
     start = state.session
     if start is None:
-        return saved, None
-    changed = {k: v for k, v in state.user_state.items() if not _is_same(start.user_state, k, v)}
-    deleted = [key for key in start.user_state if key not in state.user_state]
+        return checkpoint, None
+    changes = {k: v for k, v in state.user_state.items() if not _is_same(start.user_state, k, v)}
+    deletions = [key for key in start.user_state if key not in state.user_state]
     # Calls that the invocation left open get their results here: the next one can't know of them.
-    closed = replace(saved, messages=[*saved.messages, *_unfinished_results(state)])
-    return closed, Remembered(start.id, start.length, changed, deleted)
+    closed_checkpoint = replace(
+        checkpoint, messages=[*checkpoint.messages, *_unfinished_results(state)]
+    )
+    return closed_checkpoint, Remembered(start.id, start.length, changes, deletions)
 
 
-def _is_same(before: dict[str, JSON], key: str, value: JSON) -> bool:
-    return key in before and codec.dump_json(before[key]) == codec.dump_json(value)
+def _is_same(earlier: dict[str, JSON], key: str, value: JSON) -> bool:
+    return key in earlier and codec.dump_json(earlier[key]) == codec.dump_json(value)

@@ -69,17 +69,17 @@ class Drive:
         state: AgentState,
         messages: list[JSON],
         *,
-        stored: int,
+        stored_count: int,
         cancel: threading.Event | None = None,
         emit: Emit | None = None,
         above: Meter | None = None,
     ) -> None:
-        """Start from a state and its conversation, of which the first `stored` messages are stored.
+        """Start from a state and its conversation, of which the first `stored_count` messages are stored.
 
         `above` counts what the agent spends that calls this one.
         """
         self.state, self.messages = state, list(messages)
-        self._config, self._checkpointer, self._stored = config, checkpointer, stored
+        self._config, self._checkpointer, self._stored = config, checkpointer, stored_count
         self._cancel = cancel or threading.Event()
         self._emit = emit or _discard
         self._user_state = UserState.restored(state.user_state)
@@ -135,9 +135,9 @@ class Drive:
         """Report an event from inside a tool call; return when the machine has taken it."""
         if self._closed:
             raise asyncio.CancelledError
-        taken = asyncio.get_running_loop().create_future()
-        self._reports.put_nowait(_Posted(event, taken))
-        await taken
+        acknowledgement = asyncio.get_running_loop().create_future()
+        self._reports.put_nowait(_Posted(event, acknowledgement))
+        await acknowledgement
 
     async def _stop(self) -> None:
         self._closed = True
@@ -226,10 +226,10 @@ class Drive:
 
     def _redact(self, text: str) -> None:
         if self.messages and self.messages[-1]["role"] == "user":
-            last = len(self.messages) - 1
-            message = self.messages[last]
-            self.messages[last] = {**message, "content": redacted_content(message, text)}
-            self._stored = min(self._stored, last)
+            index = len(self.messages) - 1
+            message = self.messages[index]
+            self.messages[index] = {**message, "content": redacted_content(message, text)}
+            self._stored = min(self._stored, index)
 
     # -- the store --------------------------------------------------------------------------------
 
@@ -238,21 +238,21 @@ class Drive:
         return Saved(to_document(state), self._stored, self.messages[self._stored :])
 
     async def _store(self) -> None:
-        saved, questions = self._saved(), self._unpublished
+        checkpoint, questions = self._saved(), self._unpublished
         self._dirty, self._unpublished = False, []
         if questions:
-            await self._checkpointer.ask(questions, saved)
+            await self._checkpointer.ask(questions, checkpoint)
         else:
-            await self._checkpointer.save(saved)
-        self._stored = saved.keep + len(saved.messages)
+            await self._checkpointer.save(checkpoint)
+        self._stored = checkpoint.keep + len(checkpoint.messages)
 
     async def _record_use(self, use: Use) -> None:
         if self._unpublished:
             await self._store()
-        saved = self._saved()
+        checkpoint = self._saved()
         self._dirty = False
-        await self._checkpointer.use(use, saved)
-        self._stored = saved.keep + len(saved.messages)
+        await self._checkpointer.use(use, checkpoint)
+        self._stored = checkpoint.keep + len(checkpoint.messages)
 
     # -- what runs beside the machine -------------------------------------------------------------
 
@@ -273,16 +273,16 @@ class Drive:
 
     def _result(self) -> AgentResult:
         replies = (message for message in reversed(self.messages) if message["role"] == "assistant")
-        structured = self.state.structured
-        if structured is not None and self._config.structured is not None:
-            structured = self._config.structured.model_validate(structured)
+        output = self.state.structured
+        if output is not None and self._config.structured is not None:
+            output = self._config.structured.model_validate(output)
         return AgentResult(
             stop_reason=self.state.stop_reason,
             message=codec.unpack(next(replies, {"role": "assistant", "content": []})),
             interrupts=open_questions(self.state),
             state=self._user_state.get(),
             usage=dict(self.state.usage),
-            structured_output=structured,
+            structured_output=output,
         )
 
 

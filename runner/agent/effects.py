@@ -103,10 +103,10 @@ class Effects:
     async def wait(self, seconds: float) -> MachineEvent:
         """Sleep, in steps that notice a cancelled invocation."""
         self.emit({"event_loop_throttled_delay": seconds})
-        left = seconds
-        while left > 0 and not self.view.cancel_signal.is_set():
-            await asyncio.sleep(min(left, CANCEL_CHECK_INTERVAL))
-            left -= CANCEL_CHECK_INTERVAL
+        remaining = seconds
+        while remaining > 0 and not self.view.cancel_signal.is_set():
+            await asyncio.sleep(min(remaining, CANCEL_CHECK_INTERVAL))
+            remaining -= CANCEL_CHECK_INTERVAL
         return Waited()
 
     async def call_model(
@@ -115,7 +115,7 @@ class Effects:
         await self.checkpointer.check()
         name = type(self.config.model).__name__
         with observed_call(Call("model", self.config.name, name)) as end:
-            event = await ModelCall(self, state, messages).run(forced=command.forced)
+            event = await ModelCall(self, state, messages).run(force_output=command.forced)
             if isinstance(event, ModelReplied):
                 if self.meter is not None:
                     event = replace(event, usage=await self.meter.replied(event.usage))
@@ -183,7 +183,7 @@ class ModelCall:
         self._effects, self._config = effects, effects.config
         self._state, self._messages = state, messages
 
-    async def run(self, *, forced: bool) -> ModelReplied | Cancelled:
+    async def run(self, *, force_output: bool) -> ModelReplied | Cancelled:
         """Stream the reply to its end.
 
         Raises:
@@ -193,9 +193,11 @@ class ModelCall:
         model_state = codec.unpack(self._state.model_state)
         assembly = Assembly()
         try:
-            options = self._options(model_state, forced=forced)
+            options = self._options(model_state, force_output=force_output)
             messages = prepared(self._messages[window:])
-            if not await self._read(assembly, messages, self._specs(forced=forced), options):
+            if not await self._read(
+                assembly, messages, self._specs(force_output=force_output), options
+            ):
                 return Cancelled()
             message, stop_reason = assembly.finished()
             message = storable_calls(message)
@@ -237,16 +239,18 @@ class ModelCall:
                 self._effects.emit({"data": text, "delta": {"text": text}})
         return True
 
-    def _specs(self, *, forced: bool) -> list[JSON] | None:
-        structured = self._config.definition.structured
+    def _specs(self, *, force_output: bool) -> list[JSON] | None:
+        output_name = self._config.definition.structured
         tools = [
-            tool for name, tool in self._config.tools.items() if not forced or name == structured
+            tool
+            for name, tool in self._config.tools.items()
+            if not force_output or name == output_name
         ]
         return [spec_of(tool) for tool in tools] or None
 
-    def _options(self, model_state: JSON, *, forced: bool) -> dict[str, Any]:
+    def _options(self, model_state: JSON, *, force_output: bool) -> dict[str, Any]:
         prompt = self._config.system_prompt
-        choice = {"tool": {"name": self._config.definition.structured}} if forced else None
+        choice = {"tool": {"name": self._config.definition.structured}} if force_output else None
         return {
             "tool_choice": choice,
             "system_prompt_content": [{"text": prompt}] if isinstance(prompt, str) else prompt,
@@ -420,7 +424,7 @@ class ToolExecution:
         except (ValidationError, UsageError) as error:
             return self.failed(error, self.effects.record(error))
         try:
-            approval, recorded = asker.decide(
+            approval, question = asker.decide(
                 tool, reason, rule=rule, action=call, response_schema=schema
             )
         except InterruptRaised:
@@ -431,9 +435,11 @@ class ToolExecution:
             return self.failed(error, self.effects.record(error))
         match approval.decision:
             case "reject":
-                said = approval.response["rejected"]
-                text = f"{recorded.responder} rejected this call, so it was not made{said and ': '}{said}"
-                return ToolEnded(self.id, error_result(self.id, text))
+                rejection = approval.response["rejected"]
+                text = f"{question.responder} rejected this call, so it was not made"
+                return ToolEnded(
+                    self.id, error_result(self.id, f"{text}: {rejection}" if rejection else text)
+                )
             case "respond" | "expired":
                 return self._returned(approval.response, 0.0)
             case "edit":
@@ -441,7 +447,7 @@ class ToolExecution:
                     self._take_over(self._edited(approval))
                 except (ValidationError, UsageError) as error:
                     return self.failed(error, self.effects.record(error))
-        await self._use(recorded, approval)
+        await self._use(question, approval)
         # A stream of events or a tool of the same reply may hold the use that was shown, and change it.
         self._take_over(self.command.use["input"])
         if self._action(self.command.use["input"]).digest() != approval.effect:
@@ -471,13 +477,13 @@ class ToolExecution:
         return Action(judge.tenant if judge else "", "tool", self.tool.tool_name, args, schema)
 
     def _take_over(self, args: Any) -> None:
-        own = codec.unpack(codec.pack(args, "the arguments"))
-        self.command = replace(self.command, use={**self.command.use, "input": own})
+        tool_input = codec.unpack(codec.pack(args, "the arguments"))
+        self.command = replace(self.command, use={**self.command.use, "input": tool_input})
 
-    async def _use(self, recorded: Interrupt, approval: Approval) -> None:
+    async def _use(self, question: Interrupt, approval: Approval) -> None:
         """Store that the approval is used, with the checkpoint from which this call begins."""
-        self._begun = Use(recorded.id, approval.effect, self.idempotency_key)
-        if (recorded.used or {}).get("key") != self.idempotency_key:
+        self._begun = Use(question.id, approval.effect, self.idempotency_key)
+        if (question.used or {}).get("key") != self.idempotency_key:
             await self.effects.post(ApprovalUsed(self.id, self._begun))
 
     def _check_ungated(self, scope: str, number: int) -> None:
@@ -495,10 +501,10 @@ class ToolExecution:
         asker = Asker(
             self.checkpointer.address, scope, self.command.attempt, self.questions, repeat=True
         )
-        started = time.monotonic()
+        start = time.monotonic()
         outcome: ToolOutcome
         try:
-            outcome = self._returned(await self._value(asker), time.monotonic() - started)
+            outcome = self._returned(await self._value(asker), time.monotonic() - start)
         except InterruptRaised:
             outcome = ToolAsked(self.id, asker.asked)
         except (ApprovalMismatch, ConflictError):
@@ -506,7 +512,7 @@ class ToolExecution:
         except BaseException as error:
             if async_loop.is_cancelled():
                 raise
-            outcome = self.failed(error, self.effects.record(error), time.monotonic() - started)
+            outcome = self.failed(error, self.effects.record(error), time.monotonic() - start)
         if asker.mismatch is not None:
             raise asker.mismatch
         # A question counts even where the tool swallowed its exception, and so does a refused one.
@@ -523,11 +529,11 @@ class ToolExecution:
 
     def _returned(self, value: Any, duration: float) -> ToolEnded:
         result = {**result_of(value, self.tool.tool_name), "toolUseId": self.id}
-        structured = None
+        output_value = None
         if isinstance(self.tool, StructuredOutputTool):
-            checked = self.tool.model.model_validate(self.command.use["input"])
-            structured = checked.model_dump(mode="json")
-        return ToolEnded(self.id, result, None, duration, structured)
+            output = self.tool.model.model_validate(self.command.use["input"])
+            output_value = output.model_dump(mode="json")
+        return ToolEnded(self.id, result, None, duration, output_value)
 
     async def _value(self, asker: Asker) -> Any:
         context = ToolContext(
@@ -542,11 +548,19 @@ class ToolExecution:
             report_progress=self._progress_reporter(),
         )
         if isinstance(self.tool, FunctionTool):
-            returned = await self.tool.invoke(self.command.use["input"], context)
-            return await self._last(returned) if hasattr(returned, "__aiter__") else returned
+            result_value = await self.tool.invoke(self.command.use["input"], context)
+            return (
+                await self._last(result_value)
+                if hasattr(result_value, "__aiter__")
+                else result_value
+            )
         state = {**self.checkpointer.invocation_state, "agent": self.effects.view}
-        last = await self._last(self.tool.stream(self.command.use, state, tool_context=context))
-        result = last.get("tool_result", last) if isinstance(last, Mapping) else last
+        last_item = await self._last(
+            self.tool.stream(self.command.use, state, tool_context=context)
+        )
+        result = (
+            last_item.get("tool_result", last_item) if isinstance(last_item, Mapping) else last_item
+        )
         if not is_result(result):
             raise UsageError(f"tool {self.tool.tool_name} ended without a result; yield one last.")
         return result
@@ -563,10 +577,10 @@ class ToolExecution:
 
     async def _last(self, stream: AsyncIterable[Any]) -> Any:
         """Read a stream: the last thing it yields is the result."""
-        last: Any = None
-        async for last in stream:
-            self.stream(last)
-        return last
+        last_item: Any = None
+        async for last_item in stream:
+            self.stream(last_item)
+        return last_item
 
 
 # Observers
@@ -602,17 +616,17 @@ call_observers: list[CallObserver] = []
 def observed_call(call: Call) -> Iterator[CallEnd]:
     """Have every observer see a call; the caller fills in how it ended."""
     end = CallEnd()
-    entered = []
+    contexts = []
     for observer in call_observers:
         try:
             around = observer(call)
-            entered.append((around, around.__enter__()))
+            contexts.append((around, around.__enter__()))
         except Exception:
             log.exception("observer.failed: the call continues without it.")
     try:
         yield end
     finally:
-        for around, finish in reversed(entered):
+        for around, finish in reversed(contexts):
             try:
                 finish(end)
                 around.__exit__(None, None, None)

@@ -66,7 +66,7 @@ class HookEvents:
         """Return the live exception of a record, or the restored one."""
         if record is None:
             return None
-        live = next((error for other, error in self._exceptions if other == record), None)
+        live = next((error for candidate, error in self._exceptions if candidate == record), None)
         return live or failures.restore(record)
 
     def tool_for(self, key: str, attempt: int, name: str) -> AgentTool:
@@ -124,10 +124,12 @@ class HookEvents:
         snapshot, selection = call.snapshot, call.selection
         if snapshot is None or selection is None:
             raise UsageError(f"call {call.id} has no stored end; its document is damaged.")
-        own = self._config.tools.get(selection.tool or "") if selection.registered else None
+        default_tool = (
+            self._config.tools.get(selection.tool or "") if selection.registered else None
+        )
         return {
             "tool_use": codec.unpack(selection.use),
-            "selected_tool": self._selected_tools.get((call.id, call.attempt), own),
+            "selected_tool": self._selected_tools.get((call.id, call.attempt), default_tool),
             "result": codec.unpack(snapshot.result),
             "exception": self.exception(snapshot.exception),
             "cancel_message": snapshot.cancel_message,
@@ -176,13 +178,13 @@ class HookEvents:
             raise UsageError(f"a callback selected {tool!r}, which is no tool.")
         use = codec.pack({**event.tool_use, "toolUseId": command.key}, "tool_use")
         name = None if tool is None else tool.tool_name
-        registered = tool is not None and self._config.tools.get(tool.tool_name) is tool
-        if tool is not None and not registered:
+        is_registered = tool is not None and self._config.tools.get(tool.tool_name) is tool
+        if tool is not None and not is_registered:
             self._selected_tools[command.key, command.number] = tool
         return {
             "tool_use": use,
             "tool": name,
-            "registered": registered,
+            "registered": is_registered,
             "cancel_tool": event.cancel_tool,
         }
 
@@ -214,5 +216,5 @@ def _waiting_uses(state: AgentState) -> dict[str, Any]:
 
 
 def _final_results(state: AgentState) -> dict[str, Any]:
-    done = [call.result for call in state.calls if call.stage is CallStage.DONE]
-    return {"role": "user", "content": [{"toolResult": codec.unpack(result)} for result in done]}
+    results = [call.result for call in state.calls if call.stage is CallStage.DONE]
+    return {"role": "user", "content": [{"toolResult": codec.unpack(result)} for result in results]}

@@ -55,9 +55,9 @@ class RunEventWriter:
         path, key = names + use["name"], ids + use["toolUseId"]
         match event["type"]:
             case "tool_start":
-                started = {"tool": path, "id": use["toolUseId"], "status": "started"}
+                event_data = {"tool": path, "id": use["toolUseId"], "status": "started"}
                 self._starts[key] = asyncio.get_running_loop().call_later(
-                    PIECE, self._write, started
+                    PIECE, self._write, event_data
                 )
             case "tool_end":
                 self._starts.pop(key).cancel()

@@ -70,8 +70,8 @@ class SubagentTool:
         """Run the agent, or go on with it where it stopped."""
         past = execution.command.subagent
         messages = self._messages if past is None else past.messages
-        stored = 0 if past is None else len(messages)
-        checkpointer = SubagentCheckpointer(execution, messages[:stored])
+        stored_count = 0 if past is None else len(messages)
+        checkpointer = SubagentCheckpointer(execution, messages[:stored_count])
         visit = checkpointer.address.visit
         state = past_state(None if past is None else past.document, self._user_state, len(messages))
         if state.visit != visit:
@@ -81,7 +81,7 @@ class SubagentTool:
             checkpointer,
             state,
             messages,
-            stored=stored,
+            stored_count=stored_count,
             cancel=execution.effects.view.cancel_signal,
             emit=lambda event: execution.stream(SubagentEvent(event)),
             above=execution.effects.meter,
@@ -130,15 +130,15 @@ class SubagentCheckpointer:
         self.spend, self.spent, self.tags = caller.spend, caller.spent, caller.tags
         self._key, self._post, self._messages = execution.id, execution.effects.post, messages
 
-    def state_with(self, saved: Saved) -> SubagentState:
-        self._messages = [*self._messages[: saved.keep], *saved.messages]
-        return SubagentState(saved.document, self._messages)
+    def state_with(self, checkpoint: Saved) -> SubagentState:
+        self._messages = [*self._messages[: checkpoint.keep], *checkpoint.messages]
+        return SubagentState(checkpoint.document, self._messages)
 
-    async def save(self, saved: Saved) -> None:
-        await self._post(SubagentSaved(self._key, self.state_with(saved)))
+    async def save(self, checkpoint: Saved) -> None:
+        await self._post(SubagentSaved(self._key, self.state_with(checkpoint)))
 
-    async def use(self, use: Use, saved: Saved) -> None:
-        await self._post(ApprovalUsed(self._key, use, self.state_with(saved)))
+    async def use(self, use: Use, checkpoint: Saved) -> None:
+        await self._post(ApprovalUsed(self._key, use, self.state_with(checkpoint)))
 
-    async def ask(self, questions: Sequence[Interrupt], saved: Saved) -> None:
-        await self._post(SubagentAsked(self._key, list(questions), self.state_with(saved)))
+    async def ask(self, questions: Sequence[Interrupt], checkpoint: Saved) -> None:
+        await self._post(SubagentAsked(self._key, list(questions), self.state_with(checkpoint)))

@@ -139,8 +139,8 @@ class FunctionTool(Generic[Parameters, Returned]):
         call: Callable[..., Any] = self
         if inspect.iscoroutinefunction(self.function):
             return await call(**arguments)
-        returned = await async_loop.in_thread(call, **arguments)
-        return await returned if inspect.isawaitable(returned) else returned
+        value = await async_loop.in_thread(call, **arguments)
+        return await value if inspect.isawaitable(value) else value
 
     async def stream(
         self, tool_use: dict[str, Any], invocation_state: dict[str, Any], **kwargs: Any
@@ -156,50 +156,60 @@ class FunctionTool(Generic[Parameters, Returned]):
                 f"tool {self.tool_name} needs a ToolContext: pass it as tool_context."
             )
         del invocation_state
-        returned = await self.invoke(tool_use.get("input"), context)  # type: ignore[arg-type] # unused without
-        yield {"toolUseId": tool_use.get("toolUseId"), **result_of(returned, self.tool_name)}
+        value = await self.invoke(tool_use.get("input"), context)  # type: ignore[arg-type] # unused without
+        yield {"toolUseId": tool_use.get("toolUseId"), **result_of(value, self.tool_name)}
 
     @property
     def whole_schema(self) -> dict[str, Any]:
         """The schema that the whole arguments of a call fit: see `whole_arguments`."""
-        own = self._signature.whole_schema
-        return _closed(_input_schema(self), own) if self._has_schema else own
+        signature_schema = self._signature.whole_schema
+        return (
+            _closed(_input_schema(self), signature_schema) if self._has_schema else signature_schema
+        )
 
     def whole(self, tool_input: Mapping[str, Any]) -> dict[str, JSON]:
         """Return the arguments as the function gets them; see `Signature.whole`."""
-        own = self._signature.whole(tool_input)
-        return {**_with_defaults(tool_input, self.whole_schema), **own} if self._has_schema else own
+        from_signature = self._signature.whole(tool_input)
+        return (
+            {**_with_defaults(tool_input, self.whole_schema), **from_signature}
+            if self._has_schema
+            else from_signature
+        )
 
 
 # -- the arguments of a call that people approve -----------------------------------------------------
 
 
-def whole_schema(one: AgentTool) -> dict[str, Any]:
+def whole_schema(tool: AgentTool) -> dict[str, Any]:
     """Return the schema of a call's whole arguments, with every default in and no unknown name."""
-    if isinstance(one, FunctionTool):
-        return one.whole_schema
-    return _closed(_input_schema(one), {})
+    if isinstance(tool, FunctionTool):
+        return tool.whole_schema
+    return _closed(_input_schema(tool), {})
 
 
-def _input_schema(one: Any) -> dict[str, Any]:
-    schema: dict[str, Any] = one.tool_spec.get("inputSchema", {}).get("json", {})
+def _input_schema(tool: Any) -> dict[str, Any]:
+    schema: dict[str, Any] = tool.tool_spec.get("inputSchema", {}).get("json", {})
     return schema
 
 
-def whole_arguments(one: AgentTool, tool_input: Any) -> dict[str, JSON]:
+def whole_arguments(tool: AgentTool, tool_input: Any) -> dict[str, JSON]:
     """Return the arguments with which a tool is called, validated: what people are shown is what it gets.
 
     Raises:
         pydantic.ValidationError: they don't fit the function. UsageError: they don't fit the schema, have a
         name that it does not have, or can't be shown.
     """
-    given, schema = _object(tool_input), whole_schema(one)
-    whole = one.whole(given) if isinstance(one, FunctionTool) else _with_defaults(given, schema)
-    place, message = validation.violation(schema, whole)
+    arguments, schema = _object(tool_input), whole_schema(tool)
+    whole = (
+        tool.whole(arguments)
+        if isinstance(tool, FunctionTool)
+        else _with_defaults(arguments, schema)
+    )
+    path, message = validation.violation(schema, whole)
     if message:
-        where = "".join(f"[{part!r}]" for part in place or ())
+        where = "".join(f"[{key!r}]" for key in path or ())
         raise UsageError(
-            f"the arguments{where} do not fit the schema of {one.tool_name}: {message}."
+            f"the arguments{where} do not fit the schema of {tool.tool_name}: {message}."
         )
     return whole
 
@@ -213,7 +223,9 @@ def _object(tool_input: Any) -> Mapping[str, Any]:
 def _with_defaults(tool_input: Mapping[str, Any], schema: Mapping[str, Any]) -> dict[str, JSON]:
     properties = schema.get("properties", {})
     defaults = {
-        name: part["default"] for name, part in properties.items() if "default" in _part(part)
+        name: property_schema["default"]
+        for name, property_schema in properties.items()
+        if "default" in _part(property_schema)
     }
     whole: dict[str, JSON] = codec.plain({**defaults, **tool_input})
     return whole
@@ -223,19 +235,21 @@ def _part(schema: Any) -> Mapping[str, Any]:
     return schema if isinstance(schema, Mapping) else {}
 
 
-def _closed(schema: Mapping[str, Any], own: Mapping[str, Any]) -> dict[str, Any]:
+def _closed(schema: Mapping[str, Any], signature_schema: Mapping[str, Any]) -> dict[str, Any]:
     """Return a schema that has been given, with the parameters that a function has besides, and closed."""
     if "properties" not in schema:
         return dict(schema)
-    merged = {
+    closed_schema = {
         **schema,
-        "properties": {**own.get("properties", {}), **schema["properties"]},
-        "required": sorted({*own.get("required", ()), *schema.get("required", ())}),
-        "$defs": {**own.get("$defs", {}), **schema.get("$defs", {})},
+        "properties": {**signature_schema.get("properties", {}), **schema["properties"]},
+        "required": sorted({*signature_schema.get("required", ()), *schema.get("required", ())}),
+        "$defs": {**signature_schema.get("$defs", {}), **schema.get("$defs", {})},
     }
-    combined = {"allOf", "anyOf", "oneOf", "$ref", "if"} & schema.keys()
-    merged.setdefault("unevaluatedProperties" if combined else "additionalProperties", False)
-    return merged
+    combinators = {"allOf", "anyOf", "oneOf", "$ref", "if"} & schema.keys()
+    closed_schema.setdefault(
+        "unevaluatedProperties" if combinators else "additionalProperties", False
+    )
+    return closed_schema
 
 
 class ToolDecorator(Protocol):
@@ -259,8 +273,8 @@ def _context_parameter(function: Callable[..., Any], context: object) -> str | N
 
 
 def _self_parameter(function: Callable[..., Any]) -> tuple[str, ...]:
-    first = next(iter(inspect.signature(function).parameters), "")
-    return (first,) if first in ("self", "cls") else ()
+    name = next(iter(inspect.signature(function).parameters), "")
+    return (name,) if name in ("self", "cls") else ()
 
 
 @overload
@@ -294,9 +308,9 @@ def tool(
         DefinitionError: the function or its name can't be given to a model.
     """
 
-    def wrap(wrapped: Callable[..., Any]) -> FunctionTool[..., Any]:
+    def wrap(function: Callable[..., Any]) -> FunctionTool[..., Any]:
         return FunctionTool(
-            wrapped, name, description, context=context, schema=inputSchema, approval=approval
+            function, name, description, context=context, schema=inputSchema, approval=approval
         )
 
     return wrap(function) if function is not None else wrap
@@ -337,18 +351,20 @@ def tools_by_name(tools: Iterable[Any]) -> dict[str, AgentTool]:
     """
     by_name: dict[str, AgentTool] = {}
     for item in tools:
-        one = item.as_tool() if hasattr(item, "as_tool") else item
-        if not isinstance(one, AgentTool):
+        agent_tool = item.as_tool() if hasattr(item, "as_tool") else item
+        if not isinstance(agent_tool, AgentTool):
             raise DefinitionError(f"{item!r} is not a tool; decorate the function with @tool.")
-        if one.tool_name in by_name:
-            raise DefinitionError(f"two tools are called {one.tool_name!r}; rename one of them.")
-        by_name[one.tool_name] = one
+        if agent_tool.tool_name in by_name:
+            raise DefinitionError(
+                f"two tools are called {agent_tool.tool_name!r}; rename one of them."
+            )
+        by_name[agent_tool.tool_name] = agent_tool
     return by_name
 
 
-def spec_of(one: AgentTool) -> dict[str, Any]:
+def spec_of(tool: AgentTool) -> dict[str, Any]:
     spec: dict[str, Any] = codec.unpack(
-        codec.pack(one.tool_spec, f"the spec of tool {one.tool_name}")
+        codec.pack(tool.tool_spec, f"the spec of tool {tool.tool_name}")
     )
     return spec
 
@@ -356,7 +372,7 @@ def spec_of(one: AgentTool) -> dict[str, Any]:
 # -- what a tool returns -----------------------------------------------------------------------------
 
 
-def result_of(returned: Any, name: str) -> dict[str, Any]:
+def result_of(value: Any, name: str) -> dict[str, Any]:
     """Turn what a tool returned into a packed result without its id.
 
     A dict with status and content, or a list of content blocks, is used as it is.
@@ -365,21 +381,21 @@ def result_of(returned: Any, name: str) -> dict[str, Any]:
         UnstorableError: it can't be stored.
     """
     field = f"the result of tool {name}"
-    if isinstance(returned, pydantic.BaseModel):
-        returned = codec.plain(returned)
-    if is_result(returned):
-        packed: dict[str, Any] = codec.pack({k: returned[k] for k in ("status", "content")}, field)
-        return packed
-    if _is_content(returned):
-        return {"status": "success", "content": codec.pack(returned, field)}
-    if isinstance(returned, Mapping):
-        return {"status": "success", "content": [{"json": codec.pack(returned, field)}]}
-    if isinstance(returned, bytes):
+    if isinstance(value, pydantic.BaseModel):
+        value = codec.plain(value)
+    if is_result(value):
+        result: dict[str, Any] = codec.pack({k: value[k] for k in ("status", "content")}, field)
+        return result
+    if _is_content(value):
+        return {"status": "success", "content": codec.pack(value, field)}
+    if isinstance(value, Mapping):
+        return {"status": "success", "content": [{"json": codec.pack(value, field)}]}
+    if isinstance(value, bytes):
         raise UnstorableError(f"{field} is bytes; return text, JSON data or a content block.")
-    if isinstance(returned, str):
-        text = codec.pack(returned, field)
+    if isinstance(value, str):
+        text = codec.pack(value, field)
     else:
-        text = codec.dump_json(codec.plain(codec.pack(returned, field))).decode()
+        text = codec.dump_json(codec.plain(codec.pack(value, field))).decode()
     return {"status": "success", "content": [{"text": text}]}
 
 
@@ -485,12 +501,12 @@ class Signature:
         # What a model does not pass, the context and the result, may have types that exist for type
         # checkers only.
         annotations = getattr(function, "__annotations__", {})
-        own = {
+        hints = {
             key: hint
             for key, hint in annotations.items()
             if key not in self._skip and key != "return"
         }
-        holder = types.SimpleNamespace(__annotations__=own)
+        holder = types.SimpleNamespace(__annotations__=hints)
         try:
             return get_type_hints(holder, getattr(function, "__globals__", {}), include_extras=True)
         except NameError as error:
@@ -504,8 +520,8 @@ class Signature:
             (extra for extra in extras if isinstance(extra, str)), self._descriptions.get(name)
         )
         # Of several Fields the last one wins in pydantic, so what the user declares goes before this.
-        own = pydantic.Field(alias=name, description=text)
-        annotation: Any = Annotated[plain, own, *extras]
+        field_info = pydantic.Field(alias=name, description=text)
+        annotation: Any = Annotated[plain, field_info, *extras]
         return (
             annotation if parameter.default is parameter.empty else (annotation, parameter.default)
         )
@@ -533,8 +549,8 @@ class Signature:
         Raises:
             pydantic.ValidationError: the input doesn't fit the schema.
         """
-        checked = self.model.model_validate(tool_input)
-        return {name: getattr(checked, field) for field, name in self._names.items()}
+        validated_input = self.model.model_validate(tool_input)
+        return {name: getattr(validated_input, field) for field, name in self._names.items()}
 
     def whole(self, tool_input: Mapping[str, Any]) -> dict[str, JSON]:
         """Check an input and return it as the function gets it, as JSON data with all defaults.
@@ -544,31 +560,33 @@ class Signature:
             UsageError: it has an unknown name in an object, what the function gets can't be written as JSON
                 that reads as the same again, or a default is another one each time.
         """
-        checked = self.model.model_validate(tool_input)
+        validated_input = self.model.model_validate(tool_input)
         whole: dict[str, JSON] = _as_json(
-            checked.model_dump(by_alias=True, round_trip=True, warnings=False)
+            validated_input.model_dump(by_alias=True, round_trip=True, warnings=False)
         )
-        if any(self.model.model_validate(again) != checked for again in (whole, tool_input)):
+        if any(
+            self.model.model_validate(again) != validated_input for again in (whole, tool_input)
+        ):
             raise UsageError(
                 "the arguments have no form that can be shown and reads as the same again."
             )
-        own = {name: given for name, given in tool_input.items() if name in whole}
-        if unknown := sorted(_dropped(own, whole)):
+        by_name = {name: value for name, value in tool_input.items() if name in whole}
+        if unknown := sorted(_dropped(by_name, whole)):
             raise UsageError(
                 f"the arguments have names that {self.model.__name__} does not: {unknown}."
             )
         return whole
 
 
-def _dropped(given: Any, whole: Any) -> Iterator[str]:
+def _dropped(value: Any, whole: Any) -> Iterator[str]:
     """Yield the names that were given and that validation has left out."""
-    if isinstance(given, Mapping) and isinstance(whole, Mapping):
-        yield from given.keys() - whole.keys()
-        for name in given.keys() & whole.keys():
-            yield from _dropped(given[name], whole[name])
-    elif isinstance(given, (list, tuple)) and isinstance(whole, list):
-        for one, other in zip(given, whole, strict=False):
-            yield from _dropped(one, other)
+    if isinstance(value, Mapping) and isinstance(whole, Mapping):
+        yield from value.keys() - whole.keys()
+        for name in value.keys() & whole.keys():
+            yield from _dropped(value[name], whole[name])
+    elif isinstance(value, (list, tuple)) and isinstance(whole, list):
+        for item, validated_item in zip(value, whole, strict=False):
+            yield from _dropped(item, validated_item)
 
 
 def _as_json(value: Any) -> JSON:
@@ -590,11 +608,11 @@ def _close(schema: Any) -> None:
     if "properties" in schema:
         schema.setdefault("additionalProperties", False)
     for name in ("properties", "$defs"):
-        for part in schema.get(name, {}).values():
-            _close(part)
+        for subschema in schema.get(name, {}).values():
+            _close(subschema)
     for name in ("anyOf", "oneOf", "allOf", "prefixItems"):
-        for part in schema.get(name, ()):
-            _close(part)
+        for subschema in schema.get(name, ()):
+            _close(subschema)
     for name in ("items", "additionalProperties"):
         _close(schema.get(name))
 

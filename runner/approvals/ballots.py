@@ -81,10 +81,10 @@ class Use:
     result: str = ""
     status: str = ""
 
-    def allowed(self, used: Mapping[str, Any] | None) -> bool:
+    def allowed(self, earlier_use: Mapping[str, Any] | None) -> bool:
         """Whether the decision may be used so: for the first time, or once more in the same try."""
-        return used is None or (
-            used["effect"] == self.effect and used["key"] in {self.key, self.follows}
+        return earlier_use is None or (
+            earlier_use["effect"] == self.effect and earlier_use["key"] in {self.key, self.follows}
         )
 
     def ended(self, status: str, value: JSON) -> Use:
@@ -137,9 +137,9 @@ class Standing:
         return {"v": 1, **asdict(self)}
 
     @classmethod
-    def load(cls, stored: Mapping[str, Any]) -> Standing:
+    def load(cls, document: Mapping[str, Any]) -> Standing:
         """Read what `dump` has written."""
-        fields = {name: value for name, value in stored.items() if name != "v"}
+        fields = {name: value for name, value in document.items() if name != "v"}
         return cls(**{**fields, "tally": Tally(**fields["tally"])})
 
 
@@ -175,27 +175,30 @@ def facts(
     question: Interrupt,
     operation: Ballot | Operation,
     standing: Standing,
-    part: Mapping[str, Any],
+    voter_record: Mapping[str, Any],
     now: int,
 ) -> Facts:
-    """Return what decides beside the rule who may vote on a question now; `part` is the voter's."""
+    """Return what decides beside the rule who may vote on a question now; `voter_record` is the voter's."""
     key = operation.voter.principal.key
     return Facts(
         requesters=(question.requester, *question.on_behalf_of),
         answered=operation.answered,
         escalated=escalated(question, now),
-        lent=lent(question, operation, standing, part),
+        lent=lent(question, operation, standing, voter_record),
         gave=key in standing.lent.values(),
         original=approved(question),
-        voted_in=part.get("round"),
+        voted_in=voter_record.get("round"),
     )
 
 
 def lent(
-    question: Interrupt, operation: Ballot | Operation, standing: Standing, part: Mapping[str, Any]
+    question: Interrupt,
+    operation: Ballot | Operation,
+    standing: Standing,
+    voter_record: Mapping[str, Any],
 ) -> int | None:
     """Return the stage in which somebody may vote in the place of another; None where nowhere."""
-    loan, by = part.get("lent"), standing.lent.get(operation.voter.principal.key)
+    loan, by = voter_record.get("lent"), standing.lent.get(operation.voter.principal.key)
     if loan is None or loan["by"] != by or question.rule is None:
         return None
     may = rules.may_stand_in(question.rule["delegate"], loan["groups"], operation.voter)
@@ -204,12 +207,14 @@ def lent(
 
 def loan(operation: Operation, stage: int) -> dict[str, JSON]:
     """Return what is kept for one who may vote in the place of another: of whom, where, and their word."""
-    signed: dict[str, JSON] = {"body": dict(operation.body)} if operation.body.get("proof") else {}
+    signed_body: dict[str, JSON] = (
+        {"body": dict(operation.body)} if operation.body.get("proof") else {}
+    )
     return {
         "by": operation.voter.principal.key,
         "groups": sorted(operation.voter.groups),
         "stage": stage,
-        **signed,
+        **signed_body,
     }
 
 
@@ -217,7 +222,7 @@ def escalated(question: Interrupt, now: int) -> list[str]:
     """Return the selectors that have become eligible by now (ms), because a question was open for long."""
     steps = (question.rule or {}).get("escalate", ())
     due = zip(question.escalates_at, steps, strict=False)
-    return [entry for moment, (_, more) in due if moment <= now for entry in more]
+    return [entry for moment, (_, selectors) in due if moment <= now for entry in selectors]
 
 
 def receipt(
@@ -248,18 +253,20 @@ def jti_of(operation: Ballot | Operation) -> JSON:
     return proof.get("jti") if isinstance(proof, dict) else None
 
 
-def signatures(part: Mapping[str, Any], now: int) -> dict[str, JSON]:
+def signatures(voter_record: Mapping[str, Any], now: int) -> dict[str, JSON]:
     """Return what is kept of somebody's signatures: the end of each by its jti, while a door may take it."""
-    kept: Mapping[str, int] = part.get("jtis", {})
-    return {jti: exp for jti, exp in kept.items() if now <= (exp + 2 * SKEW) * 1000}
+    ends_by_jti: Mapping[str, int] = voter_record.get("jtis", {})
+    return {jti: exp for jti, exp in ends_by_jti.items() if now <= (exp + 2 * SKEW) * 1000}
 
 
-def spent(operation: Ballot | Operation, part: Mapping[str, Any], now: int) -> Receipt | None:
+def spent(
+    operation: Ballot | Operation, voter_record: Mapping[str, Any], now: int
+) -> Receipt | None:
     """Refuse a signature that has counted before, whatever came after it; None for one that is new."""
-    kept = signatures(part, now)
-    if jti_of(operation) in kept:
+    ends_by_jti = signatures(voter_record, now)
+    if jti_of(operation) in ends_by_jti:
         return receipt(operation, ReceiptStatus.DUPLICATE, "this signature has counted")
-    if len(kept) >= MOST_SIGNATURES:
+    if len(ends_by_jti) >= MOST_SIGNATURES:
         detail = (
             f"you have signed {MOST_SIGNATURES} messages about this question; wait some minutes"
         )
@@ -267,13 +274,15 @@ def spent(operation: Ballot | Operation, part: Mapping[str, Any], now: int) -> R
     return None
 
 
-def signed_in(operation: Ballot | Operation, part: Mapping[str, Any], now: int) -> dict[str, JSON]:
+def signed_in(
+    operation: Ballot | Operation, voter_record: Mapping[str, Any], now: int
+) -> dict[str, JSON]:
     """Return somebody's part with the signature of what is done now."""
-    kept, jti = signatures(part, now), jti_of(operation)
+    ends_by_jti, jti = signatures(voter_record, now), jti_of(operation)
     if isinstance(jti, str):
-        kept[jti] = operation.body["proof"]["exp"]
-    rest = {name: value for name, value in part.items() if name != "jtis"}
-    return {**rest, **({"jtis": kept} if kept else {})}
+        ends_by_jti[jti] = operation.body["proof"]["exp"]
+    fields = {name: value for name, value in voter_record.items() if name != "jtis"}
+    return {**fields, **({"jtis": ends_by_jti} if ends_by_jti else {})}
 
 
 def marks(operation: Operation, nonce: str) -> list[JSON]:
@@ -282,11 +291,15 @@ def marks(operation: Operation, nonce: str) -> list[JSON]:
 
 
 def part_of(
-    ballot: Ballot, part: Mapping[str, Any], vote: Mapping[str, Any], given: Receipt, nonce: str
+    ballot: Ballot,
+    voter_record: Mapping[str, Any],
+    vote: Mapping[str, Any],
+    vote_receipt: Receipt,
+    nonce: str,
 ) -> dict[str, JSON]:
     """Return what is kept of a voter's part: which vote is theirs, and its receipt for a repeat."""
     return {
-        **signed_in(ballot, part, vote["at"]),
+        **signed_in(ballot, voter_record, vote["at"]),
         "n": vote["n"],
         # A vote that counts nothing leaves its voter the one that does.
         "round": vote["round"] if vote["weight"] else None,
@@ -294,22 +307,31 @@ def part_of(
         "nonce": nonce,
         "key": ballot.idempotency_key,
         "jti": jti_of(ballot),
-        "receipt": [str(given.status), given.have, given.need, given.against],
+        "receipt": [
+            str(vote_receipt.status),
+            vote_receipt.have,
+            vote_receipt.need,
+            vote_receipt.against,
+        ],
     }
 
 
 def voted(
-    ballot: Ballot, vote: Mapping[str, Any], given: Receipt, part: Mapping[str, Any]
+    ballot: Ballot, vote: Mapping[str, Any], vote_receipt: Receipt, voter_record: Mapping[str, Any]
 ) -> dict[str, JSON]:
-    """Return the data of the event that a vote leaves; `part` is the voter's before it."""
+    """Return the data of the event that a vote leaves; `voter_record` is the voter's before it."""
     data = {name: vote[name] for name in ("decision", "effect", "weight", "selector", "stage")}
-    numbers = {"have": given.have, "need": given.need, "against": given.against}
-    more = {"vote": vote["n"], "prev_vote": part.get("n"), "comment": ballot.comment}
+    numbers = {
+        "have": vote_receipt.have,
+        "need": vote_receipt.need,
+        "against": vote_receipt.against,
+    }
+    optional = {"vote": vote["n"], "prev_vote": voter_record.get("n"), "comment": ballot.comment}
     return {
         **identity(ballot),
         **data,
         **numbers,
-        **{name: value for name, value in more.items() if value},
+        **{name: value for name, value in optional.items() if value},
     }
 
 
@@ -332,17 +354,17 @@ def identity(ballot: Ballot | Operation) -> dict[str, JSON]:
             data["authenticated_at"] = round(moment * 1000)
         if proof.get("alg") == "webauthn":
             data["method"] = "webauthn"
-    more = {"iss": voter.principal.iss, "shown_at": ballot.shown_at}
-    return data | {name: value for name, value in more.items() if value}
+    optional = {"iss": voter.principal.iss, "shown_at": ballot.shown_at}
+    return data | {name: value for name, value in optional.items() if value}
 
 
 def answer(question: Interrupt, ballot: Ballot, count: Count) -> Answer:
     """Return the answer that an accepted vote gives to its question."""
     decision = decision_of(question, count)
-    rejected: dict[str, JSON] = {"rejected": ballot.comment}
+    rejection: dict[str, JSON] = {"rejected": ballot.comment}
     return Answer(
         ballot.interrupt_id,
-        rejected if decision == "reject" else ballot.response,
+        rejection if decision == "reject" else ballot.response,
         rules.plain_name(ballot.voter.principal.key),
         ballot.idempotency_key,
         ballot.digest,
@@ -352,11 +374,11 @@ def answer(question: Interrupt, ballot: Ballot, count: Count) -> Answer:
 
 
 def answerers(
-    asked: Iterable[tuple[Interrupt, Sequence[Mapping[str, Any]]]],
+    questions_with_votes: Iterable[tuple[Interrupt, Sequence[Mapping[str, Any]]]],
 ) -> frozenset[str]:
     """Return the keys of those who answered questions or voted on them; each has its votes beside it."""
     keys = set[str]()
-    for question, votes in asked:
+    for question, votes in questions_with_votes:
         keys |= {vote["by"] for vote in votes}
         if question.responder is not None and question.rule is None:
             keys.add(_key_of(question.responder))
@@ -371,10 +393,10 @@ def _key_of(responder: str) -> str:
 
 
 def stored_vote(
-    ballot: Ballot, vote: rules.Vote, number: int, place: tuple[str, int, int], now: int
+    ballot: Ballot, vote: rules.Vote, number: int, position: tuple[str, int, int], now: int
 ) -> dict[str, JSON]:
-    """Return a vote as it is stored: `place` is the selector that it used, its stage and its round."""
-    voter, (selector, stage, round_) = ballot.voter, place
+    """Return a vote as it is stored: `position` is the selector that it used, its stage and its round."""
+    voter, (selector, stage, round_) = ballot.voter, position
     return {
         "v": 1,
         "n": number,

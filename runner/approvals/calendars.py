@@ -56,19 +56,19 @@ class Calendar:
             UsageError: the calendar has no working time in the ten years that follow.
         """
         zone = ZoneInfo(self.zone)
-        left = timedelta(seconds=seconds)
+        remaining = timedelta(seconds=seconds)
         moment = datetime.fromtimestamp(start / 1000, zone)
         day = moment.date()
         for _ in range(MOST_DAYS):
             for begin, end in () if day in self.holidays else self.hours.get(day.weekday(), ()):
                 # Compared as moments: a day on which the clocks change is shorter or longer.
-                first = max(datetime.combine(day, begin, zone).timestamp(), start / 1000)
-                worked = timedelta(
-                    seconds=max(0.0, datetime.combine(day, end, zone).timestamp() - first)
+                opening = max(datetime.combine(day, begin, zone).timestamp(), start / 1000)
+                business_time = timedelta(
+                    seconds=max(0.0, datetime.combine(day, end, zone).timestamp() - opening)
                 )
-                if worked and worked >= left:
-                    return round((first + left.total_seconds()) * 1000)
-                left -= worked
+                if business_time and business_time >= remaining:
+                    return round((opening + remaining.total_seconds()) * 1000)
+                remaining -= business_time
             day += timedelta(days=1)
         raise UsageError(
             "the calendar has no working time in ten years, so nothing would escalate."
@@ -99,12 +99,12 @@ def calendar(name: str) -> Calendar:
     Raises:
         UsageError: none has that name.
     """
-    known = _calendars.get(name)
-    if known is None:
+    result = _calendars.get(name)
+    if result is None:
         raise UsageError(
             f"there is no calendar {name!r:.80}; use add_calendar() in a module that RUNNER_GRAPHS names."
         )
-    return known
+    return result
 
 
 def escalates_at(rule: Rule, asked_at: int) -> list[int]:

@@ -136,15 +136,15 @@ class SigningKey:
             UnstorableError: a value would be read as another by other languages.
         """
         moment = time.time() if now is None else now
-        signed: dict[str, JSON] = proofs().sign(
+        proof: dict[str, JSON] = proofs().sign(
             body, self.key, self.kid, now=moment, jti=ids.nonce(), login=login
         )
-        return signed
+        return proof
 
 
-def _private(entry: Mapping[str, Any], decoded: Any) -> Ed25519PrivateKey | bytes:
+def _private(entry: Mapping[str, Any], decode: Any) -> Ed25519PrivateKey | bytes:
     if entry["kty"] == "oct":
-        secret: bytes = decoded(entry["k"])
+        secret: bytes = decode(entry["k"])
         return secret
-    key: Ed25519PrivateKey = proofs().Ed25519PrivateKey.from_private_bytes(decoded(entry["d"]))
+    key: Ed25519PrivateKey = proofs().Ed25519PrivateKey.from_private_bytes(decode(entry["d"]))
     return key

@@ -22,7 +22,7 @@ DOMAIN = "celery-graph-runner/{kind}/v2\n"
 """What stands before the JSON: a digest of one kind is never that of another."""
 
 
-def canonical(value: JSON, what: str) -> bytes:
+def canonical(value: JSON, subject: str) -> bytes:
     """Return JSON data in its canonical form.
 
     Raises:
@@ -33,18 +33,18 @@ def canonical(value: JSON, what: str) -> bytes:
         return rfc8785.dumps(value)
     except (rfc8785.CanonicalizationError, UnicodeEncodeError) as error:
         raise UnstorableError(
-            f"{what} can't be hashed so that other programs get the same digest: {error}. Nothing was asked. "
-            "Send large integers as text."
+            f"{subject} can't be hashed so that other programs get the same digest: {error}. "
+            "Nothing was asked. Send large integers as text."
         ) from error
 
 
-def digest(kind: str, value: JSON, what: str = "") -> str:
+def digest(kind: str, value: JSON, subject: str = "") -> str:
     """Hash one object: "sha256:" and 64 hexadecimal digits.
 
     Raises:
         UnstorableError: see `canonical`.
     """
-    text = DOMAIN.format(kind=kind).encode() + canonical(value, what or f"the {kind}")
+    text = DOMAIN.format(kind=kind).encode() + canonical(value, subject or f"the {kind}")
     return "sha256:" + hashlib.sha256(text).hexdigest()
 
 

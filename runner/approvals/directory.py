@@ -39,16 +39,16 @@ def directory(name: str) -> Directory:
     """
     module, _, attribute = name.partition(":")
     try:
-        found: object = getattr(importlib.import_module(module), attribute)
+        candidate: object = getattr(importlib.import_module(module), attribute)
     except (ImportError, AttributeError, ValueError) as error:
         raise UsageError(
             f"RUNNER_DIRECTORY={name}: {error}. Name an object that can be imported, as module:object."
         ) from error
-    if not isinstance(found, Directory) or isinstance(found, type):
+    if not isinstance(candidate, Directory) or isinstance(candidate, type):
         raise UsageError(
-            f"RUNNER_DIRECTORY={name}: {found!r:.80} has no groups(principal) and roles(principal)."
+            f"RUNNER_DIRECTORY={name}: {candidate!r:.80} has no groups(principal) and roles(principal)."
         )
-    return found
+    return candidate
 
 
 def looked_up(voter: Voter, name: str) -> Voter:
@@ -61,9 +61,9 @@ def looked_up(voter: Voter, name: str) -> Voter:
     """
     if not name:
         return voter
-    known = directory(name)
+    source = directory(name)
     try:
-        groups, roles = known.groups(voter.principal), known.roles(voter.principal)
+        groups, roles = source.groups(voter.principal), source.roles(voter.principal)
     except RunnerError:
         raise
     except Exception as error:

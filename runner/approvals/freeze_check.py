@@ -42,11 +42,11 @@ class Freezes:
         What is said to stop something is read again: after a thaw the doorbell rings at once, and who
         still believed in the freeze would let it pass.
         """
-        known = self.known
-        if not known:
+        active_freezes = self.known
+        if not active_freezes:
             return None
         names = self._names(graph)
-        freeze = freezes.frozen(known, graph, tool, names)
+        freeze = freezes.frozen(active_freezes, graph, tool, names)
         if freeze is not None:
             self.refresh()
             freeze = freezes.frozen(self._known, graph, tool, names)

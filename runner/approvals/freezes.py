@@ -23,8 +23,8 @@ class Freeze:
 
     def __str__(self) -> str:
         """Say it in one line."""
-        who = f" by {plain_name(self.by)}" if self.by else ""
-        return f"{self.scope} is frozen{who}: {validation.one_line(self.reason)}"
+        by_whom = f" by {plain_name(self.by)}" if self.by else ""
+        return f"{self.scope} is frozen{by_whom}: {validation.one_line(self.reason)}"
 
 
 def scope_of(graph: str = "", tool: str = "", *, everything: bool = False) -> str:

@@ -71,18 +71,20 @@ def _check_known(engine: Engine, kind: str, name: str) -> None:
         nodes = [
             node for plan in engine.registry.everything() for node in plan.definition.nodes.values()
         ]
-        known = {
+        known_names = {
             tool for node in nodes for tool in tool_names(getattr(node.executor, "config", None))
         }
     else:
         paths = {*engine.store.graphs(), *engine.registry.names()}
         paths |= {plan.definition.id for plan in engine.registry.everything()}
-        known = {
-            part for path in paths for part in (*parts_of(path), *engine.registry.names_on(path))
+        known_names = {
+            path_name
+            for path in paths
+            for path_name in (*parts_of(path), *engine.registry.names_on(path))
         }
-    if name in known:
+    if name in known_names:
         return
-    similar = difflib.get_close_matches(name, known, 1)
+    similar = difflib.get_close_matches(name, known_names, 1)
     nearest = f" Did you mean {similar[0]!r}?" if similar else ""
     where = "" if kind == "graph" else ": it is in no agent of the graphs that this process has"
     raise NotFoundError(

@@ -45,25 +45,25 @@ def level_of(rule: Rule) -> int:
     return max(rule.auth.level, *(step.auth.level for step in rule.steps))
 
 
-def judge(asked: Interrupt, stored: Interrupt, evidence: Evidence) -> Approval:
+def judge(question: Interrupt, answered_question: Interrupt, evidence: Evidence) -> Approval:
     """Return the decision on a question, if it holds for the question as the code asks it now.
 
     Raises:
         ApprovalMismatch: it does not; the message says in what.
     """
     try:
-        return _judge(asked, stored, evidence)
+        return _judge(question, answered_question, evidence)
     except ApprovalMismatch:
         raise
     except (RunnerError, TypeError, KeyError, ValueError, AttributeError) as error:
         raise ApprovalMismatch(
-            f"the decision on {asked.name!r} can't be read as one: {type(error).__name__}: {error}"
+            f"the decision on {question.name!r} can't be read as one: {type(error).__name__}: {error}"
         ) from error
 
 
-def is_stale(rule: Rule, stored: Interrupt, now: int) -> bool:
+def is_stale(rule: Rule, question: Interrupt, now: int) -> bool:
     """Whether a decision is too old to be used for the first time; `now` is in ms."""
-    return now > stored.answered_at + rule.use_within * 1000
+    return now > question.answered_at + rule.use_within * 1000
 
 
 def response_of(body: Mapping[str, Any]) -> Any:
@@ -74,51 +74,59 @@ def response_of(body: Mapping[str, Any]) -> Any:
     return True if body["decision"] == "approve" and response is None else response
 
 
-def _judge(asked: Interrupt, stored: Interrupt, evidence: Evidence) -> Approval:
-    if asked.rule is None:
-        raise _differs(asked, "its rule")
-    _check_question(asked, stored)
-    if stored.status is InterruptStatus.EXPIRED and interrupts.default_answer(asked):
+def _judge(question: Interrupt, answered_question: Interrupt, evidence: Evidence) -> Approval:
+    if question.rule is None:
+        raise _differs(question, "its rule")
+    _check_question(question, answered_question)
+    if answered_question.status is InterruptStatus.EXPIRED and interrupts.default_answer(question):
         return Approval(
-            "expired", codec.unpack(interrupts.default_answer(asked)[0]), action=stored.action
+            "expired",
+            codec.unpack(interrupts.default_answer(question)[0]),
+            action=answered_question.action,
         )
-    if stored.status is not InterruptStatus.ANSWERED:
+    if answered_question.status is not InterruptStatus.ANSWERED:
         raise ApprovalMismatch(
-            f"the question {asked.name!r} is {stored.status}, and nobody has decided it."
+            f"the question {question.name!r} is {answered_question.status}, and nobody has decided it."
         )
-    rule = Rule.thawed(asked.rule)
+    rule = Rule.thawed(question.rule)
     counting = _unsigned if level_of(rule) == 0 else _signed
-    counts = list(counting(rule, stored, evidence))
-    words = [count.word for count in counts]
-    if not counts or words[-1] != "accepted" or set(words[:-1]) - {"counted"}:
+    counts = list(counting(rule, answered_question, evidence))
+    replies = [count.word for count in counts]
+    if not counts or replies[-1] != "accepted" or set(replies[:-1]) - {"counted"}:
         details = "; ".join(count.detail for count in counts if count.detail)
         raise ApprovalMismatch(
-            f"the votes on {asked.name!r} do not come to a decision by the rule in the code"
+            f"the votes on {question.name!r} do not come to a decision by the rule in the code"
             f"{details and ': '}{details}."
         )
-    _check_decision(stored, counts[-1], evidence.votes[-1])
-    response = codec.unpack(stored.response)
-    return Approval(stored.decision, response, tuple(evidence.votes), stored.action, stored.effect)
+    _check_decision(answered_question, counts[-1], evidence.votes[-1])
+    response = codec.unpack(answered_question.response)
+    return Approval(
+        answered_question.decision,
+        response,
+        tuple(evidence.votes),
+        answered_question.action,
+        answered_question.effect,
+    )
 
 
-def _check_question(asked: Interrupt, stored: Interrupt) -> None:
+def _check_question(question: Interrupt, answered_question: Interrupt) -> None:
     """Compare the question as it is asked now with the one that was answered, by their digests."""
     now = replace(
-        asked,
-        digest_v=stored.digest_v,
-        place=stored.place,
-        requester=stored.requester,
-        on_behalf_of=stored.on_behalf_of,
-        asked_at=stored.asked_at,
+        question,
+        digest_v=answered_question.digest_v,
+        place=answered_question.place,
+        requester=answered_question.requester,
+        on_behalf_of=answered_question.on_behalf_of,
+        asked_at=answered_question.asked_at,
     )
-    ours, theirs = interrupts.preimages(now), interrupts.preimages(stored)
-    if ours != theirs or stored.digest_v != asked.digest_v:
-        parts = (set(ours) | set(theirs)) - {"question"}
-        changed = sorted(part for part in parts if ours.get(part) != theirs.get(part))
-        changed += sorted(name for name in ours["question"] if _differ(ours, theirs, name))
-        raise _differs(asked, ", ".join(changed))
-    if stored.digest != interrupts.digest(now) or stored.v != asked.v:
-        raise _differs(asked, "its digest")
+    ours, theirs = interrupts.preimages(now), interrupts.preimages(answered_question)
+    if ours != theirs or answered_question.digest_v != question.digest_v:
+        fields = (set(ours) | set(theirs)) - {"question"}
+        differences = sorted(field for field in fields if ours.get(field) != theirs.get(field))
+        differences += sorted(name for name in ours["question"] if _differ(ours, theirs, name))
+        raise _differs(question, ", ".join(differences))
+    if answered_question.digest != interrupts.digest(now) or answered_question.v != question.v:
+        raise _differs(question, "its digest")
 
 
 def _differ(ours: Mapping[str, Any], theirs: Mapping[str, Any], name: str) -> bool:
@@ -128,43 +136,45 @@ def _differ(ours: Mapping[str, Any], theirs: Mapping[str, Any], name: str) -> bo
     }
 
 
-def _differs(asked: Interrupt, what: str) -> ApprovalMismatch:
+def _differs(question: Interrupt, difference: str) -> ApprovalMismatch:
     return ApprovalMismatch(
-        f"the question {asked.name!r} is not the one that was decided: {what} differs, by a change of the "
-        "code or of what is stored."
+        f"the question {question.name!r} is not the one that was decided: {difference} differs, by a change "
+        "of the code or of what is stored."
     )
 
 
-def _check_decision(stored: Interrupt, count: Count, last: Mapping[str, Any]) -> None:
+def _check_decision(question: Interrupt, count: Count, last_vote: Mapping[str, Any]) -> None:
     """Compare what is stored of the decision with what the votes have come to."""
-    decision = ballots.decision_of(stored, count)
+    decision = ballots.decision_of(question, count)
     wrong = []
-    if stored.decision != decision:
+    if question.decision != decision:
         wrong.append("decision")
-    if stored.effect != count.effect:
+    if question.effect != count.effect:
         wrong.append("effect")
-    if stored.responder != rules.plain_name(last["by"]):
+    if question.responder != rules.plain_name(last_vote["by"]):
         wrong.append("responder")
-    if stored.answered_at != last["at"]:
+    if question.answered_at != last_vote["at"]:
         wrong.append("time")
     if decision == "reject":
-        if stored.response != {"rejected": last["comment"]}:
+        if question.response != {"rejected": last_vote["comment"]}:
             wrong.append("reason")
-    elif ballots.effect_of(stored, decision, stored.response) != count.effect:
+    elif ballots.effect_of(question, decision, question.response) != count.effect:
         wrong.append("response")
     if wrong:
         raise ApprovalMismatch(
-            f"the decision on {stored.name!r} is not what its votes came to: another {', '.join(wrong)} is "
+            f"the decision on {question.name!r} is not what its votes came to: another {', '.join(wrong)} is "
             "stored."
         )
 
 
-def _unsigned(rule: Rule, stored: Interrupt, evidence: Evidence) -> Iterator[Count]:
+def _unsigned(rule: Rule, question: Interrupt, evidence: Evidence) -> Iterator[Count]:
     """Count votes that nobody had to sign, by the weights that their door has seen."""
-    del stored
+    del question
     tally, rounds = Tally(), dict[str, int]()
-    for stated in evidence.votes:
-        vote = Vote(stated["by"], stated["decision"], stated["effect"], stated["weight"])
+    for vote_record in evidence.votes:
+        vote = Vote(
+            vote_record["by"], vote_record["decision"], vote_record["effect"], vote_record["weight"]
+        )
         count = rules.take(rule, tally, vote, rounds.get(vote.principal))
         tally = count.tally
         if vote.weight:
@@ -175,82 +185,84 @@ def _unsigned(rule: Rule, stored: Interrupt, evidence: Evidence) -> Iterator[Cou
 NOBODY = (-1, "")
 
 
-def _signed(rule: Rule, stored: Interrupt, evidence: Evidence) -> Iterator[Count]:
+def _signed(rule: Rule, question: Interrupt, evidence: Evidence) -> Iterator[Count]:
     """Count votes as their proofs have them; what is stored beside a proof must follow from it."""
     keys = evidence.keys()
     facts = Facts(
-        _requesters(rule, stored, evidence, keys),
+        _requesters(rule, question, evidence, keys),
         evidence.answered,
-        original=ballots.approved(stored),
+        original=ballots.approved(question),
     )
-    tally, rounds, seen = Tally(), dict[str, int](), set[str]()
-    replaced = dict[
+    tally, rounds, seen_jtis = Tally(), dict[str, int](), set[str]()
+    lent_in = dict[
         str, tuple[int, str]
     ]()  # in which round somebody has voted in one's place, and who
-    edited = 0
-    for stated in evidence.votes:
-        proved = _proved(stated["body"], stored, keys)
-        if stated["body"].get("digest") != stored.digest:
-            raise ApprovalMismatch(f"a vote on {stored.name!r} was signed for another question.")
-        if proved.jti in seen:
-            raise ApprovalMismatch(f"a signature counts twice among the votes on {stored.name!r}.")
-        seen.add(proved.jti)
-        if proved.issued < edited:
+    edit_time = 0
+    for vote_record in evidence.votes:
+        proof = _proved(vote_record["body"], question, keys)
+        if vote_record["body"].get("digest") != question.digest:
+            raise ApprovalMismatch(f"a vote on {question.name!r} was signed for another question.")
+        if proof.jti in seen_jtis:
             raise ApprovalMismatch(
-                f"a vote on {stored.name!r} was signed before the edit that voided it."
+                f"a signature counts twice among the votes on {question.name!r}."
             )
-        body, voter, round_ = stated["body"], proved.voter(), tally.round
+        seen_jtis.add(proof.jti)
+        if proof.issued < edit_time:
+            raise ApprovalMismatch(
+                f"a vote on {question.name!r} was signed before the edit that voided it."
+            )
+        body, voter, round_ = vote_record["body"], proof.voter(), tally.round
         key = voter.principal.key
         facts = replace(
             facts,
-            escalated=_escalated(rule, stored, proved),
+            escalated=_escalated(rule, question, proof),
             voted_in=rounds.get(key),
-            gave=replaced.get(key, NOBODY)[0] == round_,
+            gave=lent_in.get(key, NOBODY)[0] == round_,
             lent=None,
         )
         lender = ""
-        if stated["selector"] == rules.DELEGATED:
-            word = _proved(stated["lent"], stored, keys)
-            lender, facts = word.principal.key, replace(facts, lent=tally.stage)
+        if vote_record["selector"] == rules.DELEGATED:
+            lender_proof = _proved(vote_record["lent"], question, keys)
+            lender, facts = lender_proof.principal.key, replace(facts, lent=tally.stage)
             lending = replace(
-                facts, escalated=_escalated(rule, stored, word), lent=None, gave=False
+                facts, escalated=_escalated(rule, question, lender_proof), lent=None, gave=False
             )
-            why = _not_lent(rule, stated["lent"], word.groups, voter)
-            why = why or rules.barred(rule, word.voter(), lending, tally.stage)
-            taken, by = replaced.get(lender, NOBODY)
-            if rounds.get(lender) == round_ or (taken == round_ and by != key):
+            why = _not_lent(rule, vote_record["lent"], lender_proof.groups, voter)
+            why = why or rules.barred(rule, lender_proof.voter(), lending, tally.stage)
+            lent_round, by = lent_in.get(lender, NOBODY)
+            if rounds.get(lender) == round_ or (lent_round == round_ and by != key):
                 why = why or "their vote counts already"
             if why:
                 raise ApprovalMismatch(
-                    f"a vote on {stored.name!r} is none in the place of {lender}: {why}."
+                    f"a vote on {question.name!r} is none in the place of {lender}: {why}."
                 )
-        effect = ballots.effect_of(stored, body["decision"], response_of(body))
+        effect = ballots.effect_of(question, body["decision"], response_of(body))
         vote = Vote(voter.principal.key, body["decision"], effect)
         stage = tally.stage
         count, vote = rules.cast(rule, tally, voter, vote, facts)
-        tally, used = count.tally, rules.used_selector(rule, voter, facts, stage)
+        tally, used_selector = count.tally, rules.used_selector(rule, voter, facts, stage)
         if vote.weight:
             rounds[vote.principal] = tally.round
-            replaced[lender] = tally.round, key
+            lent_in[lender] = tally.round, key
         if tally.round != round_:
-            edited, stage = proved.issued, 0
+            edit_time, stage = proof.issued, 0
         if count.word in {"counted", "accepted"}:
-            _check_stated(stated, stored, proved, vote, (used, stage, tally.round))
+            _check_stated(vote_record, question, proof, vote, (used_selector, stage, tally.round))
         yield count
 
 
-def _proved(body: Mapping[str, Any], stored: Interrupt, keys: Mapping[str, Key]) -> Proved:
+def _proved(body: Mapping[str, Any], question: Interrupt, keys: Mapping[str, Key]) -> Proved:
     from runner.approvals.proofs import ProofRefused, verify  # noqa: PLC0415 - an extra, which most do without
 
     try:
-        proved = verify(body, keys, now=None)
+        proof = verify(body, keys, now=None)
     except ProofRefused as error:
         raise ApprovalMismatch(
-            f"a vote on {stored.name!r} has no proof that holds: {error}"
+            f"a vote on {question.name!r} has no proof that holds: {error}"
         ) from error
-    if body.get("interrupt_id") != stored.id:
-        raise ApprovalMismatch(f"a vote on {stored.name!r} was signed for another question.")
-    return proved
+    if body.get("interrupt_id") != question.id:
+        raise ApprovalMismatch(f"a vote on {question.name!r} was signed for another question.")
+    return proof
 
 
 def _not_lent(rule: Rule, body: Mapping[str, Any], groups: frozenset[str], voter: Voter) -> str:
@@ -262,70 +274,72 @@ def _not_lent(rule: Rule, body: Mapping[str, Any], groups: frozenset[str], voter
 
 
 def _check_stated(
-    stated: Mapping[str, Any],
-    stored: Interrupt,
-    proved: Proved,
+    vote_record: Mapping[str, Any],
+    question: Interrupt,
+    proof: Proved,
     vote: Vote,
-    place: tuple[str, int, int],
+    position: tuple[str, int, int],
 ) -> None:
-    body = stated["body"]
+    body = vote_record["body"]
     follows = {
         "v": 1,
         "by": vote.principal,
         "decision": vote.decision,
         "effect": vote.effect,
         "weight": vote.weight,
-        "selector": place[0],
-        "stage": place[1],
-        "round": place[2],
-        "level": proved.level,
+        "selector": position[0],
+        "stage": position[1],
+        "round": position[2],
+        "level": proof.level,
         "comment": body.get("comment") or "",
-        **({} if place[0] == rules.DELEGATED else {"lent": None}),
+        **({} if position[0] == rules.DELEGATED else {"lent": None}),
     }
-    if stored.rule is not None and stored.rule["escalate"]:
+    if question.rule is not None and question.rule["escalate"]:
         del follows["selector"]  # a door may have counted one step less when the vote came in
-    changed = [name for name, value in follows.items() if stated.get(name) != value]
-    earliest, latest = proved.issued - ballots.SKEW, proved.expires + ballots.SKEW
-    if not earliest * 1000 <= stated["at"] <= latest * 1000:
-        changed.append("at")
-    if changed:
+    differences = [name for name, value in follows.items() if vote_record.get(name) != value]
+    earliest, latest = proof.issued - ballots.SKEW, proof.expires + ballots.SKEW
+    if not earliest * 1000 <= vote_record["at"] <= latest * 1000:
+        differences.append("at")
+    if differences:
         raise ApprovalMismatch(
-            f"a vote on {stored.name!r} is stored with another {', '.join(changed)} than was signed."
+            f"a vote on {question.name!r} is stored with another {', '.join(differences)} than was signed."
         )
 
 
 def _requesters(
-    rule: Rule, stored: Interrupt, evidence: Evidence, keys: Mapping[str, Key]
+    rule: Rule, question: Interrupt, evidence: Evidence, keys: Mapping[str, Key]
 ) -> frozenset[str]:
     """Return who asked for the run; where the rule excludes them, by a proof that holds for this run."""
-    people = frozenset({stored.requester, *stored.on_behalf_of})
+    people = frozenset({question.requester, *question.on_behalf_of})
     if not rules.excludes_requester(rule):
         return people
     from runner.approvals.proofs import ProofRefused, run_name, verify  # noqa: PLC0415 - as above
 
     body = (evidence.requester or {}).get("body") or {}
     try:
-        key = verify(body, keys, now=None, who="requester").principal.key
+        key = verify(body, keys, now=None, member="requester").principal.key
     except ProofRefused as error:
         raise ApprovalMismatch(
-            f"the rule of {stored.name!r} excludes who asked for the run, but nothing proves who that is: "
+            f"the rule of {question.name!r} excludes who asked for the run, but nothing proves who that is: "
             f"{error}"
         ) from error
-    proved = frozenset(
+    requesters = frozenset(
         {key, *(Principal.read(name).key for name in body.get("on_behalf_of") or ())}
     )
-    if key != stored.requester or proved != people:
+    if key != question.requester or requesters != people:
         raise ApprovalMismatch(
-            f"{stored.name!r} names another requester than the one who signed the start."
+            f"{question.name!r} names another requester than the one who signed the start."
         )
     if evidence.root[PARTITION:] != run_name(body):
         raise ApprovalMismatch(
-            f"who asked for the run of {stored.name!r} has signed the start of another."
+            f"who asked for the run of {question.name!r} has signed the start of another."
         )
-    return proved
+    return requesters
 
 
-def _escalated(rule: Rule, stored: Interrupt, proved: Proved) -> list[str]:
+def _escalated(rule: Rule, question: Interrupt, proof: Proved) -> list[str]:
     """List who had become eligible when a vote was signed. Business time only makes that later."""
-    passed = proved.expires - stored.asked_at / 1000
-    return [entry for seconds, more in rule.escalate if seconds <= passed for entry in more]
+    elapsed_s = proof.expires - question.asked_at / 1000
+    return [
+        entry for seconds, selectors in rule.escalate if seconds <= elapsed_s for entry in selectors
+    ]

@@ -67,32 +67,34 @@ class KeySet:
             ConflictError: the set has the `kid`, or the private file exists.
             UsageError: the members don't fit together.
         """
-        public, own = _pair(hmac=hmac)
-        return self.add(kid, public, lambda entry: _write_new(private, {**entry, **own}), **members)
+        public, private_members = _pair(hmac=hmac)
+        return self.add(
+            kid, public, lambda entry: _write_new(private, {**entry, **private_members}), **members
+        )
 
     def add(
         self,
         kid: str,
         public: Mapping[str, JSON],
-        before: Callable[[Entry], object] = lambda entry: entry,
+        before_write: Callable[[Entry], object] = lambda entry: entry,
         **members: JSON,
     ) -> PublicKey:
         """Add the public half of a key that somebody has made: kty, crv, x and y; of a passkey more.
 
-        `before` is called with the entry before the set is written.
+        `before_write` is called with the entry before the set is written.
 
         Raises:
             ConflictError: the set has the `kid`. UsageError: the members don't fit together.
         """
         entry = {"kid": kid, **public, **{name: value for name, value in members.items() if value}}
         with self._changed() as entries:
-            if any(other["kid"] == kid for other in entries):
+            if any(existing["kid"] == kid for existing in entries):
                 raise ConflictError(
                     f"the key {kid!r} exists already; `runner keys rotate` replaces it."
                 )
             entries.append(entry)
             proofs().read_keys(json.dumps({"keys": entries}))
-            before(entry)
+            before_write(entry)
         return _shown(entry)
 
     def rotate(self, kid: str, successor: str, private: Path, ends: float) -> PublicKey:
@@ -103,13 +105,14 @@ class KeySet:
         Raises:
             NotFoundError: there is no such key. ConflictError: as for `make`.
         """
-        old = self._entry(kid)
-        kept = {
-            name: old[name] for name in old.keys() - {"kid", "kty", "crv", "x", "y", "k", "revoked"}
+        old_entry = self._entry(kid)
+        members = {
+            name: old_entry[name]
+            for name in old_entry.keys() - {"kid", "kty", "crv", "x", "y", "k", "revoked"}
         }
-        made = self.make(successor, private, hmac=old["kty"] == "oct", **kept)
+        new_key = self.make(successor, private, hmac=old_entry["kty"] == "oct", **members)
         self.revoke(kid, ends)
-        return made
+        return new_key
 
     def revoke(self, kid: str, since: float) -> PublicKey:
         """Refuse what a key says that it has signed from then on, in seconds since 1970; 0 is all of it.
@@ -144,8 +147,8 @@ class KeySet:
 class _Change:
     """Changes the file whole: a reader finds the old set or the new one."""
 
-    def __init__(self, path: Path, read: Callable[[], list[Entry]]) -> None:
-        self._path, self._read = path, read
+    def __init__(self, path: Path, read_entries: Callable[[], list[Entry]]) -> None:
+        self._path, self._read = path, read_entries
 
     def __enter__(self) -> list[Entry]:
         self._entries = self._read()
@@ -157,11 +160,13 @@ class _Change:
         folder = self._path.parent
         folder.mkdir(parents=True, exist_ok=True)
         secret = any(entry["kty"] == "oct" for entry in self._entries)
-        with tempfile.NamedTemporaryFile("w", dir=folder, delete=False, encoding="utf-8") as new:
-            json.dump({"keys": self._entries}, new, indent=2)
-            new.write("\n")
-        Path(new.name).chmod(0o600 if secret else 0o644)
-        Path(new.name).replace(self._path)
+        with tempfile.NamedTemporaryFile(
+            "w", dir=folder, delete=False, encoding="utf-8"
+        ) as new_file:
+            json.dump({"keys": self._entries}, new_file, indent=2)
+            new_file.write("\n")
+        Path(new_file.name).chmod(0o600 if secret else 0o644)
+        Path(new_file.name).replace(self._path)
 
 
 def _write_new(path: Path, entry: Mapping[str, JSON]) -> None:
@@ -180,12 +185,12 @@ def _write_new(path: Path, entry: Mapping[str, JSON]) -> None:
 
 def _pair(*, hmac: bool) -> tuple[Entry, Entry]:
     """Make a key: the members of its public entry, and those that the private file has beside them."""
-    encoded = proofs().encoded
+    encode = proofs().encoded
     if hmac:
-        return {"kty": "oct", "k": encoded(secrets.token_bytes(SECRET_BYTES))}, {}
+        return {"kty": "oct", "k": encode(secrets.token_bytes(SECRET_BYTES))}, {}
     key = proofs().Ed25519PrivateKey.generate()
-    public = {"kty": "OKP", "crv": "Ed25519", "x": encoded(key.public_key().public_bytes_raw())}
-    return public, {"d": encoded(key.private_bytes_raw())}
+    public = {"kty": "OKP", "crv": "Ed25519", "x": encode(key.public_key().public_bytes_raw())}
+    return public, {"d": encode(key.private_bytes_raw())}
 
 
 def _shown(entry: Entry) -> PublicKey:

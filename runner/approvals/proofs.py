@@ -176,10 +176,10 @@ def signed_bytes(decision: Mapping[str, JSON]) -> bytes:
         UnstorableError: it has values that other languages would read as others.
     """
     proof = decision.get("proof")
-    covered = {name: value for name, value in decision.items() if name not in {"reply_to", "proof"}}
+    payload = {name: value for name, value in decision.items() if name not in {"reply_to", "proof"}}
     if isinstance(proof, Mapping):
-        covered["proof"] = {name: value for name, value in proof.items() if name not in SIGNATURE}
-    return DOMAIN + canonical(covered, "the decision")
+        payload["proof"] = {name: value for name, value in proof.items() if name not in SIGNATURE}
+    return DOMAIN + canonical(payload, "the decision")
 
 
 def run_name(start: Mapping[str, Any]) -> str:
@@ -192,11 +192,11 @@ def run_name(start: Mapping[str, Any]) -> str:
         UsageError: the proof has no time. UnstorableError: it has values that other languages read as others.
     """
     proof = start.get("proof")
-    issued = proof.get("iat") if isinstance(proof, Mapping) else None
-    if type(issued) is not int or not 0 <= issued < 1 << 38:
+    issued_at = proof.get("iat") if isinstance(proof, Mapping) else None
+    if type(issued_at) is not int or not 0 <= issued_at < 1 << 38:
         raise UsageError("the proof of a start needs iat, in whole seconds since 1970.")
     return run_ids.letters(
-        issued * 1000, run_ids.RANDOM, hashlib.sha256(signed_bytes(start)).digest()
+        issued_at * 1000, run_ids.RANDOM, hashlib.sha256(signed_bytes(start)).digest()
     )
 
 
@@ -228,12 +228,12 @@ def sign(
 
 
 def verify(
-    decision: Mapping[str, Any], keys: Mapping[str, Key], *, now: float | None, who: str = "by"
+    decision: Mapping[str, Any], keys: Mapping[str, Key], *, now: float | None, member: str = "by"
 ) -> Proved:
     """Check a decision's proof. `now` (seconds since 1970) is when it comes in; a worker that counts votes
     again later passes None, since the door that took it has checked the times.
 
-    `who` is the member that names the principal: "requester" in the message that starts a run.
+    `member` names the principal: "requester" in the message that starts a run.
 
     Raises:
         ProofRefused: it does not hold; the message says why.
@@ -246,7 +246,7 @@ def verify(
     if key is None:
         raise ProofRefused(f"the key {kid!r:.80} is not known.")
     try:
-        principal = Principal.read(decision[who])
+        principal = Principal.read(decision[member])
     except (KeyError, TypeError, AttributeError, UsageError) as error:
         raise ProofRefused("the decision names nobody who decides.") from error
     if key.level == OWN_KEY and principal.key != key.principal:
@@ -291,15 +291,15 @@ def _check_times(proof: Mapping[str, Any], key: Key, now: float | None) -> None:
     moments = [moment for name in ("iat", "exp") if type(moment := proof.get(name)) is int]
     if len(moments) != 2:
         raise ProofRefused("the proof needs iat and exp, in whole seconds since 1970.")
-    issued, expires = moments
+    issued_at, expires = moments
     jti = proof.get("jti")
     if not isinstance(jti, str) or not jti or validation.problem(jti):
         raise ProofRefused("the proof needs a jti, which counts once.")
-    if not issued < expires <= issued + LIFETIME:
+    if not issued_at < expires <= issued_at + LIFETIME:
         raise ProofRefused(f"the proof may be used for at most {LIFETIME} s.")
-    if key.revoked is not None and issued >= key.revoked:
+    if key.revoked is not None and issued_at >= key.revoked:
         raise ProofRefused(f"the key {key.kid!r} was revoked before it signed this.")
-    if now is not None and not issued - SKEW <= now <= expires + SKEW:
+    if now is not None and not issued_at - SKEW <= now <= expires + SKEW:
         raise ProofRefused("the proof is too old, or from the future.")
 
 
@@ -334,19 +334,19 @@ def _assertion_holds(
     challenge, origin, relying party, that a person was there and was verified, and the signature.
     """
     data, client = decoded(proof["authenticator_data"]), decoded(proof["client_data"])
-    stated = codec.load_json(client)
+    client_data = codec.load_json(client)
     flags = data[32] if len(data) >= 37 else 0
     if (
-        stated.get("type") != "webauthn.get"
-        or not hmac.compare_digest(decoded(stated.get("challenge")), challenge)
-        or stated.get("origin") not in key.origins
+        client_data.get("type") != "webauthn.get"
+        or not hmac.compare_digest(decoded(client_data.get("challenge")), challenge)
+        or client_data.get("origin") not in key.origins
         or data[:32] != hashlib.sha256(key.rp_id.encode()).digest()
         or flags & (PRESENT | VERIFIED) != PRESENT | VERIFIED
     ):
         return False
-    covered = data + hashlib.sha256(client).digest()
+    payload = data + hashlib.sha256(client).digest()
     if isinstance(public, Ed25519PublicKey):
-        public.verify(signature, covered)
+        public.verify(signature, payload)
     else:
-        public.verify(signature, covered, ec.ECDSA(hashes.SHA256()))
+        public.verify(signature, payload, ec.ECDSA(hashes.SHA256()))
     return True

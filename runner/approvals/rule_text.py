@@ -22,14 +22,14 @@ def in_words(rule: Rule, requester: str = "", on_behalf_of: Sequence[str] = ()) 
     `requester` is the key of who asked for the run, `on_behalf_of` are those of for whom.
     """
     head = ", then ".join(_step(step, rule) for step in rule.steps)
-    parts = [
+    phrases = [
         head,
         *_excluded(rule, requester, on_behalf_of),
         *_ends(rule),
         *_delegated(rule),
         *_escalations(rule),
     ]
-    return "; ".join(parts)
+    return "; ".join(phrases)
 
 
 def who(form: str) -> str:
@@ -37,10 +37,10 @@ def who(form: str) -> str:
     if form == DELEGATED:
         return "a delegate"
     form = selector(form)
-    kind, _, rest = form.partition(":")
+    kind, _, name = form.partition(":")
     if kind == "user":
-        return person(rest)
-    return f"{kind} {rest}" if rest else form
+        return person(name)
+    return f"{kind} {name}" if name else form
 
 
 def person(key: str) -> str:
@@ -56,15 +56,15 @@ def person(key: str) -> str:
 def _step(step: Rule, rule: Rule) -> str:
     people = _listed([who(form) for form in step.eligible], "or")
     number = NUMBERS[step.need] if step.need < len(NUMBERS) else str(step.need)
-    words = f"{number} of {people}"
+    text = f"{number} of {people}"
     heavier = [
         f"{who(form)} counts {weight}" for form, weight in step.weights.items() if weight > 1
     ]
-    words += f" ({', '.join(heavier)})" if heavier else ""
+    text += f" ({', '.join(heavier)})" if heavier else ""
     level = max(step.auth.level, rule.auth.level)
-    words += f", each {LEVELS[level]}" if level else ""
+    text += f", each {LEVELS[level]}" if level else ""
     age = step.auth.max_age or rule.auth.max_age
-    return words + (f", at most {_span(age)} ago" if age else "")
+    return text + (f", at most {_span(age)} ago" if age else "")
 
 
 def _excluded(rule: Rule, requester: str, on_behalf_of: Sequence[str]) -> list[str]:
@@ -86,25 +86,25 @@ def _excluded(rule: Rule, requester: str, on_behalf_of: Sequence[str]) -> list[s
 
 
 def _ends(rule: Rule) -> list[str]:
-    words = []
+    phrases = []
     vetoes = {step.veto for step in rule.steps}
     if vetoes == {"majority"}:
-        words.append("as many rejections end it")
+        phrases.append("as many rejections end it")
     elif vetoes == {None}:
-        words.append("rejections are only counted")
+        phrases.append("rejections are only counted")
     elif vetoes != {1}:
-        words.append("rejections end it: " + ", ".join(str(step.veto) for step in rule.steps))
+        phrases.append("rejections end it: " + ", ".join(str(step.veto) for step in rule.steps))
     else:
-        words.append("one rejection ends it")
+        phrases.append("one rejection ends it")
     if len(rule.decisions) < 4:
-        words.append(f"decisions: {', '.join(rule.decisions)}")
+        phrases.append(f"decisions: {', '.join(rule.decisions)}")
     if (
         "edit" in rule.decisions
         and rule.edit == "resets"
         and any(step.need > 1 for step in rule.steps)
     ):
-        words.append("an edit resets earlier votes")
-    return words
+        phrases.append("an edit resets earlier votes")
+    return phrases
 
 
 def _delegated(rule: Rule) -> list[str]:
@@ -118,15 +118,15 @@ def _delegated(rule: Rule) -> list[str]:
 def _escalations(rule: Rule) -> list[str]:
     hours = f" of calendar {rule.calendar}" if rule.calendar else ""
     return [
-        f"after {_span(seconds)}{hours} also {_listed([who(form) for form in more], 'or')}"
-        for seconds, more in rule.escalate
+        f"after {_span(seconds)}{hours} also {_listed([who(form) for form in selectors], 'or')}"
+        for seconds, selectors in rule.escalate
     ]
 
 
-def _listed(names: Sequence[str], word: str) -> str:
+def _listed(names: Sequence[str], conjunction: str) -> str:
     if len(names) < 2:
         return "".join(names)
-    return f"{', '.join(names[:-1])} {word} {names[-1]}"
+    return f"{', '.join(names[:-1])} {conjunction} {names[-1]}"
 
 
 def _span(seconds: float) -> str:

@@ -140,7 +140,8 @@ class Rule:
             "edit": self.edit,
             "delegate": self.delegate,
             "escalate": [
-                [seconds, [selector(entry) for entry in more]] for seconds, more in self.escalate
+                [seconds, [selector(entry) for entry in selectors]]
+                for seconds, selectors in self.escalate
             ],
             "calendar": self.calendar,
             "use_within": self.use_within,
@@ -158,7 +159,7 @@ class Rule:
             fields["auth"] = Auth(**fields["auth"])
             fields["stages"] = tuple(cls.thawed(stage) for stage in fields["stages"])
             fields["escalate"] = tuple(
-                (seconds, tuple(more)) for seconds, more in fields["escalate"]
+                (seconds, tuple(selectors)) for seconds, selectors in fields["escalate"]
             )
             for name in ("eligible", "exclude", "decisions"):
                 fields[name] = tuple(fields[name])
@@ -178,11 +179,11 @@ def selector(text: str) -> str:
     Raises:
         UsageError: it has no known form.
     """
-    form, colon, rest = text.partition(":") if isinstance(text, str) else ("", "", "")
-    if text in {"anyone", "requester"} or (form in {"group", "role", "answered"} and rest):
+    form, colon, name = text.partition(":") if isinstance(text, str) else ("", "", "")
+    if text in {"anyone", "requester"} or (form in {"group", "role", "answered"} and name):
         return text
-    if form == "user" and rest:
-        return f"user:{Principal.read(rest).key}"
+    if form == "user" and name:
+        return f"user:{Principal.read(name).key}"
     if text and not colon:
         return f"user:{Principal.read(text).key}"
     raise UsageError(
@@ -201,13 +202,13 @@ def _check(rule: Rule) -> None:
         raise UsageError(
             f"decisions of a rule must be some of {', '.join(DECISIONS)}, not {rule.decisions!r:.80}."
         )
-    for name, value, words in (
+    for name, value, choices in (
         ("edit", rule.edit, ("resets", "keeps")),
         ("delegate", rule.delegate, ("none", "group", "anyone")),
     ):
-        if value not in words:
+        if value not in choices:
             raise UsageError(
-                f"{name} of a rule must be one of {', '.join(words)}, not {value!r:.40}."
+                f"{name} of a rule must be one of {', '.join(choices)}, not {value!r:.40}."
             )
     if not rule.stages and all(selector(entry).startswith("user:") for entry in rule.eligible):
         people = {selector(entry) for entry in rule.eligible}
@@ -313,9 +314,9 @@ class Voter:
     @property
     def selectors(self) -> frozenset[str]:
         """Every selector that this voter fits."""
-        own = {"anyone", f"user:{self.principal.key}"}
+        selectors = {"anyone", f"user:{self.principal.key}"}
         return frozenset(
-            own
+            selectors
             | {f"group:{name}" for name in self.groups}
             | {f"role:{name}" for name in self.roles}
         )
@@ -332,14 +333,14 @@ def forbidden(
     voter: Voter,
     *,
     requesters: Collection[str] = (),
-    answered: Mapping[str, frozenset[str]] | None = None,
-    escalated: Sequence[str] = (),
+    answered_by: Mapping[str, frozenset[str]] | None = None,
+    escalated_selectors: Sequence[str] = (),
     stage: int = 0,
 ) -> str:
     """Return why a voter may not vote in a stage, or "".
 
-    `requesters` and `answered` (by node) are keys of principals; `escalated` are selectors that have become
-    eligible.
+    `requesters` and `answered_by` (by node) are keys of principals; `escalated_selectors` have become
+    eligible since.
     """
     if voter.doubt:
         return voter.doubt
@@ -347,14 +348,17 @@ def forbidden(
     selectors, key = voter.selectors, voter.principal.key
     if voter.principal.kind == "agent" and not (rule.agents and step.agents):
         return "agents don't decide this"
-    if not selectors & {*(selector(entry) for entry in step.eligible), *map(selector, escalated)}:
+    if not selectors & {
+        *(selector(entry) for entry in step.eligible),
+        *map(selector, escalated_selectors),
+    }:
         return "not one of those who may decide this"
     for entry in {*rule.exclude, *step.exclude}:
         form = selector(entry)
         if form == "requester" and key in requesters:
             return "who asked for this does not decide it"
         node = form.removeprefix("answered:")
-        if form != node and key in (answered or {}).get(node, frozenset()):
+        if form != node and key in (answered_by or {}).get(node, frozenset()):
             return f"who answered {node!r} does not decide this"
         if form in selectors:
             return f"excluded: {entry}"
@@ -443,32 +447,34 @@ def take(rule: Rule, tally: Tally, vote: Vote, voted_in: int | None) -> Count:
     if vote.effect not in tally.effects and len(tally.effects) >= MAX_EFFECTS:
         return Count("forbidden", tally, detail=f"there are votes for {MAX_EFFECTS} other values")
     have = tally.effects.get(vote.effect, 0) + vote.weight
-    counted = replace(tally, effects={**tally.effects, vote.effect: have})
+    new_tally = replace(tally, effects={**tally.effects, vote.effect: have})
     if have < step.need:
-        return Count("counted", counted, have, step.need)
+        return Count("counted", new_tally, have, step.need)
     if tally.stage + 1 < len(rule.steps):
-        opened = Tally(tally.stage + 1, tally.round, settled=vote.effect)
-        return Count("counted", opened, 0, rule.steps[tally.stage + 1].need)
-    return Count("accepted", counted, have, step.need, vote.decision, vote.effect)
+        next_tally = Tally(tally.stage + 1, tally.round, settled=vote.effect)
+        return Count("counted", next_tally, 0, rule.steps[tally.stage + 1].need)
+    return Count("accepted", new_tally, have, step.need, vote.decision, vote.effect)
 
 
 def _reject(step: Rule, tally: Tally, vote: Vote) -> Count:
     against = tally.against + vote.weight
-    counted = replace(tally, against=against)
+    new_tally = replace(tally, against=against)
     ends = step.need if step.veto == "majority" else step.veto
     have = max(tally.effects.values(), default=0)
     if ends is None or against < ends:
-        return Count("counted", counted, have, step.need)
-    return Count("accepted", counted, have, step.need, "reject")
+        return Count("counted", new_tally, have, step.need)
+    return Count("accepted", new_tally, have, step.need, "reject")
 
 
 def without(tally: Tally, vote: Vote) -> Tally:
     """Take a vote of the open stage out of a tally."""
     if vote.decision == "reject":
         return replace(tally, against=tally.against - vote.weight)
-    left = tally.effects.get(vote.effect, 0) - vote.weight
+    weight_left = tally.effects.get(vote.effect, 0) - vote.weight
     effects = {effect: weight for effect, weight in tally.effects.items() if effect != vote.effect}
-    return replace(tally, effects={**effects, vote.effect: left} if left > 0 else effects)
+    return replace(
+        tally, effects={**effects, vote.effect: weight_left} if weight_left > 0 else effects
+    )
 
 
 def recount(rule: Rule, votes: Sequence[Vote]) -> Count:
@@ -516,8 +522,8 @@ def cast(rule: Rule, tally: Tally, voter: Voter, vote: Vote, facts: Facts) -> tu
     The weight of `vote` is not looked at: the rule has it.
     """
     if facts.original and vote.decision in {"approve", "edit"}:
-        supported = vote.effect in {facts.original, tally.settled, *tally.effects}
-        vote = replace(vote, decision="approve" if supported else "edit")
+        is_supported = vote.effect in {facts.original, tally.settled, *tally.effects}
+        vote = replace(vote, decision="approve" if is_supported else "edit")
     why = barred(rule, voter, facts, tally.stage)
     if why:
         return Count("forbidden", tally, detail=why), vote
@@ -551,12 +557,12 @@ def barred(rule: Rule, voter: Voter, facts: Facts, stage: int) -> str:
     """Return why somebody may not vote in a stage, by all that is known; "" where they may."""
     if facts.gave:
         return "you have let somebody else vote in your place"
-    escalated = [*facts.escalated, *(["anyone"] if facts.lent == stage else [])]
+    escalated_selectors = [*facts.escalated, *(["anyone"] if facts.lent == stage else [])]
     return forbidden(
         rule,
         voter,
         requesters=facts.requesters,
-        answered=facts.answered,
-        escalated=escalated,
+        answered_by=facts.answered,
+        escalated_selectors=escalated_selectors,
         stage=stage,
     )

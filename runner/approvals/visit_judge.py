@@ -38,19 +38,19 @@ class VisitJudge:
             answer.id: self._read(answer) for answer in claim.answers if answer.rule is not None
         }
 
-    def approval(self, asked: Interrupt, recorded: Interrupt) -> Approval:
+    def approval(self, question: Interrupt, decision: Interrupt) -> Approval:
         """Return the decision on a question, if it holds.
 
         Raises:
             ApprovalMismatch: it does not.
         """
-        evidence = self._evidence.get(recorded.id) or self._read(recorded)
-        return judgement.judge(asked, recorded, evidence)
+        evidence = self._evidence.get(decision.id) or self._read(decision)
+        return judgement.judge(question, decision, evidence)
 
-    def is_stale(self, rule: Rule, recorded: Interrupt) -> bool:
+    def is_stale(self, rule: Rule, decision: Interrupt) -> bool:
         """Whether it is too late to use a decision for the first time."""
         clock = self._store.clock
-        return judgement.is_stale(rule, recorded, clock() if clock else time.time_ns() // 1_000_000)
+        return judgement.is_stale(rule, decision, clock() if clock else time.time_ns() // 1_000_000)
 
     def check(self, rule: Rule) -> None:
         """Check what a rule needs to know besides itself.
@@ -67,13 +67,13 @@ class VisitJudge:
             )
 
     def _read(self, answer: Interrupt) -> Evidence:
-        excluded = _excluded(answer.rule or {})
+        exclusions = _excluded(answer.rule or {})
         requester, root = None, answer.run_id
-        if "requester" in excluded:
+        if "requester" in exclusions:
             requester, root = self._store.requester(answer.run_id), self._root(answer.run_id)
-        nodes = [entry.removeprefix(ANSWERED) for entry in excluded if entry.startswith(ANSWERED)]
-        answered = {node: self._store.answerers(answer.run_id, node) for node in nodes}
-        return Evidence(self._store.votes(answer.id), requester, answered, self._keys.read, root)
+        nodes = [entry.removeprefix(ANSWERED) for entry in exclusions if entry.startswith(ANSWERED)]
+        answered_by = {node: self._store.answerers(answer.run_id, node) for node in nodes}
+        return Evidence(self._store.votes(answer.id), requester, answered_by, self._keys.read, root)
 
     def _root(self, run_id: str) -> str:
         """Return the outermost run: for one of a nested graph the store says it."""
@@ -94,11 +94,11 @@ def decided(store: Store, addresses: Sequence[Address], name: str) -> Interrupt 
     for address in addresses:
         for scope in SCOPES:
             for again in range(MOST_AGAIN):
-                (asked,) = store.interrupts([address.interrupt_id(scope, name, 1, again)])
-                if asked is None:
+                (question,) = store.interrupts([address.interrupt_id(scope, name, 1, again)])
+                if question is None:
                     break
-                if asked.rule is not None and asked.status is InterruptStatus.ANSWERED:
-                    newest = max(newest or asked, asked, key=lambda one: one.answered_at)
+                if question.rule is not None and question.status is InterruptStatus.ANSWERED:
+                    newest = max(newest or question, question, key=lambda one: one.answered_at)
     return newest
 
 

@@ -49,8 +49,8 @@ def apply_vote(engine: Engine, choice: Choice, question: Interrupt) -> Receipt:
     except UnstorableError as error:
         return _refused(choice, ReceiptStatus.REJECTED, str(error))
     try:
-        said = Voter(choice.by, choice.groups, choice.roles)
-        voter, body = sender_of(engine, said, choice.body, level_of(rule))
+        claimed_voter = Voter(choice.by, choice.groups, choice.roles)
+        voter, body = sender_of(engine, claimed_voter, choice.body, level_of(rule))
     except DirectoryError:
         raise
     except RunnerError as error:
@@ -88,34 +88,44 @@ def apply_operation(
         UsageError: a name is no principal, the time or the comment can't be used.
         DirectoryError: who they are can't be looked up now; nothing was done.
     """
-    sent: Mapping[str, Any] = body
+    message: Mapping[str, Any] = body
     name, kind, comment, ttl = (
-        sent["interrupt_id"],
-        sent["operation"],
-        sent.get("comment", ""),
-        sent.get("ttl", 0),
+        message["interrupt_id"],
+        message["operation"],
+        message.get("comment", ""),
+        message.get("ttl", 0),
     )
     validation.checked(comment, "the comment", validation.MAX_REASON)
     if kind == "comment" and not comment:
         raise UsageError("a comment has some text.")
     if kind == "claim" and not 1 <= ttl <= MOST_CLAIMED:
         raise UsageError(f"a claim holds for 1 to {MOST_CLAIMED:,} seconds, not {ttl!r:.40}.")
-    if kind == "delegate" and not sent.get("to"):
+    if kind == "delegate" and not message.get("to"):
         raise UsageError("a delegation names `to`, who may vote instead.")
-    by = by or Voter(Principal.read(sent["by"]))
-    other = _looked_up(engine, Voter(Principal.read(sent["to"]))) if kind == "delegate" else None
+    by = by or Voter(Principal.read(message["by"]))
+    delegate = (
+        _looked_up(engine, Voter(Principal.read(message["to"]))) if kind == "delegate" else None
+    )
     question = engine.store.interrupts([name])[0]
-    answered: dict[str, frozenset[str]] = {}
+    answered_by: dict[str, frozenset[str]] = {}
     if question is not None and question.rule is not None:
         rule = Rule.thawed(question.rule)
         by, body = sender_of(engine, by, body, level_of(rule))
-        answered = answerers(engine, rule, question)
+        answered_by = answerers(engine, rule, question)
     marks = {
-        "idempotency_key": sent.get("idempotency_key") or key,
-        "shown_at": sent.get("shown_at", 0),
+        "idempotency_key": message.get("idempotency_key") or key,
+        "shown_at": message.get("shown_at", 0),
     }
     operation = Operation(
-        name, kind, by, other, round(ttl * 1000), comment, answered=answered, body=body, **marks
+        name,
+        kind,
+        by,
+        delegate,
+        round(ttl * 1000),
+        comment,
+        answered=answered_by,
+        body=body,
+        **marks,
     )
     receipt, reply = engine.store.act(operation, ids.nonce())
     engine.ring(reply)
@@ -137,8 +147,8 @@ def plain_answer(choice: Choice) -> Answer:
     An edit, which has no meaning there, answers None, which is refused.
     """
     response = {"approve": True, "reject": False, "respond": choice.response}.get(choice.decision)
-    who = None if choice.by is None else plain_name(choice.by.key)
-    return Answer(choice.interrupt_id, response, who, choice.idempotency_key, choice.digest)
+    responder = None if choice.by is None else plain_name(choice.by.key)
+    return Answer(choice.interrupt_id, response, responder, choice.idempotency_key, choice.digest)
 
 
 def sender_of(
@@ -156,7 +166,7 @@ def sender_of(
     proof = body.get("proof")
     if not level and (proof is None or not engine.decision_keys.read()):
         return _looked_up(engine, voter), {
-            name: part for name, part in body.items() if name != "proof"
+            name: value for name, value in body.items() if name != "proof"
         }
     if proof is None:
         doubt = f"identity of level {level} is needed, and this message has no proof"
@@ -166,7 +176,7 @@ def sender_of(
         voter = module.verify(body, engine.decision_keys.read(), now=time.time()).voter()
     except module.ProofRefused as error:
         return replace(voter, doubt=str(error)), {
-            name: part for name, part in body.items() if name != "proof"
+            name: value for name, value in body.items() if name != "proof"
         }
     return voter if level else _looked_up(engine, voter), body
 
@@ -217,22 +227,25 @@ def requester_of(engine: Engine, body: Mapping[str, JSON]) -> dict[str, JSON]:
     Raises:
         UsageError: somebody is no principal, or the proof does not hold.
     """
-    sent: Mapping[str, Any] = body
-    principal = Principal.read(str(sent["requester"])).key
+    message: Mapping[str, Any] = body
+    principal = Principal.read(str(message["requester"])).key
     requester: dict[str, JSON] = {"principal": principal}
-    if sent.get("on_behalf_of"):
-        requester["on_behalf_of"] = [Principal.read(name).key for name in sent["on_behalf_of"]]
-    if sent.get("proof") is None:
+    if message.get("on_behalf_of"):
+        requester["on_behalf_of"] = [Principal.read(name).key for name in message["on_behalf_of"]]
+    if message.get("proof") is None:
         return requester
     keys = engine.decision_keys.read()
     try:
         if keys:
-            proofs().verify(body, keys, now=time.time(), who="requester")
+            proofs().verify(body, keys, now=time.time(), member="requester")
     except UsageError:
         raise
     except RunnerError as error:
         raise UsageError(f"nothing was started for {principal}: {error}") from error
-    return {**requester, "body": {name: part for name, part in body.items() if name != "reply_to"}}
+    return {
+        **requester,
+        "body": {name: value for name, value in body.items() if name != "reply_to"},
+    }
 
 
 def inherited(
@@ -253,7 +266,7 @@ def inherited(
     people = [name for name in (source.get("principal"), *source.get("on_behalf_of", ())) if name]
     if by is None:
         # What was signed was the start of the other run.
-        return {name: part for name, part in source.items() if name != "body"} or None
+        return {name: value for name, value in source.items() if name != "body"} or None
     principal = principal_of(by)
     behalf = [name for name in people if name != principal.key]
     body = {
@@ -314,8 +327,8 @@ def unfit_response(decision: str, response: JSON, question: Interrupt) -> str:
         return "the question shows no call whose arguments could be edited; respond instead"
     if edits and not isinstance(response, dict):
         return "an edit is the whole new arguments, as an object"
-    shaped = edits or question.action is None
-    if not shaped:
+    has_schema = edits or question.action is None
+    if not has_schema:
         return ""
     action = question.action or {}
     if edits and action.get("kind") == "node":
@@ -325,9 +338,12 @@ def unfit_response(decision: str, response: JSON, question: Interrupt) -> str:
     return mismatch(question.response_schema, codec.plain(codec.unpack(response))) or ""
 
 
-def _other_names(args: Mapping[str, JSON], edited: Mapping[str, JSON]) -> str:
+def _other_names(args: Mapping[str, JSON], edited_args: Mapping[str, JSON]) -> str:
     """Say which names an edit has more or less than the call that was shown, where no schema says it."""
-    unknown, missing = sorted(edited.keys() - args.keys()), sorted(args.keys() - edited.keys())
+    unknown, missing = (
+        sorted(edited_args.keys() - args.keys()),
+        sorted(args.keys() - edited_args.keys()),
+    )
     if not unknown and not missing:
         return ""
     has = f"has {unknown}, which the call that was shown has not" if unknown else ""

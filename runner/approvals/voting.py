@@ -35,18 +35,18 @@ def vote(unit: UnitOfWork[RunT], ballot: Ballot, nonce: str) -> tuple[Receipt, R
     if run is None or question is None or question.rule is None:
         return _unknown(ballot, question), Reply("unknown")
     key, standing = voter.principal.key, run.standing(name)
-    part = run.voter(name, key)
+    voter_record = run.voter(name, key)
     earlier = (
-        first(ballot, part, nonce)
+        first(ballot, voter_record, nonce)
         or late(ballot, question, now)
-        or ballots.spent(ballot, part, now)
+        or ballots.spent(ballot, voter_record, now)
     )
     if earlier is not None:
         return earlier, Reply("refused")
     rule = Rule.thawed(question.rule)
-    facts = ballots.facts(question, ballot, standing, part, now)
-    asked = rules.Vote(key, ballot.decision, ballot.effect)
-    count, counted = rules.cast(rule, standing.tally, voter, asked, facts)
+    facts = ballots.facts(question, ballot, standing, voter_record, now)
+    vote_cast = rules.Vote(key, ballot.decision, ballot.effect)
+    count, vote_counted = rules.cast(rule, standing.tally, voter, vote_cast, facts)
     receipt = ballots.counted(ballot, count)
     if count.word in {"duplicate", "forbidden"}:
         return receipt, _refuse(unit, run, ballot, receipt)
@@ -55,20 +55,24 @@ def vote(unit: UnitOfWork[RunT], ballot: Ballot, nonce: str) -> tuple[Receipt, R
         0 if count.tally.round > standing.tally.round else standing.tally.stage,
     )
     selector = rules.used_selector(rule, voter, facts, standing.tally.stage)
-    place = (selector, stage, count.tally.round)
-    stored = ballots.stored_vote(ballot, counted, number, place, now)
-    if selector == rules.DELEGATED and "body" in part["lent"]:
-        stored["lent"] = part["lent"]["body"]
+    position = (selector, stage, count.tally.round)
+    vote_record = ballots.stored_vote(ballot, vote_counted, number, position, now)
+    if selector == rules.DELEGATED and "body" in voter_record["lent"]:
+        vote_record["lent"] = voter_record["lent"]["body"]
     # An earlier vote of the same person stays, though it is void: the worker counts all of them again in
     # their order, and without it the rounds and stages of those after it would be others.
-    run.put_vote(name, number, stored)
-    run.put_voter(name, key, ballots.part_of(ballot, part, stored, receipt, nonce))
+    run.put_vote(name, number, vote_record)
+    run.put_voter(name, key, ballots.part_of(ballot, voter_record, vote_record, receipt, nonce))
     spent = dict(standing.spent)
-    if counted.weight and key in standing.lent:
+    if vote_counted.weight and key in standing.lent:
         spent[standing.lent[key]] = count.tally.round
     run.put_standing(name, replace(standing, tally=count.tally, votes=number, spent=spent))
     reply = note(
-        unit, run, EventKind.INTERRUPT_VOTED, name, ballots.voted(ballot, stored, receipt, part)
+        unit,
+        run,
+        EventKind.INTERRUPT_VOTED,
+        name,
+        ballots.voted(ballot, vote_record, receipt, voter_record),
     )
     if count.word == "accepted":
         reply = _decide(unit, run, ballots.answer(question, ballot, count), nonce, now)
@@ -83,9 +87,9 @@ def _decide(unit: UnitOfWork[RunT], run: RunT, answer: Answer, nonce: str, now: 
     if address is None:
         return Reply("unknown")
     payloads: dict[str, JSON] = {answer.interrupt_id: event_payloads.answer(answer)}
-    place = (address.node_id, address.visit)
+    node_visit = (address.node_id, address.visit)
     return make(
-        unit, run.record.run_id, scheduler.answer, *place, list(payloads), payloads=payloads
+        unit, run.record.run_id, scheduler.answer, *node_visit, list(payloads), payloads=payloads
     )
 
 
@@ -161,34 +165,38 @@ def act(unit: UnitOfWork[RunT], operation: Operation, nonce: str) -> tuple[Recei
     question = run.question(name) if run else None
     if run is None or question is None or question.rule is None:
         return _unknown(operation, question), Reply("unknown")
-    standing, part = run.standing(name), run.voter(name, key)
+    standing, voter_record = run.standing(name), run.voter(name, key)
     earlier = (
-        repeated(operation, part, nonce)
+        repeated(operation, voter_record, nonce)
         or late(operation, question, now)
-        or ballots.spent(operation, part, now)
+        or ballots.spent(operation, voter_record, now)
     )
     if earlier is not None:
         return earlier, Reply("refused")
-    facts = ballots.facts(question, operation, standing, part, now)
-    done = _OPERATIONS[operation.kind](
-        Case(Rule.thawed(question.rule), facts, operation, standing, part, now)
+    facts = ballots.facts(question, operation, standing, voter_record, now)
+    outcome = _OPERATIONS[operation.kind](
+        Case(Rule.thawed(question.rule), facts, operation, standing, voter_record, now)
     )
-    if isinstance(done, Receipt):
-        return done, _refuse(unit, run, operation, done)
-    if done.gone:
-        run.put_vote(name, done.gone, None)
-    if done.loan is not None and operation.to is not None:
-        other = operation.to.principal.key
-        run.assign(name, rules.plain_name(other))
-        run.put_voter(name, other, {**run.voter(name, other), "lent": done.loan})
-    part = ballots.signed_in(operation, part if done.part is None else done.part, now)
-    receipt = ballots.receipt(operation, done.status)
+    if isinstance(outcome, Receipt):
+        return outcome, _refuse(unit, run, operation, outcome)
+    if outcome.gone:
+        run.put_vote(name, outcome.gone, None)
+    if outcome.loan is not None and operation.to is not None:
+        delegate = operation.to.principal.key
+        run.assign(name, rules.plain_name(delegate))
+        run.put_voter(name, delegate, {**run.voter(name, delegate), "lent": outcome.loan})
+    voter_record = ballots.signed_in(
+        operation, voter_record if outcome.part is None else outcome.part, now
+    )
+    receipt = ballots.receipt(operation, outcome.status)
     run.put_voter(
-        name, key, {**part, "operation": [str(done.status), *ballots.marks(operation, nonce)]}
+        name,
+        key,
+        {**voter_record, "operation": [str(outcome.status), *ballots.marks(operation, nonce)]},
     )
-    run.put_standing(name, done.standing)
+    run.put_standing(name, outcome.standing)
     return receipt, note(
-        unit, run, EVENTS[operation.kind], name, {**ballots.identity(operation), **done.data}
+        unit, run, EVENTS[operation.kind], name, {**ballots.identity(operation), **outcome.data}
     )
 
 
@@ -233,9 +241,9 @@ def _delegate(case: Case) -> Done | Receipt:
         return case.refusal(ReceiptStatus.DUPLICATE, "you have voted")
     if case.standing.spent.get(case.key) == case.standing.tally.round:
         return case.refusal(ReceiptStatus.DUPLICATE, "somebody has voted in your place")
-    for other, by in case.standing.lent.items():
+    for lender, by in case.standing.lent.items():
         if by == case.key:
-            del lent[other]
+            del lent[lender]
     if to.principal.key == case.key:
         return Done(replace(case.standing, lent=lent), {"to": case.key})
     proves = (
@@ -254,29 +262,34 @@ def _delegate(case: Case) -> Done | Receipt:
 
 def _withdraw(case: Case) -> Done | Receipt:
     """Take back a vote of the open stage; an edit that voided others stays."""
-    part, tally = dict(case.part), case.standing.tally
+    voter_record, tally = dict(case.part), case.standing.tally
     if refusal := case.barred():
         return refusal
-    if part.get("round") != tally.round:
+    if voter_record.get("round") != tally.round:
         return case.refusal(ReceiptStatus.REJECTED, "there is no vote of yours that counts")
-    others = tally.effects.get(part["effect"], 0) > part["weight"]
-    built_on = part["decision"] == "edit" and (case.rule.edit == "resets" or others)
-    if part["stage"] != tally.stage or built_on:
+    has_other_votes = tally.effects.get(voter_record["effect"], 0) > voter_record["weight"]
+    built_on = voter_record["decision"] == "edit" and (
+        case.rule.edit == "resets" or has_other_votes
+    )
+    if voter_record["stage"] != tally.stage or built_on:
         return case.refusal(
             ReceiptStatus.REJECTED, "others have built on this vote: it can't be taken back"
         )
     tally = rules.without(
-        tally, rules.Vote(case.key, part["decision"], part["effect"], part["weight"])
+        tally,
+        rules.Vote(
+            case.key, voter_record["decision"], voter_record["effect"], voter_record["weight"]
+        ),
     )
-    gone = part["n"]
+    vote_number = voter_record["n"]
     for name in ("n", "round", "receipt", "nonce", "key"):
-        part.pop(name, None)
-    data: dict[str, JSON] = {"decision": "withdrawn", "prev_vote": gone}
+        voter_record.pop(name, None)
+    data: dict[str, JSON] = {"decision": "withdrawn", "prev_vote": vote_number}
     return Done(
         replace(case.standing, tally=tally),
         data,
-        part,
-        gone=gone,
+        voter_record,
+        gone=vote_number,
         status=ReceiptStatus.WITHDRAWN_VOTE,
     )
 

@@ -79,8 +79,8 @@ class FileAnchor:
         try:
             with self._path.open("rb") as file:
                 start = max(0, file.seek(0, os.SEEK_END) - TAIL)
-                for place in dict.fromkeys((start, 0)):
-                    file.seek(place)
+                for offset in dict.fromkeys((start, 0)):
+                    file.seek(offset)
                     text = file.read().decode("utf-8", "replace")
                     same = [note for note in notes(text) if _origin(note) == origin]
                     if same:
@@ -101,10 +101,10 @@ class WebAnchor:
         Raises:
             UsageError: it is another machine, and the address has no TLS.
         """
-        parts = urlsplit(url)
-        if parts.scheme != "https" and parts.hostname not in LOCAL:
+        address = urlsplit(url)
+        if address.scheme != "https" and address.hostname not in LOCAL:
             raise UsageError("an anchor on another machine needs https.")
-        self.name, self._url = f"{parts.scheme}://{parts.hostname}", url
+        self.name, self._url = f"{address.scheme}://{address.hostname}", url
 
     def write(self, note: str) -> None:
         """Send a checkpoint."""
@@ -141,23 +141,25 @@ class LogAnchor:
         return ""
 
 
-def anchors(places: Iterable[str]) -> list[Anchor]:
+def anchors(targets: Iterable[str]) -> list[Anchor]:
     """Open what RUNNER_AUDIT_ANCHOR names; nothing is written yet.
 
     Raises:
         UsageError: one has no known form.
     """
-    return [_anchor(place) for place in places]
+    return [_anchor(target) for target in targets]
 
 
-def _anchor(place: str) -> Anchor:
-    if place == "log":
+def _anchor(target: str) -> Anchor:
+    if target == "log":
         return LogAnchor()
-    if place.startswith("file:") and place != "file:":
-        return FileAnchor(place.removeprefix("file:"))
-    if place.startswith(("https:", "http:")):
-        return WebAnchor(place)
-    raise UsageError(f"RUNNER_AUDIT_ANCHOR: {place!r:.80} is none of log, file:PATH and https://….")
+    if target.startswith("file:") and target != "file:":
+        return FileAnchor(target.removeprefix("file:"))
+    if target.startswith(("https:", "http:")):
+        return WebAnchor(target)
+    raise UsageError(
+        f"RUNNER_AUDIT_ANCHOR: {target!r:.80} is none of log, file:PATH and https://…."
+    )
 
 
 def notes(text: str) -> Iterator[str]:

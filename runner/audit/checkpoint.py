@@ -65,10 +65,10 @@ def read_verifier_key(text: str) -> tuple[str, Ed25519PublicKey]:
     Raises:
         UsageError: the text is no such key.
     """
-    name, _, rest = text.strip().partition("+")
-    identity, _, encoded = rest.partition("+")
+    name, _, hash_and_key = text.strip().partition("+")
+    identity, _, key_text = hash_and_key.partition("+")
     try:
-        data = base64.b64decode(encoded, validate=True)
+        data = base64.b64decode(key_text, validate=True)
         if not name or data[:1] != ED25519 or key_id(name, data[1:]).hex() != identity:
             raise UsageError(
                 f"{text.strip():.80} is no verifier key: its name, id and key do not fit together."
@@ -118,12 +118,12 @@ def read(note: str, keys: Mapping[str, Ed25519PublicKey]) -> Checkpoint:
 
 
 def _holds(line: str, text: str, keys: Mapping[str, Ed25519PublicKey]) -> bool:
-    name, _, encoded = line.removeprefix(DASH).partition(" ")
+    name, _, signature_text = line.removeprefix(DASH).partition(" ")
     key = keys.get(name)
     if not line.startswith(DASH) or key is None:
         return False
     try:
-        data = base64.b64decode(encoded, validate=True)
+        data = base64.b64decode(signature_text, validate=True)
         if data[:4] != key_id(name, public_bytes(key)):
             return False
         key.verify(data[4:], text.encode())

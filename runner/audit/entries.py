@@ -99,7 +99,7 @@ def entry(
 
     The actor is a principal's key, whoever names them: "ana" is `human:|ana`.
     """
-    parts: dict[str, JSON] = {
+    fields: dict[str, JSON] = {
         "run": _text(run),
         "node": _text(node),
         "visit": visit,
@@ -113,7 +113,7 @@ def entry(
         },
     }
     head: dict[str, JSON] = {"v": VERSION, "at": at, "partition": partition, "type": type_}
-    return head | {name: part for name, part in parts.items() if part}
+    return head | {name: item for name, item in fields.items() if item}
 
 
 def of_event(
@@ -130,9 +130,9 @@ def of_event(
     """Build the entry for an event of a run; `question` is the one that it is about, as it stands then."""
     about: Mapping[str, Any] = data if isinstance(data, dict) else {}
     auth = {
-        name: _plain(about[place])
-        for name, place in AUTH.items()
-        if about.get(place) not in (None, "")
+        name: _plain(about[field])
+        for name, field in AUTH.items()
+        if about.get(field) not in (None, "")
     }
     actor = about.get("by") or about.get("responder") or ""
     outcome: dict[str, JSON] = {}
@@ -156,11 +156,11 @@ def of_event(
         outcome["status"] = str(run.status)
     if type_ == "run.forked":
         outcome["source"] = _text(detail)
-    said = detail if type_ == "run.cancelled" else data
+    payload = detail if type_ == "run.cancelled" else data
     if type_ == "effect.ended":
         hashes["payload"] = _text(str(about.get("result", "")))
-    elif type_ in HASHED and said not in (None, ""):
-        hashes["payload"] = digests.payload_digest(said)
+    elif type_ in HASHED and payload not in (None, ""):
+        hashes["payload"] = digests.payload_digest(payload)
     return entry(
         type_,
         at=at,
@@ -176,7 +176,7 @@ def of_event(
     )
 
 
-def started(run: RunRecord, created: int, requester: Mapping[str, Any]) -> dict[str, JSON]:
+def started(run: RunRecord, created_at: int, requester: Mapping[str, Any]) -> dict[str, JSON]:
     """Build the first entry of a run, also where it is audited only from its first question on."""
     outcome: dict[str, JSON] = {
         "graph": _text(run.graph_id),
@@ -184,7 +184,11 @@ def started(run: RunRecord, created: int, requester: Mapping[str, Any]) -> dict[
         "on_behalf_of": [*requester.get("on_behalf_of", ())] or None,
     }
     return entry(
-        STARTED, at=created, run=run.run_id, actor=requester.get("principal", ""), outcome=outcome
+        STARTED,
+        at=created_at,
+        run=run.run_id,
+        actor=requester.get("principal", ""),
+        outcome=outcome,
     )
 
 
@@ -207,12 +211,12 @@ def malformed(n: int, digest: str) -> dict[str, JSON]:
 
 
 def _digests_of(question: Interrupt) -> dict[str, str]:
-    made = {"question": question.digest, "effect": question.effect}
+    result = {"question": question.digest, "effect": question.effect}
     if question.action is not None:
-        made["action"] = digests.digest("action", question.action)
+        result["action"] = digests.digest("action", question.action)
     if question.rule is not None:
-        made["policy"] = digests.digest("policy", policy_of(question))
-    return made
+        result["policy"] = digests.digest("policy", policy_of(question))
+    return result
 
 
 def _key(actor: str) -> str:

@@ -64,19 +64,19 @@ def export(
     that were sealed, so that an entry that has changed since is found at its place; they are looked at when
     all entries were read.
     """
-    own: list[bytes] = []
-    places: list[int] = []
+    leaves_of_run: list[bytes] = []
+    indexes: list[int] = []
     for entry in entries:
         if leaves is None:
-            own.append(leaf_of(entry))
+            leaves_of_run.append(leaf_of(entry))
         if not run_id or entry.get("run") == run_id:
-            places.append(int(entry["n"]))
+            indexes.append(int(entry["n"]))
             yield _line(dict(entry))
     yield _line({"checkpoints": list(checkpoints)})
     yield _line({"keys": list(keys)})
-    leaves = own if leaves is None else leaves
+    leaves = leaves_of_run if leaves is None else leaves
     if run_id:
-        paths = {str(n): _texts(path) for n, path in inclusion_paths(leaves, places).items()}
+        paths = {str(n): _texts(path) for n, path in inclusion_paths(leaves, indexes).items()}
         yield _line({"proofs": {"run": run_id, "paths": paths}})
     else:
         yield _line({"proofs": {"leaves": _texts(leaves)}})
@@ -109,12 +109,12 @@ class _File:
 
 
 def verify(
-    lines: Iterable[str], keys: Mapping[str, Ed25519PublicKey], anchored: Sequence[str] = ()
+    lines: Iterable[str], keys: Mapping[str, Ed25519PublicKey], anchored_notes: Sequence[str] = ()
 ) -> Verdict:
     """Verify an export with public keys, by name, that do not come from the file itself.
 
-    `anchored` are checkpoints that were kept elsewhere: each of the file's tree must be a beginning of what
-    the file has. An anchor has those of other partitions, and of trees that were given up, as well.
+    `anchored_notes` are checkpoints that were kept elsewhere: each of the file's tree must be a beginning
+    of what the file has. An anchor has those of other partitions, and of trees that were given up, as well.
     """
     try:
         file = _read(lines)
@@ -126,7 +126,7 @@ def verify(
                 Result.INCOMPLETE,
                 "the end of the file is missing: it has no checkpoint or no proofs",
             )
-        anywhere = [notes.read(note, keys) for note in anchored]
+        anywhere = [notes.read(note, keys) for note in anchored_notes]
         origin = checkpoints[-1].origin
         outside = [checkpoint for checkpoint in anywhere if checkpoint.origin == origin]
         if anywhere and not outside:
@@ -151,11 +151,13 @@ def _read(lines: Iterable[str]) -> _File:
             raise BrokenLine(f"line {number} is not JSON: {error}", number) from error
         if not isinstance(value, dict):
             raise BrokenLine(f"line {number} is no object", number)
-        part = next((name for name in PARTS if name in value), "")
-        if part:
-            if part in file.parts or len(value) != 1:
-                raise BrokenLine(f"line {number} has a second {part}, or more than that", number)
-            file.parts[part] = value[part]
+        part_name = next((name for name in PARTS if name in value), "")
+        if part_name:
+            if part_name in file.parts or len(value) != 1:
+                raise BrokenLine(
+                    f"line {number} has a second {part_name}, or more than that", number
+                )
+            file.parts[part_name] = value[part_name]
         elif file.parts:
             raise BrokenLine(f"line {number} is an entry behind the end of the entries", number)
         else:
@@ -164,11 +166,13 @@ def _read(lines: Iterable[str]) -> _File:
 
 
 def _checkpoints(file: _File, keys: Mapping[str, Ed25519PublicKey]) -> list[Checkpoint]:
-    found = file.parts.get("checkpoints", [])
-    if not isinstance(found, list) or not all(isinstance(note, str) for note in found):
+    notes_in_file = file.parts.get("checkpoints", [])
+    if not isinstance(notes_in_file, list) or not all(
+        isinstance(note, str) for note in notes_in_file
+    ):
         raise BrokenLine("the checkpoints are malformed")
     try:
-        checkpoints = [notes.read(note, keys) for note in found]
+        checkpoints = [notes.read(note, keys) for note in notes_in_file]
     except UsageError as error:
         raise BrokenLine(str(error)) from error
     if any(later.size < earlier.size for earlier, later in itertools.pairwise(checkpoints)):
@@ -176,13 +180,13 @@ def _checkpoints(file: _File, keys: Mapping[str, Ed25519PublicKey]) -> list[Chec
     return checkpoints
 
 
-def _hash(text: object, what: str) -> bytes:
+def _hash(text: object, subject: str) -> bytes:
     try:
         if isinstance(text, str):
             return base64.b64decode(text, validate=True)
     except ValueError:
         pass
-    raise BrokenLine(f"{what} is no hash")
+    raise BrokenLine(f"{subject} is no hash")
 
 
 def _leaf(number: int, entry: Mapping[str, JSON]) -> bytes:
@@ -195,8 +199,10 @@ def _leaf(number: int, entry: Mapping[str, JSON]) -> bytes:
 def _verify_all(
     file: _File, checkpoints: Sequence[Checkpoint], outside: Sequence[Checkpoint]
 ) -> Verdict:
-    stated = file.parts["proofs"].get("leaves") if isinstance(file.parts["proofs"], dict) else None
-    if not isinstance(stated, list):
+    leaf_texts = (
+        file.parts["proofs"].get("leaves") if isinstance(file.parts["proofs"], dict) else None
+    )
+    if not isinstance(leaf_texts, list):
         raise BrokenLine("the proofs are malformed")
     for index, (number, entry) in enumerate(file.entries):
         if entry.get("n") != index:
@@ -209,14 +215,14 @@ def _verify_all(
                 f"line {number} should be entry {index}, but is {entry.get('n')!r}", number
             )
     leaves = [_leaf(number, entry) for number, entry in file.entries]
-    for (number, _), leaf, text in zip(file.entries, leaves, stated, strict=False):
+    for (number, _), leaf, text in zip(file.entries, leaves, leaf_texts, strict=False):
         if leaf != _hash(text, f"the hash of line {number}"):
             raise BrokenLine(f"line {number} is not the entry that was sealed", number)
-    if len(leaves) != len(stated):
+    if len(leaves) != len(leaf_texts):
         raise BrokenLine(
-            f"{len(stated)} entries were sealed, but the file has {len(leaves)}", file.end
+            f"{len(leaf_texts)} entries were sealed, but the file has {len(leaves)}", file.end
         )
-    before = 0
+    sealed_count = 0
     for checkpoint in checkpoints:
         if checkpoint.size > len(leaves):
             raise BrokenLine(
@@ -225,13 +231,14 @@ def _verify_all(
             )
         if root_of(leaves[: checkpoint.size]) != checkpoint.root:
             raise BrokenLine(
-                f"entries {before} to {checkpoint.size - 1} are not those that the checkpoint has signed",
-                file.entries[before][0] if before < len(file.entries) else 0,
+                f"entries {sealed_count} to {checkpoint.size - 1} are not those that "
+                "the checkpoint has signed",
+                file.entries[sealed_count][0] if sealed_count < len(file.entries) else 0,
             )
-        before = checkpoint.size
-    if before < len(leaves):
+        sealed_count = checkpoint.size
+    if sealed_count < len(leaves):
         return Verdict(
-            Result.INCOMPLETE, f"entries from {before} on are not signed by a checkpoint yet"
+            Result.INCOMPLETE, f"entries from {sealed_count} on are not signed by a checkpoint yet"
         )
     return _against(outside, leaves, f"all {len(leaves)} entries hold")
 
@@ -251,7 +258,7 @@ def _against(outside: Sequence[Checkpoint], leaves: Sequence[bytes], text: str) 
 def _verify_run(
     file: _File, checkpoints: Sequence[Checkpoint], outside: Sequence[Checkpoint]
 ) -> Verdict:
-    proofs, last = file.parts["proofs"], checkpoints[-1]
+    proofs, last_checkpoint = file.parts["proofs"], checkpoints[-1]
     paths = proofs["paths"]
     if not isinstance(paths, dict):
         raise BrokenLine("the proofs are malformed")
@@ -267,19 +274,25 @@ def _verify_run(
         if not isinstance(n, int) or not isinstance(path, list):
             raise BrokenLine(f"line {number} has no proof", number)
         hashes = [_hash(text, f"a proof of line {number}") for text in path]
-        if not is_included(_leaf(number, entry), n, last.size, hashes, last.root):
+        if not is_included(
+            _leaf(number, entry), n, last_checkpoint.size, hashes, last_checkpoint.root
+        ):
             raise BrokenLine(f"line {number} is not the entry that was sealed", number)
     if len(paths) != len(file.entries):
         raise BrokenLine(
             f"{len(paths)} entries were exported, but the file has {len(file.entries)}", file.end
         )
     newer = max((checkpoint.size for checkpoint in outside), default=0)
-    if newer > last.size:
+    if newer > last_checkpoint.size:
         return Verdict(
             Result.INCOMPLETE,
-            f"a checkpoint that was kept elsewhere has {newer} entries, that of the file {last.size}",
+            f"a checkpoint that was kept elsewhere has {newer} entries, "
+            f"that of the file {last_checkpoint.size}",
         )
-    if any(checkpoint.size == last.size and checkpoint.root != last.root for checkpoint in outside):
+    if any(
+        checkpoint.size == last_checkpoint.size and checkpoint.root != last_checkpoint.root
+        for checkpoint in outside
+    ):
         raise BrokenLine("a checkpoint that was kept elsewhere has signed other entries")
     last_type = file.entries[-1][1].get("type") if file.entries else ""
     text = "" if last_type in ENDS else "; the end of the run is not among them"

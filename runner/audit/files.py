@@ -108,7 +108,7 @@ class OneKey(Mapping[str, Any]):
         return 1
 
 
-def read_public(place: str) -> Mapping[str, Ed25519PublicKey]:
+def read_public(path_or_key: str) -> Mapping[str, Ed25519PublicKey]:
     """Read public keys: `name+id+key` as `runner audit key` prints it, or a file with such lines, PEM or JWK.
 
     Raises:
@@ -120,11 +120,11 @@ def read_public(place: str) -> Mapping[str, Ed25519PublicKey]:
 
     from runner.audit.checkpoint import read_verifier_key  # noqa: PLC0415 - as above
 
-    path = Path(place)
+    path = Path(path_or_key)
     if not path.is_file():
-        if "+" in place:
-            return dict([read_verifier_key(place)])
-        raise UsageError(f"there is no file {place!r} with a public key.")
+        if "+" in path_or_key:
+            return dict([read_verifier_key(path_or_key)])
+        raise UsageError(f"there is no file {path_or_key!r} with a public key.")
     data = path.read_bytes()
     try:
         if b"-----BEGIN" in data:
@@ -137,16 +137,16 @@ def read_public(place: str) -> Mapping[str, Ed25519PublicKey]:
                 read_verifier_key(line) for line in data.decode().splitlines() if line.strip()
             )
     except (ValueError, KeyError, TypeError) as error:
-        raise UsageError(f"{place!r} has no Ed25519 public key: {error}.") from error
+        raise UsageError(f"{path_or_key!r} has no Ed25519 public key: {error}.") from error
     if not isinstance(key, Ed25519PublicKey):
-        raise UsageError(f"{place!r} has a key of another kind than Ed25519.")
+        raise UsageError(f"{path_or_key!r} has a key of another kind than Ed25519.")
     return OneKey(key)
 
 
 def verify_file(
-    lines: Iterable[str], keys: Mapping[str, Ed25519PublicKey], anchored: Iterable[str]
+    lines: Iterable[str], keys: Mapping[str, Ed25519PublicKey], anchored_texts: Iterable[str]
 ) -> Verdict:
-    """Verify an export in either format; `anchored` are texts with checkpoints that were kept elsewhere.
+    """Verify an export in either format; `anchored_texts` have checkpoints that were kept elsewhere.
 
     Raises:
         UsageError: a checkpoint can't be read.
@@ -156,5 +156,5 @@ def verify_file(
     whole = list(lines)
     if whole and statements.is_envelope(whole[0]):
         return statements.verify_statements(whole, keys)
-    outside = [note for text in anchored for note in anchors.notes(text)]
+    outside = [note for text in anchored_texts for note in anchors.notes(text)]
     return export.verify(whole, keys, outside)

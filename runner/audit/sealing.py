@@ -54,7 +54,7 @@ class Signer:
         return verifier_key(self.name, self.key.public_key())
 
 
-def read_signer(place: str, name: str) -> Signer:
+def read_signer(path: str, name: str) -> Signer:
     """Read the key that RUNNER_AUDIT_KEY names: a file with an Ed25519 key as PEM or as a JSON Web Key.
 
     Raises:
@@ -66,7 +66,7 @@ def read_signer(place: str, name: str) -> Signer:
         )
         from cryptography.hazmat.primitives.serialization import load_pem_private_key  # noqa: PLC0415 - as above
     try:
-        data = Path(place).expanduser().read_bytes()
+        data = Path(path).expanduser().read_bytes()
         if data.lstrip().startswith(b"{"):
             secret = str(json.loads(data)["d"])
             key: object = Ed25519PrivateKey.from_private_bytes(
@@ -75,9 +75,9 @@ def read_signer(place: str, name: str) -> Signer:
         else:
             key = load_pem_private_key(data, None)
     except (OSError, ValueError, KeyError, TypeError) as error:
-        raise UsageError(f"RUNNER_AUDIT_KEY: {place} has no Ed25519 key: {error}.") from error
+        raise UsageError(f"RUNNER_AUDIT_KEY: {path} has no Ed25519 key: {error}.") from error
     if not isinstance(key, Ed25519PrivateKey):
-        raise UsageError(f"RUNNER_AUDIT_KEY: {place} has a key of another kind than Ed25519.")
+        raise UsageError(f"RUNNER_AUDIT_KEY: {path} has a key of another kind than Ed25519.")
     return Signer(name, key)
 
 
@@ -118,8 +118,8 @@ def sealed_entry(raw: bytes, n: int) -> dict[str, JSON]:
             return entry
     except (UnstorableError, CorruptDocument):
         pass
-    hashed = "sha256:" + hashlib.sha256(raw).hexdigest()
-    return audit_entries.malformed(n, hashed)
+    digest = "sha256:" + hashlib.sha256(raw).hexdigest()
+    return audit_entries.malformed(n, digest)
 
 
 class Sealing:
@@ -173,8 +173,10 @@ class Sealing:
         signer = self._terms.signer
         if signer is None:
             return
-        new, waited = head.size - head.signed, head.now - head.signed_at
-        is_due = new > 0 and (at_once or new >= SIGN_AFTER or waited >= self._terms.sign_ms)
+        unsigned_count, since_signing = head.size - head.signed, head.now - head.signed_at
+        is_due = unsigned_count > 0 and (
+            at_once or unsigned_count >= SIGN_AFTER or since_signing >= self._terms.sign_ms
+        )
         if not is_due and (head.anchored >= head.signed or not head.note):
             return
         try:
@@ -187,13 +189,13 @@ class Sealing:
 
             checkpoint = Checkpoint(self._log.origin(head.epoch), head.size, head.frontier.root)
             note = sign(checkpoint, signer.name, signer.key)
-            signed: dict[str, Argument] = {
+            updates: dict[str, Argument] = {
                 "signed": head.size,
                 "signed_at": head.now,
                 "note": note,
                 "key": signer.public(),
             }
-            if not self._log.change(head, signed):
+            if not self._log.change(head, updates):
                 return  # sealed further, or signed, by another worker
             if head.key not in {"", signer.public()}:
                 self._log.note("key.rotated", outcome={"key": signer.public()})
@@ -224,20 +226,20 @@ class Sealing:
             if not note or note == head.note:
                 continue
             try:
-                last = read(note, {signer.name: signer.key.public_key()})
+                anchored_checkpoint = read(note, {signer.name: signer.key.public_key()})
             except UsageError as error:
                 raise ArchiveError(
                     f"The last checkpoint of {anchor.name} can't be used: {error}"
                 ) from error
-            if last.size > head.size:
+            if anchored_checkpoint.size > head.size:
                 raise ArchiveError(
-                    f"{anchor.name} has a checkpoint of {last.size} entries, and the store has only "
-                    f"{head.size}: it has lost some. Nothing is signed until `runner audit restart`."
+                    f"{anchor.name} has a checkpoint of {anchored_checkpoint.size} entries, and the store "
+                    f"has only {head.size}: it has lost some. Nothing is signed until `runner audit restart`."
                 )
-            if self.tree_at(head, last.size).root != last.root:
+            if self.tree_at(head, anchored_checkpoint.size).root != anchored_checkpoint.root:
                 raise ArchiveError(
-                    f"{anchor.name} has a checkpoint of {last.size} entries that are not those in the store. "
-                    "Nothing is signed until `runner audit restart`."
+                    f"{anchor.name} has a checkpoint of {anchored_checkpoint.size} entries that are not "
+                    "those in the store. Nothing is signed until `runner audit restart`."
                 )
 
     def tree_at(self, head: Head, size: int) -> Frontier:
@@ -259,21 +261,21 @@ class Sealing:
 
     def _trim(self, head: Head) -> None:
         archive = self._terms.archive
-        sealed = (head.signed if self._terms.signer else head.size) - head.first
-        if archive is None or sealed <= 0:
+        sealed_count = (head.signed if self._terms.signer else head.size) - head.first
+        if archive is None or sealed_count <= 0:
             return
-        before = head.now - self._terms.keep_ms
+        cutoff = head.now - self._terms.keep_ms
         rows = self._log.after("0-0")
-        old = [row for row in rows[:sealed] if int(row[0].partition("-")[0]) < before]
+        old_rows = [row for row in rows[:sealed_count] if int(row[0].partition("-")[0]) < cutoff]
         # One entry stays: its id says where the stream begins.
-        old = old[: len(rows) - 1]
-        if not old:
+        old_rows = old_rows[: len(rows) - 1]
+        if not old_rows:
             return
-        leaves = list(self._log.leaves(0, len(old)))
+        leaves = list(self._log.leaves(0, len(old_rows)))
         lines = [
             line(sealed_entry(raw, n), leaf)
             for n, (_, raw), leaf in zip(
-                range(head.first, head.first + len(old)), old, leaves, strict=False
+                range(head.first, head.first + len(old_rows)), old_rows, leaves, strict=False
             )
         ]
         try:
@@ -284,8 +286,10 @@ class Sealing:
         tree = head.base
         for leaf in leaves:
             tree = tree.append(leaf)
-        stays = rows[len(old)][0]
-        self._log.change(head, tree_fields("base", "first", tree), trimmed=len(old), stays=stays)
+        stays = rows[len(old_rows)][0]
+        self._log.change(
+            head, tree_fields("base", "first", tree), trimmed=len(old_rows), stays=stays
+        )
 
 
 def line(entry: Mapping[str, JSON], leaf: bytes) -> str:

@@ -50,24 +50,31 @@ def statements(
     for entry in entries:
         if entry.get("question") and run_id in {"", entry.get("run")}:
             questions.setdefault(str(entry["question"]), []).append(entry)
-    decided = {
-        name: own
-        for name, own in questions.items()
-        if NEEDED.issubset(entry["type"] for entry in own)
+    decisions = {
+        name: entries_of_question
+        for name, entries_of_question in questions.items()
+        if NEEDED.issubset(entry["type"] for entry in entries_of_question)
     }
-    paths = inclusion_paths(leaves, [int(entry["n"]) for own in decided.values() for entry in own])
-    for name, own in decided.items():
-        yield _envelope(_statement(name, own, note, paths), *signer)
+    paths = inclusion_paths(
+        leaves,
+        [
+            int(entry["n"])
+            for entries_of_question in decisions.values()
+            for entry in entries_of_question
+        ],
+    )
+    for name, entries_of_question in decisions.items():
+        yield _envelope(_statement(name, entries_of_question, note, paths), *signer)
 
 
 def _statement(
     name: str, entries: Sequence[Mapping[str, Any]], note: str, paths: Mapping[int, Sequence[bytes]]
 ) -> dict[str, JSON]:
-    decided = next(entry for entry in reversed(entries) if entry["type"] == "decided")
-    digests = decided.get("digests", {})
+    decision_entry = next(entry for entry in reversed(entries) if entry["type"] == "decided")
+    digests = decision_entry.get("digests", {})
     subject = digests.get("effect") or digests.get("question") or ""
     proofs = {
-        str(entry["n"]): [base64.b64encode(part).decode() for part in paths[entry["n"]]]
+        str(entry["n"]): [base64.b64encode(hash_bytes).decode() for hash_bytes in paths[entry["n"]]]
         for entry in entries
     }
     return {
@@ -75,9 +82,9 @@ def _statement(
         "subject": [{"name": name, "digest": {"sha256": subject.removeprefix("sha256:")}}],
         "predicateType": PREDICATE,
         "predicate": {
-            "run": decided.get("run", ""),
+            "run": decision_entry.get("run", ""),
             "question": name,
-            "decision": decided.get("outcome", {}).get("decision", ""),
+            "decision": decision_entry.get("outcome", {}).get("decision", ""),
             "entries": [dict(entry) for entry in entries],
             "proofs": proofs,
             "checkpoint": note,
@@ -126,8 +133,8 @@ def verify_statements(lines: Iterable[str], keys: Mapping[str, Ed25519PublicKey]
 
 def _problem(envelope: Mapping[str, Any], keys: Mapping[str, Ed25519PublicKey]) -> str:
     payload = base64.b64decode(envelope["payload"], validate=True)
-    signed = _signed(envelope["payloadType"], payload)
-    if not any(_holds(signature, signed, keys) for signature in envelope["signatures"]):
+    message = _signed(envelope["payloadType"], payload)
+    if not any(_holds(signature, message, keys) for signature in envelope["signatures"]):
         return "no signature holds for the keys given"
     statement = json.loads(payload)
     predicate = statement["predicate"]
@@ -137,7 +144,8 @@ def _problem(envelope: Mapping[str, Any], keys: Mapping[str, Ed25519PublicKey]) 
         return str(error)
     for entry in predicate["entries"]:
         path = [
-            base64.b64decode(part, validate=True) for part in predicate["proofs"][str(entry["n"])]
+            base64.b64decode(hash_text, validate=True)
+            for hash_text in predicate["proofs"][str(entry["n"])]
         ]
         if not is_included(leaf_of(entry), entry["n"], checkpoint.size, path, checkpoint.root):
             return f"entry {entry['n']} is not the one that was sealed"
@@ -145,13 +153,13 @@ def _problem(envelope: Mapping[str, Any], keys: Mapping[str, Ed25519PublicKey]) 
 
 
 def _holds(
-    signature: Mapping[str, str], signed: bytes, keys: Mapping[str, Ed25519PublicKey]
+    signature: Mapping[str, str], message: bytes, keys: Mapping[str, Ed25519PublicKey]
 ) -> bool:
     key = keys.get(signature["keyid"])
     if key is None:
         return False
     try:
-        key.verify(base64.b64decode(signature["sig"], validate=True), signed)
+        key.verify(base64.b64decode(signature["sig"], validate=True), message)
     except (InvalidSignature, binascii.Error):
         return False
     return True

@@ -27,9 +27,9 @@ def leaf_of(entry: Mapping[str, JSON]) -> bytes:
     return leaf_hash(canonical(dict(entry), "an entry of the audit"))
 
 
-def parent_hash(left: bytes, right: bytes) -> bytes:
+def parent_hash(left_hash: bytes, right: bytes) -> bytes:
     """Hash two subtrees into the one above them."""
-    return hashlib.sha256(b"\1" + left + right).digest()
+    return hashlib.sha256(b"\1" + left_hash + right).digest()
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,8 +57,8 @@ class Frontier:
         if not self.hashes:
             return EMPTY
         *larger, root = self.hashes
-        for left in reversed(larger):
-            root = parent_hash(left, root)
+        for subtree in reversed(larger):
+            root = parent_hash(subtree, root)
         return root
 
 
@@ -75,35 +75,35 @@ def inclusion_path(leaves: Sequence[bytes], index: int) -> list[bytes]:
     if len(leaves) < 2:
         return []
     split = _split(len(leaves))
-    left, right = leaves[:split], leaves[split:]
+    left_leaves, right = leaves[:split], leaves[split:]
     if index < split:
-        return [*inclusion_path(left, index), root_of(right)]
-    return [*inclusion_path(right, index - split), root_of(left)]
+        return [*inclusion_path(left_leaves, index), root_of(right)]
+    return [*inclusion_path(right, index - split), root_of(left_leaves)]
 
 
-def inclusion_paths(leaves: Sequence[bytes], places: Sequence[int]) -> dict[int, list[bytes]]:
+def inclusion_paths(leaves: Sequence[bytes], indexes: Sequence[int]) -> dict[int, list[bytes]]:
     """Return the paths of several leaves, by their places; each subtree is hashed once.
 
     A place that the tree does not have gets an empty path, which proves nothing.
     """
-    paths: dict[int, list[bytes]] = {place: [] for place in places}
+    paths: dict[int, list[bytes]] = {index: [] for index in indexes}
 
-    def root(start: int, end: int, wanted: Sequence[int]) -> bytes:
-        if not wanted or end - start < 2:
+    def root(start: int, end: int, indexes: Sequence[int]) -> bytes:
+        if not indexes or end - start < 2:
             return leaves[start] if end - start == 1 else root_of(leaves[start:end])
         middle = start + _split(end - start)
-        left, right = (
-            [place for place in wanted if place < middle],
-            [place for place in wanted if place >= middle],
+        left_indexes, right = (
+            [index for index in indexes if index < middle],
+            [index for index in indexes if index >= middle],
         )
-        hashes = root(start, middle, left), root(middle, end, right)
-        for place in left:
-            paths[place].append(hashes[1])
-        for place in right:
-            paths[place].append(hashes[0])
+        hashes = root(start, middle, left_indexes), root(middle, end, right)
+        for index in left_indexes:
+            paths[index].append(hashes[1])
+        for index in right:
+            paths[index].append(hashes[0])
         return parent_hash(*hashes)
 
-    root(0, len(leaves), sorted({place for place in places if 0 <= place < len(leaves)}))
+    root(0, len(leaves), sorted({index for index in indexes if 0 <= index < len(leaves)}))
     return paths
 
 
@@ -111,18 +111,18 @@ def is_included(leaf: bytes, index: int, size: int, path: Sequence[bytes], root:
     """Whether a path proves that the tree of that root and size has this leaf there."""
     if not 0 <= index < size:
         return False
-    place, last, value = index, size - 1, leaf
+    position, last_index, value = index, size - 1, leaf
     for sibling in path:
-        if last == 0:
+        if last_index == 0:
             return False
-        if place & 1 or place == last:
+        if position & 1 or position == last_index:
             value = parent_hash(sibling, value)
-            while not place & 1 and place:
-                place, last = place >> 1, last >> 1
+            while not position & 1 and position:
+                position, last_index = position >> 1, last_index >> 1
         else:
             value = parent_hash(value, sibling)
-        place, last = place >> 1, last >> 1
-    return last == 0 and value == root
+        position, last_index = position >> 1, last_index >> 1
+    return last_index == 0 and value == root
 
 
 def consistency_path(leaves: Sequence[bytes], size: int) -> list[bytes]:
@@ -145,31 +145,31 @@ def is_consistent(
     sizes: tuple[int, int], roots: tuple[bytes, bytes], path: Sequence[bytes]
 ) -> bool:
     """Whether a path proves that the tree of the first size and root is the beginning of the second."""
-    (first, second), (old, new) = sizes, roots
-    if not 0 <= first <= second:
+    (old_size, second), (old_root, new_root) = sizes, roots
+    if not 0 <= old_size <= second:
         return False
-    if first in (0, second):
-        return not path and (first == 0 or old == new)
+    if old_size in (0, second):
+        return not path and (old_size == 0 or old_root == new_root)
     hashes = list(path)
-    if first & (first - 1) == 0:  # a full subtree is its own proof
-        hashes.insert(0, old)
+    if old_size & (old_size - 1) == 0:  # a full subtree is its own proof
+        hashes.insert(0, old_root)
     if not hashes:
         return False
-    place, last = first - 1, second - 1
-    while place & 1:
-        place, last = place >> 1, last >> 1
-    before = after = hashes[0]
+    position, last_index = old_size - 1, second - 1
+    while position & 1:
+        position, last_index = position >> 1, last_index >> 1
+    old_hash = new_hash = hashes[0]
     for sibling in hashes[1:]:
-        if last == 0:
+        if last_index == 0:
             return False
-        if place & 1 or place == last:
-            before, after = parent_hash(sibling, before), parent_hash(sibling, after)
-            while not place & 1 and place:
-                place, last = place >> 1, last >> 1
+        if position & 1 or position == last_index:
+            old_hash, new_hash = parent_hash(sibling, old_hash), parent_hash(sibling, new_hash)
+            while not position & 1 and position:
+                position, last_index = position >> 1, last_index >> 1
         else:
-            after = parent_hash(after, sibling)
-        place, last = place >> 1, last >> 1
-    return last == 0 and (before, after) == (old, new)
+            new_hash = parent_hash(new_hash, sibling)
+        position, last_index = position >> 1, last_index >> 1
+    return last_index == 0 and (old_hash, new_hash) == (old_root, new_root)
 
 
 def _split(size: int) -> int:

@@ -26,14 +26,14 @@ class Results(Mapping[str, NodeResult]):
 
     def __init__(
         self,
-        own: str,
+        source: str,
         result: NodeResult,
         nodes: Sequence[str],
         fetch: Callable[[Sequence[str]], list[Fetched]],
     ) -> None:
-        """`own` is the source that just completed: its result is known without asking the store."""
-        self._known: dict[str, NodeResult] = {own: result}
-        self._own, self._nodes, self._fetch = own, nodes, fetch
+        """`source` is the node that has just completed: its result is known without asking the store."""
+        self._known: dict[str, NodeResult] = {source: result}
+        self._own, self._nodes, self._fetch = source, nodes, fetch
 
     def __getitem__(self, node: str) -> NodeResult:
         """Return a node's result, reading it from the store the first time."""
@@ -61,14 +61,14 @@ class Results(Mapping[str, NodeResult]):
     def reads(self) -> list[tuple[str, int, str]]:
         """What was looked at, but for the source itself: (node, visit, status), or (node, 0, "")."""
         return [
-            (node, seen.visit, seen.status) if _has_result(seen) else (node, 0, "")
-            for node, seen in self._known.items()
+            (node, result.visit, result.status) if _has_result(result) else (node, 0, "")
+            for node, result in self._known.items()
             if node != self._own
         ]
 
 
-def _has_result(seen: NodeResult) -> bool:
-    return seen.status in (Status.COMPLETED, Status.FAILED)
+def _has_result(result: NodeResult) -> bool:
+    return result.status in (Status.COMPLETED, Status.FAILED)
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,9 +103,9 @@ def bits(
     """Evaluate each edge's condition: a bit per edge, and what was read. Raises what a condition raises."""
     if all(edge.condition is None for edge in edges):
         return "".join("0" if edge.on_expire else "1" for edge in edges), []
-    seen = state()
-    taken = "".join("1" if holds(edge, seen) else "0" for edge in edges)
-    return taken, seen.results.reads()
+    graph_state = state()
+    edge_bits = "".join("1" if holds(edge, graph_state) else "0" for edge in edges)
+    return edge_bits, graph_state.results.reads()
 
 
 def decided(
@@ -116,8 +116,8 @@ def decided(
     Outside of loops a node's record keeps its edges: no later visit comes.
     """
     kept_decisions: VisitEntry = {"edges": edges} if shape is not None and shape.loops else {}
-    seen = [[node, visit] for node, visit, _ in reads if visit]
-    return {**kept_decisions, "reads": seen} if seen else kept_decisions
+    visits_read = [[node, visit] for node, visit, _ in reads if visit]
+    return {**kept_decisions, "reads": visits_read} if visits_read else kept_decisions
 
 
 def holds(edge: EdgeSpec, state: GraphState) -> bool:
@@ -143,11 +143,11 @@ def state_after(
 ) -> GraphState:
     """Build what the conditions see after a visit: its own result, and a view of the others."""
     node, run_id = visit.address.node_id, visit.address.run_id
-    done = replace(visit.claim.record, status=Status.COMPLETED)
-    own = node_result(done, outcome.output, entry)
+    record = replace(visit.claim.record, status=Status.COMPLETED)
+    source_result = node_result(record, outcome.output, entry)
     results = Results(
         node,
-        own,
+        source_result,
         [name for name in plan.definition.nodes if not name.startswith(HIDDEN)],
         lambda nodes: store.fetch(run_id, nodes),
     )

@@ -109,16 +109,18 @@ class ClaimedVisit:
             self.address, self.answers, name, reason, scope=scope, number=number, **options
         )
 
-    def save(self, saved: Saved) -> None:
+    def save(self, checkpoint: Saved) -> None:
         """Checkpoint what the next attempt starts with."""
-        self._write(lambda: self.store.save(self.claim.token, self.wrap(saved)), saved)
+        self._write(lambda: self.store.save(self.claim.token, self.wrap(checkpoint)), checkpoint)
 
-    def ask(self, interrupts: Sequence[Interrupt], saved: Saved) -> None:
+    def ask(self, interrupts: Sequence[Interrupt], checkpoint: Saved) -> None:
         """Publish questions at once, while other work of this node goes on."""
         size_limits.check_questions(interrupts, self.store.max_bytes)
-        self._write(lambda: self.store.ask(self.claim.token, interrupts, self.wrap(saved)), saved)
+        self._write(
+            lambda: self.store.ask(self.claim.token, interrupts, self.wrap(checkpoint)), checkpoint
+        )
 
-    def use(self, use: Use, saved: Saved | None = None) -> None:
+    def use(self, use: Use, checkpoint: Saved | None = None) -> None:
         """Record that a decision is used, with the checkpoint that starts what it is for.
 
         Raises:
@@ -126,12 +128,14 @@ class ClaimedVisit:
         """
         if not use.result:
             self.check_effect()
-        if saved is None:
+        if checkpoint is None:
             reply = self._request(lambda: self.store.use(self.claim.token, use, self.wrap_kept()))
             self._check_owned(reply)
         else:
-            wrapped = self.wrap(saved)
-            reply = self._write(lambda: self.store.use(self.claim.token, use, wrapped), saved)
+            node_checkpoint = self.wrap(checkpoint)
+            reply = self._write(
+                lambda: self.store.use(self.claim.token, use, node_checkpoint), checkpoint
+            )
         if reply.word == "spent":
             raise ApprovalMismatch(
                 f"the decision on {use.interrupt_id} was used for something else, and counts once."
@@ -141,9 +145,9 @@ class ClaimedVisit:
 
     def _note_begun(self, question: Interrupt) -> None:
         """Note that an earlier attempt of this visit has begun what a decision approves."""
-        used = question.used or {}
-        if used.get("key") == self.idempotency_key:
-            self._begun[question.id] = Use(question.id, used["effect"], used["key"])
+        use = question.used or {}
+        if use.get("key") == self.idempotency_key:
+            self._begun[question.id] = Use(question.id, use["effect"], use["key"])
 
     def effects(self, status: Status, outcome: JSON) -> list[Use]:
         """Return what this visit did by decisions, which ends with it in this outcome."""
@@ -161,33 +165,33 @@ class ClaimedVisit:
         Raises:
             ApprovalMismatch: it does not, or there is none.
         """
-        places = [
+        visits = [
             (item.node_id, item.visit) for item in self.inputs if node in {None, item.node_id}
         ]
-        if not places and node is not None:
+        if not visits and node is not None:
             ((record, _, _),) = self.fetch([node])
-            places = [(node, record.visit)]
+            visits = [(node, record.visit)]
         addresses = [
             replace(self.address, node_id=node, visit=visit, within="", routes=())
-            for node, visit in places
+            for node, visit in visits
         ]
         question = self._request(lambda: visit_judge.decided(self.store, addresses, name))
         judge = self.address.judge
         if question is None or judge is None:
-            nodes = ", ".join(node for node, _ in places) or "no node"
+            nodes = ", ".join(node for node, _ in visits) or "no node"
             raise ApprovalMismatch(
                 f"nobody has decided {name!r} by a rule: {nodes} came before this one, and asked nothing of "
                 "that name that was decided. Name the node that asks: ctx.approved(name, action, node=...)."
             )
         shown = rule.frozen() if rule else question.rule
         approval = self._request(lambda: judge.approval(replace(question, rule=shown), question))
-        allowed = rule or Rule.thawed(question.rule or {})
-        if question.used is None and judge.is_stale(allowed, question):
+        effective_rule = rule or Rule.thawed(question.rule or {})
+        if question.used is None and judge.is_stale(effective_rule, question):
             raise ApprovalMismatch(f"the approval of {name!r} was not used in its time.")
-        expected = (
+        expected_action = (
             None if action is None else Action(judge.tenant, "function", name, codec.plain(action))
         )
-        same = expected is None or expected.digest() == approval.effect
+        same = expected_action is None or expected_action.digest() == approval.effect
         if approval.decision not in {"approve", "edit", "respond"} or not same:
             raise ApprovalMismatch(
                 f"what this node is about to do is not what was approved as {name!r}: the decision is "
@@ -204,13 +208,13 @@ class ClaimedVisit:
         """Read other nodes of the run as they stand."""
         return self._request(lambda: self.store.fetch(self.address.run_id, nodes))
 
-    def spend(self, tagged: Tagged | None, spending: Spending) -> str:
+    def spend(self, tag: Tagged | None, spending: Spending) -> str:
         """Add to the sum of the run or of a tag, also where another worker has the node by now."""
-        return self._request(lambda: self.store.spend(self.address.run_id, tagged, spending))
+        return self._request(lambda: self.store.spend(self.address.run_id, tag, spending))
 
-    def spent(self, tagged: Tagged | None) -> dict[str, Sum]:
+    def spent(self, tag: Tagged | None) -> dict[str, Sum]:
         """Read such a sum."""
-        return self._request(lambda: self.store.spent(self.address.run_id, tagged))
+        return self._request(lambda: self.store.spent(self.address.run_id, tag))
 
     def tags(self) -> dict[str, str]:
         """Return the tags of the run."""
@@ -229,13 +233,13 @@ class ClaimedVisit:
 
         Data too large for a stream is replaced by its size, `{"left_out": bytes}`.
         """
-        packed = codec.pack(data, f"the data of a {kind} event")
-        size = len(codec.dump_json(packed))
+        json_value = codec.pack(data, f"the data of a {kind} event")
+        size = len(codec.dump_json(json_value))
         if size > size_limits.MAX_EVENT:
-            packed = {"left_out": size}
+            json_value = {"left_out": size}
         try:
             self.store.emit(
-                self.address.run_id, kind, self.address.node_id, self.address.visit, packed
+                self.address.run_id, kind, self.address.node_id, self.address.visit, json_value
             )
         except StoreError as error:
             log.warning(
@@ -265,12 +269,12 @@ class ClaimedVisit:
         """Read the whole run, for the event after it."""
         return self.store.read(self.address.run_id)
 
-    def wrap(self, saved: Saved) -> Saved:
+    def wrap(self, checkpoint: Saved) -> Saved:
         """Wrap an executor's document in the node's, which also has visit, trace and first name."""
         document = NodeDocument(
-            self.address.visit, saved.document, None, self.trace, self.first_name
+            self.address.visit, checkpoint.document, None, self.trace, self.first_name
         )
-        return Saved(document.dump(), saved.keep, saved.messages)
+        return Saved(document.dump(), checkpoint.keep, checkpoint.messages)
 
     def wrap_kept(self) -> Saved:
         """Write what the executor saved last again, with the tentative outcome or without it."""
@@ -279,8 +283,8 @@ class ClaimedVisit:
         )
         return Saved(document.dump(), self._kept_messages)
 
-    def _write(self, write: Callable[[], Reply], saved: Saved) -> Reply:
-        size = size_limits.check_saved(self.address.node_id, saved, self.store)
+    def _write(self, write: Callable[[], Reply], checkpoint: Saved) -> Reply:
+        size = size_limits.check_saved(self.address.node_id, checkpoint, self.store)
         if size >= size_limits.LARGE_STATE and not self._warned:
             self._warned = True
             log.warning(
@@ -291,8 +295,11 @@ class ClaimedVisit:
             )
         reply = self._request(write)
         self._check_owned(reply)
-        self.lease.has_saved |= bool(saved.messages) or saved.document != self._kept
-        self._kept, self._kept_messages = saved.document, saved.keep + len(saved.messages)
+        self.lease.has_saved |= bool(checkpoint.messages) or checkpoint.document != self._kept
+        self._kept, self._kept_messages = (
+            checkpoint.document,
+            checkpoint.keep + len(checkpoint.messages),
+        )
         return reply
 
     def _check_owned(self, reply: Reply) -> None:
@@ -319,9 +326,9 @@ def claimed_visit(
     `routes` are the nodes to which edges for expired questions lead, `keys` check signed decisions.
     """
     token, record = claim.token, claim.record
-    stored = load_document(claim.document)
-    of_this_visit = stored if stored and stored.visit == token.visit else None
-    memory = of_this_visit if reset else stored
+    document = load_document(claim.document)
+    of_this_visit = document if document and document.visit == token.visit else None
+    memory = of_this_visit if reset else document
     return ClaimedVisit(
         claim=claim,
         store=store,
@@ -351,7 +358,7 @@ def claimed_visit(
         tentative=of_this_visit.tentative if of_this_visit else None,
         replays=of_this_visit is not None and of_this_visit.tentative is not None,
         trace=of_this_visit.trace if of_this_visit else "",
-        first_name=stored.first_name(token.visit) if stored else "",
+        first_name=document.first_name(token.visit) if document else "",
         freezes=freezes,
     )
 
@@ -369,10 +376,10 @@ def dump_outcome(outcome: Succeeded | Failed) -> dict[str, JSON]:
     return {"kind": kind, **asdict(outcome)}
 
 
-def load_outcome(stored: Mapping[str, JSON]) -> Outcome:
-    fields = {key: value for key, value in stored.items() if key != "kind"}
+def load_outcome(document: Mapping[str, JSON]) -> Outcome:
+    fields = {key: value for key, value in document.items() if key != "kind"}
     fields["saved"] = Saved(**fields["saved"]) if fields["saved"] else None
-    if stored["kind"] == "succeeded":
+    if document["kind"] == "succeeded":
         fields["session"] = Remembered(**fields["session"]) if fields["session"] else None
         return Succeeded(**fields)
     fields["error"] = failures.load(fields["error"])

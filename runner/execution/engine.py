@@ -236,11 +236,11 @@ class Engine:
         Raises:
             NotFoundError: there is no such run. UsageError: the reason is no text, or too long.
         """
-        word = self.ring(self.store.cancel(run_id, validation.reason(reason), ids.nonce())).word
-        if word == "unknown":
+        reply = self.ring(self.store.cancel(run_id, validation.reason(reason), ids.nonce())).word
+        if reply == "unknown":
             raise no_such_run(run_id)
         self.leases.look()
-        return word
+        return reply
 
     def end_without_worker(
         self, run_id: str, node: str, visit: int, attempt: int
@@ -327,12 +327,12 @@ class Engine:
             )
             return self.ring(self.store.hold(claim.token)).word
         if self._unserved.is_new(claim.token):
-            word = self.ring(self.store.leave(claim.token)).word
+            reply = self.ring(self.store.leave(claim.token)).word
         else:
-            word = self._return_to_queue(claim, RETURN_DELAY_MS)
-        if word in {"left", "retrying"}:
+            reply = self._return_to_queue(claim, RETURN_DELAY_MS)
+        if reply in {"left", "retrying"}:
             self._unserved.record(claim, plan)
-        return word
+        return reply
 
     def _return_to_queue(self, claim: Claim, delay_ms: int) -> str:
         """Have a node tried again later, by any worker; no attempt is counted."""
@@ -459,7 +459,7 @@ class Engine:
         entry = nodes.entry(plan.node(node).kind, elapsed_ms, outcome.usage)
         if outcome.result != outcome.output:
             entry["result"] = outcome.result
-        saved = visit.wrap(outcome.saved) if outcome.saved else None
+        checkpoint = visit.wrap(outcome.saved) if outcome.saved else None
         nonce = ids.nonce()
         for refusals in range(SETTLE_TRIES):
             try:
@@ -479,7 +479,7 @@ class Engine:
                 edges,
                 outcome.output,
                 entry,
-                saved,
+                checkpoint,
                 reads,
                 insist=refusals >= CONDITION_TRIES,
                 session=outcome.session,
@@ -503,20 +503,20 @@ class Engine:
         if delay is None or outcome.final:
             return self._settle_failed(visit, outcome, entry)
         entry["error"] = asdict(outcome.error)
-        saved = nodes.wrapped(visit, outcome)
-        word = self.ring(
-            self.store.retry(visit.claim.token, round(delay * 1000), entry, saved)
+        checkpoint = nodes.wrapped(visit, outcome)
+        reply = self.ring(
+            self.store.retry(visit.claim.token, round(delay * 1000), entry, checkpoint)
         ).word
-        return Delivery(word, visit.graph_id, error=outcome.error, retry_in=delay)
+        return Delivery(reply, visit.graph_id, error=outcome.error, retry_in=delay)
 
     def _settle_failed(self, visit: ClaimedVisit, outcome: Failed, entry: VisitEntry) -> Delivery:
         entry.pop("result", None)
         entry["error"] = asdict(outcome.error)
         effects = visit.effects(Status.FAILED, entry["error"])
-        saved = nodes.wrapped(visit, outcome)
-        settlement = Settlement(Status.FAILED, "", None, entry, saved, effects=effects)
-        word = self._settle(visit.claim.token, settlement, ids.nonce()).word
-        return Delivery(word, visit.graph_id, error=outcome.error)
+        checkpoint = nodes.wrapped(visit, outcome)
+        settlement = Settlement(Status.FAILED, "", None, entry, checkpoint, effects=effects)
+        reply = self._settle(visit.claim.token, settlement, ids.nonce()).word
+        return Delivery(reply, visit.graph_id, error=outcome.error)
 
     def _settle(self, token: Token, settlement: Settlement, nonce: str) -> Reply:
         """Settle a visit; where another node has locked the run, wait until it has settled."""
@@ -530,30 +530,30 @@ class Engine:
 
     def _park(self, visit: ClaimedVisit, outcome: Interrupted) -> Delivery:
         claim, questions = visit.claim, visit.waiting_for(outcome)
-        word = self.ring(
+        reply = self.ring(
             self.store.park(claim.token, questions, nodes.wrapped(visit, outcome))
         ).word
-        if word == "nothing_open":
+        if reply == "nothing_open":
             raise ConflictError(
                 f"node {claim.token.node!r} stopped to wait, but none of its questions is open; "
                 "its lease will run out and it is tried again."
             )
-        return Delivery(word, claim.graph_id, questions if word == "waiting" else ())
+        return Delivery(reply, claim.graph_id, questions if reply == "waiting" else ())
 
     def _send_external(self, token: Token, outcome: ExternalTask, timeout: float | None) -> str:
         """Have a node wait for an external task, then send that; `timeout` in seconds counts from there."""
-        word = self.ring(self.store.hand(token, outcome.reference)).word
-        if word != "handed":
-            return word
+        reply = self.ring(self.store.hand(token, outcome.reference)).word
+        if reply != "handed":
+            return reply
         try:
             outcome.send()
         except Exception:
             log.exception(
                 "external_task.unsent: %s is sent again after one lease.", outcome.reference
             )
-            return word
+            return reply
         self.store.sent(token, outcome.reference, max(1, round(timeout * 1000)) if timeout else 0)
-        return word
+        return reply
 
     def _fail_timed_out(
         self, plan: Plan, claim: Claim, end: Future[Delivery], lease: Lease
@@ -562,8 +562,8 @@ class Engine:
         visit = self._visit(plan, claim, lease)
         self._quarantine.release(claim.token)
         try:
-            failed = Failed(failures.record(lease.timed_out()))
-            end.set_result(self._fail(plan, visit, failed, round((lease.timeout or 0) * 1000)))
+            failure = Failed(failures.record(lease.timed_out()))
+            end.set_result(self._fail(plan, visit, failure, round((lease.timeout or 0) * 1000)))
         except StoreError as error:
             log.warning("node.timeout.unrecorded: %s The lease runs out instead.", error)
         finally:

@@ -128,10 +128,12 @@ class Typed:
                 "input, or the annotation."
             ) from error
         values = [(item, data if item is self.data else context) for item in self.filled]
-        named = {
+        by_name = {
             item.name: value for item, value in values if item.kind is not item.POSITIONAL_ONLY
         }
-        return self.function(*(value for item, value in values if item.name not in named), **named)
+        return self.function(
+            *(value for item, value in values if item.name not in by_name), **by_name
+        )
 
     def stored(self, result: Any, visit: Visit) -> tuple[Any, Any]:
         """Check what was returned against the annotation, and pack it.
@@ -172,20 +174,22 @@ def form_of(function: object, context: type) -> Form | None:
     roles = [(_role(parameter, function, context), parameter) for parameter in parameters]
     contexts = [parameter for role, parameter in roles if role == "context"]
     data = [parameter for role, parameter in roles if role == "data"]
-    needed = [parameter for parameter in data if parameter.default is parameter.empty]
-    if not needed and (contexts or not data):
+    mandatory = [parameter for parameter in data if parameter.default is parameter.empty]
+    if not mandatory and (contexts or not data):
         return Untyped(function) if _takes_one(function) else None
     if len([parameter for parameter in contexts if parameter.default is parameter.empty]) > 1:
         return None
-    chosen = needed or data[:1]
-    filled = tuple(parameter for parameter in parameters if parameter in [*chosen, *contexts[:1]])
-    return _typed(function, chosen, filled)
+    chosen = mandatory or data[:1]
+    arguments = tuple(
+        parameter for parameter in parameters if parameter in [*chosen, *contexts[:1]]
+    )
+    return _typed(function, chosen, arguments)
 
 
 def _typed(
     function: Callable[..., Any],
     data: Sequence[inspect.Parameter],
-    filled: tuple[inspect.Parameter, ...],
+    arguments: tuple[inspect.Parameter, ...],
 ) -> Typed:
     name, chosen = _name(function), data[0]
     if len(data) > 1:
@@ -193,21 +197,25 @@ def _typed(
             f"{name} takes {len(data)} inputs ({', '.join(parameter.name for parameter in data)}), and a "
             "node has one: give it one parameter, a model with a field for each node before it."
         )
-    taken = _adapter(_hint(function, chosen.annotation, name, chosen.name), name, chosen.name)
-    typed = Typed(function, name, chosen, filled, taken, _result_adapter(function, name))
-    if typed.returned is not None:
-        _returned[name] = typed.returned
-    return typed
+    input_adapter = _adapter(
+        _hint(function, chosen.annotation, name, chosen.name), name, chosen.name
+    )
+    signature = Typed(
+        function, name, chosen, arguments, input_adapter, _result_adapter(function, name)
+    )
+    if signature.returned is not None:
+        _returned[name] = signature.returned
+    return signature
 
 
-def restore(packed: Any) -> Any:
+def restore(json_value: Any) -> Any:
     """Bring a function's result back: as the type that it declares, where this process has the function.
 
     Raises:
         CorruptDocument: a model's class no longer takes the data.
     """
-    name = packed.get(codec.TYPED_KEY) if isinstance(packed, dict) else None
-    value = codec.unpack(packed)
+    name = json_value.get(codec.TYPED_KEY) if isinstance(json_value, dict) else None
+    value = codec.unpack(json_value)
     if name not in _returned:
         return value
     try:
@@ -252,12 +260,12 @@ def _resolved(function: object, written: Any) -> Any:
         return None
 
 
-def _hint(function: object, written: Any, name: str, what: str) -> Any:
+def _hint(function: object, written: Any, name: str, parameter: str) -> Any:
     hint = _resolved(function, written)
     if hint is None:
         raise DefinitionError(
-            f"{name}: the annotation {written!r} of {what!r} can't be looked up; define or import what it "
-            "names at the top of the function's module."
+            f"{name}: the annotation {written!r} of {parameter!r} can't be looked up; define or import "
+            "what it names at the top of the function's module."
         )
     return hint
 
@@ -274,8 +282,8 @@ def _namespace(function: object) -> dict[str, Any]:
 def _name(function: object) -> str:
     while isinstance(function, functools.partial):
         function = function.func
-    named = function if hasattr(function, "__qualname__") else type(function)
-    return f"{named.__module__}:{getattr(named, '__qualname__', '?')}"
+    definition = function if hasattr(function, "__qualname__") else type(function)
+    return f"{definition.__module__}:{getattr(definition, '__qualname__', '?')}"
 
 
 def _result_adapter(function: Callable[..., Any], name: str) -> Adapter | None:
@@ -288,7 +296,7 @@ def _result_adapter(function: Callable[..., Any], name: str) -> Adapter | None:
     return None if hint is Any else _adapter(hint, name, "return")
 
 
-def _adapter(hint: Any, name: str, what: str) -> Adapter:
+def _adapter(hint: Any, name: str, parameter: str) -> Adapter:
     as_base64 = pydantic.ConfigDict(ser_json_bytes="base64", val_json_bytes="base64")
     try:
         try:
@@ -303,8 +311,8 @@ def _adapter(hint: Any, name: str, what: str) -> Adapter:
     ) as error:
         shown = hint.__forward_arg__ if isinstance(hint, ForwardRef) else hint
         raise DefinitionError(
-            f"{name}: {shown!r} of {what!r} is no type whose JSON can be checked; use a pydantic model, a "
-            f"dataclass or JSON types. {str(error).partition(chr(10))[0]}"
+            f"{name}: {shown!r} of {parameter!r} is no type whose JSON can be checked; use a pydantic model, "
+            f"a dataclass or JSON types. {str(error).partition(chr(10))[0]}"
         ) from error
 
 
@@ -341,12 +349,12 @@ def _packed(name: str, value: Any, data: Any) -> Any:
 
 def _problems(error: pydantic.ValidationError) -> str:
     problems = error.errors(include_url=False, include_context=False)
-    first = problems[0]
-    where = ".".join(str(part) for part in first["loc"]) or "the value"
-    value = repr(first["input"])
+    problem = problems[0]
+    where = ".".join(str(key) for key in problem["loc"]) or "the value"
+    value = repr(problem["input"])
     shown = value if len(value) <= SHOWN else f"{value[: SHOWN - 1]}…"
-    more = f", and {len(problems) - 1} more" if len(problems) > 1 else ""
-    return f"{where}: {first['msg']}, got {shown}{more}"
+    suffix = f", and {len(problems) - 1} more" if len(problems) > 1 else ""
+    return f"{where}: {problem['msg']}, got {shown}{suffix}"
 
 
 class Inputs(dict[str, Any]):
@@ -428,16 +436,16 @@ class NodeContext:
                 decided, or the votes don't come to the decision; the node is held.
         """
         self.check()
-        answer, recorded = self._asker.decide(name, reason, response, **options)
-        if recorded.rule is not None:
-            self._use(recorded, answer)
+        answer, question = self._asker.decide(name, reason, response, **options)
+        if question.rule is not None:
+            self._use(question, answer)
         return answer
 
-    def _use(self, recorded: Interrupt, approval: Approval, follows: str = "") -> None:
+    def _use(self, question: Interrupt, approval: Approval, follows: str = "") -> None:
         """Record what is done now by a decision, once for this visit."""
-        used = (recorded.used or {}).get("key") == self.idempotency_key
-        if approval.decision not in {"reject", "expired"} and not used:
-            use = Use(recorded.id, approval.effect, self.idempotency_key, follows)
+        is_recorded = (question.used or {}).get("key") == self.idempotency_key
+        if approval.decision not in {"reject", "expired"} and not is_recorded:
+            use = Use(question.id, approval.effect, self.idempotency_key, follows)
             self._visit.use(use, self.saved())
 
     def approved(
@@ -459,8 +467,8 @@ class NodeContext:
         """
         self.check()
         question, approval = self._visit.approved(name, action, rule, node)
-        first = f"{self.run_id}.{question.node_id}.{question.visit}"
-        self._use(question, approval, first)
+        first_key = f"{self.run_id}.{question.node_id}.{question.visit}"
+        self._use(question, approval, first_key)
         return approval
 
     def once(
@@ -532,8 +540,8 @@ class NodeContext:
 
     def _record(self, key: str, entry: dict[str, Any] | None) -> None:
         with self._lock:
-            others = {other: result for other, result in self._once.items() if other != key}
-            self._once = others if entry is None else {**others, key: entry}
+            results = {name: result for name, result in self._once.items() if name != key}
+            self._once = results if entry is None else {**results, key: entry}
             self._visit.save(self.saved())
 
     def saved(self) -> Saved:
@@ -587,25 +595,25 @@ class FunctionNode:
         context = NodeContext(visit)
         try:
             result = _awaited(self.form.call(context, visit))
-            ended: Outcome = Succeeded(*self.form.stored(result, visit))
+            outcome: Outcome = Succeeded(*self.form.stored(result, visit))
         except (ApprovalMismatch, LeaseLost, RunStopped, KeyboardInterrupt, SystemExit):
             raise
         except BaseException as error:
             if not context.asked and not isinstance(error, Exception):
                 raise
-            ended = Failed(failures.record(error))
+            outcome = Failed(failures.record(error))
         if context.mismatch is not None:
             raise context.mismatch
         # Code that swallows, wraps or replaces the exception of a question can't lose the question.
-        return Interrupted(context.asked, context.saved()) if context.asked else ended
+        return Interrupted(context.asked, context.saved()) if context.asked else outcome
 
 
 def task_schema(definition: Definition) -> dict[str, Any] | None:
     """Return the JSON Schema of a graph's task as its first functions declare it; None for any JSON."""
     forms = [getattr(definition.nodes[name].executor, "form", None) for name in definition.entries]
-    taken = [form.taken for form in forms if isinstance(form, Typed)]
+    adapters = [form.taken for form in forms if isinstance(form, Typed)]
     try:
-        schemas = [adapter.json_schema() for adapter in taken]
+        schemas = [adapter.json_schema() for adapter in adapters]
     except pydantic.errors.PydanticInvalidForJsonSchema:
         return None
     return schemas[0] if schemas and all(schema == schemas[0] for schema in schemas) else None

@@ -96,14 +96,14 @@ def _unchanged(store: Store, plan: Plan, snapshot: RunSnapshot) -> list[str]:
     record, today = snapshot.record, plan.topology.nodes
     if record.fingerprint == plan.topology.fingerprint:
         return held_themselves(store, snapshot)
-    old = store.topology(record.graph_id, record.fingerprint)
-    if old is None:
+    recorded_shape = store.topology(record.graph_id, record.fingerprint)
+    if recorded_shape is None:
         return []
     return [
         name
         for name in held_themselves(store, snapshot)
         if (now := today.get(shape_name(name)))
-        and now.signature == old.nodes[shape_name(name)].signature
+        and now.signature == recorded_shape.nodes[shape_name(name)].signature
     ]
 
 

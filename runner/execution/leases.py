@@ -155,9 +155,9 @@ class Leases:
     def look(self) -> None:
         """Renew everything now, so that the nodes of a run that was just cancelled stop."""
         with self._lock:
-            held = list(self._held.values())
-        if held:
-            self._round(held)
+            leases = list(self._held.values())
+        if leases:
+            self._round(leases)
 
     def _begin(self) -> None:
         """Start the thread, with the lock held, unless it runs."""
@@ -171,12 +171,12 @@ class Leases:
         while True:
             self._wake.wait(max(0.0, self._next(due) - time.monotonic()))
             self._wake.clear()
-            held = self._running()
-            if held is None:
+            leases = self._running()
+            if leases is None:
                 return
             if time.monotonic() >= due:
                 due = time.monotonic() + self._every
-                self._round(held)
+                self._round(leases)
 
     def _next(self, due: float) -> float:
         with self._lock:
@@ -187,33 +187,35 @@ class Leases:
         """Drop the leases past their deadline, and return the others; None ends the thread."""
         now = time.monotonic()
         with self._lock:
-            held = list(self._held.values())
-            overdue = [one for one in held if one.deadline is not None and one.deadline <= now]
+            leases = list(self._held.values())
+            overdue = [
+                lease for lease in leases if lease.deadline is not None and lease.deadline <= now
+            ]
             for lease in overdue:
                 del self._held[lease.token]
-            if not held:
+            if not leases:
                 self._serving = False
                 return None
         for lease in overdue:
             lease.state = "timed_out"
             threading.Thread(target=lease.expire, name="runner-timeout", daemon=True).start()
-        return [lease for lease in held if lease not in overdue]
+        return [lease for lease in leases if lease not in overdue]
 
-    def _round(self, held: list[Lease]) -> None:
+    def _round(self, leases: list[Lease]) -> None:
         began = time.monotonic()
         try:
-            words = self._store.renew([lease.token for lease in held])
+            statuses = self._store.renew([lease.token for lease in leases])
         except Exception as error:  # noqa: BLE001 - without this thread every node of the process is lost
             log.warning("lease.renewal.failed: %s Trying again in %.1f s.", error, self._every)
-            for lease in held:
+            for lease in leases:
                 if time.monotonic() - lease.renewed > self._lease:
                     lease.state = "stale"
             return
-        for lease, word in zip(held, words, strict=True):
-            if word == "ok":
+        for lease, status in zip(leases, statuses, strict=True):
+            if status == "ok":
                 lease.renewed = began
-            elif word:
-                lease.state = word
+            elif status:
+                lease.state = status
             elif began - lease.renewed > self._lease:
                 lease.state = "stale"
 

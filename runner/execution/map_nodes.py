@@ -122,9 +122,9 @@ def _found(over: str | None, visit: ClaimedVisit) -> Any:
 
 
 def _read(visit: ClaimedVisit, total: int) -> Iterator[tuple[int, Fetched]]:
-    for first in range(0, total, PAGE):
+    for start in range(0, total, PAGE):
         visit.check()
-        page = range(first, min(first + PAGE, total))
+        page = range(start, min(start + PAGE, total))
         rows = visit.fetch([item_id(visit.address.node_id, index) for index in page])
         yield from zip(page, rows, strict=True)
 
@@ -144,9 +144,11 @@ def _failure(visit: ClaimedVisit, progress: MapRecord) -> Outcome:
         for index, (record, _, entry) in _read(visit, progress.next)
         if record.status is Status.FAILED and entry
     ]
-    first = errors[0] if errors else "an item failed"
-    text = f"{first}. The map stopped: {progress.failed} of {progress.total} items failed, and no more began"
+    first_error = errors[0] if errors else "an item failed"
+    text = f"{first_error}. The map stopped: {progress.failed} of {progress.total} items failed"
     return Failed(
-        failures.record(NodeFailed(f"{text}; with on_error='continue' the others go on.")),
+        failures.record(
+            NodeFailed(f"{text}, and no more began; with on_error='continue' the others go on.")
+        ),
         final=True,
     )

@@ -82,27 +82,29 @@ def with_events(definition: Definition) -> Definition:
         return definition
     registry = HookRegistry(definition.hooks)
     if registry.callbacks_for(BeforeGraphEvent):
-        first = tuple(EdgeSpec(BEFORE_GRAPH, entry) for entry in definition.entries)
+        entry_edges = tuple(EdgeSpec(BEFORE_GRAPH, entry) for entry in definition.entries)
         definition = replace(
             definition,
             nodes={BEFORE_GRAPH: NodeSpec(BEFORE_GRAPH, None, KIND), **definition.nodes},
-            edges=(*first, *definition.edges),
+            edges=(*entry_edges, *definition.edges),
             entries=(BEFORE_GRAPH,),
         )
     if registry.callbacks_for(AfterGraphEvent):
-        last = {AFTER_GRAPH: NodeSpec(AFTER_GRAPH, None, KIND)}
-        definition = replace(definition, nodes={**definition.nodes, **last})
+        after_graph = {AFTER_GRAPH: NodeSpec(AFTER_GRAPH, None, KIND)}
+        definition = replace(definition, nodes={**definition.nodes, **after_graph})
     return definition
 
 
 def execute_graph_event(
     definition: Definition, hooks: HookRegistry, visit: ClaimedVisit
 ) -> Outcome:
-    before = visit.address.node_id == BEFORE_GRAPH
-    asker = Asker(visit.address, "before_graph" if before else "after_graph", answers=visit.answers)
+    is_before = visit.address.node_id == BEFORE_GRAPH
+    asker = Asker(
+        visit.address, "before_graph" if is_before else "after_graph", answers=visit.answers
+    )
     event = (
         _before_graph(definition, visit, asker)
-        if before
+        if is_before
         else _after_graph(definition, visit, asker)
     )
     try:
@@ -170,10 +172,10 @@ def _execute(plan: Plan, visit: ClaimedVisit) -> Outcome:
         return execute_graph_event(plan.definition, hooks, visit)
     if visit.tentative is not None:
         return _after(plan, hooks, visit, load_outcome(visit.tentative))
-    refused = _before(plan, hooks, visit)
-    if isinstance(refused, str):
-        refused = Failed(failures.record(NodeFailed(refused)))
-    return _after(plan, hooks, visit, refused or _gate(plan, visit) or _body(plan, visit))
+    refusal = _before(plan, hooks, visit)
+    if isinstance(refusal, str):
+        refusal = Failed(failures.record(NodeFailed(refusal)))
+    return _after(plan, hooks, visit, refusal or _gate(plan, visit) or _body(plan, visit))
 
 
 GATE = "node"
@@ -193,24 +195,24 @@ def _gate(plan: Plan, visit: ClaimedVisit) -> Outcome | None:
     action = Action(visit.store.namespace, GATE, address.node_id, args)
     asker = Asker(address, GATE, answers=visit.answers)
     try:
-        approval, recorded = asker.decide(address.node_id, rule=rule, action=action)
+        approval, question = asker.decide(address.node_id, rule=rule, action=action)
     except InterruptRaised:
         return Interrupted(asker.asked, keeps=True)
     except (InterruptExpired, InterruptWithdrawn, UsageError) as error:
         return Failed(failures.record(error))
     match approval.decision:
         case "reject":
-            said = f"{recorded.responder} rejected it: {approval.response['rejected']}"
+            reason = f"{question.responder} rejected it: {approval.response['rejected']}"
             return Failed(
-                failures.record(NodeFailed(f"node {address.node_id!r} was not run: {said}"))
+                failures.record(NodeFailed(f"node {address.node_id!r} was not run: {reason}"))
             )
         case "respond" | "expired":
-            packed = codec.pack(approval.response, "the response")
-            return Succeeded(packed, codec.plain(approval.response))
+            response = codec.pack(approval.response, "the response")
+            return Succeeded(response, codec.plain(approval.response))
     if approval.effect != action.digest():
         raise ApprovalMismatch(f"node {address.node_id!r} would not run what was approved.")
-    if (recorded.used or {}).get("key") != visit.idempotency_key:
-        visit.use(Use(recorded.id, approval.effect, visit.idempotency_key))
+    if (question.used or {}).get("key") != visit.idempotency_key:
+        visit.use(Use(question.id, approval.effect, visit.idempotency_key))
     return None
 
 
@@ -290,14 +292,14 @@ def sink_outputs(child: RunSnapshot) -> Any:
 
     Sinks are the completed nodes none of whose edges was taken.
     """
-    done = {
+    outputs = {
         node: child.outputs.get((node, record.visit))
         for node, record in child.nodes.items()
         if record.status is Status.COMPLETED
         and "1" not in record.edges
         and not (node.startswith(HIDDEN) or map_of(node))
     }
-    return next(iter(done.values())) if len(done) == 1 else done
+    return next(iter(outputs.values())) if len(outputs) == 1 else outputs
 
 
 def _before(
@@ -305,8 +307,8 @@ def _before(
 ) -> Interrupted | Failed | str | None:
     """Fire the hooks before a node; return their questions or error, or why the node is cancelled."""
     # A child run or an external task did the work: the hooks before saw the node when that was sent.
-    announced = visit.claim.child is not None or visit.external_task is not None
-    if announced or not hooks.callbacks_for(BeforeNodeCallEvent):
+    is_repeat = visit.claim.child is not None or visit.external_task is not None
+    if is_repeat or not hooks.callbacks_for(BeforeNodeCallEvent):
         return None
     asker = Asker(visit.address, BEFORE, answers=visit.answers)
     event = BeforeNodeCallEvent(

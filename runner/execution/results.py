@@ -99,13 +99,13 @@ def node_result(
 def _result(entry: VisitEntry, output: Any, error: ErrorRecord | None) -> Any:
     if error is not None:
         return failures.restore(error)
-    packed = entry.get("result", output)
+    json_value = entry.get("result", output)
     if entry.get("kind") == AGENT and AGENT not in restorers:
         # A program that only reads results has no other reason to import the agents' room.
         importlib.import_module("runner.agent")
     restore = restorers.get(entry.get("kind", ""), codec.unpack)
     try:
-        return restore(packed)
+        return restore(json_value)
     except CorruptDocument:
         # A class changed since: the run must still be readable, and the output is plain data.
         return output
@@ -157,8 +157,8 @@ def total_usage(entries: Iterable[VisitEntry]) -> dict[str, int]:
 
 def _unsettled(results: Iterable[NodeResult]) -> list[VisitEntry]:
     """Return the usage of nested graphs so far: their nodes' entries are written when they end."""
-    ended = {Status.COMPLETED, Status.FAILED}
-    return [{"usage": result.usage} for result in results if result.status not in ended]
+    final = {Status.COMPLETED, Status.FAILED}
+    return [{"usage": result.usage} for result in results if result.status not in final]
 
 
 def _with_child(store: Store, record: NodeRecord, result: NodeResult) -> NodeResult:

@@ -65,11 +65,11 @@ class RunStarter:
             UsageError: the key, a tag, or the task to call at the end, can't be used.
         """
         plan, name = self._registry.find(graph_id), run_name(requester)
-        packed, packed_state = (
+        task_value, packed_state = (
             codec.pack(task, "task"),
             codec.pack(dict(state or {}), "invocation_state"),
         )
-        size_limits.check("task", packed, self._store.max_bytes)
+        size_limits.check("task", task_value, self._store.max_bytes)
         size_limits.check("invocation_state", packed_state, self._store.max_bytes)
         packed_tags, own_key = codec.pack(checked_tags(tags or {}), "tags"), _checked_key(key)
         key = own_key if own_key is not None else _checked_key(message_key)
@@ -89,7 +89,7 @@ class RunStarter:
             ),
             graph_id=graph_id,
             fingerprint=None,
-            task=packed,
+            task=task_value,
             invocation_state=packed_state,
             tags=packed_tags,
             idempotency_key=key,
@@ -177,8 +177,8 @@ def call_on_end(store: Store, dispatcher: Dispatcher, run_id: str, end: int) -> 
     if snapshot is None or not snapshot.record.unreported or snapshot.record.ends != end:
         return "stale"
     task_id = f"{run_id}.end" if end == 1 else f"{run_id}.end.{end}"
-    sent = dispatcher.call(snapshot.record.on_end, arguments(snapshot), task_id)
-    return store.end_reported(run_id, end).word if sent else "left"
+    was_called = dispatcher.call(snapshot.record.on_end, arguments(snapshot), task_id)
+    return store.end_reported(run_id, end).word if was_called else "left"
 
 
 def arguments(snapshot: RunSnapshot) -> dict[str, JSON]:

@@ -120,10 +120,10 @@ class RunFilter(logging.Filter):
 
     def filter(self, record: logging.LogRecord) -> bool:
         """Add the fields; no record is left out."""
-        place = running_node()
-        record.run_id, record.graph = (place.run_id, place.graph) if place else ("", "")
+        node = running_node()
+        record.run_id, record.graph = (node.run_id, node.graph) if node else ("", "")
         record.node, record.visit, record.attempt = (
-            (place.node, place.visit, place.attempt) if place else ("", "", "")
+            (node.node, node.visit, node.attempt) if node else ("", "", "")
         )
         return True
 
@@ -145,8 +145,8 @@ class JsonFormatter(logging.Formatter):
             "message": record.getMessage(),
             "process": record.process,
         }
-        if (place := running_node()) is not None:
-            line |= asdict(place)
+        if (node := running_node()) is not None:
+            line |= asdict(node)
         if record.exc_info:
             line["exception"] = self.formatException(record.exc_info)
         extra = {name: value for name, value in vars(record).items() if name not in PLAIN_RECORD}
@@ -171,13 +171,13 @@ PLAIN_RECORD = frozenset(
 def observed(visit: ClaimedVisit, execute: Callable[[], Outcome]) -> Outcome:
     """Run a node's code with its place set and every observer around it."""
     address = visit.address
-    place = RunningNode(
+    node = RunningNode(
         address.run_id, visit.graph_id, address.node_id, address.visit, visit.attempt
     )
-    token = _place.set(place)
+    token = _place.set(node)
     try:
         with ExitStack() as stack:
-            finishers = [_enter(stack, observer, place, visit) for observer in _observers]
+            finishers = [_enter(stack, observer, node, visit) for observer in _observers]
             outcome = execute()
             for finish in finishers:
                 _quietly(partial(finish, outcome))
@@ -187,10 +187,10 @@ def observed(visit: ClaimedVisit, execute: Callable[[], Outcome]) -> Outcome:
 
 
 def _enter(
-    stack: ExitStack, observer: Observer, place: RunningNode, visit: ClaimedVisit
+    stack: ExitStack, observer: Observer, node: RunningNode, visit: ClaimedVisit
 ) -> Callable[[Outcome], object]:
     try:
-        around = observer(place, visit)
+        around = observer(node, visit)
         finish = around.__enter__()
     except Exception:
         log.exception("observer.failed: the node runs without it.")

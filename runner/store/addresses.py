@@ -115,12 +115,12 @@ def sentinels(url: str) -> Sentinels | None:
     """
     if not url.startswith("sentinel://"):
         return None
-    parts = urlsplit(url)
-    query = dict(parse_qsl(parts.query))
+    url_parts = urlsplit(url)
+    query = dict(parse_qsl(url_parts.query))
     try:
         address = Sentinels(
-            *_hosts(parts.netloc, SENTINEL_PORT),
-            service=parts.path.strip("/"),
+            *_hosts(url_parts.netloc, SENTINEL_PORT),
+            service=url_parts.path.strip("/"),
             database=int(query.pop("db", "0")),
             sentinel_username=query.pop("sentinel_username", None),
             sentinel_password=query.pop("sentinel_password", None),
@@ -140,13 +140,13 @@ def cluster(url: str) -> Cluster | None:
     Raises:
         UsageError: it does, but not as it must.
     """
-    parts = urlsplit(url)
-    if parts.scheme not in CLUSTERS:
+    url_parts = urlsplit(url)
+    if url_parts.scheme not in CLUSTERS:
         return None
-    if parts.query or parts.path.strip("/") not in {"", "0"}:
+    if url_parts.query or url_parts.path.strip("/") not in {"", "0"}:
         raise _unreadable("cluster", "a cluster has one database and no options")
     try:
-        return Cluster(*_hosts(parts.netloc, CLUSTER_PORT), tls=CLUSTERS[parts.scheme])
+        return Cluster(*_hosts(url_parts.netloc, CLUSTER_PORT), tls=CLUSTERS[url_parts.scheme])
     except ValueError as error:
         raise _unreadable("cluster", str(error)) from error
 
@@ -163,9 +163,9 @@ def _host(text: str, default: int) -> tuple[str, int]:
     return (host, int(port)) if colon else (port, default)
 
 
-def _unreadable(what: str, why: str) -> UsageError:
+def _unreadable(server_kind: str, why: str) -> UsageError:
     return UsageError(
-        f"the address of the {what} can't be read ({why}), so nothing was done. Write {FORM}, with "
+        f"the address of the {server_kind} can't be read ({why}), so nothing was done. Write {FORM}, with "
         "sentinel_username= and sentinel_password= behind for the Sentinels, or redis+cluster://host:6379,"
         "host:6379; `user:password@` in front is for the servers."
     )

@@ -157,7 +157,7 @@ def run_record(run_id: str, fields: Mapping[bytes, bytes]) -> RunRecord:
         )
     fingerprint, parent, graph = fields[b"of"].decode().split(" ", 2)
     status, *counts, stopping = fields[b"run"].decode().split(" ")
-    active, waiting, held, failed, started, _ = map(int, counts)
+    active, waiting, held_count, failures, start_count, _ = map(int, counts)
     return RunRecord(
         run_id=run_id,
         graph_id=graph,
@@ -165,9 +165,9 @@ def run_record(run_id: str, fields: Mapping[bytes, bytes]) -> RunRecord:
         status=Status(status),
         active=active,
         waiting=waiting,
-        held=held,
-        failed=failed,
-        started=started,
+        held=held_count,
+        failed=failures,
+        started=start_count,
         stopping="" if stopping == "-" else stopping,
         reason=fields.get(b"reason", b"").decode(),
         lock=fields.get(b"lock", b"").decode(),
@@ -182,18 +182,20 @@ def run_record(run_id: str, fields: Mapping[bytes, bytes]) -> RunRecord:
     )
 
 
-def summary(run_id: str, of: bytes, run: bytes, created: bytes, tags: bytes | None) -> RunSummary:
+def summary(
+    run_id: str, of: bytes, run: bytes, created_at: bytes, tags: bytes | None
+) -> RunSummary:
     status, (fingerprint, parent, graph) = run.split(b" ", 1)[0].decode(), of.decode().split(" ", 2)
     parent = "" if parent == "-" else parent
     return RunSummary(
-        run_id, graph, Status(status), int(created), load(tags or b"{}"), fingerprint, parent
+        run_id, graph, Status(status), int(created_at), load(tags or b"{}"), fingerprint, parent
     )
 
 
 def node_record(data: bytes) -> tuple[NodeRecord, int]:
     """Read a node's record, and the scope in whose rounds it counts; see `script_values.node_text`."""
-    status, visit, attempt, fence, stamp, edges, nonce, rest = data.decode().split(" ", 7)
-    fields = load(rest) if rest else {}
+    status, visit, attempt, fence, stamp, edges, nonce, json_fields = data.decode().split(" ", 7)
+    fields = load(json_fields) if json_fields else {}
     scope = fields.pop("scope", -1)
     if "via" in fields:
         fields["via"] = tuple((name, number) for name, number in fields["via"])
@@ -222,8 +224,8 @@ def loop_record(data: bytes) -> LoopRecord:
 
 def map_record(data: bytes) -> MapRecord:
     """Read the record of a map's items."""
-    visit, total, begun, active, waiting, failed, stopped, swept = map(int, data.split())
-    return MapRecord(visit, total, begun, active, waiting, failed, bool(stopped), swept)
+    visit, total, begun, active, waiting, failures, is_stopped, swept = map(int, data.split())
+    return MapRecord(visit, total, begun, active, waiting, failures, bool(is_stopped), swept)
 
 
 def map_of_visit(data: bytes | None, visit: int) -> MapRecord | None:
@@ -237,10 +239,14 @@ def digest(data: bytes) -> str:
     return hashlib.sha256(data).hexdigest()[:32]
 
 
-def saved_arguments(saved: Saved | None) -> list[bytes | str | int]:
-    if saved is None:
+def saved_arguments(checkpoint: Saved | None) -> list[bytes | str | int]:
+    if checkpoint is None:
         return []
-    return [dump(saved.document), saved.keep, *(dump(message) for message in saved.messages)]
+    return [
+        dump(checkpoint.document),
+        checkpoint.keep,
+        *(dump(message) for message in checkpoint.messages),
+    ]
 
 
 def event(number: int, text: bytes) -> Event:
@@ -291,12 +297,12 @@ def pack_copy(value: Any) -> Any:
     return pydantic_core.from_json(pydantic_core.to_json(value))
 
 
-def replied(word: str, doorbells: Sequence[Doorbell]) -> Reply:
+def replied(text: str, doorbells: Sequence[Doorbell]) -> Reply:
     """Split a reply's word: a delayed claim names its ms, a revoked one the external task."""
-    first, _, rest = word.partition(" ")
-    if first == "revoked":
-        return Reply(first, doorbells, reference=rest)
-    return Reply(first, doorbells, delay_ms=int(rest or 0))
+    reply_word, _, detail = text.partition(" ")
+    if reply_word == "revoked":
+        return Reply(reply_word, doorbells, reference=detail)
+    return Reply(reply_word, doorbells, delay_ms=int(detail or 0))
 
 
 def reply_of(reply: list[Any]) -> Reply:
@@ -351,13 +357,13 @@ def _edges(fields: Mapping[bytes, bytes], kind: str, name: str) -> list[list[JSO
 def _node(shape: dict[str, JSON]) -> NodeTopology:
     items = MapTopology(*shape["map"]) if "map" in shape else None
     limits = tuple(LimitShape(*limit) for limit in shape.get("limits", ()))
-    typed = {
+    values = {
         "join": Join(shape["join"]),
         "loops": tuple(shape["loops"]),
         "map": items,
         "limits": limits,
     }
-    return NodeTopology(**{**shape, **typed})
+    return NodeTopology(**{**shape, **values})
 
 
 def _out_edge(edge: list[JSON]) -> OutEdge:

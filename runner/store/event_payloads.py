@@ -18,9 +18,9 @@ SHORT = 1000
 """Bytes of a value that an event has in full."""
 
 
-def value(packed: JSON) -> JSON:
+def value(json_value: JSON) -> JSON:
     """Return a value that is short enough, otherwise None."""
-    return packed if len(codec.dump_json(packed)) <= SHORT else None
+    return json_value if len(codec.dump_json(json_value)) <= SHORT else None
 
 
 def error(entry: VisitEntry | None) -> JSON:
@@ -60,19 +60,19 @@ def question(interrupt: Interrupt) -> JSON:
         "reason": value(interrupt.reason),
         "replaces": interrupt.replaces or None,
     }
-    return {name: part for name, part in data.items() if part is not None}
+    return {name: item for name, item in data.items() if item is not None}
 
 
 def answer(answer: Answer) -> JSON:
     """Return what was answered and by whom; parts that are missing or long are left out."""
     data = {"response": value(answer.response), "responder": answer.responder}
-    return {name: part for name, part in data.items() if part is not None}
+    return {name: item for name, item in data.items() if item is not None}
 
 
 def migration(move: Migration) -> dict[str, JSON]:
     """Return what changed for a run, by kind, and its questions' older and newer names, by question."""
-    moved = {new.id: {"from": old} for old, new in move.moved}
+    renames = {new_question.id: {"from": old_id} for old_id, new_question in move.moved}
     questions: dict[str, JSON] = {
         interrupt.id: question(interrupt) for interrupt in move.replacements
     }
-    return {EventKind.RUN_MIGRATED: move.event_data, **moved, **questions}
+    return {EventKind.RUN_MIGRATED: move.event_data, **renames, **questions}

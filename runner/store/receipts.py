@@ -47,10 +47,10 @@ def receipts_for(
 ) -> tuple[list[Receipt], list[Answer]]:
     """Judge a set of answers; the second value lists those to apply, empty when any is refused."""
     receipts, fresh = [], []
-    seen: set[str] = set()
+    ids: set[str] = set()
     for answer, interrupt in zip(answers, questions, strict=True):
         receipt = judge(answer, interrupt, winner(answer.interrupt_id) == nonce, now)
-        if answer.interrupt_id in seen:
+        if answer.interrupt_id in ids:
             receipt = _receipt(
                 answer, ReceiptStatus.REJECTED, "the set answers this question twice"
             )
@@ -58,7 +58,7 @@ def receipts_for(
             receipt.status is ReceiptStatus.ACCEPTED and interrupt is not None and interrupt.is_open
         ):
             fresh.append(answer)
-        seen.add(answer.interrupt_id)
+        ids.add(answer.interrupt_id)
         receipts.append(receipt)
     if all(receipt.status is ReceiptStatus.ACCEPTED for receipt in receipts):
         return receipts, fresh
@@ -71,7 +71,7 @@ def receipts_for(
     ], []
 
 
-def judge(answer: Answer, interrupt: Interrupt | None, repeated: bool, now: int) -> Receipt:  # noqa: FBT001 - a plain fact about the answer
+def judge(answer: Answer, interrupt: Interrupt | None, is_repeat: bool, now: int) -> Receipt:  # noqa: FBT001 - a plain fact about the answer
     """Return the receipt of one answer to a question in its present state."""
     if interrupt is None:
         return _receipt(answer, ReceiptStatus.UNKNOWN, "no such question was asked")
@@ -79,11 +79,11 @@ def judge(answer: Answer, interrupt: Interrupt | None, repeated: bool, now: int)
         answer.idempotency_key is not None and answer.idempotency_key == interrupt.idempotency_key
     )
     match interrupt.status:
-        case InterruptStatus.ANSWERED if repeated or same_key:
+        case InterruptStatus.ANSWERED if is_repeat or same_key:
             return _receipt(answer, ReceiptStatus.ACCEPTED, "")
         case InterruptStatus.ANSWERED:
-            who = interrupt.responder or "another person"
-            return _receipt(answer, ReceiptStatus.DUPLICATE, f"already answered by {who}")
+            responder = interrupt.responder or "another person"
+            return _receipt(answer, ReceiptStatus.DUPLICATE, f"already answered by {responder}")
         case InterruptStatus.EXPIRED:
             return _receipt(answer, ReceiptStatus.EXPIRED, "the time to answer is over")
         case InterruptStatus.WITHDRAWN:
@@ -108,21 +108,28 @@ def _judge_open(answer: Answer, interrupt: Interrupt, now: int) -> Receipt:
     return _receipt(answer, ReceiptStatus.ACCEPTED, "")
 
 
-def first(ballot: Ballot, part: Mapping[str, Any], nonce: str) -> Receipt | None:
-    """Return the receipt that a vote has had already; None for a new one. `part` is the voter's."""
-    same_key = ballot.idempotency_key is not None and ballot.idempotency_key == part.get("key")
-    same_signature = part.get("jti") is not None and ballots.jti_of(ballot) == part["jti"]
-    if not part.get("receipt") or not (part.get("nonce") == nonce or same_key or same_signature):
+def first(ballot: Ballot, voter_record: Mapping[str, Any], nonce: str) -> Receipt | None:
+    """Return the receipt that a vote has had already; None for a new one. `voter_record` is the voter's."""
+    same_key = ballot.idempotency_key is not None and ballot.idempotency_key == voter_record.get(
+        "key"
+    )
+    same_signature = (
+        voter_record.get("jti") is not None and ballots.jti_of(ballot) == voter_record["jti"]
+    )
+    if not voter_record.get("receipt") or not (
+        voter_record.get("nonce") == nonce or same_key or same_signature
+    ):
         return None
-    status, *numbers = part["receipt"]
+    status, *numbers = voter_record["receipt"]
     return ballots.receipt(ballot, ReceiptStatus(status), "", numbers)
 
 
-def repeated(operation: Operation, part: Mapping[str, Any], nonce: str) -> Receipt | None:
-    """Return the receipt that an operation has had already; None for a new one. `part` is the person's."""
-    status, *marks = part.get("operation", [""])
+def repeated(operation: Operation, voter_record: Mapping[str, Any], nonce: str) -> Receipt | None:
+    """Return the receipt that an operation has had already; None for a new one."""
+    status, *marks = voter_record.get("operation", [""])
     same = any(
-        new and new == old for new, old in zip(ballots.marks(operation, nonce), marks, strict=False)
+        mark and mark == earlier_mark
+        for mark, earlier_mark in zip(ballots.marks(operation, nonce), marks, strict=False)
     )
     return ballots.receipt(operation, ReceiptStatus(status)) if same else None
 
@@ -131,8 +138,8 @@ def late(ballot: Ballot | Operation, question: Interrupt, now: int) -> Receipt |
     """Return the receipt of a vote that comes too late, or is for another question; None for a good one."""
     match question.status:
         case InterruptStatus.ANSWERED:
-            who = plain_name(question.responder) if question.responder else "another person"
-            detail = f"already decided by {who}: {question.decision}"
+            responder = plain_name(question.responder) if question.responder else "another person"
+            detail = f"already decided by {responder}: {question.decision}"
             return ballots.receipt(ballot, ReceiptStatus.DUPLICATE, detail)
         case InterruptStatus.WITHDRAWN:
             return ballots.receipt(ballot, ReceiptStatus.SUPERSEDED, "the question was withdrawn")

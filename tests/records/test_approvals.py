@@ -160,7 +160,7 @@ def test_who_may_vote(voter, reason):
     )
 
     refused = forbidden(
-        rule, voter, requesters=[BEN.key], answered={"look_up": frozenset({CAT.key})}
+        rule, voter, requesters=[BEN.key], answered_by={"look_up": frozenset({CAT.key})}
     )
     assert refused.startswith(reason)
     assert bool(refused) is bool(reason)
@@ -197,8 +197,8 @@ def test_escalation_adds_those_who_may_decide():
     lead = Voter(BEN, roles=frozenset({"lead"}))
 
     assert forbidden(rule, lead)
-    assert not forbidden(rule, lead, escalated=["role:lead"])
-    assert not forbidden(rule, Voter(ANA), escalated=["role:lead"])
+    assert not forbidden(rule, lead, escalated_selectors=["role:lead"])
+    assert not forbidden(rule, Voter(ANA), escalated_selectors=["role:lead"])
 
 
 def test_a_vote_weighs_the_most_of_its_weights():

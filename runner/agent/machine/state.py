@@ -265,8 +265,8 @@ def new_invocation(past: AgentState, visit: int, prompt: list[JSON]) -> AgentSta
 
 def open_questions(state: AgentState) -> list[Interrupt]:
     """List the questions of hook points and calls that have no answer yet."""
-    parked = (state.invocation_hook_point, state.hook_point, *state.calls)
-    ids = [key for place in parked if place is not None for key in place.question_ids]
+    stops = (state.invocation_hook_point, state.hook_point, *state.calls)
+    ids = [key for stop in stops if stop is not None for key in stop.question_ids]
     return [state.questions[key] for key in ids if not is_answered(state.questions[key])]
 
 
@@ -280,8 +280,8 @@ def callback_reply(content: list[JSON]) -> ModelReply:
     return ModelReply({"role": "assistant", "content": content}, "end_turn", None, "", None)
 
 
-def add_usage(counts: dict[str, int], more: dict[str, int]) -> dict[str, int]:
-    return {name: counts.get(name, 0) + more.get(name, 0) for name in {**counts, **more}}
+def add_usage(counts: dict[str, int], usage: dict[str, int]) -> dict[str, int]:
+    return {name: counts.get(name, 0) + usage.get(name, 0) for name in {**counts, **usage}}
 
 
 def to_document(state: AgentState) -> dict[str, JSON]:

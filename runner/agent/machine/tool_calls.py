@@ -108,8 +108,8 @@ def _ready(transition: Transition) -> list[ToolCall]:
     calls = transition.state.calls
     if not transition.definition.sequential:
         return [call for call in calls if call.stage is CallStage.WAITING]
-    first = next((call for call in calls if call.stage is not CallStage.DONE), None)
-    return [first] if first is not None and first.stage is CallStage.WAITING else []
+    next_call = next((call for call in calls if call.stage is not CallStage.DONE), None)
+    return [next_call] if next_call is not None and next_call.stage is CallStage.WAITING else []
 
 
 def _is_complete(transition: Transition) -> bool:
@@ -221,8 +221,8 @@ def approval_used(transition: Transition, event: ApprovalUsed) -> None:
         transition.put_call(event.id, subagent=event.subagent)
     questions, use = transition.state.questions, event.use
     if use.interrupt_id in questions:
-        used = {"key": use.key, "effect": use.effect}
-        question = replace(questions[use.interrupt_id], used=used)
+        use_record = {"key": use.key, "effect": use.effect}
+        question = replace(questions[use.interrupt_id], used=use_record)
         transition.put(questions={**questions, question.id: question})
     transition.add(RecordUse(use))
 
@@ -270,8 +270,10 @@ def after_call_fired(transition: Transition, event: HookFired) -> None:
 
 def callback_failed(transition: Transition, key: str) -> None:
     """Stop a call whose callbacks raised; the batch ends when nothing else of it runs."""
-    before = transition.call(key).snapshot is None
-    transition.put_call(key, replayed=True, stage=CallStage.WAITING if before else CallStage.BROKEN)
+    is_before = transition.call(key).snapshot is None
+    transition.put_call(
+        key, replayed=True, stage=CallStage.WAITING if is_before else CallStage.BROKEN
+    )
     _advance(transition)
 
 

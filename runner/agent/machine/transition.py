@@ -62,12 +62,17 @@ class Transition:
 
     def record(self, questions: Sequence[Interrupt]) -> list[str]:
         """Keep questions, publish the new ones and return the ids of all."""
-        new = [question for question in questions if question.id not in self.state.questions]
-        if new:
+        new_questions = [
+            question for question in questions if question.id not in self.state.questions
+        ]
+        if new_questions:
             self.put(
-                questions={**self.state.questions, **{question.id: question for question in new}}
+                questions={
+                    **self.state.questions,
+                    **{question.id: question for question in new_questions},
+                }
             )
-            self.add(PublishQuestions(new))
+            self.add(PublishQuestions(new_questions))
         return [question.id for question in questions]
 
     # -- ends -------------------------------------------------------------------------------------

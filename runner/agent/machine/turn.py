@@ -43,9 +43,9 @@ def _append(transition: Transition, message: dict[str, JSON]) -> None:
 def next_message(transition: Transition) -> None:
     """Add the next message of the input, or begin the first turn."""
     if transition.state.prompt:
-        first, *rest = transition.state.prompt
-        transition.put(prompt=rest)
-        _append(transition, first)
+        message, *remaining = transition.state.prompt
+        transition.put(prompt=remaining)
+        _append(transition, message)
     else:
         _begin(transition)
 
@@ -178,14 +178,14 @@ def _without_cut_call(block: dict[str, JSON]) -> dict[str, JSON]:
 def reply_added(transition: Transition) -> None:
     """Run the tools that the reply calls, ask for the structured output, or end."""
     reply = _reply(transition)
-    structured = transition.definition.structured
+    output_name = transition.definition.structured
     transition.put(reply=None)
     if reply.stop_reason == "max_tokens":
         transition.put(phase=Phase.BEFORE_MODEL, attempt=transition.state.attempt + 1)
         transition.fail(failures.record(MaxTokensReached()))
     elif transition.state.calls:
         transition.go_on(phase=Phase.TOOLS, round=1, announced=False)
-    elif reply.stop_reason == "end_turn" and structured and transition.state.structured is None:
+    elif reply.stop_reason == "end_turn" and output_name and transition.state.structured is None:
         _force_structured(transition)
     else:
         transition.put(phase=Phase.ENDED)
@@ -205,9 +205,9 @@ def append_results(transition: Transition) -> None:
     """Make the results of the tool calls part of the conversation, as one message."""
     state = transition.state
     content = [{"toolResult": call.result} for call in state.calls]
-    structured = next((c.structured for c in state.calls if c.structured is not None), None)
+    output = next((c.structured for c in state.calls if c.structured is not None), None)
     questions = {k: q for k, q in state.questions.items() if _stays(q)}
-    transition.put(calls=[], questions=questions, structured=structured)
+    transition.put(calls=[], questions=questions, structured=output)
     _append(transition, {"role": "user", "content": content})
 
 

@@ -124,8 +124,8 @@ class OpenAIModel:
 
     def _client(self) -> openai.AsyncOpenAI:
         """One client a loop: connections belong to the loop that opened them, and a client costs 40 ms."""
-        for ended in [loop for loop in list(self._clients) if loop.is_closed()]:
-            self._clients.pop(ended, None)
+        for closed_loop in [loop for loop in list(self._clients) if loop.is_closed()]:
+            self._clients.pop(closed_loop, None)
         loop = asyncio.get_running_loop()
         if loop not in self._clients:
             self._clients[loop] = openai.AsyncOpenAI(**self._client_args)
@@ -142,7 +142,7 @@ def _messages(messages: Iterable[Mapping[str, Any]], prompt: list[dict[str, Any]
     takes back.
     """
     system = [{"role": "system", "content": _texts(prompt)}] if prompt else []
-    return [*system, *(part for message in messages for part in _message(message))]
+    return [*system, *(item for message in messages for item in _message(message))]
 
 
 def _message(message: Mapping[str, Any]) -> Iterable[JSON]:
@@ -155,14 +155,14 @@ def _message(message: Mapping[str, Any]) -> Iterable[JSON]:
         yield {"role": "tool", "tool_call_id": result["toolUseId"], "content": _result_text(result)}
     # A tool message holds text only, so pictures and files follow as the user's.
     shown = [
-        part
+        item
         for result in results
-        for part in result["content"]
-        if not part.keys() & {"text", "json"}
+        for item in result["content"]
+        if not item.keys() & {"text", "json"}
     ]
-    rest = [block for block in blocks if not block.keys() & {"toolResult", "cachePoint"}]
-    if shown or rest:
-        yield {"role": "user", "content": _parts(shown + rest)}
+    other_blocks = [block for block in blocks if not block.keys() & {"toolResult", "cachePoint"}]
+    if shown or other_blocks:
+        yield {"role": "user", "content": _parts(shown + other_blocks)}
 
 
 def _assistant(blocks: list[dict[str, Any]]) -> JSON:
@@ -185,18 +185,18 @@ def _texts(blocks: Iterable[Mapping[str, Any]]) -> str:
     texts = [block["text"] for block in blocks if "text" in block]
     for block in blocks:
         texts += [
-            part["text"]
-            for part in block.get("citationsContent", {}).get("content", ())
-            if "text" in part
+            item["text"]
+            for item in block.get("citationsContent", {}).get("content", ())
+            if "text" in item
         ]
     return "\n".join(texts)
 
 
 def _result_text(result: Mapping[str, Any]) -> str:
     texts = [
-        part["text"] if "text" in part else json.dumps(part["json"])
-        for part in result["content"]
-        if "text" in part or "json" in part
+        item["text"] if "text" in item else json.dumps(item["json"])
+        for item in result["content"]
+        if "text" in item or "json" in item
     ]
     return "\n".join(texts) or ("(see what follows)" if result["content"] else "(no output)")
 
@@ -336,11 +336,11 @@ class _Reader:
             yield {"metadata": {"usage": _usage(self._usage), "metrics": {"latencyMs": 0}}}
 
 
-def _usage(counted: Any) -> dict[str, int]:
+def _usage(counts: Any) -> dict[str, int]:
     usage = {
-        "inputTokens": counted.prompt_tokens or 0,
-        "outputTokens": counted.completion_tokens or 0,
-        "totalTokens": counted.total_tokens or 0,
+        "inputTokens": counts.prompt_tokens or 0,
+        "outputTokens": counts.completion_tokens or 0,
+        "totalTokens": counts.total_tokens or 0,
     }
-    cached = getattr(counted.prompt_tokens_details, "cached_tokens", None)
-    return {**usage, "cacheReadInputTokens": cached} if cached else usage
+    cache_tokens = getattr(counts.prompt_tokens_details, "cached_tokens", None)
+    return {**usage, "cacheReadInputTokens": cache_tokens} if cache_tokens else usage

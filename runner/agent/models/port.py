@@ -219,15 +219,15 @@ class _Block:
     def content(self) -> dict[str, Any] | None:
         text, reasoning = "".join(self.text), "".join(self.reasoning)
         if self.tool is not None:
-            named = self.tool.get("name") is not None
-            return {"toolUse": {**self.tool, **_parsed("".join(self.input))}} if named else None
+            has_name = self.tool.get("name") is not None
+            return {"toolUse": {**self.tool, **_parsed("".join(self.input))}} if has_name else None
         if self.citations:
             return {"citationsContent": {"citations": self.citations, "content": [{"text": text}]}}
         if text:
             return {"text": text}
         if reasoning or self.signature is not None:
-            signed = {} if self.signature is None else {"signature": self.signature}
-            return {"reasoningContent": {"reasoningText": {"text": reasoning, **signed}}}
+            signature = {} if self.signature is None else {"signature": self.signature}
+            return {"reasoningContent": {"reasoningText": {"text": reasoning, **signature}}}
         return {"reasoningContent": {"redactedContent": self.redacted}} if self.redacted else None
 
 
@@ -272,8 +272,8 @@ def _text(value: Any) -> Any:
     return value.encode(errors="replace").decode() if isinstance(value, str) else value
 
 
-def own_ids(message: dict[str, Any], used: set[str], index: int) -> dict[str, Any]:
-    """Make the id of every tool use unique in its conversation; `used` gets them all.
+def own_ids(message: dict[str, Any], ids_in_use: set[str], index: int) -> dict[str, Any]:
+    """Make the id of every tool use unique in its conversation; `ids_in_use` gets them all.
 
     Some providers number the calls of each reply from the start; an id used twice would tie two calls to
     one answer. What is appended may be an id as well, as models write them: so it grows until it is free.
@@ -284,9 +284,9 @@ def own_ids(message: dict[str, Any], used: set[str], index: int) -> dict[str, An
             content.append(block)
             continue
         unique = str(block["toolUse"].get("toolUseId") or f"tooluse_{index}_{position}")
-        while unique in used:
+        while unique in ids_in_use:
             unique = f"{unique}_{index}_{position}"
-        used.add(unique)
+        ids_in_use.add(unique)
         content.append({"toolUse": {**block["toolUse"], "toolUseId": unique}})
     return {**message, "content": content}
 

@@ -46,8 +46,8 @@ class ScriptedModel:
         for block in blocks:
             for chunk in _chunks(block):
                 yield chunk
-        called = any("toolUse" in block for block in blocks)
-        yield {"messageStop": {"stopReason": "tool_use" if called else "end_turn"}}
+        calls_tools = any("toolUse" in block for block in blocks)
+        yield {"messageStop": {"stopReason": "tool_use" if calls_tools else "end_turn"}}
         yield {"metadata": {"usage": dict(self.usage), "metrics": {"latencyMs": 0}}}
 
 
@@ -70,7 +70,7 @@ def _chunks(block: dict[str, Any]) -> list[dict[str, Any]]:
         start = {"toolUse": {key: value for key, value in use.items() if key != "input"}}
         deltas = [{"toolUse": {"input": json.dumps(use["input"])}}]
     elif "text" in block:
-        deltas = [{"text": word} for word in _words(block["text"])]
+        deltas = [{"text": text} for text in _words(block["text"])]
     elif "reasoningContent" in block:
         content = block["reasoningContent"]
         fields = content.get("reasoningText", content)
@@ -84,4 +84,4 @@ def _chunks(block: dict[str, Any]) -> list[dict[str, Any]]:
 
 def _words(text: str) -> list[str]:
     head, *tail = text.split(" ")
-    return [head, *(" " + word for word in tail)]
+    return [head, *(" " + token for token in tail)]

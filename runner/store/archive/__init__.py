@@ -48,8 +48,8 @@ class Archive(Protocol):
     def runs(self, query: RunQuery, limit: int, cursor: str = "") -> Page[RunSummary]:
         """List runs as the store does: newest first, with the same cursors."""
 
-    def write_audit(self, origin: str, first: int, lines: Sequence[str]) -> None:
-        """Keep entries of an audit's tree, from number `first` on, each with its hash, as `write` does.
+    def write_audit(self, origin: str, first_number: int, lines: Sequence[str]) -> None:
+        """Keep entries of an audit's tree, from `first_number` on, each with its hash, as `write` does.
 
         The same may come twice, also in other portions.
         """
@@ -61,20 +61,20 @@ class Archive(Protocol):
         """Release connections."""
 
 
-def open_archive(place: str) -> Archive:
+def open_archive(target: str) -> Archive:
     """Open what RUNNER_ARCHIVE names: a folder, or a Postgres database by its URL. Nothing is connected yet.
 
     Raises:
         MissingExtra: the package for Postgres is not installed.
     """
     # Imported here: few programs need either.
-    if not place.startswith(POSTGRES):
+    if not target.startswith(POSTGRES):
         from runner.store.archive.folder import FolderArchive  # noqa: PLC0415 - see above
 
-        return FolderArchive(place)
+        return FolderArchive(target)
     from runner.store.archive.postgres import PostgresArchive  # noqa: PLC0415 - see above
 
-    return PostgresArchive(place)
+    return PostgresArchive(target)
 
 
 def archived_run(export: Mapping[str, JSON]) -> ArchivedRun:

@@ -68,10 +68,10 @@ class Entry:
 class FolderArchive:
     """Archived runs in a folder, which may be on a file system that several machines share."""
 
-    def __init__(self, place: str) -> None:
+    def __init__(self, folder: str) -> None:
         """Name the folder; it is made by the first write."""
-        self.place = place
-        self._folder = Path(place).expanduser().absolute()
+        self.place = folder
+        self._folder = Path(folder).expanduser().absolute()
 
     def close(self) -> None:
         """Do nothing: no file stays open."""
@@ -81,9 +81,12 @@ class FolderArchive:
         name = f"{written}-{secrets.token_hex(8)}"
         with self._translated("written"):
             file = self._folder / "runs" / _day(written) / f"{name}.jsonl.gz"
-            with _new_file(file) as raw, gzip.GzipFile("", "wb", fileobj=raw, mtime=0) as packed:
+            with (
+                _new_file(file) as raw,
+                gzip.GzipFile("", "wb", fileobj=raw, mtime=0) as compressed_file,
+            ):
                 for run in runs:
-                    packed.write(run.text.encode() + b"\n")
+                    compressed_file.write(run.text.encode() + b"\n")
             # The index comes last: what it names is there.
             lines: dict[str, list[tuple[int, str]]] = defaultdict(list)
             for line, run in enumerate(runs):
@@ -103,13 +106,16 @@ class FolderArchive:
         entry = (self._find(run_id, *near) if near else None) or self._find(run_id, 0, 2**63)
         return self._load(entry, run_id) if entry is not None else None
 
-    def write_audit(self, origin: str, first: int, lines: Sequence[str]) -> None:
-        name = f"{first:012}-{first + len(lines) - 1:012}.jsonl.gz"
+    def write_audit(self, origin: str, first_number: int, lines: Sequence[str]) -> None:
+        name = f"{first_number:012}-{first_number + len(lines) - 1:012}.jsonl.gz"
         with self._translated("written"):
             file = self._audit(origin) / name
-            with _new_file(file) as raw, gzip.GzipFile("", "wb", fileobj=raw, mtime=0) as packed:
+            with (
+                _new_file(file) as raw,
+                gzip.GzipFile("", "wb", fileobj=raw, mtime=0) as compressed_file,
+            ):
                 for line in lines:
-                    packed.write(line.encode() + b"\n")
+                    compressed_file.write(line.encode() + b"\n")
 
     def read_audit(self, origin: str) -> Iterator[str]:
         with self._translated("read"):
@@ -138,15 +144,17 @@ class FolderArchive:
         return max(same, key=lambda entry: entry.written, default=None)
 
     def runs(self, query: RunQuery, limit: int, cursor: str = "") -> Page[RunSummary]:
-        after = place_of(cursor) if cursor else None
+        cursor_position = place_of(cursor) if cursor else None
         until = query.until if query.until is not None else 2**63
-        until = min(until, after[0] + 1) if after else until
+        until = min(until, cursor_position[0] + 1) if cursor_position else until
         items: list[RunSummary] = []
         latest: RunSummary | None = None
         looked_at = 0
         for run in self._newest_first(query.since or 0, until):
             # Written twice: both are here, the newer one first.
-            if (after and run.place >= after) or (latest and run.place == latest.place):
+            if (cursor_position and run.place >= cursor_position) or (
+                latest and run.place == latest.place
+            ):
                 continue
             if looked_at >= LOOKED_AT and latest:
                 return cut(items, _place, limit, next_cursor=cursor_of(latest.place))
@@ -167,8 +175,8 @@ class FolderArchive:
                 same = [heapq.heappop(heap)]
                 while heap and heap[0][0] == same[0][0]:
                     same.append(heapq.heappop(heap))
-                for *_, place in sorted(same, key=lambda item: (item[1], item[2]), reverse=True):
-                    yield entries[place].summary
+                for *_, index in sorted(same, key=lambda item: (item[1], item[2]), reverse=True):
+                    yield entries[index].summary
 
         for index in self._index_files(since, until):
             yield from rest(index.last)
@@ -267,10 +275,10 @@ def _entry(values: Sequence[JSON], written: int) -> Entry:
 
 def _index_file(path: Path) -> IndexFile | None:
     """Read the name of a file; None for one that is not ours."""
-    first, last, written, *_ = [*path.name.split("-"), "", "", ""]
-    if not (first.isdecimal() and last.isdecimal() and written.isdecimal()):
+    first_ms, last_ms, written_ms, *_ = [*path.name.split("-"), "", "", ""]
+    if not (first_ms.isdecimal() and last_ms.isdecimal() and written_ms.isdecimal()):
         return None
-    return IndexFile(int(last), int(first), int(written), path)
+    return IndexFile(int(last_ms), int(first_ms), int(written_ms), path)
 
 
 @contextmanager

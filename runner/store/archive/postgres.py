@@ -140,8 +140,8 @@ class PostgresArchive:
             )
         return cut((_summary(row) for row in rows), lambda run: run.place, limit)
 
-    def write_audit(self, origin: str, first: int, lines: Sequence[str]) -> None:
-        rows = [(origin, n, line) for n, line in enumerate(lines, first)]
+    def write_audit(self, origin: str, first_number: int, lines: Sequence[str]) -> None:
+        rows = [(origin, n, line) for n, line in enumerate(lines, first_number)]
         with self._session("written") as connection, connection.cursor() as cursor:
             if not _has_table(connection, AUDIT):
                 cursor.execute("SELECT pg_advisory_xact_lock(%s)", [LOCK])
