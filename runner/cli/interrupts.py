@@ -32,6 +32,7 @@ from runner.records.json_form import document, span, stamp
 from runner.records.validation import one_line
 
 if TYPE_CHECKING:
+    from runner.operations.answer_fields import AnswerField
     from runner.operations.exports import Question
     from runner.operations.questions import QuestionView
     from runner.records.interrupts import Receipt
@@ -721,7 +722,7 @@ def _open_question(context: CommandContext, interrupt_id: str) -> QuestionView:
 
 # -- in an editor ------------------------------------------------------------------------------------
 
-SCHEMA_WORDS = (
+SCHEMA_KEYWORDS = (
     "type",
     "enum",
     "const",
@@ -733,7 +734,7 @@ SCHEMA_WORDS = (
     "maxLength",
     "items",
 )
-"""The parts of a field's schema that are written above it."""
+"""The keywords of a field's schema that are written above it."""
 
 
 def _respond_with_editor(
@@ -797,10 +798,10 @@ def answer_template(question: Question) -> str:
     head = [f"{question.name}, asked by node {question.node_id} of run {question.run_id}"]
     if question.reason is not None:
         head += ["Reason:", *block(question.reason).split("\n")]
-    schema = question.response_schema or {}
-    fields = list(_fields(schema))
+    fields = list(_template_lines(question.response_schema))
     if question.response_schema is not None and not fields:
-        head += ["The answer must fit this JSON Schema:", *block(schema).split("\n")]
+        lines = block(question.response_schema).split("\n")
+        head += ["The answer must fit this JSON Schema:", *lines]
     head += [
         "",
         "Write the answer below, as JSON. Lines that begin with // are ignored.",
@@ -814,28 +815,32 @@ def _comment(line: str, indent: str = "") -> str:
     return f"{indent}// {one_line(line)}".rstrip()
 
 
-def _fields(schema: dict[str, Any]) -> Iterator[str]:
+def _template_lines(schema: dict[str, Any] | None) -> Iterator[str]:
     """Write an object with one commented line for each field; nothing for any other schema."""
-    properties = schema.get("properties")
-    if not isinstance(properties, dict) or not properties:
+    from runner.operations.answer_fields import answer_field
+
+    fields = answer_field(schema).fields
+    if not fields:
         return
     yield "{"
-    for index, (name, declared) in enumerate(properties.items(), 1):
-        field = resolved(declared, schema)
-        yield _comment(_description(field, required=name in schema.get("required", ())), "  ")
-        comma = "," if index < len(properties) else ""
-        yield f"  {json.dumps(name)}: {json.dumps(field.get('default'))}{comma}"
+    for index, field in enumerate(fields, 1):
+        yield _comment(_description(field), "  ")
+        comma = "," if index < len(fields) else ""
+        yield f"  {json.dumps(field.name)}: {json.dumps(field.schema.get('default'))}{comma}"
     yield "}"
 
 
-def _description(field: dict[str, Any], *, required: bool) -> str:
-    parts = [str(field["description"])] if "description" in field else []
-    parts.append("required" if required else "optional")
-    words = [word for word in SCHEMA_WORDS if word in field] or [
-        word for word in ("anyOf", "oneOf", "allOf") if word in field
+def _description(field: AnswerField) -> str:
+    schema = field.schema
+    phrases = [str(schema["description"])] if "description" in schema else []
+    phrases.append("required" if field.required else "optional")
+    keywords = [keyword for keyword in SCHEMA_KEYWORDS if keyword in schema] or [
+        keyword for keyword in ("anyOf", "oneOf", "allOf") if keyword in schema
     ]
-    parts += [f"{word} {json.dumps(field[word], ensure_ascii=False)}" for word in words]
-    return "; ".join(parts)
+    phrases += [
+        f"{keyword} {json.dumps(schema[keyword], ensure_ascii=False)}" for keyword in keywords
+    ]
+    return "; ".join([*phrases, *(["or null"] if field.nullable else [])])
 
 
 MISSING = object()
@@ -850,21 +855,13 @@ def ask_for_answer(question: Question, output: Output) -> Any:
     Raises:
         CommandError: the person did not confirm it. Abort: Ctrl-C or Ctrl-D.
     """
-    schema = question.response_schema or {}
-    properties = schema.get("properties")
-    if isinstance(properties, dict) and properties:
-        answer: Any = {}
-        for name, declared in properties.items():
-            value = _ask(
-                name,
-                resolved(declared, schema),
-                schema,
-                required=name in schema.get("required", ()),
-            )
-            if value is not MISSING:
-                answer[name] = value
-    else:
-        answer = _ask("answer", resolved(schema, schema), schema, whole=True)
+    from runner.operations.answer_fields import answer_field
+
+    whole = answer_field(question.response_schema)
+    values = {field.name: _ask(field) for field in whole.fields}
+    answer: Any = {name: value for name, value in values.items() if value is not MISSING}
+    if not values:
+        answer = _ask(whole, is_whole=True)
     output.note("The answer:")
     click.echo(block(json.dumps(answer, indent=2, ensure_ascii=False)), err=True)
     if not click.confirm("Send it?", default=True, err=True):
@@ -880,76 +877,58 @@ def ask_for_responder(question: Question) -> str | None:
     return str(click.prompt(f"Your name ({people} may answer)", err=True)).strip()
 
 
-def resolved(field: Any, schema: Mapping[str, Any]) -> dict[str, Any]:
-    """Return a field's schema, with what it refers to in $defs."""
-    if not isinstance(field, dict):
-        return {}
-    name = str(field.get("$ref", "")).removeprefix("#/$defs/")
-    definition = schema.get("$defs", {}).get(name, {})
-    return {**(definition if isinstance(definition, dict) else {}), **field}
-
-
-def _ask(
-    name: str,
-    field: dict[str, Any],
-    schema: Mapping[str, Any],
-    *,
-    required: bool = True,
-    whole: bool = False,
-) -> Any:
-    from runner.records.validation import mismatch
-
-    own = {**field, "$defs": schema["$defs"]} if "$defs" in schema else field
-    default = field.get("default", MISSING)
-    prompt = _prompt(name, field, required=required)
-    if "description" in field:
-        click.echo(f"  {one_line(field['description'])}", err=True)
+def _ask(field: AnswerField, *, is_whole: bool = False) -> Any:
+    default = field.schema.get("default", MISSING)
+    prompt = _prompt(field)
+    if "description" in field.schema:
+        click.echo(f"  {one_line(field.schema['description'])}", err=True)
     while True:
         # With a default for click, Enter alone is an answer: the field's own default, or no value.
         text = click.prompt(prompt, default="", show_default=False, err=True)
         if not text and default is not MISSING:
             return default
-        if not text and not required:
+        if not text and not field.required:
             return MISSING
         values = list(_values(text, field))
         for value in values:
             # An answer as a whole can be neither null nor empty; a field can.
-            if whole and value in (None, ""):
+            if is_whole and value in (None, ""):
                 break
-            if not mismatch(own, value):
+            if not field.mismatch(value):
                 return value
-        problem = mismatch(own, values[0]) or "an answer is needed, and null is none"
+        problem = field.mismatch(values[0]) or "an answer is needed, and null is none"
         click.echo(f"  {one_line(problem)}", err=True)
 
 
-def _prompt(name: str, field: dict[str, Any], *, required: bool) -> str:
-    words = []
-    if choices := field.get("enum"):
-        words.append(" | ".join(compact(choice) for choice in choices))
-    elif "const" in field:
-        words.append(compact(field["const"]))
-    else:
-        kinds = {
-            "boolean": "yes or no",
-            "string": "text",
-            "array": "JSON list",
-            "object": "JSON object",
-        }
-        kind = str(field.get("type", "JSON"))
-        words.append(kinds.get(kind, kind))
-    if field.get("default") not in (None, ""):
-        words.append(f"default {compact(field['default'])}")
-    elif not required:
-        words.append("optional")
-    return one_line(f"{name} ({', '.join(words)})")
+VALUE_KINDS = {
+    "boolean": "yes or no",
+    "string": "text",
+    "array": "JSON list",
+    "object": "JSON object",
+}
+"""Types of JSON Schema as a prompt calls them, where that is another word."""
 
 
-def _values(text: str, field: dict[str, Any]) -> Iterator[Any]:
-    """Return what the text can mean, the likeliest first: a choice, yes or no, JSON, a text."""
-    yield from (choice for choice in field.get("enum", ()) if text == compact(choice))
-    if field.get("type") == "boolean" and text.lower() in YES_OR_NO:
+def _prompt(field: AnswerField) -> str:
+    kind = str(field.schema.get("type", "JSON"))
+    hints = [VALUE_KINDS.get(kind, kind)]
+    if choices := field.choices:
+        hints = [" | ".join(compact(choice) for choice in choices)]
+    if field.schema.get("default") not in (None, ""):
+        hints.append(f"default {compact(field.schema['default'])}")
+    elif not field.required:
+        hints.append("optional")
+    return one_line(f"{field.name} ({', '.join(hints)})")
+
+
+def _values(text: str, field: AnswerField) -> Iterator[Any]:
+    """Return what the text can mean, the likeliest first: a choice, null, yes or no, JSON, a text."""
+    yield from (choice for choice in field.choices or () if text == compact(choice))
+    if field.nullable and text == "null":
+        yield None
+    if field.schema.get("type") == "boolean" and text.lower() in YES_OR_NO:
         yield YES_OR_NO[text.lower()]
-    elif field.get("type") != "string":
+    elif field.schema.get("type") != "string":
         with suppress(ValueError):
             yield json.loads(text)
     yield text

@@ -8,7 +8,7 @@ field `answer`.
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Annotated, Any
 
@@ -16,8 +16,8 @@ from fastapi import Form, Request
 from pydantic import AfterValidator
 
 from runner.errors import CorruptDocument
+from runner.operations.answer_fields import AnswerField, answer_field
 from runner.records import codec
-from runner.records.validation import mismatch
 
 INPUTS = {"date": "date", "date-time": "text", "email": "email", "uri": "url", "time": "time"}
 
@@ -60,117 +60,83 @@ WHOLE = "answer"
 
 
 def fields_of(
-    schema: Mapping[str, Any] | None, sent: Mapping[str, str] | None = None
+    schema: Mapping[str, Any] | None, texts: Mapping[str, str] | None = None
 ) -> list[Field]:
-    """Return the fields of an answer; `sent` are values as they were typed."""
-    typed, declared = sent or {}, dict(schema or {})
-    whole = resolved(declared, declared)
+    """Return the fields of an answer; `texts` are values as they were typed."""
+    whole, typed = answer_field(schema), texts or {}
     if _is_group(whole, ""):
-        return _parts(whole, declared, typed, "")
-    return [_field(WHOLE, WHOLE, whole, declared, typed, required=True)]
+        return [_field(inner.name, inner, typed) for inner in whole.fields]
+    return [_field(WHOLE, whole, typed)]
 
 
 def marked(fields: Iterable[Field], problems: Mapping[str, str]) -> list[Field]:
-    """Return the fields with what `answer_of` has found wrong with them."""
+    """Return the fields with the problems that `answer_of` returned."""
     return [
         replace(
-            part, problem=problems.get(part.name, ""), parts=tuple(marked(part.parts, problems))
+            field,
+            problem=problems.get(field.name, ""),
+            parts=tuple(marked(field.parts, problems)),
         )
-        for part in fields
+        for field in fields
     ]
 
 
-def _parts(
-    part: Mapping[str, Any], schema: Mapping[str, Any], typed: Mapping[str, str], path: str
-) -> list[Field]:
-    required = part.get("required", ())
-    return [
-        _field(path + name, name, resolved(inner, schema), schema, typed, required=name in required)
-        for name, inner in part["properties"].items()
-    ]
+def _is_group(field: AnswerField, path: str) -> bool:
+    """Return whether an object is shown as fields."""
+    return path.count("/") < DEEPEST and bool(field.fields)
 
 
-def _is_group(part: Mapping[str, Any], path: str) -> bool:
-    """Whether an object is shown as fields."""
-    properties = part.get("properties")
-    return isinstance(properties, Mapping) and bool(properties) and path.count("/") < DEEPEST
-
-
-def resolved(part: Any, schema: Mapping[str, Any]) -> dict[str, Any]:
-    """Return a field's schema, with what it refers to in `$defs`, and without "or null"."""
-    if not isinstance(part, Mapping):
-        return {}
-    name = str(part.get("$ref", "")).removeprefix("#/$defs/")
-    definition = schema.get("$defs", {}).get(name, {})
-    whole = {**(definition if isinstance(definition, Mapping) else {}), **part}
-    others = [other for other in whole.get("anyOf", ()) if other != {"type": "null"}]
-    if len(others) == 1 and len(others) < len(whole["anyOf"]):
-        return {
-            **{key: value for key, value in whole.items() if key != "anyOf"},
-            **resolved(others[0], schema),
-        }
-    return whole
-
-
-def _field(
-    path: str,
-    name: str,
-    part: Mapping[str, Any],
-    schema: Mapping[str, Any],
-    sent: Mapping[str, str],
-    *,
-    required: bool,
-) -> Field:
-    label, description = str(part.get("title", name)), str(part.get("description", ""))
-    if _is_group(part, f"{path}/"):
-        parts = tuple(_parts(part, schema, sent, f"{path}/"))
+def _field(path: str, answer: AnswerField, typed: Mapping[str, str]) -> Field:
+    schema, required = answer.schema, answer.required
+    label, description = str(schema.get("title", answer.name)), str(schema.get("description", ""))
+    if _is_group(answer, f"{path}/"):
+        parts = tuple(_field(f"{path}/{inner.name}", inner, typed) for inner in answer.fields)
         return Field(path, "group", label, required, description=description, parts=parts)
-    typed, default = sent.get(path), part.get("default", part.get("const"))
-    if _is_lines(part, schema):
+    text, default = typed.get(path), schema.get("default", schema.get("const"))
+    if _is_lines(answer):
         lines = "\n".join(map(_text, default)) if isinstance(default, list) else ""
-        return Field(path, "lines", label, required, lines if typed is None else typed, description)
-    text = typed if typed is not None else _text(default)
-    values = part.get("enum") or ([part["const"]] if "const" in part else None)
-    if part.get("type") == "boolean":
-        values = [True, False]
-    if isinstance(values, list) and all(not isinstance(value, (dict, list)) for value in values):
-        words = {True: "Yes", False: "No"} if part.get("type") == "boolean" else {}
-        choices = tuple(
-            Choice(json.dumps(value), words.get(value, _text(value)), json.dumps(value) == typed)
-            if typed is not None
-            else Choice(
-                json.dumps(value),
-                words.get(value, _text(value)),
-                value == default and "default" in part,
-            )
-            for value in values
-        )
+        return Field(path, "lines", label, required, lines if text is None else text, description)
+    choices = tuple(_choices(answer, text))
+    text = _text(default) if text is None else text
+    if choices:
         return Field(path, "choice", label, required, text, description, choices)
-    kind, bounds = _input(part)
+    kind, bounds = _input(schema)
     return Field(path, kind, label, required, text, description, bounds=bounds)
 
 
-def _is_lines(part: Mapping[str, Any], schema: Mapping[str, Any]) -> bool:
-    """Whether a list has texts or numbers only, so that each can have a line."""
-    items = resolved(part.get("items"), schema)
-    return part.get("type") == "array" and items.get("type") in {"string", "number", "integer"}
+def _choices(answer: AnswerField, text: str | None) -> Iterator[Choice]:
+    """Return the values of a choice; `text` is that which was sent, None for a form that is new."""
+    is_boolean = answer.schema.get("type") == "boolean"
+    values = [True, False] if is_boolean else answer.choices
+    if not isinstance(values, list) or any(isinstance(value, (dict, list)) for value in values):
+        return
+    labels = {True: "Yes", False: "No"} if is_boolean else {}
+    for value in values:
+        sent = json.dumps(value)
+        is_default = "default" in answer.schema and value == answer.schema["default"]
+        checked = is_default if text is None else sent == text
+        yield Choice(sent, labels.get(value, _text(value)), checked)
 
 
-def _input(part: Mapping[str, Any]) -> tuple[str, dict[str, Any]]:
-    match part.get("type"):
-        case "integer" | "number" as word:
-            bounds = {"min": part.get("minimum"), "max": part.get("maximum")}
-            bounds["step"] = part.get("multipleOf") or (1 if word == "integer" else "any")
+def _is_lines(field: AnswerField) -> bool:
+    """Return whether a list has texts or numbers only, so that each can have a line."""
+    kinds = {"string", "number", "integer"}
+    return field.schema.get("type") == "array" and field.items.schema.get("type") in kinds
+
+
+def _input(schema: Mapping[str, Any]) -> tuple[str, dict[str, Any]]:
+    match schema.get("type"):
+        case "integer" | "number" as kind:
+            bounds = {"min": schema.get("minimum"), "max": schema.get("maximum")}
+            bounds["step"] = schema.get("multipleOf") or (1 if kind == "integer" else "any")
             return "number", {name: bound for name, bound in bounds.items() if bound is not None}
-        case "string" if "format" in part:
-            return INPUTS.get(part["format"], "text"), {}
+        case "string" if "format" in schema:
+            return INPUTS.get(schema["format"], "text"), {}
         case "string":
-            most = part.get("maxLength")
-            bounds = {"minlength": part.get("minLength"), "maxlength": most}
-            long = most is None or most > LONG
-            return "long" if long else "text", {
-                name: value for name, value in bounds.items() if value
-            }
+            longest = schema.get("maxLength")
+            bounds = {"minlength": schema.get("minLength"), "maxlength": longest}
+            kind = "long" if longest is None or longest > LONG else "text"
+            return kind, {name: bound for name, bound in bounds.items() if bound}
     return "json", {}
 
 
@@ -209,49 +175,40 @@ def answer_fields(form: Mapping[str, str]) -> dict[str, str]:
 
 
 def answer_of(
-    schema: Mapping[str, Any] | None, sent: Mapping[str, str]
+    schema: Mapping[str, Any] | None, typed: Mapping[str, str]
 ) -> tuple[Any, dict[str, str]]:
-    """Return the answer that a form gives, and what is wrong with which field."""
-    declared = dict(schema or {})
+    """Return the answer that a form gives, and the problems by field."""
     problems: dict[str, str] = {}
-    whole = resolved(declared, declared)
+    whole = answer_field(schema)
     if _is_group(whole, ""):
-        return _object(whole, declared, sent, "", problems), problems
-    value = _value(whole, declared, sent.get(WHOLE, ""))
+        return _object(whole, typed, "", problems), problems
+    value = _value(whole, typed.get(WHOLE, ""))
     return value, {WHOLE: "An answer is needed."} if value in (None, "") else {}
 
 
 def _object(
-    part: Mapping[str, Any],
-    schema: Mapping[str, Any],
-    sent: Mapping[str, str],
-    path: str,
-    problems: dict[str, str],
+    group: AnswerField, typed: Mapping[str, str], prefix: str, problems: dict[str, str]
 ) -> dict[str, Any]:
     answer: dict[str, Any] = {}
-    for name, inner in part["properties"].items():
-        own, place = resolved(inner, schema), path + name
-        is_empty = not any(
-            text for field, text in sent.items() if f"{field}/".startswith(f"{place}/")
-        )
-        if is_empty and name not in part.get("required", ()):
+    for inner in group.fields:
+        path = prefix + inner.name
+        inside = (text for name, text in typed.items() if f"{name}/".startswith(f"{path}/"))
+        if not inner.required and not any(inside):
             continue
-        if _is_group(own, f"{place}/"):
-            answer[name] = _object(own, schema, sent, f"{place}/", problems)
+        if _is_group(inner, f"{path}/"):
+            answer[inner.name] = _object(inner, typed, f"{path}/", problems)
             continue
-        answer[name] = _value(own, schema, sent.get(place, ""))
-        rule = {**own, "$defs": schema["$defs"]} if "$defs" in schema else own
-        if problem := mismatch(rule, answer[name]):
-            problems[place] = problem
+        value = answer[inner.name] = _value(inner, typed.get(path, ""))
+        if problem := inner.mismatch(value):
+            problems[path] = problem
     return answer
 
 
-def _value(part: Mapping[str, Any], schema: Mapping[str, Any], text: str) -> Any:
+def _value(field: AnswerField, text: str) -> Any:
     """Read what was typed: a text where the schema wants one, a list by its lines, JSON otherwise."""
-    if _is_lines(part, schema):
-        items = resolved(part["items"], schema)
-        return [_value(items, schema, line.strip()) for line in text.split("\n") if line.strip()]
-    if part.get("type") == "string" and "enum" not in part and "const" not in part:
+    if _is_lines(field):
+        return [_value(field.items, line.strip()) for line in text.split("\n") if line.strip()]
+    if field.schema.get("type") == "string" and not field.choices:
         return text
     try:
         return codec.load_json(text)
