@@ -120,7 +120,7 @@ class StructuredOutputMissing(ModelFault):
 
 
 class ApprovalMismatch(RunnerError):
-    """What would run is not what was approved; it was not run, and its node is held."""
+    """The effect differs from the one that was approved; it was not run, and its node is held."""
 
 
 class BudgetExceeded(RunnerError):
@@ -139,7 +139,7 @@ class StoreError(RunnerError):
     """The store could not be reached or refused the write; nothing changed, try again."""
 
     passing: bool = True
-    """Whether it may pass by itself: the store is down, starting, or out of memory."""
+    """True where it may pass by itself: the store is down, starting, or out of memory."""
 
 
 class NotDurable(StoreError):

@@ -22,7 +22,7 @@ Callback = Callable[[Any], Any]
 
 @dataclass(kw_only=True)
 class HookEvent:
-    """What is about to happen or has; `is_replay`: callbacks saw it already, `attempt` counts calls."""
+    """An event, before or after; `is_replay`: callbacks saw it already, `attempt` counts calls."""
 
     writable: ClassVar[frozenset[str]] = frozenset()
     reverse: ClassVar[bool] = False
@@ -111,7 +111,7 @@ class BeforeModelCallEvent(AgentEvent):
 
 @dataclass(frozen=True)
 class ModelStopResponse:
-    """What the model replied and why it stopped."""
+    """Reply of the model, and why it stopped."""
 
     message: dict[str, Any]
     stop_reason: str

@@ -123,7 +123,7 @@ class Agent:
 
     @property
     def config(self) -> AgentConfig:
-        """What this agent is made of."""
+        """The agent's configuration."""
         return self._config
 
     def as_tool(self, name: str | None = None, description: str | None = None) -> SubagentTool:
@@ -315,7 +315,7 @@ def _outcome(ending: Ending) -> Outcome:
 
 
 class DirectCalls:
-    """What an agent remembers between direct calls: its stored document, as a node's would be.
+    """Memory of an agent between direct calls: its stored document, as a node's would be.
 
     An invocation that waits goes on with the config that it began with.
     """

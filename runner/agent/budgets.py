@@ -1,4 +1,4 @@
-"""What an agent may spend, and the check before each call of its model and its tools.
+"""Limits of an agent's spending, and the check before each call of its model and its tools.
 
 An invocation's own sum is in the agent's stored state; those of a run and of a tag are in the store, where
 every worker adds to them. Before a call its count and its known price are reserved, in one request that adds
@@ -43,7 +43,7 @@ SCHEMA = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Price:
-    """What an agent's calls cost, in any currency: per million tokens, and `calls` per call of a tool.
+    """Prices of an agent's calls, in any currency: per million tokens, and `calls` per call of a tool.
 
     Example: `Price(input=3, output=15, calls={"search": 0.01})`.
     """
@@ -94,7 +94,7 @@ def _rounded_up(micros: float) -> int:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Budget:
-    """What an agent may spend `per` "invocation", "run" or "tag:<name>"; what is None has no limit.
+    """Limits of spending `per` "invocation", "run" or "tag:<name>"; what is None has no limit.
 
     A run's sum is of all its agents with a budget per run, also in runs inside it. A tag's sum is that of
     all runs with the same value of the tag, in windows of so many seconds, counted from 1970. `tokens` are
@@ -401,7 +401,7 @@ class Meter:
 
 
 def _is_for(bound: Bound, amounts: Mapping[str, int]) -> bool:
-    """Whether a bound can stop a call: a number of tool calls stops no model, and tokens stop no tool."""
+    """Return whether a bound can stop a call: tool calls stop no model, and tokens stop no tool."""
     return bound.counter in amounts or (
         "model_calls" in amounts and bound.counter in {"tokens", "cost"}
     )

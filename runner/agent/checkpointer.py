@@ -19,7 +19,7 @@ from runner.records.outcomes import Saved, Visit
 
 
 class Checkpointer(Protocol):
-    """What an execution needs; methods raise LeaseLost when the work now belongs to another worker."""
+    """Storage for an execution; methods raise LeaseLost when the work now belongs to another worker."""
 
     address: Address
     answers: Mapping[str, Interrupt]

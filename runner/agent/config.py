@@ -1,4 +1,4 @@
-"""What an agent is made of, apart from anything that changes while it runs."""
+"""Configuration of an agent: all of it, apart from anything that changes while it runs."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What users see of an agent: its state, the context of a tool, which may ask a person, and the result."""
+"""Views of an agent for users: its state, the context of a tool, which may ask a person, and the result."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ class UserState:
 
 
 class AgentView:
-    """What an agent shows of itself while it runs; `messages` is a copy, `state` may be changed."""
+    """View of a running agent; `messages` is a copy, `state` may be changed."""
 
     def __init__(
         self,
@@ -72,7 +72,7 @@ class AgentView:
 
 
 class ToolContext:
-    """What a tool knows of its call. `attempt` counts retries, not resumes.
+    """Context of a tool's call. `attempt` counts retries, not resumes.
 
     `idempotency_key` is the same text at every start of this attempt, after a crash and after an
     answer: give it to services that take one. As in a node, it follows from the idempotency key of the start.
@@ -108,7 +108,7 @@ class ToolContext:
 
     @property
     def cancelled(self) -> bool:
-        """Whether this work is no longer wanted: cancelled, or taken over by another worker."""
+        """Return whether this work is no longer wanted: cancelled, or taken over by another worker."""
         return self.agent.cancel_signal.is_set()
 
     def check(self) -> None:
@@ -147,7 +147,7 @@ class ToolContext:
 
 @dataclass
 class AgentResult:
-    """How an invocation of an agent ended.
+    """Result of an agent's invocation.
 
     `stop_reason` is end_turn, tool_use, interrupt, cancelled, limit_turns, limit_total_tokens,
     limit_output_tokens or the model's own. `usage` counts tokens of this invocation, `state` is the
@@ -171,7 +171,7 @@ class AgentResult:
 
     @property
     def output(self) -> JSON:
-        """What the next nodes get: the structured output as JSON data, otherwise the text."""
+        """Output for the next nodes: the structured output as JSON data, otherwise the text."""
         if self.structured_output is not None:
             return codec.plain(self.structured_output)
         return "\n".join(_texts(self.message))

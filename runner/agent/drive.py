@@ -50,7 +50,7 @@ from runner.records.outcomes import Saved
 
 @dataclass(frozen=True, slots=True)
 class Ending:
-    """How an execution ended: done, interrupt or failed, with all that is stored."""
+    """End of an execution: done, interrupt or failed, with all that is stored."""
 
     kind: str
     state: AgentState

@@ -1,4 +1,4 @@
-"""What runs beside the machine: model calls, tools and callbacks, each ending in one event."""
+"""Effects beside the machine: model calls, tools and callbacks, each ending in one event."""
 
 from __future__ import annotations
 
@@ -597,7 +597,7 @@ class Call:
 
 @dataclass(slots=True)
 class CallEnd:
-    """How a call ended: the name of its error, "interrupt" where a tool asked a person, or "".
+    """End of a call: the name of its error, "interrupt" where a tool asked a person, or "".
 
     `usage` counts the tokens of a model call.
     """

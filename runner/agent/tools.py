@@ -57,7 +57,7 @@ class AgentTool(Protocol):
 
     @property
     def tool_spec(self) -> dict[str, Any]:
-        """What the model reads of it: name, description, inputSchema."""
+        """Specification for the model: name, description, inputSchema."""
 
     def stream(
         self, tool_use: dict[str, Any], invocation_state: dict[str, Any], **kwargs: Any
@@ -253,7 +253,7 @@ def _closed(schema: Mapping[str, Any], signature_schema: Mapping[str, Any]) -> d
 
 
 class ToolDecorator(Protocol):
-    """What `tool(...)` with options returns; the function keeps its signature."""
+    """Decorator that `tool(...)` with options returns; the function keeps its signature."""
 
     def __call__(
         self, function: Callable[Parameters, Returned], /
@@ -456,7 +456,7 @@ class _Whole(_WithoutTitles):
 
 
 class Signature:
-    """What a function takes from a model: `schema` describes it, `arguments` checks it."""
+    """Parameters that a function takes from a model: `schema` describes it, `arguments` checks it."""
 
     def __init__(
         self, function: Callable[..., Any], skip: Iterable[str] = (), *, is_open: bool = False

@@ -16,7 +16,7 @@ SKEW = 60
 """Seconds that the clocks of a door, a store and a worker may differ."""
 
 OPERATIONS = ("claim", "release", "delegate", "comment", "withdraw_vote")
-"""What people do to a question besides voting."""
+"""Operations of people on a question besides voting."""
 
 MOST_SIGNATURES = 64
 """Signatures of one person on one question that may be remembered at once."""
@@ -24,7 +24,7 @@ MOST_SIGNATURES = 64
 
 @dataclass(frozen=True, slots=True)
 class Choice:
-    """What a person sends: a decision on a question, before anything of it is judged.
+    """A decision on a question as a person sends it, before anything of it is judged.
 
     `by` is None where the sender names nobody. `response` (packed) is the answer, or the whole new arguments
     of an edit. `body` is the message as it was signed: without `reply_to`, and with its `proof`. `groups` and
@@ -68,7 +68,7 @@ class Ballot:
 
 @dataclass(frozen=True, slots=True)
 class Use:
-    """What is about to be done by a decision: the effect's digest, under the key that every try of it has.
+    """One use of a decision: the digest of the effect and its idempotency key.
 
     `follows` is the key under which the node that asked may have used it already, for a node after it.
     What has been done has a `result`, the digest of what came of it, and a `status`: completed or failed.
@@ -82,7 +82,7 @@ class Use:
     status: str = ""
 
     def allowed(self, earlier_use: Mapping[str, Any] | None) -> bool:
-        """Whether the decision may be used so: for the first time, or once more in the same try."""
+        """Return whether the decision may be used so: for the first time, or once more in the same try."""
         return earlier_use is None or (
             earlier_use["effect"] == self.effect and earlier_use["key"] in {self.key, self.follows}
         )
@@ -94,7 +94,7 @@ class Use:
 
 @dataclass(frozen=True, slots=True)
 class Operation:
-    """What somebody wants with a question besides voting: see `store/voting.py`.
+    """One operation on a question besides voting: see `store/voting.py`.
 
     `kind` is one of `OPERATIONS`. `to` is who gets a delegated vote, `ttl` how long a claim holds in ms.
     `body` is the message as it was signed.
@@ -115,7 +115,7 @@ class Operation:
 
 @dataclass(frozen=True, slots=True)
 class Standing:
-    """How the votes of a question stand: the tally, and what people did to the question besides.
+    """Standing of a question's votes: the tally, and what people did to the question besides.
 
     `votes` counts all that were ever taken. `claim` is the key of who has claimed it, until `claimed_until`
     (ms). `lent` has by the key of who may vote in place of another that other's key, `spent` by the other's
@@ -336,7 +336,7 @@ def voted(
 
 
 METHODS = ("asserted", "service", "login", "signature")
-"""How it is known who decides, by level; a passkey's signature is "webauthn"."""
+"""Ways to authenticate who decides, by level; a passkey's signature is "webauthn"."""
 
 
 def identity(ballot: Ballot | Operation) -> dict[str, JSON]:

@@ -19,7 +19,7 @@ from runner.records import codec
 from runner.records.codec import JSON
 
 DOMAIN = "celery-graph-runner/{kind}/v2\n"
-"""What stands before the JSON: a digest of one kind is never that of another."""
+"""Prefix of the JSON: a digest of one kind is never that of another."""
 
 
 def canonical(value: JSON, subject: str) -> bytes:
@@ -58,7 +58,7 @@ def payload_digest(data: JSON) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Action:
-    """What will run once it is approved: a tool's call, or what a function says that it is about to do.
+    """Effect to be approved: a tool's call, or what a function says that it is about to do.
 
     `tenant` is the namespace of the installation, `kind` is "tool", "function" or "node". `schema` is the
     JSON Schema of the tool's arguments: with another one the same arguments may mean something else.

@@ -17,7 +17,7 @@ from runner.errors import DirectoryError, RunnerError, UsageError
 
 @runtime_checkable
 class Directory(Protocol):
-    """What knows the groups and roles of people. The methods may be called on many threads at once.
+    """Source of the groups and roles of people. The methods may be called on many threads at once.
 
     The names are bare: "finance" is what a rule calls `group:finance`. For one it does not know it returns
     nothing; what it raises refuses the vote for now, and a message is applied again later.

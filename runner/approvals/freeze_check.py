@@ -1,4 +1,4 @@
-"""What is frozen, as this process knows it: it looks every few seconds, and only while it has work."""
+"""Cache of the freezes for this process: it looks every few seconds, and only while it has work."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ WAIT_MS = 15_000
 
 
 class Freezes:
-    """What is frozen. Thread-safe; without work it costs nothing, and with work a read every few seconds."""
+    """Cache of freezes. Thread-safe; without work it costs nothing, with work a read every few seconds."""
 
     def __init__(self, store: Store, names: Callable[[str], Iterable[str]] = lambda _: ()) -> None:
         """Nothing is read yet. `names` returns further names of the graphs on a path."""

@@ -14,7 +14,7 @@ ALL = "all"
 
 @dataclass(frozen=True, slots=True)
 class Freeze:
-    """What is frozen: "all", "graph:<graph>" or "tool:<tool>"; why, by whom and since when (ms)."""
+    """A freeze of "all", "graph:<graph>" or "tool:<tool>"; why, by whom and since when (ms)."""
 
     scope: str
     reason: str

@@ -1,4 +1,4 @@
-"""Whether a decision holds, judged by the worker directly before what was approved takes effect.
+"""Judgement of a decision by the worker, directly before what was approved takes effect.
 
 The rule that counts is the one in the code: whoever can write to the store could lower a stored one. So the
 question as the code asks it now must be the one that was answered, the votes are counted again, and where
@@ -26,7 +26,7 @@ PARTITION = 2
 
 @dataclass(frozen=True, slots=True)
 class Evidence:
-    """What a decision rests on.
+    """Evidence for a decision.
 
     `votes` are those of the question as they are stored, in order. `requester` has the `principal` who asked
     for the run and the signed `body` that said so, `root` is that run's id. `answered` has, by node,
@@ -62,7 +62,7 @@ def judge(question: Interrupt, answered_question: Interrupt, evidence: Evidence)
 
 
 def is_stale(rule: Rule, question: Interrupt, now: int) -> bool:
-    """Whether a decision is too old to be used for the first time; `now` is in ms."""
+    """Return whether a decision is too old to be used for the first time; `now` is in ms."""
     return now > question.answered_at + rule.use_within * 1000
 
 

@@ -1,4 +1,4 @@
-"""What people do to the keys of decisions: make, list, rotate and revoke them, in a file of public keys.
+"""Keys of decisions: make, list, rotate and revoke them, in a file of public keys.
 
 The file is a JSON Web Key Set and holds no private key. A key is never removed from it, since decisions that
 it signed must stay checkable: it is revoked. See `runner/approvals/proofs.py` for what the entries mean.

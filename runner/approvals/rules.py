@@ -36,7 +36,7 @@ SERVICE, LOGIN, OWN_KEY = 1, 2, 3
 """The levels above 0, at which nobody vouches for a name."""
 
 DELEGATED = "delegated"
-"""What stands for the selector of a vote in the place of somebody else."""
+"""Selector of a vote that is cast in the place of another person."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,7 +78,7 @@ class Principal:
 
 @dataclass(frozen=True, slots=True)
 class Auth:
-    """How sure it must be who votes: see docs/how-to/approvals.md for the levels 0 to 3.
+    """Required authentication of voters: see docs/how-to/approvals.md for the levels 0 to 3.
 
     `max_age` is the age of a login in seconds at most, `acr` the class of login that the issuer must state.
     """
@@ -261,7 +261,7 @@ def people_of(rule: Rule) -> list[str]:
 
 
 def excludes_requester(rule: Rule) -> bool:
-    """Whether who asked for the run may not decide."""
+    """Return whether who asked for the run may not decide."""
     return any("requester" in step.exclude for step in (rule, *rule.steps))
 
 
@@ -272,7 +272,7 @@ def plain_name(key: str) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Approval:
-    """What `interrupt()` with a rule returns.
+    """Result of `interrupt()` with a rule.
 
     `decision` is how it was decided, "expired" where nobody did and the question named an answer for that.
     `response` is that of the decision: true for "approve", the new arguments for "edit", an object with
@@ -288,7 +288,7 @@ class Approval:
 
     @property
     def approved(self) -> bool:
-        """Whether it was approved, as it was shown or edited."""
+        """Return whether it was approved, as it was shown or edited."""
         return self.decision in {"approve", "edit"}
 
 
@@ -394,7 +394,7 @@ class Vote:
 
 @dataclass(frozen=True, slots=True)
 class Tally:
-    """What the votes of one question have come to so far.
+    """Sums of the votes on one question so far.
 
     `effects` has the weight for each effect in the present stage, `against` that of rejections. `round`
     grows when an edit resets earlier votes; `settled` is the effect for which earlier stages were met.
@@ -409,7 +409,7 @@ class Tally:
 
 @dataclass(frozen=True, slots=True)
 class Count:
-    """What became of one vote: "counted", "accepted", "duplicate" or "forbidden", and the tally after it.
+    """Outcome of one vote: "counted", "accepted", "duplicate" or "forbidden", and the tally after it.
 
     When it is accepted, `decision` is "reject", or how the deciding effect was voted for.
     """
@@ -496,7 +496,7 @@ def recount(rule: Rule, votes: Sequence[Vote]) -> Count:
 
 @dataclass(frozen=True, slots=True)
 class Facts:
-    """What decides who may vote besides the rule.
+    """Facts besides the rule that decide who may vote.
 
     `requesters` are the keys of who started the run and for whom, `answered` has by node the keys of those
     who answered it, `escalated` are selectors that have become eligible; `lent` is the stage in which the
@@ -536,7 +536,7 @@ def cast(rule: Rule, tally: Tally, voter: Voter, vote: Vote, facts: Facts) -> tu
 
 
 def may_stand_in(delegate: str, groups: Collection[str], voter: Voter) -> bool:
-    """Whether a rule's `delegate` lets somebody vote in the place of one who is in these groups."""
+    """Return whether a rule's `delegate` lets somebody vote in the place of one who is in these groups."""
     return delegate == "anyone" or (delegate == "group" and not voter.groups.isdisjoint(groups))
 
 

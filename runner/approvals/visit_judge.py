@@ -23,7 +23,7 @@ from runner.store.interface import Claim, Store
 ANSWERED = "answered:"
 
 MOST_AGAIN = 100
-"""How often a question may have been asked again that a later node looks for."""
+"""Most repeats of a question among which a later node looks for the last."""
 
 
 class VisitJudge:
@@ -48,7 +48,7 @@ class VisitJudge:
         return judgement.judge(question, decision, evidence)
 
     def is_stale(self, rule: Rule, decision: Interrupt) -> bool:
-        """Whether it is too late to use a decision for the first time."""
+        """Return whether it is too late to use a decision for the first time."""
         clock = self._store.clock
         return judgement.is_stale(rule, decision, clock() if clock else time.time_ns() // 1_000_000)
 
@@ -82,7 +82,7 @@ class VisitJudge:
 
 
 SCOPES = ("function", "node")
-"""What asks a question whose decision a later node may look for."""
+"""Scopes of questions whose decisions a later node may look for."""
 
 
 def decided(store: Store, addresses: Sequence[Address], name: str) -> Interrupt | None:

@@ -1,4 +1,4 @@
-"""What people do to a question with a rule: they vote, delegate, claim and release it, and comment on it.
+"""Votes on a question with a rule, and the other operations: delegate, claim, release, comment, withdraw.
 
 Each reads the question, how its votes stand, and the one person's part: nothing grows with the voters.
 """
@@ -24,7 +24,7 @@ from runner.store.receipts import first, late, repeated
 from runner.store.requests import asking, make, note
 
 MOST_LENT = 100
-"""How many people may vote in place of others on one question."""
+"""Most people who may vote in place of others on one question."""
 
 
 def vote(unit: UnitOfWork[RunT], ballot: Ballot, nonce: str) -> tuple[Receipt, Reply]:
@@ -114,7 +114,7 @@ def _refuse(
 
 @dataclass(frozen=True, slots=True)
 class Case:
-    """What somebody wants with a question, and all that decides whether it is done."""
+    """One operation on a question, with all that decides whether it is applied."""
 
     rule: Rule
     facts: Facts
@@ -145,7 +145,7 @@ class Case:
 
 @dataclass(frozen=True, slots=True)
 class Done:
-    """What an operation changes: the standing, the person's part, a vote that goes; `data` is for its event.
+    """Changes by an operation: the standing, the person's part, a vote that goes; `data` is for its event.
 
     `loan` is for the part of who may vote in the person's place.
     """

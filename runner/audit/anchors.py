@@ -26,7 +26,7 @@ TIMEOUT = 5.0
 """Seconds that a server may take to answer."""
 
 CONFLICT = 409
-"""What a server answers that has another checkpoint of the same tree, or a newer one."""
+"""Status of a server that has another checkpoint of the same tree, or a newer one."""
 
 TAIL = 65_536
 """Bytes at a file's end in which the last checkpoint is looked for first."""

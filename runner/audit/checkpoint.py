@@ -27,7 +27,7 @@ ED25519 = b"\1"
 """The type of a key in signed-note; the only one that is written and read here."""
 
 DASH = "— "
-"""How a line with a signature begins: an em dash and a space."""
+"""Beginning of a line with a signature: an em dash and a space."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -18,7 +18,7 @@ from runner.records.interrupts import Interrupt, policy_of
 from runner.records.run import EventKind, RunRecord, Status
 
 Mode = Literal["off", "approvals", "all"]
-"""What is audited: nothing, runs from their first question with a rule on, or every run."""
+"""Scope of the audit: nothing, runs from their first question with a rule on, or every run."""
 
 VERSION = 1
 
@@ -64,10 +64,10 @@ AUTH = {
     "jti": "jti",
     "selector": "selector",
 }
-"""What an entry says of how sure it is who acts, and where an event's data have it."""
+"""Fields of an entry about the authentication of who acts, and their names in an event's data."""
 
 OUTCOME = ("decision", "vote", "to", "key", "status")
-"""What an outcome takes from an event's data as it is: no more than names and numbers."""
+"""Fields that an outcome takes from an event's data unchanged: no more than names and numbers."""
 
 
 def type_of(kind: str, run: RunRecord) -> str:

@@ -33,7 +33,7 @@ ENDS = frozenset({"run.ended", "run.removed"})
 
 
 class Result(enum.IntEnum):
-    """What verifying came to; the numbers are exit codes."""
+    """Result of verifying; the numbers are exit codes."""
 
     HOLDS = 0
     BROKEN = 1
@@ -101,7 +101,7 @@ class BrokenLine(Exception):
 
 @dataclass
 class _File:
-    """What was read: entries with their lines, and the parts behind them."""
+    """Content of an export: entries with their lines, and the parts behind them."""
 
     entries: list[tuple[int, dict[str, Any]]] = field(default_factory=list)
     parts: dict[str, Any] = field(default_factory=dict)

@@ -133,7 +133,7 @@ class Sealing:
         self._idle_at: str | None = None
 
     def is_idle(self) -> bool:
-        """Whether nothing came since a turn that had nothing to do: one small read."""
+        """Return whether nothing came since a turn that had nothing to do: one small read."""
         return self._idle_at is not None and not self._log.after(self._idle_at, 1)
 
     def turn(self, *, sign_now: bool = False) -> bool:

@@ -112,7 +112,7 @@ def _signed(kind: str, payload: bytes) -> bytes:
 
 
 def is_envelope(line: str) -> bool:
-    """Whether a line of a file is a statement rather than an entry."""
+    """Return whether a line of a file is a statement rather than an entry."""
     return '"payloadType"' in line
 
 

@@ -108,7 +108,7 @@ def inclusion_paths(leaves: Sequence[bytes], indexes: Sequence[int]) -> dict[int
 
 
 def is_included(leaf: bytes, index: int, size: int, path: Sequence[bytes], root: bytes) -> bool:
-    """Whether a path proves that the tree of that root and size has this leaf there."""
+    """Return whether a path proves that the tree of that root and size has this leaf there."""
     if not 0 <= index < size:
         return False
     position, last_index, value = index, size - 1, leaf
@@ -144,7 +144,7 @@ def _consistency(leaves: Sequence[bytes], size: int, *, whole: bool) -> list[byt
 def is_consistent(
     sizes: tuple[int, int], roots: tuple[bytes, bytes], path: Sequence[bytes]
 ) -> bool:
-    """Whether a path proves that the tree of the first size and root is the beginning of the second."""
+    """Return whether a path proves that the first tree, by size and root, is the beginning of the second."""
     (old_size, second), (old_root, new_root) = sizes, roots
     if not 0 <= old_size <= second:
         return False

@@ -1,1 +1,1 @@
-"""What a graph is: its model, cycles, policies, fingerprint and the registry of graphs."""
+"""Definition of a graph: its model, cycles, policies, fingerprint and the registry of graphs."""

@@ -27,7 +27,7 @@ class Edge(Protocol):
 
     @property
     def back(self) -> bool:
-        """Whether it was declared to repeat a loop."""
+        """Return whether it was declared to repeat a loop."""
 
 
 def back_edges(nodes: Sequence[str], entries: Sequence[str], edges: Sequence[Edge]) -> set[int]:

@@ -1,4 +1,4 @@
-"""How a deploy is noticed: hashes of a graph's shape and of each node, and the differences of two shapes.
+"""Fingerprints: hashes of a graph's shape and of each node, and the differences of two shapes.
 
 Only declared structure is hashed, never code: a changed function body is not a changed graph, unless its
 `version=` says so.

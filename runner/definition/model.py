@@ -1,4 +1,4 @@
-"""What a graph is, as plain values.
+"""Graphs as plain values.
 
 `Definition` is what the builder collected: the executors, conditions and hooks of a process. `Topology` is
 what scheduling needs of it, computed once and stored beside the runs: joins as counts, loops as numbered
@@ -25,7 +25,7 @@ BRACKETS = "[]"
 
 @dataclass(frozen=True, slots=True)
 class MapSpec:
-    """What makes a node a map: `kind` is that of its executor, `over` is the source of its list.
+    """Map part of a node: `kind` is that of its executor, `over` is the source of its list.
 
     `over` is None, the id of a node before it, or a wrapped function; `concurrency` is how many items
     may be active at once (None: all), `stops` whether the first failed item stops the map.
@@ -39,7 +39,7 @@ class MapSpec:
 
 @dataclass(frozen=True, slots=True)
 class MapTopology:
-    """What scheduling needs of a map: how many items at once (0: all), and whether a failed one stops it."""
+    """Topology of a map: how many items at once (0: all), and whether a failed one stops it."""
 
     window: int
     stops: bool
@@ -90,7 +90,7 @@ class Join(enum.StrEnum):
 
 
 class EdgeKind(enum.StrEnum):
-    """What an edge does to loops: nothing, leaves one, or requests another round of one."""
+    """Effect of an edge on loops: nothing, leaves one, or requests another round of one."""
 
     FORWARD = "forward"
     EXIT = "exit"
@@ -98,7 +98,7 @@ class EdgeKind(enum.StrEnum):
 
 
 class FailurePolicy(enum.StrEnum):
-    """What a failed node does to the rest of its run."""
+    """Effect of a failed node on the rest of its run."""
 
     FAIL_FAST = "fail_fast"
     CONTINUE = "continue"
@@ -198,7 +198,7 @@ class InEdge:
 
 @dataclass(frozen=True, slots=True)
 class NodeTopology:
-    """What is stored of one node; its edges are stored separately, as they may be many."""
+    """Topology of one node; its edges are stored separately, as they may be many."""
 
     needs: int
     join: Join

@@ -20,7 +20,7 @@ from runner.records.failures import ErrorRecord
 
 @dataclass(frozen=True, slots=True)
 class RetryPolicy:
-    """How often, when and for which errors a failed node runs again.
+    """Rule for running a failed node again: how often, when and for which errors.
 
     `max_attempts` counts the first one. The n-th retry waits `backoff * 2**(n-1)` seconds, at most
     `max_backoff`, of which the share `jitter` (0 to 1) is random. `retry_on` lists exception
@@ -78,7 +78,7 @@ class RetryPolicy:
         return full * (1 - self.jitter) + full * self.jitter * random
 
     def covers(self, error: ErrorRecord) -> bool:
-        """Whether an error is of a type to retry; by names, as its class may not be imported here."""
+        """Return whether an error is of a type to retry; by names, as its class may not be imported here."""
         names = {_name(cls) for cls in self.retry_on}
         lineage = [error.type, *error.bases]
         for final in map(_name, (DataMismatch, PayloadTooLarge)):

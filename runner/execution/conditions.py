@@ -59,7 +59,7 @@ class Results(Mapping[str, NodeResult]):
                 self._known[node] = node_result(record, output, entry)
 
     def reads(self) -> list[tuple[str, int, str]]:
-        """What was looked at, but for the source itself: (node, visit, status), or (node, 0, "")."""
+        """Results that were read, except that of the source: (node, visit, status), or (node, 0, "")."""
         return [
             (node, result.visit, result.status) if _has_result(result) else (node, 0, "")
             for node, result in self._known.items()
@@ -73,7 +73,7 @@ def _has_result(result: NodeResult) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class GraphState:
-    """What a condition sees: the task, who just completed, and the results so far."""
+    """State for a condition: the task, who just completed, and the results so far."""
 
     task: Any
     node_id: str

@@ -56,10 +56,10 @@ from runner.store.interface import Claim, Dispatcher, Reply, Settlement, Store, 
 log = logging.getLogger(__name__)
 
 CONDITION_TRIES = 3
-"""How often conditions are evaluated again because what they read has changed, before the run is locked."""
+"""Evaluations of conditions whose results have changed meanwhile, before the run is locked."""
 
 SETTLE_TRIES = 1_000
-"""How often a settle is tried that meets another node's lock or changed results; then the lease ends."""
+"""Tries of a settle that meets another node's lock or changed results; then the lease ends."""
 
 LOCKED = 0.01
 """Seconds before a settle is tried again that met another node's lock on the run."""
@@ -67,7 +67,7 @@ LOCKED = 0.01
 
 @dataclass(frozen=True, slots=True)
 class Delivery:
-    """What a doorbell led to: the store's word, and why the node waits or failed, when it does.
+    """Outcome of a doorbell: the store's reply, and why the node waits or failed, when it does.
 
     `child` is the run that a nested graph's node waits for, `reference` the external task that a node waits
     for, or that may be revoked; `retry_in` is in seconds. `following` is a visit that the settle has claimed
@@ -214,7 +214,7 @@ class Engine:
         )
 
     def _is_frozen(self, run_id: str) -> bool:
-        """Whether the nodes of a run are frozen: then none is claimed, and its doorbell rings again later."""
+        """Return whether the nodes of a run are frozen: none is claimed, and doorbells ring again later."""
         record = self.store.peek(run_id)
         freeze = self.freezes.of(record.graph_id) if record else None
         if freeze is not None:

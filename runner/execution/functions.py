@@ -72,11 +72,11 @@ Adapter = pydantic.TypeAdapter[Any]
 Result = TypeVar("Result")
 
 _returned: dict[str, Adapter] = {}
-"""What the typed functions of this process return, by the function's name."""
+"""Result types of the typed functions of this process, by the function's name."""
 
 
 class Form(Protocol):
-    """How a function is called, and how what it returns is stored."""
+    """Signature of a function: how it is called, and how its result is stored."""
 
     def call(self, context: Any, visit: Visit) -> Any:
         """Call the function; the result may be awaitable."""
@@ -370,7 +370,7 @@ class Inputs(dict[str, Any]):
 
 
 class NodeContext:
-    """What a function node knows of its run, and how it asks, remembers and reports.
+    """Context of a function node: it reads its run, asks, remembers and reports.
 
     `task` is what the run was started with, of a map's item the item. `inputs` has the outputs of the
     nodes before by node id, `invocation_state` what the run was given beside its task. `run_id`,
@@ -545,7 +545,7 @@ class NodeContext:
             self._visit.save(self.saved())
 
     def saved(self) -> Saved:
-        """What this function keeps across pauses."""
+        """State that this function keeps across pauses."""
         return Saved({"v": 1, "visit": self.visit, "once": self._once})
 
     def progress(self, fraction: float, note: str = "") -> None:

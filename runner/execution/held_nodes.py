@@ -27,7 +27,7 @@ PAGE = 1_000
 """Runs in one page of a listing."""
 
 RETURN_DELAY_MS = 2_000
-"""How long a node waits that this process has no code for and gets again: most likely no other has it."""
+"""Delay of a node that this process has no code for and gets again: most likely no other has it."""
 
 REMEMBERED = 10_000
 """Visits that are remembered as reported; after so many a run's event may be written once more."""
@@ -50,7 +50,7 @@ def runs_of(store: Store, query: RunQuery) -> Iterator[RunSummary]:
 def is_current(
     store: Store, find: Callable[[str], Plan | None], plan: Plan | None, claim: Claim
 ) -> bool:
-    """Whether this process has the current graph, so that a node which it can't run is of an older run.
+    """Return whether this process has the current graph: a node that it can't run is of an older run.
 
     Where a nested graph is gone, the graph around it decides.
     """

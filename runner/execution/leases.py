@@ -136,7 +136,7 @@ class Leases:
 
     @property
     def any_held(self) -> bool:
-        """Whether a node of this process runs and is not past its deadline."""
+        """Return whether a node of this process runs and is not past its deadline."""
         with self._lock:
             return bool(self._held)
 

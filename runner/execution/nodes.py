@@ -373,7 +373,7 @@ def _knows(visit: ClaimedVisit, scope: str) -> bool:
 
 
 def unchanged(plan: Plan, claim: Claim) -> bool:
-    """Whether a claimed node is what it was when its run began, as far as its graph declares."""
+    """Return whether a claimed node is what it was when its run began, as far as its graph declares."""
     if claim.fingerprint == plan.topology.fingerprint:
         return True
     node = plan.topology.nodes.get(shape_name(claim.token.node))

@@ -1,4 +1,4 @@
-"""What users read of a run: NodeResult and GraphResult, built from what the store keeps."""
+"""Results of a run for users: NodeResult and GraphResult, built from what the store keeps."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ AGENT = "agent"
 
 @dataclass(frozen=True, slots=True)
 class NodeResult:
-    """What became of a node's latest visit. `execution_time` is in milliseconds, without waits.
+    """Result of a node's latest visit. `execution_time` is in milliseconds, without waits.
 
     `result` is the AgentResult, GraphResult or returned value, or the restored exception; `output`
     its JSON form.
@@ -42,7 +42,7 @@ class NodeResult:
 
 @dataclass(frozen=True, slots=True)
 class GraphResult:
-    """What became of a run so far. `execution_time` is in milliseconds, without waits."""
+    """Result of a run so far. `execution_time` is in milliseconds, without waits."""
 
     status: Status
     run_id: str
@@ -55,17 +55,17 @@ class GraphResult:
 
     @property
     def completed_nodes(self) -> int:
-        """How many nodes have completed their latest visit."""
+        """Number of nodes that have completed their latest visit."""
         return self._count(Status.COMPLETED)
 
     @property
     def failed_nodes(self) -> int:
-        """How many nodes have failed."""
+        """Number of nodes that have failed."""
         return self._count(Status.FAILED)
 
     @property
     def interrupted_nodes(self) -> int:
-        """How many nodes wait for a person."""
+        """Number of nodes that wait for a person."""
         return sum(bool(result.interrupts) for result in self.results.values())
 
     def _count(self, status: Status) -> int:
@@ -141,7 +141,7 @@ def graph_result(store: Store, snapshot: RunSnapshot) -> GraphResult:
 
 
 def _is_old(snapshot: RunSnapshot, name: str, record: NodeRecord) -> bool:
-    """Whether a node is an item of an older visit of its map."""
+    """Return whether a node is an item of an older visit of its map."""
     owner = map_of(name)
     return bool(owner) and record.visit != snapshot.nodes[owner].visit
 

@@ -1,4 +1,4 @@
-"""How runs begin and end: graphs are published, a run or child run is written, `on_end` is called."""
+"""Start and end of runs: graphs are published, a run or child run is written, `on_end` is called."""
 
 from __future__ import annotations
 

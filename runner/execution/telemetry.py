@@ -51,7 +51,7 @@ OUTCOMES: Mapping[type, str] = {
     Expanded: "expanded",
     ExternalTask: "handed",
 }
-"""What traces and metrics call the outcomes of an execution."""
+"""Names of the outcomes of an execution in traces and metrics."""
 
 Observer = Callable[
     [RunningNode, ClaimedVisit], AbstractContextManager[Callable[[Outcome], object]]
@@ -165,7 +165,7 @@ PLAIN_RECORD = frozenset(
         "attempt",
     }
 )
-"""What a record has without `extra`, and with `RunFilter`."""
+"""Attributes of a record without `extra`, and with `RunFilter`."""
 
 
 def observed(visit: ClaimedVisit, execute: Callable[[], Outcome]) -> Outcome:

@@ -1,1 +1,1 @@
-"""What is stored, as values: runs, interrupts, outcomes, failures, messages and their encoding. Pure."""
+"""Stored values: runs, interrupts, outcomes, failures, messages and their encoding. Pure."""

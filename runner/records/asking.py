@@ -160,12 +160,12 @@ class Asker:
 
 
 def is_answered(question: Interrupt) -> bool:
-    """Whether a question no longer waits; an agent's hook may answer one that is open in the store."""
+    """Return whether a question no longer waits; an agent's hook may answer one that is open in the store."""
     return question.response is not None or not question.is_open
 
 
 def is_asked_again(earlier: Interrupt) -> bool:
-    """Whether a question has ended in a way after which the same code asks it once more.
+    """Return whether a question has ended in a way after which the same code asks it once more.
 
     It was withdrawn: by an operator with `reask`, or since its node stopped to wait for it (the run had
     stopped, the node asked something else). Or its node failed with it, and was then retried.
@@ -207,7 +207,7 @@ def numbered_question(
 
 
 def _is_stale(earlier: Interrupt, options: InterruptOptions, address: Address) -> bool:
-    """Whether a decision by a rule was not used in time: then it is asked for again."""
+    """Return whether a decision by a rule was not used in time: then it is asked for again."""
     rule, judge = options.get("rule"), address.judge
     if rule is None or judge is None or earlier.status is not InterruptStatus.ANSWERED:
         return False
@@ -215,7 +215,7 @@ def _is_stale(earlier: Interrupt, options: InterruptOptions, address: Address) -
 
 
 def is_outdated(earlier: Interrupt, question: Interrupt) -> bool:
-    """Whether the answer, recorded under another schema, does not match the question's present schema."""
+    """Return whether an answer of another schema does not match the question's present one."""
     if (
         question.response_schema in (None, earlier.response_schema)
         or earlier.withdrawal is not None

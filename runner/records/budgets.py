@@ -1,4 +1,4 @@
-"""What agents have spent: of a run, or of all runs with a tag, and the rule that stops them.
+"""Spending of agents: of a run, or of all runs with a tag, and the rule that stops them.
 
 A sum is a hash: `add` is the rule as it is written for memory, `store/lua/spend.lua` the same in Redis; the
 contract of the stores holds the two equal. What has already been spent can't be refused, so it is added
@@ -11,7 +11,7 @@ from collections.abc import Mapping, MutableMapping
 from dataclasses import dataclass, field
 
 COUNTERS = ("tokens", "model_calls", "tool_calls", "cost")
-"""What is counted. A cost is in millionths of the currency that the prices are in."""
+"""Counters of spending. A cost is in millionths of the currency that the prices are in."""
 
 USAGE = {
     "tokens": "totalTokens",
@@ -19,12 +19,12 @@ USAGE = {
     "tool_calls": "toolCalls",
     "cost": "costMicros",
 }
-"""What the counters are called in the usage of a node."""
+"""Names of the counters in the usage of a node."""
 
 MICROS = 1_000_000
 
 QUESTION = "budget."
-"""How the names of questions begin that ask to raise a budget: an agent keeps their answers while it runs."""
+"""Prefix of the names of questions that ask to raise a budget: an agent keeps their answers while it runs."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,7 +42,7 @@ class Tagged:
 
 @dataclass(frozen=True, slots=True)
 class Spending:
-    """What is added to a sum if no bound is reached by it.
+    """Amounts to add to a sum if no bound is reached by them.
 
     `bounds` are by counter; `raises` are what people have added to a bound: by question, which counts once,
     counter and amount. `who` spends, one request after the other, each with a nonce of its own.

@@ -237,7 +237,7 @@ def _is_built_in(cls: type[BaseException]) -> bool:
 
 
 def _reads_alike(error: BaseException, record: ErrorRecord) -> bool:
-    """Whether the message is the stored one: it differs where a class's state could not be stored whole."""
+    """Return whether the message is the stored one: it differs where a class's state was not stored whole."""
     try:
         return str(error) == record.message and repr(error) == (record.shown or repr(error))
     except Exception:  # noqa: BLE001 - the user's __str__ may raise anything

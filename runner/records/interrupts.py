@@ -137,7 +137,7 @@ class Interrupt:
 
     @property
     def is_open(self) -> bool:
-        """Whether the question still accepts an answer."""
+        """Return whether the question still accepts an answer."""
         return self.status is InterruptStatus.OPEN
 
     @property
@@ -146,12 +146,12 @@ class Interrupt:
         return 0 if self.expires_in is None else self.asked_at + round(self.expires_in * 1000)
 
     def is_over(self, now: int) -> bool:
-        """Whether the time to answer has passed, even if no sweep has closed the question yet."""
+        """Return whether the time to answer has passed, even if no sweep has closed the question yet."""
         return self.expires_in is not None and now >= self.ends_at
 
 
 class Judge(Protocol):
-    """What decides for a visit whether decisions by a rule hold; `tenant` is part of every action."""
+    """Judge of decisions by a rule, for one visit; `tenant` is part of every action."""
 
     tenant: str
 
@@ -163,7 +163,7 @@ class Judge(Protocol):
         """
 
     def is_stale(self, rule: Rule, decision: Interrupt) -> bool:
-        """Whether it is too late to use a decision."""
+        """Return whether it is too late to use a decision."""
 
     def check(self, rule: Rule) -> None:
         """Check what a rule needs to know besides itself.
@@ -264,7 +264,7 @@ OF_RULES: dict[str, Any] = {
     "effect": "",
     "used": None,
 }
-"""What the fields are that only questions with a rule have, in others: they are not stored there."""
+"""Values of the fields of rules in questions without one: they are not stored there."""
 
 
 def usual_dropped(question: dict[str, Any]) -> dict[str, Any]:
@@ -439,7 +439,7 @@ class Answer:
 
 
 class ReceiptStatus(enum.StrEnum):
-    """What became of one answer or vote."""
+    """Outcome of one answer or vote."""
 
     ACCEPTED = "accepted"
     DUPLICATE = "duplicate"
@@ -454,7 +454,7 @@ class ReceiptStatus(enum.StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Receipt:
-    """What became of an answer, and why.
+    """Outcome of an answer, with the reason.
 
     Of a vote that was counted, `have` and `need` are the weights for its effect in the open stage, and
     `against` is that of rejections.
@@ -519,7 +519,7 @@ def _answer(block: object) -> Answer:
 
 
 def is_answers(prompt: object) -> bool:
-    """Whether a prompt is a list of answers rather than a task."""
+    """Return whether a prompt is a list of answers rather than a task."""
     return (
         isinstance(prompt, list)
         and bool(prompt)
@@ -628,7 +628,7 @@ def _check_route(target: object, routes: Sequence[str], field: str) -> None:
 
 
 def ends_node(question: Interrupt) -> bool:
-    """Whether the node ends when the question expires, without running again."""
+    """Return whether the node ends when the question expires, without running again."""
     return question.on_expire == "fail" or bool(route(question))
 
 

@@ -25,7 +25,7 @@ class Job:
 
 @dataclass(frozen=True, slots=True)
 class RunOfJob:
-    """What became of a run, or would; null while the job has not come to it."""
+    """Outcome of a run, real or planned; null while the job has not come to it."""
 
     run_id: str
     result: str | None

@@ -18,7 +18,7 @@ TIMES = frozenset({"at", "since", "seen", "started"})
 
 
 def is_time(field: str) -> bool:
-    """Whether a record's field holds a time in ms; JSON has it as RFC 3339."""
+    """Return whether a record's field holds a time in ms; JSON has it as RFC 3339."""
     return field in TIMES or field.endswith("_at")
 
 

@@ -136,11 +136,11 @@ class InterruptQuery:
 
     @property
     def searches(self) -> bool:
-        """Whether no list has what is looked for: so many questions may be read for a few."""
+        """Return whether no list has what is looked for: so many questions may be read for a few."""
         return bool(self.tag or self.text or self.name)
 
     def fits(self, question: Interrupt, graph: str, root: str, tags: Mapping[str, str]) -> bool:
-        """Whether a question matches; `graph` and `root` are those of its run, `tags` those of the root."""
+        """Return whether a question matches, with the graph and root of its run and the tags of the root."""
         return (
             self.graph in (None, graph, outermost(graph))
             and self.run in (None, question.run_id, root)

@@ -142,7 +142,7 @@ class VoteMessage(Message):
 
 
 class OperationMessage(Message):
-    """What somebody does to a question besides voting, sent where answers go."""
+    """An operation on a question besides voting, sent where answers go."""
 
     v: Annotated[int, Field(ge=2, le=2, json_schema_extra={"const": 2})]
     interrupt_id: str = Field(min_length=1, max_length=MAX_TEXT)
@@ -301,7 +301,7 @@ def key_of(principal: Principal | str) -> str:
 
 
 class ReceiptMessage(Message):
-    """What became of a message. `message_id` is the id that the stream gave it."""
+    """Outcome of a message. `message_id` is the id that the stream gave it."""
 
     status: Literal[
         "accepted",

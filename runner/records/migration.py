@@ -1,4 +1,4 @@
-"""What a store is given to migrate a waiting run to another shape of its graph."""
+"""Request to a store to migrate a waiting run to another shape of its graph."""
 
 from __future__ import annotations
 

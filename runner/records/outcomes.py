@@ -21,7 +21,7 @@ from runner.records.interrupts import Address, Interrupt, InterruptOptions
 
 @dataclass(frozen=True, slots=True)
 class Saved:
-    """What a node keeps across a pause: its document, and the messages after the first `keep`.
+    """State of a node across a pause: its document, and the messages after the first `keep`.
 
     `document` is packed JSON data with a field `v`. Messages are stored as deltas: the stored list
     is cut to `keep` and `messages` are appended.
@@ -42,7 +42,7 @@ class Session:
 
 @dataclass(frozen=True, slots=True)
 class Remembered:
-    """What a completed visit adds to a session: the node's messages from index `first`.
+    """Messages that a completed visit adds to a session: the node's messages from index `first`.
 
     `state` holds the values that it changed, `gone` the names that it deleted.
     """
@@ -142,7 +142,7 @@ class Input:
 
 
 class Visit(Protocol):
-    """What an executor may read and do during one execution of its node.
+    """Access of an executor to its visit: all that it may read and do during one execution of its node.
 
     All values are plain or unpacked copies; methods that write raise LeaseLost when the
     node now belongs to another worker.

@@ -1,4 +1,4 @@
-"""What a run is: small records, one for the run, each node, each loop, each map and each count of arrivals;
+"""Records of a run: small ones, one for the run, each node, each loop, each map and each count of arrivals;
 and the kinds of its events.
 
 A store keeps exactly these; scheduling reads and writes nothing else. All are values: a transition makes new
@@ -50,7 +50,7 @@ VisitKey = tuple[str, int]
 
 
 class VisitEntry(TypedDict, total=False):
-    """What a visit that has ended leaves beside its output. Stored as JSON; what is absent was not there.
+    """Record of an ended visit, beside its output. Stored as JSON; what is absent was not there.
 
     `kind` is that of the executor, `ms` how long it ran, `usage` the tokens it counted. `result` is packed,
     and left out where it equals the output; `error` is an `ErrorRecord`. `edges` (in loops, and where a
@@ -129,7 +129,7 @@ class NodeRecord:
 
     @property
     def is_out(self) -> bool:
-        """Whether the node waits for an external task, and for nothing else."""
+        """Return whether the node waits for an external task, and for nothing else."""
         waits = self.status is Status.WAITING and self.busy
         return waits and bool(self.handed) and not (self.items or self.child)
 
@@ -159,7 +159,7 @@ class MapRecord:
 
     @property
     def has_ended(self) -> bool:
-        """Whether no item is active, waits or is still to start."""
+        """Return whether no item is active, waits or is still to start."""
         return not (self.active or self.waiting) and (self.stopped or self.next >= self.total)
 
 
@@ -177,7 +177,7 @@ class LoopRecord:
 
 @dataclass(frozen=True, slots=True)
 class Arrivals:
-    """What has arrived at one node over the edges of one scope, in that scope's round `stamp`."""
+    """Arrivals at one node over the edges of one scope, in that scope's round `stamp`."""
 
     stamp: int = 0
     arrived: int = 0
@@ -200,7 +200,7 @@ class Records:
 
     @property
     def started(self) -> int:
-        """How many nodes are to run again; they count as executions."""
+        """Number of nodes to run again; they count as executions."""
         return sum(
             record.status in {Status.READY, Status.WAITING} for record in self.nodes.values()
         )
@@ -254,7 +254,7 @@ class RunRecord:
 
     @property
     def is_final(self) -> bool:
-        """Whether the run has ended; only a retry can continue it."""
+        """Return whether the run has ended; only a retry can continue it."""
         return self.status in FINAL
 
 

@@ -1,4 +1,4 @@
-"""How large stored values may be. The limits are the store's `Bounded`; a larger value is refused.
+"""Size limits of stored values. The limits are the store's `Bounded`; a larger value is refused.
 
 A result or a checkpoint beyond its limit fails its node; a task, a state or an answer is refused when it
 arrives. Either way nothing of it is stored. The Redis store also limits the bytes of a whole run: see
@@ -34,7 +34,7 @@ MAX_RUN = 50_000_000
 """Bytes of a run with all runs inside it, unless RUNNER_MAX_RUN sets another limit."""
 
 MAX_DEAD, MAX_DEAD_BYTES = 100_000, 100_000_000
-"""How many dead letters of messages are kept; at how many bytes of them the older half is deleted."""
+"""Most dead letters of messages, and the bytes of them at which the older half is deleted."""
 
 MAX_ANSWER = 262_144
 """Bytes of one answer: a person's input, or a reference to a larger document."""

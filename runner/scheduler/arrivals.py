@@ -1,4 +1,4 @@
-"""What makes nodes ready: arrivals along edges, and the rounds of loops.
+"""Readiness of nodes: arrivals along edges, and the rounds of loops.
 
 `store/lua/apply.lua` counts the arrivals of planned transitions as `arrive` does.
 """

@@ -1,4 +1,4 @@
-"""What a transition reads and what it changes: the view, the actions of the store, the result.
+"""Reads and changes of a transition: the view, the actions of the store, the result.
 
 `Changes` reads a record through the `View` only when a transition needs it, so the cost of a transition does
 not grow with the run, and it keeps the run's counters equal to the nodes that it writes. The decisions
@@ -209,7 +209,7 @@ class Arrival:
 
 
 class View(LimitUsage, Protocol):
-    """What a transition may read: the records of one run, each only when it is needed."""
+    """View of one run for a transition: the records of one run, each only when it is needed."""
 
     def run(self) -> RunRecord:
         """Return the run's counters."""
@@ -236,12 +236,12 @@ class View(LimitUsage, Protocol):
         """Return a question as it was asked, with its count of reminders; None for one never asked."""
 
     def reported(self, reference: str) -> bool:
-        """Whether the external task of that name has reported its outcome."""
+        """Return whether the external task of that name has reported its outcome."""
 
 
 @dataclass(frozen=True, slots=True)
 class TransitionResult:
-    """What a transition decided: the reply to the caller, the changed records, and actions for the store.
+    """Decision of a transition: the reply to the caller, the changed records, and actions for the store.
 
     The store writes all of it in one atomic step.
     """
@@ -256,7 +256,7 @@ class TransitionResult:
 
 
 class Changes:
-    """What one transition has read and changed so far."""
+    """Changes of one transition so far, over the records that it has read."""
 
     def __init__(self, view: View, topology: Topology, now: int, lease_ms: int) -> None:
         """Start from a view; `now` and `lease_ms` are milliseconds."""

@@ -145,7 +145,7 @@ def claim(changes: Changes, node: str, visit: int, attempt: int, nonce: str) -> 
 
 
 def may_follow(topology: Topology, node: str, target: str) -> bool:
-    """Whether the worker that settles a node may claim its target in the same step, instead of a doorbell.
+    """Return whether the worker that settles a node may claim its target at once, without a doorbell.
 
     The target is of the same queue and priority, so that the worker serves it and nothing more urgent waits,
     and has no limits. A store that may claim it does so if nothing else becomes ready.
@@ -219,7 +219,7 @@ def _source(changes: Changes, record: NodeRecord, edge: InEdge) -> list[tuple[st
 
 
 LOCK_MS = 1_000
-"""How long other nodes of the run may not settle while one evaluates its conditions again."""
+"""Time in which other nodes of the run may not settle, while one evaluates its conditions again."""
 
 PUT_BACK = {Status.RETRYING: "retrying", Status.CANCELLED: "cancelled"}
 

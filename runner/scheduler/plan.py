@@ -99,7 +99,7 @@ class Known(View):
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """What one transition does to one run. Timers are set for so many ms from when it is applied.
+    """All changes by one transition to one run. Timers are set for so many ms from when it is applied.
 
     `guards` are the nodes and loops that must still have the records of the view, `unasked` the questions
     that must not have been asked. `active`, `waiting` and `started` are added to the run's counters;

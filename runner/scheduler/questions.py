@@ -172,7 +172,7 @@ def _expire(changes: Changes, question: Interrupt) -> TransitionResult:
 
 
 def _at_work(record: NodeRecord) -> bool:
-    """Whether a worker, a child run, a map item or an external task is active for the node."""
+    """Return whether a worker, a child run, a map item or an external task is active for the node."""
     return record.status is Status.RUNNING or record.items or record.busy
 
 

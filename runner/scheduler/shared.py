@@ -33,7 +33,7 @@ MAX_REDISPATCH_MS = 300_000
 
 
 def owns(record: NodeRecord, visit: int, fence: int) -> bool:
-    """Whether the worker that claimed with this fence still owns the node."""
+    """Return whether the worker that claimed with this fence still owns the node."""
     return (record.status, record.visit, record.fence) == (Status.RUNNING, visit, fence)
 
 
@@ -51,7 +51,7 @@ def refusal(record: NodeRecord, visit: int, fence: int, replies: Mapping[Status,
 
 
 def stops(changes: Changes, node: str) -> bool:
-    """Whether a node must not continue, because its run or its map stops."""
+    """Return whether a node must not continue, because its run or its map stops."""
     owner = map_of(node)
     return bool(changes.run.stopping) or (bool(owner) and changes.map(owner).stopped)
 

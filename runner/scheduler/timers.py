@@ -1,4 +1,4 @@
-"""What a due timer does: push a doorbell again, start a retry, replace a lost worker, expire a question."""
+"""Due timers: push a doorbell again, start a retry, replace a lost worker, expire a question."""
 
 from __future__ import annotations
 

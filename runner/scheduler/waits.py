@@ -1,4 +1,4 @@
-"""What a node waits for besides people: its items, a child run, an external task, a migration."""
+"""Waits of a node besides those for people: for a child run, an external task, a migration."""
 
 from __future__ import annotations
 

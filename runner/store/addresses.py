@@ -26,7 +26,7 @@ CLUSTERS = {"redis+cluster": False, "rediss+cluster": True}
 FORM = "sentinel://host:26379,host:26379/service?db=0"
 
 ANOTHER = re.compile(r",(?=[a-z+]+://)")
-"""What separates two URLs; between two hosts of one URL there is a comma, too."""
+"""Separator of two URLs; between two hosts of one URL there is a comma, too."""
 
 MOST_PARTITIONS = 100
 """A run's id names its partition in two digits."""

@@ -1,4 +1,4 @@
-"""How values lie in Redis: shapes, records, questions and events as JSON texts, both ways.
+"""Encoding of values in Redis: shapes, records, questions and events as JSON texts, both ways.
 
 Users' data is written once, by Python, and never opened by a script.
 """
@@ -63,7 +63,7 @@ EVENT_LETTERS: dict[str, str] = {
     EventKind.INTERRUPT_ASKED: "q",
     EventKind.INTERRUPT_ANSWERED: "a",
 }
-"""How the kinds of events are stored that most runs have."""
+"""Short forms of the kinds of events that most runs have."""
 
 EVENTS = {letter: str(kind) for kind, letter in EVENT_LETTERS.items()}
 

@@ -87,7 +87,7 @@ def _fire_invocation_hook(transition: Transition) -> None:
 
 
 def _is_parked(state: AgentState, point: HookPoint) -> bool:
-    """Whether it waits for an answer; one that got an answer or was cut short is replayed."""
+    """Return whether it waits for an answer; one that got an answer or was cut short is replayed."""
     return bool(point.question_ids) and not any_answered(state, point.question_ids)
 
 
@@ -169,7 +169,7 @@ def _next_input(transition: Transition, event: HookFired) -> None:
 
 
 def takes_input(state: AgentState) -> bool:
-    """Whether this pass is the one that brings in new messages."""
+    """Return whether this pass is the one that brings in new messages."""
     return state.phase is Phase.PROMPT and state.hook_point is None and not state.forced
 
 

@@ -18,7 +18,7 @@ from runner.records.interrupts import Interrupt
 
 @dataclass(frozen=True, slots=True)
 class AgentDefinition:
-    """What the machine must know of an agent; tokens and turns are limits of one invocation.
+    """Properties of an agent that the machine needs; tokens and turns are limits of one invocation.
 
     `structured` names the tool that takes the structured output, `tool_attempts` and
     `model_attempts` bound repeats (the latter of throttled calls only).

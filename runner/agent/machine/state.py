@@ -76,7 +76,7 @@ class HookPoint:
 
 @dataclass(frozen=True, slots=True)
 class Selection:
-    """What the Before callbacks left of a call: the use as it runs, and the tool's name, if any.
+    """Call as the Before callbacks left it: the use as it runs, and the tool's name, if any.
 
     `registered` is true where the tool is the agent's own of that name.
     """
@@ -271,7 +271,7 @@ def open_questions(state: AgentState) -> list[Interrupt]:
 
 
 def any_answered(state: AgentState, question_ids: list[str]) -> bool:
-    """Whether one of these questions was answered."""
+    """Return whether one of these questions was answered."""
     return any(is_answered(state.questions[key]) for key in question_ids)
 
 

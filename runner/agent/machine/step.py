@@ -121,7 +121,7 @@ def _hook_fired(transition: Transition, event: HookFired) -> None:
 
 
 def _callback_failed(transition: Transition, event: CallbackFailed) -> None:
-    """What runs may end, nothing more begins."""
+    """Let running calls end, and begin none."""
     if event.event in INVOCATION_HOOKS:
         invocation.callback_failed(transition, event)
     elif transition.state.phase is Phase.TOOLS and transition.state.hook_point is None:

@@ -1,4 +1,4 @@
-"""What one step of the agent's machine has changed and commanded so far, and the moves all share."""
+"""Changes and commands of one step of the agent's machine, and the moves that all share."""
 
 from __future__ import annotations
 

@@ -49,7 +49,7 @@ class Model(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class AgentMetadata:
-    """What a provider may know of the caller."""
+    """Facts about the caller for a provider."""
 
     session_id: str | None = None
 
@@ -95,12 +95,12 @@ def _shown_use(use: dict[str, Any]) -> dict[str, Any]:
 
 
 def is_throttled(error: BaseException) -> bool:
-    """Whether a provider refused for its rate limit, by name: providers bring their own classes."""
+    """Return whether a provider refused for its rate limit, by name: providers bring their own classes."""
     return _named(error, "ModelThrottledException")
 
 
 def is_overflow(error: BaseException) -> bool:
-    """Whether the conversation was too long for the model."""
+    """Return whether the conversation was too long for the model."""
     return _named(error, "ContextWindowOverflowException")
 
 
