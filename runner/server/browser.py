@@ -112,7 +112,9 @@ class FormTokens:
         """With several processes all need the same `secret`; without one each makes its own."""
         self._secret = (secret or secrets.token_hex(32)).encode()
 
-    def issue(self, person: Person | None, now: float | None = None, about: str = "") -> str:
+    def issue(
+        self, person: Person | None, now: float | None = None, about: str | None = None
+    ) -> str:
         """Make the token of a page, or of what it shows, such as a question by its digest."""
         issued = f"{int(time.time() if now is None else now):x}"
         return f"{issued}.{self._mac(person, issued, about)}"
@@ -122,13 +124,14 @@ class FormTokens:
         issued = self.issued_at(token, person)
         return bool(issued) and -60 <= (time.time() if now is None else now) - issued <= TOKEN_AGE
 
-    def issued_at(self, token: str, person: Person | None, about: str = "") -> int:
+    def issued_at(self, token: str, person: Person | None, about: str | None = None) -> int:
         """Return when a token was issued, in seconds since 1970; 0 for one that is not this person's."""
         issued, _, mac = token.partition(".")
         return int(issued, 16) if same(mac, self._mac(person, issued, about)) else 0
 
-    def _mac(self, person: Person | None, issued: str, about: str) -> str:
-        text = f"form\n{person.principal.key if person else ''}\n{issued}\n{about}"
+    def _mac(self, person: Person | None, issued: str, about: str | None) -> str:
+        domain = "form" if about is None else "shown"
+        text = f"{domain}\n{person.principal.key if person else ''}\n{issued}\n{about or ''}"
         return hmac.new(self._secret, text.encode(), hashlib.sha256).hexdigest()
 
 

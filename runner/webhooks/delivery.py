@@ -38,9 +38,6 @@ from runner.webhooks.webhook import (
 
 log = logging.getLogger(__name__)
 
-MOST = 100
-"""Webhooks of a namespace at most: each is a thread in one of the workers."""
-
 LOOK = 1.0
 """Seconds between two looks whether a webhook was changed, or something is to be delivered again."""
 
@@ -74,8 +71,6 @@ class WebhookAdmin:
             created_at=self.stored.now(),
         )
         outbound.check(checked(made).url, self._allow)
-        if len(self.stored.all()) >= MOST:
-            raise UsageError(f"there are {MOST} webhooks already; remove one first.")
         shown = view(made, made.created_at, has_secret=True)
         self.stored.listen(made.group)
         try:

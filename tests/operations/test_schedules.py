@@ -9,7 +9,7 @@ import redis
 
 from runner import Client
 from runner.definition.registry import Registry
-from runner.errors import ConflictError, NotFoundError, StoreError
+from runner.errors import ConflictError, NotFoundError, StoreError, UsageError
 from runner.schedules import scheduler as module
 from runner.schedules.schedule import Schedule
 from runner.schedules.scheduler import Scheduler
@@ -206,6 +206,19 @@ def due_beside_a_broken_one(site):
 
     site.engine.fire = {"schedule": fire}
     site.engine.sweep()
+
+
+def test_schedules_have_a_most(site, monkeypatch):
+    """One more than a namespace may have is refused until another one is removed."""
+    monkeypatch.setattr(Schedules, "limit", 2)
+    scheduler = site.scheduler()
+    for name in ("a", "b"):
+        scheduler.add(replace(MINUTELY, id=name))
+    with pytest.raises(UsageError, match="there are 2 schedules already"):
+        scheduler.add(replace(MINUTELY, id="c"))
+    scheduler.remove("a")
+
+    assert scheduler.add(replace(MINUTELY, id="c")).id == "c"
 
 
 def test_a_broken_schedule_keeps_no_other_waiting(site):

@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import gzip
 import re
+from base64 import b64encode
 
 import pytest
 import redis
@@ -138,7 +139,8 @@ def test_views_are_kept_in_the_browser(desk):
     gone = send(desk, "/inbox/views", name="mine & high", action="remove")
     desk.http.cookies.update(gone.cookies)
     assert "mine &amp; high" not in desk.http.get("/inbox", headers=HTML).text
-    for cookie in ("%%%", "e30=", "WzFd", "W1sxXV0="):
+    deep = b64encode(b"[" * 3_000).decode()
+    for cookie in ("%%%", "e30=", "WzFd", "W1sxXV0=", deep):
         reply = desk.http.get("/inbox", headers={**HTML, "Cookie": f"runner_views={cookie}"})
         assert reply.status_code == 200, cookie
 
@@ -164,6 +166,8 @@ def test_alike_questions_are_decided_on_one_page(desk):
 
     shown = desk.http.get(f"/inbox/together?{query}", headers=HTML).text
     silent = send(desk, "/inbox/together", decision="reject", **form)
+    no_digest = {**form, "digest": ["", "", ""], "decision": "approve"}
+    assert send(desk, "/inbox/together", **no_digest).status_code == 422
     desk.client.withdraw(ids[2])
     sent = send(desk, "/inbox/together", decision="approve", comment="all fine", **form)
 

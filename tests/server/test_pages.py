@@ -344,6 +344,7 @@ def test_the_audit_says_who_was_shown_what_they_decide(site):
         {**seen, "shown": "1"},
         {**seen, "digest": "sha256:other"},
         {**seen, "shown": token(site)["form_token"]},
+        {"shown": token(site)["form_token"]},
     ):
         send(site, f"{path}/comment", comment="looking", **made_up)
     site.as_role("approver", name="cora", groups=("finance",))
@@ -354,8 +355,9 @@ def test_the_audit_says_who_was_shown_what_they_decide(site):
     entries = [json.loads(raw) for _, raw in log.kept()]
     words = [(entry["type"], entry["actor"]) for entry in entries[2:]]
     ben, cora = ("commented", "human:|ben"), ("commented", "human:|cora")
-    assert words[:6] == [("shown", "human:|ben"), ben, ben, ben, ben, cora]
-    assert words[6:8] == [("shown", "human:|cora"), ("voted", "human:|cora")]
+    assert words[:6] == [("shown", "human:|ben"), ben, ben, ben, ben, ben]
+    assert words[6] == cora
+    assert words[7:9] == [("shown", "human:|cora"), ("voted", "human:|cora")]
     shown = entries[2]
     assert (shown["digests"]["question"], shown["question"]) == (question.digest, question.id)
     assert 0 <= shown["at"] - shown["outcome"]["shown_at"] < 60_000
@@ -377,10 +379,27 @@ def test_an_answer_to_an_older_text_is_refused(site):
     """The digest of the page is that of the question, or nothing is answered."""
     (question,) = site.start("approval").interrupts()
 
-    sent = send(site, f"/q/{question.id}", digest="sha256:other", **{"f.ok": "true"})
+    for digest, status in {"sha256:other": 409, "": 422}.items():
+        sent = send(site, f"/q/{question.id}", digest=digest, **{"f.ok": "true"})
 
-    assert sent.status_code == 409
+        assert sent.status_code == status
+        assert site.client.interrupt(question.id).is_open
+
+
+def test_a_vote_needs_the_digest_of_its_question(site):
+    """Without it no vote counts, whatever token is sent as that of the page; control: with it one does."""
+    site.as_role("approver", name="ben", groups=("finance",))
+    (question,) = site.start("refund", requester="dora").interrupts()
+    path, vote = f"/q/{question.id}", {"decision": "reject", "comment": "no"}
+    for digest in ({}, {"digest": ""}):
+        refused = send(site, path, **vote, **digest, shown=token(site)["form_token"])
+
+        assert (refused.status_code, "digest" in refused.text) == (422, True)
+        assert site.client.engine.store.votes(question.id) == []
     assert site.client.interrupt(question.id).is_open
+
+    assert send(site, path, **vote, digest=question.digest).status_code == 200
+    assert len(site.client.engine.store.votes(question.id)) == 1
 
 
 def test_runs_are_started_and_changed_with_forms(site):

@@ -240,7 +240,7 @@ def saved_views(request: Request) -> list[tuple[str, str]]:
     try:
         stored = json.loads(base64.urlsafe_b64decode(request.cookies.get(VIEWS, "")))
         return [(str(name), _address(dict(parse_qsl(query)))) for name, query in stored]
-    except (ValueError, TypeError, AttributeError):
+    except (ValueError, TypeError, AttributeError, RecursionError):
         return []
 
 
@@ -296,7 +296,7 @@ def decide_together(
     typed: Typed = "",
 ) -> HTMLResponse:
     """Decide them; each has its own receipt."""
-    if decision not in {"approve", "reject"} or len(q) != len(digest):
+    if decision not in {"approve", "reject"} or len(q) != len(digest) or not all(digest):
         raise Problem(422, "Approve or reject, with the digest of each question; nothing was done.")
     questions = _alike(served, q)
     word = _word(questions)

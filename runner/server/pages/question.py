@@ -90,6 +90,8 @@ def show(request: Request, question_id: str, person: Seen, served: Served) -> HT
 async def answer(request: Request, question_id: str, person: Decides, served: Served) -> Response:
     """Decide a question; the page then says what became of it."""
     form = await fields_sent(request)
+    if not form.get("digest"):
+        raise Problem(422, "The form lacks the question's digest; nothing was done. Load the page.")
     shown_at = shown_at_of(request, person, form.get("shown", ""), form.get("digest", ""))
     shown = await run_in_threadpool(_decided, served, person, question_id, form, shown_at)
     return await run_in_threadpool(_page, request, served, person, question_id, shown)
@@ -154,8 +156,7 @@ def _decided(
         return replace(shown, problem=problem, status=422)
     if step is not None and question.is_open:
         return replace(shown, confirm=step, status=422 if step.problem else 200)
-    digest = form.get("digest") or None
-    decided = Decision(word, response, digest, comment, shown_at=shown_at)
+    decided = Decision(word, response, form["digest"], comment, shown_at=shown_at)
     receipt = decide(served, person, question_id, decided)
     good = receipt.status in {ReceiptStatus.ACCEPTED, ReceiptStatus.COUNTED}
     return replace(shown, receipt=receipt, status=200 if good else 409)

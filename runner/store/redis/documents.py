@@ -10,7 +10,7 @@ import json
 from collections.abc import Callable
 from typing import Any, Generic, Protocol, TypeVar
 
-from runner.errors import ConflictError, NotFoundError
+from runner.errors import ConflictError, NotFoundError, UsageError
 from runner.store.addresses import places
 from runner.store.redis.connection import RedisConnection
 from runner.store.redis.keys import NAMESPACE, Keys
@@ -37,6 +37,9 @@ class Documents(Generic[Kind]):
 
     kind: str
     """What they are called in messages, and the kind of their timers."""
+
+    limit: int
+    """Documents of this kind in a namespace at most."""
 
     def __init__(self, urls: str, namespace: str = NAMESPACE, partitions: int = 1) -> None:
         """Take the servers as RUNNER_REDIS_URL names them; nothing is connected yet."""
@@ -80,8 +83,10 @@ class Documents(Generic[Kind]):
         """Store a new one.
 
         Raises:
-            ConflictError: there is one of that id.
+            UsageError: there are too many. ConflictError: there is one of that id.
         """
+        if self._redis.call("HLEN", self._key) >= self.limit:
+            raise UsageError(f"there are {self.limit:,} {self.kind}s already; remove one first.")
         if not self._write(document.id, None, document):
             raise ConflictError(
                 f"there is a {self.kind} {document.id!r} already; nothing was changed."

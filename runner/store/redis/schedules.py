@@ -16,6 +16,7 @@ class Schedules(Documents[Schedule]):
     """Reads and changes schedules."""
 
     kind = "schedule"
+    limit = 1_000  # a list reads all
 
     @property
     def _key(self) -> str:

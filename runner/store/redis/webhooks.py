@@ -40,6 +40,7 @@ class Webhooks(Documents[Webhook]):
     """Reads and changes webhooks and their deliveries."""
 
     kind = "webhook"
+    limit = 100  # each is a thread in one of the workers
 
     def __init__(self, urls: str, namespace: str = NAMESPACE, partitions: int = 1) -> None:
         super().__init__(urls, namespace, partitions)
