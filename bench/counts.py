@@ -23,16 +23,15 @@ from rich.console import Console
 from bench.graphs import AGENTS, FACTORIES, chain, fan, lattice, mapped, noop
 from bench.grid import Grid
 from runner import Agent, GraphBuilder, NodeContext, tool
-from runner.approvals import Principal, Rule
-from runner.approvals.ballots import Choice
+from runner.approvals import Rule
 from runner.celery.application import make_app
 from runner.celery.doorbells import make_template
 from runner.client import SweeperDispatcher
 from runner.definition.registry import Registry
 from runner.dev.embedded import embedded_store
 from runner.execution.engine import Engine
-from runner.operations.answers import apply_answers, apply_choice
-from runner.records.interrupts import Answer
+from runner.operations.answers import apply_decisions
+from runner.records.interrupts import Decision
 from runner.settings import Settings
 from runner.store.redis.connection import CLIENTS, OPTIONS
 from runner.store.redis.store import RedisStore
@@ -240,7 +239,7 @@ class Story:
             self._deliver(run, "ask")
         (asked,) = self._store.open_interrupts(limit=1).items
         with self._counted("an answer"):
-            apply_answers(self._engine, [Answer(asked.id, True)])  # noqa: FBT003 - the answer
+            apply_decisions(self._engine, [Decision(asked.id, True)])  # noqa: FBT003 - the answer
         resumes = self._store.read(run).nodes["ask"].attempt
         with self._counted("the node goes on"):
             self._deliver(run, "ask", resumes)
@@ -252,9 +251,9 @@ class Story:
             self._deliver(run, "ask")
         (asked,) = self._store.open_interrupts(limit=1).items
         for name, step in (("ana", "a vote that is counted"), ("ben", "a vote that decides")):
-            choice = Choice(asked.id, "approve", Principal(name), digest=asked.digest)
+            vote = Decision(asked.id, None, name, None, asked.digest, "approve")
             with self._counted(step):
-                apply_choice(self._engine, choice)
+                apply_decisions(self._engine, [vote])
         resumes = self._store.read(run).nodes["ask"].attempt
         with self._counted("the node goes on, by a decision"):
             self._deliver(run, "ask", resumes)

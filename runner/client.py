@@ -6,10 +6,10 @@ import os
 import sys
 import time
 from collections.abc import Collection, Iterator, Mapping, Sequence
+from dataclasses import replace
 from datetime import datetime
 from typing import Any, Self
 
-from runner.approvals.ballots import Choice
 from runner.approvals.rules import Principal, Voter
 from runner.approvals.votes import (
     Sign,
@@ -24,15 +24,15 @@ from runner.errors import NotFoundError, ResponseError
 from runner.execution.engine import Engine
 from runner.execution.results import GraphResult, graph_result
 from runner.operations import migration, recovery
-from runner.operations.answers import apply_answers, apply_choice, check_run, withdraw
+from runner.operations.answers import apply_decisions, check_run, withdraw
 from runner.operations.migration import MigrationResult
 from runner.operations.migration_plan import MigrationRequest
 from runner.operations.questions import check_alike
 from runner.operations.recovery import remove
 from runner.records import codec
-from runner.records.interrupts import Answer, Interrupt, Receipt, answers_from
+from runner.records.interrupts import Decision, Interrupt, Receipt, answers_from
 from runner.records.listings import InterruptQuery, Page, RunQuery, RunSummary, checked_limit
-from runner.records.messages import key_of, operation_body, start_body, vote_body
+from runner.records.messages import body_of, key_of, operation_body, start_body
 from runner.records.outcomes import Session
 from runner.records.run import Status, existing
 from runner.store.interface import Dispatcher, Doorbell, Event, Store
@@ -125,7 +125,7 @@ class Run:
         """
         answers = answers_from(list(responses))
         check_run(self.id, answers, self._engine.store.peek)
-        return apply_answers(self._engine, answers)
+        return apply_decisions(self._engine, answers)
 
     def events(self, after: str = "", *, follow: bool = False) -> Iterator[Event]:
         """Read the run's events, in order, after a position; with `follow` until the run ends."""
@@ -462,8 +462,8 @@ class Client:
                 f"the answer to {interrupt_id} is None, which is no answer; nothing was applied."
             )
         packed: Any = codec.pack(response, "response")
-        answer = Answer(interrupt_id, packed, responder, idempotency_key, digest)
-        return apply_answers(self.engine, [answer])[0]
+        answer = Decision(interrupt_id, packed, responder, idempotency_key, digest)
+        return apply_decisions(self.engine, [answer])[0]
 
     def vote(
         self,
@@ -490,31 +490,20 @@ class Client:
             UsageError: `by` is no principal. UnstorableError: the response can't be stored.
             DirectoryError: who is in which group can't be looked up now; nothing was counted.
         """
-        body = vote_body(
-            interrupt_id,
-            decision,
-            by,
-            response=response,
-            digest=digest,
-            comment=comment,
-            idempotency_key=idempotency_key,
-            shown_at=shown_at,
-        )
         principal = principal_of(by)
-        body = proven(self.engine, body, principal, proof)
-        packed: Any = codec.pack(response, "response")
-        choice = Choice(
+        vote = Decision(
             interrupt_id,
-            decision,
-            principal,
-            packed,
-            digest,
-            comment,
+            codec.pack(response, "response"),
+            None,
             idempotency_key,
-            body,
+            digest,
+            decision,
+            comment=comment,
+            voter=Voter(principal),
             shown_at=shown_at,
         )
-        return apply_choice(self.engine, choice)
+        body = proven(self.engine, body_of(vote, principal.key), principal, proof)
+        return apply_decisions(self.engine, [replace(vote, body=body)])[0]
 
     def respond_all(
         self,

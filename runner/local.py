@@ -21,9 +21,9 @@ from runner.errors import NotFoundError, ResponseError, RunnerError, UsageError
 from runner.execution import ids
 from runner.execution.engine import Engine
 from runner.execution.results import GraphResult, graph_result
-from runner.operations.answers import apply_answers
+from runner.operations.answers import apply_decisions
 from runner.records import codec
-from runner.records.interrupts import Answer, ReceiptStatus, answers_from, is_answers
+from runner.records.interrupts import Decision, ReceiptStatus, answers_from, is_answers
 from runner.records.run import Status
 from runner.store.interface import Doorbell, Event, RunSnapshot, Store
 from runner.store.memory.sessions import Sessions
@@ -258,10 +258,10 @@ class Graph:
                 self._engine.cancel(self._open, "its caller left")
         self._open = None
 
-    def _answer(self, engine: Engine, answers: Sequence[Answer]) -> None:
+    def _answer(self, engine: Engine, answers: Sequence[Decision]) -> None:
         if not answers:
             engine.sweep()  # nothing sweeps between two calls
-        receipts = apply_answers(engine, answers)
+        receipts = apply_decisions(engine, answers)
         taken = {ReceiptStatus.ACCEPTED, ReceiptStatus.COUNTED}
         refused = [receipt for receipt in receipts if receipt.status not in taken]
         if refused:

@@ -8,8 +8,8 @@ from runner import Graph, GraphBuilder
 from runner.definition.registry import Registry
 from runner.execution.engine import Engine
 from runner.execution.results import GraphResult, graph_result
-from runner.operations.answers import apply_answers
-from runner.records.interrupts import Answer
+from runner.operations.answers import apply_decisions
+from runner.records.interrupts import Decision
 from runner.store.memory.store import MemoryStore
 from runner.testing import ManualClock
 
@@ -124,5 +124,7 @@ class Bench:
 
     def answer(self, response: object = "yes") -> None:
         """Answer every open question alike."""
-        responses = [Answer(interrupt.id, response) for interrupt in self.result().interrupts]
-        assert {receipt.status for receipt in apply_answers(self.engine, responses)} == {"accepted"}
+        responses = [Decision(interrupt.id, response) for interrupt in self.result().interrupts]
+        assert {receipt.status for receipt in apply_decisions(self.engine, responses)} == {
+            "accepted"
+        }

@@ -7,10 +7,10 @@ from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
 from runner.approvals import digests, rules
-from runner.approvals.rules import Count, Decision, Facts, Principal, Tally, Voter
+from runner.approvals.rules import Count, DecisionKind, Facts, Principal, Tally, Voter
 from runner.errors import UsageError
 from runner.records.codec import JSON
-from runner.records.interrupts import Answer, Interrupt, Receipt, ReceiptStatus, address_of
+from runner.records.interrupts import Decision, Interrupt, Receipt, ReceiptStatus, address_of
 
 SKEW = 60
 """Seconds that the clocks of a door, a store and a worker may differ."""
@@ -20,28 +20,6 @@ OPERATIONS = ("claim", "release", "delegate", "comment", "withdraw_vote")
 
 MOST_SIGNATURES = 64
 """Signatures of one person on one question that may be remembered at once."""
-
-
-@dataclass(frozen=True, slots=True)
-class Choice:
-    """A decision on a question as a person sends it, before anything of it is judged.
-
-    `by` is None where the sender names nobody. `response` (packed) is the answer, or the whole new arguments
-    of an edit. `body` is the message as it was signed: without `reply_to`, and with its `proof`. `groups` and
-    `roles` are what the door itself knows of who decides; a proof says them, too.
-    """
-
-    interrupt_id: str
-    decision: str
-    by: Principal | None
-    response: JSON = None
-    digest: str | None = None
-    comment: str = ""
-    idempotency_key: str | None = None
-    body: Mapping[str, JSON] = field(default_factory=dict)
-    groups: frozenset[str] = frozenset()
-    roles: frozenset[str] = frozenset()
-    shown_at: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,7 +33,7 @@ class Ballot:
 
     interrupt_id: str
     voter: Voter
-    decision: Decision
+    decision: DecisionKind
     response: JSON = None
     effect: str = ""
     digest: str | None = None
@@ -358,11 +336,11 @@ def identity(ballot: Ballot | Operation) -> dict[str, JSON]:
     return data | {name: value for name, value in optional.items() if value}
 
 
-def answer(question: Interrupt, ballot: Ballot, count: Count) -> Answer:
+def answer(question: Interrupt, ballot: Ballot, count: Count) -> Decision:
     """Return the answer that an accepted vote gives to its question."""
     decision = decision_of(question, count)
     rejection: dict[str, JSON] = {"rejected": ballot.comment}
-    return Answer(
+    return Decision(
         ballot.interrupt_id,
         rejection if decision == "reject" else ballot.response,
         rules.plain_name(ballot.voter.principal.key),

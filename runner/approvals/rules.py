@@ -19,7 +19,7 @@ from runner.records.codec import JSON
 Kind = Literal["human", "service", "agent"]
 KINDS = ("human", "service", "agent")
 
-Decision = Literal["approve", "edit", "reject", "respond"]
+DecisionKind = Literal["approve", "edit", "reject", "respond"]
 DECISIONS = ("approve", "edit", "reject", "respond")
 
 MAX_EFFECTS = 8
@@ -110,7 +110,7 @@ class Rule:
     exclude: Sequence[str] = ()
     agents: bool = False
     auth: Auth = field(default_factory=Auth)
-    decisions: Sequence[Decision] = ("approve", "edit", "reject", "respond")
+    decisions: Sequence[DecisionKind] = ("approve", "edit", "reject", "respond")
     edit: Literal["resets", "keeps"] = "resets"
     delegate: Literal["none", "group", "anyone"] = "none"
     escalate: Sequence[tuple[float, Sequence[str]]] = ()
@@ -387,7 +387,7 @@ class Vote:
     """One principal's decision, for one effect (a digest); `weight` is what it counts in its stage."""
 
     principal: str
-    decision: Decision
+    decision: DecisionKind
     effect: str
     weight: int = 1
 
@@ -418,7 +418,7 @@ class Count:
     tally: Tally
     have: int = 0
     need: int = 0
-    decision: Decision | None = None
+    decision: DecisionKind | None = None
     effect: str = ""
     detail: str = ""
 

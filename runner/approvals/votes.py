@@ -11,17 +11,17 @@ from dataclasses import replace
 from typing import Any
 
 from runner.approvals import ballots, freezing
-from runner.approvals.ballots import Ballot, Choice, Operation
+from runner.approvals.ballots import Ballot, Operation
 from runner.approvals.decision_keys import proofs
 from runner.approvals.directory import looked_up
 from runner.approvals.judgement import level_of
-from runner.approvals.rules import DECISIONS, Principal, Rule, Voter, plain_name
+from runner.approvals.rules import DECISIONS, Principal, Rule, Voter
 from runner.errors import DirectoryError, PayloadTooLarge, RunnerError, UnstorableError, UsageError
 from runner.execution import ids
 from runner.execution.engine import Engine
 from runner.records import codec, size_limits, validation
 from runner.records.codec import JSON
-from runner.records.interrupts import Answer, Interrupt, Receipt, ReceiptStatus, address_of
+from runner.records.interrupts import Decision, Interrupt, Receipt, ReceiptStatus
 from runner.records.validation import mismatch
 
 Sign = Callable[[dict[str, JSON]], dict[str, JSON]]
@@ -31,45 +31,48 @@ MOST_CLAIMED = 30 * 86_400
 """Seconds that a claim holds at most."""
 
 
-def apply_vote(engine: Engine, choice: Choice, question: Interrupt) -> Receipt:
-    """Count a vote on a question with a rule.
+def apply_vote(engine: Engine, decision: Decision, question: Interrupt) -> Receipt:
+    """Count a decision on a question with a rule.
 
     Raises:
         DirectoryError: who the voter is can't be looked up now; nothing was counted.
         StoreError: the store can't be reached.
     """
     rule = Rule.thawed(question.rule or {})
-    reason = _unfit(choice, question, engine.store.max_bytes)
+    kind, response = decision.decision or "respond", decision.response
+    if kind == "approve" and response is None:
+        response = True  # of what was shown
+    reason = _unfit(decision, kind, response, question, engine.store.max_bytes)
     if reason:
-        return _refused(choice, ReceiptStatus.REJECTED, reason)
-    if choice.by is None:
-        return _refused(choice, ReceiptStatus.FORBIDDEN, "the vote names nobody who decides")
+        return decision.receipt(ReceiptStatus.REJECTED, reason)
+    voter = decision.decider()
+    if voter is None:
+        return decision.receipt(ReceiptStatus.FORBIDDEN, "the vote names nobody who decides")
     try:
-        effect = ballots.effect_of(question, choice.decision, _meant(choice))
+        effect = ballots.effect_of(question, kind, response)
     except UnstorableError as error:
-        return _refused(choice, ReceiptStatus.REJECTED, str(error))
+        return decision.receipt(ReceiptStatus.REJECTED, str(error))
     try:
-        claimed_voter = Voter(choice.by, choice.groups, choice.roles)
-        voter, body = sender_of(engine, claimed_voter, choice.body, level_of(rule))
+        voter, body = sender_of(engine, voter, decision.body, level_of(rule))
     except DirectoryError:
         raise
     except RunnerError as error:
-        return _refused(choice, ReceiptStatus.FORBIDDEN, str(error))
-    if choice.digest is None and level_of(rule):
+        return decision.receipt(ReceiptStatus.FORBIDDEN, str(error))
+    if decision.digest is None and level_of(rule):
         detail = "the vote must name the digest of the question that was shown"
-        return _refused(choice, ReceiptStatus.REJECTED, detail)
+        return decision.receipt(ReceiptStatus.REJECTED, detail)
     ballot = Ballot(
-        choice.interrupt_id,
+        decision.interrupt_id,
         voter,
-        choice.decision,  # type: ignore[arg-type] # it is one of DECISIONS, see `_unfit`
-        _meant(choice),
+        kind,  # type: ignore[arg-type] # it is one of DECISIONS, see `_unfit`
+        response,
         effect,
-        choice.digest,
-        choice.comment,
-        choice.idempotency_key,
+        decision.digest,
+        decision.comment,
+        decision.idempotency_key,
         answerers(engine, rule, question),
         body,
-        choice.shown_at,
+        decision.shown_at,
     )
     receipt, reply = engine.store.vote(ballot, ids.nonce())
     engine.ring(reply)
@@ -139,16 +142,6 @@ def principal_of(text: Principal | str) -> Principal:
         UsageError: it names nobody.
     """
     return text if isinstance(text, Principal) else Principal.read(text)
-
-
-def plain_answer(choice: Choice) -> Answer:
-    """Return what a vote answers where the question has no rule: yes, no, or the response.
-
-    An edit, which has no meaning there, answers None, which is refused.
-    """
-    response = {"approve": True, "reject": False, "respond": choice.response}.get(choice.decision)
-    responder = None if choice.by is None else plain_name(choice.by.key)
-    return Answer(choice.interrupt_id, response, responder, choice.idempotency_key, choice.digest)
 
 
 def sender_of(
@@ -287,37 +280,25 @@ def answerers(engine: Engine, rule: Rule, question: Interrupt) -> dict[str, froz
     return {node: engine.store.answerers(question.run_id, node) for node in nodes}
 
 
-def _meant(choice: Choice) -> JSON:
-    """Return the response of a vote: an approval of what was shown answers true."""
-    if choice.decision == "reject":
-        return None
-    return True if choice.decision == "approve" and choice.response is None else choice.response
-
-
-def _unfit(choice: Choice, question: Interrupt, max_bytes: int) -> str:
+def _unfit(
+    decision: Decision, kind: str, response: JSON, question: Interrupt, max_bytes: int
+) -> str:
     """Say why a vote can't be taken, whoever it is of; "" where it can."""
-    if choice.decision not in DECISIONS:
+    if kind not in DECISIONS:
         return f"the decision must be one of {', '.join(DECISIONS)}"
-    for name in ("idempotency_key", "digest"):
-        value = getattr(choice, name)
-        if value is not None and (problem := validation.problem(value)):
-            return f"the {name} {problem}"
-    if problem := validation.problem(choice.comment, validation.MAX_REASON):
+    if problem := decision.problem("idempotency_key", "digest"):
+        return problem
+    if problem := validation.problem(decision.comment, validation.MAX_REASON):
         return f"the comment {problem}"
-    response = _meant(choice)
-    if choice.decision == "reject":
-        return (
-            "" if choice.response is None else "a rejection has no response; say why in the comment"
-        )
+    if kind == "reject":
+        return "" if response is None else "a rejection has no response; say why in the comment"
     if response is None:
         return "None (null) is no answer"
     try:
         size_limits.check_answer(response, max_bytes)
     except PayloadTooLarge as error:
         return str(error)
-    if not question.is_open:
-        return ""
-    return unfit_response(choice.decision, response, question)
+    return unfit_response(kind, response, question) if question.is_open else ""
 
 
 def unfit_response(decision: str, response: JSON, question: Interrupt) -> str:
@@ -351,8 +332,3 @@ def _other_names(args: Mapping[str, JSON], edited_args: Mapping[str, JSON]) -> s
     return (
         f"an edit is the whole new arguments: this one {' and '.join(filter(None, (has, lacks)))}"
     )
-
-
-def _refused(choice: Choice, status: ReceiptStatus, detail: str) -> Receipt:
-    address = address_of(choice.interrupt_id)
-    return Receipt(status, choice.interrupt_id, address.run_id if address else None, detail)

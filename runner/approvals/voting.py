@@ -14,7 +14,7 @@ from runner.approvals import ballots, rules
 from runner.approvals.ballots import Ballot, Operation, Standing
 from runner.approvals.rules import Facts, Rule
 from runner.records.codec import JSON
-from runner.records.interrupts import Answer, Interrupt, Receipt, ReceiptStatus, address_of
+from runner.records.interrupts import Decision, Interrupt, Receipt, ReceiptStatus, address_of
 from runner.records.run import EventKind
 from runner.scheduler.changes import TimerKind
 from runner.store import event_payloads
@@ -79,7 +79,7 @@ def vote(unit: UnitOfWork[RunT], ballot: Ballot, nonce: str) -> tuple[Receipt, R
     return receipt, reply
 
 
-def _decide(unit: UnitOfWork[RunT], run: RunT, answer: Answer, nonce: str, now: int) -> Reply:
+def _decide(unit: UnitOfWork[RunT], run: RunT, answer: Decision, nonce: str, now: int) -> Reply:
     """Write what the votes on a question came to, and answer it."""
     address = address_of(answer.interrupt_id)
     unit.drop_timer(TimerKind.ESCALATE, run.record.run_id, answer.interrupt_id)

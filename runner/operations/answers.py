@@ -7,89 +7,50 @@ answer is refused with the place and the reason; its question stays open.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import suppress
 
 from runner.approvals import freezing
-from runner.approvals.ballots import Choice
-from runner.approvals.rules import Principal
-from runner.approvals.votes import apply_vote, plain_answer
-from runner.errors import ConflictError, NotFoundError, PayloadTooLarge, ResponseError, UsageError
+from runner.approvals.votes import apply_vote
+from runner.errors import ConflictError, NotFoundError, PayloadTooLarge, ResponseError
 from runner.execution import ids
 from runner.execution.engine import Engine
 from runner.records import codec, size_limits, validation
-from runner.records.interrupts import Answer, Interrupt, Receipt, ReceiptStatus, address_of
+from runner.records.interrupts import Decision, Interrupt, Receipt, ReceiptStatus, address_of
 from runner.records.run import RunRecord
 from runner.records.validation import mismatch
 from runner.store.receipts import receipts_for
 
 
-def apply_answers(engine: Engine, answers: Sequence[Answer]) -> list[Receipt]:
-    """Apply a set of answers, all or none; each gets a receipt.
+def apply_decisions(engine: Engine, decisions: Sequence[Decision]) -> list[Receipt]:
+    """Apply a set of decisions, all or none; each gets a receipt.
 
-    To a question with a rule an answer is a vote, by the responder: votes are counted one by one, after the
-    answers of the set, and only where those were accepted.
-    """
-    questions = engine.store.interrupts([answer.interrupt_id for answer in answers])
-    asked = list(zip(answers, questions, strict=True))
-    votes = {
-        id(answer): (_choice(answer), question)
-        for answer, question in asked
-        if question is not None and question.rule is not None
-    }
-    if not votes and not any(answer.decision for answer in answers):
-        return _apply_set(engine, answers, questions)
-    plain = [
-        (plain_answer(_choice(answer)) if answer.decision else answer, question)
-        for answer, question in asked
-        if id(answer) not in votes
-    ]
-    receipts = (
-        _apply_set(engine, [each for each, _ in plain], [question for _, question in plain])
-        if plain
-        else []
-    )
-    refused = any(receipt.status is not ReceiptStatus.ACCEPTED for receipt in receipts)
-    of_answers = iter(receipts)
-    return [
-        next(of_answers)
-        if id(answer) not in votes
-        else _rejected(
-            answer, "another answer of the same set was refused, so this vote was not counted"
-        )
-        if refused
-        else apply_vote(engine, *votes[id(answer)])
-        for answer in answers
-    ]
-
-
-def apply_choice(engine: Engine, choice: Choice) -> Receipt:
-    """Count one vote, or apply it as the answer that it means to a question without a rule.
+    On a question with a rule a decision is a vote: votes are counted one by one, after the answers of the
+    set, and only where those were accepted.
 
     Raises:
-        DirectoryError: who the voter is can't be looked up now; nothing was counted.
+        DirectoryError: who a voter is can't be looked up now; that vote was not counted.
     """
-    question = engine.store.interrupts([choice.interrupt_id])[0]
-    if question is not None and question.rule is not None:
-        return apply_vote(engine, choice, question)
-    return _apply_set(engine, [plain_answer(choice)], [question])[0]
+    questions = engine.store.interrupts([decision.interrupt_id for decision in decisions])
+    asked = list(zip(decisions, questions, strict=True))
+    plain = [pair for pair in asked if pair[1] is None or pair[1].rule is None]
+    receipts = _apply_answers(engine, plain) if plain else []
+    refused = any(receipt.status is not ReceiptStatus.ACCEPTED for receipt in receipts)
+    detail = "another answer of the same set was refused, so this vote was not counted"
+    answered = iter(receipts)
+    return [
+        next(answered)
+        if question is None or question.rule is None
+        else decision.receipt(ReceiptStatus.REJECTED, detail)
+        if refused
+        else apply_vote(engine, decision, question)
+        for decision, question in asked
+    ]
 
 
-def _choice(answer: Answer) -> Choice:
-    """Read an answer as a vote: its responder decides."""
-    by = None
-    if answer.responder is not None:
-        with suppress(UsageError):
-            by = Principal.read(answer.responder)
-    key = answer.idempotency_key
-    decision = answer.decision or "respond"
-    return Choice(
-        answer.interrupt_id, decision, by, answer.response, answer.digest, answer.comment, key
-    )
-
-
-def _apply_set(
-    engine: Engine, answers: Sequence[Answer], questions: Sequence[Interrupt | None]
+def _apply_answers(
+    engine: Engine, asked: Sequence[tuple[Decision, Interrupt | None]]
 ) -> list[Receipt]:
+    answers = [decision.as_answer() for decision, _ in asked]
+    questions = [question for _, question in asked]
     reasons = refusals(answers, questions, engine.store.max_bytes)
     if reasons:
         return refuse(answers, questions, reasons)
@@ -118,7 +79,7 @@ def withdraw(engine: Engine, interrupt_id: str, reason: str, *, reask: bool) -> 
 
 
 def check_run(
-    run_id: str, answers: Sequence[Answer], peek: Callable[[str], RunRecord | None]
+    run_id: str, answers: Sequence[Decision], peek: Callable[[str], RunRecord | None]
 ) -> None:
     """Refuse a set in which a question belongs neither to this run nor to one nested in it.
 
@@ -139,7 +100,7 @@ def check_run(
 
 
 def refusals(
-    answers: Sequence[Answer],
+    answers: Sequence[Decision],
     questions: Sequence[Interrupt | None],
     max_bytes: int = size_limits.MAX_RESULT,
 ) -> dict[str, str]:
@@ -151,13 +112,11 @@ def refusals(
     return {interrupt_id: reason for interrupt_id, reason in reasons.items() if reason}
 
 
-def _reason(answer: Answer, question: Interrupt | None, max_bytes: int) -> str:
+def _reason(answer: Decision, question: Interrupt | None, max_bytes: int) -> str:
     if answer.response is None:
         return "None (null) is no answer"
-    for name in ("responder", "idempotency_key", "digest"):
-        value = getattr(answer, name)
-        if value is not None and (problem := validation.problem(value)):
-            return f"the {name} {problem}"
+    if problem := answer.problem("responder", "idempotency_key", "digest"):
+        return problem
     try:
         size_limits.check_answer(answer.response, max_bytes)
     except PayloadTooLarge as error:
@@ -168,7 +127,7 @@ def _reason(answer: Answer, question: Interrupt | None, max_bytes: int) -> str:
 
 
 def refuse(
-    answers: Sequence[Answer], questions: Sequence[Interrupt | None], reasons: Mapping[str, str]
+    answers: Sequence[Decision], questions: Sequence[Interrupt | None], reasons: Mapping[str, str]
 ) -> list[Receipt]:
     """Write the receipts of a refused set: one answer is bad, so none is applied.
 
@@ -176,18 +135,12 @@ def refuse(
     """
     receipts, _ = receipts_for(answers, questions, lambda _: "", "-", 0)
     usable = {ReceiptStatus.ACCEPTED, ReceiptStatus.REJECTED}
-    for place, (answer, receipt) in enumerate(zip(answers, receipts, strict=True)):
+    for position, (answer, receipt) in enumerate(zip(answers, receipts, strict=True)):
         if answer.interrupt_id in reasons and receipt.status in usable:
-            receipts[place] = _rejected(answer, reasons[answer.interrupt_id])
-        elif receipt.status is ReceiptStatus.ACCEPTED:
-            receipts[place] = _rejected(
-                answer, "another answer of the same set was refused, so none was applied"
+            receipts[position] = answer.receipt(
+                ReceiptStatus.REJECTED, reasons[answer.interrupt_id]
             )
+        elif receipt.status is ReceiptStatus.ACCEPTED:
+            detail = "another answer of the same set was refused, so none was applied"
+            receipts[position] = answer.receipt(ReceiptStatus.REJECTED, detail)
     return receipts
-
-
-def _rejected(answer: Answer, detail: str) -> Receipt:
-    address = address_of(answer.interrupt_id)
-    return Receipt(
-        ReceiptStatus.REJECTED, answer.interrupt_id, address.run_id if address else None, detail
-    )

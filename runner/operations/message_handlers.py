@@ -14,14 +14,13 @@ from dataclasses import asdict, dataclass
 from runner.approvals.votes import apply_operation, requester_of
 from runner.errors import NotFoundError, UsageError
 from runner.execution.engine import Engine
-from runner.operations.answers import apply_answers, apply_choice
+from runner.operations.answers import apply_decisions
 from runner.records import messages, size_limits
 from runner.records.interrupts import Receipt, ReceiptStatus, address_of
 from runner.records.messages import (
     OperationMessage,
     ReceiptMessage,
     RequestMessage,
-    VoteMessage,
     read_answer,
     read_start,
 )
@@ -75,13 +74,11 @@ def handle_answer(
     """
     try:
         message, body = read_answer(_body(incoming, size_limits.MAX_MESSAGE))
-        if isinstance(message, VoteMessage):
-            receipt = apply_choice(engine, message.choice(incoming.key, body))
-        elif isinstance(message, OperationMessage):
+        if isinstance(message, OperationMessage):
             operation = {name: value for name, value in body.items() if name != "reply_to"}
             receipt = apply_operation(engine, operation, key=incoming.key)
         else:
-            receipt = apply_answers(engine, [message.answer(incoming.key)])[0]
+            (receipt,) = apply_decisions(engine, [message.decided(incoming.key, body)])
     except UsageError as error:
         return HandlerResult(Disposition.DEAD, reason=str(error))
     unknown = receipt.status is ReceiptStatus.UNKNOWN

@@ -13,6 +13,7 @@ import hashlib
 import json
 import math
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import asdict, dataclass, field, replace
 from itertools import pairwise
 from typing import Any, ClassVar, Protocol, TypedDict, TypeVar, Unpack
@@ -21,7 +22,7 @@ import pydantic
 
 from runner.approvals import digests
 from runner.approvals.digests import Action
-from runner.approvals.rules import Approval, Rule, people_of
+from runner.approvals.rules import Approval, Principal, Rule, Voter, people_of, plain_name
 from runner.errors import InterruptExpired, InterruptWithdrawn, ResponseError, UsageError
 from runner.records import codec, failures, validation
 from runner.records.codec import JSON
@@ -421,21 +422,58 @@ def json_schema(schema: object) -> dict[str, Any] | None:
 
 
 @dataclass(frozen=True, slots=True)
-class Answer:
-    """One person's answer to one question; `response` is packed JSON data, never None.
+class Decision:
+    """One person's decision on one question: an answer, or a vote where the question has a rule.
 
-    `decision` and `comment` are those of a vote, which a question with a rule takes; `effect` is what the
-    votes came to.
+    `response` (packed) is the answer, or the whole new arguments of an edit. `decision` is "" where only an
+    answer is given, which votes "respond". `voter` is who decides as far as the sender knows; without it the
+    `responder` does. `body` is a vote's message as it was signed: without `reply_to`, and with its `proof`.
+    `shown_at` (ms) is when the question was shown to them, `effect` what the votes on it came to.
     """
 
     interrupt_id: str
-    response: Any
+    response: JSON
     responder: str | None = None
     idempotency_key: str | None = None
     digest: str | None = None
     decision: str = ""
     effect: str = ""
     comment: str = ""
+    voter: Voter | None = None
+    body: Mapping[str, JSON] = field(default_factory=dict)
+    shown_at: int = 0
+
+    def decider(self) -> Voter | None:
+        """Return who decides; None where nobody is named, or the name is no principal's."""
+        if self.voter is None and self.responder is not None:
+            with suppress(UsageError):
+                return Voter(Principal.read(self.responder))
+        return self.voter
+
+    def problem(self, *names: str) -> str:
+        """Say which of these texts can't be stored; "" where all can."""
+        for name in names:
+            value = getattr(self, name)
+            if value is not None and (problem := validation.problem(value)):
+                return f"the {name} {problem}"
+        return ""
+
+    def receipt(self, status: ReceiptStatus, detail: str) -> Receipt:
+        """Write what became of this decision."""
+        address = address_of(self.interrupt_id)
+        return Receipt(status, self.interrupt_id, address.run_id if address else None, detail)
+
+    def as_answer(self) -> Decision:
+        """Return the answer to a question without a rule: yes, no, or the response.
+
+        An edit, which has no meaning there, answers None, which is refused.
+        """
+        if not self.decision:
+            return self
+        response = {"approve": True, "reject": False, "respond": self.response}.get(self.decision)
+        voter = self.decider()
+        responder = None if voter is None else plain_name(voter.principal.key)
+        return Decision(self.interrupt_id, response, responder, self.idempotency_key, self.digest)
 
 
 class ReceiptStatus(enum.StrEnum):
@@ -469,7 +507,7 @@ class Receipt:
     against: int | None = None
 
 
-def answers_from(prompt: object) -> list[Answer]:
+def answers_from(prompt: object) -> list[Decision]:
     """Parse answers in the Strands form: `[{"interruptResponse": {"interruptId", "response"}}]`.
 
     An answer may name who gives it, `"responder"`, beside the response. To a question with a rule it is a
@@ -486,7 +524,7 @@ def answers_from(prompt: object) -> list[Answer]:
     return [_answer(block) for block in prompt]
 
 
-def _answer(block: object) -> Answer:
+def _answer(block: object) -> Decision:
     inner = block.get("interruptResponse") if isinstance(block, Mapping) else None
     if not isinstance(block, Mapping) or len(block) != 1 or not isinstance(inner, Mapping):
         keys = sorted(map(str, block)) if isinstance(block, Mapping) else type(block).__name__
@@ -509,7 +547,7 @@ def _answer(block: object) -> Answer:
                 f"the {name} of the answer to {interrupt_id} is a {type(text).__name__}, not a text; "
                 "nothing was applied."
             )
-    return Answer(
+    return Decision(
         interrupt_id,
         codec.pack(response, "response"),
         texts["responder"],

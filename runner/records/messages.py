@@ -18,12 +18,11 @@ from typing import Annotated, Any, Literal, TypeVar
 import pydantic
 from pydantic import BaseModel, ConfigDict, Field
 
-from runner.approvals.ballots import Choice
-from runner.approvals.rules import Principal
+from runner.approvals.rules import Principal, Voter
 from runner.errors import CorruptDocument, UsageError
 from runner.records import codec
 from runner.records.codec import JSON
-from runner.records.interrupts import Answer, Receipt
+from runner.records.interrupts import Decision, Receipt
 from runner.records.validation import MAX_REASON, MAX_TEXT
 
 TRACEPARENT = "^[0-9a-f]{2}-[0-9a-f]{32}-[0-9a-f]{16}-[0-9a-f]{2}$"
@@ -64,14 +63,14 @@ class AnswerMessage(Message):
     )
     reply_to: str | None = ReplyTo
 
-    def answer(self, key: str) -> Answer:
+    def decided(self, key: str, _: Mapping[str, JSON]) -> Decision:
         """Return the answer; `key` names a message without an idempotency key of its own.
 
         Raises:
             UnstorableError: the response can't be stored.
         """
         response = codec.pack(self.response, "response")
-        return Answer(
+        return Decision(
             self.interrupt_id, response, self.responder, self.idempotency_key or key, self.digest
         )
 
@@ -122,21 +121,23 @@ class VoteMessage(Message):
     proof: dict[str, Any] | None = Proof
     reply_to: str | None = ReplyTo
 
-    def choice(self, key: str, body: Mapping[str, JSON]) -> Choice:
+    def decided(self, key: str, body: Mapping[str, JSON]) -> Decision:
         """Return the vote; `key` names a message without an idempotency key, `body` is all of it.
 
         Raises:
             UsageError: `by` names nobody. UnstorableError: the response can't be stored.
         """
-        return Choice(
+        voter = Voter(replace(Principal.read(self.by), name=self.responder or ""))
+        return Decision(
             self.interrupt_id,
-            self.decision,
-            replace(Principal.read(self.by), name=self.responder or ""),
             codec.pack(self.response, "response"),
-            self.digest,
-            self.comment,
+            None,
             self.idempotency_key or key,
-            {name: value for name, value in body.items() if name != "reply_to"},
+            self.digest,
+            self.decision,
+            comment=self.comment,
+            voter=voter,
+            body={name: value for name, value in body.items() if name != "reply_to"},
             shown_at=self.shown_at,
         )
 
@@ -221,18 +222,33 @@ def vote_body(
     Raises:
         UsageError: `by` names nobody. UnstorableError: the response can't be stored.
     """
+    decided = Decision(
+        interrupt_id,
+        codec.pack(response, "response"),
+        None,
+        idempotency_key,
+        digest,
+        decision,
+        comment=comment,
+        shown_at=shown_at,
+    )
+    return body_of(decided, key_of(by))
+
+
+def body_of(decision: Decision, by: str) -> dict[str, JSON]:
+    """Return the message of a principal's vote, as it is signed."""
     optional = {
-        "response": codec.plain(codec.pack(response, "response")),
-        "digest": digest,
-        "comment": comment or None,
-        "idempotency_key": idempotency_key,
-        "shown_at": shown_at or None,
+        "response": codec.plain(decision.response),
+        "digest": decision.digest,
+        "comment": decision.comment or None,
+        "idempotency_key": decision.idempotency_key,
+        "shown_at": decision.shown_at or None,
     }
     body: dict[str, JSON] = {
         "v": 2,
-        "interrupt_id": interrupt_id,
-        "decision": decision,
-        "by": key_of(by),
+        "interrupt_id": decision.interrupt_id,
+        "decision": decision.decision,
+        "by": by,
     }
     return body | {name: value for name, value in optional.items() if value is not None}
 

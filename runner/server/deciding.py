@@ -8,66 +8,29 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import replace
 from typing import Any
 
-from runner.approvals.ballots import Choice
 from runner.approvals.decision_keys import SigningKey
 from runner.approvals.rules import Voter
 from runner.approvals.votes import apply_operation
 from runner.client import Run
-from runner.operations.answers import apply_choice
-from runner.records import codec
+from runner.operations.answers import apply_decisions
 from runner.records.codec import JSON
-from runner.records.interrupts import Receipt
-from runner.records.messages import operation_body, start_body, vote_body
+from runner.records.interrupts import Decision, Receipt
+from runner.records.messages import body_of, operation_body, start_body
 from runner.server.access import Person
 from runner.server.services import Services
 
 
-@dataclass(frozen=True, slots=True)
-class Decision:
-    """What somebody decides: `response` is the answer of "respond", or the whole new arguments of "edit".
-
-    `shown_at` (ms) is when this server has shown them the question.
-    """
-
-    decision: str
-    response: Any = None
-    digest: str | None = None
-    comment: str = ""
-    idempotency_key: str | None = None
-    proof: dict[str, JSON] | None = None
-    shown_at: int = 0
-
-
-def decide(served: Services, person: Person, question_id: str, decided: Decision) -> Receipt:
+def decide(
+    served: Services, person: Person, decision: Decision, proof: dict[str, JSON] | None = None
+) -> Receipt:
     """Count a decision of a person; `proof` is their own signature, otherwise the server signs."""
-    body = vote_body(
-        question_id,
-        decided.decision,
-        person.principal,
-        response=decided.response,
-        digest=decided.digest,
-        comment=decided.comment,
-        idempotency_key=decided.idempotency_key,
-        shown_at=decided.shown_at,
-    )
-    signed = {**body, "proof": decided.proof} if decided.proof else _signed(served, person, body)
-    choice = Choice(
-        question_id,
-        decided.decision,
-        person.principal,
-        codec.pack(decided.response, "response"),
-        decided.digest,
-        decided.comment,
-        decided.idempotency_key,
-        signed,
-        groups=person.groups,
-        roles=person.roles,
-        shown_at=decided.shown_at,
-    )
-    return apply_choice(served.client.engine, choice)
+    body = body_of(decision, person.principal.key)
+    body = {**body, "proof": proof} if proof else _signed(served, person, body)
+    voter = Voter(person.principal, person.groups, person.roles)
+    return apply_decisions(served.client.engine, [replace(decision, voter=voter, body=body)])[0]
 
 
 def act(served: Services, person: Person, question_id: str, kind: str, **options: Any) -> Receipt:

@@ -19,7 +19,7 @@ from runner.audit import entries as audit_entries
 from runner.audit.entries import Mode
 from runner.records import interrupts
 from runner.records.codec import JSON
-from runner.records.interrupts import Answer, Interrupt
+from runner.records.interrupts import Decision, Interrupt
 from runner.records.migration import Migration
 from runner.records.outcomes import Remembered, Saved
 from runner.records.run import OF_VOTES, EventKind, RunRecord, Status, VisitEntry, VisitKey
@@ -133,7 +133,7 @@ class StoredRun(View, Protocol):
     def winner(self, interrupt_id: str) -> str:
         """Return the nonce of the request that answered a question; "" when none did."""
 
-    def decide(self, answer: Answer, nonce: str, now: int) -> None:
+    def decide(self, answer: Decision, nonce: str, now: int) -> None:
         """Write the answer to an open question."""
 
     def requester(self) -> Mapping[str, Any]:

@@ -8,7 +8,7 @@ from __future__ import annotations
 from runner.approvals.ballots import Use
 from runner.records import codec
 from runner.records.codec import JSON
-from runner.records.interrupts import Answer, Interrupt
+from runner.records.interrupts import Decision, Interrupt
 from runner.records.migration import Migration
 from runner.records.run import EventKind, VisitEntry
 from runner.records.size_limits import WIDEST
@@ -63,7 +63,7 @@ def question(interrupt: Interrupt) -> JSON:
     return {name: item for name, item in data.items() if item is not None}
 
 
-def answer(answer: Answer) -> JSON:
+def answer(answer: Decision) -> JSON:
     """Return what was answered and by whom; parts that are missing or long are left out."""
     data = {"response": value(answer.response), "responder": answer.responder}
     return {name: item for name, item in data.items() if item is not None}

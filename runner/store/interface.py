@@ -16,7 +16,7 @@ from runner.approvals.freezes import Freeze
 from runner.definition.model import Topology
 from runner.records.budgets import Spending, Sum, Tagged
 from runner.records.codec import JSON
-from runner.records.interrupts import Answer, Interrupt, Receipt
+from runner.records.interrupts import Decision, Interrupt, Receipt
 from runner.records.listings import InterruptQuery, Page, RunQuery, RunSummary
 from runner.records.migration import Migration
 from runner.records.outcomes import Remembered, Saved, Session
@@ -307,7 +307,7 @@ class Store(Bounded, Protocol):
     # Questions
 
     def answer(
-        self, answers: Sequence[Answer], nonce: str, questions: Sequence[Interrupt | None] = ()
+        self, answers: Sequence[Decision], nonce: str, questions: Sequence[Interrupt | None] = ()
     ) -> tuple[list[Receipt], Reply]:
         """Apply a set of checked answers: all of them or none.
 

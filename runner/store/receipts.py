@@ -13,7 +13,7 @@ from runner.approvals import ballots
 from runner.approvals.ballots import Ballot, Operation
 from runner.approvals.rules import plain_name
 from runner.records.interrupts import (
-    Answer,
+    Decision,
     Interrupt,
     InterruptStatus,
     Receipt,
@@ -39,21 +39,19 @@ RELEASED: Final[dict[str, Any]] = {
 
 
 def receipts_for(
-    answers: Sequence[Answer],
+    answers: Sequence[Decision],
     questions: Sequence[Interrupt | None],
     winner: Callable[[str], str],
     nonce: str,
     now: int,
-) -> tuple[list[Receipt], list[Answer]]:
+) -> tuple[list[Receipt], list[Decision]]:
     """Judge a set of answers; the second value lists those to apply, empty when any is refused."""
     receipts, fresh = [], []
     ids: set[str] = set()
     for answer, interrupt in zip(answers, questions, strict=True):
         receipt = judge(answer, interrupt, winner(answer.interrupt_id) == nonce, now)
         if answer.interrupt_id in ids:
-            receipt = _receipt(
-                answer, ReceiptStatus.REJECTED, "the set answers this question twice"
-            )
+            receipt = answer.receipt(ReceiptStatus.REJECTED, "the set answers this question twice")
         elif (
             receipt.status is ReceiptStatus.ACCEPTED and interrupt is not None and interrupt.is_open
         ):
@@ -64,48 +62,46 @@ def receipts_for(
         return receipts, fresh
     detail = "another answer of the same set was refused, so none was applied"
     return [
-        _receipt(answer, ReceiptStatus.REJECTED, detail)
+        answer.receipt(ReceiptStatus.REJECTED, detail)
         if receipt.status is ReceiptStatus.ACCEPTED
         else receipt
         for answer, receipt in zip(answers, receipts, strict=True)
     ], []
 
 
-def judge(answer: Answer, interrupt: Interrupt | None, is_repeat: bool, now: int) -> Receipt:  # noqa: FBT001 - a plain fact about the answer
+def judge(answer: Decision, interrupt: Interrupt | None, is_repeat: bool, now: int) -> Receipt:  # noqa: FBT001 - a plain fact about the answer
     """Return the receipt of one answer to a question in its present state."""
     if interrupt is None:
-        return _receipt(answer, ReceiptStatus.UNKNOWN, "no such question was asked")
+        return answer.receipt(ReceiptStatus.UNKNOWN, "no such question was asked")
     same_key = (
         answer.idempotency_key is not None and answer.idempotency_key == interrupt.idempotency_key
     )
     match interrupt.status:
         case InterruptStatus.ANSWERED if is_repeat or same_key:
-            return _receipt(answer, ReceiptStatus.ACCEPTED, "")
+            return answer.receipt(ReceiptStatus.ACCEPTED, "")
         case InterruptStatus.ANSWERED:
             responder = interrupt.responder or "another person"
-            return _receipt(answer, ReceiptStatus.DUPLICATE, f"already answered by {responder}")
+            return answer.receipt(ReceiptStatus.DUPLICATE, f"already answered by {responder}")
         case InterruptStatus.EXPIRED:
-            return _receipt(answer, ReceiptStatus.EXPIRED, "the time to answer is over")
+            return answer.receipt(ReceiptStatus.EXPIRED, "the time to answer is over")
         case InterruptStatus.WITHDRAWN:
-            return _receipt(answer, ReceiptStatus.SUPERSEDED, "the question was withdrawn")
+            return answer.receipt(ReceiptStatus.SUPERSEDED, "the question was withdrawn")
     return _judge_open(answer, interrupt, now)
 
 
-def _judge_open(answer: Answer, interrupt: Interrupt, now: int) -> Receipt:
+def _judge_open(answer: Decision, interrupt: Interrupt, now: int) -> Receipt:
     if interrupt.is_over(now):
-        return _receipt(answer, ReceiptStatus.EXPIRED, "the time to answer is over")
+        return answer.receipt(ReceiptStatus.EXPIRED, "the time to answer is over")
     if answer.digest is not None and answer.digest != interrupt.digest:
-        return _receipt(
-            answer, ReceiptStatus.REJECTED, "the digest is not that of the open question"
-        )
+        return answer.receipt(ReceiptStatus.REJECTED, "the digest is not that of the open question")
     if interrupt.rule is not None:
-        return _receipt(answer, ReceiptStatus.FORBIDDEN, "the question is decided by votes")
+        return answer.receipt(ReceiptStatus.FORBIDDEN, "the question is decided by votes")
     if interrupt.assignees and answer.responder not in interrupt.assignees:
         detail = "the question is assigned to other people"
         if answer.responder is None:
             detail = "the question is assigned to certain people, and the answer names no responder"
-        return _receipt(answer, ReceiptStatus.FORBIDDEN, detail)
-    return _receipt(answer, ReceiptStatus.ACCEPTED, "")
+        return answer.receipt(ReceiptStatus.FORBIDDEN, detail)
+    return answer.receipt(ReceiptStatus.ACCEPTED, "")
 
 
 def first(ballot: Ballot, voter_record: Mapping[str, Any], nonce: str) -> Receipt | None:
@@ -151,16 +147,11 @@ def late(ballot: Ballot | Operation, question: Interrupt, now: int) -> Receipt |
     return None
 
 
-def by_visit(answers: Sequence[Answer]) -> dict[tuple[str, str, int], list[Answer]]:
+def by_visit(answers: Sequence[Decision]) -> dict[tuple[str, str, int], list[Decision]]:
     """Group answers by the run, node and visit that asked."""
-    groups: dict[tuple[str, str, int], list[Answer]] = {}
+    groups: dict[tuple[str, str, int], list[Decision]] = {}
     for answer in answers:
         address = address_of(answer.interrupt_id)
         if address is not None:
             groups.setdefault((address.run_id, address.node_id, address.visit), []).append(answer)
     return groups
-
-
-def _receipt(answer: Answer, status: ReceiptStatus, detail: str) -> Receipt:
-    address = address_of(answer.interrupt_id)
-    return Receipt(status, answer.interrupt_id, address.run_id if address else None, detail)

@@ -10,7 +10,7 @@ from runner.approvals.ballots import Use
 from runner.records import failures
 from runner.records.codec import JSON
 from runner.records.interrupts import (
-    Answer,
+    Decision,
     Interrupt,
     InterruptStatus,
     Receipt,
@@ -183,7 +183,7 @@ def report(unit: UnitOfWork[RunT], work: tuple[str, str, int, str], outcome: JSO
 
 
 def answer(
-    unit: UnitOfWork[RunT], answers: Sequence[Answer], nonce: str
+    unit: UnitOfWork[RunT], answers: Sequence[Decision], nonce: str
 ) -> tuple[list[Receipt], Reply]:
     """Judge a set of answers, and apply all of them or none."""
     runs = {each.interrupt_id: asking(unit, each.interrupt_id) for each in answers}

@@ -26,7 +26,7 @@ from runner.execution import ids
 from runner.execution.engine import Engine
 from runner.execution.results import GraphResult, graph_result
 from runner.local import Graph
-from runner.operations.answers import apply_answers
+from runner.operations.answers import apply_decisions
 from runner.records.interrupts import Interrupt, ReceiptStatus, answers_from
 from runner.records.outcomes import Saved
 from runner.records.run import Status, VisitEntry
@@ -315,7 +315,7 @@ class InProcessRun:
             UsageError: it is not clear which question is meant. ResponseError: the answer is refused.
         """
         answers = answers_from(answer(self.result, response, name))
-        receipts = apply_answers(
+        receipts = apply_decisions(
             self._engine, [replace(one, responder=responder) for one in answers]
         )
         for receipt in receipts:

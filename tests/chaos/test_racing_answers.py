@@ -13,7 +13,7 @@ import pytest
 import redis
 from celery import Celery
 
-from runner.records.interrupts import Answer
+from runner.records.interrupts import Decision
 from runner.settings import as_broker
 from runner.store.interface import Reply
 from runner.store.redis.scripts import Scripts, script
@@ -99,7 +99,7 @@ class Race:
         for question in self.questions:
             sent = time.monotonic()
             receipts, reply = self.store.answer(
-                [Answer(question.id, who, who)], f"{who}-{question.id}"
+                [Decision(question.id, who, who)], f"{who}-{question.id}"
             )
             receipt = receipts[0]
             self.tries.append(
@@ -213,7 +213,7 @@ def last_answers(store, rounds):
         bells = []
 
         def answer(question, bells=bells):
-            bells.extend(store.answer([Answer(question.id, 1, "ann")], question.id)[1].doorbells)
+            bells.extend(store.answer([Decision(question.id, 1, "ann")], question.id)[1].doorbells)
 
         together(*(partial(answer, question) for question in questions))
         woken.append(len(bells))
@@ -240,7 +240,7 @@ def pauses(store, rounds):
             bells.extend(reply.doorbells)
 
         def answer(question=question, bells=bells):
-            bells.extend(store.answer([Answer(question.id, 1, "ann")], "n")[1].doorbells)
+            bells.extend(store.answer([Decision(question.id, 1, "ann")], "n")[1].doorbells)
 
         together(park, answer)
         woken.append(len(bells))

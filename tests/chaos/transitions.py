@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 
-from runner.records.interrupts import Address, Answer
+from runner.records.interrupts import Address, Decision
 from runner.records.outcomes import Saved
 from runner.records.run import Status
 from runner.store.interface import Claim, Settlement, Start, Store
@@ -60,7 +60,7 @@ class Walk:
         return "claimed"
 
     def _answer(self, nonce: str) -> str:
-        ((receipt,), _) = self.store.answer([Answer(self.question.id, "yes")], nonce)
+        ((receipt,), _) = self.store.answer([Decision(self.question.id, "yes")], nonce)
         return str(receipt.status)
 
 

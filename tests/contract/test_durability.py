@@ -7,7 +7,7 @@ import redis
 
 from runner.dev.embedded import embedded_store
 from runner.errors import NotDurable, StoreError
-from runner.records.interrupts import Answer, ReceiptStatus
+from runner.records.interrupts import Decision, ReceiptStatus
 from runner.records.run import Status
 from runner.store.interface import Settlement, Start
 from runner.store.redis import durability
@@ -136,9 +136,9 @@ def test_without_a_replica_nothing_counts_as_accepted(opened, client, hurried):
     (question,) = fast.park("00run", "a")
     for _ in range(2):
         with pytest.raises(NotDurable):
-            store.answer([Answer(question.id, "yes")], "n")
+            store.answer([Decision(question.id, "yes")], "n")
 
-    ((receipt,), _) = opened("fast").answer([Answer(question.id, "yes")], "n")
+    ((receipt,), _) = opened("fast").answer([Decision(question.id, "yes")], "n")
     assert receipt.status is ReceiptStatus.ACCEPTED
 
 

@@ -8,8 +8,8 @@ import pytest
 
 from runner.definition.registry import Registry
 from runner.execution.engine import Engine
-from runner.operations.answers import apply_answers
-from runner.records.interrupts import Answer, Interrupt, ReceiptStatus
+from runner.operations.answers import apply_decisions
+from runner.records.interrupts import Decision, Interrupt, ReceiptStatus
 from runner.records.outcomes import Saved
 from runner.records.run import Status
 from runner.store.memory.store import MemoryStore
@@ -112,8 +112,8 @@ class Cases:
 
     def answer(self, *kinds: str) -> list[ReceiptStatus]:
         """Answer questions of some kinds as one set."""
-        answers = [Answer(self.questions[kind].id, "yes", responder="late") for kind in kinds]
-        return [receipt.status for receipt in apply_answers(self.engine, answers)]
+        answers = [Decision(self.questions[kind].id, "yes", responder="late") for kind in kinds]
+        return [receipt.status for receipt in apply_decisions(self.engine, answers)]
 
     def everything(self) -> list:
         """Read all runs, questions and events."""

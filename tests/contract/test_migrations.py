@@ -13,11 +13,11 @@ from runner.definition.registry import Registry
 from runner.errors import ConflictError, NotFoundError, UsageError
 from runner.execution.engine import Engine
 from runner.operations import recovery
-from runner.operations.answers import apply_answers
+from runner.operations.answers import apply_decisions
 from runner.operations.deploys import held
 from runner.operations.migration import FamilyPlanner
 from runner.operations.migration_plan import MigrationRequest
-from runner.records.interrupts import Answer
+from runner.records.interrupts import Decision
 from runner.records.listings import RunQuery
 from runner.store.memory.store import MemoryStore
 from runner.store.redis.store import RedisStore
@@ -70,8 +70,8 @@ class Deployed(Bench):
 
     def answer_old(self, response="yes"):
         """Answer what was asked before the deploy."""
-        return apply_answers(
-            self.engine, [Answer(question.id, response) for question in self.asked]
+        return apply_decisions(
+            self.engine, [Decision(question.id, response) for question in self.asked]
         )
 
     def migrate(self, mapping=None, **said):
@@ -323,7 +323,7 @@ def test_an_answer_moves_with_its_node_and_counts_once(opened):
     run.migrate({"b": "approval"})
 
     (moved,) = [event for event in run.store.events(run.run_id) if event.kind == "interrupt.moved"]
-    late = apply_answers(run.engine, [Answer(moved.detail, "no")]) + run.answer_old("no")
+    late = apply_decisions(run.engine, [Decision(moved.detail, "no")]) + run.answer_old("no")
     assert moved.data == {"from": run.asked[0].id}
     assert [receipt.status for receipt in late] == ["duplicate", "duplicate"]
     result = run.finish()
@@ -510,7 +510,7 @@ def test_a_map_goes_on_with_its_items(opened, after, options):
     """Items that are done stay done, those that wait wait on, under their map's new name."""
     run = Deployed(opened, items())
     first = next(question for question in run.asked if question.name == "item 1")
-    apply_answers(run.engine, [Answer(first.id, "one")])
+    apply_decisions(run.engine, [Decision(first.id, "one")])
     run.finish()
     run.deploy(after)
 
@@ -518,7 +518,7 @@ def test_a_map_goes_on_with_its_items(opened, after, options):
 
     questions = run.finish().interrupts
     assert sorted(open_question.name for open_question in questions) == ["item 2", "item 3"]
-    apply_answers(run.engine, [Answer(interrupt.id, "more") for interrupt in questions])
+    apply_decisions(run.engine, [Decision(interrupt.id, "more") for interrupt in questions])
     (output,) = run.finish().results["c"].output.values()
     assert output == [[1, "one"], [2, "more"], [3, "more"]]
 
@@ -527,7 +527,7 @@ def test_a_map_can_have_its_old_name_back(opened):
     """Also where some of its items have asked and completed under that name."""
     run = Deployed(opened, items())
     first = next(question for question in run.asked if question.name == "item 1")
-    apply_answers(run.engine, [Answer(first.id, "one")])
+    apply_decisions(run.engine, [Decision(first.id, "one")])
     run.finish()
 
     for old, new in (("b", "m"), ("m", "b")):
@@ -536,7 +536,7 @@ def test_a_map_can_have_its_old_name_back(opened):
         run.finish()
 
     assert [
-        receipt.status for receipt in apply_answers(run.engine, [Answer(first.id, "late")])
+        receipt.status for receipt in apply_decisions(run.engine, [Decision(first.id, "late")])
     ] == ["duplicate"]
     run.answer("more")
     (output,) = run.finish().results["c"].output.values()
@@ -559,7 +559,7 @@ def test_items_of_a_round_that_does_not_come_any_more_are_dropped(opened):
     run.answer("first round")
     asked = run.finish().interrupts
     done = next(question for question in asked if question.name == "item 1")
-    apply_answers(run.engine, [Answer(done.id, "second round")])
+    apply_decisions(run.engine, [Decision(done.id, "second round")])
     run.finish()
     run.deploy(build())
 
@@ -594,9 +594,9 @@ def test_an_answer_to_a_visit_that_is_undone_approves_nothing_else(opened):
     assert [outcome.unused for outcome in moved.nodes if outcome.unused] == [(old.id,)]
     (anew,) = run.finish().interrupts
     assert (anew.name, anew.visit, anew.id != old.id) == ("approve", 3, True)
-    assert [receipt.status for receipt in apply_answers(run.engine, [Answer(old.id, "no")])] == [
-        "duplicate"
-    ]
+    assert [
+        receipt.status for receipt in apply_decisions(run.engine, [Decision(old.id, "no")])
+    ] == ["duplicate"]
     run.answer("new")
     run.finish()
     run.answer("new")
@@ -619,7 +619,7 @@ def test_a_visit_of_a_map_that_is_undone_leaves_no_items(opened):
     run = Deployed(opened, build(nodes, ("c", "b", lambda state: state.results["c"].visit < 2)))
     run.answer("first")
     done, _ = run.finish().interrupts
-    apply_answers(run.engine, [Answer(done.id, "of the old round")])
+    apply_decisions(run.engine, [Decision(done.id, "of the old round")])
     run.finish()
     back = ("d", "a", lambda state: state.results["d"].visit < 2)
     run.deploy(build({**nodes, "d": ident}, ("c", "d"), back))

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from runner.definition.policies import Limit
 from runner.errors import ConflictError, StoreError, UsageError
 from runner.operations.recovery import write_retry
-from runner.records.interrupts import Answer
+from runner.records.interrupts import Decision
 from runner.records.listings import RunSummary, cursor_of, cut, place_of
 from runner.records.outcomes import Remembered, Session
 from runner.records.run import Status
@@ -265,7 +265,7 @@ def test_a_set_of_answers_is_for_one_partition(both, clock):
 
     assert worker.answer(questions[0]) == ["accepted"]
     assert worker.answer(*questions) == ["duplicate", "rejected"]
-    unknown = [Answer(questions[1].id, 1), Answer("00none.a.1.x", 1)]
+    unknown = [Decision(questions[1].id, 1), Decision("00none.a.1.x", 1)]
     assert [str(receipt.status) for receipt in both.answer(unknown, "n")[0]] == [
         "rejected",
         "unknown",

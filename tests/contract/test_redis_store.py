@@ -15,7 +15,7 @@ from runner.definition.policies import Limit
 from runner.dev.embedded import embedded_store
 from runner.errors import CorruptDocument, PayloadTooLarge, StoreError, UsageError
 from runner.operations.recovery import ForkOptions, plan_fork, write_retry
-from runner.records.interrupts import Answer
+from runner.records.interrupts import Decision
 from runner.records.listings import RunQuery
 from runner.records.outcomes import Remembered
 from runner.records.run import Status
@@ -500,7 +500,7 @@ def test_an_outage_is_a_store_error_and_then_over():
         worker = ManualWorker(store)
         run_id = worker.start(shape("a"))
         server.kill()
-        for name, *arguments in (("sweep",), ("read", run_id), ("answer", [Answer("x", 1)], "n")):
+        for name, *arguments in (("sweep",), ("read", run_id), ("answer", [Decision("x", 1)], "n")):
             with pytest.raises(StoreError, match="could not be reached"):
                 getattr(store, name)(*arguments)
         server.restart()
@@ -634,7 +634,7 @@ def test_of_many_answers_at_once_one_counts(worker, store):
     threads = [
         threading.Thread(
             target=lambda name=name: said.extend(
-                store.answer([Answer(question.id, name, name)], name)[0]
+                store.answer([Decision(question.id, name, name)], name)[0]
             )
         )
         for name in "pqrstu"
@@ -683,7 +683,7 @@ def test_answers_that_come_in_between_are_judged_again(worker, redis_url, clock)
         return clock()
 
     store = RedisStore(redis_url, clock=slow, retention=60)
-    (late,) = store.answer([Answer(question.id, "no", "bob")], "late")[0]
+    (late,) = store.answer([Decision(question.id, "no", "bob")], "late")[0]
     store.close()
 
     assert (str(late.status), late.detail) == ("duplicate", "already answered by ann")

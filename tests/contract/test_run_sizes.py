@@ -13,9 +13,9 @@ from runner import Agent, GraphBuilder, RetryPolicy, tool
 from runner.definition.model import AFTER_GRAPH, MapSpec, Topology
 from runner.errors import PayloadTooLarge
 from runner.operations import recovery
-from runner.operations.answers import apply_answers
+from runner.operations.answers import apply_decisions
 from runner.records import codec
-from runner.records.interrupts import Answer
+from runner.records.interrupts import Decision
 from runner.records.outcomes import Saved
 from runner.records.run import NodeRecord, Records, Status
 from runner.store.interface import Fork, Settlement, Start
@@ -389,7 +389,7 @@ def test_an_answer_to_a_full_run_is_heard(roomy):
     bench = Bench(single(lambda ctx: ctx.interrupt("ok?") and NEARLY), roomy(RUN + 2_000)).start()
     (question,) = bench.finish().interrupts
 
-    (receipt,) = apply_answers(bench.engine, [Answer(question.id, "y" * 1_900)])
+    (receipt,) = apply_decisions(bench.engine, [Decision(question.id, "y" * 1_900)])
     result = bench.finish()
 
     assert receipt.status == "accepted"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import datetime as dt
 import json
+from dataclasses import replace
 from decimal import Decimal
 from types import SimpleNamespace
 from typing import Annotated, Any, NotRequired
@@ -16,12 +17,11 @@ from typing_extensions import TypedDict
 
 from runner import Agent, GraphBuilder, Status, tool
 from runner.agent.tools import whole_arguments, whole_schema
-from runner.approvals import Principal
-from runner.approvals.ballots import Choice
 from runner.errors import UsageError
 from runner.integrations.mcp import McpTool
-from runner.operations.answers import apply_choice
+from runner.operations.answers import apply_decisions
 from runner.operations.message_handlers import handle_answer
+from runner.records.interrupts import Decision
 from runner.records.validation import mismatch
 from runner.store.memory.store import MemoryStore
 from runner.testing import ManualClock, ScriptedModel
@@ -179,7 +179,8 @@ def asked(monkeypatch):
 def test_an_edit_that_does_not_fit_is_refused_at_the_door(asked, edit, decision):
     """With the reason, and the question stays open; so is one that leaves something to a default."""
     site, question = asked
-    receipt = apply_choice(site.engine, Choice(question.id, decision, Principal("ana"), edit))
+    vote = Decision(question.id, edit, "ana", decision=decision)
+    (receipt,) = apply_decisions(site.engine, [vote])
     assert receipt.status == "rejected"
     assert "schema" in receipt.detail
     body = {
@@ -191,7 +192,7 @@ def test_an_edit_that_does_not_fit_is_refused_at_the_door(asked, edit, decision)
     }
     sent = SimpleNamespace(id="1-0", body=json.dumps(body).encode(), key="k", parked=False)
     assert handle_answer(site.engine, sent).receipt.status == "rejected"
-    receipt = apply_choice(site.engine, Choice(question.id, decision, Principal("ana"), WHOLE))
+    (receipt,) = apply_decisions(site.engine, [replace(vote, response=WHOLE)])
     assert receipt.status == "accepted"
     site.deliver()
     assert PAID == [("7", 50, 1)]
@@ -227,7 +228,8 @@ def test_an_edit_of_a_function_has_the_names_that_were_shown(run_graph):
     function, node = sorted(site.store.read(run_id).interrupts, key=lambda one: one.name != "pay?")
 
     def edit(question, response):
-        return apply_choice(site.engine, Choice(question.id, "edit", Principal("ana"), response))
+        vote = Decision(question.id, response, "ana", decision="edit")
+        return apply_decisions(site.engine, [vote])[0]
 
     assert "lacks ['amount']" in edit(function, {"to": "Acme", "amout": 9}).detail
     assert edit(node, {"task": "other", "inputs": {}}).status == "rejected"

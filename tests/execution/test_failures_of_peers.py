@@ -7,8 +7,8 @@ import threading
 from runner import Status
 from runner.definition.registry import Registry
 from runner.execution.engine import Engine
-from runner.operations.answers import apply_answers
-from runner.records.interrupts import Answer
+from runner.operations.answers import apply_decisions
+from runner.records.interrupts import Decision
 from tests.graphs import Bench, ident, wired
 
 
@@ -41,7 +41,7 @@ def test_no_question_takes_the_answer_of_another_one():
         bench,
         {"a": lambda ctx: {"why?": ctx.interrupt("why?"), "approve": ctx.interrupt("approve")}},
     )
-    apply_answers(bench.engine, [Answer(old.id, "APPROVED")])
+    apply_decisions(bench.engine, [Decision(old.id, "APPROVED")])
 
     (question,) = bench.finish().interrupts
     assert (question.name, question.response) == ("why?", None)

@@ -16,12 +16,12 @@ import pytest
 import redis
 
 from runner.approvals import Auth, Rule
-from runner.approvals.ballots import Choice
-from runner.approvals.rules import Principal
+from runner.approvals.rules import Principal, Voter
 from runner.definition.registry import Registry
 from runner.execution.engine import Engine
 from runner.execution.results import graph_result
-from runner.operations.answers import apply_choice
+from runner.operations.answers import apply_decisions
+from runner.records.interrupts import Decision
 from runner.records.messages import vote_body
 from runner.records.run import Status
 from runner.store.redis.store import RedisStore
@@ -77,9 +77,15 @@ class Shop:
             body = vote_body(interrupt_id, "approve", by, digest=asked.digest)
             if self.signed:
                 body = DOOR.sign(body, login={"groups": ["finance"]})
-            apply_choice(
-                self.engine, Choice(interrupt_id, "approve", by, digest=asked.digest, body=body)
+            vote = Decision(
+                interrupt_id,
+                None,
+                digest=asked.digest,
+                decision="approve",
+                voter=Voter(by),
+                body=body,
             )
+            apply_decisions(self.engine, [vote])
         except Exception:  # noqa: BLE001 - a door that meets damaged data takes no vote
             return
 

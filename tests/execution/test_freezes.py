@@ -8,15 +8,14 @@ import pytest
 
 from runner import Agent, GraphBuilder, Status, graph, tool
 from runner.agent.models.scripted import ScriptedModel
-from runner.approvals import Principal, Rule, freeze_check, freezing
-from runner.approvals.ballots import Choice
+from runner.approvals import Rule, freeze_check, freezing
 from runner.approvals.freezes import scope_of
 from runner.definition.registry import Registry
 from runner.errors import ConflictError, NotFoundError, UsageError
 from runner.execution.engine import Engine
-from runner.operations.answers import apply_answers, apply_choice
+from runner.operations.answers import apply_decisions
 from runner.operations.views import read_run
-from runner.records.interrupts import Answer
+from runner.records.interrupts import Decision
 from runner.store.memory.store import MemoryStore
 from runner.store.redis.store import RedisStore
 from runner.testing import ManualClock
@@ -275,7 +274,7 @@ def test_questions_are_answered_meanwhile_and_receipts_say_so(site):
     site.deliver()
     (question,) = site.store.read(run_id).interrupts
     freezing.freeze(site.engine, "graph:ask", "fraud")
-    (receipt,) = apply_answers(site.engine, [Answer(question.id, "yes")])
+    (receipt,) = apply_decisions(site.engine, [Decision(question.id, "yes")])
 
     assert receipt.status == "accepted"
     assert "graph:ask is frozen: fraud" in receipt.detail
@@ -290,7 +289,8 @@ def test_a_vote_on_a_call_of_a_frozen_tool_says_so(site):
     site.deliver()
     (question,) = site.store.read(run_id).interrupts
     freezing.freeze(site.engine, "tool:refund", "fraud")
-    receipt = apply_choice(site.engine, Choice(question.id, "approve", Principal("ana")))
+    vote = Decision(question.id, None, "ana", decision="approve")
+    (receipt,) = apply_decisions(site.engine, [vote])
 
     assert (receipt.status, receipt.detail) == ("accepted", "tool:refund is frozen: fraud")
     assert (site.deliver(), CALLS) == (["retrying"], [])

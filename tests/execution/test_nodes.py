@@ -6,9 +6,9 @@ from runner import GraphBuilder, RetryPolicy, Status
 from runner.errors import CorruptDocument, NodeFailed
 from runner.execution.engine import Engine
 from runner.hooks import AfterNodeCallEvent, BeforeNodeCallEvent
-from runner.operations.answers import apply_answers
+from runner.operations.answers import apply_decisions
 from runner.records.failures import record
-from runner.records.interrupts import Answer
+from runner.records.interrupts import Decision
 from runner.records.outcomes import Failed, Interrupted, Saved, Succeeded
 from runner.store.memory.store import MemoryStore
 from tests.graphs import Bench, answer_all, answers, ident, wired
@@ -542,12 +542,12 @@ def test_a_question_ahead_of_a_node_leaves_its_other_questions_open():
     builder.add_node(ask_two, "a", resume="each")
     bench = Bench(builder.build()).start()
     x, y = bench.finish().interrupts
-    apply_answers(bench.engine, [Answer(x.id, 1)])
+    apply_decisions(bench.engine, [Decision(x.id, 1)])
 
     still = {interrupt.name: interrupt.id for interrupt in bench.finish().interrupts}
     assert set(still) == {"go on?", "y"}
     assert still["y"] == y.id
-    apply_answers(bench.engine, [Answer(still["go on?"], "yes")])
+    apply_decisions(bench.engine, [Decision(still["go on?"], "yes")])
     bench.finish()
-    apply_answers(bench.engine, [Answer(y.id, 2)])
+    apply_decisions(bench.engine, [Decision(y.id, 2)])
     assert bench.finish().results["a"].output == [1, 2]

@@ -7,26 +7,26 @@ import pytest
 
 from runner.operations.answers import refusals, refuse
 from runner.records import codec, validation
-from runner.records.interrupts import Address, Answer, Interrupt, InterruptStatus, ReceiptStatus
+from runner.records.interrupts import Address, Decision, Interrupt, InterruptStatus, ReceiptStatus
 
 AT = Address("00run", "pay", 1)
 
 
-class Decision(pydantic.BaseModel):
+class Approved(pydantic.BaseModel):
     approve: bool
     note: str = pydantic.Field(default="", max_length=5)
 
 
-def question(name: str, schema: object = Decision, **fields) -> Interrupt:
+def question(name: str, schema: object = Approved, **fields) -> Interrupt:
     return dataclasses.replace(AT.ask(name, scope="function", response_schema=schema), **fields)
 
 
-def answer(asked: Interrupt, response: object) -> Answer:
-    return Answer(asked.id, codec.pack(response, "response"))
+def answer(asked: Interrupt, response: object) -> Decision:
+    return Decision(asked.id, codec.pack(response, "response"))
 
 
 @pytest.mark.parametrize(
-    "response", [{"approve": True}, {"approve": False, "note": "late"}, Decision(approve=True)]
+    "response", [{"approve": True}, {"approve": False, "note": "late"}, Approved(approve=True)]
 )
 def test_an_answer_that_fits_its_schema_is_taken(response):
     """Data that fits, and an instance of the model that was asked for, pass the door."""
@@ -60,7 +60,7 @@ def test_without_a_schema_every_value_but_null_is_taken(response):
     interrupt = question("ok?", None)
 
     assert refusals([answer(interrupt, response)], [interrupt]) == {}
-    assert refusals([Answer(interrupt.id, None)], [interrupt]) == {
+    assert refusals([Decision(interrupt.id, None)], [interrupt]) == {
         interrupt.id: "None (null) is no answer"
     }
 
@@ -70,7 +70,7 @@ def test_a_question_that_is_not_open_is_left_to_its_receipt():
     interrupt = question("ok?", status=InterruptStatus.ANSWERED, response=True, responder="ann")
     late = answer(interrupt, "no object")
 
-    assert refusals([late, Answer("00gone.x.1.y", "?")], [interrupt, None]) == {}
+    assert refusals([late, Decision("00gone.x.1.y", "?")], [interrupt, None]) == {}
 
 
 def test_a_stored_schema_that_cannot_be_used_refuses_answers():
@@ -96,7 +96,7 @@ def test_one_bad_answer_refuses_the_whole_set():
         answer(good, {"approve": True}),
         answer(bad, 3),
         answer(done, 3),
-        Answer("00gone.x.1.y", 3),
+        Decision("00gone.x.1.y", 3),
     ]
     found = [good, bad, done, None]
 

@@ -21,8 +21,8 @@ from runner.hooks import (
     MessageAddedEvent,
 )
 from runner.operations import recovery
-from runner.operations.answers import apply_answers
-from runner.records.interrupts import Answer
+from runner.operations.answers import apply_decisions
+from runner.records.interrupts import Decision
 from runner.store.memory.store import MemoryStore
 from runner.store.redis.store import RedisStore
 from runner.testing import ScriptedModel
@@ -172,7 +172,7 @@ def complete(bench):
 
 
 def answers_to(questions):
-    return [Answer(question.id, True) for question in questions]
+    return [Decision(question.id, True) for question in questions]
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -185,7 +185,7 @@ def test_a_withdrawn_question_has_a_new_id_after_a_retry(make_store, kind):
 
     # As they were read before the failure, and as they are read now.
     receipts, _ = bench.store.answer(answers_to(old), "judged before", old)
-    receipts += apply_answers(bench.engine, answers_to(old))
+    receipts += apply_decisions(bench.engine, answers_to(old))
     assert {receipt.status for receipt in receipts} == {"superseded"}
     assert list(bench.result().interrupts) == new
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 from runner import Agent, Status, ToolContext, tool
 from runner.definition.registry import Registry
 from runner.execution.engine import Engine
-from runner.operations.answers import apply_answers
-from runner.records.interrupts import Answer
+from runner.operations.answers import apply_decisions
+from runner.records.interrupts import Decision
 from runner.testing import ScriptedModel
 from tests.graphs import Bench, ident, wired
 
@@ -75,7 +75,7 @@ def test_an_answer_goes_to_no_other_question_of_a_new_version():
     (old,) = bench.result().interrupts
 
     deploy(bench, a=lambda ctx: [ctx.interrupt("who?"), ctx.interrupt("approve")])
-    apply_answers(bench.engine, [Answer(old.id, "yes")])
+    apply_decisions(bench.engine, [Decision(old.id, "yes")])
 
     (question,) = bench.finish().interrupts
     assert question.name == "who?"
@@ -96,7 +96,7 @@ def test_an_answer_that_new_code_can_not_take_is_asked_for_again():
     (old,) = bench.result().interrupts
 
     deploy(bench, a=decide(NEW))
-    apply_answers(bench.engine, [Answer(old.id, "yes")])
+    apply_decisions(bench.engine, [Decision(old.id, "yes")])
 
     (question,) = bench.finish().interrupts
     events = [
@@ -104,7 +104,7 @@ def test_an_answer_that_new_code_can_not_take_is_asked_for_again():
     ]
     assert (question.name, question.response_schema, question.replaces) == ("approve", NEW, old.id)
     assert events == [{"name": "approve"}, {"name": "approve", "replaces": old.id}]
-    assert apply_answers(bench.engine, [Answer(question.id, "yes")])[0].status == "rejected"
+    assert apply_decisions(bench.engine, [Decision(question.id, "yes")])[0].status == "rejected"
     bench.answer({"decision": "yes"})
     assert bench.finish().results["a"].output == {"decision": "yes"}
 

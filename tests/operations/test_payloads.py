@@ -14,7 +14,7 @@ from runner import Client, Status
 from runner.celery.kombu_fixes import TEXT, unwrapped
 from runner.cli.program import runner
 from runner.errors import UnstorableError, UsageError
-from runner.operations.answers import apply_answers
+from runner.operations.answers import apply_decisions
 from runner.operations.message_handlers import (
     MAX_EARLY_BYTES,
     Disposition,
@@ -23,7 +23,7 @@ from runner.operations.message_handlers import (
     handle_start,
 )
 from runner.records.codec import MAX_DEPTH
-from runner.records.interrupts import Answer, ReceiptStatus
+from runner.records.interrupts import Decision, ReceiptStatus
 from runner.records.size_limits import LARGE_STATE, MAX_ANSWER, MAX_MESSAGE
 from tests.graphs import Bench, single
 
@@ -163,12 +163,12 @@ def test_python_values_that_are_no_json_are_refused_at_once(waiting, value, reas
 def test_an_answer_has_its_own_limit(waiting):
     """256 KB are enough for what a person says; one more byte is rejected, and the question stays open."""
     bench, question = waiting
-    over = Answer(question.id, "x" * (MAX_ANSWER - 1))
-    (receipt,) = apply_answers(bench.engine, [over])
+    over = Decision(question.id, "x" * (MAX_ANSWER - 1))
+    (receipt,) = apply_decisions(bench.engine, [over])
     assert receipt.status is ReceiptStatus.REJECTED
     assert "262,145 bytes, more than an answer may have (262,144)" in receipt.detail
 
-    (receipt,) = apply_answers(bench.engine, [Answer(question.id, "x" * (MAX_ANSWER - 2))])
+    (receipt,) = apply_decisions(bench.engine, [Decision(question.id, "x" * (MAX_ANSWER - 2))])
     assert receipt.status is ReceiptStatus.ACCEPTED
 
 

@@ -13,12 +13,12 @@ from dataclasses import dataclass, field, replace
 from types import MappingProxyType
 
 from runner.approvals import rules
-from runner.approvals.rules import Count, Decision, Facts, Principal, Rule, Tally, Vote, Voter
+from runner.approvals.rules import Count, DecisionKind, Facts, Principal, Rule, Tally, Vote, Voter
 
 SHOWN, EDITED = "the call as shown", "the call with other arguments"
 
 # An approval of other arguments than were shown is an edit, until somebody has voted for these.
-CHOICES: Mapping[str, tuple[Decision, str]] = MappingProxyType(
+CHOICES: Mapping[str, tuple[DecisionKind, str]] = MappingProxyType(
     {
         "approve": ("approve", SHOWN),
         "edit": ("edit", EDITED),

@@ -21,7 +21,7 @@ from runner.definition.model import Definition, EdgeSpec, FailurePolicy, Join, N
 from runner.definition.topology import topology
 from runner.errors import DefinitionError
 from runner.records.asking import numbered_question
-from runner.records.interrupts import Address, Answer
+from runner.records.interrupts import Address, Decision
 from runner.records.run import FINAL, Status
 from runner.store.interface import Claim, Settlement, Start, Token
 from runner.store.memory.store import MemoryStore
@@ -330,7 +330,7 @@ class Against(RuleBasedStateMachine):
         if not ids:
             return
         receipts, reply = self.store.answer(
-            [Answer(question_id, f"to {question_id}") for question_id in ids], self.nonce()
+            [Decision(question_id, f"to {question_id}") for question_id in ids], self.nonce()
         )
         assert [str(receipt.status) for receipt in receipts] == self.model.answer(ids)
         self.bells += reply.doorbells

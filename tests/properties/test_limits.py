@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from runner.definition.policies import Limit
-from runner.records.interrupts import Answer
+from runner.records.interrupts import Decision
 from runner.records.run import Status
 from runner.store.interface import Claim, Settlement
 from runner.store.memory.store import MemoryStore
@@ -77,7 +77,7 @@ class Crowd:
             reply = self.store.park(token, [question], None)
             self.take(reply)
             if reply.word == "waiting":
-                self.asked.append(Answer(question.id, "yes"))
+                self.asked.append(Decision(question.id, "yes"))
 
     def pass_time(self, seconds: float) -> None:
         """Let time pass; workers that are alive renew their leases."""

@@ -36,7 +36,7 @@ from runner.errors import DefinitionError, RunnerError
 from runner.operations import recovery
 from runner.operations.migration_plan import MigrationPlanner, MigrationRequest
 from runner.operations.recovery import ForkOptions, plan_fork, plan_retry
-from runner.records.interrupts import Address, Answer
+from runner.records.interrupts import Address, Decision
 from runner.records.listings import InterruptQuery, RunQuery
 from runner.records.outcomes import Remembered, Saved
 from runner.records.run import ACTIVE, FINAL, LoopRecord, Status, status_of
@@ -503,14 +503,14 @@ class Agreement(RuleBasedStateMachine):
     def answer(self, data, many, nonce):
         if self.questions:
             picked = [self.pick(data, self.questions) for _ in range(1 + many)]
-            answers = [Answer(question, {"yes": [question]}, "ann") for question in picked]
+            answers = [Decision(question, {"yes": [question]}, "ann") for question in picked]
             self.both("answer", answers, nonce or self.nonce())
 
     @rule(data=st.data())
     def answer_what_is_open(self, data):
         questions = self.both("open_interrupts")
         if questions:
-            self.both("answer", [Answer(self.pick(data, questions).id, 1, "ann")], self.nonce())
+            self.both("answer", [Decision(self.pick(data, questions).id, 1, "ann")], self.nonce())
 
     @rule(
         data=st.data(),
@@ -979,7 +979,9 @@ class Migrations(Agreement):
         questions = list(self.both("open_interrupts"))
         if questions and data.draw(st.booleans()):
             self.both(
-                "answer", [Answer(data.draw(st.sampled_from(questions)).id, 1, "ann")], self.nonce()
+                "answer",
+                [Decision(data.draw(st.sampled_from(questions)).id, 1, "ann")],
+                self.nonce(),
             )
 
     def hold_all(self):

@@ -18,7 +18,7 @@ from runner.records import codec
 from runner.records.asking import Asker, is_answered
 from runner.records.interrupts import (
     Address,
-    Answer,
+    Decision,
     Interrupt,
     InterruptStatus,
     address_of,
@@ -33,7 +33,7 @@ from runner.records.interrupts import (
 AT = Address("00run", "pay.out", 2)
 
 
-class Decision(pydantic.BaseModel):
+class Approved(pydantic.BaseModel):
     approve: bool
     note: str = ""
 
@@ -169,11 +169,11 @@ def test_what_happens_at_the_end_is_checked_when_asked(on_expire):
 def test_an_answer_by_default_must_fit_the_schema():
     """The answer that holds when nobody answers is checked like one that a person gives."""
     with pytest.raises(UsageError, match=r"on_expire.*does not fit"):
-        asked(response_schema=Decision, on_expire={"response": {"approve": "perhaps"}})
+        asked(response_schema=Approved, on_expire={"response": {"approve": "perhaps"}})
 
-    question = asked(response_schema=Decision, on_expire={"response": Decision(approve=False)})
+    question = asked(response_schema=Approved, on_expire={"response": Approved(approve=False)})
 
-    assert answer_value(expired(question), Decision) == Decision(approve=False)
+    assert answer_value(expired(question), Approved) == Approved(approve=False)
 
 
 def test_the_digest_covers_what_is_shown():
@@ -191,7 +191,7 @@ def test_questions_survive_storing():
     """A question with everything on it comes back equal from its stored form."""
     question = asked(
         reason={"raw": b"x"},
-        response_schema=Decision,
+        response_schema=Approved,
         assignees=["ann"],
         expires_in=1.5,
         on_expire="reject",
@@ -200,7 +200,7 @@ def test_questions_survive_storing():
     assert codec.decode(Interrupt, codec.encode(question)) == question
 
 
-@pytest.mark.parametrize("schema", ["string", 3, Decision(approve=True), ["object"]])
+@pytest.mark.parametrize("schema", ["string", 3, Approved(approve=True), ["object"]])
 def test_a_schema_is_a_model_class_or_a_json_schema(schema):
     """Anything else as a response schema is refused when the question is asked."""
     with pytest.raises(UsageError, match="pydantic model class or a JSON Schema"):
@@ -232,7 +232,7 @@ def test_a_schema_may_refer_inside_itself():
     """References within the schema work, as pydantic writes them for nested models."""
 
     class Outer(pydantic.BaseModel):
-        decision: Decision
+        decision: Approved
 
     assert "$ref" in str(json_schema(Outer))
     assert asked(response_schema=Outer).response_schema == json_schema(Outer)
@@ -241,8 +241,8 @@ def test_a_schema_may_refer_inside_itself():
 def test_an_answer_has_the_type_that_was_asked_for():
     """Code that asked with a model class gets an instance of it; any other gets the JSON value."""
     assert answer_value(
-        with_answer(asked(response_schema=Decision), {"approve": True}), Decision
-    ) == Decision(approve=True)
+        with_answer(asked(response_schema=Approved), {"approve": True}), Approved
+    ) == Approved(approve=True)
     assert answer_value(with_answer(asked(), {"approve": True})) == {"approve": True}
     assert typed_response(None, 3) == 3
 
@@ -261,7 +261,7 @@ def block(interrupt_id="00r.n.1.x", **rest):
 def test_answers_are_read_in_the_shape_of_strands(response):
     """Any JSON value but null is an answer, also those that Python counts as false."""
     assert answers_from([block(response=response)]) == [
-        Answer("00r.n.1.x", codec.pack(response, "response"))
+        Decision("00r.n.1.x", codec.pack(response, "response"))
     ]
 
 

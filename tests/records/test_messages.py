@@ -22,7 +22,7 @@ def test_an_answer_is_read_with_every_field():
     """A message with all documented fields becomes the answer that it says."""
     message = read(AnswerMessage, body(responder="ann", idempotency_key="k", digest="sha256:1"))
 
-    answer = message.answer("derived")
+    answer = message.decided("derived", {})
 
     assert (answer.interrupt_id, answer.response, answer.responder) == (
         "00r.node.1.abc",
@@ -34,7 +34,9 @@ def test_an_answer_is_read_with_every_field():
 
 def test_an_answer_without_a_key_gets_that_of_its_message():
     """A message that is delivered twice counts once, because its own id is its idempotency key."""
-    assert read(AnswerMessage, body()).answer("responses/1-0").idempotency_key == "responses/1-0"
+    assert (
+        read(AnswerMessage, body()).decided("responses/1-0", {}).idempotency_key == "responses/1-0"
+    )
 
 
 @pytest.mark.parametrize(
@@ -65,7 +67,7 @@ def test_what_is_no_answer_is_refused_with_the_reason(sent, reason):
 
 def test_null_is_read_and_left_to_the_engine():
     """A null response is a well-formed message: its sender gets a receipt and not silence."""
-    assert read(AnswerMessage, body(response=None)).answer("k").response is None
+    assert read(AnswerMessage, body(response=None)).decided("k", {}).response is None
 
 
 def test_a_start_is_read_with_every_field():

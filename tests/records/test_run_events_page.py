@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 from runner import GraphBuilder, RetryPolicy
-from runner.operations.answers import apply_answers
-from runner.records.interrupts import Answer
+from runner.operations.answers import apply_decisions
+from runner.records.interrupts import Decision
 from runner.records.run import EventKind
 from runner.records.size_limits import MAX_EVENT
 from runner.store.event_payloads import SHORT
@@ -52,7 +52,7 @@ def story():
     bench.later(1)
     bench.finish()
     (question,) = bench.result().interrupts
-    apply_answers(bench.engine, [Answer(question.id, "yes", "ann")])
+    apply_decisions(bench.engine, [Decision(question.id, "yes", "ann")])
     bench.finish()
     return list(bench.store.events(bench.run_id))
 

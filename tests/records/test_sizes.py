@@ -8,14 +8,14 @@ import pytest
 
 from runner import Agent, Client, GraphBuilder, RetryPolicy, Status
 from runner.errors import PayloadTooLarge, UnstorableError
-from runner.operations.answers import apply_answers
+from runner.operations.answers import apply_decisions
 from runner.operations.message_handlers import (
     Disposition,
     IncomingMessage,
     handle_answer,
     handle_start,
 )
-from runner.records.interrupts import Answer
+from runner.records.interrupts import Decision
 from runner.settings import Settings
 from runner.store.memory.store import MemoryStore
 from runner.testing import ScriptedModel
@@ -116,7 +116,7 @@ def test_answers_and_starts_that_are_too_large_get_a_receipt():
     bench = Bench(single(lambda ctx: ctx.interrupt("ok?")), small).start()
     (question,) = bench.finish().interrupts
 
-    (receipt,) = apply_answers(bench.engine, [Answer(question.id, MUCH)])
+    (receipt,) = apply_decisions(bench.engine, [Decision(question.id, MUCH)])
     by_door = handle_answer(
         bench.engine, sent(f'{{"v":1,"interrupt_id":"{question.id}","response":"{MUCH}"}}'.encode())
     )

@@ -7,8 +7,8 @@ import pytest
 
 from runner import GraphBuilder, RetryPolicy, Status
 from runner.errors import DefinitionError, NodeFailed, NotFoundError
-from runner.operations.answers import apply_answers
-from runner.records.interrupts import Answer
+from runner.operations.answers import apply_decisions
+from runner.records.interrupts import Decision
 from tests.graphs import Bench, answer_all, answers, ident, single, wired
 
 
@@ -159,7 +159,7 @@ def test_an_answer_to_a_node_that_is_still_running_is_kept():
                 return Succeeded("done", "done")
             question = visit.address.ask("ok?", scope="early")
             visit.ask([question], Saved({"v": 1}))
-            apply_answers(bench.engine, [Answer(question.id, "yes")])
+            apply_decisions(bench.engine, [Decision(question.id, "yes")])
             return Interrupted([question], Saved({"v": 1}))
 
     bench = Bench(wired({"a": Early()}).build()).start()
@@ -374,7 +374,7 @@ def test_an_answer_after_a_failure_is_superseded():
     question = bench.result().interrupts[0]
     bench.deliver("bad")
 
-    receipt = apply_answers(bench.engine, [Answer(question.id, "yes")])[0]
+    receipt = apply_decisions(bench.engine, [Decision(question.id, "yes")])[0]
 
     assert (receipt.status, receipt.detail) == ("superseded", "the question was withdrawn")
 
@@ -738,7 +738,7 @@ def test_a_cancel_goes_down():
     result = bench.result()
 
     assert (result.status, result.reason, result.interrupts) == (Status.CANCELLED, "enough", [])
-    assert apply_answers(bench.engine, [Answer(question.id, 1)])[0].status == "superseded"
+    assert apply_decisions(bench.engine, [Decision(question.id, 1)])[0].status == "superseded"
     assert {run.status for run in bench.store.runs()} == {"cancelled"}
 
 
@@ -823,10 +823,10 @@ def test_answers_to_two_runs_are_one_set():
     while bench.bells:
         bench.deliver()
     questions = bench.store.open_interrupts()
-    responses = [Answer(question.id, "yes") for question in questions]
+    responses = [Decision(question.id, "yes") for question in questions]
 
-    refused = apply_answers(bench.engine, [*responses, Answer("00gone.a.1.x", 1)])
-    accepted = apply_answers(bench.engine, responses)
+    refused = apply_decisions(bench.engine, [*responses, Decision("00gone.a.1.x", 1)])
+    accepted = apply_decisions(bench.engine, responses)
 
     assert [receipt.status for receipt in refused] == ["rejected", "rejected", "unknown"]
     assert [receipt.status for receipt in accepted] == ["accepted", "accepted"]

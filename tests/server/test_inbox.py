@@ -8,7 +8,8 @@ import pytest
 import redis
 
 from runner.approvals import Action, Rule
-from runner.server.deciding import Decision, act, decide
+from runner.records.interrupts import Decision
+from runner.server.deciding import act, decide
 from tests.graphs import wired
 from tests.server.conftest import GRAPHS, Site
 from tests.server.test_pages import HTML, send
@@ -95,11 +96,12 @@ def test_a_row_says_who_works_on_it_and_what_was_decided(desk):
     question = asked(desk, "payments", {"amount": 80})
     served = desk.app.state.services
     act(served, desk.person, question.id, "claim", ttl=60)
-    decide(served, desk.person, question.id, Decision("approve", None, question.digest))
+    vote = Decision(question.id, None, digest=question.digest, decision="approve")
+    decide(served, desk.person, vote)
 
     before = desk.http.get("/inbox", headers=HTML).text
     desk.as_role("approver", name="ben", groups=["finance"])
-    decide(served, desk.person, question.id, Decision("approve", None, question.digest))
+    decide(served, desk.person, vote)
     done = desk.http.get("/inbox?tab=done", headers=HTML).text
 
     assert ("1 of 2" in before, "claimed by ana" in before) == (True, True)

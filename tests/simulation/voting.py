@@ -10,11 +10,10 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from runner.approvals import Principal, Rule, ballots
-from runner.approvals.ballots import Choice
 from runner.approvals.rules import Voter, selector
 from runner.approvals.votes import apply_operation
-from runner.operations.answers import apply_choice
-from runner.records.interrupts import Interrupt, InterruptStatus, Receipt
+from runner.operations.answers import apply_decisions
+from runner.records.interrupts import Decision, Interrupt, InterruptStatus, Receipt
 from tests.simulation.watch import must
 
 SHOWN = {"amount": 10}
@@ -136,13 +135,12 @@ class Voters:
     ) -> None:
         key, voter = f"v{len(self._world.requests)}", voter_of(name)
         digest = "sha256:of something else" if off else question.digest
-        choice = Choice(
-            question.id, decision, voter.principal, args, digest, "", key, groups=voter.groups
-        )
+        sent = Voter(voter.principal, voter.groups)
+        vote = Decision(question.id, args, None, key, digest, decision, voter=sent)
         if not off:
             effect = "" if decision == "reject" else effect_of(question, args)
             self._sent.add((question.id, voter.principal.key, effect))
-        self._send(f"vote {key}", lambda process: [apply_choice(process.engine, choice)])
+        self._send(f"vote {key}", lambda process: apply_decisions(process.engine, [vote]))
 
     def _send(self, name: str, do: Any) -> None:
         self._world._send(self._world._ask(name, do))

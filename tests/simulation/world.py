@@ -14,8 +14,8 @@ from typing import Any
 
 from runner.errors import ConflictError
 from runner.execution.results import GraphResult, graph_result
-from runner.operations.answers import apply_answers, withdraw
-from runner.records.interrupts import Answer, Interrupt, Receipt, ReceiptStatus
+from runner.operations.answers import apply_decisions, withdraw
+from runner.records.interrupts import Decision, Interrupt, Receipt, ReceiptStatus
 from runner.records.run import FINAL, Status
 from runner.scheduler import CRASH_BUDGET
 from runner.store.memory.store import MemoryStore
@@ -156,7 +156,7 @@ class World:
         """Answer as another person than all before."""
         who = f"p{len(self.requests)}"
         answers = [
-            Answer(
+            Decision(
                 question.id,
                 {**answer_to(question.node_id, question.visit, question.name), "by": who},
                 responder=who,
@@ -168,7 +168,7 @@ class World:
 
         def apply(process: Process) -> list[Receipt]:
             try:
-                return apply_answers(process.engine, answers)
+                return apply_decisions(process.engine, answers)
             except ConflictError:
                 return []  # questions of several partitions: told, and none was applied
 

@@ -12,7 +12,7 @@ from typing import Any
 from runner import GraphBuilder
 from runner.agent import Agent, ToolContext, tool
 from runner.agent.models.scripted import ScriptedModel
-from runner.operations.answers import apply_answers
+from runner.operations.answers import apply_decisions
 
 
 class Killed(BaseException):
@@ -166,13 +166,13 @@ class Office:
 
     def answer(self, run_ids: Any, response: Any) -> None:
         """Answer whatever these runs ask."""
-        from runner.records.interrupts import Answer
+        from runner.records.interrupts import Decision
 
         questions = [
             question for question in self.store.open_interrupts() if question.run_id in run_ids
         ]
         receipts = [
-            apply_answers(self.engine, [Answer(interrupt.id, response)])[0]
+            apply_decisions(self.engine, [Decision(interrupt.id, response)])[0]
             for interrupt in questions
         ]
         assert all(receipt.status == "accepted" for receipt in receipts), receipts

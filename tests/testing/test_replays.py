@@ -8,7 +8,7 @@ from runner import GraphBuilder, Status
 from runner.definition.registry import Registry
 from runner.errors import UsageError
 from runner.execution.engine import Engine
-from runner.operations.answers import apply_answers
+from runner.operations.answers import apply_decisions
 from runner.records.interrupts import answers_from
 from runner.testing import answer, replay
 from tests.testing.graphs import ask, graph_of, pay
@@ -71,7 +71,7 @@ def deployed(run, graph):
     known.add(graph.id, lambda: graph)
     engine = Engine(run.store, bells, known)
     engine.publish([graph.id])
-    apply_answers(engine, answers_from(answer(run.result, "yes")))
+    apply_decisions(engine, answers_from(answer(run.result, "yes")))
     while bells:
         bell = bells.pop(0)
         engine.deliver(bell.run_id, bell.node, bell.visit, bell.attempt)

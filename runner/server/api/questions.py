@@ -2,21 +2,22 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Annotated, Any, Literal
 
 from fastapi import APIRouter, Body, Header, Query, Response
 from pydantic import BaseModel, Field, StrictBool
 
-from runner.approvals.ballots import Choice
-from runner.approvals.votes import plain_answer
+from runner.approvals.rules import Voter
 from runner.errors import RunnerError, StoreError
 from runner.operations.questions import check_alike, read_question, read_questions
-from runner.records.interrupts import Receipt, ReceiptStatus
+from runner.records import codec
+from runner.records.interrupts import Decision, Receipt, ReceiptStatus
 from runner.records.json_form import document
 from runner.records.validation import violation
 from runner.server.access import Decides, Operates, Person, Seen
 from runner.server.api.documents import PAGE, Cursor, Limit, question_document
-from runner.server.deciding import Decision, act, decide
+from runner.server.deciding import act, decide
 from runner.server.problems import Problem, pointer
 from runner.server.services import Served, Services
 from runner.settings import CENTURY
@@ -119,45 +120,43 @@ def vote(
     one that comes too late 410, with who was first. An Idempotency-Key that had another body: 422.
     """
     digest = _matched(served, question_id, if_match)
-    decided = Decision(
-        body.decision, body.response, digest, body.comment, idempotency_key, body.proof
+    response = codec.pack(body.response, "response")
+    decision = Decision(
+        question_id, response, None, idempotency_key, digest, body.decision, comment=body.comment
     )
-    receipt = decide(served, person, question_id, decided)
+    receipt = decide(served, person, decision, body.proof)
     if receipt.status is ReceiptStatus.REJECTED:
-        place = {"pointer": _place(served, question_id, decided), "detail": receipt.detail}
+        place = {"pointer": _pointer(served, body, question_id), "detail": receipt.detail}
         raise Problem(422, receipt.detail, errors=[place], receipt=document(receipt))
     told = _answered(receipt)
     if idempotency_key is not None:
-        _check_same(served, person, question_id, decided)
+        _check_same(served, person, decision)
     return told
 
 
-def _place(served: Services, question_id: str, decided: Decision) -> str:
+def _pointer(served: Services, body: Vote, question_id: str) -> str:
     """Return what is wrong in the body of a vote that can't be counted."""
-    if decided.decision not in {"respond", "edit"}:
+    if body.decision not in {"respond", "edit"}:
         return "/body/decision"
     schema = served.client.interrupt(question_id).response_schema
-    place = (
-        violation(schema, decided.response)[0] if schema and decided.decision == "respond" else ()
-    )
-    return pointer(("body", "response", *(place or ())))
+    path = violation(schema, body.response)[0] if schema and body.decision == "respond" else ()
+    return pointer(("body", "response", *(path or ())))
 
 
-def _check_same(served: Services, person: Person, question_id: str, decided: Decision) -> None:
+def _check_same(served: Services, person: Person, decision: Decision) -> None:
     """Refuse a key whose first receipt was for something else.
 
     Raises:
         Problem: it was.
     """
-    question, key = served.client.interrupt(question_id), decided.idempotency_key
+    question, key = served.client.interrupt(decision.interrupt_id), decision.idempotency_key
     if question.rule is None:
-        answer = plain_answer(
-            Choice(question_id, decided.decision, person.principal, decided.response)
-        )
+        answer = replace(decision, voter=Voter(person.principal)).as_answer()
         same = (question.response, question.responder) == (answer.response, answer.responder)
     else:
-        sent = (decided.decision, decided.response, decided.comment)
-        bodies = [vote["body"] for vote in served.store.votes(question_id) if "body" in vote]
+        sent = (decision.decision, codec.plain(decision.response), decision.comment)
+        votes = served.store.votes(question.id)
+        bodies = [vote["body"] for vote in votes if "body" in vote]
         same = all(
             (body["decision"], body.get("response"), body.get("comment", "")) == sent
             for body in bodies
@@ -258,10 +257,10 @@ def vote_all(body: Votes, person: Decides, served: Served) -> dict[str, Any]:
     items = []
     for question_id, digest in body.digests.items():
         try:
-            receipt = decide(
-                served, person, question_id, Decision(body.decision, None, digest, body.comment)
+            decision = Decision(
+                question_id, None, None, None, digest, body.decision, comment=body.comment
             )
-            items.append(document(receipt))
+            items.append(document(decide(served, person, decision)))
         except StoreError:
             raise
         except RunnerError as error:

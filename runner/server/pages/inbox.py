@@ -19,12 +19,12 @@ from runner.approvals.rule_text import who
 from runner.approvals.rules import Rule, plain_name
 from runner.errors import DirectoryError, RunnerError, StoreError, UsageError
 from runner.operations.questions import QuestionView, check_alike, read_questions
-from runner.records.interrupts import Receipt
+from runner.records.interrupts import Decision, Receipt
 from runner.records.listings import InterruptQuery, tool_of
 from runner.records.validation import one_line
 from runner.server.access import Decides, Person, Seen
 from runner.server.api.documents import bare_question
-from runner.server.deciding import Decision, decide
+from runner.server.deciding import decide
 from runner.server.forms import Typed
 from runner.server.pages.question import shown_at_of
 from runner.server.pages.rendering import back, page
@@ -310,8 +310,10 @@ def decide_together(
     receipts = []
     for name, about, token in zip(q, digest, [*(shown or []), *q], strict=False):
         shown_at = shown_at_of(request, person, token, about)
-        decided = Decision(decision, None, about, comment, shown_at=shown_at)
-        receipts.append(_receipt(served, person, name, decided))
+        decided = Decision(
+            name, None, None, None, about, decision, comment=comment, shown_at=shown_at
+        )
+        receipts.append(_receipt(served, person, decided))
     return _together(request, served, person, q, receipts=receipts)
 
 
@@ -341,11 +343,9 @@ def _word(questions: Sequence[QuestionView]) -> str:
     return (tool_of(first.action) or first.name) if first.risk == "high" else ""
 
 
-def _receipt(
-    served: Services, person: Person, question_id: str, decision: Decision
-) -> Receipt | RunnerError:
+def _receipt(served: Services, person: Person, decision: Decision) -> Receipt | RunnerError:
     try:
-        return decide(served, person, question_id, decision)
+        return decide(served, person, decision)
     except StoreError:
         raise
     except RunnerError as error:

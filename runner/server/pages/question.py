@@ -25,12 +25,12 @@ from runner.errors import CorruptDocument, UnstorableError
 from runner.operations.exports import Question, all_events, event_of, question_of
 from runner.operations.questions import read_question
 from runner.records import codec
-from runner.records.interrupts import InterruptStatus, Receipt, ReceiptStatus
+from runner.records.interrupts import Decision, InterruptStatus, Receipt, ReceiptStatus
 from runner.server.access import Decides, Person, Seen
 from runner.server.api.documents import bare_question
 from runner.server.browser import FormTokens
-from runner.server.deciding import Decision, decide
 from runner.server.deciding import act as operation
+from runner.server.deciding import decide
 from runner.server.forms import Typed, answer_fields, answer_of, fields_of, fields_sent, marked
 from runner.server.pages.rendering import back, page
 from runner.server.problems import Problem, prefix
@@ -156,8 +156,11 @@ def _decided(
         return replace(shown, problem=problem, status=422)
     if step is not None and question.is_open:
         return replace(shown, confirm=step, status=422 if step.problem else 200)
-    decided = Decision(word, response, form["digest"], comment, shown_at=shown_at)
-    receipt = decide(served, person, question_id, decided)
+    packed = codec.pack(response, "response")
+    decision = Decision(
+        question_id, packed, None, None, form["digest"], word, comment=comment, shown_at=shown_at
+    )
+    receipt = decide(served, person, decision)
     good = receipt.status in {ReceiptStatus.ACCEPTED, ReceiptStatus.COUNTED}
     return replace(shown, receipt=receipt, status=200 if good else 409)
 

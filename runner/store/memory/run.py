@@ -11,7 +11,7 @@ from runner.approvals.ballots import Standing
 from runner.definition.model import index_of, map_of
 from runner.definition.policies import QueuePosition
 from runner.records.codec import JSON
-from runner.records.interrupts import Answer, Interrupt, InterruptStatus
+from runner.records.interrupts import Decision, Interrupt, InterruptStatus
 from runner.records.listings import RunSummary
 from runner.records.migration import Migration
 from runner.records.outcomes import Remembered, Saved
@@ -224,7 +224,7 @@ class MemoryRun:
         self.questions.pop(question.id, None)
         self.questions[question.id] = question
 
-    def decide(self, answer: Answer, nonce: str, now: int) -> None:
+    def decide(self, answer: Decision, nonce: str, now: int) -> None:
         self.winners[answer.interrupt_id] = nonce
         self.questions[answer.interrupt_id] = replace(
             self.questions[answer.interrupt_id],

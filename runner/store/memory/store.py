@@ -20,7 +20,7 @@ from runner.definition.model import Topology, shape_name
 from runner.records import budgets
 from runner.records.budgets import Spending, Sum, Tagged
 from runner.records.codec import JSON
-from runner.records.interrupts import Answer, Interrupt, Receipt
+from runner.records.interrupts import Decision, Interrupt, Receipt
 from runner.records.listings import InterruptQuery, Page, RunQuery, RunSummary
 from runner.records.migration import Migration
 from runner.records.outcomes import Saved, Session
@@ -204,7 +204,7 @@ class MemoryStore:
 
     def answer(
         self,
-        answers: Sequence[Answer],
+        answers: Sequence[Decision],
         nonce: str,
         questions: Sequence[Interrupt | None] = (),  # noqa: ARG002 - reading its own costs nothing
     ) -> tuple[list[Receipt], Reply]:

@@ -22,7 +22,7 @@ from runner.definition.model import Topology
 from runner.errors import ConflictError, StoreError, UsageError
 from runner.records.budgets import Spending, Sum, Tagged
 from runner.records.codec import JSON
-from runner.records.interrupts import Answer, Interrupt, Receipt, ReceiptStatus, address_of
+from runner.records.interrupts import Decision, Interrupt, Receipt, ReceiptStatus, address_of
 from runner.records.listings import (
     ENDED,
     SEPARATOR,
@@ -295,7 +295,7 @@ class PartitionedStore:
     # Questions
 
     def answer(
-        self, answers: Sequence[Answer], nonce: str, questions: Sequence[Interrupt | None] = ()
+        self, answers: Sequence[Decision], nonce: str, questions: Sequence[Interrupt | None] = ()
     ) -> tuple[list[Receipt], Reply]:
         """Apply a set of answers. Those to questions of several partitions can't be applied as one.
 

@@ -15,7 +15,7 @@ from runner.records import codec
 from runner.records.codec import JSON
 from runner.records.interrupts import (
     SEPARATOR,
-    Answer,
+    Decision,
     Interrupt,
     InterruptStatus,
 )
@@ -103,7 +103,7 @@ def winner(decided: bytes | None) -> str:
     return decided.split(b" ", 3)[2].decode() if decided else ""
 
 
-def decision(answer: Answer) -> bytes:
+def decision(answer: Decision) -> bytes:
     """Write an answer as it is stored."""
     return dump(
         {

@@ -26,7 +26,7 @@ from runner.records.budgets import Spending, Sum, Tagged
 from runner.records.codec import JSON
 from runner.records.interrupts import (
     SEPARATOR,
-    Answer,
+    Decision,
     Interrupt,
     Receipt,
     ReceiptStatus,
@@ -487,7 +487,7 @@ class RedisStore:
 
     def answer(
         self,
-        answers: Sequence[Answer],
+        answers: Sequence[Decision],
         nonce: str,
         questions: Sequence[Interrupt | None] = (),  # noqa: ARG002 - read again with all that the answers change
     ) -> tuple[list[Receipt], Reply]:

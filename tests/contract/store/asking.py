@@ -11,7 +11,7 @@ import pytest
 from runner.operations.recovery import write_retry
 from runner.records.interrupts import (
     Address,
-    Answer,
+    Decision,
     Interrupt,
     InterruptStatus,
     Receipt,
@@ -143,7 +143,7 @@ class AskingContract:
         store.park(token, [question], saved(1, "hello"))
         worker.clock.advance(3)
 
-        receipts, reply = store.answer([Answer(question.id, {"ok": False}, "ann", "key")], "n")
+        receipts, reply = store.answer([Decision(question.id, {"ok": False}, "ann", "key")], "n")
 
         assert receipts == [Receipt(ReceiptStatus.ACCEPTED, question.id, run_id)]
         assert rung(reply) == ["a.1.1"]
@@ -267,7 +267,7 @@ class AskingContract:
         small = worker.question(token, "pay?", reason=10)
         store.park(token, [small], None)
         judged = store.interrupts([small.id])
-        answer = Answer(small.id, "yes", digest=small.digest)
+        answer = Decision(small.id, "yes", digest=small.digest)
         worker.fail(worker.token(run_id, "a"))
         write_retry(store, run_id)
         claim = worker.claim(run_id, "b", 1, 2)
@@ -276,7 +276,7 @@ class AskingContract:
 
         assert receipt_statuses(store.answer([answer], "first", judged)[0]) == ["superseded"]
         assert [question.id for question in store.open_interrupts()] == [large.id]
-        answer = Answer(large.id, "yes", digest=large.digest)
+        answer = Decision(large.id, "yes", digest=large.digest)
         assert receipt_statuses(store.answer([answer], "second", [large])[0]) == ["accepted"]
 
     def test_a_repeated_park_gets_the_first_word(self, worker: ManualWorker, store: Store) -> None:
@@ -296,14 +296,14 @@ class AskingContract:
     def test_an_answer_counts_once(self, worker: ManualWorker, store: Store) -> None:
         """A second answer is a duplicate; the same request, or the same key, gets its receipt again."""
         run_id, question = worker.asking("a")
-        first = [Answer(question.id, 1, "ann", "key")]
+        first = [Decision(question.id, 1, "ann", "key")]
 
         assert receipt_statuses(store.answer(first, "n1")[0]) == ["accepted"]
-        assert receipt_statuses(store.answer([Answer(question.id, 2)], "n1")[0]) == ["accepted"]
-        assert receipt_statuses(store.answer([Answer(question.id, 2, None, "key")], "n2")[0]) == [
+        assert receipt_statuses(store.answer([Decision(question.id, 2)], "n1")[0]) == ["accepted"]
+        assert receipt_statuses(store.answer([Decision(question.id, 2, None, "key")], "n2")[0]) == [
             "accepted"
         ]
-        (late,) = store.answer([Answer(question.id, 2, "bob")], "n3")[0]
+        (late,) = store.answer([Decision(question.id, 2, "bob")], "n3")[0]
         assert (late.status, late.detail) == (ReceiptStatus.DUPLICATE, "already answered by ann")
         assert [answer.response for answer in worker.claim(run_id, "a").answers] == [1]
 
@@ -317,7 +317,7 @@ class AskingContract:
 
         assert worker.answer(one, two) == ["rejected", "forbidden"]
         assert worker.answer(one, one) == ["rejected", "rejected"]
-        unknown = [Answer(one.id, 1), Answer("00none.a.1.x", 1), Answer("malformed", 1)]
+        unknown = [Decision(one.id, 1), Decision("00none.a.1.x", 1), Decision("malformed", 1)]
         assert receipt_statuses(store.answer(unknown, "n")[0]) == ["rejected", "unknown", "unknown"]
         assert worker.read(run_id) == before
         assert worker.answer(one, two, responder="ann") == ["accepted", "accepted"]
@@ -331,7 +331,7 @@ class AskingContract:
         questions = [worker.park(run_id, node, "x", "y") for node in ("a", "b") for run_id in runs]
         mixed = [question for pair in zip(*questions, strict=True) for question in pair]
 
-        receipts, reply = store.answer([Answer(question.id, 1) for question in mixed], "n")
+        receipts, reply = store.answer([Decision(question.id, 1) for question in mixed], "n")
 
         assert receipt_statuses(receipts) == ["accepted"] * 8
         assert sorted(bell.task_id for bell in reply.doorbells) == [
@@ -439,7 +439,7 @@ class AskingContract:
         good = worker.park(worker.start("a"), "a")[0]
 
         for nonce in ("one", "two"):
-            (receipt,), _ = store.answer([Answer(question.id, "yes", "bob")], nonce)
+            (receipt,), _ = store.answer([Decision(question.id, "yes", "bob")], nonce)
             assert (receipt.status, receipt.detail) == (status, detail)
         # In a set it keeps the others from being applied.
         assert worker.answer(question, good) == [status, "rejected"]

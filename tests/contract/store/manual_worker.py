@@ -20,7 +20,7 @@ from runner.definition.policies import Limit
 from runner.definition.topology import topology
 from runner.records.asking import numbered_question
 from runner.records.codec import JSON
-from runner.records.interrupts import Address, Answer, Interrupt
+from runner.records.interrupts import Address, Decision, Interrupt
 from runner.records.outcomes import Saved
 from runner.records.run import Status, VisitEntry
 from runner.store.interface import Claim, Reply, RunSnapshot, Settlement, Start, Store, Token
@@ -225,7 +225,7 @@ class ManualWorker:
 
     def answer(self, *questions: Interrupt, response: JSON = "yes", **options: Any) -> list[str]:
         """Answer questions as one set, and name the status of each receipt."""
-        answers = [Answer(question.id, response, **options) for question in questions]
+        answers = [Decision(question.id, response, **options) for question in questions]
         return [str(receipt.status) for receipt in self.store.answer(answers, self.nonce())[0]]
 
     def read(self, run_id: str) -> RunSnapshot:

@@ -11,7 +11,7 @@ from runner.approvals import ballots
 from runner.approvals.ballots import Ballot, Operation, Use
 from runner.approvals.digests import Action
 from runner.approvals.judgement import Evidence, judge
-from runner.approvals.rules import Auth, Decision, Principal, Rule, Voter
+from runner.approvals.rules import Auth, DecisionKind, Principal, Rule, Voter
 from runner.records.interrupts import Interrupt, InterruptStatus, Receipt, digest
 from runner.records.listings import InterruptQuery
 from runner.records.outcomes import Saved
@@ -34,7 +34,7 @@ class Voting:
     def vote(
         self,
         who: str | Principal,
-        decision: Decision = "approve",
+        decision: DecisionKind = "approve",
         response: Any = True,
         *,
         groups: tuple[str, ...] = ("finance",),

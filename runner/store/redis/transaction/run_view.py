@@ -12,7 +12,7 @@ from runner.approvals.ballots import Standing
 from runner.definition.model import Topology, item_id, map_of, shape_name
 from runner.definition.policies import QueuePosition
 from runner.records.codec import JSON
-from runner.records.interrupts import Answer, Interrupt
+from runner.records.interrupts import Decision, Interrupt
 from runner.records.migration import Migration
 from runner.records.outcomes import Remembered, Saved
 from runner.records.run import (
@@ -403,7 +403,7 @@ class RunInTransaction:
         _, decided = run_fields.question_fields(interrupt_id)
         return run_fields.winner(self.write_set.read(self.key, decided))
 
-    def decide(self, answer: Answer, nonce: str, now: int) -> None:
+    def decide(self, answer: Decision, nonce: str, now: int) -> None:
         question, text = self.question(answer.interrupt_id), run_fields.decision(answer)
         if question is not None:
             self.write_set.answered.append(question)
