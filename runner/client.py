@@ -327,26 +327,19 @@ class Client:
             UnstorableError: the task can't be stored. UsageError: a tag or `on_end` can't be used.
         """
         self._load_graphs(graph_id)
-        body: dict[str, Any] = {}
+        options: dict[str, Any] = {
+            "idempotency_key": idempotency_key,
+            "invocation_state": invocation_state,
+            "tags": tags,
+            "on_end": on_end,
+        }
         if requester is not None:
-            given: dict[str, object] = {
-                "invocation_state": invocation_state,
-                "tags": tags,
-                "on_end": on_end,
-            }
-            given["on_behalf_of"] = [key_of(name) for name in on_behalf_of] or None
-            body = start_body(graph_id, task, requester, idempotency_key=idempotency_key, **given)
+            principals = [key_of(principal) for principal in on_behalf_of] or None
+            body = start_body(graph_id, task, requester, **options, on_behalf_of=principals)
             body = proven(self.engine, body, Principal.read(body["requester"]), proof)
+            options["requester"] = requester_of(self.engine, body)
         try:
-            run_id = self.engine.start(
-                graph_id,
-                task,
-                invocation_state=invocation_state,
-                idempotency_key=idempotency_key,
-                tags=tags,
-                on_end=on_end or "",
-                requester=requester_of(self.engine, body) if body else None,
-            )
+            run_id = self.engine.start(graph_id, task, **options)
         except NotFoundError as error:
             hint = "set RUNNER_GRAPHS" if self._uses_settings else "add it to the registry"
             raise NotFoundError(f"{error} Or {hint} of this program.") from None

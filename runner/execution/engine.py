@@ -17,6 +17,7 @@ from concurrent.futures import Future
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from types import MappingProxyType
+from typing import Unpack
 
 from runner.approvals.decision_keys import DecisionKeys, SigningKey
 from runner.approvals.freeze_check import WAIT_MS, Freezes
@@ -35,7 +36,7 @@ from runner.execution import conditions, held_nodes, ids, nodes, telemetry
 from runner.execution.context import ClaimedVisit, claimed_visit, never
 from runner.execution.held_nodes import RETURN_DELAY_MS, UnservedNodes
 from runner.execution.leases import Lease, Leases, Quarantine, SweepTimer
-from runner.execution.runs import RunStarter, call_on_end
+from runner.execution.runs import RunStarter, StartOptions, call_on_end
 from runner.records import failures, size_limits, validation
 from runner.records.codec import JSON
 from runner.records.failures import ErrorRecord
@@ -123,44 +124,14 @@ class Engine:
         path = Settings().signing_key
         return SigningKey.read(path) if path else None
 
-    def start(
-        self,
-        graph_id: str,
-        task: object,
-        *,
-        invocation_state: Mapping[str, object] | None = None,
-        idempotency_key: str | None = None,
-        message_key: str | None = None,
-        tags: Mapping[str, str] | None = None,
-        run_id: str | None = None,
-        on_end: str = "",
-        trace: str = "",
-        requester: Mapping[str, JSON] | None = None,
-    ) -> str:
+    def start(self, graph_id: str, task: object, **options: Unpack[StartOptions]) -> str:
         """Start a run and return its id; the same idempotency key returns the same run.
-
-        The keys of the run's effects follow from its idempotency key. `message_key` names the message of a
-        start without one: a message that comes twice starts one run.
-        `trace` is the traceparent of the span that the run belongs to, if not of the one that is open here;
-        for `requester` see `Start`.
 
         Raises:
             NotFoundError: neither this process nor any worker so far knows the graph.
             UnstorableError: the task or the state can't be stored.
         """
-        reply = self._starter.run(
-            graph_id,
-            task,
-            run_id=run_id,
-            state=invocation_state,
-            key=idempotency_key,
-            message_key=message_key,
-            tags=tags,
-            on_end=on_end,
-            trace=trace,
-            requester=requester,
-        )
-        return self.ring(reply).run_id
+        return self.ring(self._starter.run(graph_id, task, options)).run_id
 
     def publish(self, names: Sequence[str]) -> None:
         """Publish graphs of this process, with those nested in them, and release held nodes that fit them."""

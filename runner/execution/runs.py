@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, TypedDict
 
 from runner.approvals.decision_keys import run_name
 from runner.definition.model import Topology, map_of
@@ -18,6 +18,25 @@ from runner.records.listings import checked_tags, outermost
 from runner.records.run import Status
 from runner.store import event_payloads
 from runner.store.interface import Claim, Dispatcher, Reply, RunSnapshot, Start, Store
+
+
+class StartOptions(TypedDict, total=False):
+    """The options of a start.
+
+    The keys of the run's effects follow from its `idempotency_key`. `message_key` names the message of a
+    start without one: a message that comes twice starts one run. The run has a new id unless `run_id` is one.
+    `trace` is the traceparent of the span that the run belongs to, if not of the one that is open here;
+    for `requester` see `Start`.
+    """
+
+    invocation_state: Mapping[str, object] | None
+    idempotency_key: str | None
+    message_key: str
+    tags: Mapping[str, str] | None
+    run_id: str
+    on_end: str | None
+    trace: str
+    requester: Mapping[str, JSON] | None
 
 
 class RunStarter:
@@ -43,36 +62,26 @@ class RunStarter:
             self._store.publish(missing, replace=replace)
             self._published.update(map(_name_of, missing))
 
-    def run(
-        self,
-        graph_id: str,
-        task: object,
-        *,
-        run_id: str | None,
-        state: Mapping[str, object] | None,
-        key: str | None,
-        tags: Mapping[str, str] | None,
-        message_key: str | None = None,
-        on_end: str = "",
-        trace: str = "",
-        requester: Mapping[str, JSON] | None = None,
-    ) -> Reply:
-        """Start a run, under a new id unless there is one; `message_key` is for a start without a key.
+    def run(self, graph_id: str, task: object, options: StartOptions) -> Reply:
+        """Start a run.
 
         Raises:
             NotFoundError: neither this process nor any worker so far knows the graph.
             UnstorableError: the task or the state can't be stored. PayloadTooLarge: they are too large.
             UsageError: the key, a tag, or the task to call at the end, can't be used.
         """
-        plan, name = self._registry.find(graph_id), run_name(requester)
-        task_value, packed_state = (
-            codec.pack(task, "task"),
-            codec.pack(dict(state or {}), "invocation_state"),
-        )
+        plan, requester = self._registry.find(graph_id), options.get("requester")
+        effects = run_name(requester)
+        task_value = codec.pack(task, "task")
+        state = codec.pack(dict(options.get("invocation_state") or {}), "invocation_state")
         size_limits.check("task", task_value, self._store.max_bytes)
-        size_limits.check("invocation_state", packed_state, self._store.max_bytes)
-        packed_tags, own_key = codec.pack(checked_tags(tags or {}), "tags"), _checked_key(key)
-        key = own_key if own_key is not None else _checked_key(message_key)
+        size_limits.check("invocation_state", state, self._store.max_bytes)
+        tags = codec.pack(checked_tags(options.get("tags") or {}), "tags")
+        idempotency_key = _checked_key(options.get("idempotency_key"))
+        key = idempotency_key
+        if key is None:
+            key = _checked_key(options.get("message_key"))
+        on_end = options.get("on_end") or ""
         _check_on_end(on_end)
         if plan is not None:
             self.publish([graph_id], replace=False)
@@ -81,20 +90,22 @@ class RunStarter:
                     f"node {plan.for_requester!r} of graph {graph_id!r} is approved by a rule that excludes "
                     "who asked for the run, so nothing was started: pass requester."
                 )
+        run_id = options.get("run_id")
+        if not run_id:
+            partition = self._store.partition(graph_id, key or effects or None)
+            if idempotency_key and not effects:
+                effects = ids.keyed(self._store.namespace, graph_id, idempotency_key)
+            run_id = ids.run_id(partition, effects)
         start = Start(
-            run_id=run_id
-            or ids.run_id(
-                self._store.partition(graph_id, key or name or None),
-                name or (ids.keyed(self._store.namespace, graph_id, own_key) if own_key else ""),
-            ),
+            run_id=run_id,
             graph_id=graph_id,
             fingerprint=None,
             task=task_value,
-            invocation_state=packed_state,
-            tags=packed_tags,
+            invocation_state=state,
+            tags=tags,
             idempotency_key=key,
             on_end=on_end,
-            trace=trace or callers_trace(),
+            trace=options.get("trace") or callers_trace(),
             requester=requester,
         )
         reply = self._write(start, plan)

@@ -122,7 +122,7 @@ def handle_start(
             idempotency_key=message.idempotency_key,
             message_key=incoming.key,
             tags=message.tags,
-            on_end=message.on_end or "",
+            on_end=message.on_end,
             trace=message.traceparent or incoming.traceparent,
             requester=requester_of(engine, body) if isinstance(message, RequestMessage) else None,
         )
