@@ -33,7 +33,7 @@ from runner.execution.engine import Engine
 from runner.operations.answers import apply_decisions
 from runner.records.interrupts import Decision
 from runner.settings import Settings
-from runner.store.redis.connection import CLIENTS, OPTIONS
+from runner.store.addresses import CLIENTS
 from runner.store.redis.store import RedisStore
 from runner.store.redis.streams import Intake
 from runner.store.redis.workers import WorkerRegistry
@@ -89,9 +89,9 @@ class CountingConnection(redis.UnixDomainSocketConnection):
         super().send_packed_command(command, check_health)
 
 
-def _counting(url: str) -> redis.Redis:
+def _counting(url: str, **options: Any) -> redis.Redis:
     pool = redis.ConnectionPool(
-        connection_class=CountingConnection, path=urlsplit(url).path, **OPTIONS
+        connection_class=CountingConnection, path=urlsplit(url).path, **options
     )
     return redis.Redis(connection_pool=pool)
 

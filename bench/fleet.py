@@ -32,7 +32,7 @@ from runner.celery.stream_consumer import StreamConsumer
 from runner.celery.threads import Sweeper, WorkerThread
 from runner.dev.embedded import embedded_store
 from runner.settings import Settings
-from runner.store.redis.connection import CLIENTS, OPTIONS
+from runner.store.addresses import CLIENTS
 from runner.store.redis.scripts import names, script
 from runner.store.redis.workers import WorkerRegistry
 
@@ -129,10 +129,10 @@ class SharedPool(redis.ConnectionPool):
 def _clients() -> Any:
     made: dict[str, redis.Redis] = {}
 
-    def client(url: str) -> redis.Redis:
+    def client(url: str, **options: Any) -> redis.Redis:
         path = urlsplit(url).path
         if path not in made:
-            pool = SharedPool(connection_class=VirtualConnection, path=path, **OPTIONS)
+            pool = SharedPool(connection_class=VirtualConnection, path=path, **options)
             made[path] = redis.Redis(connection_pool=pool)
         return made[path]
 

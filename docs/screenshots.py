@@ -33,8 +33,8 @@ from runner.store.interface import Doorbell
 from runner.store.redis.connection import RedisConnection
 from runner.store.redis.keys import Keys
 from runner.store.redis.partitions import open_store
-from runner.store.redis.schedules import Schedules
 from runner.store.redis.workers import WorkerRegistry
+from runner.store.shared import Shared
 from runner.webhooks.delivery import WebhookAdmin
 from runner.webhooks.webhook import Delivery, Webhook, attempted
 
@@ -242,8 +242,7 @@ class Shop:
         }
 
     def _schedules(self) -> None:
-        url = self.settings.redis_url
-        scheduler = Scheduler(self.client.engine, Schedules(url, self.settings.namespace, 1))
+        scheduler = Scheduler(self.client.engine, Shared(self.settings).documents(Schedule))
         scheduler.add(
             Schedule("weekly-newsletter", "newsletter", cron="0 9 * * 1", timezone="Europe/Rome")
         )
@@ -252,20 +251,21 @@ class Shop:
         scheduler.pause("old-albums")
 
     def _webhooks(self, run_id: str) -> None:
-        admin = WebhookAdmin(self.settings)
+        shared = Shared(self.settings)
+        admin = WebhookAdmin(shared)
         admin.add(
             Webhook("chat", "http://127.0.0.1:9/hooks", ["interrupt.asked", "interrupt.reminded"])
         )
         admin.add(Webhook("billing", "http://127.0.0.1:9/runs", ["run.ended"], "refund"))
         admin.pause("billing")
-        now = admin.stored.now()
+        now = shared.workers.now()
         asked = Delivery(
             "msg_5f1c", f"{run_id}:9", "interrupt.asked", run_id, now - 12 * MINUTE * 1000
         )
         again = replace(asked, id="msg_77ab", kind="interrupt.reminded", at=now - 60_000)
-        admin.stored.enqueue("chat", [(asked, b"{}"), (again, b"{}")])
-        admin.stored.record("chat", attempted(asked, 204, "", now, []))
-        admin.stored.record(
+        shared.deliveries.enqueue("chat", [(asked, b"{}"), (again, b"{}")])
+        shared.deliveries.record("chat", attempted(asked, 204, "", now, []))
+        shared.deliveries.record(
             "chat", attempted(again, 503, "answered 503 Service Unavailable", now, [300.0])
         )
 

@@ -641,6 +641,6 @@ def _ms(time_: datetime | int | None) -> int | None:
 def _open(**options: Any) -> Store:
     # Imported here: settings and the Redis client cost most of the start-up time of a program.
     from runner.settings import Settings  # noqa: PLC0415 - see above
-    from runner.store.redis.partitions import open_store  # noqa: PLC0415 - see above
+    from runner.store.shared import open_store  # noqa: PLC0415 - see above
 
     return open_store(Settings(**options))

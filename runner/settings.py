@@ -20,9 +20,16 @@ from pydantic_settings import (
 
 from runner.errors import UsageError
 from runner.records.size_limits import MAX_DEAD, MAX_DEAD_BYTES, MAX_RESULT, MAX_RUN, MAX_STATE
-from runner.store.addresses import ANOTHER, MOST_PARTITIONS, Place, cluster, places, sentinels
+from runner.store.addresses import (
+    ANOTHER,
+    MOST_PARTITIONS,
+    NAMESPACE,
+    Place,
+    cluster,
+    places,
+    sentinels,
+)
 from runner.store.archive import POSTGRES
-from runner.store.redis.keys import NAMESPACE
 
 DEFAULT_REDIS_URL = "redis://127.0.0.1:6379/0"
 STORES = frozenset(

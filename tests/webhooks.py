@@ -10,9 +10,9 @@ import redis
 from runner import Client
 from runner.definition.registry import Registry
 from runner.settings import Settings
-from runner.store.redis.partitions import open_store
-from runner.store.redis.webhooks import Webhooks
+from runner.store.shared import Shared, open_store
 from runner.webhooks.delivery import WebhookAdmin, WebhookSender
+from runner.webhooks.webhook import Webhook
 from tests.graphs import ident, single
 from tests.waiting import wait_until
 
@@ -36,11 +36,9 @@ class Site:
         self.engine = self.client.engine
         self.engine.publish(list(graphs))
         self.raw = redis.Redis.from_url(url)
-        self.admin = WebhookAdmin(self.settings)
-        self.stored = self.admin.stored
-
-    def open(self):
-        return Webhooks(self.settings.redis_url, partitions=self.settings.partitions)
+        self.shared = Shared(self.settings)
+        self.admin = WebhookAdmin(self.shared)
+        self.webhooks = self.shared.documents(Webhook)
 
     def ring(self, doorbells):
         self.bells.extend(doorbells)
@@ -75,12 +73,12 @@ class Site:
 
     def sender(self):
         """What one more process has."""
-        return WebhookSender(self.engine.store, self.open(), self.settings)
+        return WebhookSender(self.engine.store, Shared(self.settings))
 
     def deliveries(self, webhook_id, status=None):
         return [
             item
-            for item in self.stored.deliveries(webhook_id, 100)
+            for item in self.shared.deliveries.page(webhook_id, 100)
             if status is None or item.status == status
         ]
 

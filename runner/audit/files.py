@@ -11,12 +11,12 @@ from typing import TYPE_CHECKING, Any
 
 from runner.audit.sealing import Sealing, Signer, Terms, read_signer, sealed
 from runner.errors import ConflictError, UsageError, needs_extra
-from runner.store.redis.auditing import AuditLog
 
 if TYPE_CHECKING:
     from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PublicKey
 
     from runner.audit.export import Verdict
+    from runner.store.shared import AuditLog
 
 FORMATS = ("jsonl", "in-toto")
 

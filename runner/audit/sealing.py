@@ -21,18 +21,18 @@ from typing import TYPE_CHECKING, Any
 from runner.approvals.digests import canonical
 from runner.audit import entries as audit_entries
 from runner.audit.anchors import Anchor, anchors
+from runner.audit.head import PAGE, Head, tree_fields
 from runner.audit.tree import Frontier, leaf_of
 from runner.errors import ArchiveError, CorruptDocument, UnstorableError, UsageError, needs_extra
 from runner.records import codec
 from runner.records.codec import JSON
-from runner.store.redis.auditing import PAGE, AuditLog, Head, tree_fields
-from runner.store.redis.connection import Argument
 
 if TYPE_CHECKING:
     from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
     from runner.settings import Settings
     from runner.store.archive import Archive
+    from runner.store.shared import AuditLog
 
 log = logging.getLogger(__name__)
 
@@ -189,7 +189,7 @@ class Sealing:
 
             checkpoint = Checkpoint(self._log.origin(head.epoch), head.size, head.frontier.root)
             note = sign(checkpoint, signer.name, signer.key)
-            updates: dict[str, Argument] = {
+            updates: dict[str, str | int] = {
                 "signed": head.size,
                 "signed_at": head.now,
                 "note": note,

@@ -32,10 +32,11 @@ from runner.execution.engine import Engine
 from runner.operations.message_handlers import Disposition, HandlerResult, IncomingMessage
 from runner.records.codec import JSON
 from runner.records.messages import traceparent_of
+from runner.records.notices import Notice
 from runner.records.validation import one_line
 from runner.settings import Settings
 from runner.store.redis.partitions import SharedStore, connections
-from runner.store.redis.streams import Notice, NoticeReader, Outbox
+from runner.store.redis.streams import NoticeReader, Outbox
 
 log = logging.getLogger(__name__)
 

@@ -15,8 +15,7 @@ from celery import Celery
 
 from runner.records.codec import load_json
 from runner.settings import Settings
-from runner.store.addresses import Sentinels, sentinels
-from runner.store.redis.keys import NAMESPACE
+from runner.store.addresses import NAMESPACE, Sentinels, sentinels
 
 SETTINGS = "runner_settings_secret"
 """The key of our settings in an app's configuration; Celery hides the value of such a name from monitors."""

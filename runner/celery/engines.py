@@ -19,14 +19,14 @@ from runner.celery.doorbells import CeleryDispatcher
 from runner.definition.registry import load, registry
 from runner.execution.engine import Engine
 from runner.operations.jobs import SLICE, carry_on
+from runner.schedules.schedule import Schedule
 from runner.schedules.scheduler import Scheduler
 from runner.settings import Settings, as_broker, same_database
 from runner.store.addresses import cluster, sentinels
 from runner.store.redis.connection import RedisConnection
-from runner.store.redis.jobs import Jobs
 from runner.store.redis.partitions import SharedStore, open_store
-from runner.store.redis.schedules import Schedules
 from runner.store.redis.streams import Bounds, Outbox
+from runner.store.shared import Shared
 
 NEARLY = 0.9
 """Part of a hard time limit from which on a signal counts as that of the limit."""
@@ -61,11 +61,10 @@ def _make(app: Celery, settings: Settings) -> Engine:
     store = open_store(settings, push=pushes(app, settings), retry_for=settings.lease)
     engine = Engine(store, CeleryDispatcher(app), registry)
     engine.is_stopping = _ends_by_signal
-    where = settings.redis_url, settings.namespace, settings.partitions
-    jobs = Jobs(*where)
+    shared = Shared(settings)
     engine.fire = {
-        "schedule": Scheduler(engine, Schedules(*where)).fire,
-        "job": lambda name: carry_on(engine, jobs, name, SLICE),
+        "schedule": Scheduler(engine, shared.documents(Schedule)).fire,
+        "job": lambda name: carry_on(engine, shared.jobs, name, SLICE),
     }
     return engine
 

@@ -30,8 +30,9 @@ from runner.celery.shutdown import Shutdown
 from runner.celery.startup import Publisher
 from runner.celery.threads import ENDS_WITHIN, WorkerThread
 from runner.errors import RunnerError
+from runner.records.workers import EVERY, KEEPER, Worker
 from runner.store.redis.singleton_locks import SingletonLocks
-from runner.store.redis.workers import EVERY, KEEPER, Worker, WorkerRegistry, described
+from runner.store.redis.workers import WorkerRegistry, described
 
 log = logging.getLogger(__name__)
 

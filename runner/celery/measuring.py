@@ -13,11 +13,10 @@ from runner.errors import StoreError
 from runner.execution import telemetry
 from runner.execution.context import ClaimedVisit
 from runner.records.budgets import MICROS, USAGE
+from runner.records.metrics import NODE, QUEUE_WAIT
 from runner.records.outcomes import Outcome
 from runner.store.interface import Store
 from runner.store.redis.measurements import (
-    NODE,
-    QUEUE_WAIT,
     Collector,
     Increments,
     increments,

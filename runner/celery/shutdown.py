@@ -18,7 +18,7 @@ from celery.worker import state
 
 from runner.celery.doorbells import NODE_TASK
 from runner.execution.engine import Engine
-from runner.store.redis.workers import HANGS
+from runner.records.workers import HANGS
 
 log = logging.getLogger(__name__)
 

@@ -27,7 +27,7 @@ from runner.store.archive import open_archive
 from runner.store.redis.partitions import SharedStore, wake_keys
 from runner.store.redis.singleton_locks import SingletonLocks
 from runner.store.redis.streams import SweepRequests
-from runner.store.redis.webhooks import Webhooks
+from runner.store.shared import Shared
 from runner.webhooks.delivery import WebhookSender
 
 log = logging.getLogger(__name__)
@@ -214,8 +214,8 @@ class WebhookThreads:
     def __init__(self, engine: Engine, settings: Settings, is_stopping: Callable[[], bool]) -> None:
         """Nothing is connected yet."""
         self._is_stopping = is_stopping
-        self._webhooks = Webhooks(settings.redis_url, settings.namespace, settings.partitions)
-        self._sender = WebhookSender(engine.store, self._webhooks, settings)
+        self._shared = Shared(settings)
+        self._sender = WebhookSender(engine.store, self._shared)
         self._threads: dict[str, threading.Thread] = {}
 
     def begin(self, webhook_id: str) -> None:
@@ -244,7 +244,7 @@ class WebhookThreads:
                 "webhook.failed: %r is tried again after a lease; please report this.", webhook_id
             )
         finally:
-            self._webhooks.close()
+            self._shared.release()
 
 
 ARCHIVE_SWEEPS = 10

@@ -13,7 +13,7 @@ from runner.cli.exits import CommandError, Exit
 from runner.errors import UsageError
 
 if TYPE_CHECKING:
-    from runner.store.redis.auditing import AuditLog
+    from runner.operations.installation import AuditLog
 
 
 @click.group()
@@ -68,7 +68,7 @@ def export_audit(
     from runner.audit.sealing import terms
 
     log = _log(context, run_id, partition)
-    conditions = terms(context.settings, context.archive)
+    conditions = terms(context.settings, context.installation.archive)
     log.note("exported", actor=context.user, outcome={"run": run_id, "format": form})
     lines = export_lines(log, conditions, form, run_id)
     written: list[int] = []
@@ -101,9 +101,7 @@ def _log(context: CommandContext, run_id: str, partition: int | None) -> AuditLo
 
 
 def _logs(context: CommandContext) -> list[AuditLog]:
-    from runner.store.redis.partitions import open_store
-
-    return list(open_store(context.settings).audit_logs)
+    return list(context.installation.store.audit_logs)
 
 
 @dataclass(frozen=True, slots=True)

@@ -18,8 +18,8 @@ from runner.cli.output import Output
 
 if TYPE_CHECKING:
     from runner.client import Client
+    from runner.operations.installation import Installation
     from runner.settings import Settings
-    from runner.store.archive import Archive
     from runner.store.interface import Store
 
 Command = TypeVar("Command", bound=Callable[..., Any])
@@ -53,6 +53,13 @@ class CommandContext:
         return Settings(**{name: value for name, value in flags.items() if value is not None})
 
     @cached_property
+    def installation(self) -> Installation:
+        """The store, and what people manage there."""
+        from runner.operations.installation import Installation
+
+        return Installation(self.settings)
+
+    @cached_property
     def client(self) -> Client:
         """The client of the store. Graphs are imported only with --graphs, because that may take long."""
         from runner.client import Client
@@ -60,13 +67,7 @@ class CommandContext:
         if self.graphs:
             self.load_graphs()
         _import_from_here()  # what RUNNER_DIRECTORY names, too
-        settings = self.settings
-        return Client(
-            settings.redis_url,
-            settings.broker_url,
-            namespace=settings.namespace,
-            partitions=settings.partitions,
-        )
+        return Client(store=self.installation.store)
 
     @property
     def store(self) -> Store:
@@ -80,13 +81,6 @@ class CommandContext:
             return getpass.getuser()
         except (OSError, KeyError):
             return ""
-
-    @cached_property
-    def archive(self) -> Archive | None:
-        """The archive of ended runs; None where RUNNER_ARCHIVE is not set."""
-        from runner.store.archive import open_archive
-
-        return open_archive(self.settings.archive) if self.settings.archive else None
 
     def load_graphs(self) -> None:
         """Import the modules of RUNNER_GRAPHS, from the current folder as a worker does.

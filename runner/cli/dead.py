@@ -14,7 +14,7 @@ from runner.cli.output import clock_time, short, visible
 from runner.records.json_form import document, stamp
 
 if TYPE_CHECKING:
-    from runner.store.redis.dead_letters import DeadLetter, DeadLetters
+    from runner.records.dead_letters import DeadLetter
 
 
 @click.group()
@@ -35,7 +35,7 @@ def list_letters(context: CommandContext, limit: int) -> None:
 
     Without a terminal: id, time (UTC), source and reason, separated by tabs.
     """
-    letters, output = _letters(context).all(limit), context.output
+    letters, output = context.installation.dead_letters.all(limit), context.output
     shown = [
         (item.id, clock_time(item.at), _source(item), short(item.reason, 90)) for item in letters
     ]
@@ -54,7 +54,7 @@ def show(context: CommandContext, letter_id: str) -> None:
 
     Without a terminal: the name and the value of each part, separated by a tab.
     """
-    letter, output = _letters(context).get(letter_id), context.output
+    letter, output = context.installation.dead_letters.get(letter_id), context.output
     parts = [(name, value) for name, value in document(letter).items() if value]
     text = "\n".join(f"{name}  {visible(str(value))}" for name, value in parts)
     output.present(letter, lambda: output.show_text(text), parts)
@@ -75,7 +75,7 @@ def replay(context: CommandContext, letter_ids: tuple[str, ...]) -> None:
     from runner.operations.dead import Replayed
     from runner.operations.dead import replay as resend
 
-    letters = _letters(context)
+    letters = context.installation.dead_letters
     # All are read first, so that a mistyped id sends nothing.
     selected = [letters.get(letter_id) for letter_id in letter_ids]
     replayed: list[Replayed] = []
@@ -109,17 +109,10 @@ def drop(context: CommandContext, letter_ids: tuple[str, ...], *, yes: bool) -> 
     """
     if not yes:
         click.confirm(f"Delete {len(letter_ids)} dead letters permanently?", abort=True, err=True)
-    letters = _letters(context)
+    letters = context.installation.dead_letters
     dropped = [Dropped(item, "dropped" if letters.drop(item) else "unknown") for item in letter_ids]
     context.output.write({"dropped": dropped}, ((item.id, item.status) for item in dropped))
     return Exit.NOT_FOUND if any(item.status == "unknown" for item in dropped) else Exit.DONE
-
-
-def _letters(context: CommandContext) -> DeadLetters:
-    from runner.store.redis.dead_letters import DeadLetters
-
-    settings = context.settings
-    return DeadLetters(settings.redis_url, settings.namespace, settings.partitions)
 
 
 def _source(letter: DeadLetter) -> str:

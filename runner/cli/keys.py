@@ -166,11 +166,9 @@ def _note(
     context: CommandContext, word: str, key: PublicKey, more: Mapping[str, JSON] | None = None
 ) -> None:
     """Leave an entry in the audit. The keys are a file: they change also where no store is."""
-    from runner.store.redis.partitions import open_store
-
     about: dict[str, JSON] = {"kid": key.kid, "level": key.level, "principal": key.principal}
     try:
-        audit, *_ = open_store(context.settings).audit_logs
+        audit, *_ = context.installation.store.audit_logs
         audit.note(f"decision_key.{word}", actor=context.user, outcome=about | dict(more or {}))
     except StoreError as error:
         context.output.note(f"The audit does not say so: {error}")

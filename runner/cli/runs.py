@@ -220,14 +220,14 @@ def _page(
 ) -> Page[RunSummary]:
     """Read a page of the store's runs and of those in the archive; a run that both have is the store's."""
     page = context.client.runs(**filters, limit=limit, cursor=cursor)
-    if context.archive is None:
+    if context.installation.archive is None:
         return page
     from runner.records.listings import RunQuery, merged
     from runner.records.run import Status
 
     status = filters.pop("status")
     query = RunQuery(Status(status) if status else None, **filters)
-    archive_page = context.archive.runs(query, limit, cursor or "")
+    archive_page = context.installation.archive.runs(query, limit, cursor or "")
     return merged([page, archive_page], lambda run: run.place, limit)
 
 
@@ -350,9 +350,9 @@ def export(context: CommandContext, run_id: str) -> None:
 
 def _archived_export(context: CommandContext, run_id: str) -> Mapping[str, Any] | None:
     """Read the export of a run that the store has no more; of its id, too, a unique prefix is enough."""
-    if context.archive is None or context.store.peek(run_id) is not None:
+    if context.installation.archive is None or context.store.peek(run_id) is not None:
         return None
-    return context.archive.read(full_archived_id(context.archive, run_id))
+    return context.installation.archive.read(full_archived_id(context.installation.archive, run_id))
 
 
 def _show(output: Output, view: RunView) -> None:

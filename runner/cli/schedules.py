@@ -194,9 +194,4 @@ def _write(context: CommandContext, schedule: Schedule) -> None:
 
 
 def _scheduler(context: CommandContext) -> Scheduler:
-    from runner.schedules.scheduler import Scheduler
-    from runner.store.redis.schedules import Schedules
-
-    settings = context.settings
-    stored = Schedules(settings.redis_url, settings.namespace, settings.partitions)
-    return Scheduler(context.client.engine, stored)
+    return context.installation.scheduler(context.client.engine)

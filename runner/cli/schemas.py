@@ -37,13 +37,13 @@ from runner.operations.views import (
     StartedRun,
     WorkerView,
 )
+from runner.records.dead_letters import DeadLetter
 from runner.records.interrupts import Receipt
 from runner.records.json_form import as_written
 from runner.records.listings import RunSummary
+from runner.records.metrics import Metric
 from runner.schedules.schedule import Schedule
 from runner.store.interface import Event
-from runner.store.redis.dead_letters import DeadLetter
-from runner.store.redis.server_info import Metric
 from runner.webhooks.webhook import Delivery, WebhookView
 
 DOCUMENTS: dict[str, tuple[str, Any]] = {

@@ -13,7 +13,6 @@ from runner.cli.output import clock_time
 from runner.records.json_form import stamp
 
 if TYPE_CHECKING:
-    from runner.webhooks.delivery import WebhookAdmin
     from runner.webhooks.webhook import Delivery, WebhookView
 
 COLUMNS = ("WEBHOOK", "ADDRESS", "EVENTS", "STATE", "WAITING")
@@ -37,7 +36,7 @@ def list_webhooks(context: CommandContext) -> None:
 
     Without a terminal: id, address, events, state and how many deliveries wait, separated by tabs.
     """
-    listed, output = _admin(context).list(), context.output
+    listed, output = context.installation.webhooks.list(), context.output
     rows = [
         (item.id, item.url, " ".join(item.events) or "all", _state(item), item.waiting)
         for item in listed
@@ -98,7 +97,7 @@ def add(
     from runner.webhooks.webhook import Webhook
 
     made = Webhook(webhook_id, url, list(events), graph, dict(read_tags(tags)), signature)  # type: ignore[arg-type] # click checks it
-    _write_key(context, _admin(context).add(made))
+    _write_key(context, context.installation.webhooks.add(made))
 
 
 @webhooks.command()
@@ -109,7 +108,7 @@ def rotate(context: CommandContext, webhook_id: str) -> None:
 
     Writes the id and the new secret or public key.
     """
-    _write_key(context, _admin(context).rotate(webhook_id))
+    _write_key(context, context.installation.webhooks.rotate(webhook_id))
 
 
 @webhooks.command()
@@ -120,7 +119,7 @@ def pause(context: CommandContext, webhook_id: str) -> None:
 
     The notices of that time are left out.
     """
-    _write(context, _admin(context).pause(webhook_id))
+    _write(context, context.installation.webhooks.pause(webhook_id))
 
 
 @webhooks.command()
@@ -128,7 +127,7 @@ def pause(context: CommandContext, webhook_id: str) -> None:
 @with_context
 def resume(context: CommandContext, webhook_id: str) -> None:
     """Send what waits, and the notices from now on."""
-    _write(context, _admin(context).resume(webhook_id))
+    _write(context, context.installation.webhooks.resume(webhook_id))
 
 
 @dataclass(frozen=True, slots=True)
@@ -144,7 +143,7 @@ class RemovedWebhook:
 @with_context
 def remove(context: CommandContext, webhook_id: str) -> None:
     """Delete a webhook and its deliveries."""
-    _admin(context).remove(webhook_id)
+    context.installation.webhooks.remove(webhook_id)
     context.output.write(RemovedWebhook(webhook_id, "removed"), [("removed", webhook_id)])
 
 
@@ -160,7 +159,10 @@ def deliveries(context: CommandContext, webhook_id: str, limit: int) -> None:
     Without a terminal: id, event, run, state, attempts, HTTP status, time (UTC) and what failed, separated by
     tabs.
     """
-    listed, output = _admin(context).deliveries(webhook_id, limit).items, context.output
+    listed, output = (
+        context.installation.webhooks.deliveries(webhook_id, limit).items,
+        context.output,
+    )
     output.present(
         {"deliveries": listed},
         lambda: output.table(
@@ -178,7 +180,7 @@ def deliveries(context: CommandContext, webhook_id: str, limit: int) -> None:
 @with_context
 def redeliver(context: CommandContext, webhook_id: str, delivery_id: str) -> None:
     """Send a delivery again, now, with the id that it had."""
-    delivery = _admin(context).redeliver(webhook_id, delivery_id)
+    delivery = context.installation.webhooks.redeliver(webhook_id, delivery_id)
     context.output.write(delivery, [_cells(delivery)])
 
 
@@ -199,9 +201,3 @@ def _write(context: CommandContext, webhook: WebhookView) -> None:
 
 def _write_key(context: CommandContext, webhook: WebhookView) -> None:
     context.output.write(webhook, [(webhook.id, webhook.secret or webhook.public_keys[0])])
-
-
-def _admin(context: CommandContext) -> WebhookAdmin:
-    from runner.webhooks.delivery import WebhookAdmin
-
-    return WebhookAdmin(context.settings)

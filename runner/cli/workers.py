@@ -134,7 +134,7 @@ def list_workers(context: CommandContext) -> None:
     """
     from runner.operations.views import read_workers
 
-    listed, output = read_workers(context.settings), context.output
+    listed, output = read_workers(context.installation), context.output
     headings = ("WORKER", "STATE", "BUSY", "POOL", "QUEUES", "GRAPHS", "SEEN")
     nothing = "No workers. `runner worker` starts one."
     output.present(
@@ -255,10 +255,8 @@ def metrics(context: CommandContext) -> None:
       runner metrics > runner.prom.new && mv runner.prom.new runner.prom
     """  # noqa: D301 - click reads the backspace: leave this paragraph as it is
     from runner.operations.metrics import prometheus
-    from runner.store.redis.server_info import read_metrics
 
-    settings = context.settings
-    numbers = read_metrics(settings.redis_url, settings.namespace, settings.partitions)
+    numbers = context.installation.metrics()
     if context.output.as_json:
         context.output.data({"metrics": numbers})
         return

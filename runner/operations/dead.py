@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING, cast
 from runner.errors import NotFoundError
 from runner.execution.engine import Engine
 from runner.operations import recovery
-from runner.store.redis.dead_letters import DeadLetter, DeadLetters
+from runner.records.dead_letters import DeadLetter
 
 if TYPE_CHECKING:
-    from runner.store.redis.partitions import SharedStore
+    from runner.store.shared import DeadLetters, SharedStore
 
 
 @dataclass(frozen=True, slots=True)

@@ -14,22 +14,18 @@ from urllib.parse import urlsplit
 
 from runner.approvals.decision_keys import DecisionKeys, SigningKey
 from runner.approvals.freezes import Freeze
+from runner.audit.head import BEGINNING
 from runner.dev.embedded import OLDEST
-from runner.errors import StoreError, UsageError
+from runner.errors import UsageError
 from runner.operations.deploys import UNDER_WAY
 from runner.operations.setting_sources import unknown_settings
 from runner.records.json_form import span
 from runner.records.listings import RunQuery, outermost
+from runner.records.workers import Worker
 from runner.settings import Settings
 from runner.store.addresses import without_password
 from runner.store.interface import Store
-from runner.store.redis import layout
-from runner.store.redis.auditing import BEGINNING, AuditLog
-from runner.store.redis.connection import RedisConnection
-from runner.store.redis.dead_letters import DeadLetters
-from runner.store.redis.partitions import open_store
-from runner.store.redis.server_info import ServerInfo, read_servers
-from runner.store.redis.workers import Worker, WorkerRegistry
+from runner.store.shared import AuditLog, ServerInfo, Shared
 
 PASS, WARN, FAIL = "pass", "warn", "fail"
 
@@ -140,24 +136,15 @@ def read_facts(settings: Settings) -> Facts:
     Raises:
         StoreError: the store can't be reached.
     """
-    place = settings.redis_url, settings.namespace, settings.partitions
-    workers, store = (
-        WorkerRegistry(settings.first_url, settings.namespace).all(),
-        open_store(settings),
-    )
-    vitals: dict[str, ServerInfo] = {}
-    for url in dict.fromkeys(place.url for place in settings.places):
-        own = [place.partition for place in settings.places if place.url == url]
-        for number, (name, info) in enumerate(read_servers(url, settings.namespace, own)):
-            vitals[name if number else without_password(url)] = info
-    letters = DeadLetters(*place)
+    shared = Shared(settings)
+    workers, store, servers = shared.workers.all(), shared.store, shared.servers()
     graph_queues, run_queues = _read_queues(store, settings.node_queue)
     return Facts(
-        vitals=vitals.pop(without_password(settings.first_url)),
-        others=vitals,
+        vitals=servers.pop(without_password(settings.first_url)),
+        others=servers,
         partitions=len(settings.places),
-        layout=layout.problem(settings.places, settings.namespace),
-        limited=layout.limited(settings.places, settings.namespace),
+        layout=shared.layout_problem(),
+        limited=shared.limited_graphs(),
         freezes=list(store.frozen().values()),
         audits=[_audited(log) for log in store.audit_logs],
         audit=settings.audit,
@@ -165,12 +152,14 @@ def read_facts(settings: Settings) -> Facts:
         clock=time.time_ns() // 1_000_000,
         workers=workers,
         graphs=store.graphs(),
-        letters=letters.count(),
-        dropped=letters.dropped(),
+        letters=shared.dead_letters.count(),
+        dropped=shared.dead_letters.dropped(),
         place=without_password(settings.redis_url),
         graph_queues=graph_queues,
         run_queues=run_queues,
-        unreadable=_unreadable(settings, {queue for worker in workers for queue in worker.queues}),
+        unreadable=shared.unreadable_queues(
+            {queue for worker in workers for queue in worker.queues}
+        ),
         sweep_interval=settings.sweep_interval,
         broker="" if settings.broker_is_store else broker_problem(settings.broker),
         broker_is_store=settings.broker_is_store,
@@ -210,22 +199,6 @@ def _read_queues(
                     queues(graph, run.fingerprint)
                 )
     return graph_queues, run_queues
-
-
-def _unreadable(settings: Settings, queues: Iterable[str]) -> list[str]:
-    """Return the queues that a worker can't read since their keys are no lists; on Redis only."""
-    url = settings.first_url if settings.broker_is_store else settings.broker_url
-    if urlsplit(url).scheme not in {"redis", "rediss", "unix", "sentinel"}:
-        return []
-    connection = RedisConnection(url)
-    try:
-        return sorted(
-            queue for queue in queues if connection.call("TYPE", queue) not in {b"list", b"none"}
-        )
-    except StoreError:
-        return []  # the check of the broker says why
-    finally:
-        connection.close()
 
 
 def broker_problem(url: str) -> str:

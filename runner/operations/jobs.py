@@ -9,7 +9,7 @@ from runner.execution import ids
 from runner.execution.engine import Engine
 from runner.operations import recovery
 from runner.records.jobs import Job, JobAction
-from runner.store.redis.jobs import Jobs
+from runner.store.shared import Jobs
 
 SLICE = 100
 """Runs that a sweep comes to before it goes on with what else is due."""

@@ -29,14 +29,12 @@ from runner.operations.exports import (
 from runner.records.budgets import MICROS, Sum
 from runner.records.json_form import milliseconds
 from runner.records.run import existing
+from runner.records.workers import Worker
 from runner.store.interface import Event
-from runner.store.redis.connection import RedisConnection
-from runner.store.redis.keys import Keys
-from runner.store.redis.workers import Worker, WorkerRegistry
 
 if TYPE_CHECKING:
-    from runner.settings import Settings
     from runner.store.interface import RunSnapshot, Store
+    from runner.store.shared import Shared
 
 STATUS_EVENTS = {"node.started", "node.waiting", "node.retrying"}
 """Events after which a node has a status that lasts."""
@@ -175,13 +173,6 @@ def _frozen_node(events: Sequence[Event]) -> object:
     return last.data.get("reason") if last is not None and isinstance(last.data, dict) else None
 
 
-def read_workers(settings: Settings) -> list[WorkerView]:
-    """Read the workers of a store."""
-    roster = WorkerRegistry(settings.first_url, settings.namespace)
-    now = roster.now()
-    return [view_of(WorkerView, worker, state=worker.state_at(now)) for worker in roster.all()]
-
-
 @dataclass(frozen=True, slots=True)
 class Backlog:
     """The nodes of some queues: those that are ready, those that run, and both."""
@@ -191,7 +182,15 @@ class Backlog:
     total: int
 
 
-def read_backlog(settings: Settings, queues: Iterable[str]) -> Backlog:
+def read_workers(shared: Shared) -> list[WorkerView]:
+    """Read the workers of a store."""
+    now = shared.workers.now()
+    return [
+        view_of(WorkerView, worker, state=worker.state_at(now)) for worker in shared.workers.all()
+    ]
+
+
+def read_backlog(shared: Shared, queues: Collection[str]) -> Backlog:
     """Count the nodes of queues, for autoscalers; what runs is as of the workers' last heartbeats.
 
     Workers that stop are left out: an autoscaler has them counted out already.
@@ -199,35 +198,18 @@ def read_backlog(settings: Settings, queues: Iterable[str]) -> Backlog:
     Raises:
         UsageError: the queues are not on the store's server.
     """
-    if not settings.broker_is_store:
+    if not shared.settings.broker_is_store:
         raise UsageError(
             "the queues are not on the store's server, so their doorbells are not counted here. Scale by "
             "what the broker says of them."
         )
-    redis = RedisConnection(settings.first_url)
-    try:
-        return _backlog(redis, settings, set(queues))
-    finally:
-        redis.close()
-
-
-def _backlog(redis: RedisConnection, settings: Settings, queues: Collection[str]) -> Backlog:
-    template = redis.call("HGETALL", Keys(settings.namespace).doorbell)
-    fields = {
-        name.decode(): value.decode()
-        for name, value in zip(template[::2], template[1::2], strict=True)
-    }
-    ends = {end for name, end in fields.items() if name.isdecimal()}
-    ready = sum(
-        int(redis.call("LLEN", f"{fields['prefix']}{queue}{end}"))
-        for queue in queues
-        for end in ends
-    )
-    roster = WorkerRegistry(redis, settings.namespace)
-    now = roster.now()
-    alive = [worker for worker in roster.all() if worker.state_at(now) == "alive"]
+    ready = shared.count_queued(set(queues))
+    names = [shared.settings.node_queue(queue) for queue in set(queues)]
     executing = sum(
-        worker.executing.get(settings.node_queue(queue), 0) for worker in alive for queue in queues
+        worker.executing.get(name, 0)
+        for worker in read_workers(shared)
+        if worker.state == "alive"
+        for name in names
     )
     return Backlog(ready, executing, ready + executing)
 

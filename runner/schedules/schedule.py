@@ -10,7 +10,7 @@ import re
 from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass, field, replace
 from datetime import UTC, datetime
-from typing import Any, Literal
+from typing import Any, ClassVar, Literal
 from zoneinfo import ZoneInfo
 
 from runner.errors import UsageError, needs_extra
@@ -31,6 +31,9 @@ MOST_CRON = 200
 
 CHANCE = re.compile(r"(?<![a-z])[rh](?![a-z])", re.IGNORECASE)
 """What croniter takes for a random or hashed value, another one at each look."""
+
+SOON = 1_000
+"""Ms after which a schedule is looked at again whose run waits for another one to end."""
 
 MOST_BACKFILL = 1_000
 """Runs of one backfill at most."""
@@ -62,9 +65,18 @@ class Schedule:
     waiting_at: int = 0
     v: int = 1
 
+    kind: ClassVar = "schedule"
+    limit: ClassVar = 1_000  # a list reads all
+
     def document(self) -> dict[str, Any]:
         """Return it as JSON, as it is stored."""
         return asdict(self)
+
+    def due_at(self, now: int) -> int | None:
+        """Return for when its timer is set (ms); None where it is paused."""
+        if self.paused:
+            return None
+        return min(self.next_at, now + SOON) if self.waiting_at else self.next_at
 
 
 def checked(schedule: Schedule) -> Schedule:

@@ -17,7 +17,7 @@ from runner.schedules.schedule import (
     tags_of,
     times_between,
 )
-from runner.store.redis.schedules import Schedules
+from runner.store.shared import Documents
 
 log = logging.getLogger(__name__)
 
@@ -27,7 +27,7 @@ class Scheduler:
     """The schedules of a store, and the engine that starts their runs."""
 
     engine: Engine
-    schedules: Schedules
+    schedules: Documents[Schedule]
 
     def add(self, schedule: Schedule) -> Schedule:
         """Store a new schedule, which starts its first run at its next time.

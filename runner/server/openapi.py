@@ -25,6 +25,7 @@ from runner.operations.views import (
     StartedRun,
     WorkerView,
 )
+from runner.records.dead_letters import DeadLetter
 from runner.records.interrupts import Receipt
 from runner.records.jobs import JobView, RunOfJob
 from runner.records.json_form import TIME, as_written
@@ -32,7 +33,6 @@ from runner.records.listings import RunSummary
 from runner.schedules.schedule import Schedule
 from runner.server.problems import MEDIA_TYPE
 from runner.store.interface import Event
-from runner.store.redis.dead_letters import DeadLetter
 from runner.webhooks.webhook import Delivery, WebhookView
 
 PLACE = "#/components/schemas/"

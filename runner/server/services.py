@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Sequence
 from functools import cached_property
 from typing import Annotated, cast
 
@@ -14,29 +13,21 @@ from runner.client import Client
 from runner.definition.model import Definition, Topology
 from runner.definition.registry import Plan, load, registry
 from runner.operations.doctor import PASS, Check, examine, read_facts
+from runner.operations.installation import Installation
 from runner.records.listings import INSIDE
 from runner.schedules.scheduler import Scheduler
 from runner.server.streams import Hub, Ticker
 from runner.settings import Settings
-from runner.store.archive import Archive, open_archive
-from runner.store.interface import Store
-from runner.store.redis.auditing import AuditLog
-from runner.store.redis.dead_letters import DeadLetters
-from runner.store.redis.jobs import Jobs
-from runner.store.redis.partitions import open_store
-from runner.store.redis.schedules import Schedules
-from runner.store.redis.streams import NoticeTail
-from runner.webhooks.delivery import WebhookAdmin
 
 FINDINGS_AGE = 10.0
 """Seconds for which what the doctor found is shown."""
 
 
-class Services:
+class Services(Installation):
     """Opened when first used, so that an application can be made while the store is away."""
 
     def __init__(self, settings: Settings) -> None:
-        self.settings = settings
+        super().__init__(settings)
         self._graphs_loaded = False
         self._findings: tuple[float, object, list[Check]] = (0.0, None, [])
         self._lock = threading.Lock()
@@ -44,18 +35,7 @@ class Services:
     @cached_property
     def client(self) -> Client:
         """The client of the store."""
-        settings = self.settings
-        return Client(
-            settings.redis_url,
-            settings.broker_url,
-            namespace=settings.namespace,
-            partitions=settings.partitions,
-        )
-
-    @property
-    def store(self) -> Store:
-        """The store itself, for what a client does not offer."""
-        return self.client.engine.store
+        return Client(store=self.store)
 
     @cached_property
     def hub(self) -> Hub:
@@ -68,39 +48,9 @@ class Services:
         return Ticker(lambda: self.notices)
 
     @cached_property
-    def notices(self) -> NoticeTail:
-        """The notices of what happens to questions and runs."""
-        settings = self.settings
-        return NoticeTail(settings.redis_url, settings.namespace, settings.partitions)
-
-    @cached_property
-    def scheduler(self) -> Scheduler:
+    def schedules(self) -> Scheduler:
         """The schedules, and what starts their runs."""
-        settings = self.settings
-        stored = Schedules(settings.redis_url, settings.namespace, settings.partitions)
-        return Scheduler(self.client.engine, stored)
-
-    @cached_property
-    def jobs(self) -> Jobs:
-        """The jobs of the store."""
-        settings = self.settings
-        return Jobs(settings.redis_url, settings.namespace, settings.partitions)
-
-    @cached_property
-    def webhooks(self) -> WebhookAdmin:
-        """The webhooks of the store."""
-        return WebhookAdmin(self.settings)
-
-    @cached_property
-    def audit_logs(self) -> Sequence[AuditLog]:
-        """The audit of each partition."""
-        return list(open_store(self.settings).audit_logs)
-
-    @cached_property
-    def dead_letters(self) -> DeadLetters:
-        """The dead letters of the store."""
-        settings = self.settings
-        return DeadLetters(settings.redis_url, settings.namespace, settings.partitions)
+        return self.scheduler(self.client.engine)
 
     def plan(self, graph: str) -> Plan | None:
         """Return a graph of RUNNER_GRAPHS; None for one that this process does not have.
@@ -138,11 +88,6 @@ class Services:
                 ]
                 self._findings = time.monotonic() + FINDINGS_AGE, frozen, findings
             return findings
-
-    @cached_property
-    def archive(self) -> Archive | None:
-        """The archive of ended runs; None where RUNNER_ARCHIVE is not set."""
-        return open_archive(self.settings.archive) if self.settings.archive else None
 
 
 def services(request: Request) -> Services:

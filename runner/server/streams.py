@@ -23,11 +23,12 @@ from fastapi.responses import StreamingResponse
 from starlette.types import Receive, Scope, Send
 
 from runner.errors import StoreError
+from runner.operations.installation import NoticeTail
+from runner.records.notices import Notice
 from runner.records.run import existing
 from runner.server.access import Person
 from runner.server.problems import Problem
 from runner.store.interface import Event, Store
-from runner.store.redis.streams import Notice, NoticeTail
 
 log = logging.getLogger(__name__)
 

@@ -11,7 +11,9 @@ the servers of partitions, in their order.
 from __future__ import annotations
 
 import re
+from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Any
 from urllib.parse import parse_qsl, unquote, urlencode, urlsplit
 
 from runner.errors import UsageError
@@ -27,6 +29,12 @@ FORM = "sentinel://host:26379,host:26379/service?db=0"
 
 ANOTHER = re.compile(r",(?=[a-z+]+://)")
 """Separator of two URLs; between two hosts of one URL there is a comma, too."""
+
+NAMESPACE = "runner"
+"""The first part of every key and queue, unless RUNNER_NAMESPACE says another."""
+
+CLIENTS: dict[str, Callable[..., Any]] = {}
+"""What makes the client of a URL that redis-py can't read, by its scheme: a fake server of tests."""
 
 MOST_PARTITIONS = 100
 """A run's id names its partition in two digits."""

@@ -14,10 +14,11 @@ import uuid
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from typing import Any
 
 from runner.errors import needs_extra
-from runner.store.redis.connection import CLIENTS, OPTIONS
-from runner.store.redis.store import RedisStore
+from runner.store.addresses import CLIENTS
+from runner.store.shared import RedisStore
 
 with needs_extra("lua", "a store without a server", package="fakeredis"):
     import fakeredis
@@ -59,14 +60,14 @@ def fake_store() -> Iterator[FakeStore]:
     """Make an empty server; its data is gone with the block."""
     url = f"{SCHEME}://{uuid.uuid4().hex}"
     _servers[url] = fakeredis.FakeServer()
-    with _client(url) as client:
+    with _client(url, protocol=2) as client:
         client.eval(ADD_SHA1HEX, 0)
         yield FakeStore(url, client)
     del _servers[url]
 
 
-def _client(url: str) -> fakeredis.FakeRedis:
-    return fakeredis.FakeRedis(server=_servers[url], connection_class=Connection, **OPTIONS)
+def _client(url: str, **options: Any) -> fakeredis.FakeRedis:
+    return fakeredis.FakeRedis(server=_servers[url], connection_class=Connection, **options)
 
 
 CLIENTS[SCHEME] = _client

@@ -17,10 +17,9 @@ from runner.errors import NotFoundError, StoreError, UsageError
 from runner.execution import ids
 from runner.records import codec
 from runner.records.listings import Page
-from runner.settings import Settings
+from runner.records.notices import Notice
 from runner.store.interface import Store
-from runner.store.redis.streams import Notice, NoticeReader
-from runner.store.redis.webhooks import Webhooks
+from runner.store.shared import NoticeReader, Shared
 from runner.webhooks import outbound
 from runner.webhooks.webhook import (
     GONE,
@@ -51,10 +50,10 @@ Taken = tuple[NoticeReader, Sequence[Notice]]
 class WebhookAdmin:
     """The webhooks of a store, as people change them."""
 
-    def __init__(self, settings: Settings) -> None:
+    def __init__(self, shared: Shared) -> None:
         """Nothing is connected yet."""
-        self.stored = Webhooks(settings.redis_url, settings.namespace, settings.partitions)
-        self._allow = settings.webhook_allow
+        self._webhooks, self._deliveries = shared.documents(Webhook), shared.deliveries
+        self._groups, self._allow = shared.notice_groups, shared.settings.webhook_allow
 
     def add(self, webhook: Webhook) -> WebhookView:
         """Store a webhook, which is sent the notices from now on; the view has the secret, this once.
@@ -68,40 +67,40 @@ class WebhookAdmin:
             id=webhook.id or f"wh_{secrets.token_hex(8)}",
             secret=_secret(),
             group=_group(),
-            created_at=self.stored.now(),
+            created_at=self._webhooks.now(),
         )
         outbound.check(checked(made).url, self._allow)
         shown = view(made, made.created_at, has_secret=True)
-        self.stored.listen(made.group)
+        self._groups.listen(made.group)
         try:
-            self.stored.add(made)
+            self._webhooks.add(made)
         except BaseException:
-            self.stored.leave(made.group)
+            self._groups.leave(made.group)
             raise
         return shown
 
     def list(self) -> list[WebhookView]:
         """List the webhooks by their ids."""
-        return [self._view(webhook) for webhook in self.stored.all()]
+        return [self._view(webhook) for webhook in self._webhooks.all()]
 
     def show(self, webhook_id: str) -> WebhookView:
         """Show a webhook; NotFoundError where there is none."""
-        return self._view(self.stored.get(webhook_id))
+        return self._view(self._webhooks.get(webhook_id))
 
     def pause(self, webhook_id: str) -> WebhookView:
         """Send nothing until it is resumed; the notices of that time are left out."""
-        before = self.stored.get(webhook_id)
-        after = self.stored.change(
+        before = self._webhooks.get(webhook_id)
+        after = self._webhooks.change(
             webhook_id, lambda webhook: replace(webhook, paused=True, reason="")
         )
-        self.stored.leave(before.group)
+        self._groups.leave(before.group)
         return self._view(after)
 
     def resume(self, webhook_id: str) -> WebhookView:
         """Send what waits, and the notices from now on."""
         group = _group()
-        self.stored.listen(group)
-        after = self.stored.change(
+        self._groups.listen(group)
+        after = self._webhooks.change(
             webhook_id,
             lambda webhook: (
                 replace(webhook, paused=False, reason="", group=group)
@@ -110,13 +109,13 @@ class WebhookAdmin:
             ),
         )
         if after.group != group:
-            self.stored.leave(group)
+            self._groups.leave(group)
         return self._view(after)
 
     def rotate(self, webhook_id: str) -> WebhookView:
         """Make a new secret, which the view has this once; for a day the old one signs beside it."""
-        now, secret = self.stored.now(), _secret()
-        after = self.stored.change(
+        now, secret = self._webhooks.now(), _secret()
+        after = self._webhooks.change(
             webhook_id,
             lambda webhook: replace(
                 webhook, secret=secret, old_secret=webhook.secret, old_until=now + OVERLAP
@@ -126,26 +125,26 @@ class WebhookAdmin:
 
     def remove(self, webhook_id: str) -> None:
         """Delete a webhook with its deliveries; nothing more is sent."""
-        webhook = self.stored.remove(webhook_id)
-        self.stored.leave(webhook.group)
-        self.stored.forget(webhook_id)
+        webhook = self._webhooks.remove(webhook_id)
+        self._groups.leave(webhook.group)
+        self._deliveries.forget(webhook_id)
 
     def deliveries(self, webhook_id: str, limit: int, cursor: str | None = None) -> Page[Delivery]:
         """List the deliveries of a webhook, the newest first; `cursor` is that of the page before."""
-        self.stored.get(webhook_id)
-        return self.stored.deliveries(webhook_id, limit, cursor)
+        self._webhooks.get(webhook_id)
+        return self._deliveries.page(webhook_id, limit, cursor)
 
     def redeliver(self, webhook_id: str, delivery_id: str) -> Delivery:
         """Send a delivery again, now, whatever has become of it; with all attempts that a new one has."""
-        self.stored.get(webhook_id)
-        delivery = self.stored.delivery(webhook_id, delivery_id)
-        again = replace(delivery, status="waiting", attempts=0, due_at=self.stored.now())
-        self.stored.record(webhook_id, again)
+        self._webhooks.get(webhook_id)
+        delivery = self._deliveries.get(webhook_id, delivery_id)
+        again = replace(delivery, status="waiting", attempts=0, due_at=self._webhooks.now())
+        self._deliveries.record(webhook_id, again)
         return again
 
     def _view(self, webhook: Webhook) -> WebhookView:
-        waiting, dropped = self.stored.backlog(webhook.id)
-        return view(webhook, self.stored.now(), waiting=waiting, dropped=dropped)
+        waiting, dropped = self._deliveries.backlog(webhook.id)
+        return view(webhook, self._webhooks.now(), waiting=waiting, dropped=dropped)
 
 
 def _secret() -> str:
@@ -159,8 +158,9 @@ def _group() -> str:
 class WebhookSender:
     """Serves webhooks: takes their notices and sends their deliveries, one at a time each."""
 
-    def __init__(self, store: Store, stored: Webhooks, settings: Settings) -> None:
-        self._store, self._stored, self._settings = store, stored, settings
+    def __init__(self, store: Store, shared: Shared) -> None:
+        self._store, self._settings, self._groups = store, shared.settings, shared.notice_groups
+        self._webhooks, self._deliveries = shared.documents(Webhook), shared.deliveries
 
     def serve(self, webhook_id: str, is_stopping: Callable[[], bool]) -> None:
         """Serve a webhook until the process stops, or it is paused or removed; nothing where another does.
@@ -174,37 +174,43 @@ class WebhookSender:
         try:
             while not is_stopping():
                 webhook = self._find(webhook_id)
-                if webhook is None or webhook.paused or not self._stored.hold(webhook_id, holder):
+                if (
+                    webhook is None
+                    or webhook.paused
+                    or not self._deliveries.hold(webhook_id, holder)
+                ):
                     break
                 if webhook.group != group:
                     log.info("webhook.served: %r is served by this process now.", webhook_id)
                     _close(readers)
-                    group, readers = webhook.group, self._stored.readers(webhook.group)
+                    group, readers = webhook.group, self._groups.readers(webhook.group)
                     self._enqueue(webhook, _left_over(readers))
                 self._collect(webhook, readers, is_stopping)
                 self._send_due(webhook, is_stopping)
         finally:
             _close(readers)
         if group:
-            self._stored.release(webhook_id, holder)
+            self._deliveries.release(webhook_id, holder)
             after = self._find(webhook_id)
             if after is None or after.group != group or after.paused:
                 # A reader makes its group where that is missing.
-                self._stored.leave(group)
+                self._groups.leave(group)
             if after is None:
-                self._stored.forget(webhook_id)
+                self._deliveries.forget(webhook_id)
 
     def _find(self, webhook_id: str) -> Webhook | None:
         try:
-            return self._stored.get(webhook_id)
+            return self._webhooks.get(webhook_id)
         except NotFoundError:
             return None
 
     def _collect(
         self, webhook: Webhook, readers: Sequence[NoticeReader], is_stopping: Callable[[], bool]
     ) -> None:
-        first = self._stored.next_delivery(webhook.id)
-        pause = LOOK if first is None else min(LOOK, (first[0].due_at - self._stored.now()) / 1000)
+        first = self._deliveries.next_delivery(webhook.id)
+        pause = (
+            LOOK if first is None else min(LOOK, (first[0].due_at - self._webhooks.now()) / 1000)
+        )
         for reader in readers:
             try:
                 notices = reader.read(max(0.001, pause / len(readers)), BATCH, is_stopping)
@@ -219,7 +225,7 @@ class WebhookSender:
         for reader, notices in taken:
             chosen = [notice for notice in notices if self._is_wanted(webhook, notice)]
             made = [(delivery_of(notice), codec.dump_json(notice.message())) for notice in chosen]
-            dropped = self._stored.enqueue(webhook.id, made)
+            dropped = self._deliveries.enqueue(webhook.id, made)
             if dropped:
                 log.error(
                     "webhook.dropped: %d deliveries to %r were given up, since too many wait.",
@@ -243,8 +249,8 @@ class WebhookSender:
         """Send what is due, for as long as the webhook may go unread."""
         ends = time.monotonic() + LOOK
         while not is_stopping() and time.monotonic() < ends:
-            first = self._stored.next_delivery(webhook.id)
-            now = self._stored.now()
+            first = self._deliveries.next_delivery(webhook.id)
+            now = self._webhooks.now()
             if first is None or first[0].due_at > now:
                 return
             delivery, body = first
@@ -253,10 +259,10 @@ class WebhookSender:
                 delivery,
                 answer.code,
                 answer.problem,
-                self._stored.now(),
+                self._webhooks.now(),
                 self._settings.webhook_retry,
             )
-            self._stored.record(webhook.id, after)
+            self._deliveries.record(webhook.id, after)
             if answer.code == GONE:
                 self._disable(webhook)
                 return
@@ -282,7 +288,7 @@ class WebhookSender:
             webhook.id,
             GONE,
         )
-        self._stored.replace(
+        self._webhooks.replace(
             webhook, replace(webhook, paused=True, reason=f"the endpoint answered {GONE}")
         )
 

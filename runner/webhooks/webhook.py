@@ -12,7 +12,7 @@ import hashlib
 import hmac
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, ClassVar, Literal
 from urllib.parse import urlsplit
 
 from runner.errors import UsageError, needs_extra
@@ -63,9 +63,16 @@ class Webhook:
     created_at: int = 0
     v: int = 1
 
+    kind: ClassVar = "webhook"
+    limit: ClassVar = 100  # each is a thread in one of the workers
+
     def document(self) -> dict[str, Any]:
         """Return it as JSON, as it is stored."""
         return asdict(self)
+
+    def due_at(self, now: int) -> int | None:
+        """Return for when its timer is set (ms); None where it is paused."""
+        return None if self.paused else now
 
     @property
     def is_filtered_by_run(self) -> bool:

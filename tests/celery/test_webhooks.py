@@ -8,6 +8,7 @@ import signal
 import pytest
 
 from runner.settings import Settings
+from runner.store.shared import Shared
 from runner.webhooks.delivery import WebhookAdmin
 from runner.webhooks.webhook import Webhook
 from tests.celery.workers import BOOT
@@ -21,7 +22,7 @@ SERVED = "webhook.served: 'h'"
 
 
 def admin_of(site):
-    return WebhookAdmin(Settings(redis_url=site.url, webhook_allow="127.0.0.0/8"))
+    return WebhookAdmin(Shared(Settings(redis_url=site.url, webhook_allow="127.0.0.0/8")))
 
 
 def killed_while_it_sends(site, endpoint, **options):

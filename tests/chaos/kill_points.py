@@ -18,8 +18,8 @@ from runner.celery.amqp import Relay
 from runner.celery.doorbells import NODE_TASK, CeleryDispatcher, visit_of
 from runner.execution.runs import RunStarter
 from runner.store.interface import Token
-from runner.store.redis.auditing import AuditLog
 from runner.store.redis.fast.fast_path import FastPath
+from runner.store.redis.ledger import AuditLog
 from runner.store.redis.store import RedisStore
 from runner.store.redis.streams import Intake
 from tasks.app import app

@@ -7,8 +7,8 @@ import pytest
 from runner import Status
 from runner.celery.heartbeat import LOST_CHECK_EVERY
 from runner.errors import NotFoundError
+from runner.records.workers import EVERY
 from runner.store.redis.keys import Keys
-from runner.store.redis.workers import EVERY
 from tests.celery.workers import MARGIN
 from tests.waiting import wait_until
 

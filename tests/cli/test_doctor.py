@@ -19,9 +19,9 @@ from runner.operations.doctor import (
     examine,
     signing_problem,
 )
+from runner.records.workers import Worker
 from runner.store.addresses import without_password
 from runner.store.redis.server_info import ServerInfo, read_server_info
-from runner.store.redis.workers import Worker
 from tests.waiting import wait_until
 
 NOW = 1_800_000_000_000

@@ -9,19 +9,13 @@ import pytest
 import redis
 
 from runner.celery.measuring import spent
+from runner.records.metrics import ANSWER, NODE, QUEUE_WAIT
 from runner.records.outcomes import Succeeded
+from runner.records.workers import Worker
 from runner.store.redis.connection import RedisConnection
-from runner.store.redis.measurements import (
-    ANSWER,
-    BOUNDS,
-    NODE,
-    QUEUE_WAIT,
-    Collector,
-    increments,
-    spending,
-)
+from runner.store.redis.measurements import BOUNDS, Collector, increments, spending
 from runner.store.redis.store import RedisStore
-from runner.store.redis.workers import Worker, WorkerRegistry, described
+from runner.store.redis.workers import WorkerRegistry, described
 from tests.graphs import Bench, ident, wired
 from tests.waiting import wait_until
 

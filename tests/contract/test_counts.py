@@ -18,10 +18,11 @@ from bench.site import OURS, site
 from runner.definition.model import MapSpec
 from runner.dev.embedded import embedded_store
 from runner.records.run import Status
+from runner.records.workers import EVERY
 from runner.store.interface import Start
 from runner.store.redis.doorbell_template import DoorbellTemplate
 from runner.store.redis.store import RedisStore
-from runner.store.redis.workers import EVERY, WorkerRegistry
+from runner.store.redis.workers import WorkerRegistry
 from tests.contract.store.manual_worker import ManualWorker, shape
 from tests.waiting import wait_until
 

@@ -14,11 +14,12 @@ from runner.celery.reader_slots import SLOTS, ReaderSlots
 from runner.celery.threads import Sweeper
 from runner.definition.registry import Registry
 from runner.execution.engine import Engine
+from runner.records.workers import Worker
 from runner.settings import Settings, as_broker
 from runner.store.interface import Reply
 from runner.store.redis.singleton_locks import SingletonLocks
 from runner.store.redis.store import RedisStore
-from runner.store.redis.workers import PAGE, Worker, WorkerRegistry, described
+from runner.store.redis.workers import PAGE, WorkerRegistry, described
 
 FLEET = 20
 

@@ -4,7 +4,8 @@ from dataclasses import replace
 
 import pytest
 
-from runner.store.redis.workers import FORGOTTEN, HANGS, SILENT, Worker, WorkerRegistry, described
+from runner.records.workers import HANGS, SILENT, Worker
+from runner.store.redis.workers import FORGOTTEN, WorkerRegistry, described
 
 
 @pytest.fixture

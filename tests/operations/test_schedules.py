@@ -14,9 +14,8 @@ from runner.schedules import scheduler as module
 from runner.schedules.schedule import Schedule
 from runner.schedules.scheduler import Scheduler
 from runner.settings import Settings
-from runner.store.redis.documents import timer_of
+from runner.store.redis.documents import Documents, timer_of
 from runner.store.redis.partitions import open_store
-from runner.store.redis.schedules import Schedules
 from tests.graphs import ident, single
 from tests.waiting import wait_until
 
@@ -46,11 +45,11 @@ class Site:
 
     def scheduler(self):
         """What one more process has."""
-        return Scheduler(self.engine, Schedules(self.settings.redis_url))
+        return Scheduler(self.engine, Documents(Schedule, self.settings.redis_url))
 
     def make_due(self, schedule_id, by=1_000):
         """Set a schedule and its timer to so many ms ago."""
-        schedules = Schedules(self.settings.redis_url)
+        schedules = Documents(Schedule, self.settings.redis_url)
         before = schedules.get(schedule_id)
         assert schedules.replace(before, replace(before, next_at=schedules.now() - by))
 
@@ -118,7 +117,7 @@ def test_a_process_that_dies_between_start_and_record_doubles_nothing(site, monk
         raise StoreError("killed here")
 
     with monkeypatch.context() as patch:
-        patch.setattr(Schedules, "replace", die)
+        patch.setattr(Documents, "replace", die)
         with pytest.raises(StoreError):
             dying.fire("s")
     assert len(site.runs()) == 1
@@ -142,7 +141,7 @@ def test_without_a_key_of_the_time_it_would_be_doubled(site, monkeypatch):
     scheduler.add(MINUTELY)
     site.make_due("s")
     with monkeypatch.context() as patch:
-        patch.setattr(Schedules, "replace", lambda *_: False)
+        patch.setattr(Documents, "replace", lambda *_: False)
         scheduler.fire("s")
     scheduler.fire("s")
 
@@ -210,7 +209,7 @@ def due_beside_a_broken_one(site):
 
 def test_schedules_have_a_most(site, monkeypatch):
     """One more than a namespace may have is refused until another one is removed."""
-    monkeypatch.setattr(Schedules, "limit", 2)
+    monkeypatch.setattr(Schedule, "limit", 2)
     scheduler = site.scheduler()
     for name in ("a", "b"):
         scheduler.add(replace(MINUTELY, id=name))

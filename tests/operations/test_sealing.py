@@ -15,10 +15,10 @@ from runner.audit.anchors import FileAnchor, anchors, notes
 from runner.audit.checkpoint import read
 from runner.audit.export import Result
 from runner.audit.files import export_lines, verify_file
+from runner.audit.head import PAGE
 from runner.audit.sealing import Sealing, Signer, Terms
 from runner.errors import StoreError, UsageError
 from runner.store.archive.folder import FolderArchive
-from runner.store.redis.auditing import PAGE
 from runner.store.redis.store import RedisStore
 
 SIGNER = Signer("runner", Ed25519PrivateKey.from_private_bytes(b"\1" * 32))

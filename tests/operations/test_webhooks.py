@@ -9,9 +9,9 @@ import standardwebhooks
 from runner.errors import ConflictError, NotFoundError, UsageError
 from runner.settings import Settings
 from runner.store.redis import connection
-from runner.store.redis import webhooks as stored_module
+from runner.store.redis import deliveries as deliveries_module
 from runner.store.redis.keys import declared
-from runner.store.redis.webhooks import Webhooks
+from runner.store.shared import Deliveries, Shared
 from runner.webhooks import delivery as module
 from runner.webhooks.delivery import WebhookAdmin, WebhookSender
 from runner.webhooks.webhook import OVERLAP, Webhook
@@ -163,7 +163,7 @@ def test_one_process_serves_a_webhook(site, endpoint):
 
 def test_without_turns_it_would_be_sent_twice(site, endpoint, monkeypatch):
     """The control of the test above."""
-    monkeypatch.setattr(Webhooks, "hold", lambda *_: True)
+    monkeypatch.setattr(Deliveries, "hold", lambda *_: True)
     endpoint.gate.clear()
     site.admin.add(Webhook("h", endpoint.url, ENDS))
     with site.served("h", "h"):
@@ -220,7 +220,7 @@ def test_a_paused_webhook_keeps_no_notices(site, endpoint):
 def test_what_a_process_had_in_hand_is_taken_over(site, endpoint, monkeypatch):
     """It died behind the read: the next one sends it, with the id that it would have had."""
     site.admin.add(Webhook("h", endpoint.url, ENDS))
-    (reader,) = site.stored.readers(site.stored.get("h").group)
+    (reader,) = site.shared.notice_groups.readers(site.webhooks.get("h").group)
     site.run()
     (notice,) = reader.read(1)
     reader.close()
@@ -233,7 +233,7 @@ def test_what_a_process_had_in_hand_is_taken_over(site, endpoint, monkeypatch):
 
 def test_too_many_deliveries_drop_the_oldest(site, monkeypatch, caplog):
     """Neither their number nor their bytes grow without end; what still waited is counted and logged."""
-    monkeypatch.setattr(stored_module, "MOST", 3)
+    monkeypatch.setattr(deliveries_module, "MOST", 3)
     site.admin.add(Webhook("h", "http://127.0.0.1:1/", ENDS))
     runs = [site.run() for _ in range(5)]
     with site.served("h"):
@@ -241,11 +241,11 @@ def test_too_many_deliveries_drop_the_oldest(site, monkeypatch, caplog):
 
         assert [item.run_id for item in site.deliveries("h")] == runs[:1:-1]
         assert site.admin.show("h").dropped == 2
-    held = sum(len(body) for _, body in map(stored_module._read, documents(site)))
+    held = sum(len(body) for _, body in map(deliveries_module._read, documents(site)))
     assert int(site.raw.hget("runner:{p00}:webhook:d:h", "#bytes")) == held
 
-    monkeypatch.setattr(stored_module, "MOST_BYTES", 0)
-    site.stored.enqueue("h", [])
+    monkeypatch.setattr(deliveries_module, "MOST_BYTES", 0)
+    site.shared.deliveries.enqueue("h", [])
     assert site.deliveries("h") == []
 
 
@@ -263,9 +263,9 @@ def test_old_deliveries_go(site, endpoint, monkeypatch):
     site.run()
     with site.served("h"):
         site.until("h", "delivered")
-    monkeypatch.setattr(stored_module, "STAY_MS", -1_000)
+    monkeypatch.setattr(deliveries_module, "STAY_MS", -1_000)
 
-    site.stored.enqueue("h", [])
+    site.shared.deliveries.enqueue("h", [])
 
     assert site.deliveries("h") == []
     assert documents(site) == []
@@ -282,9 +282,9 @@ def test_a_rotation_has_two_secrets_for_a_day(site, endpoint):
     (request,) = endpoint.requests
     for secret in (old, new):
         standardwebhooks.Webhook(secret).verify(request.body, dict(request.headers))
-    stored = site.stored.get("h")
+    stored = site.webhooks.get("h")
     assert site.admin.show("h").secret == ""
-    assert 0 < stored.old_until - site.stored.now() <= OVERLAP
+    assert 0 < stored.old_until - site.webhooks.now() <= OVERLAP
 
 
 def test_the_log_is_read_in_pages(site):
@@ -295,8 +295,8 @@ def test_the_log_is_read_in_pages(site):
     with site.served("h"):
         wait_until(lambda: len(site.deliveries("h")) == 3, "all are there")
 
-    first = site.stored.deliveries("h", 2)
-    second = site.stored.deliveries("h", 2, first.next)
+    first = site.shared.deliveries.page("h", 2)
+    second = site.shared.deliveries.page("h", 2, first.next)
 
     assert [*first, *second] == site.deliveries("h")
     assert second.next is None
@@ -306,10 +306,10 @@ def test_an_address_inside_is_refused_where_it_is_entered(redis_url):
     """And nothing is stored; so is an id that is taken, and one webhook too many."""
     site, inside = Site(redis_url), Settings(redis_url=redis_url)
     with pytest.raises(UsageError, match="needs https"):
-        WebhookAdmin(inside).add(Webhook("h", "http://127.0.0.1/"))
+        WebhookAdmin(Shared(inside)).add(Webhook("h", "http://127.0.0.1/"))
     with pytest.raises(UsageError, match="private network"):
-        WebhookAdmin(inside).add(Webhook("h", "https://127.0.0.1/"))
-    assert site.stored.all() == []
+        WebhookAdmin(Shared(inside)).add(Webhook("h", "https://127.0.0.1/"))
+    assert site.webhooks.all() == []
 
     site.admin.add(Webhook("h", "http://127.0.0.1/"))
     with pytest.raises(ConflictError):
@@ -329,4 +329,4 @@ def test_a_sweep_begins_what_is_to_be_served(site, endpoint):
     site.engine.sweep()
 
     assert began == ["h"]
-    assert site.raw.zscore("runner:{p00}:timers", "webhook|h|") > site.stored.now()
+    assert site.raw.zscore("runner:{p00}:timers", "webhook|h|") > site.webhooks.now()

@@ -63,10 +63,12 @@ class Site:
 
     def add_webhook(self, name):
         """Make a webhook with a delivery; nobody sends it."""
-        admin = self.app.state.services.webhooks
+        services = self.app.state.services
+        admin = services.webhooks
         made = admin.add(Webhook(name, "http://127.0.0.1:1/hooks"))
-        admin.stored.enqueue(
-            name, [(Delivery("msg_1", "0r:1", "run.ended", "0none", at=admin.stored.now()), b"{}")]
+        services.deliveries.enqueue(
+            name,
+            [(Delivery("msg_1", "0r:1", "run.ended", "0none", at=services.workers.now()), b"{}")],
         )
         return made
 

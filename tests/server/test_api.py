@@ -371,7 +371,7 @@ def signed(site, tmp_path):
     own_key(key, "runner")
     run = site.start("refund", requester="cora")
     settings = Settings(redis_url=site.settings.redis_url, audit_key=str(key))
-    (log,) = site.app.state.services.audit_logs
+    (log,) = site.app.state.services.store.audit_logs
     Sealing(log, terms(settings)).turn(sign_now=True)
     return run, settings
 
@@ -391,7 +391,7 @@ def test_the_audit_is_verified_by_the_server_s_own_key(site, signed):
 def test_looking_at_the_audit_signs_nothing(site, signed):
     """A GET writes nothing, also where the key is at hand; the control signs, and so the head differs."""
     run, site.app.state.services.settings = signed
-    (log,) = site.app.state.services.audit_logs
+    (log,) = site.app.state.services.store.audit_logs
     site.start("refund", requester="cora")
     before = log.head().note
 

@@ -622,7 +622,7 @@ def test_a_day_in_the_life(redis_url, browser, tmp_path):  # noqa: PLR0915 - a w
         ben.click("button:has-text('Confirm')")
         state = ben.inner_text(".callout")
         site.work()
-        (log,) = services.audit_logs
+        (log,) = services.store.audit_logs
         Sealing(log, terms(services.settings)).turn(sign_now=True)  # a worker's sweep does this
 
         ben.goto(cora.url.partition("/q/")[0] + "/runs")

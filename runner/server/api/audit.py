@@ -44,7 +44,7 @@ def audit_of(served: Services, run_id: str) -> RunAudit:
     Looking signs nothing. The key that stands in the store verifies nothing either: whoever can write there
     could have put it there.
     """
-    logs = served.audit_logs
+    logs = served.store.audit_logs
     number = int(run_id[:2]) if run_id[:2].isdecimal() else 0
     try:
         conditions = replace(terms(served.settings, served.archive), signer=None)
@@ -65,7 +65,7 @@ def audit_of(served: Services, run_id: str) -> RunAudit:
 def heads(_: Reads, served: Served) -> dict[str, Any]:
     """Show each partition's tree: its entries, those signed, and the checkpoint that signs them."""
     items = []
-    for partition, log in enumerate(served.audit_logs):
+    for partition, log in enumerate(served.store.audit_logs):
         head = log.head()
         items.append(
             {

@@ -12,7 +12,6 @@ from runner.operations.metrics import prometheus
 from runner.server.access import OPEN, SEE
 from runner.server.problems import Problem, prefix
 from runner.server.services import Served
-from runner.store.redis.server_info import read_metrics
 
 router = APIRouter(tags=["operations"])
 
@@ -40,9 +39,7 @@ def ready(served: Served) -> dict[str, str]:
 )
 def metrics(served: Served) -> PlainTextResponse:
     """Metrics of runs, questions and workers, in the text format of Prometheus."""
-    settings = served.settings
-    numbers = read_metrics(settings.redis_url, settings.namespace, settings.partitions)
-    return PlainTextResponse(prometheus(numbers), media_type="text/plain; version=0.0.4")
+    return PlainTextResponse(prometheus(served.metrics()), media_type="text/plain; version=0.0.4")
 
 
 @router.get(

@@ -43,42 +43,42 @@ class Range(BaseModel):
 @router.get("", summary="List schedules", dependencies=[ONE_PAGE])
 def list_schedules(_: Reads, served: Served) -> dict[str, Any]:
     """List the schedules by their ids."""
-    return {"items": document(served.scheduler.schedules.all()), "next": None}
+    return {"items": document(served.schedules.schedules.all()), "next": None}
 
 
 @router.get("/{schedule_id}", summary="Show a schedule")
 def show(schedule_id: str, _: Reads, served: Served) -> Any:
     """Show a schedule with its next time and its last run."""
-    return document(served.scheduler.schedules.get(schedule_id))
+    return document(served.schedules.schedules.get(schedule_id))
 
 
 @router.post("", status_code=201, summary="Make a schedule")
 def add(body: NewSchedule, _: Operates, served: Served) -> Any:
     """Make a schedule; its first run starts at its next time."""
-    return document(served.scheduler.add(Schedule(**body.model_dump())))
+    return document(served.schedules.add(Schedule(**body.model_dump())))
 
 
 @router.delete("/{schedule_id}", status_code=204, summary="Remove a schedule")
 def remove(schedule_id: str, _: Operates, served: Served) -> None:
     """Remove a schedule; its runs go on."""
-    served.scheduler.remove(schedule_id)
+    served.schedules.remove(schedule_id)
 
 
 @router.post("/{schedule_id}:pause", summary="Pause a schedule")
 def pause(schedule_id: str, _: Operates, served: Served) -> Any:
     """Start nothing until it is resumed."""
-    return document(served.scheduler.pause(schedule_id))
+    return document(served.schedules.pause(schedule_id))
 
 
 @router.post("/{schedule_id}:resume", summary="Resume a schedule")
 def resume(schedule_id: str, _: Operates, served: Served) -> Any:
     """Go on with the next time; those that passed are left out."""
-    return document(served.scheduler.resume(schedule_id))
+    return document(served.schedules.resume(schedule_id))
 
 
 @router.post("/{schedule_id}:backfill", summary="Start runs for times that have passed")
 def backfill(schedule_id: str, body: Range, _: Operates, served: Served) -> dict[str, Any]:
     """Start a run for each time of a range; a time that has had its run gets no other."""
     first, last = (round(moment.timestamp() * 1000) for moment in (body.first, body.last))
-    runs = served.scheduler.backfill(schedule_id, first, last)
+    runs = served.schedules.backfill(schedule_id, first, last)
     return {"items": [{"run_id": run_id} for run_id in runs], "next": None}

@@ -11,11 +11,10 @@ from fastapi.responses import HTMLResponse
 from runner.approvals.rules import DAY
 from runner.operations.exports import question_of
 from runner.records.listings import InterruptQuery
+from runner.records.metrics import QUEUE_WAIT, Metric
 from runner.server.access import Seen
 from runner.server.pages.rendering import page
 from runner.server.services import Served
-from runner.store.redis.measurements import QUEUE_WAIT
-from runner.store.redis.server_info import Metric, read_metrics
 
 router = APIRouter(include_in_schema=False)
 
@@ -26,8 +25,7 @@ MOST_ENDING = 50
 @router.get("/")
 def home(request: Request, person: Seen, served: Served) -> HTMLResponse:
     """Show counts by state, the oldest question, workers and the doctor's findings."""
-    settings = served.settings
-    metrics = read_metrics(settings.redis_url, settings.namespace, settings.partitions)
+    metrics = served.metrics()
     oldest, frozen = served.client.interrupts(limit=1), served.store.frozen()
     day = InterruptQuery(due=round((time.time() + DAY) * 1000), urgent=True)
     ending = served.store.open_interrupts(day, MOST_ENDING)

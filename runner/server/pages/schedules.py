@@ -27,7 +27,7 @@ def schedules(request: Request, person: Reads, served: Served) -> HTMLResponse:
         request,
         "schedules.html",
         person,
-        schedules=[(schedule, in_words(schedule)) for schedule in served.scheduler.schedules.all()],
+        schedules=[(schedule, in_words(schedule)) for schedule in served.schedules.schedules.all()],
         graphs=list(served.graphs()),
     )
 
@@ -53,7 +53,7 @@ def add(
             422, f"The task is JSON, the interval a number of seconds: {error}."
         ) from error
     made = Schedule(name, graph, value, seconds, cron, timezone, overlap)  # type: ignore[arg-type] # checked by add
-    served.scheduler.add(made)
+    served.schedules.add(made)
     return back(request, "/schedules")
 
 
@@ -68,7 +68,7 @@ def backfill(
 ) -> Response:
     """Start a run for each time of a range in UTC, and show them."""
     span = (round(moment.replace(tzinfo=UTC).timestamp() * 1000) for moment in (first, last))
-    served.scheduler.backfill(schedule_id, *span)
+    served.schedules.backfill(schedule_id, *span)
     return back(request, f"/runs?tag={quote(f'schedule={schedule_id}')}")
 
 
@@ -77,7 +77,7 @@ def change(
     request: Request, schedule_id: str, action: str, _: Operates, served: Served
 ) -> Response:
     """Pause, resume or remove a schedule."""
-    actions = {name: getattr(served.scheduler, name) for name in ("pause", "resume", "remove")}
+    actions = {name: getattr(served.schedules, name) for name in ("pause", "resume", "remove")}
     if action not in actions:
         raise Problem(404, f"There is no action {action!r:.40}.")
     actions[action](schedule_id)

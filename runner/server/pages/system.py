@@ -39,7 +39,7 @@ RECENT = 10
 @router.get("/graphs")
 def graphs(request: Request, person: Seen, served: Served) -> HTMLResponse:
     """List the graphs in the store, with the workers that have them."""
-    alive = [worker for worker in read_workers(served.settings) if worker.state == "alive"]
+    alive = [worker for worker in read_workers(served) if worker.state == "alive"]
     listed = [
         (name, fingerprint, [worker for worker in alive if name in worker.graphs])
         for name, fingerprint in served.graphs().items()
@@ -123,7 +123,7 @@ def _graph(
 @router.get("/workers")
 def workers(request: Request, person: Seen, served: Served) -> HTMLResponse:
     """Show the workers and keepers."""
-    return page(request, "workers.html", person, workers=read_workers(served.settings))
+    return page(request, "workers.html", person, workers=read_workers(served))
 
 
 @router.get("/dead")

@@ -32,7 +32,7 @@ from redis.exceptions import (
 from redis.sentinel import Sentinel
 
 from runner.errors import StoreError, UsageError
-from runner.store.addresses import Cluster, Sentinels, cluster, sentinels
+from runner.store.addresses import CLIENTS, Cluster, Sentinels, cluster, sentinels
 from runner.store.redis.keys import Keys
 
 # Redis Cluster: which server has a key, and a client for each server.
@@ -232,6 +232,11 @@ class RedisConnection:
                 self._own.__dict__.pop("checks", None)
             self._check = None
 
+    def now(self) -> int:
+        """Return the server's time in ms."""
+        seconds, micros = self.call("TIME")
+        return int(seconds) * 1000 + int(micros) // 1000
+
     def apart(self, keys: Sequence[str]) -> list[list[str]]:
         """Split keys into those that one command may name together: in a cluster each is alone."""
         return [list(keys)] if self._servers is None else [[key] for key in keys]
@@ -428,9 +433,6 @@ OPTIONS: dict[str, Any] = {
     "max_connections": 2**31,
 }
 
-CLIENTS: dict[str, Callable[[str], Any]] = {}
-"""What makes the client of a URL that redis-py can't read, by its scheme: a fake server of tests."""
-
 
 def _client(url: str) -> Any:
     """Any: its annotations allow for text, but without decode_responses every reply is bytes."""
@@ -439,7 +441,7 @@ def _client(url: str) -> Any:
         return _primary(service)
     try:
         make = CLIENTS.get(urlsplit(url).scheme)
-        return make(url) if make else redis.Redis.from_url(url, **OPTIONS)
+        return make(url, **OPTIONS) if make else redis.Redis.from_url(url, **OPTIONS)
     except ValueError as error:
         # Without the URL, which may hold a password.
         raise UsageError(

@@ -8,29 +8,15 @@ StoreError when Redis can't be reached.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 
 from runner.errors import NotFoundError, UsageError
-from runner.store.addresses import places
+from runner.records.dead_letters import DeadLetter
+from runner.store.addresses import NAMESPACE, places
 from runner.store.redis import measurements
 from runner.store.redis.connection import RedisConnection
-from runner.store.redis.keys import NAMESPACE, Keys
-
-
-@dataclass(frozen=True, slots=True)
-class DeadLetter:
-    """One dead letter. `at` is in ms of the store's clock; a node's has a run, a message's a body."""
-
-    id: str
-    kind: str
-    at: int
-    reason: str
-    source: str = ""
-    body: bytes = b""
-    run_id: str = ""
-    node: str = ""
-    visit: int = 0
+from runner.store.redis.keys import Keys
 
 
 class DeadLetters:

@@ -1,4 +1,4 @@
-"""Documents that have a timer each: of the schedules and the webhooks of a namespace, in the first partition.
+"""Documents that have a timer each, such as schedules and webhooks, in the first partition of a namespace.
 
 A sweep takes the timer and moves it by a lease; whoever took it does what it stands for. Every change
 compares the document with what was read, so that of two processes one changes it.
@@ -8,19 +8,27 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
-from typing import Any, Generic, Protocol, TypeVar
+from typing import Any, ClassVar, Generic, Protocol, TypeVar
 
 from runner.errors import ConflictError, NotFoundError, UsageError
-from runner.store.addresses import places
-from runner.store.redis.connection import RedisConnection
-from runner.store.redis.keys import NAMESPACE, Keys
+from runner.store.addresses import NAMESPACE
+from runner.store.redis.connection import RedisConnection, connected
+from runner.store.redis.keys import Keys
 
 TRIES = 10
 """How often a change is made again where another process came between."""
 
 
 class Document(Protocol):
-    """What is stored: a value with an id, and its JSON."""
+    """A value with an id, its JSON, and a timer; `kind` is what messages and timers call such values.
+
+    A namespace has `limit` of them at most.
+    """
+
+    kind: ClassVar[str]
+    limit: ClassVar[int]
+
+    def __init__(self, **values: Any) -> None: ...
 
     @property
     def id(self) -> str: ...
@@ -28,45 +36,36 @@ class Document(Protocol):
     def document(self) -> dict[str, Any]:
         """Return it as JSON, as it is stored."""
 
+    def due_at(self, now: int) -> int | None:
+        """Return for when its timer is set (ms); None for no timer."""
+
 
 Kind = TypeVar("Kind", bound=Document)
 
 
 class Documents(Generic[Kind]):
-    """Reads and changes documents of a kind. Every method raises StoreError when Redis can't be reached."""
+    """Reads and changes documents of a type. Every method raises StoreError when Redis can't be reached."""
 
-    kind: str
-    """What they are called in messages, and the kind of their timers."""
+    def __init__(
+        self, document_type: type[Kind], place: str | RedisConnection, namespace: str = NAMESPACE
+    ) -> None:
+        """Take the first server, by its URL or as it is connected; nothing is connected yet."""
+        self._type, self._keys = document_type, Keys(namespace)
+        self._key = self._keys.documents[document_type.kind]
+        self._redis = connected(place, self._keys.prefix)
 
-    limit: int
-    """Documents of this kind in a namespace at most."""
-
-    def __init__(self, urls: str, namespace: str = NAMESPACE, partitions: int = 1) -> None:
-        """Take the servers as RUNNER_REDIS_URL names them; nothing is connected yet."""
-        place, self._keys = places(urls, partitions)[0], Keys(namespace)
-        self._redis = RedisConnection(place.url, self._keys.prefix)
-
-    @property
-    def _key(self) -> str:
-        raise NotImplementedError
-
-    def _read(self, values: dict[str, Any]) -> Kind:
-        raise NotImplementedError
-
-    def _due(self, document: Kind, now: int) -> int | None:
-        """Return for when its timer is set (ms); None for no timer."""
-        raise NotImplementedError
+    def _read(self, text: bytes) -> Kind:
+        return self._type(**json.loads(text))
 
     def now(self) -> int:
         """Return the store's time in ms."""
-        seconds, micros = self._redis.call("TIME")
-        return int(seconds) * 1000 + int(micros) // 1000
+        return self._redis.now()
 
     def all(self) -> list[Kind]:
         """List them by their ids."""
         stored = self._redis.call("HGETALL", self._key)
         documents = stored.values() if isinstance(stored, dict) else stored[1::2]
-        return sorted((self._read(json.loads(text)) for text in documents), key=lambda one: one.id)
+        return sorted((self._read(text) for text in documents), key=lambda document: document.id)
 
     def get(self, document_id: str) -> Kind:
         """Read one.
@@ -76,8 +75,8 @@ class Documents(Generic[Kind]):
         """
         text = self._redis.call("HGET", self._key, document_id)
         if text is None:
-            raise NotFoundError(f"there is no {self.kind} {document_id!r:.80}.")
-        return self._read(json.loads(text))
+            raise NotFoundError(f"there is no {self._type.kind} {document_id!r:.80}.")
+        return self._read(text)
 
     def add(self, document: Kind) -> None:
         """Store a new one.
@@ -85,11 +84,13 @@ class Documents(Generic[Kind]):
         Raises:
             UsageError: there are too many. ConflictError: there is one of that id.
         """
-        if self._redis.call("HLEN", self._key) >= self.limit:
-            raise UsageError(f"there are {self.limit:,} {self.kind}s already; remove one first.")
+        if self._redis.call("HLEN", self._key) >= self._type.limit:
+            raise UsageError(
+                f"there are {self._type.limit:,} {self._type.kind}s already; remove one first."
+            )
         if not self._write(document.id, None, document):
             raise ConflictError(
-                f"there is a {self.kind} {document.id!r} already; nothing was changed."
+                f"there is a {self._type.kind} {document.id!r} already; nothing was changed."
             )
 
     def replace(self, before: Kind, after: Kind) -> bool:
@@ -108,7 +109,7 @@ class Documents(Generic[Kind]):
             if self._write(document_id, before, after):
                 return after
         raise ConflictError(
-            f"the {self.kind} {document_id!r} changes all the time; nothing was done."
+            f"the {self._type.kind} {document_id!r} changes all the time; nothing was done."
         )
 
     def remove(self, document_id: str) -> Kind:
@@ -118,14 +119,14 @@ class Documents(Generic[Kind]):
             if self._write(document_id, before, None):
                 return before
         raise ConflictError(
-            f"the {self.kind} {document_id!r} changes all the time; nothing was done."
+            f"the {self._type.kind} {document_id!r} changes all the time; nothing was done."
         )
 
     def _write(self, document_id: str, before: Kind | None, after: Kind | None) -> bool:
-        key, timer = self._key, timer_of(self.kind, document_id)
+        key, timer = self._key, timer_of(self._type.kind, document_id)
         # Repeated after a lost reply, it finds what it has written itself.
         same = {_text(before), _text(after)}
-        due = None if after is None else self._due(after, self.now())
+        due = None if after is None else after.due_at(self.now())
 
         def write(pipe: Any) -> bool:
             present = pipe.hget(key, document_id) or b""

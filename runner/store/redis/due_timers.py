@@ -10,7 +10,7 @@ from runner.errors import CorruptDocument
 from runner.scheduler.changes import TimerKind
 from runner.store import requests
 from runner.store.interface import Reply
-from runner.store.redis import archive_queue, auditing
+from runner.store.redis import archive_queue, ledger
 from runner.store.redis.transaction import early_answers, run_end
 from runner.store.redis.transaction.transaction import Transaction
 
@@ -119,7 +119,7 @@ def let_expire(step: Transaction, limit: int) -> Reply:
             continue
         if run_end.read_record(write_set, run.parent) is None:
             if not run_end.in_use(run):
-                auditing.note_removal(write_set, run)
+                ledger.note_removal(write_set, run)
                 run_end.remove(write_set, run)
         elif run_end.outlived(write_set, run.parent):
             # Otherwise its parent goes on again since.

@@ -10,7 +10,7 @@ from runner.audit import entries as audit_entries
 from runner.records import codec
 from runner.store.encoding import dump
 from runner.store.interface import Reply
-from runner.store.redis import auditing
+from runner.store.redis import ledger
 from runner.store.redis.transaction.write_set import WriteSet
 
 FROZEN = "frozen"
@@ -52,4 +52,4 @@ def _note(write_set: WriteSet, kind: str, scope: str, reason: str, by: str) -> N
         *("id", f"{kind}:{scope}:{now}", "kind", f"effects.{kind}", "run_id", "", *about, *body),
     )
     if write_set.settings.audit != "off":
-        auditing.append(write_set, audit_entries.of_freeze(kind, scope, reason, by, now))
+        ledger.append(write_set, audit_entries.of_freeze(kind, scope, reason, by, now))

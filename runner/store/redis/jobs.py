@@ -10,9 +10,9 @@ import json
 
 from runner.errors import NotFoundError
 from runner.records.jobs import Job
-from runner.store.addresses import places
-from runner.store.redis.connection import RedisConnection
-from runner.store.redis.keys import NAMESPACE, Keys
+from runner.store.addresses import NAMESPACE
+from runner.store.redis.connection import RedisConnection, connected
+from runner.store.redis.keys import Keys
 
 TIMER = "job|{}|"
 
@@ -26,15 +26,14 @@ HEAD, ENDED, RESULT = "job", "ended", "="
 class Jobs:
     """Reads and writes jobs. Every method raises StoreError when Redis can't be reached."""
 
-    def __init__(self, urls: str, namespace: str = NAMESPACE, partitions: int = 1) -> None:
-        """Take the servers as RUNNER_REDIS_URL names them; nothing is connected yet."""
-        place, self._keys = places(urls, partitions)[0], Keys(namespace)
-        self._redis = RedisConnection(place.url, self._keys.prefix)
+    def __init__(self, place: str | RedisConnection, namespace: str = NAMESPACE) -> None:
+        """Take the first server, by its URL or as it is connected; nothing is connected yet."""
+        self._keys = Keys(namespace)
+        self._redis = connected(place, self._keys.prefix)
 
     def now(self) -> int:
         """Return the store's time in ms."""
-        seconds, micros = self._redis.call("TIME")
-        return int(seconds) * 1000 + int(micros) // 1000
+        return self._redis.now()
 
     def add(self, job: Job) -> None:
         """Store a new job."""

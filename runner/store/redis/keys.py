@@ -18,9 +18,8 @@ from dataclasses import dataclass
 
 from runner.records.listings import InterruptQuery, RunQuery, outermost
 from runner.records.run import Status
+from runner.store.addresses import NAMESPACE
 from runner.store.redis.doorbell_template import VERSION
-
-NAMESPACE = "runner"
 
 PARTITION = "p00"
 
@@ -408,8 +407,10 @@ class Keys:
         self.audit_leaves = f"{self.prefix}audit:leaves"
         self.frozen = f"{self.prefix}frozen"
         self.spread = f"{self.prefix}spread"
-        self.schedules = f"{self.prefix}schedules"
-        self.webhooks = f"{self.prefix}webhooks"
+        self.documents = {
+            "schedule": f"{self.prefix}schedules",
+            "webhook": f"{self.prefix}webhooks",
+        }
 
     def singleton_lock(self, name: str) -> str:
         """Name the lock on something that one worker does for all: a text that expires."""

@@ -15,9 +15,9 @@ from collections.abc import Iterable, Sequence
 
 from runner.errors import StoreError
 from runner.records.listings import RunQuery
-from runner.store.addresses import Place
+from runner.store.addresses import NAMESPACE, Place
 from runner.store.redis.connection import RedisConnection
-from runner.store.redis.keys import NAMESPACE, Keys
+from runner.store.redis.keys import Keys
 
 LAYOUT = b"1"
 """The number of what `keys.DICTIONARY` says: a change that other versions can't read gets another number.

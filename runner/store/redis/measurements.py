@@ -13,15 +13,10 @@ from bisect import bisect_left
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping
 
+from runner.records.metrics import ANSWER, DROPPED, NODE, QUEUE_WAIT, SPENT, VOTES
+
 Increments = Mapping[str, float]
 """Fields of the hash, and what is added to each."""
-
-NODE = "runner_node_seconds"
-QUEUE_WAIT = "runner_queue_wait_seconds"
-ANSWER = "runner_answer_seconds"
-SPENT = "runner_spent_total"
-VOTES = "runner_votes_total"
-DROPPED = "runner_dead_letters_dropped_total"
 
 BOUNDS: Mapping[str, tuple[float, ...]] = {
     NODE: (0.01, 0.05, 0.25, 1, 5, 15, 60, 300, 1800),

@@ -52,11 +52,11 @@ from runner.store.interface import (
     Token,
 )
 from runner.store.receipts import receipts_for
-from runner.store.redis.auditing import AuditLog
 from runner.store.redis.connection import RedisConnection
 from runner.store.redis.doorbell_template import DoorbellTemplate
 from runner.store.redis.keys import Keys
 from runner.store.redis.layout import Layout
+from runner.store.redis.ledger import AuditLog
 from runner.store.redis.measurements import Increments
 from runner.store.redis.store import RedisStore
 

@@ -3,22 +3,24 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 from runner.definition.model import map_of
 from runner.errors import StoreError
 from runner.records.listings import InterruptQuery, RunQuery, outermost
+from runner.records.metrics import Metric
 from runner.records.run import Status
+from runner.records.workers import Worker
 from runner.scheduler.shared import MAX_REDISPATCH_MS
 from runner.store import encoding
-from runner.store.addresses import places
+from runner.store.addresses import NAMESPACE, places
 from runner.store.redis import measurements
 from runner.store.redis.connection import HOME, RedisConnection
 from runner.store.redis.durability import incapable
-from runner.store.redis.keys import NAMESPACE, PARTITION, STATUSES, Keys
-from runner.store.redis.workers import Worker, WorkerRegistry
+from runner.store.redis.keys import PARTITION, STATUSES, Keys
+from runner.store.redis.workers import WorkerRegistry
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,8 +71,7 @@ def read_server_info(
     connection = RedisConnection(url, home)
     try:
         info = _info(connection.call("INFO"))
-        seconds, micros = connection.call("TIME")
-        now = int(seconds) * 1000 + int(micros) // 1000
+        now = connection.now()
         fsync, least = (
             _setting(connection, "appendfsync"),
             _setting(connection, "min-replicas-to-write"),
@@ -139,6 +140,21 @@ def _info(text: Any) -> dict[str, str]:
     return dict(line.split(":", 1) for line in lines if ":" in line)
 
 
+def count_queued(connection: RedisConnection, namespace: str, queues: Iterable[str]) -> int:
+    """Count the doorbells on queues of a store's server."""
+    template = connection.call("HGETALL", Keys(namespace).doorbell)
+    fields = {
+        name.decode(): value.decode()
+        for name, value in zip(template[::2], template[1::2], strict=True)
+    }
+    ends = {end for name, end in fields.items() if name.isdecimal()}
+    return sum(
+        int(connection.call("LLEN", f"{fields['prefix']}{queue}{end}"))
+        for queue in queues
+        for end in ends
+    )
+
+
 # Numbers about a store, for Prometheus: cheap commands, however many runs there are.
 
 
@@ -150,20 +166,6 @@ LEASE = 30.0
 
 EXPIRING = {"1h": 3600, "1d": 86_400}
 """Times within which questions that expire are counted (s)."""
-
-
-@dataclass(frozen=True, slots=True)
-class Metric:
-    """One number; its labels have few values and never name a run.
-
-    `family` is the histogram that it is a part of; a number without one is a gauge.
-    """
-
-    name: str
-    help: str
-    value: float
-    labels: Mapping[str, str] = field(default_factory=dict)
-    family: str = ""
 
 
 @dataclass(frozen=True, slots=True)

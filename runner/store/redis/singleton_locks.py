@@ -6,8 +6,9 @@ So the work of a large fleet is that of a small one, and a single worker does it
 
 from __future__ import annotations
 
+from runner.store.addresses import NAMESPACE
 from runner.store.redis.connection import RedisConnection, connected
-from runner.store.redis.keys import NAMESPACE, Keys
+from runner.store.redis.keys import Keys
 
 
 class SingletonLocks:

@@ -38,6 +38,7 @@ from runner.records.listings import (
     RunQuery,
     RunSummary,
 )
+from runner.records.metrics import ANSWER
 from runner.records.migration import Migration
 from runner.records.outcomes import Saved, Session
 from runner.records.run import (
@@ -53,6 +54,7 @@ from runner.records.size_limits import MAX_RESULT, MAX_RUN, MAX_STATE, no_room
 from runner.scheduler.changes import TimerKind, TransitionResult
 from runner.scheduler.shared import stops
 from runner.store import encoding, interface, requests
+from runner.store.addresses import NAMESPACE
 from runner.store.encoding import CHUNK, doorbells_of, dump, load, reply_of, topology_of
 from runner.store.interface import (
     Claim,
@@ -68,21 +70,19 @@ from runner.store.interface import (
 )
 from runner.store.redis import (
     archive_queue,
-    auditing,
     due_timers,
     freezes,
     layout,
+    ledger,
     measurements,
     run_fields,
 )
-from runner.store.redis.auditing import AuditLog
 from runner.store.redis.connection import TIMEOUT, Argument, RedisConnection
 from runner.store.redis.doorbell_template import DoorbellTemplate
 from runner.store.redis.durability import FAST, WORKERS_OWN, Durability
 from runner.store.redis.fast.fast_path import FastPath
 from runner.store.redis.fast.plan_arguments import ClaimRead
 from runner.store.redis.keys import (
-    NAMESPACE,
     PARTITION,
     TEMPLATE,
     Keys,
@@ -91,6 +91,7 @@ from runner.store.redis.keys import (
     shape_key,
 )
 from runner.store.redis.large_values import LargeValues
+from runner.store.redis.ledger import AuditLog
 from runner.store.redis.listings import Listings
 from runner.store.redis.run_fields import question_fields
 from runner.store.redis.scripts import Scripts
@@ -535,7 +536,7 @@ class RedisStore:
         for question in questions:
             if question is not None:
                 seconds = max(0, now - question.asked_at) / 1000
-                for field, number in measurements.increments(measurements.ANSWER, seconds).items():
+                for field, number in measurements.increments(ANSWER, seconds).items():
                     measured[field] = measured.get(field, 0) + number
         try:
             if measured:
@@ -731,7 +732,7 @@ class RedisStore:
             if run_end.in_use(run):
                 return Reply("goes_on")
             step.write_set.read(run_key(run_id), "run")
-            auditing.note_removal(step.write_set, run)
+            ledger.note_removal(step.write_set, run)
             run_end.remove(step.write_set, run)
             return Reply("removed")
 
@@ -1017,8 +1018,7 @@ class RedisStore:
     def _now(self) -> int:
         if self.clock:
             return self.clock()
-        seconds, micros = self._redis.call("TIME")
-        return int(seconds) * 1000 + int(micros) // 1000
+        return self._redis.now()
 
     # Sessions
 

@@ -17,12 +17,13 @@ from typing import Any
 import redis
 
 from runner.errors import StoreError
+from runner.records.notices import Notice
 from runner.records.size_limits import MAX_DEAD, MAX_DEAD_BYTES
 from runner.store import encoding
-from runner.store.addresses import places
+from runner.store.addresses import NAMESPACE, places
 from runner.store.redis import measurements
 from runner.store.redis.connection import RedisConnection, connected
-from runner.store.redis.keys import NAMESPACE, PARTITION, Keys
+from runner.store.redis.keys import PARTITION, Keys
 from runner.store.redis.scripts import run_on
 
 # A consumer group on streams: several programs share the entries, and take over from one that is gone.
@@ -325,34 +326,6 @@ def _entries(found: Found) -> list[Entry]:
 # method raises StoreError when Redis can't be reached.
 
 
-@dataclass(frozen=True, slots=True)
-class Notice:
-    """One notice; `entry` is its place in the stream, `at` milliseconds, `question` as it was asked.
-
-    `reminded` counts the reminders of a question, this one included; 0 where it is none.
-    """
-
-    entry: str
-    id: str
-    kind: str
-    run_id: str
-    node: str
-    visit: int
-    detail: str
-    at: int
-    question: Any = None
-    reminded: int = 0
-
-    def message(self) -> dict[str, Any]:
-        """Return it as the JSON message that other systems get."""
-        said = {
-            name: getattr(self, name)
-            for name in ("id", "kind", "run_id", "node", "visit", "detail")
-        }
-        count = {"reminded": self.reminded} if self.reminded else {}
-        return {"v": 1, **said, "at": self.at, "question": self.question, **count}
-
-
 class NoticeReader:
     """One program that reads for a group."""
 
@@ -388,6 +361,46 @@ class NoticeReader:
 
     def close(self) -> None:
         self._redis.close()
+
+
+class NoticeGroups:
+    """The consumer groups of the notices of all partitions."""
+
+    def __init__(self, urls: str, namespace: str = NAMESPACE, partitions: int = 1) -> None:
+        """Take the servers as RUNNER_REDIS_URL names them; nothing is connected yet."""
+        self._namespace, self._places = namespace, places(urls, partitions)
+        keys = [Keys(namespace, place.partition) for place in self._places]
+        self._streams = [
+            (RedisConnection(place.url, key.prefix), key.notices)
+            for place, key in zip(self._places, keys, strict=True)
+        ]
+
+    def listen(self, group: str) -> None:
+        """Keep the notices that come from now on for a group."""
+        for server, stream in self._streams:
+            try:
+                server.call("XGROUP", "CREATE", stream, group, "$", "MKSTREAM")
+            except StoreError as error:
+                if "BUSYGROUP" not in str(error):
+                    raise
+
+    def leave(self, group: str) -> None:
+        """Keep no notices for a group any more, and drop those that it has not taken."""
+        for server, stream in self._streams:
+            if server.call("EXISTS", stream):
+                server.call("XGROUP", "DESTROY", stream, group)
+
+    def readers(self, group: str) -> list[NoticeReader]:
+        """Return a reader of each partition for a group, on connections of its own."""
+        return [
+            NoticeReader(place.url, group, self._namespace, place.partition)
+            for place in self._places
+        ]
+
+    def release(self) -> None:
+        """Close the connections of this thread."""
+        for server, _ in self._streams:
+            server.release()
 
 
 UNREAD = 500

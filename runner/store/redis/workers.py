@@ -8,80 +8,17 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field, fields
+from dataclasses import asdict, fields
 from typing import Any
 
+from runner.records.workers import Worker
+from runner.store.addresses import NAMESPACE
 from runner.store.redis.connection import RedisConnection, connected
-from runner.store.redis.keys import NAMESPACE, Keys
+from runner.store.redis.keys import Keys
 from runner.store.redis.scripts import run_on
-
-EVERY = 10.0
-"""Seconds between two signs of life of a worker."""
-
-SILENT = 3 * EVERY
-"""Seconds without a sign of life after which a worker counts as gone."""
-
-HANGS = 10.0
-"""Seconds after which a worker that does not stop hangs: its nodes have been returned to the queue."""
 
 FORGOTTEN = 86_400.0
 """Seconds after which a worker that is gone is no longer listed."""
-
-
-KEEPER = "keeper"
-"""The pool of a process that has none."""
-
-
-@dataclass(frozen=True, slots=True)
-class Worker:
-    """One worker as it described itself; `graphs` are fingerprints by name.
-
-    `seen` is in ms of the store's clock, `ahead` how many ms the worker's own clock is before it.
-    `stopping` are the seconds since it was asked to stop, or 0; `grace` those that its nodes have then.
-    `wants` are the queues of its graphs, `queues` those that it serves. `accepts` are the content
-    types of messages that it reads; `visibility` is in seconds, 0 where the broker has no such thing.
-    `executing` has how many nodes of each queue run on it, `longest` for how many seconds the first of them.
-    """
-
-    name: str
-    pid: int = 0
-    pool: str = ""
-    slots: int = 0
-    busy: int = 0
-    executing: dict[str, int] = field(default_factory=dict)
-    longest: float = 0.0
-    queues: list[str] = field(default_factory=list)
-    wants: list[str] = field(default_factory=list)
-    graphs: dict[str, str] = field(default_factory=dict)
-    accepts: list[str] = field(default_factory=list)
-    events: bool = True
-    lease: float = 0.0
-    sweep_interval: float = 0.0
-    visibility: float = 0.0
-    version: str = ""
-    started: int = 0
-    seen: int = 0
-    ahead: int = 0
-    stopping: float = 0.0
-    grace: float = 0.0
-
-    @property
-    def is_keeper(self) -> bool:
-        """Whether it is a keeper, which runs no nodes."""
-        return self.pool == KEEPER
-
-    def alive(self, now: int) -> bool:
-        """Return whether it gave a sign of life lately; `now` is in ms of the store's clock."""
-        return now - self.seen < SILENT * 1000
-
-    def state_at(self, now: int) -> str:
-        """Return "alive", "stopping", "hangs" (it should have stopped by now) or "gone" (it is silent)."""
-        if not self.alive(now):
-            return "gone"
-        if not self.stopping:
-            return "alive"
-        return "hangs" if self.stopping > self.grace + HANGS else "stopping"
-
 
 PAGE = 200
 """Workers that are read at once: however many there are, no command takes long."""
@@ -96,8 +33,7 @@ class WorkerRegistry:
 
     def now(self) -> int:
         """Return the store's time in ms."""
-        seconds, micros = self._redis.call("TIME")
-        return int(seconds) * 1000 + int(micros) // 1000
+        return self._redis.now()
 
     def enter(self, worker: Mapping[str, Any], clock: int) -> bool:
         """Write a worker's sign of life; return whether it was not listed. `clock` is its own time in ms."""

@@ -31,7 +31,7 @@ from runner.scheduler.shared import DRAIN_LIMIT, IDLE, place_of
 from runner.store import encoding
 from runner.store.encoding import NOTHING, dump, load
 from runner.store.interface import Fork
-from runner.store.redis import auditing, run_fields
+from runner.store.redis import ledger, run_fields
 from runner.store.redis.keys import run_key
 from runner.store.redis.run_fields import loop_text, map_text, node_text
 from runner.store.redis.sizes import VISIT_BYTES
@@ -250,7 +250,7 @@ class RunInTransaction:
         self._need_time()
         number = int(self.write_set.read(self.key, "audit") or 0)
         self.write_set.put(self.key, "audit", number + 1)
-        auditing.append(self.write_set, {**entry, "run_n": number})
+        ledger.append(self.write_set, {**entry, "run_n": number})
 
     def open(self, question: Interrupt) -> None:
         questions.open_question(self.write_set, self.record, question, self._encode)

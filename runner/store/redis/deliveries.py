@@ -1,25 +1,23 @@
-"""The webhooks of a namespace, and the deliveries of each: what is to be sent, and for a while what was.
+"""The deliveries of each webhook: what is to be sent, and for a while what was.
 
 One process at a time sends for a webhook: who holds its turn, which lapses where that process dies. It takes
-the webhook's notices from a consumer group of its own and puts them among the deliveries; so an endpoint that
-does not answer keeps no notice in the stream, and nobody else's waiting.
+the webhook's notices from a consumer group and puts them among the deliveries; so an endpoint that does not
+answer keeps no notice in the stream.
 """
 
 from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Sequence
-from dataclasses import asdict, replace
+from dataclasses import asdict
 from typing import Any
 
-from runner.errors import NotFoundError, StoreError
+from runner.errors import NotFoundError
 from runner.records.listings import Page, cursor_of, place_of
-from runner.store.addresses import places
-from runner.store.redis.connection import RedisConnection
-from runner.store.redis.documents import Documents
-from runner.store.redis.keys import NAMESPACE, Keys
-from runner.store.redis.streams import NoticeReader
-from runner.webhooks.webhook import Delivery, Webhook
+from runner.store.addresses import NAMESPACE
+from runner.store.redis.connection import RedisConnection, connected
+from runner.store.redis.keys import Keys
+from runner.webhooks.webhook import Delivery
 
 MOST = 10_000
 """Deliveries of one webhook that are stored at most, those that are done included."""
@@ -36,59 +34,13 @@ TURN_MS = 15_000
 BYTES, DROPPED = b"#bytes", b"#dropped"
 
 
-class Webhooks(Documents[Webhook]):
-    """Reads and changes webhooks and their deliveries."""
+class Deliveries:
+    """What is to be sent to webhooks, and was. Every method raises StoreError when Redis can't be reached."""
 
-    kind = "webhook"
-    limit = 100  # each is a thread in one of the workers
-
-    def __init__(self, urls: str, namespace: str = NAMESPACE, partitions: int = 1) -> None:
-        super().__init__(urls, namespace, partitions)
-        self._namespace, self._places = namespace, places(urls, partitions)
-        keys = [Keys(namespace, place.partition) for place in self._places]
-        self._streams = [
-            (RedisConnection(place.url, own.prefix), own.notices)
-            for place, own in zip(self._places, keys, strict=True)
-        ]
-
-    @property
-    def _key(self) -> str:
-        return self._keys.webhooks
-
-    def _read(self, values: dict[str, Any]) -> Webhook:
-        return replace(Webhook(values["id"], values["url"]), **values)
-
-    def _due(self, document: Webhook, now: int) -> int | None:
-        return None if document.paused else now
-
-    def close(self) -> None:
-        """Close the connections of this thread."""
-        for server in (self._redis, *(server for server, _ in self._streams)):
-            server.release()
-
-    # Notices
-
-    def listen(self, group: str) -> None:
-        """Keep the notices that come from now on for a group."""
-        for server, stream in self._streams:
-            try:
-                server.call("XGROUP", "CREATE", stream, group, "$", "MKSTREAM")
-            except StoreError as error:
-                if "BUSYGROUP" not in str(error):
-                    raise
-
-    def leave(self, group: str) -> None:
-        """Keep no notices for a group any more; those that it has not taken are nobody's."""
-        for server, stream in self._streams:
-            if server.call("EXISTS", stream):
-                server.call("XGROUP", "DESTROY", stream, group)
-
-    def readers(self, group: str) -> list[NoticeReader]:
-        """Return who reads the notices of each partition for a group, on connections of its own."""
-        return [
-            NoticeReader(place.url, group, self._namespace, place.partition)
-            for place in self._places
-        ]
+    def __init__(self, place: str | RedisConnection, namespace: str = NAMESPACE) -> None:
+        """Take the first server, by its URL or as it is connected; nothing is connected yet."""
+        self._keys = Keys(namespace)
+        self._redis = connected(place, self._keys.prefix)
 
     # Turns
 
@@ -129,7 +81,7 @@ class Webhooks(Documents[Webhook]):
                     pipe.zadd(log, {delivery.id: delivery.at})
                     pipe.execute()
             old: list[bytes] = client.zrangebyscore(
-                log, "-inf", self.now() - STAY_MS, start=0, num=100
+                log, "-inf", self._redis.now() - STAY_MS, start=0, num=100
             )
             dropped = sum(self._drop(webhook_id, name) for name in old)
             while client.zcard(log) > MOST or int(client.hget(documents, BYTES) or 0) > MOST_BYTES:
@@ -176,7 +128,7 @@ class Webhooks(Documents[Webhook]):
                 pipe.zrem(queue, delivery.id)
             pipe.execute()
 
-    def delivery(self, webhook_id: str, delivery_id: str) -> Delivery:
+    def get(self, webhook_id: str, delivery_id: str) -> Delivery:
         """Read one.
 
         Raises:
@@ -189,7 +141,7 @@ class Webhooks(Documents[Webhook]):
             )
         return _read(text)[0]
 
-    def deliveries(self, webhook_id: str, limit: int, cursor: str | None = None) -> Page[Delivery]:
+    def page(self, webhook_id: str, limit: int, cursor: str | None = None) -> Page[Delivery]:
         """List the deliveries of a webhook, the newest first; `cursor` is `next` of the page before."""
         documents, _, log = self._keys.deliveries(webhook_id)
         start = 0

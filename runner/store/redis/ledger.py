@@ -1,4 +1,4 @@
-"""The audit of one partition: a stream to which transitions append, and the tree over what was sealed of it.
+"""The ledger of one partition, which is its audit: a stream to which transitions append, and a tree over it.
 
 Entries are appended by the commits that make them true. Their place in the tree, and their hashes, are
 computed later, outside of the server: the head has how far that is, and changes as a whole or not at all.
@@ -6,27 +6,19 @@ computed later, outside of the server: the head has how far that is, and changes
 
 from __future__ import annotations
 
-import base64
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
 from typing import Any
 
 from runner.approvals import digests
 from runner.audit import entries as audit_entries
 from runner.audit.entries import Mode
-from runner.audit.tree import Frontier
+from runner.audit.head import BEGINNING, PAGE, Head, read_tree, tree_fields
 from runner.records.codec import JSON
 from runner.records.run import RunRecord
 from runner.store.encoding import dump
 from runner.store.redis.connection import Argument, RedisConnection
 from runner.store.redis.keys import Keys, run_key
 from runner.store.redis.transaction.write_set import WriteSet
-
-BEGINNING = "0-0"
-"""The id before that of any entry."""
-
-PAGE = 1_000
-"""Entries or leaves that are read at once."""
 
 
 def append(write_set: WriteSet, entry: Mapping[str, JSON]) -> None:
@@ -43,31 +35,6 @@ def note_removal(write_set: WriteSet, run: RunRecord) -> None:
     number = int(write_set.read(run_key(run.run_id), "audit") or 0)
     if number:
         append(write_set, {**audit_entries.removed(run, write_set.read_set.now), "run_n": number})
-
-
-@dataclass(frozen=True, slots=True)
-class Head:
-    """How far the audit is sealed and signed; `now` is the server's time in ms.
-
-    `last` is the stream's id of the last sealed entry. `first` is the number of the first entry that is still
-    here, `base` the tree before it. `note` is the checkpoint of the first `signed` entries, and `key`
-    verifies it; all anchors have one of `anchored` entries. `problem` is why nothing is signed or anchored,
-    or "". `epoch` counts trees that were given up.
-    """
-
-    now: int
-    size: int = 0
-    last: str = BEGINNING
-    frontier: Frontier = field(default_factory=Frontier)
-    first: int = 0
-    base: Frontier = field(default_factory=Frontier)
-    signed: int = 0
-    signed_at: int = 0
-    note: str = ""
-    key: str = ""
-    anchored: int = 0
-    problem: str = ""
-    epoch: int = 0
 
 
 class AuditLog:
@@ -96,7 +63,7 @@ class AuditLog:
 
     def head(self) -> Head:
         # By the thread's own connection: the pool would open one more.
-        seconds, micros = map(int, self._redis.call("TIME"))
+        now = self._redis.now()
         pairs: list[bytes] = self._redis.call("HGETALL", self._keys.audit_head)
         texts = {
             name.decode(): value.decode()
@@ -107,10 +74,10 @@ class AuditLog:
             for name in ("size", "first", "signed", "signed_at", "anchored", "epoch")
         }
         return Head(
-            now=seconds * 1000 + micros // 1000,
+            now=now,
             last=texts.get("last", BEGINNING),
-            frontier=_tree(numbers["size"], texts.get("frontier", "")),
-            base=_tree(numbers["first"], texts.get("base", "")),
+            frontier=read_tree(numbers["size"], texts.get("frontier", "")),
+            base=read_tree(numbers["first"], texts.get("base", "")),
             note=texts.get("note", ""),
             key=texts.get("key", ""),
             problem=texts.get("problem", ""),
@@ -204,15 +171,3 @@ class AuditLog:
         waiting = max(0, length - (head.size - head.first))
         oldest = self.after(head.last, 1) if waiting else []
         return waiting, head.now - int(oldest[0][0].partition("-")[0]) if oldest else 0
-
-
-def tree_fields(name: str, count: str, tree: Frontier) -> dict[str, Argument]:
-    """Write a tree as fields of the head."""
-    return {
-        count: tree.size,
-        name: " ".join(base64.b64encode(part).decode() for part in tree.hashes),
-    }
-
-
-def _tree(size: int, hashes: str) -> Frontier:
-    return Frontier(size, tuple(base64.b64decode(part) for part in hashes.split()))

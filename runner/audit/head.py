@@ -1,0 +1,52 @@
+"""The head of a partition's audit: how far its entries are sealed, signed and anchored."""
+
+from __future__ import annotations
+
+import base64
+from dataclasses import dataclass, field
+
+from runner.audit.tree import Frontier
+
+BEGINNING = "0-0"
+"""The id before that of any entry."""
+
+PAGE = 1_000
+"""Entries or leaves that are read at once."""
+
+
+@dataclass(frozen=True, slots=True)
+class Head:
+    """How far the audit is sealed and signed; `now` is the server's time in ms.
+
+    `last` is the stream's id of the last sealed entry. `first` is the number of the first entry that is still
+    here, `base` the tree before it. `note` is the checkpoint of the first `signed` entries, and `key`
+    verifies it; all anchors have one of `anchored` entries. `problem` is why nothing is signed or anchored,
+    or "". `epoch` counts trees that were given up.
+    """
+
+    now: int
+    size: int = 0
+    last: str = BEGINNING
+    frontier: Frontier = field(default_factory=Frontier)
+    first: int = 0
+    base: Frontier = field(default_factory=Frontier)
+    signed: int = 0
+    signed_at: int = 0
+    note: str = ""
+    key: str = ""
+    anchored: int = 0
+    problem: str = ""
+    epoch: int = 0
+
+
+def tree_fields(name: str, count: str, tree: Frontier) -> dict[str, str | int]:
+    """Write a tree as fields of the head."""
+    return {
+        count: tree.size,
+        name: " ".join(base64.b64encode(leaf).decode() for leaf in tree.hashes),
+    }
+
+
+def read_tree(size: int, hashes: str) -> Frontier:
+    """Read what `tree_fields` wrote."""
+    return Frontier(size, tuple(base64.b64decode(leaf) for leaf in hashes.split()))

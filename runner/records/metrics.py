@@ -1,0 +1,27 @@
+"""The numbers of a store for Prometheus, and the names of those that processes add to."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+NODE = "runner_node_seconds"
+QUEUE_WAIT = "runner_queue_wait_seconds"
+ANSWER = "runner_answer_seconds"
+SPENT = "runner_spent_total"
+VOTES = "runner_votes_total"
+DROPPED = "runner_dead_letters_dropped_total"
+
+
+@dataclass(frozen=True, slots=True)
+class Metric:
+    """One number; its labels have few values and never name a run.
+
+    `family` is the histogram that it is a part of; a number without one is a gauge.
+    """
+
+    name: str
+    help: str
+    value: float
+    labels: Mapping[str, str] = field(default_factory=dict)
+    family: str = ""

@@ -1,0 +1,34 @@
+"""A notice of what has happened to a run or a question, for other systems."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+
+@dataclass(frozen=True, slots=True)
+class Notice:
+    """One notice; `entry` is its place in the stream, `at` milliseconds, `question` as it was asked.
+
+    `reminded` counts the reminders of a question, this one included; 0 where it is none.
+    """
+
+    entry: str
+    id: str
+    kind: str
+    run_id: str
+    node: str
+    visit: int
+    detail: str
+    at: int
+    question: Any = None
+    reminded: int = 0
+
+    def message(self) -> dict[str, Any]:
+        """Return it as the JSON message that other systems get."""
+        said = {
+            name: getattr(self, name)
+            for name in ("id", "kind", "run_id", "node", "visit", "detail")
+        }
+        count = {"reminded": self.reminded} if self.reminded else {}
+        return {"v": 1, **said, "at": self.at, "question": self.question, **count}

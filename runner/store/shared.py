@@ -1,0 +1,152 @@
+"""What programs share in a store beside its runs: rooms above the store open it here, by the settings.
+
+A property connects when it is first used.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from functools import cached_property
+from urllib.parse import urlsplit
+
+from runner.errors import StoreError
+from runner.records.metrics import Metric
+from runner.settings import Settings
+from runner.store.addresses import without_password
+from runner.store.archive import Archive, open_archive
+from runner.store.redis import layout, server_info
+from runner.store.redis.connection import RedisConnection
+from runner.store.redis.dead_letters import DeadLetters
+from runner.store.redis.deliveries import Deliveries
+from runner.store.redis.documents import Documents, Kind
+from runner.store.redis.jobs import Jobs
+from runner.store.redis.keys import Keys
+from runner.store.redis.ledger import AuditLog
+from runner.store.redis.partitions import SharedStore, open_store
+from runner.store.redis.server_info import ServerInfo
+from runner.store.redis.store import RedisStore
+from runner.store.redis.streams import NoticeGroups, NoticeReader, NoticeTail
+from runner.store.redis.workers import WorkerRegistry
+
+__all__ = [
+    "AuditLog",
+    "DeadLetters",
+    "Deliveries",
+    "Documents",
+    "Jobs",
+    "NoticeReader",
+    "NoticeTail",
+    "RedisStore",
+    "ServerInfo",
+    "Shared",
+    "SharedStore",
+    "open_store",
+]
+
+
+class Shared:
+    """The data of one store that its programs share."""
+
+    def __init__(self, settings: Settings) -> None:
+        """Nothing is connected yet."""
+        self.settings = settings
+        self._address = settings.redis_url, settings.namespace, settings.partitions
+
+    @cached_property
+    def _first(self) -> RedisConnection:
+        settings = self.settings
+        return RedisConnection(settings.first_url, Keys(settings.namespace).prefix)
+
+    def release(self) -> None:
+        """Close the connections of this thread to documents, deliveries and groups of notices."""
+        self._first.release()
+        self.notice_groups.release()
+
+    @cached_property
+    def store(self) -> SharedStore:
+        """The runs."""
+        return open_store(self.settings)
+
+    @cached_property
+    def archive(self) -> Archive | None:
+        """The archive of ended runs; None where RUNNER_ARCHIVE is not set."""
+        return open_archive(self.settings.archive) if self.settings.archive else None
+
+    def documents(self, document_type: type[Kind]) -> Documents[Kind]:
+        """Open the documents of a type."""
+        return Documents(document_type, self._first, self.settings.namespace)
+
+    @cached_property
+    def jobs(self) -> Jobs:
+        """The jobs."""
+        return Jobs(self._first, self.settings.namespace)
+
+    @cached_property
+    def deliveries(self) -> Deliveries:
+        """The deliveries of webhooks."""
+        return Deliveries(self._first, self.settings.namespace)
+
+    @cached_property
+    def notice_groups(self) -> NoticeGroups:
+        """The consumer groups of the notices."""
+        return NoticeGroups(*self._address)
+
+    @cached_property
+    def notices(self) -> NoticeTail:
+        """The notices of what happens to questions and runs."""
+        return NoticeTail(*self._address)
+
+    @cached_property
+    def dead_letters(self) -> DeadLetters:
+        """The dead letters."""
+        return DeadLetters(*self._address)
+
+    @cached_property
+    def workers(self) -> WorkerRegistry:
+        """The workers."""
+        return WorkerRegistry(self._first, self.settings.namespace)
+
+    def metrics(self) -> list[Metric]:
+        """Read all numbers, those of partitions together; StoreError where a server can't be reached."""
+        return server_info.read_metrics(*self._address)
+
+    def servers(self) -> dict[str, ServerInfo]:
+        """Read what the servers report, the first one first; StoreError where one can't be reached."""
+        servers: dict[str, ServerInfo] = {}
+        places = self.settings.places
+        for url in dict.fromkeys(place.url for place in places):
+            partitions = [place.partition for place in places if place.url == url]
+            reports = server_info.read_servers(url, self.settings.namespace, partitions)
+            for number, (name, report) in enumerate(reports):
+                servers[name if number else without_password(url)] = report
+        return servers
+
+    def layout_problem(self) -> str:
+        """Return why the partitions can't be used as they are set, or ""."""
+        return layout.problem(self.settings.places, self.settings.namespace)
+
+    def limited_graphs(self) -> list[str]:
+        """Return the graphs whose runs stay in the first partition."""
+        return layout.limited(self.settings.places, self.settings.namespace)
+
+    def count_queued(self, queues: Iterable[str]) -> int:
+        """Count the doorbells on queues of the store's server."""
+        return server_info.count_queued(self._first, self.settings.namespace, queues)
+
+    def unreadable_queues(self, queues: Iterable[str]) -> list[str]:
+        """Return the queues that a worker can't read since their keys are no lists; on Redis only."""
+        settings = self.settings
+        url = settings.first_url if settings.broker_is_store else settings.broker_url
+        if urlsplit(url).scheme not in {"redis", "rediss", "unix", "sentinel"}:
+            return []
+        connection = RedisConnection(url)
+        try:
+            return sorted(
+                queue
+                for queue in queues
+                if connection.call("TYPE", queue) not in {b"list", b"none"}
+            )
+        except StoreError:
+            return []  # the check of the broker says why
+        finally:
+            connection.close()
