@@ -277,8 +277,9 @@ class Changes:
         A migrated run may get a message of a node that its graph no longer has: that is pending, too.
         """
         record = self.nodes.get(node) or self.view.node(node)
-        shape = self.topology.nodes.get(shape_name(node))
-        return record.in_round(self.round(shape.scope if shape else ROOT))
+        shape = self.topology.nodes.get(node) or self.topology.nodes.get(shape_name(node))
+        scope = shape.scope if shape else ROOT
+        return record.in_round(0 if scope == ROOT else self.round(scope))
 
     def shape(self, node: str) -> NodeTopology:
         """Return the topology of a node; all items of a map share one."""

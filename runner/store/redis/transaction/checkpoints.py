@@ -8,10 +8,8 @@ from runner.store.redis.sizes import MESSAGE_BYTES
 from runner.store.redis.transaction.write_set import WriteSet
 
 
-def keep(write_set: WriteSet, key: str, node: str, saved: Saved | None) -> int:
+def keep(write_set: WriteSet, key: str, node: str, saved: Saved) -> int:
     """Write the checkpoint of a node of the run with that key; return by how many bytes the run grows."""
-    if saved is None:
-        return 0
     field, messages = f"k:{node}", f"{key}:m"
     write_set.read_set.ask("HSTRLEN", key, field)
     had = int(write_set.read_unvalidated(messages, f"#{node}") or 0)

@@ -125,7 +125,7 @@ def _copy_value(write_set: WriteSet, run_id: str, value: bytes) -> tuple[bytes, 
         return value, len(value)
     root, name = referred(value)
     data, target = write_set.read_unvalidated(run_key(root, ":b"), name), run_key(run_id, ":b")
-    is_new = name not in write_set.puts.get(target, {})
+    is_new = not write_set.changes_field(target, name)
     if data is not None:
         write_set.put(target, name, data)
     reference = MARK + f"{run_id} {name}".encode()

@@ -70,7 +70,7 @@ def open_question(write_set: WriteSet, run: RunRecord, question: Interrupt, writ
     asked_at, expires = question.asked_at, "0"
     if lifetime is not None:
         expires = write_set.time_within(asked_at + max(1, round(lifetime * 1000)))
-    head = f"\1{write_set.event_number(run.run_id)} {write_set.time_within(asked_at)} {expires} "
+    head = f"\1{write_set.counters(run.run_id).event_number()} {write_set.time_within(asked_at)} {expires} "
     asked, decided = question_fields(name)
     write_set.put(key, asked, head.encode() + text)
     write_set.drop(key, decided)

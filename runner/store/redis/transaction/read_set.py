@@ -82,6 +82,12 @@ class ReadSet:
         if command not in self._replies:
             self._missing_replies[command] = None
 
+    def fields(self, key: str, names: Iterable[str]) -> dict[bytes, bytes]:
+        """Return those of the fields that there are."""
+        self.want(key, names)
+        known = self._fields.get(key, {})
+        return {name.encode(): value for name in names if (value := known.get(name)) is not None}
+
     def field(self, key: str, name: str) -> bytes | None:
         known = self._fields.get(key)
         if known is not None and name in known:

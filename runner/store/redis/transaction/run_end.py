@@ -10,8 +10,10 @@ from runner.store.redis.keys import run_key, shape_key
 from runner.store.redis.transaction.read_set import Command
 from runner.store.redis.transaction.write_set import WriteSet
 
-PARTS = ("", ":m", ":e", ":c", ":f", ":b")
-"""The keys of a run."""
+SUFFIXES = ("", ":m", ":e", ":c", ":f", ":b")
+"""Suffixes of the keys of a run."""
+
+CHILDREN = ":c"
 
 ARCHIVE, UNARCHIVED = "archive", "unarchived"
 """Where the archive is, if there is one, and the ended runs that it does not have yet: so long they stay."""
@@ -22,13 +24,12 @@ def in_use(run: RunRecord) -> bool:
     return not run.is_final or bool(run.unreported)
 
 
-def follow(write_set: WriteSet, before: RunRecord, after: RunRecord) -> None:
+def follow(write_set: WriteSet, key: str, before: RunRecord, after: RunRecord) -> None:
     """Write what follows from a change of a run's record."""
-    was, now = (f"runs:{run.status}:{run.graph_id}" for run in (before, after))
-    if was != now:
-        created = write_set.read_unvalidated(run_key(after.run_id), "created") or b"0"
-        write_set.command("ZREM", was, after.run_id)
-        write_set.command("ZADD", now, created, after.run_id)
+    if (before.status, before.graph_id) != (after.status, after.graph_id):
+        created = write_set.read_unvalidated(key, "created") or b"0"
+        write_set.command("ZREM", f"runs:{before.status}:{before.graph_id}", after.run_id)
+        write_set.command("ZADD", f"runs:{after.status}:{after.graph_id}", created, after.run_id)
     if before.is_final and not after.is_final:
         _revive(write_set, before)
     if in_use(before) and not in_use(after):
@@ -59,9 +60,9 @@ def _revive(write_set: WriteSet, before: RunRecord) -> None:
         children: list[bytes] = write_set.read_set.reply("LRANGE", f"{key}:c", 0, -1)
         todo += [child.decode() for child in children]
         if run is not None:
-            write_set.command("ZREM", "retired", _entry(write_set, run))
-        for part in PARTS:
-            write_set.command("PERSIST", key + part)
+            write_set.command("ZREM", "retired", _entry(write_set, key, run))
+        for suffix in SUFFIXES:
+            write_set.command("PERSIST", key + suffix)
         idem = _idem(write_set, key)
         if idem:
             write_set.command("PERSIST", idem)
@@ -69,21 +70,17 @@ def _revive(write_set: WriteSet, before: RunRecord) -> None:
 
 def questions(run_id: str) -> list[Command]:
     """Name the commands that the end of a run needs."""
-    return [("EXISTS", ARCHIVE), *_of_children(run_id)]
+    return [("EXISTS", ARCHIVE), ("LRANGE", f"{run_key(run_id)}:c", 0, -1)]
 
 
 def speculation(run_id: str, *, has_archive: bool) -> dict[Command, Any]:
     """Return what those commands reply where a run has no children."""
-    children: dict[Command, Any] = {command: [] for command in _of_children(run_id)}
+    children = f"{run_key(run_id)}:c"
     return {
         ("EXISTS", ARCHIVE): int(has_archive),
-        ("EXISTS", f"{run_key(run_id)}:c"): 0,
-        **children,
+        ("EXISTS", children): 0,
+        ("LRANGE", children, 0, -1): [],
     }
-
-
-def _of_children(run_id: str) -> list[Command]:
-    return [("LRANGE", f"{run_key(run_id)}:c", 0, -1)]
 
 
 def outlived(write_set: WriteSet, parent: str) -> bool:
@@ -102,17 +99,11 @@ def retire(write_set: WriteSet, run: RunRecord) -> None:
     if not retention:
         return
     children = _children(write_set, key)
-    for part in PARTS:
-        write_set.command("PEXPIRE", key + part, retention)
+    ends_at = write_set.time(write_set.read_set.now + retention)
+    keys = [key + suffix for suffix in SUFFIXES if suffix != CHILDREN or children]
     idem = _idem(write_set, key)
-    if idem:
-        write_set.command("PEXPIRE", idem, retention)
-    write_set.command(
-        "ZADD",
-        "retired",
-        write_set.time(write_set.read_set.now + retention),
-        _entry(write_set, run),
-    )
+    write_set.commands += (("PEXPIRE", name, retention) for name in (*keys, idem) if name)
+    write_set.command("ZADD", "retired", ends_at, _entry(write_set, key, run))
     if children:
         write_set.command("RPUSH", "retiring", *children)
 
@@ -125,22 +116,20 @@ def _children(write_set: WriteSet, key: str) -> list[bytes]:
 
 
 def read_record(write_set: WriteSet, run_id: str) -> RunRecord | None:
-    """Read a run; None for one that is gone."""
-    write_set.read_set.want(run_key(run_id), RECORD)
-    fields = {name.encode(): write_set.read_unvalidated(run_key(run_id), name) for name in RECORD}
-    stored = {name: value for name, value in fields.items() if value is not None}
-    return run_record(run_id, stored) if b"run" in stored else None
+    """Read a run that this transaction has not changed; None for one that is gone."""
+    fields = write_set.read_set.fields(run_key(run_id), RECORD)
+    return run_record(run_id, fields) if b"run" in fields else None
 
 
 def remove(write_set: WriteSet, run: RunRecord) -> None:
     """Remove a run's keys and its entries in lists; its children go in a later sweep: they have no parent."""
     key = run_key(run.run_id)
     children = write_set.read_set.reply("LRANGE", f"{key}:c", 0, -1)
-    forget(write_set, _entry(write_set, run))
+    forget(write_set, _entry(write_set, key, run))
     if children:
         write_set.command("RPUSH", "retiring", *children)
-    for part in PARTS:
-        write_set.command("UNLINK", key + part)
+    for suffix in SUFFIXES:
+        write_set.command("UNLINK", key + suffix)
     idem = _idem(write_set, key)
     if idem:
         write_set.command("UNLINK", idem)
@@ -159,9 +148,9 @@ def forget(write_set: WriteSet, entry: bytes) -> None:
             write_set.command("ZREM", f"runs:{name}", run_id)
 
 
-def _entry(write_set: WriteSet, run: RunRecord) -> bytes:
+def _entry(write_set: WriteSet, key: str, run: RunRecord) -> bytes:
     """Write what is left of a run when its keys are gone: id, status, graph and tags."""
-    tags = write_set.read_unvalidated(run_key(run.run_id), "tags") or b""
+    tags = write_set.read_unvalidated(key, "tags") or b""
     return f"{run.run_id}\n{run.status}\n{run.graph_id}\n".encode() + tags
 
 

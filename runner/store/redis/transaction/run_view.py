@@ -70,6 +70,7 @@ class RunInTransaction:
         self._defer_cancel = defer_cancel
         self._strict = False
         self._nodes: dict[str, NodeRecord] = {}
+        self._read_nodes: dict[str, NodeRecord] = {}
         self._loops: dict[int, LoopRecord] = {}
         self._maps: dict[str, MapRecord] = {}
         self._arrivals: dict[tuple[int, str], Arrivals] = {}
@@ -80,11 +81,12 @@ class RunInTransaction:
         return self.record
 
     def node(self, node: str) -> NodeRecord:
-        changed_record = self._nodes.get(node)
-        if changed_record is not None:
-            return changed_record
-        text = self.write_set.read(self.key, f"n:{node}")
-        return encoding.node_record(text)[0] if text else NodeRecord()
+        record = self._nodes.get(node) or self._read_nodes.get(node)
+        if record is None:
+            text = self.write_set.read(self.key, f"n:{node}")
+            record = encoding.node_record(text)[0] if text else NodeRecord()
+            self._read_nodes[node] = record
+        return record
 
     def text(self, node: str) -> bytes:
         """Return a node's record as it is stored, or will be."""
@@ -114,7 +116,7 @@ class RunInTransaction:
         """Read a map's record: while it is only looked at, its items may come and go."""
         text = self.write_set.read_unvalidated(self.key, f"m:{node}")
         record = encoding.map_record(text) if text else MapRecord()
-        if not self.write_set.writes(self.key, f"m:{node}"):
+        if not self.write_set.changes_field(self.key, f"m:{node}"):
             form = (
                 rf"^{record.visit} {record.total} .* {int(record.stopped)} %d+$" if text else "^$"
             )
@@ -268,11 +270,12 @@ class RunInTransaction:
     ) -> None:
         run_id, place, size = self.record.run_id, "0 ", VISIT_BYTES
         if status is Status.COMPLETED:
-            text, value = self._encode(entry), self._encode(output)
+            encode = self.write_set.encode
+            text, value = encode(run_id, entry), encode(run_id, output)
             size += len(value)
             # Results have the order of these first events. An item has no place in it: its map has.
             if not map_of(node):
-                place = f"\1{self.write_set.event_number(run_id, 1)} "
+                place = f"\1{self.write_set.counters(run_id).event_number(1)} "
             # An entry with a place in the order and no output has `null`.
             if map_of(node) or value != NOTHING:
                 self.write_set.put(self.key, f"o:{node}.{visit}", value)
@@ -283,8 +286,9 @@ class RunInTransaction:
 
     def keep(self, node: str, saved: Saved | None) -> None:
         """Write a node's checkpoint."""
-        size = checkpoints.keep(self.write_set, self.key, node, saved)
-        self.write_set.add_size(self.record.root, size)
+        if saved is not None:
+            size = checkpoints.keep(self.write_set, self.key, node, saved)
+            self.write_set.add_size(self.record.root, size)
 
     def _encode(self, value: JSON) -> bytes:
         return self.write_set.encode(self.record.run_id, value)
@@ -329,6 +333,7 @@ class RunInTransaction:
 
     def erase(self, undone: Mapping[VisitKey, VisitEntry], forgets: Iterable[str]) -> None:
         write_set, key = self.write_set, self.key
+        self._read_nodes.clear()
         names: list[bytes] = write_set.read_set.reply("HKEYS", key)
         for name in map(bytes.decode, names):
             if RECORDS.match(name):
@@ -387,7 +392,7 @@ class RunInTransaction:
         # The first event is that of the migration, then come theirs.
         first = len(write_set.counters(before.run_id).events) + 2
         for nth, moved in enumerate(move.moved, first):
-            number = write_set.event_number(before.run_id, nth)
+            number = write_set.counters(before.run_id).event_number(nth)
             migrations.move_question(write_set, before.root, before.run_id, moved, number)
 
     @property
@@ -501,7 +506,7 @@ class RunInTransaction:
         changes = self._nodes or self._loops or self._maps or self._arrivals or self._strict
         if changes or self.record != self.initial or self.record.run_id in write_set.runs:
             self._flush_record()
-        run_end.follow(write_set, self.initial, self.record)
+        run_end.follow(write_set, key, self.initial, self.record)
 
     def _flush_arrivals(self, scope: int, node: str, arrivals: Arrivals) -> None:
         """Add arrivals to those that there are, unless more of them would decide something else."""
@@ -509,7 +514,7 @@ class RunInTransaction:
         if old.stamp != arrivals.stamp:
             old = Arrivals(arrivals.stamp)
         shape, record = self.topology.nodes[node], self._nodes.get(node)
-        if record is not None or shape.loops or name in self.write_set.drops.get(self.key, {}):
+        if record is not None or shape.loops or self.write_set.changes_field(self.key, name):
             self.write_set.read(self.key, name)
             self.write_set.put(
                 self.key, name, dump([arrivals.stamp, arrivals.arrived, arrivals.live])

@@ -74,14 +74,12 @@ class Transaction:
 
     def _open(self, run_id: str) -> RunInTransaction | None:
         key = run_key(run_id)
-        self.write_set.read_set.want(key, HEAD)
-        if self.write_set.read_unvalidated(key, "run") is None:
+        fields = self.write_set.read_set.fields(key, HEAD)
+        if b"run" not in fields:
             return None
-        fields = {name.encode(): self.write_set.read_unvalidated(key, name) for name in RECORD}
-        stored = {name: value for name, value in fields.items() if value is not None}
-        record = encoding.run_record(run_id, stored)
-        for name in ("of", "lock"):
-            self.write_set.read(key, name)
+        record = encoding.run_record(run_id, fields)
+        expected = self.write_set.expected.setdefault(key, {})
+        expected |= {name: fields.get(name.encode(), b"") for name in ("of", "lock")}
         topology = self.write_set.topology(record.graph_id, record.fingerprint)
         return (
             RunInTransaction(self.write_set, record, topology, defer_cancel=self._defer_cancel)
@@ -120,13 +118,14 @@ class Transaction:
         return run
 
     def changes(self, run: RunInTransaction) -> Changes:
-        return Changes(run, run.topology, self.clock(), self.write_set.settings.lease_ms)
+        write_set = self.write_set
+        return Changes(run, run.topology, write_set.read_set.now, write_set.settings.lease_ms)
 
     def set_timer(self, kind: TimerKind, run_id: str, key: str, due: int) -> None:
-        self.write_set.timer(f"{kind}|{run_id}|{key}", due)
+        self.write_set.timers[f"{kind}|{run_id}|{key}"] = due
 
     def drop_timer(self, kind: TimerKind, run_id: str, key: str) -> None:
-        self.write_set.timer(f"{kind}|{run_id}|{key}", None)
+        self.write_set.timers[f"{kind}|{run_id}|{key}"] = None
 
     def event(
         self,
@@ -140,11 +139,11 @@ class Transaction:
     ) -> None:
         write_set, record, now = self.write_set, run.record, self.clock()
         text = b"" if data is None else dump(data)
-        number = write_set.event_number(record.run_id)
+        counters = write_set.counters(record.run_id)
         head = "" if write_set.read_set.now else "\1"
         before = f"{head}{EVENT_LETTERS.get(kind, kind)}\n{write_set.time_within(now)}\n{visit}\n"
         after = f"\n{text.decode()}\n{detail}"
-        write_set.counters(record.run_id).events.append(before + node + after)
+        counters.events.append(before + node + after)
         if record.path and not kind.startswith(OF_RUNS):
             write_set.counters(record.root).events.append(before + record.path + node + after)
         if kind in NOTICES:
@@ -152,7 +151,7 @@ class Transaction:
             question = questions.document(write_set, run.key, detail) if asks else b""
             withdrawal = text if kind == EventKind.INTERRUPT_WITHDRAWN else b""
             reminded = data["count"] if kind == EventKind.INTERRUPT_REMINDED else 0
-            name = f"\1{record.run_id}:{number}"
+            name = f"\1{record.run_id}:{counters.event_number(len(counters.events))}"
             about = ("node", node, "visit", visit, "detail", detail, "at", write_set.time(now))
             body = ("question", question, "withdrawal", withdrawal, "reminded", reminded)
             more = ("data", text) if kind in OF_VOTES else ()

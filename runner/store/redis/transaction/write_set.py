@@ -74,6 +74,7 @@ class RunCounters:
     """
 
     key: str
+    number: int
     pattern: str = ""
     expected_status_counters: str = ""
     max_started: int = 0
@@ -81,6 +82,13 @@ class RunCounters:
     status: str = ""
     stopping: str = ""
     events: list[str] = field(default_factory=list)
+
+    def event_number(self, nth: int = 0) -> str:
+        """Return a placeholder for the number of the nth new event; its value begins with character 1.
+
+        Without `nth` it is the one that comes next.
+        """
+        return f"\1{self.number}:{nth or len(self.events) + 1}\1"
 
 
 @dataclass(frozen=True, slots=True)
@@ -126,8 +134,8 @@ class WriteSet:
         self.arrivals: list[ArrivalCount] = []
         self.makes_room = makes_room
         self.sizes: dict[str, int] = {}
-        self.puts: dict[str, dict[str, Argument]] = {}
-        self.drops: dict[str, dict[str, None]] = {}
+        self.fields: dict[str, dict[str, Argument | None]] = {}
+        """New values of fields by key; None for those that are deleted."""
         self.timers: dict[str, int | None] = {}
         self.commands: list[Command] = []
         self.released_shapes: list[tuple[str, str]] = []
@@ -140,7 +148,7 @@ class WriteSet:
 
     def read(self, key: str, name: str) -> bytes | None:
         """Return a field that must not change until the commit."""
-        if key in self.new_keys or self.writes(key, name):
+        if key in self.new_keys or self.changes_field(key, name):
             return self.read_unvalidated(key, name)
         value = self.read_set.field(key, name)
         self.expected.setdefault(key, {})[name] = value or b""
@@ -155,12 +163,11 @@ class WriteSet:
 
     def read_unvalidated(self, key: str, name: str) -> bytes | None:
         """Return a field that may change meanwhile."""
-        if key in self.drops and name in self.drops[key]:
-            return None
-        value = self.puts[key].get(name) if key in self.puts else None
-        if value is None:
+        fields = self.fields.get(key)
+        if fields is None or name not in fields:
             return None if key in self.new_keys else self.read_set.field(key, name)
-        return value if isinstance(value, bytes) else str(value).encode()
+        value = fields[name]
+        return value if value is None or isinstance(value, bytes) else str(value).encode()
 
     def topology(self, graph_id: str, fingerprint: str) -> Topology | None:
         known = self.settings.topologies.get(fingerprint)
@@ -173,17 +180,15 @@ class WriteSet:
             self.settings.topologies.put(fingerprint, known)
         return known
 
-    def writes(self, key: str, name: str) -> bool:
+    def changes_field(self, key: str, name: str) -> bool:
         """Return whether a field is written or deleted: its value here is not the stored one."""
-        return (key in self.puts and name in self.puts[key]) or (
-            key in self.drops and name in self.drops[key]
-        )
+        return key in self.fields and name in self.fields[key]
 
     # Writing
 
     def time(self, time: int) -> Argument:
         """Write a time (ms) that was planned, in a value that is nothing else."""
-        return time if self.read_set.now else f"\x01{self.time_within(time)}"
+        return time if self.read_set.now else f"\x01\x010:{time}\x01"
 
     def time_within(self, time: int) -> str:
         """Write a time (ms) inside a value, which must begin with character 1 where none is known."""
@@ -200,14 +205,10 @@ class WriteSet:
         return references[run_id, data]
 
     def put(self, key: str, name: str, value: Argument) -> None:
-        if key in self.drops:
-            self.drops[key].pop(name, None)
-        self.puts.setdefault(key, {})[name] = value
+        self.fields.setdefault(key, {})[name] = value
 
     def drop(self, key: str, name: str) -> None:
-        if key in self.puts:
-            self.puts[key].pop(name, None)
-        self.drops.setdefault(key, {})[name] = None
+        self.fields.setdefault(key, {})[name] = None
 
     def timer(self, member: str, due: int | None) -> None:
         """Set a timer to so many ms of the clock, or drop it."""
@@ -223,16 +224,9 @@ class WriteSet:
     def counters(self, run_id: str) -> RunCounters:
         counters = self.runs.get(run_id)
         if counters is None:
-            counters = self.runs[run_id] = RunCounters(run_key(run_id))
+            number = len(self.runs) + 1
+            counters = self.runs[run_id] = RunCounters(run_key(run_id), number)
         return counters
-
-    def event_number(self, run_id: str, nth: int = 0) -> str:
-        """Return a placeholder for the number of a run's nth new event; its value begins with character 1.
-
-        Without `nth` it is the one that comes next.
-        """
-        counters = self.counters(run_id)
-        return f"\1{list(self.runs).index(run_id) + 1}:{nth or len(counters.events) + 1}\1"
 
     def must_be_before(self, time: int) -> None:
         """Refuse the commit from a time on (ms)."""
@@ -245,8 +239,7 @@ class WriteSet:
             self.runs
             or self.arrivals
             or self.sizes
-            or any(self.puts.values())
-            or any(self.drops.values())
+            or self.fields
             or self.timers
             or self.commands
             or self.released_shapes
@@ -296,16 +289,19 @@ class WriteSet:
 
     def _writes(self) -> list[Argument]:
         arguments: list[Argument] = ["1" if self.makes_room else "0"]
-        puts = {key: fields for key, fields in self.puts.items() if fields}
-        arguments.append(len(puts))
-        for key, fields in puts.items():
-            arguments += (key, len(fields))
-            for field_value in fields.items():
-                arguments += field_value
-        drops = {key: names for key, names in self.drops.items() if names}
-        arguments.append(len(drops))
-        for key, names in drops.items():
-            arguments += (key, len(names), *names)
+        sets: list[Argument] = []
+        deletes: list[Argument] = []
+        set_count = delete_count = 0
+        for key, fields in self.fields.items():
+            values = {name: value for name, value in fields.items() if value is not None}
+            if values:
+                set_count += 1
+                sets += (key, len(values), *(part for pair in values.items() for part in pair))
+            if len(values) < len(fields):
+                delete_count += 1
+                deletes += (key, len(fields) - len(values))
+                deletes += (name for name in fields if name not in values)
+        arguments += (set_count, *sets, delete_count, *deletes)
         timers = {member: due for member, due in self.timers.items() if due is not None}
         arguments.append(len(timers))
         for member, due in timers.items():
