@@ -38,7 +38,7 @@ local size = (root and root.size or tonumber(own[2])) + bytes
 if bytes > 0 and size > most then return {'other'} end
 
 -- Arrivals are counted here, from all sources: the last one, or the first live one of "any", begins a node's
--- visit. The end of an item is counted at its map, whose next item begins.
+-- visit. The rule is `arrive` of scheduler/arrivals.py: test_redis_does_what_the_model_says. The end of an item is counted at its map, whose next item begins.
 local fields, due, last, first_queue, follows = {}, {}, 0, at + 4 * arrivals, nil
 local function begin(name, record, visit, queue)
   fields[last + 1], fields[last + 2], last = 'n:' .. name, record, last + 2
@@ -176,6 +176,7 @@ end
 if ARGV[8] ~= '' and #bells > 0 then rung_by_task(ARGV[8]) end
 -- The template is a constant in front of this text (see doorbell_template.py), unless a worker has stored another.
 local is_known = push and #bells > 0 and not follows and redis.call('HGET', prefix .. 'doorbell:1', 'digest') == DOORBELL
+-- As `push_all` of parts/doorbells.lua: test_a_doorbell_is_the_same_from_a_settle_and_from_the_part.
 local function ring()
   local queues = {}
   for _, bell in ipairs(bells) do

@@ -1,4 +1,5 @@
--- Checkpoint what a running visit keeps. It knows one rule, the fence.
+-- Checkpoint what a running visit keeps. It knows one rule, the fence, and writes as `keep` of
+-- store/redis/transaction/checkpoints.py does: test_a_checkpoint_is_the_same_by_script_and_transaction.
 --
 -- Keys touched: r:<run> (document), r:<run>:m (messages), r:<root> (size).
 -- Arguments: 6 run, 7 node, 8 visit, 9 fence, 10 document (JSON), 11 how many stored messages stay, 12 ... the

@@ -28,6 +28,7 @@ end
 
 local function rung_by_task(...) rung_by = '"' .. plain(table.concat({...}, '.')) .. '"' end
 
+-- `ring` of apply.lua does the same with a template that is a constant: test_a_doorbell_is_the_same_from_a_settle_and_from_the_part.
 local function push_all()
   local first, queues, suffixes = bells[1][6], {}, {}
   local fields = redis.call('HMGET', prefix .. 'doorbell:1', 'template', 'places', first, 'prefix')

@@ -1,4 +1,7 @@
-"""What a node keeps across a pause: its document, and its messages, which are stored one by one."""
+"""The checkpoint of a node: its document, and its messages, which are stored one by one.
+
+`lua/save.lua` writes one for a running visit: test_a_checkpoint_is_the_same_by_script_and_transaction.
+"""
 
 from __future__ import annotations
 
