@@ -24,9 +24,9 @@ from runner.store.addresses import (
     ANOTHER,
     MOST_PARTITIONS,
     NAMESPACE,
-    Place,
+    PartitionAddress,
     cluster,
-    places,
+    partition_addresses,
     sentinels,
 )
 from runner.store.archive import POSTGRES
@@ -313,14 +313,14 @@ class Settings(BaseSettings):
         return value
 
     @property
-    def places(self) -> tuple[Place, ...]:
+    def partition_addresses(self) -> tuple[PartitionAddress, ...]:
         """Where each partition of the store is."""
-        return places(self.redis_url, self.partitions)
+        return partition_addresses(self.redis_url, self.partitions)
 
     @property
     def first_url(self) -> str:
         """The server of the first partition: it also has the streams of messages and the list of workers."""
-        return self.places[0].url
+        return self.partition_addresses[0].url
 
     @property
     def broker(self) -> str:

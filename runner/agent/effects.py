@@ -114,7 +114,7 @@ class Effects:
     ) -> MachineEvent:
         await self.checkpointer.check()
         name = type(self.config.model).__name__
-        with observed_call(Call("model", self.config.name, name)) as end:
+        with observed_call(ObservedCall("model", self.config.name, name)) as end:
             event = await ModelCall(self, state, messages).run(force_output=command.forced)
             if isinstance(event, ModelReplied):
                 if self.meter is not None:
@@ -129,7 +129,7 @@ class Effects:
         tool = self.hook_events.tool_for(key, command.attempt, command.tool)
         await self.checkpointer.check_effect(tool.tool_name)
         command = replace(command, use=codec.unpack(command.use))
-        with observed_call(Call("tool", self.config.name, tool.tool_name)) as end:
+        with observed_call(ObservedCall("tool", self.config.name, tool.tool_name)) as end:
             event = await ToolExecution(self, command, tool, state.questions).run()
             if isinstance(event, ToolEnded) and self.meter is not None:
                 event = replace(
@@ -587,7 +587,7 @@ class ToolExecution:
 
 
 @dataclass(frozen=True, slots=True)
-class Call:
+class ObservedCall:
     """A call that begins: names only, never data. `name` is the model's class, or the tool."""
 
     kind: Literal["model", "tool"]
@@ -606,14 +606,14 @@ class CallEnd:
     usage: Mapping[str, int] = field(default_factory=dict)
 
 
-CallObserver = Callable[[Call], AbstractContextManager[Callable[[CallEnd], object]]]
+CallObserver = Callable[[ObservedCall], AbstractContextManager[Callable[[CallEnd], object]]]
 """Enters before a call; what it returns is called with the end; leaves afterwards, also after an error."""
 
 call_observers: list[CallObserver] = []
 
 
 @contextmanager
-def observed_call(call: Call) -> Iterator[CallEnd]:
+def observed_call(call: ObservedCall) -> Iterator[CallEnd]:
     """Have every observer see a call; the caller fills in how it ended."""
     end = CallEnd()
     contexts = []

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
     from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
-    from runner.approvals.proofs import Key
+    from runner.approvals.proofs import VerificationKey
 
 STAMP = tuple[int, int, int]
 
@@ -58,9 +58,9 @@ class DecisionKeys:
         self._path = path
         self._lock = threading.Lock()
         self._stamp: STAMP | None = None
-        self._keys: Mapping[str, Key] = {}
+        self._keys: Mapping[str, VerificationKey] = {}
 
-    def read(self) -> Mapping[str, Key]:
+    def read(self) -> Mapping[str, VerificationKey]:
         """Return the keys by `kid`, read again where the file has changed; none where no file is set.
 
         Raises:

@@ -18,7 +18,7 @@ from runner.records import codec, interrupts
 from runner.records.interrupts import Interrupt, InterruptStatus
 
 if TYPE_CHECKING:
-    from runner.approvals.proofs import Key, Proved
+    from runner.approvals.proofs import Proved, VerificationKey
 
 PARTITION = 2
 """Characters of a run id that name its partition."""
@@ -36,7 +36,7 @@ class Evidence:
     votes: Sequence[Mapping[str, Any]] = ()
     requester: Mapping[str, Any] | None = None
     answered: Mapping[str, frozenset[str]] = field(default_factory=dict)
-    keys: Callable[[], Mapping[str, Key]] = dict
+    keys: Callable[[], Mapping[str, VerificationKey]] = dict
     root: str = ""
 
 
@@ -251,7 +251,9 @@ def _signed(rule: Rule, question: Interrupt, evidence: Evidence) -> Iterator[Cou
         yield count
 
 
-def _proved(body: Mapping[str, Any], question: Interrupt, keys: Mapping[str, Key]) -> Proved:
+def _proved(
+    body: Mapping[str, Any], question: Interrupt, keys: Mapping[str, VerificationKey]
+) -> Proved:
     from runner.approvals.proofs import ProofRefused, verify  # noqa: PLC0415 - an extra, which most do without
 
     try:
@@ -307,7 +309,7 @@ def _check_stated(
 
 
 def _requesters(
-    rule: Rule, question: Interrupt, evidence: Evidence, keys: Mapping[str, Key]
+    rule: Rule, question: Interrupt, evidence: Evidence, keys: Mapping[str, VerificationKey]
 ) -> frozenset[str]:
     """Return who asked for the run; where the rule excludes them, by a proof that holds for this run."""
     people = frozenset({question.requester, *question.on_behalf_of})

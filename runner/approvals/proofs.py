@@ -51,7 +51,7 @@ class ProofRefused(RunnerError):
 
 
 @dataclass(frozen=True, slots=True)
-class Key:
+class VerificationKey:
     """One key of a set; `secret` is set for HMAC, `public` otherwise. See the module for the rest."""
 
     kid: str
@@ -106,7 +106,7 @@ def decoded(text: object) -> bytes:
     return base64.b64decode(text + "=" * (-len(text) % 4), b"-_", validate=True)
 
 
-def read_keys(text: str | bytes) -> dict[str, Key]:
+def read_keys(text: str | bytes) -> dict[str, VerificationKey]:
     """Read a JSON Web Key Set, by `kid`.
 
     Raises:
@@ -125,7 +125,7 @@ def read_keys(text: str | bytes) -> dict[str, Key]:
     return by_id
 
 
-def _key(entry: Mapping[str, Any]) -> Key:
+def _key(entry: Mapping[str, Any]) -> VerificationKey:
     if "d" in entry:
         raise UsageError(
             f"the key {entry.get('kid')!r:.80} is a private one: workers need the public half alone."
@@ -154,7 +154,7 @@ def _key(entry: Mapping[str, Any]) -> Key:
         raise UsageError("a key needs a kid (text) and a level of 1 to 3; a secret has level 1.")
     principal = Principal.read(entry["principal"]).key if level == OWN_KEY else ""
     issuers = entry.get("issuers")
-    return Key(
+    return VerificationKey(
         entry["kid"],
         level,
         public,
@@ -228,7 +228,11 @@ def sign(
 
 
 def verify(
-    decision: Mapping[str, Any], keys: Mapping[str, Key], *, now: float | None, member: str = "by"
+    decision: Mapping[str, Any],
+    keys: Mapping[str, VerificationKey],
+    *,
+    now: float | None,
+    member: str = "by",
 ) -> Proved:
     """Check a decision's proof. `now` (seconds since 1970) is when it comes in; a worker that counts votes
     again later passes None, since the door that took it has checked the times.
@@ -287,7 +291,7 @@ def _names(value: object) -> frozenset[str]:
     )
 
 
-def _check_times(proof: Mapping[str, Any], key: Key, now: float | None) -> None:
+def _check_times(proof: Mapping[str, Any], key: VerificationKey, now: float | None) -> None:
     moments = [moment for name in ("iat", "exp") if type(moment := proof.get(name)) is int]
     if len(moments) != 2:
         raise ProofRefused("the proof needs iat and exp, in whole seconds since 1970.")
@@ -303,7 +307,9 @@ def _check_times(proof: Mapping[str, Any], key: Key, now: float | None) -> None:
         raise ProofRefused("the proof is too old, or from the future.")
 
 
-def _signature_holds(decision: Mapping[str, Any], proof: Mapping[str, Any], key: Key) -> bool:
+def _signature_holds(
+    decision: Mapping[str, Any], proof: Mapping[str, Any], key: VerificationKey
+) -> bool:
     try:
         text, signature = signed_bytes(decision), decoded(proof.get("sig"))
         match proof.get("alg"), key.public:
@@ -325,7 +331,7 @@ def _assertion_holds(
     challenge: bytes,
     proof: Mapping[str, Any],
     signature: bytes,
-    key: Key,
+    key: VerificationKey,
     public: Ed25519PublicKey | ec.EllipticCurvePublicKey,
 ) -> bool:
     """Check an assertion of WebAuthn, whose challenge is the hash of the whole decision.

@@ -30,7 +30,7 @@ from runner.definition.model import (
     InEdge,
     Join,
 )
-from runner.definition.registry import Plan
+from runner.definition.registry import CompiledGraph
 from runner.execution.functions import FunctionNode
 
 
@@ -76,7 +76,7 @@ class Problem:
     advice: str
 
 
-def check(plan: Plan) -> list[Problem]:
+def check(plan: CompiledGraph) -> list[Problem]:
     """List the problems of one graph, without the graphs inside it, the most severe first."""
     problems = [
         Problem(code, SEVERITIES[code], plan.definition.id, node, message, advice)
@@ -91,7 +91,7 @@ def check(plan: Plan) -> list[Problem]:
 # -- nodes and edges ---------------------------------------------------------------------------------
 
 
-def _never_taken(plan: Plan) -> Iterator[Finding]:
+def _never_taken(plan: CompiledGraph) -> Iterator[Finding]:
     for edge in plan.definition.edges:
         if _is_never(edge):
             message = f"The edge to {edge.target!r} is never taken: its condition never holds."
@@ -111,7 +111,7 @@ def _is_never(edge: EdgeSpec) -> bool:
     )
 
 
-def _never_run(plan: Plan) -> Iterator[Finding]:
+def _never_run(plan: CompiledGraph) -> Iterator[Finding]:
     """A back edge can't bring a node its first visit, nor can an edge that is never taken."""
     shape = plan.topology
     following: dict[str, list[str]] = {
@@ -132,7 +132,7 @@ def _never_run(plan: Plan) -> Iterator[Finding]:
         yield "never-runs", node, message, advice
 
 
-def _loops(plan: Plan) -> Iterator[Finding]:
+def _loops(plan: CompiledGraph) -> Iterator[Finding]:
     definition = plan.definition
     limit = definition.max_node_executions or definition.execution_timeout
     no_exit = "The loop that begins here has no exit: no condition can end it"
@@ -152,7 +152,7 @@ def _loops(plan: Plan) -> Iterator[Finding]:
             yield "endless-loop", loop.header, f"{no_exit}, and no limit.", advice
 
 
-def _always_repeats(plan: Plan, number: int, header: str) -> bool:
+def _always_repeats(plan: CompiledGraph, number: int, header: str) -> bool:
     """Return whether edges without a condition lead all the way around a loop."""
     shape = plan.topology
     body = [node for node in plan.definition.nodes if number in shape.nodes[node].loops]
@@ -167,7 +167,7 @@ def _always_repeats(plan: Plan, number: int, header: str) -> bool:
     return bool(back & reach([header], following))
 
 
-def _starts_inside(plan: Plan) -> Iterator[Finding]:
+def _starts_inside(plan: CompiledGraph) -> Iterator[Finding]:
     shape = plan.topology
     headers = {loop.header for loop in shape.loops}
     for node in entries(plan.definition):
@@ -198,7 +198,7 @@ def _counts(edge: InEdge) -> bool:
     return edge.kind is not EdgeKind.BACK and edge.source != BEFORE_GRAPH
 
 
-def _unbounded_maps(plan: Plan) -> Iterator[Finding]:
+def _unbounded_maps(plan: CompiledGraph) -> Iterator[Finding]:
     for node, spec in plan.definition.nodes.items():
         if spec.map is not None and spec.map.concurrency is None:
             message = "All items of this map run at once, however long its list is."
@@ -219,7 +219,7 @@ class Reads:
     named: frozenset[str]
 
 
-def _missing_results(plan: Plan) -> Iterator[Finding]:
+def _missing_results(plan: CompiledGraph) -> Iterator[Finding]:
     conditional = [
         (edge, _reads(edge.condition)) for edge in plan.definition.edges if edge.condition
     ]
@@ -246,7 +246,7 @@ def _missing_results(plan: Plan) -> Iterator[Finding]:
             yield "missing-result", edge.source, message, advice
 
 
-def _running_again(plan: Plan, source: str) -> set[str]:
+def _running_again(plan: CompiledGraph, source: str) -> set[str]:
     """Return the nodes of loops that may repeat while `source`, behind them, runs: they lose their result.
 
     Where both the exit and the back edge have conditions, these are assumed to exclude each other.
@@ -318,7 +318,7 @@ def _outside(condition: object) -> Mapping[str, object]:
     return {**variables.globals, **variables.nonlocals}
 
 
-def _always_before(plan: Plan) -> dict[str, set[str]]:
+def _always_before(plan: CompiledGraph) -> dict[str, set[str]]:
     """Work out, for each node, which nodes have certainly completed when it starts.
 
     An edge is certain when it is taken in every run: it has no condition, its source always runs, and
@@ -354,7 +354,7 @@ def _always_before(plan: Plan) -> dict[str, set[str]]:
 # -- questions ---------------------------------------------------------------------------------------
 
 
-def _without_effect(plan: Plan) -> Iterator[Finding]:
+def _without_effect(plan: CompiledGraph) -> Iterator[Finding]:
     """Report a node that asks and has no edge, beside nodes that run whatever the answer is.
 
     Several reviewers at the end of a graph are no mistake, so nodes that ask are not counted as such others.
@@ -382,7 +382,7 @@ def _without_effect(plan: Plan) -> Iterator[Finding]:
             yield "answer-without-effect", node, message, advice
 
 
-def _unchecked_answers(plan: Plan) -> Iterator[Finding]:
+def _unchecked_answers(plan: CompiledGraph) -> Iterator[Finding]:
     for node, spec in plan.definition.nodes.items():
         for owner, function in _functions(spec.executor):
             for call in _questions(function):
@@ -399,7 +399,7 @@ def _unchecked_answers(plan: Plan) -> Iterator[Finding]:
                 yield "question-without-schema", node, message, advice
 
 
-def _unchecked_decisions(plan: Plan) -> Iterator[Finding]:
+def _unchecked_decisions(plan: CompiledGraph) -> Iterator[Finding]:
     """Report functions behind a question with a rule that run on its recorded output alone."""
     nodes = plan.definition.nodes
     for edge in plan.definition.edges:
@@ -421,7 +421,7 @@ def _unchecked_decisions(plan: Plan) -> Iterator[Finding]:
         yield "decision-unchecked", edge.target, message, advice
 
 
-def _believed_rules(plan: Plan) -> Iterator[Finding]:
+def _believed_rules(plan: CompiledGraph) -> Iterator[Finding]:
     """Report functions that check a decision by the rule that is stored with it."""
     for node, spec in plan.definition.nodes.items():
         for owner, function in _functions(spec.executor):
@@ -487,7 +487,7 @@ def _name(call: ast.Call) -> str:
     )
 
 
-RULES: tuple[Callable[[Plan], Iterator[Finding]], ...] = (
+RULES: tuple[Callable[[CompiledGraph], Iterator[Finding]], ...] = (
     _never_taken,
     _never_run,
     _loops,

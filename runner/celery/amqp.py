@@ -324,7 +324,9 @@ class Relay(WorkerThread):
         store = cast("SharedStore", self.engine.store)
         self._readers = [
             NoticeReader(connection, GROUP, settings.namespace, place.partition)
-            for connection, place in zip(connections(store), settings.places, strict=True)
+            for connection, place in zip(
+                connections(store), settings.partition_addresses, strict=True
+            )
         ]
         self._slots = ReaderSlots(self.engine, settings, GROUP, self.stopping)
         self._exchange = Exchange(f"{settings.namespace}.notices", type="topic", durable=True)

@@ -73,5 +73,5 @@ class MessageHandler:
         Such a message is tried again, since people may remove the cause; those behind it don't wait. Of
         several partitions it may be that of this message alone which is away.
         """
-        one_server = len(self._settings.places) == 1
+        one_server = len(self._settings.partition_addresses) == 1
         return isinstance(error, StoreError) and error.passing and one_server

@@ -62,7 +62,9 @@ class Publisher:
         """Publish what the store does not have any more: it was emptied, or started from older data."""
         lost = self._store.lacking(self._engine.registry.names())
         bell = not self._store.has_doorbell() and self._template is not None
-        if not (lost or bell) or layout.record(self._settings.places, self._settings.namespace):
+        if not (lost or bell) or layout.record(
+            self._settings.partition_addresses, self._settings.namespace
+        ):
             return
         names = ", ".join([*lost, *(["the template of doorbells"] if bell else [])])
         log.warning(
@@ -110,11 +112,11 @@ class Startup(WorkerThread):
     def _check_store(self) -> bool:
         """Log what is wrong with the store; return False if the worker must not run on it."""
         settings = self.settings
-        urls = {place.url for place in settings.places}
+        urls = {place.url for place in settings.partition_addresses}
         servers = (info for url in urls for _, info in read_servers(url, settings.namespace))
         if not all(map(self._check_server, servers)):
             return False
-        problem = layout.record(settings.places, settings.namespace)
+        problem = layout.record(settings.partition_addresses, settings.namespace)
         if problem:
             log.critical("layout.wrong: %s. The worker stops.", problem)
         return not problem

@@ -51,7 +51,9 @@ class StreamMessages:
         self._handler = MessageHandler(engine, settings, EARLY)
         self._outbox = Outbox(first, settings.namespace, bounds)
         partitions = [
-            place for place in settings.places if place.url == (server or settings.first_url)
+            place
+            for place in settings.partition_addresses
+            if place.url == (server or settings.first_url)
         ]
         early = [Keys(settings.namespace, place.partition) for place in partitions]
         streams = [] if server else [keys.responses, keys.starts]
@@ -149,12 +151,12 @@ class EarlyAnswerConsumer(WorkerThread):
 
     def include_if(self, worker: Any) -> bool:
         """Return whether there are such servers."""
-        return len({place.url for place in settings_of(worker.app).places}) > 1
+        return len({place.url for place in settings_of(worker.app).partition_addresses}) > 1
 
     def prepare(self, worker: Any) -> None:
         """Open the streams; nothing is connected yet."""
         settings = self.settings
-        urls = dict.fromkeys(place.url for place in settings.places)
+        urls = dict.fromkeys(place.url for place in settings.partition_addresses)
         self._servers = [
             StreamMessages(self.engine, settings, worker.app, server=url)
             for url in urls

@@ -33,7 +33,7 @@ from runner.errors import (
     UnstorableError,
     UsageError,
 )
-from runner.execution.engine import Delivery
+from runner.execution.engine import DoorbellOutcome
 from runner.records import codec, failures
 from runner.records.failures import ErrorRecord
 from runner.records.messages import traceparent_of
@@ -128,16 +128,16 @@ def run_node(self: Any) -> NextVisit | None:
     return NextVisit(delivery.following)
 
 
-def end_task(delivery: Delivery, app: Celery, run_id: str) -> None:
+def end_task(delivery: DoorbellOutcome, app: Celery, run_id: str) -> None:
     """End the task as its node did, for monitors: the store has the outcome, nothing is published again."""
     match delivery:
-        case Delivery(word="settled" | "end_reported", error=None):
+        case DoorbellOutcome(word="settled" | "end_reported", error=None):
             return
-        case Delivery(word="settled", error=ErrorRecord() as error):
+        case DoorbellOutcome(word="settled", error=ErrorRecord() as error):
             raise node_failed(error)
-        case Delivery(word="retrying", error=ErrorRecord() as error):
+        case DoorbellOutcome(word="retrying", error=ErrorRecord() as error):
             raise Retry(exc=node_failed(error), when=round(delivery.retry_in or 0, 3))
-        case Delivery(word="cancelled" | "revoked"):
+        case DoorbellOutcome(word="cancelled" | "revoked"):
             raise NodeEvent("task-revoked", {"terminated": False, "signum": None, "expired": False})
         case _ if reason := waits_for(delivery):
             page = settings_of(app).page(f"/runs/{run_id}")
@@ -147,7 +147,7 @@ def end_task(delivery: Delivery, app: Celery, run_id: str) -> None:
     raise Ignore  # another worker had it
 
 
-def waits_for(delivery: Delivery) -> str:
+def waits_for(delivery: DoorbellOutcome) -> str:
     """Return what a node waits for, or "". Of questions the names only: they may hold secrets."""
     if delivery.interrupts:
         return f"a person: {', '.join(interrupt.name for interrupt in delivery.interrupts)}"

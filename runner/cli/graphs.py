@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from rich.tree import Tree
 
     from runner.authoring.lint import Problem
-    from runner.definition.registry import Plan
+    from runner.definition.registry import CompiledGraph
     from runner.operations.deploys import AffectedNode
     from runner.operations.views import RunView
 
@@ -131,7 +131,7 @@ def show(context: CommandContext, name: str) -> None:
     context.output.present(view, lambda: context.output.show(_tree(view)), [*nodes, *edges])
 
 
-def _view(plan: Plan) -> GraphView:
+def _view(plan: CompiledGraph) -> GraphView:
     shape = plan.topology
     nodes = (
         GraphNode(

@@ -32,7 +32,7 @@ class HasDefinition(Protocol):
 
 
 @dataclass(frozen=True, slots=True)
-class Plan:
+class CompiledGraph:
     """A graph ready to run: its declaration, its topology, and each node's edges.
 
     `for_requester` is a node whose rule, or a tool's of it, excludes who asked for the run; "" for none.
@@ -53,11 +53,13 @@ class Plan:
         return [edge.target for edge in self.edges.get(node, []) if edge.on_expire]
 
 
-def plan(definition: Definition) -> Plan:
+def compile_graph(definition: Definition) -> CompiledGraph:
     excluding = (
         spec.id for spec in definition.nodes.values() if any(map(excludes_requester, _rules(spec)))
     )
-    return Plan(definition, topology(definition), definition.edges_by_source(), next(excluding, ""))
+    return CompiledGraph(
+        definition, topology(definition), definition.edges_by_source(), next(excluding, "")
+    )
 
 
 def _rules(spec: NodeSpec) -> Iterator[Rule]:
@@ -75,7 +77,7 @@ class Registry:
 
     def __init__(self) -> None:
         self._factories: dict[str, Callable[[], HasDefinition]] = {}
-        self._plans: dict[str, Plan] = {}
+        self._plans: dict[str, CompiledGraph] = {}
         self._lock = threading.RLock()
 
     def add(self, name: str, factory: Callable[[], HasDefinition]) -> None:
@@ -94,14 +96,16 @@ class Registry:
                 )
             self._factories[name] = factory
             self._plans = {
-                path: plan for path, plan in self._plans.items() if path.split(PATH)[0] != name
+                path: compile_graph
+                for path, compile_graph in self._plans.items()
+                if path.split(PATH)[0] != name
             }
 
     def names(self) -> list[str]:
         """The names of the registered graphs, sorted."""
         return sorted(self._factories)
 
-    def find(self, path: str) -> Plan | None:
+    def find(self, path: str) -> CompiledGraph | None:
         """Return the graph at a path, or None where this process does not have it."""
         with self._lock:
             if path in self._plans:
@@ -109,27 +113,27 @@ class Registry:
             definition = self._define(path)
             if definition is None:
                 return None
-            self._plans[path] = plan(
+            self._plans[path] = compile_graph(
                 replace(definition, id=path, queue=definition.queue or self._queue_around(path))
             )
             return self._plans[path]
 
-    def get(self, path: str) -> Plan:
+    def get(self, path: str) -> CompiledGraph:
         """Return the graph at a path.
 
         Raises:
             NotFoundError: this process does not have it.
         """
-        plan = self.find(path)
-        if plan is None:
+        compile_graph = self.find(path)
+        if compile_graph is None:
             names = ", ".join(self.names()) or "none"
             raise NotFoundError(
                 f"no graph {path!r} is registered here; known: {names}. "
                 "Name the module that has it in RUNNER_GRAPHS."
             )
-        return plan
+        return compile_graph
 
-    def family(self, path: str) -> list[Plan]:
+    def family(self, path: str) -> list[CompiledGraph]:
         """Return a graph and all graphs inside it, outermost first."""
         plans = [self.get(path)]
         for node in plans[0].definition.nodes.values():
@@ -147,7 +151,7 @@ class Registry:
             path = path.rpartition(PATH)[0]
         return names - {""}
 
-    def everything(self) -> Iterator[Plan]:
+    def everything(self) -> Iterator[CompiledGraph]:
         """Return all graphs that can be built here, and all graphs inside them."""
         for name in self.names():
             with contextlib.suppress(Exception):  # whoever runs it hears why

@@ -13,7 +13,7 @@ from functools import lru_cache
 from typing import Any
 
 from runner.definition.model import HIDDEN, EdgeSpec, NodeTopology
-from runner.definition.registry import Plan
+from runner.definition.registry import CompiledGraph
 from runner.execution.context import ClaimedVisit
 from runner.execution.results import NodeResult, node_result
 from runner.records.outcomes import Succeeded
@@ -139,7 +139,7 @@ def holds(edge: EdgeSpec, state: GraphState) -> bool:
 
 
 def state_after(
-    store: Store, plan: Plan, visit: ClaimedVisit, outcome: Succeeded, entry: VisitEntry
+    store: Store, plan: CompiledGraph, visit: ClaimedVisit, outcome: Succeeded, entry: VisitEntry
 ) -> GraphState:
     """Build what the conditions see after a visit: its own result, and a view of the others."""
     node, run_id = visit.address.node_id, visit.address.run_id

@@ -21,7 +21,7 @@ from typing import Unpack
 
 from runner.approvals.decision_keys import DecisionKeys, SigningKey
 from runner.approvals.freeze_check import WAIT_MS, Freezes
-from runner.definition.registry import Plan, Registry
+from runner.definition.registry import CompiledGraph, Registry
 from runner.errors import (
     ApprovalMismatch,
     ConflictError,
@@ -67,7 +67,7 @@ LOCKED = 0.01
 
 
 @dataclass(frozen=True, slots=True)
-class Delivery:
+class DoorbellOutcome:
     """Outcome of a doorbell: the store's reply, and why the node waits or failed, when it does.
 
     `child` is the run that a nested graph's node waits for, `reference` the external task that a node waits
@@ -148,32 +148,32 @@ class Engine:
         *,
         nonce: str = "",
         stays: Callable[[], bool] = never,
-    ) -> Delivery:
+    ) -> DoorbellOutcome:
         """Claim a visit, run its node and commit the outcome; a stale doorbell changes nothing.
 
         A claim that was lost is made again with its `nonce`. For `stays` see `execute`.
         """
         if node == CALLBACK_NODE:
-            return Delivery(call_on_end(self.store, self._dispatcher, run_id, visit))
+            return DoorbellOutcome(call_on_end(self.store, self._dispatcher, run_id, visit))
         if self.freezes.known and self._is_frozen(run_id):
-            return Delivery("frozen")
+            return DoorbellOutcome("frozen")
         claim = self._quarantine.claim(run_id, node, visit, attempt, nonce or ids.nonce())
         if isinstance(claim, Reply):
             if claim.delay_ms:
                 self.sweep_in(claim.delay_ms / 1000)
-            return Delivery(self.ring(claim).word, reference=claim.reference)
+            return DoorbellOutcome(self.ring(claim).word, reference=claim.reference)
         return self.execute(claim, stays)
 
-    def execute(self, claim: Claim, stays: Callable[[], bool] = never) -> Delivery:
+    def execute(self, claim: Claim, stays: Callable[[], bool] = never) -> DoorbellOutcome:
         """Run the node of a claimed visit and commit the outcome.
 
         Where `stays` says so when the node has completed, its settle may claim the next one.
         """
         plan = self._find_plan(claim.graph_id)
         if plan is None or not nodes.unchanged(plan, claim):
-            return Delivery(self._hold_or_return(plan, claim), claim.graph_id)
+            return DoorbellOutcome(self._hold_or_return(plan, claim), claim.graph_id)
         timeout = plan.node(claim.token.node).timeout or plan.definition.node_timeout
-        timed_out: Future[Delivery] = Future()
+        timed_out: Future[DoorbellOutcome] = Future()
         on_timeout = functools.partial(self._fail_timed_out, plan, claim, timed_out)
         with self._hold_lease(claim.token, timeout, on_timeout) as lease:
             delivery = self._execute(plan, claim, lease, stays)
@@ -215,15 +215,15 @@ class Engine:
 
     def end_without_worker(
         self, run_id: str, node: str, visit: int, attempt: int
-    ) -> Delivery | None:
+    ) -> DoorbellOutcome | None:
         """Return how a visit ended that an expired question ended or that failed; None for any other."""
         ((record, _, entry),) = self.store.fetch(run_id, [node])
         if entry is None or (record.visit, record.attempt) != (visit, attempt):
             return None
         if record.status is Status.FAILED and "error" in entry:
-            return Delivery("settled", error=failures.load(entry["error"]))
+            return DoorbellOutcome("settled", error=failures.load(entry["error"]))
         return (
-            Delivery("settled")
+            DoorbellOutcome("settled")
             if record.status is Status.COMPLETED and entry.get("expired")
             else None
         )
@@ -274,7 +274,7 @@ class Engine:
 
     # -- nodes that this process can't run, and a process that stops ------------------------------------
 
-    def _find_plan(self, graph_id: str) -> Plan | None:
+    def _find_plan(self, graph_id: str) -> CompiledGraph | None:
         """Find a graph; one whose factory raises counts as one that this process doesn't have."""
         try:
             return self.registry.find(graph_id)
@@ -285,7 +285,7 @@ class Engine:
             )
             return None
 
-    def _hold_or_return(self, plan: Plan | None, claim: Claim) -> str:
+    def _hold_or_return(self, plan: CompiledGraph | None, claim: Claim) -> str:
         """A deploy changed the graph: hold an older run's node, return a newer run's to the queue."""
         self._quarantine.release(claim.token)
         if held_nodes.is_current(self.store, self._find_plan, plan, claim):
@@ -337,8 +337,8 @@ class Engine:
     # -- one delivery ------------------------------------------------------------------------------
 
     def _execute(
-        self, plan: Plan, claim: Claim, lease: Lease, stays: Callable[[], bool]
-    ) -> Delivery:
+        self, plan: CompiledGraph, claim: Claim, lease: Lease, stays: Callable[[], bool]
+    ) -> DoorbellOutcome:
         try:
             visit = self._visit(plan, claim, lease)
             # A settle claims without a look, maybe a node of another graph: not while anything is frozen.
@@ -352,29 +352,31 @@ class Engine:
                 return self._fail(plan, visit, nodes.refused(visit, outcome, error), elapsed_ms)
         except LeaseLost as error:
             log.info("node.lost: %s", error)
-            return Delivery("stale", claim.graph_id)
+            return DoorbellOutcome("stale", claim.graph_id)
         except ApprovalMismatch as error:
             return self._hold_unapproved(plan, claim, error)
         except CorruptDocument as error:
             log.error("node.held: %s Run %s waits for migration.", error, claim.token.run_id)  # noqa: TRY400 - the message says all
-            return Delivery(self.ring(self.store.hold(claim.token)).word, claim.graph_id)
+            return DoorbellOutcome(self.ring(self.store.hold(claim.token)).word, claim.graph_id)
         except EffectsFrozen as error:
             return self._wait_for_thaw(claim, error)
         except RunStopped:
-            return Delivery(self._return_to_queue(claim, 0), claim.graph_id)
+            return DoorbellOutcome(self._return_to_queue(claim, 0), claim.graph_id)
 
-    def _wait_for_thaw(self, claim: Claim, error: EffectsFrozen) -> Delivery:
+    def _wait_for_thaw(self, claim: Claim, error: EffectsFrozen) -> DoorbellOutcome:
         """Return a node to the queue that has met what is frozen, and say so to those who watch the run."""
         token = claim.token
         log.info("node.frozen: node %r of run %s waits: %s", token.node, token.run_id, error)
         self.store.emit(
             token.run_id, EventKind.NODE_FROZEN, token.node, token.visit, {"reason": str(error)}
         )
-        return Delivery(
+        return DoorbellOutcome(
             self._return_to_queue(claim, WAIT_MS), claim.graph_id, retry_in=WAIT_MS / 1000
         )
 
-    def _hold_unapproved(self, plan: Plan, claim: Claim, error: ApprovalMismatch) -> Delivery:
+    def _hold_unapproved(
+        self, plan: CompiledGraph, claim: Claim, error: ApprovalMismatch
+    ) -> DoorbellOutcome:
         """Hold a node whose next effect nobody has approved; released, it is judged anew."""
         token, record = claim.token, failures.record(error)
         log.error(
@@ -382,9 +384,11 @@ class Engine:
         )
         entry = nodes.entry(plan.node(token.node).kind, 0, {})
         entry["error"] = asdict(record)
-        return Delivery(self.ring(self.store.hold(token, entry)).word, claim.graph_id, error=record)
+        return DoorbellOutcome(
+            self.ring(self.store.hold(token, entry)).word, claim.graph_id, error=record
+        )
 
-    def _visit(self, plan: Plan, claim: Claim, lease: Lease) -> ClaimedVisit:
+    def _visit(self, plan: CompiledGraph, claim: Claim, lease: Lease) -> ClaimedVisit:
         return claimed_visit(
             claim,
             lease,
@@ -397,12 +401,12 @@ class Engine:
 
     def _commit(
         self,
-        plan: Plan,
+        plan: CompiledGraph,
         visit: ClaimedVisit,
         outcome: Outcome,
         elapsed_ms: int,
         timeout: float | None,
-    ) -> Delivery:
+    ) -> DoorbellOutcome:
         token, graph_id = visit.claim.token, visit.graph_id
         match outcome:
             case Succeeded():
@@ -413,19 +417,21 @@ class Engine:
                 return self._park(visit, outcome)
             case Delegated():
                 reply = self.ring(self._starter.child(visit.claim, outcome.task))
-                return Delivery(reply.word, graph_id, child=reply.run_id)
+                return DoorbellOutcome(reply.word, graph_id, child=reply.run_id)
             case Expanded():
-                return Delivery(self.ring(self.store.expand(token, outcome.items)).word, graph_id)
+                return DoorbellOutcome(
+                    self.ring(self.store.expand(token, outcome.items)).word, graph_id
+                )
             case ExternalTask():
-                return Delivery(
+                return DoorbellOutcome(
                     self._send_external(token, outcome, timeout),
                     graph_id,
                     reference=outcome.reference,
                 )
 
     def _complete(
-        self, plan: Plan, visit: ClaimedVisit, outcome: Succeeded, elapsed_ms: int
-    ) -> Delivery:
+        self, plan: CompiledGraph, visit: ClaimedVisit, outcome: Succeeded, elapsed_ms: int
+    ) -> DoorbellOutcome:
         node = visit.address.node_id
         entry = nodes.entry(plan.node(node).kind, elapsed_ms, outcome.usage)
         if outcome.result != outcome.output:
@@ -459,13 +465,15 @@ class Engine:
             )
             reply = self._settle(visit.claim.token, settlement, nonce)
             if reply.word != "changed":
-                return Delivery(reply.word, visit.graph_id, following=reply.claim)
+                return DoorbellOutcome(reply.word, visit.graph_id, following=reply.claim)
         raise ConflictError(
             f"the conditions after node {node!r} read results that kept changing; the node's lease runs "
             "out and it is tried again."
         )
 
-    def _fail(self, plan: Plan, visit: ClaimedVisit, outcome: Failed, elapsed_ms: int) -> Delivery:
+    def _fail(
+        self, plan: CompiledGraph, visit: ClaimedVisit, outcome: Failed, elapsed_ms: int
+    ) -> DoorbellOutcome:
         """Try the node again later where its policy says so, otherwise settle it as failed."""
         spec = plan.node(visit.address.node_id)
         entry = nodes.entry(spec.kind, elapsed_ms, outcome.usage)
@@ -478,16 +486,18 @@ class Engine:
         reply = self.ring(
             self.store.retry(visit.claim.token, round(delay * 1000), entry, checkpoint)
         ).word
-        return Delivery(reply, visit.graph_id, error=outcome.error, retry_in=delay)
+        return DoorbellOutcome(reply, visit.graph_id, error=outcome.error, retry_in=delay)
 
-    def _settle_failed(self, visit: ClaimedVisit, outcome: Failed, entry: VisitEntry) -> Delivery:
+    def _settle_failed(
+        self, visit: ClaimedVisit, outcome: Failed, entry: VisitEntry
+    ) -> DoorbellOutcome:
         entry.pop("result", None)
         entry["error"] = asdict(outcome.error)
         effects = visit.effects(Status.FAILED, entry["error"])
         checkpoint = nodes.wrapped(visit, outcome)
         settlement = Settlement(Status.FAILED, "", None, entry, checkpoint, effects=effects)
         reply = self._settle(visit.claim.token, settlement, ids.nonce()).word
-        return Delivery(reply, visit.graph_id, error=outcome.error)
+        return DoorbellOutcome(reply, visit.graph_id, error=outcome.error)
 
     def _settle(self, token: Token, settlement: Settlement, nonce: str) -> Reply:
         """Settle a visit; where another node has locked the run, wait until it has settled."""
@@ -499,7 +509,7 @@ class Engine:
             time.sleep(LOCKED)
         return reply
 
-    def _park(self, visit: ClaimedVisit, outcome: Interrupted) -> Delivery:
+    def _park(self, visit: ClaimedVisit, outcome: Interrupted) -> DoorbellOutcome:
         claim, questions = visit.claim, visit.waiting_for(outcome)
         reply = self.ring(
             self.store.park(claim.token, questions, nodes.wrapped(visit, outcome))
@@ -509,7 +519,7 @@ class Engine:
                 f"node {claim.token.node!r} stopped to wait, but none of its questions is open; "
                 "its lease will run out and it is tried again."
             )
-        return Delivery(reply, claim.graph_id, questions if reply == "waiting" else ())
+        return DoorbellOutcome(reply, claim.graph_id, questions if reply == "waiting" else ())
 
     def _send_external(self, token: Token, outcome: ExternalTask, timeout: float | None) -> str:
         """Have a node wait for an external task, then send that; `timeout` in seconds counts from there."""
@@ -527,7 +537,7 @@ class Engine:
         return reply
 
     def _fail_timed_out(
-        self, plan: Plan, claim: Claim, end: Future[Delivery], lease: Lease
+        self, plan: CompiledGraph, claim: Claim, end: Future[DoorbellOutcome], lease: Lease
     ) -> None:
         """Fail a node whose code still runs after its deadline; the fence refuses what it does later."""
         visit = self._visit(plan, claim, lease)
@@ -539,4 +549,4 @@ class Engine:
             log.warning("node.timeout.unrecorded: %s The lease runs out instead.", error)
         finally:
             if not end.done():
-                end.set_result(Delivery("stale", claim.graph_id))
+                end.set_result(DoorbellOutcome("stale", claim.graph_id))

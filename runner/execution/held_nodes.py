@@ -15,7 +15,7 @@ import threading
 from collections.abc import Callable, Iterator, Sequence
 
 from runner.definition.model import shape_name
-from runner.definition.registry import PATH, Plan, Registry
+from runner.definition.registry import PATH, CompiledGraph, Registry
 from runner.errors import StoreError
 from runner.records.listings import RunQuery, RunSummary
 from runner.records.run import EventKind, Status
@@ -33,7 +33,7 @@ REMEMBERED = 10_000
 """Visits that are remembered as reported; after so many a run's event may be written once more."""
 
 
-def plans_of(registry: Registry, names: Sequence[str]) -> dict[str, Plan]:
+def plans_of(registry: Registry, names: Sequence[str]) -> dict[str, CompiledGraph]:
     """Return graphs and those nested in them by their paths."""
     return {plan.topology.graph_id: plan for name in names for plan in registry.family(name)}
 
@@ -48,7 +48,10 @@ def runs_of(store: Store, query: RunQuery) -> Iterator[RunSummary]:
 
 
 def is_current(
-    store: Store, find: Callable[[str], Plan | None], plan: Plan | None, claim: Claim
+    store: Store,
+    find: Callable[[str], CompiledGraph | None],
+    plan: CompiledGraph | None,
+    claim: Claim,
 ) -> bool:
     """Return whether this process has the current graph: a node that it can't run is of an older run.
 
@@ -92,7 +95,7 @@ def _goes_on(store: Store, run_id: str) -> bool:
     return run is not None and not run.is_final
 
 
-def _unchanged(store: Store, plan: Plan, snapshot: RunSnapshot) -> list[str]:
+def _unchanged(store: Store, plan: CompiledGraph, snapshot: RunSnapshot) -> list[str]:
     record, today = snapshot.record, plan.topology.nodes
     if record.fingerprint == plan.topology.fingerprint:
         return held_themselves(store, snapshot)
@@ -121,7 +124,7 @@ class UnservedNodes:
         with self._lock:
             return (token.run_id, token.node, token.visit) not in self._visits
 
-    def record(self, claim: Claim, plan: Plan | None) -> None:
+    def record(self, claim: Claim, plan: CompiledGraph | None) -> None:
         """Log and record that a visit was returned to the queue, and why; an outage is only logged."""
         token, graph = claim.token, claim.graph_id
         reason = (

@@ -26,7 +26,7 @@ from runner.definition.model import (
     map_of,
     shape_name,
 )
-from runner.definition.registry import Plan
+from runner.definition.registry import CompiledGraph
 from runner.errors import (
     ApprovalMismatch,
     CorruptDocument,
@@ -147,7 +147,7 @@ BEFORE = "before_node_call"
 AFTER = "after_node_call"
 
 
-def execute(plan: Plan, visit: ClaimedVisit) -> Outcome:
+def execute(plan: CompiledGraph, visit: ClaimedVisit) -> Outcome:
     """Run a claimed node: hooks before, the node, hooks after. What is too large to store fails it."""
     outcome = _execute(plan, visit)
     try:
@@ -163,7 +163,7 @@ def refused(visit: ClaimedVisit, outcome: Outcome, error: PayloadTooLarge) -> Fa
     return Failed(failures.record(error), usage=getattr(outcome, "usage", {}))
 
 
-def _execute(plan: Plan, visit: ClaimedVisit) -> Outcome:
+def _execute(plan: CompiledGraph, visit: ClaimedVisit) -> Outcome:
     try:
         hooks = HookRegistry(plan.definition.hooks)
     except Exception as error:  # noqa: BLE001 - a provider that can't register fails the node
@@ -182,7 +182,7 @@ GATE = "node"
 """The scope of the question whether a node may run, and the kind of its action."""
 
 
-def _gate(plan: Plan, visit: ClaimedVisit) -> Outcome | None:
+def _gate(plan: CompiledGraph, visit: ClaimedVisit) -> Outcome | None:
     """Ask whether the node may run, where it has a rule; None where it may.
 
     What it would work on is the action: its task and its inputs. A response takes the place of its result.
@@ -233,7 +233,7 @@ def entry(kind: str, elapsed_ms: int, usage: Mapping[str, int]) -> VisitEntry:
     return visit_entry
 
 
-def _body(plan: Plan, visit: ClaimedVisit) -> Outcome:
+def _body(plan: CompiledGraph, visit: ClaimedVisit) -> Outcome:
     spec = plan.node(visit.address.node_id)
     try:
         if spec.kind == "graph":
@@ -303,7 +303,7 @@ def sink_outputs(child: RunSnapshot) -> Any:
 
 
 def _before(
-    plan: Plan, hooks: HookRegistry, visit: ClaimedVisit
+    plan: CompiledGraph, hooks: HookRegistry, visit: ClaimedVisit
 ) -> Interrupted | Failed | str | None:
     """Fire the hooks before a node; return their questions or error, or why the node is cancelled."""
     # A child run or an external task did the work: the hooks before saw the node when that was sent.
@@ -330,7 +330,9 @@ def _before(
     return None
 
 
-def _after(plan: Plan, hooks: HookRegistry, visit: ClaimedVisit, outcome: Outcome) -> Outcome:
+def _after(
+    plan: CompiledGraph, hooks: HookRegistry, visit: ClaimedVisit, outcome: Outcome
+) -> Outcome:
     """Fire the hooks after a node that has ended; one that waits is left as it is."""
     if not isinstance(outcome, (Succeeded, Failed)) or not hooks.callbacks_for(AfterNodeCallEvent):
         return outcome
@@ -372,7 +374,7 @@ def _knows(visit: ClaimedVisit, scope: str) -> bool:
     return any(answer.scope == scope for answer in visit.answers.values())
 
 
-def unchanged(plan: Plan, claim: Claim) -> bool:
+def unchanged(plan: CompiledGraph, claim: Claim) -> bool:
     """Return whether a claimed node is what it was when its run began, as far as its graph declares."""
     if claim.fingerprint == plan.topology.fingerprint:
         return True

@@ -7,7 +7,7 @@ from typing import Any, TypedDict
 
 from runner.approvals.decision_keys import run_name
 from runner.definition.model import Topology, map_of
-from runner.definition.registry import PATH, Plan, Registry
+from runner.definition.registry import PATH, CompiledGraph, Registry
 from runner.errors import NotFoundError, UsageError
 from runner.execution import ids
 from runner.execution.nodes import sink_outputs
@@ -137,7 +137,7 @@ class RunStarter:
         )
         return self._write(start, plan)
 
-    def _write(self, start: Start, plan: Plan | None) -> Reply:
+    def _write(self, start: Start, plan: CompiledGraph | None) -> Reply:
         if plan is None:
             return self._store.start(start, ids.nonce())
         reply = self._store.start(start, ids.nonce())

@@ -15,7 +15,7 @@ from contextlib import contextmanager, nullcontext
 from contextvars import ContextVar
 from typing import Any
 
-from runner.agent.effects import Call, CallEnd, call_observers
+from runner.agent.effects import CallEnd, ObservedCall, call_observers
 from runner.errors import needs_extra
 from runner.execution import telemetry
 from runner.execution.context import ClaimedVisit
@@ -56,7 +56,7 @@ def instrument(provider: TracerProvider | None = None) -> telemetry.Observer:
             origins[place.run_id] = _origin(visit)
         return _span(tracer, place, visit, *origins[place.run_id])
 
-    def call_observer(call: Call):  # type: ignore[no-untyped-def]  # noqa: ANN202 - as above
+    def call_observer(call: ObservedCall):  # type: ignore[no-untyped-def]  # noqa: ANN202 - as above
         return (
             _call_span(tracer, call)
             if telemetry.is_attached(observer)
@@ -124,7 +124,7 @@ def _tell(span: Span, outcome: Outcome) -> None:
 
 
 @contextmanager
-def _call_span(tracer: Tracer, call: Call) -> Iterator[Callable[[CallEnd], object]]:
+def _call_span(tracer: Tracer, call: ObservedCall) -> Iterator[Callable[[CallEnd], object]]:
     """Make the span of a model or tool call, by OpenTelemetry's conventions for generative AI."""
     operation = {"model": "chat", "tool": "execute_tool"}[call.kind]
     attributes = {"gen_ai.operation.name": operation, "gen_ai.agent.name": call.agent}

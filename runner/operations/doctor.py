@@ -142,7 +142,7 @@ def read_facts(settings: Settings) -> Facts:
     return Facts(
         vitals=servers.pop(without_password(settings.first_url)),
         others=servers,
-        partitions=len(settings.places),
+        partitions=len(settings.partition_addresses),
         layout=shared.layout_problem(),
         limited=shared.limited_graphs(),
         freezes=list(store.frozen().values()),
@@ -163,7 +163,9 @@ def read_facts(settings: Settings) -> Facts:
         sweep_interval=settings.sweep_interval,
         broker="" if settings.broker_is_store else broker_problem(settings.broker),
         broker_is_store=settings.broker_is_store,
-        is_open_to_network=any(_is_open_to_network(place.url) for place in settings.places),
+        is_open_to_network=any(
+            _is_open_to_network(place.url) for place in settings.partition_addresses
+        ),
         unknown_settings=unknown_settings(),
         durability=settings.durability,
         archive=bool(settings.archive),

@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from runner.definition.model import HIDDEN, Topology, map_of
-from runner.definition.registry import PATH, Plan, Registry
+from runner.definition.registry import PATH, CompiledGraph, Registry
 from runner.errors import ConflictError, UsageError
 from runner.execution import conditions, ids
 from runner.execution.conditions import GraphState, Results
@@ -179,7 +179,7 @@ def _changes_run(planner: MigrationPlanner, migration: Migration) -> bool:
 
 
 def _takes_new_edge(
-    plan: Plan | None, planner: MigrationPlanner, source: VisitKey, place: int
+    plan: CompiledGraph | None, planner: MigrationPlanner, source: VisitKey, place: int
 ) -> bool:
     """Evaluate the condition of an edge that did not exist when its source completed."""
     if plan is None:
@@ -197,7 +197,9 @@ def _takes_new_edge(
         ) from error
 
 
-def _condition_state(plan: Plan, planner: MigrationPlanner, source: VisitKey) -> GraphState:
+def _condition_state(
+    plan: CompiledGraph, planner: MigrationPlanner, source: VisitKey
+) -> GraphState:
     """Build what a condition reads: the present results, and its own source as it completed."""
     snapshot = planner.snapshot
     old_ids = {planner.names.new_id(node): node for node in snapshot.nodes}

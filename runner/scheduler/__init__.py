@@ -49,13 +49,13 @@ from runner.scheduler.lifecycle import (
     leave,
     live_inputs,
     may_follow,
-    offer_place,
+    offer_slot,
     retry,
     settle,
 )
 from runner.scheduler.questions import answer, ask, note, park, withdraw
 from runner.scheduler.runs import cancel, drain, end_reported, fork, migrate, reopen, start
-from runner.scheduler.shared import IDLE, MAX_REDISPATCH_MS, owns, place_of
+from runner.scheduler.shared import IDLE, MAX_REDISPATCH_MS, drain_order, owns
 from runner.scheduler.timers import CRASH_BUDGET, due
 from runner.scheduler.waits import (
     child_changed,
@@ -80,6 +80,7 @@ __all__ = [
     "claim",
     "delegate",
     "drain",
+    "drain_order",
     "due",
     "end_reported",
     "expand",
@@ -91,10 +92,9 @@ __all__ = [
     "may_follow",
     "migrate",
     "note",
-    "offer_place",
+    "offer_slot",
     "owns",
     "park",
-    "place_of",
     "release",
     "reopen",
     "report",

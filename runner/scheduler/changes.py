@@ -143,7 +143,7 @@ class ReserveTime:
 
 
 @dataclass(frozen=True, slots=True)
-class TakePlace:
+class TakeSlot:
     """Give a node a place of a limit: until it returns it, or until `until` (ms) where it is reserved."""
 
     key: str
@@ -161,8 +161,8 @@ class JoinQueue:
 
 
 @dataclass(frozen=True, slots=True)
-class ReturnPlace:
-    """Take a node's place, or its position in the queue, back; see `OfferPlaces` for a free place."""
+class ReturnSlot:
+    """Take a node's place, or its position in the queue, back; see `OfferSlots` for a free place."""
 
     key: str
     node: str
@@ -170,14 +170,14 @@ class ReturnPlace:
 
 
 @dataclass(frozen=True, slots=True)
-class OfferPlaces:
+class OfferSlots:
     """Reserve the free places of a limit for the next in its queue for one lease; push their doorbells."""
 
     key: str
     concurrency: int
 
 
-LimitAction = ReserveTime | TakePlace | JoinQueue | ReturnPlace | OfferPlaces
+LimitAction = ReserveTime | TakeSlot | JoinQueue | ReturnSlot | OfferSlots
 """Changes to limits, which many runs share."""
 
 Action = (
@@ -227,7 +227,7 @@ class View(LimitUsage, Protocol):
         """Return what has arrived at a node over the edges of one scope."""
 
     def idle(self, after_node: str) -> Iterable[str]:
-        """List the ready, retrying and waiting nodes after one, in the order of `scheduler.place_of`."""
+        """List the ready, retrying and waiting nodes after one, in the order of `scheduler.drain_order`."""
 
     def question_status(self, interrupt_id: str) -> str:
         """Return "" for a question never asked, otherwise open, answered, expired or withdrawn."""
@@ -323,7 +323,7 @@ class Changes:
             return record
         for limit in self.shape(node).limits:
             if limit.concurrency:
-                self.add(ReturnPlace(limit.key(self.view), node, limit.concurrency))
+                self.add(ReturnSlot(limit.key(self.view), node, limit.concurrency))
         return replace(record, since=0)
 
     def count(self, active: int = 0, waiting: int = 0, held_count: int = 0) -> None:

@@ -26,11 +26,11 @@ from runner.scheduler.changes import (
     Dispatch,
     DropTimer,
     JoinQueue,
-    OfferPlaces,
+    OfferSlots,
     ReserveTime,
-    ReturnPlace,
+    ReturnSlot,
     SetTimer,
-    TakePlace,
+    TakeSlot,
     TimerKind,
     TransitionResult,
     WriteDeadLetter,
@@ -181,7 +181,7 @@ def _limited(changes: Changes, node: str, record: NodeRecord, nonce: str) -> str
     return "" if free else "limited"
 
 
-def offer_place(changes: Changes, node: str) -> TransitionResult:
+def offer_slot(changes: Changes, node: str) -> TransitionResult:
     """Push the doorbell of a node for which a place of its limit is now reserved."""
     record = changes.node(node)
     if record.status is not Status.READY:
@@ -353,13 +353,13 @@ def take(
         turn = view.queue_position(key, node, since, now)
         if not turn.mine and turn.taken + turn.ahead >= concurrency:
             reservations: list[Action] = [
-                TakePlace(earlier, node, kept_until) for earlier, _ in slots[:position]
+                TakeSlot(earlier, node, kept_until) for earlier, _ in slots[:position]
             ]
-            returns = [ReturnPlace(later, node, number) for later, number in slots[position + 1 :]]
+            returns = [ReturnSlot(later, node, number) for later, number in slots[position + 1 :]]
             return False, [
                 *reservations,
                 JoinQueue(key, node, since),
-                OfferPlaces(key, concurrency),
+                OfferSlots(key, concurrency),
                 *returns,
             ]
-    return True, [TakePlace(key, node, None) for key, _ in slots]
+    return True, [TakeSlot(key, node, None) for key, _ in slots]

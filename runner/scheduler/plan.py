@@ -1,10 +1,10 @@
 """Transitions planned by the worker that has read the node, for a store that only checks and applies them.
 
-The functions of this folder run unchanged on `Known`: a view of a few records that assumes a run in progress.
+This folder runs unchanged on `PartialView`, which has a few records and assumes a run in progress.
 What other nodes change at the same time is left to the store, in a form that commutes: counters and the
 numbers of a map are added by difference; arrivals are counted, and the last of them, or the first live one of
 a join `any`, makes its node ready with the record and doorbell that `beginning` returns. All else that a
-plan depends on is in `Plan.guards`: it is applied only where those records are still what they were.
+plan depends on is in `TransitionPlan.guards`: it is applied only where those records are unchanged.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ class Unread(Exception):
     """A transition needs what its view does not have."""
 
 
-class Known(View):
+class PartialView(View):
     """The records that were read of a run; `used` are those on which a transition has come to depend.
 
     `asked` are all questions that the node has asked in this visit; `unasked` are those that it asks now.
@@ -98,7 +98,7 @@ class Known(View):
 
 
 @dataclass(frozen=True, slots=True)
-class Plan:
+class TransitionPlan:
     """All changes by one transition to one run. Timers are set for so many ms from when it is applied.
 
     `guards` are the nodes and loops that must still have the records of the view, `unasked` the questions
@@ -119,12 +119,12 @@ class Plan:
     actions: Sequence[Action]
 
 
-def plan(
-    view: Known,
+def plan_transition(
+    view: PartialView,
     topology: Topology,
     lease_ms: int,
     transition: Callable[[Changes], TransitionResult],
-) -> Plan | None:
+) -> TransitionPlan | None:
     """Plan a transition; None where it is refused, or needs or changes more than a plan has."""
     changes = Changes(view, topology, 0, lease_ms)
     changes.uncounted = []
@@ -141,7 +141,7 @@ def plan(
         or (item_of and result.maps != {item_of: ENDED_ITEM})
     ):
         return None
-    return Plan(
+    return TransitionPlan(
         word=result.reply,
         guards=[name for name in view.used if name != item_of],
         unasked=view.unasked,
@@ -162,7 +162,7 @@ ENDED_ITEM = MapRecord(total=MANY, active=MANY - 1)
 def beginning(topology: Topology, node: str, node_round: int) -> tuple[NodeRecord, Dispatch]:
     """Return the record and the doorbell of a node's first visit in a round of its innermost loop."""
     loops = dict.fromkeys(topology.nodes[node].loops, LoopRecord(node_round))
-    changes = Changes(Known({node: NodeRecord(stamp=node_round)}, loops), topology, 0, 0)
+    changes = Changes(PartialView({node: NodeRecord(stamp=node_round)}, loops), topology, 0, 0)
     begin_visit(changes, node, visit=1, attempt=1)
     return changes.nodes[node], _dispatch(changes)
 
@@ -172,7 +172,7 @@ def beginning_item(
 ) -> tuple[NodeRecord, Dispatch]:
     """Return the record and the doorbell of an item of a map that never ran in this visit of its map."""
     loops = dict.fromkeys(topology.nodes[shape_name(item)].loops, LoopRecord(node_round))
-    changes = Changes(Known({item: NodeRecord(stamp=node_round)}, loops), topology, 0, 0)
+    changes = Changes(PartialView({item: NodeRecord(stamp=node_round)}, loops), topology, 0, 0)
     begin_item(changes, item, visit)
     return changes.nodes[item], _dispatch(changes)
 

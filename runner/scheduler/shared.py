@@ -96,7 +96,7 @@ def stop(changes: Changes, status: Status, reason: str) -> None:
     cancel_all_idle(changes)
 
 
-def place_of(node: str) -> tuple[str, int]:
+def drain_order(node: str) -> tuple[str, int]:
     """Where a node is in the order in which a stop looks at all: by name, each map before its items."""
     index = index_of(node)
     return map_of(node) or node, -1 if index is None else index
@@ -121,10 +121,11 @@ def cancel_all_idle(changes: Changes, after_node: str = "") -> None:
 def _idle(changes: Changes, after_node: str) -> Iterator[str]:
     """Name the idle nodes after one in order, also those that this transition has made ready."""
     ready_now = sorted(
-        (node for node in changes.nodes if place_of(node) > place_of(after_node)), key=place_of
+        (node for node in changes.nodes if drain_order(node) > drain_order(after_node)),
+        key=drain_order,
     )
     last_node = after_node
-    for node in heapq.merge(ready_now, changes.view.idle(after_node), key=place_of):
+    for node in heapq.merge(ready_now, changes.view.idle(after_node), key=drain_order):
         if node != last_node and changes.node(node).status in IDLE:
             yield node
         last_node = node

@@ -11,7 +11,7 @@ from fastapi import Depends, Request
 
 from runner.client import Client
 from runner.definition.model import Definition, Topology
-from runner.definition.registry import Plan, load, registry
+from runner.definition.registry import CompiledGraph, load, registry
 from runner.operations.doctor import PASS, Check, examine, read_facts
 from runner.operations.installation import Installation
 from runner.records.listings import INSIDE
@@ -52,7 +52,7 @@ class Services(Installation):
         """The schedules, and what starts their runs."""
         return self.scheduler(self.client.engine)
 
-    def plan(self, graph: str) -> Plan | None:
+    def plan(self, graph: str) -> CompiledGraph | None:
         """Return a graph of RUNNER_GRAPHS; None for one that this process does not have.
 
         Raises:

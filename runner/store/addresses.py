@@ -41,7 +41,7 @@ MOST_PARTITIONS = 100
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
+class PartitionAddress:
     """Where one partition is: the URL of its server, and its number."""
 
     url: str
@@ -53,11 +53,11 @@ class Place:
         return f"p{self.number:02d}"
 
 
-def places(urls: str, partitions: int = 1) -> tuple[Place, ...]:
+def partition_addresses(urls: str, partitions: int = 1) -> tuple[PartitionAddress, ...]:
     """Return where the partitions are: each on its own of several servers, or all on the only one."""
     servers = ANOTHER.split(urls)
     servers = servers * partitions if len(servers) == 1 else servers
-    return tuple(Place(url, number) for number, url in enumerate(servers))
+    return tuple(PartitionAddress(url, number) for number, url in enumerate(servers))
 
 
 @dataclass(frozen=True, slots=True)

@@ -288,7 +288,7 @@ def _follow(
             for other_id, node in unit.limit(record.run_id, action):
                 other = unit.find(other_id)
                 if other is not None:
-                    yield other, scheduler.offer_place(unit.changes(other), node)
+                    yield other, scheduler.offer_slot(unit.changes(other), node)
 
 
 def _write(run: RunT, result: TransitionResult) -> list[tuple[RunT, Action]]:

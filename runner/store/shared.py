@@ -113,7 +113,7 @@ class Shared:
     def servers(self) -> dict[str, ServerInfo]:
         """Read what the servers report, the first one first; StoreError where one can't be reached."""
         servers: dict[str, ServerInfo] = {}
-        places = self.settings.places
+        places = self.settings.partition_addresses
         for url in dict.fromkeys(place.url for place in places):
             partitions = [place.partition for place in places if place.url == url]
             reports = server_info.read_servers(url, self.settings.namespace, partitions)
@@ -123,11 +123,11 @@ class Shared:
 
     def layout_problem(self) -> str:
         """Return why the partitions can't be used as they are set, or ""."""
-        return layout.problem(self.settings.places, self.settings.namespace)
+        return layout.problem(self.settings.partition_addresses, self.settings.namespace)
 
     def limited_graphs(self) -> list[str]:
         """Return the graphs whose runs stay in the first partition."""
-        return layout.limited(self.settings.places, self.settings.namespace)
+        return layout.limited(self.settings.partition_addresses, self.settings.namespace)
 
     def count_queued(self, queues: Iterable[str]) -> int:
         """Count the doorbells on queues of the store's server."""

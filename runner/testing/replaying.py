@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from runner.definition.model import HIDDEN, shape_name
-from runner.definition.registry import Plan, Registry
+from runner.definition.registry import CompiledGraph, Registry
 from runner.errors import UsageError
 from runner.local import Graph
 from runner.records.run import FINAL, SETTLED, EventKind
@@ -111,7 +111,7 @@ def _ahead(document: Mapping[str, Any]) -> set[str]:
     return {node for node in {*latest, *declared} - over if not node.startswith(HIDDEN)}
 
 
-def _change(document: Mapping[str, Any], plan: Plan | None, node: str) -> str:
+def _change(document: Mapping[str, Any], plan: CompiledGraph | None, node: str) -> str:
     shape = plan.topology.nodes.get(shape_name(node)) if plan else None
     if shape is None:
         return "is gone"

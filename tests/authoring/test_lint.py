@@ -5,14 +5,14 @@ import pytest
 from runner import Agent, GraphBuilder, ToolContext, tool
 from runner.approvals import Rule as Approved
 from runner.authoring.lint import Problem, check
-from runner.definition.registry import plan
+from runner.definition.registry import compile_graph
 from runner.hooks import AfterGraphEvent, BeforeGraphEvent
 from runner.testing import ScriptedModel
 from tests.graphs import ident, wired
 
 
 def problems(builder: GraphBuilder) -> list[Problem]:
-    return check(plan(builder.build().definition))
+    return check(compile_graph(builder.build().definition))
 
 
 def found(builder: GraphBuilder) -> list[tuple[str, str, str]]:

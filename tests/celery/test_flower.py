@@ -13,7 +13,7 @@ from runner import Status
 from runner.celery.application import make_app
 from runner.celery.tasks import NodeEvent, end_task
 from runner.dev.supervised_process import SupervisedProcess
-from runner.execution.engine import Delivery
+from runner.execution.engine import DoorbellOutcome
 from runner.settings import Settings
 from tests.ports import free_port
 from tests.waiting import wait_until
@@ -124,7 +124,7 @@ def test_what_waits_says_where_to_see_it():
     app = make_app(Settings(server_url="https://runner.example/"))
 
     with pytest.raises(NodeEvent) as event:
-        end_task(Delivery("expanded"), app, "0run")
+        end_task(DoorbellOutcome("expanded"), app, "0run")
 
     assert event.value.fields == {
         "result": "WAITING for its items, see https://runner.example/runs/0run"

@@ -54,7 +54,10 @@ class Spread(Site):
 
     def start(self, graph, count=RUNS):
         """Start as many runs in each partition, and wait until they have ended or wait for people."""
-        left = dict.fromkeys(range(len(self.places.places)), count // len(self.places.places))
+        left = dict.fromkeys(
+            range(len(self.places.partition_addresses)),
+            count // len(self.places.partition_addresses),
+        )
         runs = []
         while any(left.values()):
             key = str(uuid4())
@@ -219,7 +222,7 @@ def test_lists_and_numbers_span_both_partitions(spread):
         times = [getattr(item, "asked_at", None) or -item.created_at for item in items]
         assert times == sorted(times)
 
-    place = spread.places
+    place = spread.partition_addresses
     metrics = read_metrics(place.redis_url, place.namespace, place.partitions)
     counts = {
         metric.labels["status"]: metric.value for metric in metrics if metric.name == "runner_runs"

@@ -18,7 +18,7 @@ from runner.records.listings import RunSummary, cursor_of, cut, place_of
 from runner.records.outcomes import Remembered, Session
 from runner.records.run import Status
 from runner.settings import Settings
-from runner.store.addresses import places
+from runner.store.addresses import partition_addresses
 from runner.store.interface import Start, Token
 from runner.store.redis import layout
 from runner.store.redis.dead_letters import DeadLetters
@@ -37,7 +37,7 @@ KEYS = [f"key{number}" for number in range(16)]
 
 def partitioned(urls, clock=None):
     """Open a store of one partition on each of some servers."""
-    where = places(",".join(urls))
+    where = partition_addresses(",".join(urls))
     partitions = [
         RedisStore(place.url, partition=place.partition, clock=clock, lease=30, push=False)
         for place in where
@@ -152,7 +152,7 @@ def test_keys_and_sessions_are_found_after_the_number_has_grown(redis_url, other
     found: dict[str, str] = {}
     for number in (1, 2, 4):
         urls = [redis_url, other_url, other_url, other_url][:number]
-        where, store = places(",".join(urls)), partitioned(urls)
+        where, store = partition_addresses(",".join(urls)), partitioned(urls)
         assert layout.record(where) == ""
         worker.store = store
         store.publish([shape("a")])
@@ -182,19 +182,19 @@ def test_keys_and_sessions_are_found_after_the_number_has_grown(redis_url, other
 def test_servers_that_do_not_fit_are_refused(both, redis_url, other_url, change, says):
     """Programs with other servers would start runs twice, and not find those that wait."""
     in_each(ManualWorker(both), shape("a"))
-    assert layout.record(places(f"{redis_url},{other_url}")) == ""
-    where = places(change(redis_url, other_url))
+    assert layout.record(partition_addresses(f"{redis_url},{other_url}")) == ""
+    where = partition_addresses(change(redis_url, other_url))
 
     assert says in layout.problem(where)
     assert layout.record(where) == layout.problem(where)
-    assert layout.problem(places(f"{redis_url},{other_url}")) == ""
+    assert layout.problem(partition_addresses(f"{redis_url},{other_url}")) == ""
 
 
 @pytest.mark.parametrize(("number", "version"), [(None, "an older"), ("2", "a newer"), ("1", "")])
 @pytest.mark.parametrize("partition", ["p00", "p01"])
 def test_a_store_of_another_layout_is_refused(redis_url, clock, partition, number, version):
     """No process reads or writes where other keys are used, in any partition; the same layout is read."""
-    where, store = places(redis_url, 2), partitioned([redis_url] * 2, clock)
+    where, store = partition_addresses(redis_url, 2), partitioned([redis_url] * 2, clock)
     runs = in_each(ManualWorker(store, clock), shape("a"))
     own = runs[int(partition[1:])]
     store.close()
@@ -236,17 +236,17 @@ def test_fewer_partitions_are_refused_while_one_has_runs_or_sessions(redis_url, 
     """On one server an empty partition may be left out."""
     store = partitioned([redis_url] * 2, clock)
     worker = ManualWorker(store, clock)
-    assert layout.record(places(redis_url, 2)) == ""
+    assert layout.record(partition_addresses(redis_url, 2)) == ""
     run_id = in_each(worker, shape("a"))[1]
-    assert "partition 1 has" in layout.record(places(redis_url))
+    assert "partition 1 has" in layout.record(partition_addresses(redis_url))
     with redis.Redis.from_url(redis_url) as client:
         client.delete(*client.keys("runner:{p01}:r*"))
         client.rpush("runner:{p01}:session:m:ann", "1")
-        assert "partition 1 has sessions" in layout.record(places(redis_url))
+        assert "partition 1 has sessions" in layout.record(partition_addresses(redis_url))
         client.delete("runner:{p01}:session:m:ann")
     assert run_id.startswith("01")
-    assert layout.record(places(redis_url)) == ""
-    assert layout.record(places(redis_url, 2)) == ""
+    assert layout.record(partition_addresses(redis_url)) == ""
+    assert layout.record(partition_addresses(redis_url, 2)) == ""
     store.close()
 
 
@@ -341,14 +341,17 @@ def test_settings_open_what_they_name(redis_url, other_url):
     ):
         settings = Settings(redis_url=urls, partitions=number)
         store = open_store(settings)
-        assert (type(store), len(settings.places)) == (kind, count)
+        assert (type(store), len(settings.partition_addresses)) == (kind, count)
         store.close()
     with pytest.raises(UsageError, match="RUNNER_PARTITIONS"):
         Settings(redis_url=f"{redis_url},{other_url}", partitions=3)
     cluster = "redis+cluster://a:1,b:2"
     sentinels = "sentinel://a:1,b:2/main"
-    assert [place.url for place in places(f"{cluster},{sentinels}")] == [cluster, sentinels]
-    assert Keys(partition=places(cluster, 12)[11].partition).prefix == "runner:{p11}:"
+    assert [place.url for place in partition_addresses(f"{cluster},{sentinels}")] == [
+        cluster,
+        sentinels,
+    ]
+    assert Keys(partition=partition_addresses(cluster, 12)[11].partition).prefix == "runner:{p11}:"
 
 
 # Pages

@@ -11,7 +11,7 @@ from runner.errors import ArchiveError
 from runner.operations import archiving
 from runner.operations.archiving import Archiving
 from runner.records.listings import RunQuery
-from runner.store.addresses import places
+from runner.store.addresses import partition_addresses
 from runner.store.archive.folder import FolderArchive
 from runner.store.redis.keys import Keys
 from runner.store.redis.layout import Layout
@@ -205,7 +205,7 @@ def test_a_run_is_archived_with_those_inside_it(worker, store, archivist, archiv
 
 def test_runs_of_every_partition_are_archived(redis_url, clock, archive, client):
     """A turn takes the ended runs of all partitions, and lets them expire there."""
-    where = places(redis_url, 2)
+    where = partition_addresses(redis_url, 2)
     partitions = [
         RedisStore(place.url, partition=place.partition, clock=clock, retention=60)
         for place in where

@@ -8,7 +8,7 @@ from typing import Any
 import redis
 
 from runner.errors import StoreError
-from runner.store.addresses import Place, places
+from runner.store.addresses import PartitionAddress, partition_addresses
 from runner.store.redis.keys import Keys
 from runner.store.redis.layout import Layout
 from runner.store.redis.partitions import PartitionedStore, SharedStore
@@ -26,7 +26,7 @@ def on_redis(url: str, partitions: int = 1, *, races: bool = False) -> Callable[
 
     With `races` others may come in between any two calls of one request.
     """
-    server, where = redis.Redis.from_url(url), places(url, partitions)
+    server, where = redis.Redis.from_url(url), partition_addresses(url, partitions)
 
     def make(setting: Setting) -> World:
         server.flushall()
@@ -85,7 +85,9 @@ def inside(world: World, store: SharedStore) -> Iterator[tuple[str, Seen]]:
         todo += store.children(run_id)
 
 
-def timers(server: redis.Redis, where: Sequence[Place]) -> dict[tuple[str, str, str], float]:
+def timers(
+    server: redis.Redis, where: Sequence[PartitionAddress]
+) -> dict[tuple[str, str, str], float]:
     """Read when what is due."""
     keys = [Keys(partition=place.partition).timers for place in where]
     rows = [row for key in keys for row in server.zrange(key, 0, -1, withscores=True)]

@@ -56,7 +56,7 @@ class IndexFile:
 
 
 @dataclass(frozen=True, slots=True)
-class Entry:
+class IndexEntry:
     """A run in the index: where the line is that has it, and when that was written (ms)."""
 
     summary: RunSummary
@@ -132,7 +132,7 @@ class FolderArchive:
     def _audit(self, origin: str) -> Path:
         return self._folder / "audit" / origin.replace("/", ".")
 
-    def _find(self, run_id: str, since: int, until: int) -> Entry | None:
+    def _find(self, run_id: str, since: int, until: int) -> IndexEntry | None:
         """Find where a run that was started in that time was written last."""
         text = json.dumps(run_id)
         entries = (
@@ -167,7 +167,7 @@ class FolderArchive:
     def _newest_first(self, since: int, until: int) -> Iterator[RunSummary]:
         """List what files of the index name; a file is read when runs of its time are due."""
         heap: list[tuple[int, str, int, int]] = []
-        entries: list[Entry] = []
+        entries: list[IndexEntry] = []
 
         def rest(next_file: int) -> Iterator[RunSummary]:
             # Negated, since a heap has the smallest first. Ids can't be: the largest of one ms is looked for.
@@ -205,7 +205,7 @@ class FolderArchive:
                         if file.last >= since and file.first < until:
                             yield file
 
-    def _entries(self, index: IndexFile, text: str = "") -> Iterable[Entry]:
+    def _entries(self, index: IndexFile, text: str = "") -> Iterable[IndexEntry]:
         """Read the lines of an index file that have a text; a damaged file is left out, with a warning."""
         try:
             lines = index.path.read_text(encoding="utf-8").splitlines()
@@ -216,7 +216,7 @@ class FolderArchive:
             )
             return []
 
-    def _load(self, entry: Entry, run_id: str) -> Mapping[str, JSON]:
+    def _load(self, entry: IndexEntry, run_id: str) -> Mapping[str, JSON]:
         path = self._folder / entry.file
         with self._translated("read"):
             try:
@@ -261,9 +261,9 @@ def _index_line(run: RunSummary, file: str, line: int) -> str:
     return json.dumps([*values, file, line]) + "\n"
 
 
-def _entry(values: Sequence[JSON], written: int) -> Entry:
+def _entry(values: Sequence[JSON], written: int) -> IndexEntry:
     run_id, graph, status, created_at, tags, fingerprint, parent, file, line = values
-    return Entry(
+    return IndexEntry(
         RunSummary(
             run_id, graph, Status(status), created_at, tags, fingerprint, parent, archived=True
         ),

@@ -25,7 +25,7 @@ from runner.records.run import (
     VisitEntry,
     VisitKey,
 )
-from runner.scheduler import IDLE, place_of
+from runner.scheduler import IDLE, drain_order
 from runner.scheduler.changes import Changes, TransitionResult
 from runner.store.encoding import pack_copy
 from runner.store.interface import Claim, Event, Fork, RunSnapshot, Start, Token
@@ -124,7 +124,9 @@ class MemoryRun:
 
     def idle(self, after: str) -> list[str]:
         names = [node for node, record in self.nodes.items() if record.status in IDLE]
-        return sorted((node for node in names if place_of(node) > place_of(after)), key=place_of)
+        return sorted(
+            (node for node in names if drain_order(node) > drain_order(after)), key=drain_order
+        )
 
     def question_status(self, interrupt_id: str) -> str:
         question = self.questions.get(interrupt_id)

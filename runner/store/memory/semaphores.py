@@ -6,7 +6,7 @@ import math
 from collections import defaultdict
 
 from runner.definition.policies import QueuePosition
-from runner.scheduler.changes import JoinQueue, OfferPlaces, ReserveTime, ReturnPlace, TakePlace
+from runner.scheduler.changes import JoinQueue, OfferSlots, ReserveTime, ReturnSlot, TakeSlot
 
 Member = tuple[str, str]
 """A run and a node of it."""
@@ -33,7 +33,7 @@ class Semaphores:
     def act(
         self,
         run_id: str,
-        action: ReserveTime | TakePlace | JoinQueue | ReturnPlace | OfferPlaces,
+        action: ReserveTime | TakeSlot | JoinQueue | ReturnSlot | OfferSlots,
         reservation: tuple[int, int],
     ) -> list[Member]:
         """Apply what a transition decided and return the nodes that get a place.
@@ -46,18 +46,18 @@ class Semaphores:
                     key: start for key, start in self.starts.items() if start > reservation[0]
                 }
                 self.starts[action.key] = action.start
-            case TakePlace():
+            case TakeSlot():
                 until = math.inf if action.until is None else action.until
                 self.waiting[action.key].pop((run_id, action.node), None)
                 self.holders[action.key][run_id, action.node] = until
             case JoinQueue():
                 self.holders[action.key].pop((run_id, action.node), None)
                 self.waiting[action.key].setdefault((run_id, action.node), action.since)
-            case ReturnPlace():
+            case ReturnSlot():
                 self.waiting[action.key].pop((run_id, action.node), None)
                 if self.holders[action.key].pop((run_id, action.node), None) is not None:
                     return self._offer(action.key, action.concurrency, reservation)
-            case OfferPlaces():
+            case OfferSlots():
                 return self._offer(action.key, action.concurrency, reservation)
         return []
 

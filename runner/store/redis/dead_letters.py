@@ -13,7 +13,7 @@ from typing import Any
 
 from runner.errors import NotFoundError, UsageError
 from runner.records.dead_letters import DeadLetter
-from runner.store.addresses import NAMESPACE, places
+from runner.store.addresses import NAMESPACE, partition_addresses
 from runner.store.redis import measurements
 from runner.store.redis.connection import RedisConnection
 from runner.store.redis.keys import Keys
@@ -24,7 +24,7 @@ class DeadLetters:
 
     def __init__(self, urls: str, namespace: str = NAMESPACE, partitions: int = 1) -> None:
         """Take the servers as RUNNER_REDIS_URL names them; nothing is connected yet."""
-        where = places(urls, partitions)
+        where = partition_addresses(urls, partitions)
         keys = [Keys(namespace, place.partition) for place in where]
         self._redis = [
             RedisConnection(place.url, own.prefix) for place, own in zip(where, keys, strict=True)

@@ -15,7 +15,7 @@ from collections.abc import Iterable, Sequence
 
 from runner.errors import StoreError
 from runner.records.listings import RunQuery
-from runner.store.addresses import NAMESPACE, Place
+from runner.store.addresses import NAMESPACE, PartitionAddress
 from runner.store.redis.connection import RedisConnection
 from runner.store.redis.keys import Keys
 
@@ -32,7 +32,7 @@ FREE, LIMITED, LIMITED_SINCE = b"1", b"0", b"2"
 class Layout:
     """The partitions of one namespace, in their order. Thread-safe, and usable after a fork."""
 
-    def __init__(self, places: Sequence[Place], namespace: str = NAMESPACE) -> None:
+    def __init__(self, places: Sequence[PartitionAddress], namespace: str = NAMESPACE) -> None:
         """Nothing is connected yet."""
         self._keys = [Keys(namespace, place.partition) for place in places]
         self._connections = [
@@ -133,7 +133,7 @@ def _other(server: RedisConnection, keys: Keys) -> str:
     )
 
 
-def record(places: Sequence[Place], namespace: str = NAMESPACE) -> str:
+def record(places: Sequence[PartitionAddress], namespace: str = NAMESPACE) -> str:
     """Write the number of partitions where it is new; return why it can't be used, or "".
 
     Raises:
@@ -152,7 +152,7 @@ def record(places: Sequence[Place], namespace: str = NAMESPACE) -> str:
         first.close()
 
 
-def problem(places: Sequence[Place], namespace: str = NAMESPACE) -> str:
+def problem(places: Sequence[PartitionAddress], namespace: str = NAMESPACE) -> str:
     """Return why these places can't be used with what is stored, or "".
 
     Raises:
@@ -165,7 +165,7 @@ def problem(places: Sequence[Place], namespace: str = NAMESPACE) -> str:
         first.close()
 
 
-def limited(places: Sequence[Place], namespace: str = NAMESPACE) -> list[str]:
+def limited(places: Sequence[PartitionAddress], namespace: str = NAMESPACE) -> list[str]:
     """Return the graphs whose runs stay in the first of several partitions, because they have limits."""
     if len(places) == 1:
         return []
@@ -183,7 +183,7 @@ def _numbers(first: RedisConnection, keys: Keys) -> list[int]:
     return [int(number) for number in first.call("LRANGE", keys.partitions, 0, -1)]
 
 
-def _problem(places: Sequence[Place], namespace: str, numbers: Sequence[int]) -> str:
+def _problem(places: Sequence[PartitionAddress], namespace: str, numbers: Sequence[int]) -> str:
     recorded = max(numbers[-1:], default=1)
     servers = {
         place.url: RedisConnection(place.url, Keys(namespace, place.partition).prefix)
@@ -196,7 +196,7 @@ def _problem(places: Sequence[Place], namespace: str, numbers: Sequence[int]) ->
         # One more than is known: these may be the servers of later partitions alone.
         for number in range(max(len(places), recorded) + 1):
             own = places[number].url if number < len(places) else ""
-            keys = Keys(namespace, Place("", number).partition)
+            keys = Keys(namespace, PartitionAddress("", number).partition)
             having = [url for url, server in servers.items() if server.call("EXISTS", keys.graphs)]
             if own and (wrong := [servers[url].place for url in having if url != own]):
                 return (

@@ -73,7 +73,7 @@ def open_store(settings: Settings, *, push: bool = True, retry_for: float = 0) -
 
     With `push` doorbells are pushed where the task queue is.
     """
-    places, first = settings.places, settings.first_url
+    places, first = settings.partition_addresses, settings.first_url
     together = all(place.url == first for place in places) and not cluster(first)
 
     def open_partition(number: int, *, pushes: bool) -> RedisStore:
@@ -107,7 +107,7 @@ def open_store(settings: Settings, *, push: bool = True, retry_for: float = 0) -
 def wake_keys(settings: Settings) -> list[str]:
     """Return the lists on the first server on which programs that can't ring ask for a sweep."""
     first = settings.first_url
-    own = [place for place in settings.places if place.url == first]
+    own = [place for place in settings.partition_addresses if place.url == first]
     if cluster(first):
         own = own[:1]
     return [Keys(settings.namespace, place.partition).wake for place in own]

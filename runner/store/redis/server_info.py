@@ -15,7 +15,7 @@ from runner.records.run import Status
 from runner.records.workers import Worker
 from runner.scheduler.shared import MAX_REDISPATCH_MS
 from runner.store import encoding
-from runner.store.addresses import NAMESPACE, places
+from runner.store.addresses import NAMESPACE, partition_addresses
 from runner.store.redis import measurements
 from runner.store.redis.connection import HOME, RedisConnection
 from runner.store.redis.durability import incapable
@@ -194,7 +194,7 @@ def read_metrics(urls: str, namespace: str = NAMESPACE, partitions: int = 1) -> 
     Raises:
         StoreError: a server can't be reached.
     """
-    where = places(urls, partitions)
+    where = partition_addresses(urls, partitions)
     keys = [Keys(namespace, place.partition) for place in where]
     connections = [
         RedisConnection(place.url, own.prefix) for place, own in zip(where, keys, strict=True)
@@ -283,13 +283,14 @@ def _ready(
             for (_, node, due), (of, stored) in zip(nodes, records, strict=True)
             if of and stored and stored.startswith(b"ready ")
         ]
-        places = list(dict.fromkeys((shape, node) for shape, node, _, _ in ready))
+        partition_addresses = list(dict.fromkeys((shape, node) for shape, node, _, _ in ready))
         shapes = _pipelined(
-            one, [("HGET", one.keys.shape(shape), f"n:{node}") for shape, node in places]
+            one,
+            [("HGET", one.keys.shape(shape), f"n:{node}") for shape, node in partition_addresses],
         )
         queues = {
             place: json.loads(text)["queue"]
-            for place, text in zip(places, shapes, strict=True)
+            for place, text in zip(partition_addresses, shapes, strict=True)
             if text
         }
         for shape, node, rings, due in ready:

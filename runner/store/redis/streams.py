@@ -20,7 +20,7 @@ from runner.errors import StoreError
 from runner.records.notices import Notice
 from runner.records.size_limits import MAX_DEAD, MAX_DEAD_BYTES
 from runner.store import encoding
-from runner.store.addresses import NAMESPACE, places
+from runner.store.addresses import NAMESPACE, partition_addresses
 from runner.store.redis import measurements
 from runner.store.redis.connection import RedisConnection, connected
 from runner.store.redis.keys import PARTITION, Keys
@@ -87,8 +87,14 @@ class Group:
         """Take entries that were handed out so many seconds ago and not done since, on from the last ones."""
         taken: Found = []
         for streams in self._redis.apart(self._streams):
-            places = [self._places.get(stream, "0-0") for stream in streams]
-            arguments = self._name, READER, round(idle * 1000), self._hand(limit), *places
+            partition_addresses = [self._places.get(stream, "0-0") for stream in streams]
+            arguments = (
+                self._name,
+                READER,
+                round(idle * 1000),
+                self._hand(limit),
+                *partition_addresses,
+            )
             with self._joining():
                 replies = run_on(self._redis, "take_over", streams, *arguments)
             for stream, (self._places[stream], entries, *_) in zip(streams, replies, strict=True):
@@ -368,7 +374,7 @@ class NoticeGroups:
 
     def __init__(self, urls: str, namespace: str = NAMESPACE, partitions: int = 1) -> None:
         """Take the servers as RUNNER_REDIS_URL names them; nothing is connected yet."""
-        self._namespace, self._places = namespace, places(urls, partitions)
+        self._namespace, self._places = namespace, partition_addresses(urls, partitions)
         keys = [Keys(namespace, place.partition) for place in self._places]
         self._streams = [
             (RedisConnection(place.url, key.prefix), key.notices)
@@ -448,7 +454,10 @@ class NoticeTail:
 
     def __init__(self, urls: str, namespace: str = NAMESPACE, partitions: int = 1) -> None:
         """Take the servers as RUNNER_REDIS_URL names them; nothing is connected yet."""
-        keys = [(place.url, Keys(namespace, place.partition)) for place in places(urls, partitions)]
+        keys = [
+            (place.url, Keys(namespace, place.partition))
+            for place in partition_addresses(urls, partitions)
+        ]
         self._streams = [(RedisConnection(url, own.prefix), own.notices) for url, own in keys]
 
     def end(self) -> tuple[str, ...]:

@@ -20,7 +20,7 @@ from runner.errors import StoreError
 from runner.records.interrupts import Interrupt
 from runner.records.run import EventKind, NodeRecord, Status, next_fence
 from runner.scheduler.changes import Changes
-from runner.scheduler.plan import Known, Plan, plan
+from runner.scheduler.plan import PartialView, TransitionPlan, plan_transition
 from runner.store import encoding
 from runner.store.encoding import EVENT_LETTERS, NOTHING, doorbells_of, load
 from runner.store.event_payloads import SHORT
@@ -264,7 +264,7 @@ class FastPath:
                 for name, text in values.items()
                 if name.startswith("l:")
             }
-            changes = Changes(Known({**nodes, node: record}, loops), topology, 0, 0)
+            changes = Changes(PartialView({**nodes, node: record}, loops), topology, 0, 0)
             visits = scheduler.live_inputs(changes, node)
         else:
             visits = list(_forward_inputs(topology.incoming[shape_name(node)], values))
@@ -459,7 +459,9 @@ class FastPath:
         )
         return arguments, _bytes(made.fields[made.fields.index(f"n:{node}") + 1])
 
-    def _plan(self, token: Token, seen: ClaimRead, settlement: Settlement, nonce: str) -> Plan:
+    def _plan(
+        self, token: Token, seen: ClaimRead, settlement: Settlement, nonce: str
+    ) -> TransitionPlan:
         settle = functools.partial(
             scheduler.settle,
             node=token.node,
@@ -469,7 +471,7 @@ class FastPath:
             status=settlement.status,
             edges=settlement.edges,
         )
-        planned = plan(seen.known(), seen.graph.topology, self._lease_ms, settle)
+        planned = plan_transition(seen.known(), seen.graph.topology, self._lease_ms, settle)
         if planned is None:
             raise Unplanned(token)
         return planned

@@ -15,7 +15,7 @@ from runner.records.run import LoopRecord, NodeRecord
 from runner.scheduler import may_follow
 from runner.scheduler import plan as plans
 from runner.scheduler.changes import AddEvent, Arrival, Dispatch, DropTimer, SetTimer
-from runner.scheduler.plan import Known, Plan
+from runner.scheduler.plan import PartialView, TransitionPlan
 from runner.store import encoding
 from runner.store.encoding import EVENT_LETTERS
 from runner.store.redis.connection import Argument
@@ -164,7 +164,7 @@ class ClaimRead:
         """Whether no other node of the run was active."""
         return self.line.split(b" ", 2)[1] == b"1"
 
-    def known(self) -> Known:
+    def known(self) -> PartialView:
         """Read the texts, for a plan."""
         nodes: dict[str, NodeRecord] = {}
         loops: dict[int, LoopRecord] = {}
@@ -175,7 +175,7 @@ class ClaimRead:
                 loops[int(name[2:])] = encoding.loop_record(text or b"{}")
         # An item's map is not read: its numbers are added by difference.
         owners = {owner: NodeRecord() for name in nodes if (owner := map_of(name))}
-        return Known(nodes | owners, loops)
+        return PartialView(nodes | owners, loops)
 
 
 class Unplanned(Exception):
@@ -197,12 +197,12 @@ class PlanWrites:
     doorbells: list[Dispatch] = field(default_factory=list)
 
 
-def guard_fields(plan: Plan) -> list[str]:
+def guard_fields(plan: TransitionPlan) -> list[str]:
     """Name the fields that must still be what they were."""
     return [f"n:{name}" if isinstance(name, str) else f"l:{name}" for name in plan.guards]
 
 
-def writes(plan: Plan, seen: ClaimRead, data: Mapping[str, bytes]) -> PlanWrites:
+def writes(plan: TransitionPlan, seen: ClaimRead, data: Mapping[str, bytes]) -> PlanWrites:
     """Write the records, timers, events and doorbells of a plan; `data` are those of events, by kind.
 
     Raises:
@@ -250,7 +250,9 @@ class SettleTemplate:
     goes_on: bool
 
 
-def make_template(plan: Plan, seen: ClaimRead, made: PlanWrites, node: str = "") -> SettleTemplate:
+def make_template(
+    plan: TransitionPlan, seen: ClaimRead, made: PlanWrites, node: str = ""
+) -> SettleTemplate:
     """Write what plans of one form share; `node` is the one that settles.
 
     Raises:
@@ -321,7 +323,7 @@ def _arrival(
     ]
 
 
-def _item(topology: Topology, plan: Plan, queues: dict[Queue, int]) -> list[Argument]:
+def _item(topology: Topology, plan: TransitionPlan, queues: dict[Queue, int]) -> list[Argument]:
     """Write the end of an item, with the item that begins in its place."""
     (own,) = plan.nodes.values()
     item = item_id(plan.item_of, 0)

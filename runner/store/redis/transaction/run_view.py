@@ -27,7 +27,7 @@ from runner.records.run import (
 )
 from runner.records.size_limits import no_room
 from runner.scheduler.changes import TimerKind, TransitionResult
-from runner.scheduler.shared import DRAIN_LIMIT, IDLE, place_of
+from runner.scheduler.shared import DRAIN_LIMIT, IDLE, drain_order
 from runner.store import encoding
 from runner.store.encoding import NOTHING, dump, load
 from runner.store.interface import Fork
@@ -162,7 +162,7 @@ class RunInTransaction:
 
     def _names(self, after: str) -> Iterator[str]:
         """Name all nodes after one, with the items of maps that have begun."""
-        first, index = place_of(after)
+        first, index = drain_order(after)
         nodes = self.topology.nodes
         rest = sorted(node for node in nodes if node >= first and not map_of(node))
         self.write_set.read_set.want(self.key, [f"m:{node}" for node in rest if nodes[node].map])

@@ -18,10 +18,10 @@ from runner.scheduler.changes import (
     Changes,
     JoinQueue,
     LimitAction,
-    OfferPlaces,
+    OfferSlots,
     ReserveTime,
-    ReturnPlace,
-    TakePlace,
+    ReturnSlot,
+    TakeSlot,
     TimerKind,
 )
 from runner.store import encoding, requests
@@ -183,11 +183,11 @@ class Transaction:
         """Write changes of slots and queues; the script alone knows who gets a slot, see `_offer_slots`."""
         write_set = self.write_set
         match action:
-            case ReturnPlace():
+            case ReturnSlot():
                 write_set.slots.append((action.key, action.concurrency, f"{run_id}|{action.node}"))
-            case OfferPlaces():
+            case OfferSlots():
                 write_set.slots.append((action.key, action.concurrency, ""))
-            case TakePlace():
+            case TakeSlot():
                 until = "inf" if action.until is None else action.until
                 write_set.command("ZREM", f"limit:q:{action.key}", f"{run_id}|{action.node}")
                 write_set.command("ZADD", f"limit:h:{action.key}", until, f"{run_id}|{action.node}")
@@ -230,7 +230,7 @@ def of_run(run_id: str, *names: str) -> list[tuple[str, str]]:
 
 
 def _offer(step: Transaction, run_id: str, node: str) -> Reply:
-    return requests.make(step, run_id, scheduler.offer_place, node)
+    return requests.make(step, run_id, scheduler.offer_slot, node)
 
 
 Plan = Callable[[Transaction], Reply]
