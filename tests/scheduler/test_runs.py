@@ -208,105 +208,6 @@ def test_a_loop_repeats_until_its_exit():
     assert result.results["publish"].output == {"review": 3}
 
 
-def test_a_loop_that_ends_without_its_exit():
-    """When neither exit nor repetition is taken, the way out of the loop is dead."""
-    builder = wired(
-        {"a": ident, "b": ident, "c": ident}, "a b", ("b a", never), ("b c", never)
-    ).set_entry_point("a")
-
-    assert statuses(builder.build()("task")) == {"a": "completed", "b": "completed", "c": "skipped"}
-
-
-def test_exit_and_repetition_together():
-    """Where exit and repetition are both taken, both happen: the way out once, with the first output."""
-    nodes = {"a": lambda ctx: ctx.visit, "out": inputs}
-    builder = wired(
-        nodes, ("a a", lambda state: state.results["a"].output < 3), "a out"
-    ).set_entry_point("a")
-    result = builder.build()("task")
-
-    assert result.results["a"].visit == 3
-    assert result.execution_order.count("out") == 1
-    assert result.results["out"].output == {"a": 1}
-
-
-def test_a_way_out_of_a_loop_counts_once():
-    """A way out that is taken in every round is one arrival: a join behind it waits for the rest."""
-    nodes = {"a": lambda ctx: ctx.visit, "slow": ask, "out": inputs}
-    builder = wired(
-        nodes, ("a a", lambda state: state.visit < 3), "a out", "slow out"
-    ).set_entry_point("a")
-    graph = builder.set_entry_point("slow").build()
-    first = graph("task")
-
-    assert first.execution_order == ["a"] * 3
-    assert graph(answer_all(first)).results["out"].output == {"a": 1, "slow": "yes"}
-
-
-def test_a_join_inside_a_loop():
-    """A join of all inside a loop waits in every round for all its edges of that round."""
-    nodes = {
-        "head": lambda ctx: ctx.visit,
-        "left": lambda ctx: ctx.visit,
-        "right": lambda ctx: -ctx.visit,
-        "join": inputs,
-    }
-    builder = wired(
-        nodes,
-        "head left",
-        "head right",
-        "left join",
-        "right join",
-        ("join head", lambda state: state.visit < 3),
-    ).set_entry_point("head")
-    result = builder.build()("task")
-
-    assert result.results["join"].output == {"left": 3, "right": -3}
-    assert result.execution_order.count("join") == 3
-
-
-def test_a_branch_of_a_loop_that_dies_in_one_round():
-    """A path that is dead in one round lives again in the next."""
-    nodes = {"head": lambda ctx: ctx.visit, "even": ident, "tail": lambda ctx: sorted(ctx.inputs)}
-    builder = wired(
-        nodes,
-        ("head even", lambda state: state.visit % 2 == 0),
-        "head tail",
-        "even tail",
-        ("tail head", lambda state: state.visit < 4),
-    ).set_entry_point("head")
-    result = builder.build()("task")
-
-    assert result.execution_order.count("even") == 2
-    assert result.results["tail"].output == ["even", "head"]
-
-
-def test_loops_inside_loops():
-    """An inner loop begins anew in every round of the outer one."""
-    nodes = {"outer": lambda ctx: ctx.visit, "inner": lambda ctx: ctx.visit, "end": ident}
-    builder = wired(
-        nodes,
-        "outer inner",
-        ("inner inner", lambda state: state.visit % 2 == 1),
-        ("inner outer", lambda state: state.visit in {2, 4}),
-        ("inner end", lambda state: state.visit == 6),
-    ).set_entry_point("outer")
-
-    assert builder.build()("task").execution_order == ["outer", "inner", "inner"] * 3 + ["end"]
-
-
-def test_the_outermost_of_two_repetitions_wins():
-    """Where an inner and an outer loop are both asked to repeat, the outer one does, and the inner lapses."""
-    builder = wired(
-        {"outer": ident, "inner": lambda ctx: ctx.visit},
-        "outer inner",
-        ("inner inner", lambda state: state.visit < 3),
-        ("inner outer", lambda state: state.visit < 3),
-    ).set_entry_point("outer")
-
-    assert builder.build()("task").execution_order == ["outer", "inner"] * 3
-
-
 def test_an_entry_point_inside_a_loop():
     """A run may begin in the middle of a loop; the nodes before it are visited when it comes round."""
 
@@ -353,18 +254,6 @@ def test_a_limit_on_executions():
 
 
 # -- failures -----------------------------------------------------------------------------------------
-
-
-def test_a_failure_stops_the_run():
-    """Under fail_fast waiting nodes are cancelled, their questions withdrawn, and nothing new begins."""
-    graph = wired(
-        {"a": ask, "b": ident, "bad": boom, "after": ident}, "b bad", "bad after", "a after"
-    ).build()
-    result = graph("task")
-
-    assert (result.status, result.reason) == (Status.FAILED, 'node "bad" failed')
-    assert statuses(result) == {"a": "cancelled", "b": "completed", "bad": "failed"}
-    assert result.interrupts == []
 
 
 def test_an_answer_after_a_failure_is_superseded():
