@@ -7,6 +7,7 @@ from collections.abc import Callable
 import pytest
 
 from runner.operations.recovery import ForkOptions, plan_fork, write_retry
+from runner.records.interrupts import Answer
 from runner.store.interface import Start
 from runner.store.redis.store import RedisStore
 from tests.contract.store.delegation import of_map
@@ -70,3 +71,14 @@ def test_a_fork_takes_nothing_that_a_retry_removes_meanwhile(store, other, clock
 
     assert store.fork(planned).word == ("moved" if meanwhile else "forked")
     assert (store.peek("00new") is None) == meanwhile
+
+
+@pytest.mark.parametrize(("seconds", "status"), [(0, "accepted"), (2, "expired")])
+def test_a_question_that_expires_meanwhile_takes_no_answer(store, other, clock, seconds, status):
+    """An answer is written before the moment of expiry or not at all, however long its request takes."""
+    worker = ManualWorker(other, clock)
+    _, question = worker.asking("a", expires_in=60)
+    clock.advance(59)
+    before_a_commit(store, lambda: clock.advance(seconds))
+
+    assert store.answer([Answer(question.id, "yes")], "n")[0][0].status == status

@@ -294,6 +294,17 @@ class VotingContract:
         assert people.vote("ben").status == "forbidden"
         assert people.vote("cleo", groups=("board",)).status == "accepted"
 
+    def test_an_edit_goes_back_to_the_first_stage(self, worker: ManualWorker) -> None:
+        """It counts nothing there for one who may not vote there; an approval of it is no other edit."""
+        rule = Rule(stages=[Rule(eligible=["group:finance"]), Rule(eligible=["group:board"])])
+        people, board = voting(worker, rule), ("board",)
+
+        assert people.vote("ana").status == "counted"
+        assert people.vote("cleo", "edit", edited("5"), groups=board).status == "counted"
+        assert people.vote("cid", response=edited("5"), groups=board).status == "forbidden"
+        assert people.vote("ana", response=edited("5")).status == "counted"
+        assert people.vote("cid", response=edited("5"), groups=board).status == "accepted"
+
     def test_a_question_that_is_over_takes_no_votes(
         self, worker: ManualWorker, store: Store
     ) -> None:
@@ -476,10 +487,13 @@ class VotingContract:
         stages = voting(
             worker, Rule(stages=[Rule(eligible=["group:finance"]), Rule(eligible=["ben"])])
         )
+        both = voting(worker, Rule(stages=[replace(TWO, need=1), TWO]))
         edit = voting(worker, TWO)
 
         assert stages.vote("ana").status == "counted"
         assert stages.act("ana", "withdraw_vote") == "forbidden"
+        assert both.vote("ana").status == "counted"
+        assert both.act("ana", "withdraw_vote") == "rejected"
         assert edit.words(("ana",), ("ben", "edit", edited("5"))) == ["counted", "counted"]
         assert [edit.act(who, "withdraw_vote") for who in ("ana", "ben")] == [
             "rejected",
@@ -513,6 +527,19 @@ class VotingContract:
         ]
         (standing,) = store.standings([people.question.id])
         assert standing.escalated == 2
+
+    def test_a_decided_question_is_left_alone(self, worker: ManualWorker, store: Store) -> None:
+        """It does not escalate, and takes no operation: a comment leaves neither an event nor a count."""
+        people = voting(worker, replace(TWO, need=1, escalate=[(60, ["role:lead"])]))
+        run_id = people.question.run_id
+        assert people.vote("ana").status == "accepted"
+        worker.settle(worker.token(run_id, "a"))
+        worker.clock.advance(61)
+
+        assert store.sweep().word == "0"
+        assert people.act("ben", "comment", comment="too late") not in {"accepted", "forbidden"}
+        assert store.standings([people.question.id])[0].comments == 0
+        assert "interrupt.commented a" not in worker.kinds(run_id)
 
     @pytest.mark.routed
     def test_who_answered_a_node(self, worker: ManualWorker, store: Store) -> None:
