@@ -1,7 +1,7 @@
 """Faults to plant, one line each: what the property tests must catch.
 
-Every mutation is a file below the package `runner`, a text that occurs in it once, what stands there
-instead, and what then goes wrong.
+Every mutation is a file or a folder below the package `runner`, a text that occurs in it once, what stands
+there instead, and what then goes wrong.
 """
 
 from __future__ import annotations
@@ -11,13 +11,17 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class Mutation:
-    """One planted fault, and the slice that must find it: that of graphs, of maps, or of loops' exits."""
+    """One planted fault, and what must find it.
+
+    That is a `test`, as pytest takes it, or else a slice: that of graphs, of maps, or of loops' exits.
+    """
 
     file: str
     old: str
     new: str
     breaks: str
     slice: str = "graphs"
+    test: str = ""
 
 
 OF = "scheduler/"

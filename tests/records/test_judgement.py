@@ -109,7 +109,7 @@ def decided(question: Interrupt, *decisions: tuple, rule: Rule = RULE, key=DOOR,
         }
         body |= {"digest": stored.digest, "comment": f"{decision} by {name}"}
         body |= {"response": rest[0]} if rest else {}
-        lender = {"eve": "ana"}.get(name, "") if rule.delegate != "none" else ""
+        lender = {"eve": "ana", "fay": "ana"}.get(name, "") if rule.delegate != "none" else ""
         groups = [] if lender else ["finance"]
         known = {
             "auth_time": NOW + number - 60,
@@ -417,6 +417,31 @@ def test_a_vote_voided_by_an_edit_is_not_counted_after_it():
     answered = replace(stored, responder=f"human:{LOGIN}|eve", answered_at=moved[-1]["at"])
     with pytest.raises(ApprovalMismatch, match="before the edit"):
         judge(asked(rule), answered, evidence(moved))
+
+
+def test_a_signature_counts_once_among_the_votes():
+    """A vote that is stored twice is refused for its signature; as it was cast it counts."""
+    question, stored, votes = CASES[0]
+    assert judge(question, stored, evidence(votes)).approved
+    with pytest.raises(ApprovalMismatch, match="signature counts twice"):
+        judge(question, stored, evidence([votes[0], *votes]))
+
+
+def test_a_vote_that_does_not_count_is_not_among_those_that_decided():
+    """Where nothing is signed, too, the votes are those that were counted, and no others."""
+    rule = replace(RULE, auth=Auth())
+    stored, votes = decided(asked(rule), *TWO, rule=rule)
+    assert judge(asked(rule), stored, evidence(votes)).approved
+    with pytest.raises(ApprovalMismatch, match="do not come to a decision"):
+        judge(asked(rule), stored, evidence([votes[0], *votes]))
+
+
+def test_two_can_not_vote_in_the_place_of_one():
+    """Who writes to the store can't use the word of one who delegates for a second voter."""
+    question = asked(LENT)
+    stored, votes = decided(question, ("eve", "approve"), ("fay", "approve"), rule=LENT)
+    with pytest.raises(ApprovalMismatch, match="counts already"):
+        judge(question, stored, evidence(votes))
 
 
 def test_a_vote_may_be_in_the_place_of_another():

@@ -250,8 +250,9 @@ class RunContract:
         assert seen == [(0, ""), (0, "")]
 
         worker.run(run_id, "b")
-        stale = Settlement(Status.COMPLETED, "0", None, {}, None, [("b", 0, "")])
-        assert worker.store.settle(token, stale, "n1").word == "changed"
+        for edges in "01":
+            stale = Settlement(Status.COMPLETED, edges, None, {}, None, [("b", 0, "")])
+            assert worker.store.settle(token, stale, f"n{edges}").word == "changed"
         reads = [("b", 1, "completed"), ("c", 0, "")]
         assert worker.settle(token, edges="1", reads=reads) == "settled"
 
