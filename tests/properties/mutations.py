@@ -31,25 +31,25 @@ MUTATIONS = (
     # -- the scheduler -----------------------------------------------------------------------------
     Mutation(
         OF + "arrivals.py",
-        "if arrived >= shape.needs and not alive:",
+        "if arrivals >= shape.needs and not alive:",
         "if not alive:",
         "a join is skipped at its first dead edge",
     ),
     Mutation(
         OF + "arrivals.py",
-        "elif (live and shape.join is Join.ANY) or (arrived >= shape.needs and alive):",
-        "elif live or (arrived >= shape.needs and alive):",
+        "elif (live and shape.join is Join.ANY) or (arrivals >= shape.needs and alive):",
+        "elif live or (arrivals >= shape.needs and alive):",
         "a join of all does not wait for all",
     ),
     Mutation(
         OF + "arrivals.py",
-        "    if record.status is not Status.PENDING:\n        return\n    if arrived",
-        "    if arrived",
+        "    if record.status is not Status.PENDING:\n        return\n    if arrivals",
+        "    if arrivals",
         "a join of any runs at each arrival",
     ),
     Mutation(
         OF + "arrivals.py",
-        "        if old.stamp != stamp:\n            old = Arrivals(stamp)\n",
+        "        if earlier.stamp != stamp:\n            earlier = Arrivals(stamp)\n",
         "",
         "a loop's round counts arrivals of the round before",
     ),
@@ -61,7 +61,7 @@ MUTATIONS = (
     ),
     Mutation(
         OF + "arrivals.py",
-        "        if (source, position) not in taken:\n",
+        "        if (source, position) not in exits:\n",
         "        if True:\n",
         "an exit that was taken arrives dead, too",
         "exits",
@@ -98,7 +98,7 @@ MUTATIONS = (
     ),
     Mutation(
         OF + "questions.py",
-        "    unseen = record.unseen + len(record.questions) - len(left)\n",
+        "    unseen = record.unseen + len(record.questions) - len(still_open)\n",
         "    unseen = record.unseen\n",
         "an answer wakes nobody",
     ),
@@ -143,7 +143,7 @@ MUTATIONS = (
     ),
     Mutation(
         OF + "maps.py",
-        "        changes.maps[owner] = replace(items, failed=items.failed + 1, stopped=stopped)\n",
+        "        changes.maps[owner] = replace(items, failed=items.failed + 1, stopped=stops_map)\n",
         "        changes.maps[owner] = replace(items, failed=items.failed + 1)\n",
         "a failed item does not stop its map",
         "maps",
