@@ -7,7 +7,6 @@ from collections.abc import Callable
 import pytest
 
 from runner.operations.recovery import ForkOptions, plan_fork, write_retry
-from runner.records.interrupts import Answer
 from runner.store.interface import Start
 from runner.store.redis.store import RedisStore
 from tests.contract.store.delegation import of_map
@@ -81,4 +80,4 @@ def test_a_question_that_expires_meanwhile_takes_no_answer(store, other, clock, 
     clock.advance(59)
     before_a_commit(store, lambda: clock.advance(seconds))
 
-    assert store.answer([Answer(question.id, "yes")], "n")[0][0].status == status
+    assert ManualWorker(store, clock).answer(question) == [status]
