@@ -89,12 +89,12 @@ class AsyncRun(_Async[Run]):
             TimeoutError: it was still executing then; the run continues.
         """
         ends = None if timeout is None else time.monotonic() + timeout
-        result, after = None, ""
+        result, position = None, ""
         while result is None:
-            left = WAIT if ends is None else ends - time.monotonic()
+            remaining = WAIT if ends is None else ends - time.monotonic()
             settled = self.sync._settled  # noqa: SLF001 - the twin of `Run.wait`
-            result, after = await _blocking(settled, after, min(left, WAIT))
-            if result is None and left <= 0:
+            result, position = await _blocking(settled, position, min(remaining, WAIT))
+            if result is None and remaining <= 0:
                 raise TimeoutError(STILL_EXECUTES.format(self.id, timeout))
         return result
 

@@ -94,24 +94,24 @@ class Run:
             TimeoutError: it was still executing then; the run continues.
         """
         ends = None if timeout is None else time.monotonic() + timeout
-        result, after = None, ""
+        result, position = None, ""
         while result is None:
-            left = WAIT if ends is None else ends - time.monotonic()
-            result, after = self._settled(after, min(left, WAIT))
-            if result is None and left <= 0:
+            remaining = WAIT if ends is None else ends - time.monotonic()
+            result, position = self._settled(position, min(remaining, WAIT))
+            if result is None and remaining <= 0:
                 raise TimeoutError(STILL_EXECUTES.format(self.id, timeout))
         return result
 
-    def _settled(self, after: str, wait: float) -> tuple[GraphResult | None, str]:
+    def _settled(self, position: str, wait: float) -> tuple[GraphResult | None, str]:
         """Return the result if nothing executes; otherwise wait for events, and return the last position."""
         if self.status is not Status.EXECUTING:
             # An answer may have come since: what is returned is judged by the read that it is made of.
             result = self.result()
             if result.status is not Status.EXECUTING:
-                return result, after
-        for event in self._engine.store.events(self.id, after, wait=max(wait, 0)):
-            after = event.position
-        return None, after
+                return result, position
+        for event in self._engine.store.events(self.id, position, wait=max(wait, 0)):
+            position = event.position
+        return None, position
 
     def interrupts(self) -> list[Interrupt]:
         """List the run's open questions, those of graphs inside it included."""
@@ -136,11 +136,16 @@ class Run:
                 after = event.position
                 yield event
 
-    def _next_events(self, after: str, follow: bool, wait: float) -> tuple[Sequence[Event], bool]:  # noqa: FBT001 - of `events`
+    def _next_events(
+        self,
+        position: str,
+        follow: bool,  # noqa: FBT001 - of `events`
+        wait: float,
+    ) -> tuple[Sequence[Event], bool]:
         """Read a page of events, and whether more may come."""
         record = self._engine.store.peek(self.id)
         more_to_come = follow and record is not None and not record.is_final
-        events = self._engine.store.events(self.id, after, wait=wait if more_to_come else 0)
+        events = self._engine.store.events(self.id, position, wait=wait if more_to_come else 0)
         return events, more_to_come or bool(events)
 
     def cancel(self, reason: str = "cancelled by a caller") -> bool:
@@ -236,11 +241,11 @@ class Run:
             UnstorableError: the input can't be stored. ConflictError: too little of the run was recorded.
         """
         new_input = () if input is UNCHANGED else (input,)
-        asked = inherited(self._engine, self.id, by, {"fork": self.id, "node": node}, sign)
-        forked = recovery.fork(
-            self._engine, self.id, node, visit, tags=tags, new_input=new_input, requester=asked
+        requester = inherited(self._engine, self.id, by, {"fork": self.id, "node": node}, sign)
+        run_id = recovery.fork(
+            self._engine, self.id, node, visit, tags=tags, new_input=new_input, requester=requester
         )
-        return type(self)(forked, self._engine)
+        return type(self)(run_id, self._engine)
 
     def again(
         self,
@@ -454,8 +459,8 @@ class Client:
             raise ResponseError(
                 f"the answer to {interrupt_id} is None, which is no answer; nothing was applied."
             )
-        packed: Any = codec.pack(response, "response")
-        answer = Decision(interrupt_id, packed, responder, idempotency_key, digest)
+        value: Any = codec.pack(response, "response")
+        answer = Decision(interrupt_id, value, responder, idempotency_key, digest)
         return apply_decisions(self.engine, [answer])[0]
 
     def vote(

@@ -138,9 +138,9 @@ class Graph:
             ResponseError: the answers can't be used, or the open run waits for answers.
         """
         with async_loop.waiting():
-            last = deque(self._steps(task, invocation_state), maxlen=1).pop()
-        assert isinstance(last, GraphResult)  # noqa: S101 - the last step is the result
-        return last
+            result = deque(self._steps(task, invocation_state), maxlen=1).pop()
+        assert isinstance(result, GraphResult)  # noqa: S101 - the last step is the result
+        return result
 
     async def invoke_async(
         self, task: object, invocation_state: Mapping[str, object] | None = None
@@ -167,13 +167,15 @@ class Graph:
         self, task: object, state: Mapping[str, object] | None
     ) -> AsyncGenerator[Event | GraphResult]:
         """Step through the run on a thread, and pass its steps to the caller's loop."""
-        loop, left = asyncio.get_running_loop(), threading.Event()
+        loop, is_abandoned = asyncio.get_running_loop(), threading.Event()
         items: asyncio.Queue[Event | GraphResult | BaseException] = asyncio.Queue()
 
         def hand_over(item: Event | GraphResult | BaseException) -> None:
             loop.call_soon_threadsafe(items.put_nowait, item)
 
-        work = asyncio.create_task(asyncio.to_thread(self._pump, task, state, left, hand_over))
+        work = asyncio.create_task(
+            asyncio.to_thread(self._pump, task, state, is_abandoned, hand_over)
+        )
         try:
             item: Event | GraphResult | BaseException | None = None
             while not isinstance(item, GraphResult):
@@ -183,18 +185,18 @@ class Graph:
                 yield item
             await work
         finally:
-            left.set()
+            is_abandoned.set()
 
     def _pump(
         self,
         task: object,
         state: Mapping[str, object] | None,
-        left: threading.Event,
+        is_abandoned: threading.Event,
         hand_over: Callable[[Event | GraphResult | BaseException], None],
     ) -> None:
         try:
             with closing(self._steps(task, state)) as steps:
-                for step in takewhile(lambda _: not left.is_set(), steps):
+                for step in takewhile(lambda _: not is_abandoned.is_set(), steps):
                     if step is not None:
                         hand_over(step)
         except BaseException as error:  # noqa: BLE001 - handed over and raised there
@@ -206,8 +208,8 @@ class Graph:
         """Start or continue the run; yield its events, None while nothing happens, and then the result."""
         with self._turn:
             try:
-                engine, run_id, after = self._begin(task, state)
-                yield from self._watch(engine, run_id, after)
+                engine, run_id, position = self._begin(task, state)
+                yield from self._watch(engine, run_id, position)
                 self._threads.close()
                 yield self._result(engine, run_id)
             except UsageError:
@@ -220,10 +222,10 @@ class Graph:
 
     def _begin(self, task: object, state: Mapping[str, object] | None) -> tuple[Engine, str, str]:
         if self._open is not None and self._engine is not None:
-            after = _last_position(self._engine.store, self._open)
+            position = _last_position(self._engine.store, self._open)
             self._threads.open()
             self._answer(self._engine, answers_from(task))
-            return self._engine, self._open, after
+            return self._engine, self._open, position
         if is_answers(task):
             raise ResponseError("the graph waits for no answers: it has no interrupted run.")
         # A new engine, and so a new memory store: of earlier runs only the sessions stay.
@@ -239,14 +241,16 @@ class Graph:
             raise
         return engine, run_id, ""
 
-    def _watch(self, engine: Engine, run_id: str, after: str) -> Generator[Event | None]:
+    def _watch(self, engine: Engine, run_id: str, position: str) -> Generator[Event | None]:
         while True:
             record = engine.store.peek(run_id)
-            for event in engine.store.events(run_id, after, wait=POLL if _executing(record) else 0):
-                after = event.position
+            for event in engine.store.events(
+                run_id, position, wait=POLL if _executing(record) else 0
+            ):
+                position = event.position
                 yield event
             self._threads.check()
-            if not _executing(record) and not engine.store.events(run_id, after, limit=1):
+            if not _executing(record) and not engine.store.events(run_id, position, limit=1):
                 return
             engine.sweep()
             yield None
@@ -262,11 +266,12 @@ class Graph:
         if not answers:
             engine.sweep()  # nothing sweeps between two calls
         receipts = apply_decisions(engine, answers)
-        taken = {ReceiptStatus.ACCEPTED, ReceiptStatus.COUNTED}
-        refused = [receipt for receipt in receipts if receipt.status not in taken]
-        if refused:
+        successes = {ReceiptStatus.ACCEPTED, ReceiptStatus.COUNTED}
+        refusals = [receipt for receipt in receipts if receipt.status not in successes]
+        if refusals:
             reasons = "; ".join(
-                f"{one.interrupt_id}: {one.status}: {one.detail}" for one in refused
+                f"{receipt.interrupt_id}: {receipt.status}: {receipt.detail}"
+                for receipt in refusals
             )
             raise ResponseError(f"{reasons}; no answer was applied.")
 
@@ -305,6 +310,6 @@ def _executing(record: object) -> bool:
 
 def _last_position(store: Store, run_id: str) -> str:
     events = store.events(run_id)
-    while len(events) > 1 and (more := store.events(run_id, events[-1].position)):
-        events = more
+    while len(events) > 1 and (newer := store.events(run_id, events[-1].position)):
+        events = newer
     return events[-1].position if events else ""

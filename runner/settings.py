@@ -250,8 +250,8 @@ class Settings(BaseSettings):
     @classmethod
     def _check_url(cls, url: str, field: ValidationInfo) -> str:
         if field.field_name == "redis_url":
-            for one in ANOTHER.split(url):
-                scheme, separator, _ = one.partition("://")
+            for server in ANOTHER.split(url):
+                scheme, separator, _ = server.partition("://")
                 if not (separator and scheme in STORES):
                     raise PydanticCustomError("url", "give a URL such as redis://localhost:6379/0")
         elif url and "://" not in url:
@@ -277,12 +277,12 @@ class Settings(BaseSettings):
 
     @field_validator("archive")
     @classmethod
-    def _check_archive(cls, place: str) -> str:
-        if "://" in place and not place.startswith(POSTGRES):
+    def _check_archive(cls, target: str) -> str:
+        if "://" in target and not target.startswith(POSTGRES):
             raise PydanticCustomError(
                 "archive", "give a folder, or a URL such as postgresql://localhost/runs"
             )
-        return place
+        return target
 
     @field_validator("webhook_allow")
     @classmethod
@@ -309,7 +309,7 @@ class Settings(BaseSettings):
     @classmethod
     def _split(cls, value: Any) -> Any:
         if isinstance(value, str):
-            return [part.strip() for part in value.split(",") if part.strip()]
+            return [item.strip() for item in value.split(",") if item.strip()]
         return value
 
     @property
@@ -355,7 +355,7 @@ class Settings(BaseSettings):
 
     @property
     def broker_is_store(self) -> bool:
-        """Whether the store's own scripts can ring doorbells: same Redis, same database."""
+        """True where the store's scripts can ring doorbells: same Redis, same database."""
         if cluster(self.first_url):
             return False
         if self.broker_url.startswith("sentinel://"):
@@ -400,10 +400,10 @@ class SecretFiles(PydanticBaseSettingsSource):
 
 def _first_problem(error: ValidationError) -> str:
     """Name the first setting that is wrong; the value of a URL is left out, since it may hold a password."""
-    first = error.errors(include_url=False)[0]
-    name = ".".join(str(part) for part in first["loc"]).upper()
-    value = "" if name.endswith("_URL") or name == "ARCHIVE" else f", not {first['input']!r}"
-    return f"RUNNER_{name}: {first['msg']}{value}"
+    problem = error.errors(include_url=False)[0]
+    name = ".".join(str(key) for key in problem["loc"]).upper()
+    value = "" if name.endswith("_URL") or name == "ARCHIVE" else f", not {problem['input']!r}"
+    return f"RUNNER_{name}: {problem['msg']}{value}"
 
 
 def as_broker(redis_url: str) -> str:
@@ -412,33 +412,34 @@ def as_broker(redis_url: str) -> str:
     Raises:
         UsageError: a URL of Sentinels can't be read.
     """
-    replicated = sentinels(redis_url)
-    if replicated is not None:
-        return replicated.broker_url
+    service = sentinels(redis_url)
+    if service is not None:
+        return service.broker_url
     if redis_url.startswith("rediss://") and "ssl_cert_reqs=" not in redis_url:
         # Without it kombu takes any certificate; the store's client takes none that it can't verify.
         return f"{redis_url}{'&' if '?' in redis_url else '?'}ssl_cert_reqs=required"
     if not redis_url.startswith("unix://"):
         return redis_url
     path, _, query = redis_url.removeprefix("unix://").partition("?")
-    database = next((part[3:] for part in query.split("&") if part.startswith("db=")), "0")
+    database = next((option[3:] for option in query.split("&") if option.startswith("db=")), "0")
     return f"redis+socket://{path}?virtual_host={database}"
 
 
-def same_database(one: str, other: str) -> bool:
-    """Whether two broker URLs name the same Redis server and database number."""
-    return _place(one) == _place(other)
+def same_database(url: str, other_url: str) -> bool:
+    """Return whether two broker URLs name the same Redis server and database number."""
+    return _database(url) == _database(other_url)
 
 
-def _place(url: str) -> tuple[str, str, int, str]:
+def _database(url: str) -> tuple[str, str, int, str]:
     if url.startswith("sentinel://"):
         return "sentinel", url, 0, ""
-    parts = urlsplit(url)
-    if parts.scheme == "redis+socket":
+    url_parts = urlsplit(url)
+    if url_parts.scheme == "redis+socket":
         database = next(
-            (item[13:] for item in parts.query.split("&") if item.startswith("virtual_host=")), "0"
+            (item[13:] for item in url_parts.query.split("&") if item.startswith("virtual_host=")),
+            "0",
         )
-        return "redis", parts.path, 0, database
-    host = "127.0.0.1" if parts.hostname in {None, "localhost"} else str(parts.hostname)
-    scheme = "redis" if parts.scheme in {"redis", "rediss", "valkey"} else parts.scheme
-    return scheme, host, parts.port or 6379, parts.path.strip("/") or "0"
+        return "redis", url_parts.path, 0, database
+    host = "127.0.0.1" if url_parts.hostname in {None, "localhost"} else str(url_parts.hostname)
+    scheme = "redis" if url_parts.scheme in {"redis", "rediss", "valkey"} else url_parts.scheme
+    return scheme, host, url_parts.port or 6379, url_parts.path.strip("/") or "0"

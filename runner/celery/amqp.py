@@ -121,7 +121,7 @@ Publish = Callable[..., object]
 
 
 class AmqpMessages:
-    """Applies what came over RabbitMQ, and tells of it there."""
+    """Applies messages that came over RabbitMQ, and sends their receipts and dead letters there."""
 
     def __init__(self, engine: Engine, settings: Settings, publish: Publish) -> None:
         """`publish` sends receipts and dead letters."""
@@ -130,37 +130,37 @@ class AmqpMessages:
         self._outbox = Outbox(connection_of(engine), settings.namespace, bounds_of(settings))
 
     def apply_early(self, message: Any) -> bool:
-        """Apply an answer that the store has kept until now; False where the store refuses it for now."""
+        """Apply an early answer that the store returns; False where the store refuses it for now."""
         properties = {name: message[name] for name in ("message_id", "reply_to", "correlation_id")}
-        received = ReceivedMessage(
+        delivery = ReceivedMessage(
             Message(message["body"], properties=properties), message["queue"]
         )
-        return self.apply(received, keep=False)
+        return self.apply(delivery, keep=False)
 
-    def apply(self, received: ReceivedMessage, *, keep: bool) -> bool:
+    def apply(self, delivery: ReceivedMessage, *, keep: bool) -> bool:
         """Apply one message; False where the store refuses it for now."""
-        result = self._handle(received, keep=keep)
+        result = self._handle(delivery, keep=keep)
         if result is None:
             return False
-        self._reply(received, result)
+        self._reply(delivery, result)
         return True
 
-    def _handle(self, received: ReceivedMessage, *, keep: bool) -> HandlerResult | None:
-        if compression := received.message.headers.get(COMPRESSION):
+    def _handle(self, delivery: ReceivedMessage, *, keep: bool) -> HandlerResult | None:
+        if compression := delivery.message.headers.get(COMPRESSION):
             return HandlerResult(
                 Disposition.DEAD, reason=f"it is compressed ({compression!r}); send it as it is."
             )
-        traceparent = traceparent_of(received.message.headers.get("traceparent"))
-        key = f"{received.queue}/{received.id}"
-        message = IncomingMessage(received.id, key, received.body, traceparent)
-        if received.queue == self._doors.starts:
+        traceparent = traceparent_of(delivery.message.headers.get("traceparent"))
+        key = f"{delivery.queue}/{delivery.id}"
+        message = IncomingMessage(delivery.id, key, delivery.body, traceparent)
+        if delivery.queue == self._doors.starts:
             return self._handler.start(message)
-        return self._handler.answer(message, received.early_message if keep else None)
+        return self._handler.answer(message, delivery.early_message if keep else None)
 
-    def _reply(self, received: ReceivedMessage, result: HandlerResult) -> None:
+    def _reply(self, delivery: ReceivedMessage, result: HandlerResult) -> None:
         """Send the receipt and the dead letter, before the message is acknowledged."""
-        properties = received.message.properties
-        correlated = (
+        properties = delivery.message.properties
+        correlation = (
             {"correlation_id": properties["correlation_id"]}
             if properties.get("correlation_id")
             else {}
@@ -170,13 +170,13 @@ class AmqpMessages:
             if result.reply_to is not None:
                 self._outbox.reply(result.reply_to, receipt)
             if properties.get("reply_to"):
-                self._publish("", str(properties["reply_to"]), receipt, **correlated)
+                self._publish("", str(properties["reply_to"]), receipt, **correlation)
         if result.disposition is Disposition.DEAD:
             reason = one_line(result.reason)
-            log.warning("message.dead: %s %s: %s", received.queue, one_line(received.id), reason)
-            headers = {"x-reason": result.reason[:1000], "x-door": received.queue}
+            log.warning("message.dead: %s %s: %s", delivery.queue, one_line(delivery.id), reason)
+            headers = {"x-reason": result.reason[:1000], "x-door": delivery.queue}
             self._publish(
-                self._doors.dead_name, received.queue, received.body, headers=headers, **correlated
+                self._doors.dead_name, delivery.queue, delivery.body, headers=headers, **correlation
             )
 
 
@@ -275,18 +275,18 @@ class AmqpConsumer(WorkerThread):
 
     def _apply_later(self) -> None:
         later, self._later = self._later, []
-        for index, received in enumerate(later):
+        for index, delivery in enumerate(later):
             try:
-                self._apply_received(received)
+                self._apply_received(delivery)
             except StoreError:
                 self._later += later[index:]
                 raise
 
-    def _apply_received(self, received: ReceivedMessage) -> None:
-        if self._messages.apply(received, keep=True):
-            received.message.ack()
+    def _apply_received(self, delivery: ReceivedMessage) -> None:
+        if self._messages.apply(delivery, keep=True):
+            delivery.message.ack()
         else:
-            self._later.append(received)
+            self._later.append(delivery)
 
     def _publish(self, *message: Any, **options: Any) -> None:
         assert self._connection is not None  # noqa: S101 - a message came over it
@@ -323,8 +323,8 @@ class Relay(WorkerThread):
         settings = self.settings
         store = cast("SharedStore", self.engine.store)
         self._readers = [
-            NoticeReader(connection, GROUP, settings.namespace, place.partition)
-            for connection, place in zip(
+            NoticeReader(connection, GROUP, settings.namespace, address.partition)
+            for connection, address in zip(
                 connections(store), settings.partition_addresses, strict=True
             )
         ]

@@ -69,7 +69,7 @@ SWITCH_INTERVAL = 0.001
 """Seconds that a thread of a worker may run before one that waits for Python's interpreter lock runs."""
 
 PYTHONS_INTERVAL = 0.005
-"""What Python has, unless a program chose another one."""
+"""Python's default, unless a program chose another one."""
 
 
 def install(app: Celery) -> None:

@@ -27,7 +27,7 @@ CHILD_STARTS_WITHIN = 120.0
 """Seconds in which a process of a prefork pool has to start."""
 
 CONNECT = {"max_retries": 1, "interval_start": 0.1, "interval_step": 0.0}
-"""How to connect for publishing: a node's thread must not wait for a broker that is away."""
+"""Options of a connection for publishing: a node's thread must not wait for a broker that is away."""
 
 # A half-open connection is noticed after twice the interval. The timeout must not be longer: the worker's
 # main loop sends heartbeats over such connections, and looks for dead ones in between.
@@ -78,10 +78,10 @@ def celery_config(settings: Settings) -> dict[str, Any]:
 def settings_of(app: Celery) -> Settings:
     """Return the runner's settings of an app; its configuration carries them to child processes."""
     try:
-        stored = app.conf[SETTINGS]
+        document = app.conf[SETTINGS]
     except KeyError:  # an app that has `install`, outside of a worker
         return Settings()
-    return Settings.model_construct(**load_json(stored))
+    return Settings.model_construct(**load_json(document))
 
 
 def _exchanges(namespace: str) -> dict[str, Any]:
@@ -115,10 +115,10 @@ def _transport(broker_url: str, service: Sentinels | None) -> dict[str, Any]:
 
 def _tls(broker_url: str) -> dict[str, Any]:
     """Verify the name in RabbitMQ's certificate, too: py-amqp alone verifies who signed it."""
-    parts = urlsplit(broker_url)
-    if parts.scheme != "amqps" or ";" in broker_url:
+    url = urlsplit(broker_url)
+    if url.scheme != "amqps" or ";" in broker_url:
         return {}
-    return {"broker_use_ssl": {"cert_reqs": ssl.CERT_REQUIRED, "server_hostname": parts.hostname}}
+    return {"broker_use_ssl": {"cert_reqs": ssl.CERT_REQUIRED, "server_hostname": url.hostname}}
 
 
 def _redis_options(service: Sentinels | None) -> dict[str, Any]:

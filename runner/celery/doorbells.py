@@ -130,8 +130,8 @@ def visit_of(task_id: str) -> tuple[str, str, int, int]:
     Raises:
         UsageError: it is no such id.
     """
-    run_id, _, rest = task_id.partition(".")
-    node, _, attempt = rest.rpartition(".")
+    run_id, _, visit_name = task_id.partition(".")
+    node, _, attempt = visit_name.rpartition(".")
     node, _, visit = node.rpartition(".")
     if not (run_id and node and visit.isdecimal() and attempt.isdecimal()):
         raise UsageError(
@@ -162,12 +162,12 @@ def _template(app: Celery, channel: Any) -> DoorbellTemplate:
     written = _written(app, channel)
     queue = settings_of(app).node_queue("<<queue>>")
     text = json.dumps(_with_placeholders(_shortened(written), queue), separators=(",", ":"))
-    for unquoted in ("priority", "parent_id"):  # a number, and a text or null
-        text = text.replace(f'"<<{unquoted}>>"', f"<<{unquoted}>>")
-    parts = PLACEHOLDER.split(text)
-    _check(app, channel, written, parts)
+    for field in ("priority", "parent_id"):  # a number, and a text or null
+        text = text.replace(f'"<<{field}>>"', f"<<{field}>>")
+    pieces = PLACEHOLDER.split(text)
+    _check(app, channel, written, pieces)
     suffixes = {p: channel._q_for_pri("", p) for p in PRIORITIES}  # noqa: SLF001 - no public way
-    return DoorbellTemplate(parts, suffixes, settings_of(app).node_queue(""))
+    return DoorbellTemplate(pieces, suffixes, settings_of(app).node_queue(""))
 
 
 def _written(app: Celery, channel: Any) -> dict[str, Any]:
@@ -212,7 +212,7 @@ def _with_placeholders(message: dict[str, Any], queue: str) -> dict[str, Any]:
     return {**message, "headers": headers, "properties": properties}
 
 
-def _check(app: Celery, channel: Any, written: dict[str, Any], parts: Sequence[str]) -> None:
+def _check(app: Celery, channel: Any, written: dict[str, Any], pieces: Sequence[str]) -> None:
     """Fill in the template and read it as a worker does: nothing may differ from what Celery wrote."""
     values = {
         "id": written["headers"]["id"],
@@ -223,15 +223,19 @@ def _check(app: Celery, channel: Any, written: dict[str, Any], parts: Sequence[s
         "priority": str(written["properties"]["priority"]),
         "queue": QUEUE,
     }
-    filled = "".join(values[part] if index % 2 else part for index, part in enumerate(parts))
-    expected, actual = _read(app, channel, written), _read(app, channel, json.loads(filled))
-    if expected != actual or set(parts[1::2]) != values.keys() or not PLACES.issuperset(values):
-        raise RunnerError(f"{UNREADABLE} It is read as {actual}, not as {expected}.")
+    text = "".join(values[piece] if index % 2 else piece for index, piece in enumerate(pieces))
+    from_celery, from_template = _read(app, channel, written), _read(app, channel, json.loads(text))
+    if (
+        from_celery != from_template
+        or set(pieces[1::2]) != values.keys()
+        or not PLACES.issuperset(values)
+    ):
+        raise RunnerError(f"{UNREADABLE} It is read as {from_template}, not as {from_celery}.")
 
 
 def _read(app: Celery, channel: Any, message: dict[str, Any]) -> dict[str, Any]:
     """Return the fields of a message as kombu and Celery's worker read them."""
-    received = channel.message_to_python(message)
-    request = Request(received, app=app, task=app.tasks[NODE_TASK])
+    decoding = channel.message_to_python(message)
+    request = Request(decoding, app=app, task=app.tasks[NODE_TASK])
     fields = {name: getattr(request, name) for name in COMPARED}
     return {**fields, "time_limits": list(fields["time_limits"])}

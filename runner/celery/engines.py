@@ -1,4 +1,4 @@
-"""What each process has one of: an engine for an app, and a way to write messages to its store.
+"""The one engine that a process has for an app, and a way to write messages to its store.
 
 A worker's own threads and its nodes share the engine; a child of a prefork pool makes its own.
 """
@@ -91,8 +91,8 @@ def _ends_by_signal() -> bool:
     Celery's hard time limit ends a child with the same signal. A node that runs into it must count as
     lost: if it were returned to the queue, it would start again without end.
     """
-    signalled = bool(common._should_have_exited[0])  # noqa: SLF001 - older releases have no function for it
-    return signalled and not _is_overdue(current_task)
+    has_signal = bool(common._should_have_exited[0])  # noqa: SLF001 - older releases have no function for it
+    return has_signal and not _is_overdue(current_task)
 
 
 def _is_overdue(task: Any) -> bool:

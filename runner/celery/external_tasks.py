@@ -99,11 +99,11 @@ class CeleryTask:
     def _send(
         self, app: Celery, where: dict[str, Any], args: list[Any], kwargs: dict[str, Any]
     ) -> None:
-        named = isinstance(self._task, str)
-        sender = app if named else self._task.app
+        is_name = isinstance(self._task, str)
+        sender = app if is_name else self._task.app
         # A name that this app doesn't know is another app's task: our default queue is not where it is.
         foreign = (
-            named
+            is_name
             and self.name not in app.tasks
             and app.conf.task_default_queue == settings_of(app).messages_queue
         )
@@ -117,7 +117,7 @@ class CeleryTask:
         }
         with sender.producer_or_acquire() as producer:
             producer.connection.ensure_connection(**CONNECT)
-            if named:
+            if is_name:
                 app.send_task(self.name, args, kwargs, producer=producer, **options)
             else:
                 self._task.apply_async(args, kwargs, producer=producer, **options)

@@ -1,6 +1,6 @@
-"""A worker's heartbeat: what it is and serves, for `runner workers` and `runner doctor`.
+"""A worker's heartbeat: its pool, queues and graphs, for `runner workers` and `runner doctor`.
 
-The thread ends last, after the pool: a worker that stops stays listed until its nodes have ended, and one
+The thread ends last, after the pool: a stopping worker remains listed until its nodes have ended, and one
 that hangs stays there.
 """
 
@@ -61,7 +61,7 @@ class AliveFile:
     """The file of RUNNER_ALIVE_FILE: there since the first heartbeat, and young while the process lives."""
 
     def __init__(self, path: str) -> None:
-        """Remove what a process before this one has left; without a path there is no file."""
+        """Remove the file of an earlier process; without a path there is none."""
         self._path = Path(path) if path else None
         self._due = math.inf
         self.remove()
@@ -96,7 +96,7 @@ class Heartbeat(WorkerThread):
     label = "heartbeat"
 
     def prepare(self, worker: Any) -> None:
-        """Describe what stays as it is, and watch for the worker's end."""
+        """Describe the fields that never change, and watch for the worker's end."""
         redis, namespace = connection_of(self.engine), self.settings.namespace
         self._workers, self._locks = (
             WorkerRegistry(redis, namespace),
@@ -148,18 +148,20 @@ class Heartbeat(WorkerThread):
 
     def _beat(self) -> None:
         """Write the heartbeat when it is due, or when the worker has begun to stop."""
-        before = self._shutdown.elapsed
+        was_stopping = bool(self._shutdown.elapsed)
         self._shutdown.check()
         self.engine.leave(take_unused())
-        elapsed = self._shutdown.elapsed
-        if time.monotonic() < self._due and bool(before) == bool(elapsed):
+        stopping = self._shutdown.elapsed
+        if time.monotonic() < self._due and was_stopping == bool(stopping):
             return
         active = list(state.active_requests)
-        nodes = [one for one in active if one.type == NODE_TASK]
-        queues = Counter(one.delivery_info["routing_key"] for one in nodes)
-        longest = time.time() - min((one.time_start or math.inf for one in nodes), default=math.inf)
+        nodes = [request for request in active if request.type == NODE_TASK]
+        queues = Counter(request.delivery_info["routing_key"] for request in nodes)
+        longest = time.time() - min(
+            (request.time_start or math.inf for request in nodes), default=math.inf
+        )
         now = {"busy": len(active), "executing": queues, "longest": round(max(0.0, longest), 3)}
-        now["stopping"] = round(elapsed, 3)
+        now["stopping"] = round(stopping, 3)
         description = {**self._description, **now}
         if self._workers.enter(description, time.time_ns() // 1_000_000):
             self._lost_check_due = 0.0

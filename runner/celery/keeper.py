@@ -76,18 +76,18 @@ class Keeper:
             signal.signal(number, self._stop)
         self.app.amqp.queues.deselect(list(self.app.amqp.queues))  # it reads none
         startup, heartbeat = KeeperStartup(self), Heartbeat(self)
-        others: list[WorkerThread] = [
+        threads: list[WorkerThread] = [
             thread for kind in THREADS if (thread := kind(self)).include_if(self)
         ]
-        for thread in (startup, *others):
+        for thread in (startup, *threads):
             thread.start(self)
         while state.should_stop is None:
-            if startup.is_ready and heartbeat not in others:
+            if startup.is_ready and heartbeat not in threads:
                 # Last, since the file for probes, which it touches, says that the keeper is ready.
                 heartbeat.start(self)
-                others.insert(0, heartbeat)
+                threads.insert(0, heartbeat)
             self._stopping.wait(CHECK_EVERY)
-        for thread in (startup, *reversed(others)):
+        for thread in (startup, *reversed(threads)):
             thread.stop(self)
         signals.worker_shutdown.send(sender=self)
         return int(state.should_stop)

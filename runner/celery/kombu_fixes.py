@@ -58,7 +58,7 @@ def write_dead_letter(app: Any, source: str, body: bytes, reason: str) -> None:
 # worker ends, and end the next one. The channel below writes such an item to the dead letters and reads on.
 
 READ_ERRORS = (ValueError, TypeError, LookupError, AttributeError, RecursionError)
-"""What decoding a malformed item raises. A lost connection is none of these."""
+"""Errors of decoding a malformed item. A lost connection is none of these."""
 
 
 READ = 2.0
@@ -96,16 +96,16 @@ class SafeChannel(redis.Channel):
 
     def _get_pool(self, asynchronous: bool = False) -> Any:  # noqa: FBT001, FBT002 - kombu's signature
         """Share the connections of all channels that write to the same place."""
-        made = super()._get_pool(asynchronous)
+        new_pool = super()._get_pool(asynchronous)
         if asynchronous:
-            return made
-        place = self._connparams()
-        for pool, other in list(POOLS.items()):
-            if place == other:
+            return new_pool
+        params = self._connparams()
+        for pool, other_params in list(POOLS.items()):
+            if params == other_params:
                 return pool
-        made.max_connections = MANY
-        POOLS[made] = place
-        return made
+        new_pool.max_connections = MANY
+        POOLS[new_pool] = params
+        return new_pool
 
     def _disconnect_pools(self) -> None:
         """Close what is idle: other threads may be writing."""
@@ -135,8 +135,8 @@ class SafeChannel(redis.Channel):
             return command
         now = time.monotonic()
         if self._is_busy and now - self._all_named_at < NAME_ALL_EVERY:
-            used = [key for key in command[1:-1] if key not in self._unused()]
-            return ("BRPOP", *used, min(command[-1], NAME_ALL_EVERY)) if used else command
+            keys = [key for key in command[1:-1] if key not in self._unused()]
+            return ("BRPOP", *keys, min(command[-1], NAME_ALL_EVERY)) if keys else command
         self._all_named_at = now
         return command
 
@@ -156,9 +156,9 @@ class SafeChannel(redis.Channel):
             if self._item is None:
                 raise
             queue, item = self._item
-            added = next(reversed(self.qos._delivered), None)  # noqa: SLF001 - no public way
-            if added != newest:
-                self.qos.ack(added)  # kombu counts it as delivered, and would put it back
+            delivery = next(reversed(self.qos._delivered), None)  # noqa: SLF001 - no public way
+            if delivery != newest:
+                self.qos.ack(delivery)  # kombu counts it as delivered, and would put it back
             source = queue.decode(errors="replace")
             write_dead_letter(self.app, source, item, f"it is no message of Celery: {error!r}")
             return True
@@ -300,14 +300,14 @@ def check_message(request: Any) -> None:
     """
     payload = request.message.payload
     # A dict is the body of Celery's first protocol, which Celery checked when it read the message.
-    args, kwargs, embedded = ([], {}, {}) if isinstance(payload, dict) else payload
+    args, kwargs, options = ([], {}, {}) if isinstance(payload, dict) else payload
     if not (
         isinstance(request.name, str)
         and isinstance(args, (list, tuple))
         and isinstance(kwargs, dict)
     ):
         raise InvalidTaskError("its name is no text, or its arguments are no list and no object.")
-    if not isinstance(embedded, (dict, NoneType)):
+    if not isinstance(options, (dict, NoneType)):
         raise InvalidTaskError("its third part is no object.")
 
 
@@ -331,10 +331,10 @@ def as_sent(task: Any, app: Any, consumer: Any, **options: Any) -> Callable[...,
     """Handle private messages, each with its body wrapped into a text; for `Task.Strategy`."""
     handle = private(task, app, consumer, **options)
 
-    def handle_wrapped(message: Any, body: Any, *rest: Any, **more: Any) -> Any:
+    def handle_wrapped(message: Any, body: Any, *args: Any, **kwargs: Any) -> Any:
         if body is None:  # otherwise it is of Celery's first protocol, and decoded already
             _wrap_body(message)
-        return handle(message, body, *rest, **more)
+        return handle(message, body, *args, **kwargs)
 
     return handle_wrapped
 
@@ -342,14 +342,14 @@ def as_sent(task: Any, app: Any, consumer: Any, **options: Any) -> Callable[...,
 def _wrap_body(message: Any) -> None:
     raw = message.body.encode() if isinstance(message.body, str) else bytes(message.body)
     if message.content_type == JSON_TYPE:
-        wrapped = {TEXT: raw.decode("utf-8", "backslashreplace")}
+        kwargs = {TEXT: raw.decode("utf-8", "backslashreplace")}
     else:
-        wrapped = {OTHER: f"{message.content_type} {base64.b64encode(raw).decode()}"}
+        kwargs = {OTHER: f"{message.content_type} {base64.b64encode(raw).decode()}"}
     try:
-        embedded = json.loads(raw)[2]  # callbacks and the like, which Celery sends along
+        options = json.loads(raw)[2]  # callbacks and the like, which Celery sends along
     except (ValueError, RecursionError, LookupError, TypeError):
-        embedded = {}
-    message.body = json.dumps([[], wrapped, embedded])
+        options = {}
+    message.body = json.dumps([[], kwargs, options])
     message.content_type, message.content_encoding = JSON_TYPE, "utf-8"
 
 
@@ -361,14 +361,14 @@ def unwrapped(
     Raises:
         UsageError: they are no such JSON, or of another content type; the error says which.
     """
-    positional, named = list(args), dict(kwargs)
+    positional, keywords = list(args), dict(kwargs)
     # A task that Celery sends once more, to retry it, has its text in a text.
-    while set(named) == {TEXT} and not positional and isinstance(named[TEXT], str):
-        positional, named = _parse_body(named[TEXT])
-    if set(named) == {OTHER}:
-        kind = str(named[OTHER]).partition(" ")[0]
+    while set(keywords) == {TEXT} and not positional and isinstance(keywords[TEXT], str):
+        positional, keywords = _parse_body(keywords[TEXT])
+    if set(keywords) == {OTHER}:
+        kind = str(keywords[OTHER]).partition(" ")[0]
         raise UsageError(f"the content type is {kind}; send JSON, as {JSON_TYPE}.")
-    return positional, named
+    return positional, keywords
 
 
 def _parse_body(text: object) -> tuple[list[object], dict[str, object]]:
@@ -404,9 +404,9 @@ def message_of(
     Raises:
         UsageError: it can't be one; the error says why.
     """
-    positional, named = unwrapped(args, kwargs)
-    if len(positional) == 1 and FIRST[task] not in named:
-        named[FIRST[task]] = positional.pop()
+    positional, keywords = unwrapped(args, kwargs)
+    if len(positional) == 1 and FIRST[task] not in keywords:
+        keywords[FIRST[task]] = positional.pop()
     if positional:
         raise UsageError(
             f"positional arguments; only the {FIRST[task]} may be one: send keyword arguments"
@@ -417,10 +417,10 @@ def message_of(
         "idempotency_key": task_id,
         **({"traceparent": traceparent} if traceparent else {}),
     }
-    if named.get("proof") is not None:
+    if keywords.get("proof") is not None:
         defaults = {}  # what is signed says all of it, and counts once by its own number
     try:
-        return pydantic_core.to_json({**defaults, **named})
+        return pydantic_core.to_json({**defaults, **keywords})
     except pydantic_core.PydanticSerializationError as error:
         raise UsageError(str(error)) from error
 
@@ -461,12 +461,12 @@ def private(task: Any, app: Any, consumer: Any, **options: Any) -> Callable[...,
     """Handle messages as Celery does, without their arguments in events and logs; for `Task.Strategy`."""
     handle = default(task, app, consumer, **options)
 
-    def handle_hidden(message: Any, body: Any, *rest: Any, **more: Any) -> Any:
+    def handle_hidden(message: Any, body: Any, *args: Any, **kwargs: Any) -> Any:
         if body is None:
             is_text = isinstance(message.body, str)
             message.body = PrivateText(message.body) if is_text else PrivateBytes(message.body)
             message.headers = {**message.headers, "argsrepr": HIDDEN, "kwargsrepr": HIDDEN}
-        return handle(message, body, *rest, **more)
+        return handle(message, body, *args, **kwargs)
 
     return handle_hidden
 
@@ -491,13 +491,13 @@ def with_time_limits(task: Any, app: Any, consumer: Any, **options: Any) -> Call
     handle = default(task, app, consumer, info=log_received, **options)
     of_pool = getattr(consumer.pool, "options", {})
 
-    def handle_limited(message: Any, body: Any, *rest: Any, **more: Any) -> Any:
+    def handle_limited(message: Any, body: Any, *args: Any, **kwargs: Any) -> Any:
         if body is None and not any(message.headers.get("timelimit") or ()):
             hard = task.time_limit or of_pool.get("timeout")
             soft = task.soft_time_limit or of_pool.get("soft_timeout")
             if hard or soft:
                 message.headers = {**message.headers, "timelimit": [hard, soft]}
-        return handle(message, body, *rest, **more)
+        return handle(message, body, *args, **kwargs)
 
     return handle_limited
 
@@ -552,8 +552,8 @@ def forget_old_connections() -> None:
             timer.cancel()
         other_timers, other_callbacks = timers_of(loop), set(loop.on_tick)
         register(transport, connection, loop)
-        registered = timers_of(loop) - other_timers, loop.on_tick - other_callbacks
-        setattr(loop, REGISTERED, registered)
+        additions = timers_of(loop) - other_timers, loop.on_tick - other_callbacks
+        setattr(loop, REGISTERED, additions)
 
     setattr(replacing, REGISTERED, True)
     redis.Transport.register_with_event_loop = replacing
@@ -597,10 +597,10 @@ def ignore_terminate_job(pool: Any) -> None:
 def end_starting_children(pool: Any) -> None:
     """Kill the processes of a pool that stops which have not reported yet: none has got a task."""
     processes = getattr(pool, "_pool", None)
-    reported: AbstractSet[int] | None = getattr(processes, "_all_inqueues", None)
-    if processes is None or reported is None:
+    ready_children: AbstractSet[int] | None = getattr(processes, "_all_inqueues", None)
+    if processes is None or ready_children is None:
         return  # no prefork pool
     for child in list(processes._pool):  # noqa: SLF001 - no public way
-        if child.inqW_fd not in reported:
+        if child.inqW_fd not in ready_children:
             with suppress(ProcessLookupError):
                 os.kill(child.pid, signal.SIGKILL)

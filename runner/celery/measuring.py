@@ -1,4 +1,4 @@
-"""What a worker measures for `runner metrics`: how long nodes ran, and how long they waited before."""
+"""Measurements of a worker for `runner metrics`: how long nodes ran, and how long they waited before."""
 
 from __future__ import annotations
 
@@ -57,22 +57,22 @@ def measure_wait(store: Store, seconds: float, graph: str) -> None:
 
 @contextmanager
 def _observe(
-    place: telemetry.RunningNode, visit: ClaimedVisit
+    running: telemetry.RunningNode, visit: ClaimedVisit
 ) -> Iterator[Callable[[Outcome], object]]:
-    began, before = time.monotonic(), _usage(visit)
+    began, usage_before = time.monotonic(), _usage(visit)
 
     def end(outcome: Outcome) -> None:
         if isinstance(visit.store, SharedStore):
-            word = telemetry.OUTCOMES[type(outcome)]
-            elapsed = time.monotonic() - began
+            ending = telemetry.OUTCOMES[type(outcome)]
+            seconds = time.monotonic() - began
             labels = {
-                "graph": place.graph,
-                "node": map_of(place.node) or place.node,
-                "outcome": word,
+                "graph": running.graph,
+                "node": map_of(running.node) or running.node,
+                "outcome": ending,
             }
-            _collector(visit.store).add(increments(NODE, elapsed, **labels))
-            for counter, amount in spent(outcome, before).items():
-                _collector(visit.store).add(spending(counter, amount, place.graph))
+            _collector(visit.store).add(increments(NODE, seconds, **labels))
+            for counter, amount in spent(outcome, usage_before).items():
+                _collector(visit.store).add(spending(counter, amount, running.graph))
 
     yield end
 
@@ -84,24 +84,24 @@ def _usage(visit: ClaimedVisit) -> Mapping[str, int]:
     return usage if isinstance(usage, dict) else {}
 
 
-def spent(outcome: Outcome, before: Mapping[str, int]) -> dict[str, float]:
+def spent(outcome: Outcome, usage_before: Mapping[str, int]) -> dict[str, float]:
     """Return what an execution has spent, of an agent that counts it."""
     usage: Mapping[str, int] = getattr(outcome, "usage", {})
     if USAGE["model_calls"] not in usage:
         return {}
     scale = {"cost": MICROS}
     return {
-        counter: (usage.get(name, 0) - before.get(name, 0)) / scale.get(counter, 1)
+        counter: (usage.get(name, 0) - usage_before.get(name, 0)) / scale.get(counter, 1)
         for counter, name in USAGE.items()
-        if usage.get(name, 0) > before.get(name, 0)
+        if usage.get(name, 0) > usage_before.get(name, 0)
     }
 
 
 @lru_cache(maxsize=8)
 def _collector(store: SharedStore) -> Collector:
-    def write(more: Increments) -> None:
+    def write(batch: Increments) -> None:
         try:
-            store.measure(more)
+            store.measure(batch)
         except StoreError as error:
             log.info("metrics.lost: %s Some measured times are missing in `runner metrics`.", error)
 

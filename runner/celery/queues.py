@@ -53,30 +53,29 @@ def add_queues(app: Celery, registry: Registry, worker: Any, options: Mapping[st
     what is named: `--queues gpu` means the app's queue of that name and that of the nodes with `queue="gpu"`.
     """
     settings = settings_of(app)
-    named, excluded = (
+    chosen_names, exclude_queues = (
         set(str_to_list(options.get(name)) or ()) for name in ("queues", "exclude_queues")
     )
-    if named:
-        chosen = {
-            name if name.startswith(settings.node_queue("")) else settings.node_queue(name)
-            for name in named
-        }
-        wanted = set(map(settings.node_queue, queues_of(registry)))
-        add = partial(_add_named, app, chosen, sorted(wanted) if wanted.isdisjoint(chosen) else ())
+    if chosen_names:
+        prefix = settings.node_queue("")
+        chosen = {name if name.startswith(prefix) else prefix + name for name in chosen_names}
+        graph_queues = set(map(settings.node_queue, queues_of(registry)))
+        missing = sorted(graph_queues) if graph_queues.isdisjoint(chosen) else ()
+        add = partial(_add_named, app, chosen, missing)
         signals.celeryd_after_setup.connect(add, sender=worker.hostname, weak=False)
         return
-    queues = set(queues_of(registry)) - excluded
-    _add(app, {settings.messages_queue, *map(settings.node_queue, queues)} - excluded)
+    queues = set(queues_of(registry)) - exclude_queues
+    _add(app, {settings.messages_queue, *map(settings.node_queue, queues)} - exclude_queues)
 
 
-def _add_named(app: Celery, names: Iterable[str], unserved: Sequence[str], **_: object) -> None:
+def _add_named(app: Celery, names: Iterable[str], missing: Sequence[str], **_: object) -> None:
     """Add queues once Celery has selected those of its command, and set up its log."""
     _add(app, names)
-    if unserved:
+    if missing:
         log.warning(
             "queues.unserved: this worker has graphs, but its --queues (-Q) name none of their queues, so it "
             "runs no nodes. If it should, add these to --queues: %s",
-            ",".join(unserved),
+            ",".join(missing),
         )
 
 

@@ -1,4 +1,4 @@
-"""How a worker stops: its nodes have some seconds to end; the nodes still running then go to other workers.
+"""The end of a worker: its nodes have some seconds to end; those still running then go to other workers.
 
 Without this a node that never ends would keep a stopping worker, and its own lease, for ever: Celery waits
 for it. Nothing here ends the worker, which may run other tasks.
@@ -64,20 +64,20 @@ class Shutdown:
 
     def _return_nodes(self, *, cold: bool) -> None:
         """Return the nodes of this process to the queue, and signal children that run some to do the same."""
-        returned = [f"{token.run_id}.{token.node}.{token.visit}" for token in self._engine.leave()]
+        visits = [f"{token.run_id}.{token.node}.{token.visit}" for token in self._engine.leave()]
         if not cold:  # at a cold shutdown Celery itself ends the children
-            returned += _signal_children(signal.SIGTERM)
-        if returned:
+            visits += _signal_children(signal.SIGTERM)
+        if visits:
             log.warning(
                 "worker.returns: %s go to other workers. Their results here will be refused.",
-                _list(returned),
+                _list(visits),
             )
 
     def _end_hanging(self) -> None:
         """End the children whose nodes ignore the signal; a node in a thread can only be reported."""
-        killed, running = _signal_children(signal.SIGKILL), self._running()
-        if killed:
-            log.warning("worker.killed: the processes of %s were killed.", _list(killed))
+        task_ids, running = _signal_children(signal.SIGKILL), self._running()
+        if task_ids:
+            log.warning("worker.killed: the processes of %s were killed.", _list(task_ids))
         elif running:
             log.error(
                 "worker.hangs: it began to stop %.0f s ago and still runs %s. Other workers run them now. "
@@ -119,5 +119,5 @@ def _signal_children(number: signal.Signals) -> list[str]:
 
 
 def _list(nodes: list[str]) -> str:
-    more = f" and {len(nodes) - MAX_NAMES} more" if len(nodes) > MAX_NAMES else ""
-    return f"{len(nodes)} nodes ({', '.join(nodes[:MAX_NAMES])}{more})"
+    suffix = f" and {len(nodes) - MAX_NAMES} more" if len(nodes) > MAX_NAMES else ""
+    return f"{len(nodes)} nodes ({', '.join(nodes[:MAX_NAMES])}{suffix})"

@@ -1,4 +1,4 @@
-"""What a worker publishes to the store when it starts: its graphs, and the template of a doorbell."""
+"""The start of a worker: it publishes its graphs and the template of a doorbell to the store."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ class Publisher:
 
     @cached_property
     def _template(self) -> DoorbellTemplate | None:
-        """What the installed Celery writes; None where the scripts can't ring."""
+        """A doorbell as the installed Celery writes it; None where the scripts can't ring."""
         if not pushes(self._app, self._settings):
             return None
         try:
@@ -110,9 +110,9 @@ class Startup(WorkerThread):
         self.finish()
 
     def _check_store(self) -> bool:
-        """Log what is wrong with the store; return False if the worker must not run on it."""
+        """Log a problem of the store; return False if the worker must not run on it."""
         settings = self.settings
-        urls = {place.url for place in settings.partition_addresses}
+        urls = {address.url for address in settings.partition_addresses}
         servers = (info for url in urls for _, info in read_servers(url, settings.namespace))
         if not all(map(self._check_server, servers)):
             return False

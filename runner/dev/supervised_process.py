@@ -71,7 +71,7 @@ class SupervisedProcess:
         _processes.add(self)
 
     def alive(self, seconds: float = 0) -> bool:
-        """Whether the child still lives after that time at most; a reused pid can't mislead it."""
+        """Return whether the child lives after that time at most; a reused pid can't mislead it."""
         return self._sign >= 0 and not select.select([self._sign], [], [], seconds)[0]
 
     def kill(self) -> None:
