@@ -11,7 +11,7 @@ from runner.approvals import visit_judge
 from runner.approvals.ballots import Use
 from runner.approvals.decision_keys import DecisionKeys
 from runner.approvals.digests import Action
-from runner.approvals.freeze_check import Freezes
+from runner.approvals.freezes import Freezes
 from runner.approvals.rules import Approval, Rule
 from runner.approvals.visit_judge import VisitJudge
 from runner.definition.model import HIDDEN

@@ -20,7 +20,7 @@ from types import MappingProxyType
 from typing import Unpack
 
 from runner.approvals.decision_keys import DecisionKeys, SigningKey
-from runner.approvals.freeze_check import WAIT_MS, Freezes
+from runner.approvals.freezes import WAIT_MS, Freezes
 from runner.definition.registry import CompiledGraph, Registry
 from runner.errors import (
     ApprovalMismatch,
@@ -111,7 +111,7 @@ class Engine:
         self._starter = RunStarter(store, registry)
         self._unserved = UnservedNodes(store)
         self._quarantine = Quarantine(store)
-        self.freezes = Freezes(store, registry.names_on)
+        self.freezes = Freezes(store.frozen, registry.names_on)
         self._sweep_timer = SweepTimer(self.sweep)
 
     # -- verbs -------------------------------------------------------------------------------------

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from runner.approvals.freeze_check import Freezes
+from runner.approvals.freezes import Freezes
 from tasks.app import app
 
 __all__ = ["app"]

@@ -8,7 +8,7 @@ import pytest
 from click.testing import CliRunner
 
 from runner import Status
-from runner.approvals.freeze_check import LOOK_EVERY
+from runner.approvals.freezes import LOOK_EVERY
 from runner.cli.program import runner
 from tests.celery.conftest import POOLS
 from tests.waiting import wait_until

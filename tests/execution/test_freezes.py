@@ -8,7 +8,7 @@ import pytest
 
 from runner import Agent, GraphBuilder, Status, graph, tool
 from runner.agent.models.scripted import ScriptedModel
-from runner.approvals import Rule, freeze_check, freezing
+from runner.approvals import Rule, freezes, freezing
 from runner.approvals.freezes import scope_of
 from runner.definition.registry import Registry
 from runner.errors import ConflictError, NotFoundError, UsageError
@@ -126,7 +126,7 @@ class Site:
 @pytest.fixture(params=["memory", "redis"])
 def site(request, redis_url, monkeypatch):
     """A site on either store; every process looks each time."""
-    monkeypatch.setattr(freeze_check, "LOOK_EVERY", 0.0)
+    monkeypatch.setattr(freezes, "LOOK_EVERY", 0.0)
     CALLS.clear()
     clock = ManualClock()
     store = (
@@ -162,7 +162,7 @@ def test_a_thaw_counts_at_once(site, monkeypatch):
     other = site.another()
     freezing.freeze(site.engine, "graph:pay", "fraud")
     other.freezes.refresh()
-    monkeypatch.setattr(freeze_check, "LOOK_EVERY", 3600.0)
+    monkeypatch.setattr(freezes, "LOOK_EVERY", 3600.0)
     site.engine.start("pay", "go")
     assert site.deliver(other) == ["frozen"]
 
@@ -342,7 +342,7 @@ def test_a_freeze_needs_a_reason_and_a_scope(site):
 
 def test_control_without_the_looks_the_effect_happens(site, monkeypatch):
     """Control: an engine that does not look claims the node and calls the tool."""
-    monkeypatch.setattr(freeze_check.Freezes, "known", {})
+    monkeypatch.setattr(freezes.Freezes, "known", {})
     freezing.freeze(site.engine, "all", "fraud")
     site.engine.start("pay", "go")
 
@@ -355,12 +355,11 @@ def test_a_process_looks_at_most_every_few_seconds(redis_url):
     store = RedisStore(redis_url, push=False)
     looks = []
 
-    class Counted:
-        def frozen(self):
-            looks.append(1)
-            return store.frozen()
+    def counted():
+        looks.append(1)
+        return store.frozen()
 
-    known = freeze_check.Freezes(Counted())
+    known = freezes.Freezes(counted)
     for _ in range(1_000):
         known.check("pay", "refund")
 

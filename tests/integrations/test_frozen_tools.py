@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from runner import GraphBuilder, Status
-from runner.approvals import freeze_check, freezing
+from runner.approvals import freezes, freezing
 from runner.store.memory.store import MemoryStore
 from runner.testing import ManualClock
 from tests.execution.test_freezes import GRAPHS, Site
@@ -72,7 +72,7 @@ def test_a_frozen_tool_of_a_framework_is_not_called(monkeypatch, make):
         return builder.build()
 
     CALLED.clear()
-    monkeypatch.setattr(freeze_check, "LOOK_EVERY", 0.0)
+    monkeypatch.setattr(freezes, "LOOK_EVERY", 0.0)
     monkeypatch.setitem(GRAPHS, "framework", graph)
     clock = ManualClock()
     site = Site(MemoryStore(clock), clock)
