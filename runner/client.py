@@ -30,10 +30,10 @@ from runner.operations.migration_plan import MigrationRequest
 from runner.operations.questions import check_alike
 from runner.operations.recovery import remove
 from runner.records import codec
+from runner.records.checkpoints import Session
 from runner.records.interrupts import Decision, Interrupt, Receipt, answers_from
 from runner.records.listings import InterruptQuery, Page, RunQuery, RunSummary, checked_limit
 from runner.records.messages import body_of, key_of, operation_body, start_body
-from runner.records.outcomes import Session
 from runner.records.run import Status, existing
 from runner.store.interface import Dispatcher, Doorbell, Event, Store
 

@@ -35,16 +35,9 @@ from runner.hooks import HookProvider, HookRegistry
 from runner.records import codec, failures
 from runner.records.asking import is_answered
 from runner.records.codec import JSON
+from runner.records.executors import Visit, input_blocks, restorers
 from runner.records.interrupts import Address, Interrupt, answers_from, is_answers
-from runner.records.outcomes import (
-    Failed,
-    Interrupted,
-    Outcome,
-    Succeeded,
-    Visit,
-    input_blocks,
-    restorers,
-)
+from runner.records.outcomes import Failed, Interrupted, Outcome, Succeeded
 
 Executor = Literal["concurrent", "sequential"]
 SessionId = str | Callable[[Mapping[str, Any]], str | None]

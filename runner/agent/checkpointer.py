@@ -13,9 +13,10 @@ from runner import async_loop
 from runner.approvals.ballots import Use
 from runner.records import budgets
 from runner.records.budgets import Spending, Sum, Tagged
+from runner.records.checkpoints import Saved
 from runner.records.codec import JSON
+from runner.records.executors import Visit
 from runner.records.interrupts import Address, Interrupt
-from runner.records.outcomes import Saved, Visit
 
 
 class Checkpointer(Protocol):

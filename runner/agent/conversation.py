@@ -20,8 +20,8 @@ from runner.agent.machine.state import (
 from runner.agent.machine.tool_calls import error_result
 from runner.errors import UsageError
 from runner.records import codec
+from runner.records.checkpoints import Remembered, Saved, Session
 from runner.records.codec import JSON
-from runner.records.outcomes import Remembered, Saved, Session
 
 ROLES = frozenset({"user", "assistant"})
 UNFINISHED = "The call was not finished: the invocation that made it ended before."

@@ -43,9 +43,9 @@ from runner.agent.machine.state import AgentState, open_questions, to_document
 from runner.agent.machine.step import step
 from runner.approvals.ballots import Use
 from runner.records import codec
+from runner.records.checkpoints import Saved
 from runner.records.codec import JSON
 from runner.records.interrupts import Interrupt
-from runner.records.outcomes import Saved
 
 
 @dataclass(frozen=True, slots=True)

@@ -386,7 +386,7 @@ class ToolExecution:
             status = outcome.result["status"]
             if self._begun is not None:
                 came = Status.COMPLETED if status == "success" else Status.FAILED
-                outcome = replace(outcome, effect=self._begun.ended(came, outcome.result))
+                outcome = replace(outcome, effect=self._begun.with_outcome(came, outcome.result))
         self.emit({"type": "tool_end", "tool_use": self.command.use, "status": status})
         return outcome
 

@@ -16,7 +16,7 @@ from typing import Any
 from runner import async_loop
 from runner.agent.effects import SubagentEvent
 from runner.errors import RunnerError
-from runner.records.outcomes import Visit
+from runner.records.executors import Visit
 from runner.records.run import EventKind
 
 PIECE = 0.25  # seconds

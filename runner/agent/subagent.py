@@ -22,9 +22,9 @@ from runner.agent.models.port import call_name
 from runner.approvals.ballots import Use
 from runner.errors import UsageError
 from runner.records import codec, failures
+from runner.records.checkpoints import Saved
 from runner.records.codec import JSON
 from runner.records.interrupts import Interrupt
-from runner.records.outcomes import Saved
 
 
 class SubagentTool:

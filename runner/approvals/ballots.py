@@ -65,8 +65,8 @@ class Use:
             earlier_use["effect"] == self.effect and earlier_use["key"] in {self.key, self.follows}
         )
 
-    def ended(self, status: str, value: JSON) -> Use:
-        """Return it with what came of it: the outcome of a node, or the result of a tool."""
+    def with_outcome(self, status: str, value: JSON) -> Use:
+        """Return a copy with the outcome of a node, or the result of a tool."""
         return replace(self, result=digests.payload_digest(value), status=status)
 
 

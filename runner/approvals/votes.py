@@ -147,7 +147,7 @@ def principal_of(text: Principal | str) -> Principal:
 def sender_of(
     engine: Engine, voter: Voter, body: Mapping[str, JSON], level: int
 ) -> tuple[Voter, Mapping[str, JSON]]:
-    """Return who a message about a question is of, as sure as its proof makes it, and what of it is stored.
+    """Return the authenticated sender of a message about a question, and the proof to store.
 
     `voter` is who the door says, which counts where nothing need be proved; a proof that does not hold is
     a doubt. For a rule of a `level` above 0 the groups are those that the proof vouches for, as the worker

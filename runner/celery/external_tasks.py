@@ -16,7 +16,8 @@ from runner.celery.config import CONNECT, settings_of
 from runner.errors import DefinitionError, NodeTimedOut, UsageError
 from runner.execution.functions import NodeContext
 from runner.records import codec, failures
-from runner.records.outcomes import ExternalTask, Failed, Outcome, Succeeded, Visit, function_input
+from runner.records.executors import Visit, function_input
+from runner.records.outcomes import ExternalTask, Failed, Outcome, Succeeded
 
 if TYPE_CHECKING:
     from celery import Celery

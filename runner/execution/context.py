@@ -20,21 +20,11 @@ from runner.execution.leases import Lease
 from runner.records import codec, failures, size_limits
 from runner.records.asking import numbered_question
 from runner.records.budgets import Spending, Sum, Tagged
+from runner.records.checkpoints import NodeDocument, Remembered, Saved, Session, load_document
 from runner.records.codec import JSON
+from runner.records.executors import ExternalTaskState, Input
 from runner.records.interrupts import Address, Interrupt, InterruptOptions
-from runner.records.outcomes import (
-    ExternalTaskState,
-    Failed,
-    Input,
-    Interrupted,
-    NodeDocument,
-    Outcome,
-    Remembered,
-    Saved,
-    Session,
-    Succeeded,
-    load_document,
-)
+from runner.records.outcomes import Failed, Interrupted, Outcome, Succeeded
 from runner.records.run import Status
 from runner.records.run_ids import effect_name
 from runner.store.interface import Claim, Fetched, Reply, RunSnapshot, Store
@@ -151,7 +141,7 @@ class ClaimedVisit:
 
     def effects(self, status: Status, outcome: JSON) -> list[Use]:
         """Return what this visit did by decisions, which ends with it in this outcome."""
-        return [use.ended(status, outcome) for use in self._begun.values()]
+        return [use.with_outcome(status, outcome) for use in self._begun.values()]
 
     def approved(
         self,

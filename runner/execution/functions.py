@@ -43,18 +43,10 @@ from runner.errors import (
 )
 from runner.records import codec, failures
 from runner.records.asking import Asker, typed_interrupt
+from runner.records.checkpoints import Saved
+from runner.records.executors import Visit, function_input, input_text, restorers
 from runner.records.interrupts import Interrupt, InterruptOptions
-from runner.records.outcomes import (
-    Failed,
-    Interrupted,
-    Outcome,
-    Saved,
-    Succeeded,
-    Visit,
-    function_input,
-    input_text,
-    restorers,
-)
+from runner.records.outcomes import Failed, Interrupted, Outcome, Succeeded
 
 # Functions with types: the input is checked before they run, and what they return after.
 #

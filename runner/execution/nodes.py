@@ -53,16 +53,10 @@ from runner.hooks import (
 )
 from runner.records import codec, failures, size_limits
 from runner.records.asking import Asker
+from runner.records.checkpoints import Saved
+from runner.records.executors import function_input
 from runner.records.interrupts import Interrupt
-from runner.records.outcomes import (
-    Delegated,
-    Failed,
-    Interrupted,
-    Outcome,
-    Saved,
-    Succeeded,
-    function_input,
-)
+from runner.records.outcomes import Delegated, Failed, Interrupted, Outcome, Succeeded
 from runner.records.run import FINAL, Status, VisitEntry, status_of
 from runner.store.interface import Claim, RunSnapshot
 

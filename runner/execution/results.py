@@ -10,9 +10,9 @@ from typing import Any
 from runner.definition.model import HIDDEN, map_of
 from runner.errors import CorruptDocument
 from runner.records import codec, failures
+from runner.records.executors import restorers
 from runner.records.failures import ErrorRecord
 from runner.records.interrupts import Interrupt
-from runner.records.outcomes import restorers
 from runner.records.run import NodeRecord, Status, VisitEntry
 from runner.store.interface import RunSnapshot, Store
 

@@ -15,9 +15,11 @@ from pydantic import BaseModel, ConfigDict, StrictBool, TypeAdapter
 from runner.errors import ConflictError, CorruptDocument, DefinitionError
 from runner.records import codec, failures
 from runner.records.asking import is_answered, is_asked_again, numbered_question
+from runner.records.checkpoints import Saved
 from runner.records.codec import JSON
+from runner.records.executors import Visit
 from runner.records.interrupts import Address, Interrupt, answer_value
-from runner.records.outcomes import Failed, Outcome, Saved, Visit
+from runner.records.outcomes import Failed, Outcome
 
 VERSION = 1
 

@@ -31,9 +31,11 @@ from runner.integrations.framework import (
     restored,
 )
 from runner.records import codec
+from runner.records.checkpoints import Saved
 from runner.records.codec import JSON
+from runner.records.executors import Visit, input_blocks
 from runner.records.interrupts import Interrupt
-from runner.records.outcomes import Interrupted, Outcome, Saved, Succeeded, Visit, input_blocks
+from runner.records.outcomes import Interrupted, Outcome, Succeeded
 
 with needs_extra("pydantic-ai", "PydanticAIAgent"):
     from pydantic_ai import (

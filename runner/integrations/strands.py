@@ -28,18 +28,11 @@ from runner.integrations.framework import (
     restored,
 )
 from runner.records import codec, failures
+from runner.records.checkpoints import Saved
 from runner.records.codec import JSON
+from runner.records.executors import Visit, input_blocks, restorers
 from runner.records.interrupts import Interrupt
-from runner.records.outcomes import (
-    Failed,
-    Interrupted,
-    Outcome,
-    Saved,
-    Succeeded,
-    Visit,
-    input_blocks,
-    restorers,
-)
+from runner.records.outcomes import Failed, Interrupted, Outcome, Succeeded
 
 with needs_extra("strands", "StrandsAgent"):
     import strands

@@ -16,10 +16,10 @@ from runner.errors import ConflictError, NotFoundError, UsageError
 from runner.operations import recovery
 from runner.operations.recovery import SettledVisit
 from runner.records import interrupts
+from runner.records.checkpoints import NodeDocument, load_document
 from runner.records.codec import JSON
 from runner.records.interrupts import Address, Interrupt, InterruptStatus, as_asked, digest
 from runner.records.migration import Migration, Renamed
-from runner.records.outcomes import NodeDocument, load_document
 from runner.records.run import FINAL, MapRecord, NodeRecord, Records, Status, VisitEntry, VisitKey
 from runner.store.interface import RunSnapshot
 

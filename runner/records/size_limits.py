@@ -12,17 +12,10 @@ from typing import Protocol
 
 from runner.errors import PayloadTooLarge
 from runner.records import codec
+from runner.records.checkpoints import Saved
 from runner.records.codec import JSON
 from runner.records.interrupts import Interrupt
-from runner.records.outcomes import (
-    Delegated,
-    Expanded,
-    Failed,
-    Interrupted,
-    Outcome,
-    Saved,
-    Succeeded,
-)
+from runner.records.outcomes import Delegated, Expanded, Failed, Interrupted, Outcome, Succeeded
 
 MAX_RESULT = 10_000_000
 """Bytes of one value, unless RUNNER_MAX_RESULT sets another limit."""

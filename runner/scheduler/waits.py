@@ -1,4 +1,4 @@
-"""Waits of a node besides those for people: for a child run, an external task, a migration."""
+"""Waits of a node besides those for people: for its items, a child run, an external task, a migration."""
 
 from __future__ import annotations
 

@@ -18,10 +18,10 @@ from runner.approvals.rules import Rule
 from runner.audit import entries as audit_entries
 from runner.audit.entries import Mode
 from runner.records import interrupts
+from runner.records.checkpoints import Remembered, Saved
 from runner.records.codec import JSON
 from runner.records.interrupts import Decision, Interrupt
 from runner.records.migration import Migration
-from runner.records.outcomes import Remembered, Saved
 from runner.records.run import OF_VOTES, EventKind, RunRecord, Status, VisitEntry, VisitKey
 from runner.scheduler.changes import (
     Action,

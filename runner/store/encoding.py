@@ -26,9 +26,9 @@ from runner.definition.model import (
 from runner.definition.policies import LimitShape
 from runner.errors import CorruptDocument
 from runner.records import codec
+from runner.records.checkpoints import Saved
 from runner.records.codec import JSON
 from runner.records.listings import RunSummary
-from runner.records.outcomes import Saved
 from runner.records.run import (
     EventKind,
     LoopRecord,

@@ -15,11 +15,11 @@ from runner.approvals.ballots import Ballot, Operation, Standing, Use
 from runner.approvals.freezes import Freeze
 from runner.definition.model import Topology
 from runner.records.budgets import Spending, Sum, Tagged
+from runner.records.checkpoints import Remembered, Saved, Session
 from runner.records.codec import JSON
 from runner.records.interrupts import Decision, Interrupt, Receipt
 from runner.records.listings import InterruptQuery, Page, RunQuery, RunSummary
 from runner.records.migration import Migration
-from runner.records.outcomes import Remembered, Saved, Session
 from runner.records.run import (
     MapRecord,
     NodeRecord,

@@ -8,6 +8,7 @@ from typing import Any
 from runner import scheduler
 from runner.approvals.ballots import Use
 from runner.records import failures
+from runner.records.checkpoints import Saved
 from runner.records.codec import JSON
 from runner.records.interrupts import (
     Decision,
@@ -18,7 +19,6 @@ from runner.records.interrupts import (
     address_of,
 )
 from runner.records.migration import Migration
-from runner.records.outcomes import Saved
 from runner.records.run import EventKind, Rewrite, RunRecord, Status, VisitEntry
 from runner.scheduler.changes import TransitionResult
 from runner.store import event_payloads

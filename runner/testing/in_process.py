@@ -27,8 +27,8 @@ from runner.execution.engine import Engine
 from runner.execution.results import GraphResult, graph_result
 from runner.local import Graph
 from runner.operations.answers import apply_decisions
+from runner.records.checkpoints import Saved
 from runner.records.interrupts import Interrupt, ReceiptStatus, answers_from
-from runner.records.outcomes import Saved
 from runner.records.run import Status, VisitEntry
 from runner.store.interface import Claim, Doorbell, Event, Reply, Settlement, Token
 from runner.store.memory.sessions import Sessions

@@ -18,7 +18,8 @@ from runner.hooks import (
     BeforeToolCallEvent,
     BeforeToolsEvent,
 )
-from runner.records.outcomes import Input, Interrupted
+from runner.records.executors import Input
+from runner.records.outcomes import Interrupted
 from tests.agent.visits import Hooks, Killed, Node, done, failed, use
 from tests.waiting import wait_until
 

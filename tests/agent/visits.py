@@ -12,8 +12,10 @@ from runner.hooks import HookRegistry
 from runner.records import budgets, codec
 from runner.records.asking import is_answered
 from runner.records.budgets import Spending, Sum, Tagged
+from runner.records.checkpoints import Saved, Session
+from runner.records.executors import Input
 from runner.records.interrupts import Address, Interrupt, InterruptStatus
-from runner.records.outcomes import Failed, Input, Interrupted, Outcome, Saved, Session, Succeeded
+from runner.records.outcomes import Failed, Interrupted, Outcome, Succeeded
 from runner.store.memory.sessions import Sessions
 
 

@@ -7,8 +7,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 
+from runner.records.checkpoints import Saved
 from runner.records.interrupts import Address, Decision
-from runner.records.outcomes import Saved
 from runner.records.run import Status
 from runner.store.interface import Claim, Settlement, Start, Store
 from tests.contract.store.manual_worker import shape

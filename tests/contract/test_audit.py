@@ -11,8 +11,8 @@ from runner.approvals.ballots import Use
 from runner.approvals.digests import Action
 from runner.approvals.rules import Principal, Rule
 from runner.operations.recovery import ForkOptions, plan_fork, write_retry
+from runner.records.checkpoints import Saved
 from runner.records.interrupts import preimages
-from runner.records.outcomes import Saved
 from runner.records.run import Status
 from runner.store.interface import Settlement
 from runner.store.memory.store import MemoryStore
@@ -281,7 +281,7 @@ def test_the_end_of_an_effect_is_audited_with_its_node(make, status):
     token = worker.claim(people.question.run_id, "a").token
     use = Use(people.question.id, Action.digest(REFUND), "key")
     store.use(token, use, Saved({"v": 1}))
-    ended = Settlement(status, "", "paid", {"v": 1}, effects=[use.ended(status, "paid")])
+    ended = Settlement(status, "", "paid", {"v": 1}, effects=[use.with_outcome(status, "paid")])
     assert [store.settle(token, ended, "nonce").word for _ in range(2)] == [
         "settled"
     ] * 2  # a repeat
@@ -302,7 +302,7 @@ def test_the_end_of_a_call_is_audited_with_its_checkpoint(make):
     people.vote("ana")
     token = worker.claim(people.question.run_id, "a").token
     use = Use(people.question.id, Action.digest(REFUND), "key")
-    for step in (use, use, use.ended("failed", "lost"), use.ended("failed", "lost")):
+    for step in (use, use, use.with_outcome("failed", "lost"), use.with_outcome("failed", "lost")):
         assert store.use(token, step, Saved({"v": 1})).word == "used"
 
     assert types(store)[-2:] == ["used", "effect.ended"]

@@ -9,8 +9,8 @@ import pytest
 from runner.definition.registry import Registry
 from runner.execution.engine import Engine
 from runner.operations.answers import apply_decisions
+from runner.records.checkpoints import Saved
 from runner.records.interrupts import Decision, Interrupt, ReceiptStatus
-from runner.records.outcomes import Saved
 from runner.records.run import Status
 from runner.store.memory.store import MemoryStore
 from runner.store.redis.store import RedisStore

@@ -13,9 +13,9 @@ from hypothesis import strategies as st
 from runner.definition.policies import Limit
 from runner.errors import ConflictError, StoreError, UsageError
 from runner.operations.recovery import write_retry
+from runner.records.checkpoints import Remembered, Session
 from runner.records.interrupts import Decision
 from runner.records.listings import RunSummary, cursor_of, cut, place_of
-from runner.records.outcomes import Remembered, Session
 from runner.records.run import Status
 from runner.settings import Settings
 from runner.store.addresses import partition_addresses

@@ -15,9 +15,9 @@ from runner.definition.policies import Limit
 from runner.dev.embedded import embedded_store
 from runner.errors import CorruptDocument, PayloadTooLarge, StoreError, UsageError
 from runner.operations.recovery import ForkOptions, plan_fork, write_retry
+from runner.records.checkpoints import Remembered
 from runner.records.interrupts import Decision
 from runner.records.listings import RunQuery
-from runner.records.outcomes import Remembered
 from runner.records.run import Status
 from runner.store.interface import Reply, Settlement, Start
 from runner.store.redis.doorbell_template import DoorbellTemplate

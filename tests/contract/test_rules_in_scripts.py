@@ -10,7 +10,7 @@ import re
 import pytest
 import redis
 
-from runner.records.outcomes import Saved
+from runner.records.checkpoints import Saved
 from runner.records.run import Status
 from runner.store.interface import Settlement
 from runner.store.redis.keys import Keys

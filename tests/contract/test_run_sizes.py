@@ -15,8 +15,8 @@ from runner.errors import PayloadTooLarge
 from runner.operations import recovery
 from runner.operations.answers import apply_decisions
 from runner.records import codec
+from runner.records.checkpoints import Saved
 from runner.records.interrupts import Decision
-from runner.records.outcomes import Saved
 from runner.records.run import NodeRecord, Records, Status
 from runner.store.interface import Fork, Settlement, Start
 from runner.store.redis.run_fields import question_document

@@ -7,9 +7,10 @@ from runner.errors import CorruptDocument, NodeFailed
 from runner.execution.engine import Engine
 from runner.hooks import AfterNodeCallEvent, BeforeNodeCallEvent
 from runner.operations.answers import apply_decisions
+from runner.records.checkpoints import Saved
 from runner.records.failures import record
 from runner.records.interrupts import Decision
-from runner.records.outcomes import Failed, Interrupted, Saved, Succeeded
+from runner.records.outcomes import Failed, Interrupted, Succeeded
 from runner.store.memory.store import MemoryStore
 from tests.graphs import Bench, answer_all, answers, ident, wired
 

@@ -8,7 +8,8 @@ from runner import Status
 from runner.execution.results import node_result, total_usage
 from runner.hooks import AfterNodeCallEvent
 from runner.records import codec, failures
-from runner.records.outcomes import Failed, Interrupted, Saved, Succeeded
+from runner.records.checkpoints import Saved
+from runner.records.outcomes import Failed, Interrupted, Succeeded
 from runner.records.run import NodeRecord
 from tests.graphs import Bench, answer_all, ident, wired
 

@@ -27,20 +27,11 @@ from runner.errors import ApprovalMismatch, CorruptDocument, LeaseLost
 from runner.records import codec, failures
 from runner.records.asking import numbered_question
 from runner.records.budgets import Spending, Sum, Tagged
+from runner.records.checkpoints import Saved, Session
 from runner.records.codec import JSON
+from runner.records.executors import Executor, ExternalTaskState, Input, as_text
 from runner.records.interrupts import Address, Interrupt
-from runner.records.outcomes import (
-    Executor,
-    ExternalTaskState,
-    Failed,
-    Input,
-    Interrupted,
-    Outcome,
-    Saved,
-    Session,
-    Succeeded,
-    as_text,
-)
+from runner.records.outcomes import Failed, Interrupted, Outcome, Succeeded
 from runner.testing.in_process import answer
 
 __all__ = ["AdapterContract", "StoredNode"]

@@ -9,7 +9,8 @@ import pytest
 from runner import GraphBuilder, Status
 from runner.errors import DefinitionError, LeaseLost, ResponseError
 from runner.records import failures
-from runner.records.outcomes import Failed, Input
+from runner.records.executors import Input
+from runner.records.outcomes import Failed
 from tests.integrations.adapter_contract import StoredNode, done, waits
 from tests.integrations.extras import need
 

@@ -9,7 +9,8 @@ from runner import GraphBuilder, RetryPolicy, Status
 from runner.errors import CorruptDocument, DefinitionError, LeaseLost, NodeFailed, UnstorableError
 from runner.hooks import AfterNodeCallEvent
 from runner.records import failures
-from runner.records.outcomes import Failed, Input
+from runner.records.executors import Input
+from runner.records.outcomes import Failed
 from tests.integrations.adapter_contract import StoredNode, done, waits
 from tests.integrations.extras import need
 

@@ -36,9 +36,9 @@ from runner.errors import DefinitionError, RunnerError
 from runner.operations import recovery
 from runner.operations.migration_plan import MigrationPlanner, MigrationRequest
 from runner.operations.recovery import ForkOptions, plan_fork, plan_retry
+from runner.records.checkpoints import Remembered, Saved
 from runner.records.interrupts import Address, Decision
 from runner.records.listings import InterruptQuery, RunQuery
-from runner.records.outcomes import Remembered, Saved
 from runner.records.run import ACTIVE, FINAL, LoopRecord, Status, status_of
 from runner.scheduler.changes import CALLBACK_NODE
 from runner.store import encoding

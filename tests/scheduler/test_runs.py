@@ -153,7 +153,8 @@ def test_an_answer_to_a_node_that_is_still_running_is_kept():
 
         def execute(self, visit):
             """Ask early."""
-            from runner.records.outcomes import Interrupted, Saved, Succeeded
+            from runner.records.checkpoints import Saved
+            from runner.records.outcomes import Interrupted, Succeeded
 
             if visit.answers:
                 return Succeeded("done", "done")

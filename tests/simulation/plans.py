@@ -19,8 +19,9 @@ from runner.approvals import Rule
 from runner.definition.policies import Limit
 from runner.errors import DefinitionError, InterruptRaised
 from runner.records import codec
+from runner.records.checkpoints import Saved
 from runner.records.interrupts import Interrupt
-from runner.records.outcomes import Interrupted, Outcome, Saved, Succeeded
+from runner.records.outcomes import Interrupted, Outcome, Succeeded
 from tests.graphs import starts
 from tests.simulation.voting import RULES, SHOWN
 

@@ -10,11 +10,11 @@ from runner import scheduler
 from runner.approvals.ballots import Standing
 from runner.definition.model import index_of, map_of
 from runner.definition.policies import QueuePosition
+from runner.records.checkpoints import Remembered, Saved
 from runner.records.codec import JSON
 from runner.records.interrupts import Decision, Interrupt, InterruptStatus
 from runner.records.listings import RunSummary
 from runner.records.migration import Migration
-from runner.records.outcomes import Remembered, Saved
 from runner.records.run import (
     Arrivals,
     LoopRecord,

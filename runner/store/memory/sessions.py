@@ -5,8 +5,8 @@ from __future__ import annotations
 import threading
 from collections.abc import Sequence
 
+from runner.records.checkpoints import Remembered, Session
 from runner.records.codec import JSON
-from runner.records.outcomes import Remembered, Session
 from runner.store.encoding import pack_copy
 
 

@@ -19,11 +19,11 @@ from runner.audit.entries import Mode
 from runner.definition.model import Topology, shape_name
 from runner.records import budgets
 from runner.records.budgets import Spending, Sum, Tagged
+from runner.records.checkpoints import Saved, Session
 from runner.records.codec import JSON
 from runner.records.interrupts import Decision, Interrupt, Receipt
 from runner.records.listings import InterruptQuery, Page, RunQuery, RunSummary
 from runner.records.migration import Migration
-from runner.records.outcomes import Saved, Session
 from runner.records.run import Rewrite, RunRecord, Status, VisitEntry, existing
 from runner.records.size_limits import MAX_RESULT, MAX_STATE
 from runner.scheduler.changes import TransitionResult

@@ -21,6 +21,7 @@ from runner.approvals.freezes import Freeze
 from runner.definition.model import Topology
 from runner.errors import ConflictError, StoreError, UsageError
 from runner.records.budgets import Spending, Sum, Tagged
+from runner.records.checkpoints import Remembered, Saved, Session
 from runner.records.codec import JSON
 from runner.records.interrupts import Decision, Interrupt, Receipt, ReceiptStatus, address_of
 from runner.records.listings import (
@@ -35,7 +36,6 @@ from runner.records.listings import (
     place_of,
 )
 from runner.records.migration import Migration
-from runner.records.outcomes import Remembered, Saved, Session
 from runner.records.run import Rewrite, RunRecord, VisitEntry
 from runner.store import interface
 from runner.store.addresses import cluster

@@ -23,6 +23,7 @@ from runner.definition.model import AFTER_GRAPH, ROOT, Topology, item_id
 from runner.errors import StoreError
 from runner.records import budgets
 from runner.records.budgets import Spending, Sum, Tagged
+from runner.records.checkpoints import Saved, Session
 from runner.records.codec import JSON
 from runner.records.interrupts import (
     SEPARATOR,
@@ -40,7 +41,6 @@ from runner.records.listings import (
 )
 from runner.records.metrics import ANSWER
 from runner.records.migration import Migration
-from runner.records.outcomes import Saved, Session
 from runner.records.run import (
     NodeRecord,
     Rewrite,

@@ -19,9 +19,9 @@ from runner.definition.model import (
 from runner.definition.policies import Limit
 from runner.definition.topology import topology
 from runner.records.asking import numbered_question
+from runner.records.checkpoints import Saved
 from runner.records.codec import JSON
 from runner.records.interrupts import Address, Decision, Interrupt
-from runner.records.outcomes import Saved
 from runner.records.run import Status, VisitEntry
 from runner.store.interface import Claim, Reply, RunSnapshot, Settlement, Start, Store, Token
 from runner.testing.in_process import ManualClock

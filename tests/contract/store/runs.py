@@ -6,9 +6,9 @@ import pytest
 
 from runner.definition.model import AFTER_GRAPH, MapSpec
 from runner.operations.recovery import write_retry
+from runner.records.checkpoints import Remembered, Saved, Session
 from runner.records.interrupts import InterruptStatus
 from runner.records.listings import RunQuery
-from runner.records.outcomes import Remembered, Saved, Session
 from runner.records.run import EventKind, RunRecord, Status
 from runner.scheduler import RELEASE_BUDGET
 from runner.scheduler.changes import CALLBACK_NODE

@@ -12,9 +12,9 @@ from runner.approvals.ballots import Ballot, Operation, Use
 from runner.approvals.digests import Action
 from runner.approvals.judgement import Evidence, judge
 from runner.approvals.rules import Auth, DecisionKind, Principal, Rule, Voter
+from runner.records.checkpoints import Saved
 from runner.records.interrupts import Interrupt, InterruptStatus, Receipt, digest
 from runner.records.listings import InterruptQuery
-from runner.records.outcomes import Saved
 from runner.records.run import EventKind
 from runner.store.interface import Store
 from tests.contract.store.manual_worker import ManualWorker, rung

@@ -5,7 +5,7 @@
 
 from __future__ import annotations
 
-from runner.records.outcomes import Remembered, Saved
+from runner.records.checkpoints import Remembered, Saved
 from runner.store.encoding import dump
 from runner.store.redis.sizes import MESSAGE_BYTES
 from runner.store.redis.transaction.write_set import WriteSet

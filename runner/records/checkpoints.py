@@ -1,0 +1,98 @@
+"""Checkpoints: what a node and a session keep between executions, and the stored document around it."""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass, field
+
+from runner.errors import CorruptDocument
+from runner.records.codec import JSON
+
+
+@dataclass(frozen=True, slots=True)
+class Saved:
+    """State of a node across a pause: its document, and the messages after the first `keep`.
+
+    `document` is packed JSON data with a field `v`. Messages are stored as deltas: the stored list
+    is cut to `keep` and `messages` are appended.
+    """
+
+    document: dict[str, JSON]
+    keep: int = 0
+    messages: list[JSON] = field(default_factory=list)
+
+
+@dataclass(frozen=True, slots=True)
+class Session:
+    """A conversation that outlives its runs: packed messages in order, and packed values by name."""
+
+    messages: list[JSON] = field(default_factory=list)
+    state: dict[str, JSON] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class Remembered:
+    """Messages that a completed visit adds to a session: the node's messages from index `first`.
+
+    `state` holds the values that it changed, `gone` the names that it deleted.
+    """
+
+    session_id: str
+    first: int
+    state: dict[str, JSON] = field(default_factory=dict)
+    gone: list[str] = field(default_factory=list)
+
+
+VERSION = 1
+"""The version of a stored node document; another one is refused."""
+
+OPTIONAL_FIELDS = ("trace", "named")
+
+
+@dataclass(frozen=True, slots=True)
+class NodeDocument:
+    """The stored document of a node between executions: the executor's own one, and the visit that wrote it.
+
+    `tentative` is the node's outcome while the hooks after it ask a person. `named` is the "node.visit" under
+    which a visit began whose node was renamed since: the idempotency key keeps it.
+    """
+
+    visit: int
+    executor: dict[str, JSON] | None = None
+    tentative: dict[str, JSON] | None = None
+    trace: str = ""
+    named: str = ""
+
+    def dump(self) -> dict[str, JSON]:
+        """Return the stored form, without optional fields that are empty."""
+        document = {"v": VERSION, **asdict(self)}
+        return {
+            name: value for name, value in document.items() if value or name not in OPTIONAL_FIELDS
+        }
+
+    def first_name(self, visit: int) -> str:
+        """Return the "node.visit" under which a visit began; "" where it has not been renamed."""
+        return self.named if self.named.endswith(f".{visit}") else ""
+
+
+def load_document(document: JSON) -> NodeDocument | None:
+    """Read a stored document strictly.
+
+    Raises:
+        CorruptDocument: its fields or its version are not those written here.
+    """
+    if document is None:
+        return None
+    if not isinstance(document, dict) or set(document) - set(OPTIONAL_FIELDS) != {
+        "v",
+        "visit",
+        "executor",
+        "tentative",
+    }:
+        raise CorruptDocument("a stored node document has an unknown form; it was left untouched.")
+    if document["v"] != VERSION:
+        raise CorruptDocument(
+            f"a stored node document has version {document['v']!r}, this library reads {VERSION}; "
+            "it was left untouched."
+        )
+    also = {name: document[name] for name in OPTIONAL_FIELDS if name in document}
+    return NodeDocument(document["visit"], document["executor"], document["tentative"], **also)

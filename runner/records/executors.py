@@ -1,0 +1,178 @@
+"""The protocol of executors: the visit that an executor gets, its inputs, and the outcome that it returns."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Protocol, Unpack
+
+from runner.approvals.ballots import Use
+from runner.approvals.rules import Approval, Rule
+from runner.records import codec
+from runner.records.budgets import Spending, Sum, Tagged
+from runner.records.checkpoints import Saved, Session
+from runner.records.codec import JSON
+from runner.records.interrupts import Address, Interrupt, InterruptOptions
+from runner.records.outcomes import Outcome
+
+restorers: dict[str, Callable[[Any], Any]] = {}
+"""Restores the packed result of an executor kind; executors register their own."""
+
+
+@dataclass(frozen=True, slots=True)
+class Input:
+    """One live incoming edge: the upstream node, its visit and its output as plain JSON data."""
+
+    node_id: str
+    visit: int
+    output: JSON
+
+
+class Visit(Protocol):
+    """Access of an executor to its visit: all that it may read and do during one execution of its node.
+
+    All values are plain or unpacked copies; methods that write raise LeaseLost when the
+    node now belongs to another worker.
+    """
+
+    address: Address
+    graph_id: str
+    attempt: int
+    task: Any
+    inputs: Sequence[Input]
+    invocation_state: dict[str, Any]
+    answers: Mapping[str, Interrupt]
+    document: dict[str, JSON] | None
+    messages: list[JSON]
+    external_task: ExternalTaskState | None
+
+    @property
+    def idempotency_key(self) -> str:
+        """The same text for every start of this visit: `run.node.visit`."""
+
+    def question(
+        self,
+        name: str,
+        reason: object = None,
+        *,
+        scope: str,
+        number: int = 1,
+        **options: Unpack[InterruptOptions],
+    ) -> Interrupt:
+        """Build a question of this visit: under the id of its answer, if there is one in `answers`.
+
+        `scope` and `number` tell apart questions of one name. One that was withdrawn gets a new id.
+        """
+
+    def check_effect(self, tool: str = "") -> None:
+        """Raise EffectsFrozen where an effect of this graph, or a call of this tool, is frozen."""
+
+    def save(self, checkpoint: Saved) -> None:
+        """Write a checkpoint, with which the next attempt starts."""
+
+    def ask(self, interrupts: Sequence[Interrupt], checkpoint: Saved) -> None:
+        """Publish questions now, while other work of this node continues."""
+
+    def use(self, use: Use, checkpoint: Saved) -> None:
+        """Record that a decision is used, with a checkpoint; raise ApprovalMismatch where it was before."""
+
+    def approved(
+        self,
+        name: str,
+        action: Mapping[str, Any] | None,
+        rule: Rule | None,
+        node: str | None,
+    ) -> tuple[Interrupt, Approval]:
+        """Return a decision on a question of another node that approves an action; see `NodeContext`."""
+
+    def recall(self, session_id: str) -> Session:
+        """Read a session as completed visits have left it; an unknown one is empty."""
+
+    def spend(self, tag: Tagged | None, spending: Spending) -> str:
+        """Add to the sum of the run, or of a tag, unless a bound is reached: return its counter, or ""."""
+
+    def spent(self, tag: Tagged | None) -> dict[str, Sum]:
+        """Read such a sum, by counter."""
+
+    def tags(self) -> dict[str, str]:
+        """Return the tags of the run."""
+
+    def emit(self, kind: str, data: Mapping[str, JSON]) -> None:
+        """Add an event (progress, text delta …) to the run's events."""
+
+    def check(self) -> None:
+        """Raise LeaseLost when the lease is lost, the run is cancelled or the deadline has passed."""
+
+
+class Executor(Protocol):
+    """Anything that can be a node: it runs one execution and returns how it ended.
+
+    `execute` must not raise for an error of the node's own code: that is `Failed`. It may block;
+    it is called on a thread of its own.
+    """
+
+    kind: str
+
+    def execute(self, visit: Visit) -> Outcome:
+        """Run the node until it is done, failed or waits for a person."""
+
+
+@dataclass(frozen=True, slots=True)
+class ExternalTaskState:
+    """The external task of this attempt: `report` is its outcome, packed, or None; `late` says that none came
+    within the node's timeout.
+    """
+
+    reference: str
+    report: JSON = None
+    late: bool = False
+
+
+# The input of a node: the task and the outputs of the nodes before it, in edge order.
+#
+# The text form is the one that Strands' graphs pass to their agents, so that prompts written for them work
+# the same here; the order is that of the edges, not of a set.
+
+
+def function_input(task: Any, inputs: Sequence[Input]) -> tuple[str, Any]:
+    """Choose the argument of a typed function, as plain JSON: the only input, or all of them by node id, or
+    without any the task. The text says which one it is.
+    """
+    if len(inputs) == 1:
+        return f"the output of {inputs[0].node_id!r}", inputs[0].output
+    if inputs:
+        return "the input by node id", {item.node_id: item.output for item in inputs}
+    return "the task", codec.plain(task)
+
+
+def input_blocks(task: Any, inputs: Sequence[Input]) -> list[dict[str, Any]]:
+    """Build the content blocks for an agent: the task alone, or the task and a section per input."""
+    task_blocks = task if _is_blocks(task) else [{"text": as_text(task)}]
+    if not inputs:
+        return list(task_blocks)
+    blocks = [{"text": "Original Task:"}, *task_blocks] if _is_blocks(task) else [_original(task)]
+    blocks.append({"text": "\nInputs from previous nodes:"})
+    for item in inputs:
+        blocks += [
+            {"text": f"\nFrom {item.node_id}:"},
+            {"text": f"  - Agent: {as_text(item.output)}"},
+        ]
+    return blocks
+
+
+def _original(task: Any) -> dict[str, Any]:
+    return {"text": f"Original Task: {as_text(task)}"}
+
+
+def _is_blocks(task: Any) -> bool:
+    return isinstance(task, list) and bool(task) and all(isinstance(item, dict) for item in task)
+
+
+def input_text(task: Any, inputs: Sequence[Input]) -> str:
+    """Build the same as one text, with a line for each block."""
+    return "\n".join(block["text"] for block in input_blocks(task, inputs) if "text" in block)
+
+
+def as_text(value: Any) -> str:
+    """Format a value: a string as it is, anything else as compact JSON."""
+    return value if isinstance(value, str) else codec.dump_json(codec.plain(value)).decode()
