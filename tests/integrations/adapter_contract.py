@@ -41,7 +41,7 @@ PROCESS_WITHIN = 120  # seconds; frameworks take their time to be imported
 
 
 class AdapterContract:
-    """The promises of `runner.records.outcomes.Executor`, one test each.
+    """The promises of `runner.records.executors.Executor`, one test each.
 
     `output` is what `succeeds` gives to the next node, `usage` the tokens that one whole visit of
     `asks_once` costs, its pause included.
