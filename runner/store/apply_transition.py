@@ -1,4 +1,4 @@
-"""How a store applies a transition, with all that follows from it for parent and child runs.
+"""Applies a transition, with all that follows from it for parent and child runs.
 
 The same for every store: a `UnitOfWork` holds the runs for the length of one atomic step.
 """
@@ -99,7 +99,7 @@ class StoredRun(View, Protocol):
     def note_error(self, node: str, visit: int, entry: VisitEntry) -> None:
         """Write the error of a visit that is to be tried again."""
 
-    def keep(self, node: str, saved: Saved | None) -> None:
+    def keep(self, node: str, checkpoint: Saved | None) -> None:
         """Write a node's checkpoint.
 
         Raises:
@@ -122,7 +122,7 @@ class StoredRun(View, Protocol):
         """Remove what other records will replace, and the results that no longer count."""
 
     def has_entry(self, visit: VisitKey) -> bool:
-        """Whether a visit has left an entry."""
+        """Return whether a visit has left an entry."""
 
     def copy_results(self, source: Self, fork: Fork) -> None:
         """Take over results and documents of the run that this one is a fork of."""
@@ -148,7 +148,9 @@ class StoredRun(View, Protocol):
     def voter(self, interrupt_id: str, principal: str) -> Mapping[str, Any]:
         """Return what is kept of one person's part in a question; empty for one who had none."""
 
-    def put_voter(self, interrupt_id: str, principal: str, part: Mapping[str, JSON]) -> None:
+    def put_voter(
+        self, interrupt_id: str, principal: str, participation: Mapping[str, JSON]
+    ) -> None:
         """Write one person's part in a question: nothing, when it is empty."""
 
     def vote(self, interrupt_id: str, number: int) -> Mapping[str, Any]:
@@ -160,7 +162,7 @@ class StoredRun(View, Protocol):
     def assign(self, interrupt_id: str, person: str) -> None:
         """List an open question among those that are assigned to a person, too."""
 
-    def note_use(self, question: Interrupt, used: Mapping[str, JSON]) -> None:
+    def note_use(self, question: Interrupt, use_document: Mapping[str, JSON]) -> None:
         """Write what is done by the decision on a question."""
 
     def note_withdrawal(
@@ -184,7 +186,7 @@ class UnitOfWork(Protocol[RunT]):
         """Return the fingerprint of a graph as it was published last; "" for none."""
 
     def has_shape(self, graph_id: str, fingerprint: str) -> bool:
-        """Whether a graph's shape is there for a run to begin with."""
+        """Return whether a graph's shape is there for a run to begin with."""
 
     def started_by(self, graph_id: str, key: str) -> str:
         """Return the run that was started with an idempotency key; "" for none."""
@@ -223,7 +225,7 @@ def apply(
     *arguments: object,
     questions: Sequence[Interrupt] = (),
     payloads: Mapping[str, JSON] | None = None,
-    **named: object,
+    **options: object,
 ) -> tuple[str, list[Doorbell]]:
     """Apply a transition, and then what follows from it for a parent run and for child runs.
 
@@ -239,7 +241,7 @@ def apply(
         or {interrupt_id: event_payloads.question(by_id[interrupt_id]) for interrupt_id in by_id}
     )
     doorbells: list[Doorbell] = []
-    result = transition(unit.changes(run), *arguments, **named)
+    result = transition(unit.changes(run), *arguments, **options)
     actions = deque(_write(run, result))
     while actions:
         owner, action = actions.popleft()
@@ -264,8 +266,8 @@ def apply(
                 unit.write_dead_letter(run_id, action.node, action.visit, error["message"])
                 data[EventKind.NODE_FAILED] = event_payloads.error({"error": error})
             case _:
-                for other, following in _follow(unit, owner, action):
-                    actions += _write(other, following)
+                for affected_run, following in _follow(unit, owner, action):
+                    actions += _write(affected_run, following)
     return result.reply, doorbells
 
 
@@ -286,9 +288,9 @@ def _follow(
                 yield parent, scheduler.child_changed(changes, node, record.run_id, status)
         case _:
             for other_id, node in unit.limit(record.run_id, action):
-                other = unit.find(other_id)
-                if other is not None:
-                    yield other, scheduler.offer_slot(unit.changes(other), node)
+                affected_run = unit.find(other_id)
+                if affected_run is not None:
+                    yield affected_run, scheduler.offer_slot(unit.changes(affected_run), node)
 
 
 def _write(run: RunT, result: TransitionResult) -> list[tuple[RunT, Action]]:
@@ -319,7 +321,7 @@ def _add_event(
     )
     unit.event(run, kind, action.node, action.visit, detail=action.detail, data=data)
     if unit.audits != "off" and (type_ := audit_entries.type_of(kind, run.record)):
-        _audit(unit, run, type_, action, asked=questions.get(action.detail), data=data)
+        _audit(unit, run, type_, action, new_question=questions.get(action.detail), data=data)
 
 
 def _audit(
@@ -328,21 +330,21 @@ def _audit(
     type_: str,
     action: AddEvent,
     *,
-    asked: Interrupt | None,
+    new_question: Interrupt | None,
     data: JSON,
 ) -> None:
     """Append an entry to the audit for an event, if its run is audited.
 
     It is from its first question with a rule on, or from its start. What the entry says of a question is as
-    the question stands after all that was written before; `asked` is one that is asked now.
+    the question stands after all that was written before; `new_question` is one that is asked now.
     """
     if not run.audited:
-        ruled = (
+        has_rule = (
             action.kind is EventKind.INTERRUPT_ASKED
-            and asked is not None
-            and asked.rule is not None
+            and new_question is not None
+            and new_question.rule is not None
         )
-        if unit.audits != "all" and not ruled:
+        if unit.audits != "all" and not has_rule:
             return
         begun = unit.clock() if type_ == audit_entries.STARTED else run.created_at
         run.audit(audit_entries.started(run.record, begun, run.requester()))
@@ -359,17 +361,17 @@ def _audit(
 
 def _open(unit: UnitOfWork[RunT], run: RunT, question: Interrupt) -> None:
     now, run_id = unit.clock(), run.record.run_id
-    opened = replace(question, asked_at=now, reminded=0)
-    if opened.rule is not None:
-        opened = _placed(run, opened)
-    run.open(opened)
-    if opened.expires_in is not None:
-        expires_at = now + round(opened.expires_in * 1000)
-        unit.set_timer(TimerKind.EXPIRE, run_id, opened.id, expires_at)
-    if opened.escalates_at:
-        unit.set_timer(TimerKind.ESCALATE, run_id, opened.id, opened.escalates_at[0])
-    if first := interrupts.first_reminder(opened):
-        unit.set_timer(TimerKind.REMIND, run_id, opened.id, now + first)
+    new_question = replace(question, asked_at=now, reminded=0)
+    if new_question.rule is not None:
+        new_question = _placed(run, new_question)
+    run.open(new_question)
+    if new_question.expires_in is not None:
+        expires_at = now + round(new_question.expires_in * 1000)
+        unit.set_timer(TimerKind.EXPIRE, run_id, new_question.id, expires_at)
+    if new_question.escalates_at:
+        unit.set_timer(TimerKind.ESCALATE, run_id, new_question.id, new_question.escalates_at[0])
+    if reminder_delay := interrupts.first_reminder(new_question):
+        unit.set_timer(TimerKind.REMIND, run_id, new_question.id, now + reminder_delay)
 
 
 def _escalated(run: StoredRun, interrupt_id: str, now: int) -> JSON:
@@ -385,7 +387,7 @@ def _escalated(run: StoredRun, interrupt_id: str, now: int) -> JSON:
 def _placed(run: StoredRun, question: Interrupt) -> Interrupt:
     """Add to a question with a rule what only the store knows, and make the digest that covers it."""
     record = run.record
-    place = {
+    origin = {
         "root": record.root,
         "graph": record.graph_id,
         "fingerprint": record.fingerprint,
@@ -393,13 +395,13 @@ def _placed(run: StoredRun, question: Interrupt) -> Interrupt:
     }
     escalates = escalates_at(Rule.thawed(question.rule or {}), question.asked_at)
     _forget_votes(run, question.id)
-    asked = run.requester()
+    requester = run.requester()
     people = {
-        "requester": asked.get("principal", ""),
-        "on_behalf_of": [*asked.get("on_behalf_of", ())],
+        "requester": requester.get("principal", ""),
+        "on_behalf_of": [*requester.get("on_behalf_of", ())],
     }
-    placed = replace(question, place=place, escalates_at=escalates, **people)
-    return replace(placed, digest=interrupts.digest(placed))
+    full_question = replace(question, place=origin, escalates_at=escalates, **people)
+    return replace(full_question, digest=interrupts.digest(full_question))
 
 
 def _forget_votes(run: StoredRun, interrupt_id: str) -> None:
@@ -419,13 +421,13 @@ def _end_expired(run: StoredRun, action: EndExpired) -> dict[str, JSON]:
     question = run.question(action.interrupt_id)
     if question is None:
         raise AssertionError(f"{action.interrupt_id} expired, and was never asked")
-    entry, routed = (
+    entry, has_route = (
         interrupts.expired_entry(question, action.edges),
         bool(interrupts.route(question)),
     )
-    output = interrupts.expired_output(question) if routed else None
-    status = Status.COMPLETED if routed else Status.FAILED
+    output = interrupts.expired_output(question) if has_route else None
+    status = Status.COMPLETED if has_route else Status.FAILED
     run.leave_result(action.node, action.visit, status, entry, output)
-    if routed:
+    if has_route:
         return {EventKind.NODE_COMPLETED: event_payloads.value(output)}
     return {EventKind.NODE_FAILED: event_payloads.error(entry)}

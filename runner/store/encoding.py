@@ -193,7 +193,7 @@ def summary(
 
 
 def node_record(data: bytes) -> tuple[NodeRecord, int]:
-    """Read a node's record, and the scope in whose rounds it counts; see `script_values.node_text`."""
+    """Read a node's record, and the scope in whose rounds it counts; see `run_fields.node_text`."""
     status, visit, attempt, fence, stamp, edges, nonce, json_fields = data.decode().split(" ", 7)
     fields = load(json_fields) if json_fields else {}
     scope = fields.pop("scope", -1)

@@ -16,7 +16,7 @@ from runner.approvals import ballots
 from runner.approvals.ballots import Ballot
 from runner.approvals.digests import Action
 from runner.approvals.judgement import Evidence, judge
-from runner.approvals.rules import Count, Decision, Principal, Rule, Tally, Vote, Voter
+from runner.approvals.rules import Count, DecisionKind, Principal, Rule, Tally, Vote, Voter
 from runner.records.codec import JSON
 from runner.records.interrupts import InterruptStatus
 from runner.store.memory.store import MemoryStore
@@ -255,7 +255,7 @@ GRAPH = shape("a")
 
 SHOWN_ACTION = Action("runner", "tool", "pay", {"amount": "10"})
 
-STORED: Mapping[str, tuple[Decision, JSON]] = {
+STORED: Mapping[str, tuple[DecisionKind, JSON]] = {
     "approve": ("approve", True),
     "edit": ("edit", {"amount": "5"}),
     "agree to the edit": ("approve", {"amount": "5"}),

@@ -17,7 +17,7 @@ TIMER = "archive||"
 """The timer that is due when no worker has looked for runs to archive for long."""
 
 LONGEST_DELAY_MS = 3_600_000
-"""How long a run that could not be archived waits at most for the next try."""
+"""The longest wait of a run that could not be archived for its next try."""
 
 AT_ONCE = 100
 """Runs that are given up in one step."""
@@ -25,7 +25,7 @@ AT_ONCE = 100
 
 @dataclass(frozen=True, slots=True)
 class Search:
-    """What a worker says that looks for runs to archive; see `RedisStore.archivable`. Times are in ms."""
+    """Parameters of a search for runs to archive; see `RedisStore.archivable`. Times are in ms."""
 
     place: str
     limit: int
@@ -59,12 +59,12 @@ def take(step: Transaction, search: Search, runs: list[str]) -> Reply:
         write_set.read_set.want(run_key(run_id), ("ended",))
     for run_id, at in due.items():
         write_set.scores[UNARCHIVED, run_id] = at
-        waited = now - int(write_set.read_unvalidated(run_key(run_id), "ended") or now)
-        if waited > search.hold:
+        age_ms = now - int(write_set.read_unvalidated(run_key(run_id), "ended") or now)
+        if age_ms > search.hold:
             _give_up(step, run_id, "it could not be written")
         else:
             # One that fails is tried again later and later.
-            wait = min(max(search.mine, waited // 8), LONGEST_DELAY_MS)
+            wait = min(max(search.mine, age_ms // 8), LONGEST_DELAY_MS)
             write_set.command("ZADD", UNARCHIVED, now + wait, run_id)
             runs.append(run_id)
     return Reply("archivable")
@@ -86,12 +86,12 @@ def let_expire(step: Transaction, runs: Mapping[str, int]) -> Reply:
     """
     write_set = step.write_set
     for run_id, ended_at in runs.items():
-        run, ended = (
+        run, end_text = (
             run_end.read_record(write_set, run_id),
             write_set.read(run_key(run_id), "ended"),
         )
         is_final = run is not None and run.is_final
-        if is_final and int(ended or 0) != ended_at:
+        if is_final and int(end_text or 0) != ended_at:
             continue
         if write_set.read_set.reply("ZSCORE", UNARCHIVED, run_id) is None:
             continue
@@ -117,8 +117,8 @@ def _give_up(step: Transaction, run_id: str, why: str) -> None:
     """Let a run expire that is not in the archive, with a dead letter; not one that goes on again."""
     write_set = step.write_set
     write_set.command("ZREM", UNARCHIVED, run_id)
-    run, ended = run_end.read_record(write_set, run_id), write_set.read(run_key(run_id), "ended")
-    if run is not None and ended is not None:
+    run, end_text = run_end.read_record(write_set, run_id), write_set.read(run_key(run_id), "ended")
+    if run is not None and end_text is not None:
         reason = f"the run expires and is not in the archive: {why}"
         step.write_dead_letter(run_id, "", 0, reason)
         run_end.retire(write_set, run)

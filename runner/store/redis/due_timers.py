@@ -15,7 +15,7 @@ from runner.store.redis.transaction import early_answers, run_end
 from runner.store.redis.transaction.transaction import Transaction
 
 LONGEST_DELAY_MS, FAILURES = 300_000, 5
-"""How long a timer that fails is put off at most, and how often it fails before there is a dead letter."""
+"""The longest delay of a timer that fails, and its failures before there is a dead letter."""
 
 TIMERS, FAILING = "timers", "failing"
 
@@ -37,13 +37,13 @@ def drop_malformed(step: Transaction, member: bytes) -> Reply:
     return Reply("malformed")
 
 
-def ring(step: Transaction, member: str, moved: str, *, failed: bool) -> Reply:
-    """Do what a timer says that was moved to `moved` meanwhile; one that is not there any more was done."""
+def ring(step: Transaction, member: str, new_score: str, *, failed: bool) -> Reply:
+    """Handle a timer that was moved to `new_score` meanwhile; one that is gone was handled."""
     write_set = step.write_set
     at: bytes | None = write_set.read_set.reply("ZSCORE", TIMERS, member)
-    if at is None or float(at) != float(moved):
+    if at is None or float(at) != float(new_score):
         return Reply("stale")
-    write_set.scores[TIMERS, member] = moved
+    write_set.scores[TIMERS, member] = new_score
     kind, run_id, key = member.split("|", 2)
     if kind not in DUE and kind not in set(TimerKind):
         # One that a newer version set is left to its workers.
@@ -58,7 +58,7 @@ def ring(step: Transaction, member: str, moved: str, *, failed: bool) -> Reply:
 
 
 def put_off(step: Transaction, member: str, problem: str) -> Reply:
-    """Set a timer that fails again for later and later; when it has failed often, write a dead letter."""
+    """Postpone a timer that fails, longer each time; after some failures write a dead letter."""
     write_set = step.write_set
     times = int(write_set.read(FAILING, member) or 0) + 1
     write_set.put(FAILING, member, times)
@@ -99,15 +99,15 @@ DUE = {
 
 
 def let_expire(step: Transaction, limit: int) -> Reply:
-    """Give children of ended runs their expiry, and forget runs whose keys are gone: so many of each at most.
+    """Set the expiry of ended runs' children, and forget runs whose keys are gone: so many of each at most.
 
     The word is the number of children.
     """
     write_set = step.write_set
     write_set.read_set.ask("LRANGE", "retiring", 0, limit - 1)
     # The time is no part of the question: it is another one at each look.
-    ended: tuple[str | int, ...] = ("ZRANGE", "retired", 0, limit - 1, "WITHSCORES")
-    write_set.read_set.ask(*ended)
+    range_command: tuple[str | int, ...] = ("ZRANGE", "retired", 0, limit - 1, "WITHSCORES")
+    write_set.read_set.ask(*range_command)
     children: list[bytes] = write_set.read_set.reply("LRANGE", "retiring", 0, limit - 1)
     for name in children:
         write_set.command("LREM", "retiring", 1, name)
@@ -124,7 +124,7 @@ def let_expire(step: Transaction, limit: int) -> Reply:
         elif run_end.outlived(write_set, run.parent):
             # Otherwise its parent goes on again since.
             run_end.retire(write_set, run)
-    entries: list[bytes] = write_set.read_set.reply(*ended)
+    entries: list[bytes] = write_set.read_set.reply(*range_command)
     for entry, at in zip(entries[::2], entries[1::2], strict=True):
         if float(at) <= step.clock():
             run_end.forget(write_set, entry)

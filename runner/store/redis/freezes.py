@@ -20,8 +20,8 @@ KEPT_NOTICES = 100_000
 
 def freeze(write_set: WriteSet, scope: str, reason: str, by: str) -> Reply:
     if write_set.read(FROZEN, scope) is not None:
-        stored = codec.decode(Freeze, write_set.read_unvalidated(FROZEN, scope) or b"")
-        same = (stored.reason, stored.by) == (reason, by)  # a repeat, after a lost reply
+        current = codec.decode(Freeze, write_set.read_unvalidated(FROZEN, scope) or b"")
+        same = (current.reason, current.by) == (reason, by)  # a repeat, after a lost reply
         return Reply("frozen" if same else "already")
     now = write_set.read_set.now
     write_set.put(FROZEN, scope, dump(asdict(Freeze(scope, reason, by, now))))

@@ -19,7 +19,7 @@ from runner.store.redis.keys import Keys
 MARK = b"@"
 
 LEVEL = 1
-"""How hard zlib tries: the worker waits for it."""
+"""The level of zlib: the worker waits for it."""
 
 
 class LargeValues:
@@ -36,9 +36,9 @@ class LargeValues:
         if len(data) <= LARGE:
             return data
         name = digest(data)
-        word, *root = self._call("shelve", run_id, name, _compressed(data))
+        status, *root = self._call("shelve", run_id, name, _compressed(data))
         # Where the run is gone, the request that the value is for is refused as well.
-        return MARK + root[0] + b" " + name.encode() if word == b"shelved" else data
+        return MARK + root[0] + b" " + name.encode() if status == b"shelved" else data
 
     def get(self, values: Sequence[bytes | None]) -> list[bytes | None]:
         """Return values, each reference replaced by what it refers to.
@@ -82,9 +82,11 @@ class LargeValues:
                 root, name = referred(reference)
                 pipe.hget(self._keys.run(root, ":b"), name)
             values = dict(zip(references, pipe.execute(), strict=True))
-        gone = [reference.decode() for reference, data in values.items() if data is None]
-        if gone:
-            raise CorruptDocument(f"the stored value {gone[0]} is gone, though a run refers to it.")
+        lost_values = [reference.decode() for reference, data in values.items() if data is None]
+        if lost_values:
+            raise CorruptDocument(
+                f"the stored value {lost_values[0]} is gone, though a run refers to it."
+            )
         return {reference: _restored(data) for reference, data in values.items()}
 
 

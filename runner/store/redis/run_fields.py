@@ -1,8 +1,4 @@
-"""What scripts are given and what they return: questions, records and claims, as texts and bytes.
-
-Each function that ends in `_arguments` writes the arguments of one script in the order that the
-script's header names; the other functions read replies and stored fields.
-"""
+"""Fields of a run as texts and bytes: questions and records."""
 
 from __future__ import annotations
 
@@ -34,32 +30,32 @@ SHOWN = frozenset({"name", "reason", "response_schema", "assignees", "digest"})
 """The fields of a question that those who read notices can rely on."""
 
 UNASKED = asdict(Interrupt("", ""))
-"""What a question's fields are unless they are set."""
+"""Defaults of a question's fields."""
 
 
 def question_document(question: Interrupt) -> bytes:
     """Write a question as it is stored, and as its notice has it: without what its id says, and defaults."""
     values = {name: getattr(question, name) for name in UNASKED}
-    changed = {
+    document = {
         name: value for name, value in values.items() if name in SHOWN or value != UNASKED[name]
     }
     for name in PLACE:
-        changed.pop(name, None)
-    return dump({"assignees": question.assignees, **changed})
+        document.pop(name, None)
+    return dump({"assignees": question.assignees, **document})
 
 
-def question(interrupt_id: str, data: bytes, decided: bytes | None) -> Interrupt:
+def question(interrupt_id: str, data: bytes, decision_text: bytes | None) -> Interrupt:
     head, _, text = data.partition(b"{")
-    _, asked_at, _, *reminded = head.split()
+    _, asked_at, _, *reminders = head.split()
     run_id, node, visit, _ = _parts(interrupt_id)
-    place = dump({"id": interrupt_id, "run_id": run_id, "node_id": node, "visit": int(visit)})
-    interrupt = codec.decode(Interrupt, place[:-1] + b"," + text)
+    address = dump({"id": interrupt_id, "run_id": run_id, "node_id": node, "visit": int(visit)})
+    interrupt = codec.decode(Interrupt, address[:-1] + b"," + text)
     interrupt = replace(
-        interrupt, asked_at=int(asked_at), reminded=int(reminded[0]) if reminded else 0
+        interrupt, asked_at=int(asked_at), reminded=int(reminders[0]) if reminders else 0
     )
-    if not decided:
+    if not decision_text:
         return interrupt
-    status, time, nonce, text = decided.split(b" ", 3)
+    status, time, nonce, text = decision_text.split(b" ", 3)
     outcome = load(text) if text else {}
     if status == b"withdrawn" and outcome:
         outcome = {"withdrawal": {**outcome, "attempt": int(nonce)}}
@@ -69,21 +65,21 @@ def question(interrupt_id: str, data: bytes, decided: bytes | None) -> Interrupt
 
 
 def _parts(interrupt_id: str) -> tuple[str, str, str, str]:
-    run_id, _, rest = interrupt_id.partition(SEPARATOR)
-    node, visit, short = rest.rsplit(SEPARATOR, 2)
+    run_id, _, address = interrupt_id.partition(SEPARATOR)
+    node, visit, short = address.rsplit(SEPARATOR, 2)
     return run_id, node, visit, short
 
 
-def questions(run_id: str, stored: Mapping[bytes, bytes]) -> tuple[Interrupt, ...]:
+def questions(run_id: str, stored_fields: Mapping[bytes, bytes]) -> tuple[Interrupt, ...]:
     """Read all questions of a run, in the order in which they were asked."""
-    asked = sorted(
+    rows = sorted(
         (question_number(data), name[2:].decode(), data)
-        for name, data in stored.items()
+        for name, data in stored_fields.items()
         if name.startswith(b"i:")
     )
     return tuple(
-        question(f"{run_id}.{name}", data, stored.get(b"d:" + name.encode()))
-        for _, name, data in asked
+        question(f"{run_id}.{name}", data, stored_fields.get(b"d:" + name.encode()))
+        for _, name, data in rows
     )
 
 
@@ -98,9 +94,9 @@ def question_number(data: bytes) -> int:
     return int(data.split(b" ", 1)[0])
 
 
-def winner(decided: bytes | None) -> str:
+def winner(decision_text: bytes | None) -> str:
     """Read the nonce of the request that answered a question; "" when none did."""
-    return decided.split(b" ", 3)[2].decode() if decided else ""
+    return decision_text.split(b" ", 3)[2].decode() if decision_text else ""
 
 
 def decision(answer: Decision) -> bytes:
@@ -121,10 +117,10 @@ def decision(answer: Decision) -> bytes:
 def decided(
     ids: Sequence[bytes], questions: Sequence[bytes], decisions: Sequence[bytes | None]
 ) -> list[Interrupt]:
-    asked = sorted(
-        zip(ids, questions, decisions, strict=True), key=lambda each: question_number(each[1])
+    rows = sorted(
+        zip(ids, questions, decisions, strict=True), key=lambda row: question_number(row[1])
     )
-    interrupts = [question(each.decode(), data, decision) for each, data, decision in asked]
+    interrupts = [question(row.decode(), data, decision) for row, data, decision in rows]
     return [interrupt for interrupt in interrupts if not interrupt.is_open]
 
 
@@ -144,7 +140,7 @@ REST = {
     for field in fields(NodeRecord)
     if field.name not in {"status", "visit", "attempt", "fence", "stamp", "edges", "nonce"}
 }
-"""What follows as an object in a node's text, where it is not this."""
+"""Defaults of the fields that follow as an object in a node's text."""
 
 rest_of = operator.attrgetter(*REST)
 
@@ -156,10 +152,10 @@ def node_text(record: NodeRecord, scope: int) -> str:
     quickly. `scope` is the innermost loop around the node.
     """
     pairs = zip(REST.items(), rest_of(record), strict=True)
-    rest = {name: value for (name, default), value in pairs if value != default}
+    extra = {name: value for (name, default), value in pairs if value != default}
     if scope != ROOT:
-        rest["scope"] = scope
-    tail = dump(rest).decode() if rest else ""
+        extra["scope"] = scope
+    tail = dump(extra).decode() if extra else ""
     return (
         f"{record.status} {record.visit} {record.attempt} {record.fence} {record.stamp} "
         f"{record.edges or '-'} {record.nonce or '-'} {tail}"

@@ -1,4 +1,4 @@
-"""What happens to every node, in the fewest commands: its claim, and its end where nothing unusual follows.
+"""The claim of a node, and its settle where nothing unusual follows: the fewest commands.
 
 The worker knows its node's graph, and its claim has read the node's records. So the claim says which fields
 it needs, and the scheduler plans the end from them; the scripts `take` and `apply` check and write. A method
@@ -40,10 +40,10 @@ from runner.store.redis.transaction.run_view import RunInTransaction
 from runner.store.redis.transaction.transaction import HEAD
 
 NO_EXTRAS = (None, None, None, None, None)
-"""What most nodes have beside fields of their runs: no item, questions, decisions or document."""
+"""The extras of most nodes beside fields of their runs: no item, questions, decisions or document."""
 
 GRAPHS, RUNS = 500, 5_000
-"""How many graphs and runs a process remembers."""
+"""Graphs and runs that a process remembers."""
 
 TEMPLATES = 10_000
 """Templates of settles that a process remembers of one graph: a node has one for each choice of edges."""
@@ -98,25 +98,25 @@ class FastPath:
 
     def remember(self, topology: Topology) -> KnownGraph:
         """Remember a graph that this process has read or published."""
-        known = self._graphs.get(topology.fingerprint)
-        if known is None:
+        graph = self._graphs.get(topology.fingerprint)
+        if graph is None:
             if len(self._graphs) > GRAPHS:
                 self._graphs.clear()
                 self._likely.clear()
-            known = self._graphs[topology.fingerprint] = KnownGraph(topology)
+            graph = self._graphs[topology.fingerprint] = KnownGraph(topology)
         for node in topology.nodes:
-            if node not in self._likely or known.is_plain(
+            if node not in self._likely or graph.is_plain(
                 node
             ):  # a wrong guess costs less where it is plain
-                self._likely[node] = known
-        return known
+                self._likely[node] = graph
+        return graph
 
     def _graph(self, graph_id: str, fingerprint: str) -> KnownGraph | None:
-        known = self._graphs.get(fingerprint)
-        if known is None:
+        graph = self._graphs.get(fingerprint)
+        if graph is None:
             topology = self._topology(graph_id, fingerprint)
-            known = self.remember(topology) if topology else None
-        return known
+            graph = self.remember(topology) if topology else None
+        return graph
 
     # Claims
 
@@ -143,50 +143,58 @@ class FastPath:
         run_id, node, number, _, nonce = visit
         if graph is None or not graph.is_plain(node):
             return None
-        known = run.values if run else None
+        run_values = run.values if run else None
         fields = (*graph.fields(node), *_unknown(run))
         if len(fields) > plan_arguments.MOST_FIELDS:
             return None
         item = f"{map_of(node)}.{number}.{index_of(node)}" if map_of(node) else ""
         head = (*visit, next_fence(0, nonce), graph.topology.fingerprint, item)
-        word, *reply = self._call("take", *head, *fields, verb="claim")
-        if word == b"graph":
+        status, *reply = self._call("take", *head, *fields, verb="claim")
+        if status == b"graph":
             of: bytes = reply[0]
             return of
-        if word != b"claimed":
-            return Reply("stale") if word == b"stale" else None
-        text, parent, counters, *rest = reply
-        values: dict[str, bytes | None] = dict(zip(fields, rest, strict=False))
-        seen = ClaimRead(run_id, graph, parent != b"-", counters + b"0 -", {f"n:{node}": text})
-        return self._claimed(node, seen, values, known, rest[len(fields) :] or NO_EXTRAS)
+        if status != b"claimed":
+            return Reply("stale") if status == b"stale" else None
+        text, parent, counters, *field_values = reply
+        values: dict[str, bytes | None] = dict(zip(fields, field_values, strict=False))
+        claim_read = ClaimRead(
+            run_id, graph, parent != b"-", counters + b"0 -", {f"n:{node}": text}
+        )
+        return self._claimed(
+            node, claim_read, values, run_values, field_values[len(fields) :] or NO_EXTRAS
+        )
 
     def _claimed(
         self,
         node: str,
-        seen: ClaimRead,
+        claim_read: ClaimRead,
         values: Mapping[str, bytes | None],
-        known: tuple[bytes, bytes] | None,
-        own: Sequence[Any] = NO_EXTRAS,
+        run_values: tuple[bytes, bytes] | None,
+        extras: Sequence[Any] = NO_EXTRAS,
     ) -> Claim:
-        """Read a claimed visit from fields of its run; `own` is what only this node has."""
-        run_id, graph = seen.run_id, seen.graph
-        item, asked, questions, decisions, kept = own
-        document, own_task, messages = kept or (None, None, [])
-        record, _ = encoding.node_record(seen.texts[f"n:{node}"])
+        """Read a claimed visit from fields of its run; `extras` are what only this node has."""
+        run_id, graph = claim_read.run_id, claim_read.graph
+        item, question_ids, questions, decisions, checkpoint = extras
+        document, own_task, messages = checkpoint or (None, None, [])
+        record, _ = encoding.node_record(claim_read.texts[f"n:{node}"])
         (report,) = self._read(run_id, [f"h:{record.handed}"]) if record.handed else (None,)
-        task, state = known or self._remember_run(run_id, node, graph, values)
+        task, state = run_values or self._remember_run(run_id, node, graph, values)
         inputs = self._inputs(run_id, graph.topology, node, record, values)
         outputs = [output for _, _, output in inputs]
         task, state, report, *outputs = [
             load(value or b"null")
             for value in self._large.get([item or own_task or task, state, report, *outputs])
         ]
-        seen.texts |= {name: values[name] or b"" for name in graph.guards(node)}
-        seen.asked = encoding.dump([record.visit, *map(bytes.decode, asked)]) if asked else None
-        seen.kept = len(document or b""), [len(message) for message in messages]
-        seen.final = _final(graph.topology, node, values)
+        claim_read.texts |= {name: values[name] or b"" for name in graph.guards(node)}
+        claim_read.asked = (
+            encoding.dump([record.visit, *map(bytes.decode, question_ids)])
+            if question_ids
+            else None
+        )
+        claim_read.kept = len(document or b""), [len(message) for message in messages]
+        claim_read.final = _final(graph.topology, node, values)
         return Claim(
-            token=Token(run_id, node, record.visit, record.fence, seen),
+            token=Token(run_id, node, record.visit, record.fence, claim_read),
             graph_id=graph.topology.graph_id,
             fingerprint=graph.topology.fingerprint,
             signature=graph.topology.nodes[shape_name(node)].signature,
@@ -194,10 +202,10 @@ class FastPath:
             task=task,
             invocation_state=state,
             inputs=[
-                (source, reached, output)
-                for (source, reached, _), output in zip(inputs, outputs, strict=True)
+                (source, source_visit, output)
+                for (source, source_visit, _), output in zip(inputs, outputs, strict=True)
             ],
-            answers=run_fields.decided(asked, questions, decisions) if asked else [],
+            answers=run_fields.decided(question_ids, questions, decisions) if question_ids else [],
             document=load(document) if document else None,
             messages=[load(message) for message in messages],
             child=self._snapshot(record.child) if record.child else None,
@@ -209,8 +217,8 @@ class FastPath:
         """Name the fields of a run that a claim of a node will need, as far as its graph can be guessed."""
         run = self._runs.get(run_id)
         graph = run.graph if run else self._likely.get(shape_name(node))
-        known = graph is not None and shape_name(node) in graph.topology.nodes
-        return (*graph.fields(node), *_unknown(run)) if graph is not None and known else ()
+        is_known = graph is not None and shape_name(node) in graph.topology.nodes
+        return (*graph.fields(node), *_unknown(run)) if graph is not None and is_known else ()
 
     def claim_from(self, run: RunInTransaction, node: str) -> Callable[[], Claim]:
         """Read what a worker needs of a node that a transaction claims; return what makes the claim."""
@@ -218,14 +226,14 @@ class FastPath:
         fields = (*graph.fields(node), *_unknown(None))
         write_set.read_set.want(key, fields)
         values = {name: write_set.read_unvalidated(key, name) for name in fields}
-        seen = ClaimRead(
+        claim_read = ClaimRead(
             run.record.run_id, graph, bool(run.record.parent), b"", {f"n:{node}": run.text(node)}
         )
-        own = _read_extras(run, node, run.node(node).visit)
+        extras = _read_extras(run, node, run.node(node).visit)
 
         def claim() -> Claim:
-            made = self._claimed(node, seen, values, None, own)
-            return replace(made, token=replace(made.token, seen=None))
+            new_claim = self._claimed(node, claim_read, values, None, extras)
+            return replace(new_claim, token=replace(new_claim.token, seen=None))
 
         return claim
 
@@ -234,8 +242,8 @@ class FastPath:
     ) -> tuple[bytes, bytes]:
         """Remember a run that this process has not claimed a node of before."""
         task, state = values["task"] or b"null", values["state"] or b"{}"
-        before = self._runs.get(run_id)
-        head = before.head if before else {name: values[name] for name in RUN_FIELDS}
+        known_run = self._runs.get(run_id)
+        head = known_run.head if known_run else {name: values[name] for name in RUN_FIELDS}
         if len(self._runs) > RUNS:
             self._runs.clear()
         self._likely[shape_name(node)] = graph
@@ -291,19 +299,19 @@ class FastPath:
         """Complete a visit of a node that keeps nothing, and whose edges depend on no result."""
         if settlement.stay and not self._read_doorbell_at:
             self._read_doorbell()
-        seen = token.seen
+        claim_read = token.seen
         unusual = settlement.saved or settlement.session or settlement.reads or settlement.insist
         is_usual = settlement.status is Status.COMPLETED and not (unusual or settlement.effects)
-        if not isinstance(seen, ClaimRead) or not is_usual:
+        if not isinstance(claim_read, ClaimRead) or not is_usual:
             return None
         try:
-            arguments, text = self._settle(token, seen, settlement, nonce, (output, entry))
+            arguments, text = self._settle(token, claim_read, settlement, nonce, (output, entry))
         except Unplanned:
             return None
         reply = self._call("apply", *arguments, verb="settle", constants=self._doorbell)
         if reply[0] in {b"follows", b"fetched"}:
             written = {f"n:{token.node}": text, f"o:{token.node}.{token.visit}": output}
-            return Reply("settled", claim=self._following(seen, reply[1:], written))
+            return Reply("settled", claim=self._following(claim_read, reply[1:], written))
         if reply[0] == b"outdated":
             self._read_doorbell()
         return None if reply[0] == b"other" else Reply("settled", doorbells_of(reply))
@@ -312,31 +320,33 @@ class FastPath:
         """Read the template of doorbells again, at most once a second."""
         if time.monotonic() >= self._read_doorbell_at:
             self._read_doorbell_at = time.monotonic() + 1
-            pairs = [part.decode() for part in self._redis.call("HGETALL", self._keys.doorbell)]
+            pairs = [text.decode() for text in self._redis.call("HGETALL", self._keys.doorbell)]
             fields = dict(zip(pairs[::2], pairs[1::2], strict=True))
             self._doorbell = doorbell_template.constants(fields)
 
     def _following(
-        self, before: ClaimRead, reply: Sequence[Any], written: Mapping[str, bytes | None]
+        self, settled_read: ClaimRead, reply: Sequence[Any], written: Mapping[str, bytes | None]
     ) -> Claim | None:
         """Read the visit that a settle has claimed, and what it needs beside what the settle wrote."""
-        name, text, active, *fetched = reply
-        run_id, graph, node = before.run_id, before.graph, name.decode()
+        name, text, active, *task_and_item = reply
+        run_id, graph, node = settled_read.run_id, settled_read.graph, name.decode()
         run = self._runs.get(run_id)
-        known = run.values if run else None
+        run_values = run.values if run else None
         fields = (*graph.fields(node), *_unknown(run))
-        written = {**before.final, **written}
+        written = {**settled_read.final, **written}
         missing = [field for field in fields if field not in written]
         try:
             values = dict(zip(missing, self._read(run_id, missing), strict=True)) if missing else {}
         except StoreError:
             return None  # the settle is done; the lease of the claim runs out
-        status, _, counters = before.line.split(b" ", 2)
+        status, _, counters = settled_read.line.split(b" ", 2)
         line = b"%s %d %s" % (status, active, counters)
-        seen = ClaimRead(run_id, graph, before.is_child, line, {f"n:{node}": text})
-        task, item = (fetched[0].decode(), fetched[1]) if fetched else ("", None)
-        own = (item, None, None, None, None)
-        return replace(self._claimed(node, seen, {**values, **written}, known, own), rung_by=task)
+        claim_read = ClaimRead(run_id, graph, settled_read.is_child, line, {f"n:{node}": text})
+        task, item = (task_and_item[0].decode(), task_and_item[1]) if task_and_item else ("", None)
+        extras = (item, None, None, None, None)
+        return replace(
+            self._claimed(node, claim_read, {**values, **written}, run_values, extras), rung_by=task
+        )
 
     def repeat_claim(self, token: Token, nonce: str) -> Claim | None:
         """Return the claim that a settle with this nonce has made; None where it has made none."""
@@ -362,20 +372,25 @@ class FastPath:
 
         It is what the claim has read, and that `questions` are new. The run has no children and no callback.
         """
-        seen, run = token.seen, self._runs.get(token.run_id)
-        if not isinstance(seen, ClaimRead) or run is None or seen.kept is None or not seen.is_alone:
+        claim_read, run = token.seen, self._runs.get(token.run_id)
+        if (
+            not isinstance(claim_read, ClaimRead)
+            or run is None
+            or claim_read.kept is None
+            or not claim_read.is_alone
+        ):
             return None
-        if seen.is_child or run.head["on_end"] or run.graph is not seen.graph:
+        if claim_read.is_child or run.head["on_end"] or run.graph is not claim_read.graph:
             return None
-        key, node, (document, messages) = run_key(token.run_id), token.node, seen.kept
-        asked = [field for question in questions for field in question_fields(question.id)]
+        key, node, (document, messages) = run_key(token.run_id), token.node, claim_read.kept
+        question_names = [field for question in questions for field in question_fields(question.id)]
         fields = {
             key: {
                 **run.head,
-                **{name: text or None for name, text in seen.texts.items()},
-                **dict.fromkeys([*asked, *(f"w:{question.id}" for question in questions)]),
-                "run": seen.line,
-                f"q:{node}": seen.asked,
+                **{name: text or None for name, text in claim_read.texts.items()},
+                **dict.fromkeys([*question_names, *(f"w:{question.id}" for question in questions)]),
+                "run": claim_read.line,
+                f"q:{node}": claim_read.asked,
             },
             f"{key}:m": {f"#{node}": b"%d" % len(messages) if messages else None},
             EARLY: dict.fromkeys(f"?{question.id}" for question in questions),
@@ -399,7 +414,7 @@ class FastPath:
     def _settle(
         self,
         token: Token,
-        seen: ClaimRead,
+        claim_read: ClaimRead,
         settlement: Settlement,
         nonce: str,
         result: tuple[bytes, bytes],
@@ -410,19 +425,23 @@ class FastPath:
         """
         (output, entry), node, visit = result, token.node, token.visit
         short = output if len(output) <= SHORT and not output.startswith(MARK) else b""
-        _, _, attempt, _, stamp, _, _, rest = seen.texts[f"n:{node}"].split(b" ", 7)
-        is_item, is_plain = bool(map_of(node)), stamp == b"0" and not rest
+        _, _, attempt, _, stamp, _, _, extra = claim_read.texts[f"n:{node}"].split(b" ", 7)
+        is_item, is_plain = bool(map_of(node)), stamp == b"0" and not extra
         # An item has no place in the order of results.
         fields: list[Argument] = [f"o:{node}.{visit}", output]
         results: list[Argument] = [f"x:{node}.{visit}", entry]
-        name = (f"{shape_name(node)} {visit}" if is_item else node, settlement.edges, seen.is_child)
+        name = (
+            f"{shape_name(node)} {visit}" if is_item else node,
+            settlement.edges,
+            claim_read.is_child,
+        )
         if is_item:
             fields, results = [*fields, results[0], b"0 " + entry], []
         elif output == NOTHING:
             # An entry with a place in the order and no output has this one.
-            fields, name = [], (node, settlement.edges + "-", seen.is_child)
-        shared = seen.graph.templates.get(name) if is_plain else None
-        if shared is not None:
+            fields, name = [], (node, settlement.edges + "-", claim_read.is_child)
+        template = claim_read.graph.templates.get(name) if is_plain else None
+        if template is not None:
             guards, edges = [f"n:{node}"], settlement.edges or "-"
             text = f"completed {visit} {attempt.decode()} {token.fence} 0 {edges} {nonce} "
             event: list[Argument] = [
@@ -433,34 +452,38 @@ class FastPath:
                 short,
             ]
             timer = f"node|{token.run_id}|{node}"
-            made = PlanWrites([f"n:{node}", text, *fields], results, dropped=[timer], events=event)
-        else:
-            planned = self._plan(token, seen, settlement, nonce)
-            made = plan_arguments.writes(planned, seen, {EventKind.NODE_COMPLETED: short})
-            made.fields += fields
-            made.results += results
-            guards, shared = (
-                plan_arguments.guard_fields(planned),
-                plan_arguments.make_template(planned, seen, made, node),
+            writes = PlanWrites(
+                [f"n:{node}", text, *fields], results, dropped=[timer], events=event
             )
-            if is_plain and len(guards) == 1 and len(seen.graph.templates) < TEMPLATES:
-                seen.graph.templates[name] = shared
-        if seen.is_alone and not shared.goes_on:
+        else:
+            settle_plan = self._plan(token, claim_read, settlement, nonce)
+            writes = plan_arguments.writes(
+                settle_plan, claim_read, {EventKind.NODE_COMPLETED: short}
+            )
+            writes.fields += fields
+            writes.results += results
+            guards, template = (
+                plan_arguments.guard_fields(settle_plan),
+                plan_arguments.make_template(settle_plan, claim_read, writes, node),
+            )
+            if is_plain and len(guards) == 1 and len(claim_read.graph.templates) < TEMPLATES:
+                claim_read.graph.templates[name] = template
+        if claim_read.is_alone and not template.goes_on:
             raise Unplanned(token)  # the run ends, or waits
         grows = VISIT_BYTES + len(output) + len(entry)
         task_id = f"{token.run_id}.{node}.{visit}.{attempt.decode()}"
         claims = (
-            f"{next_fence(0, nonce)} {nonce} {seen.graph.next_from(node)}"
+            f"{next_fence(0, nonce)} {nonce} {claim_read.graph.next_from(node)}"
             if settlement.stay
             else ""
         )
         arguments = plan_arguments.arguments(
-            seen, guards, made, shared, task_id=task_id, grows=grows, claims=claims
+            claim_read, guards, writes, template, task_id=task_id, grows=grows, claims=claims
         )
-        return arguments, _bytes(made.fields[made.fields.index(f"n:{node}") + 1])
+        return arguments, _bytes(writes.fields[writes.fields.index(f"n:{node}") + 1])
 
     def _plan(
-        self, token: Token, seen: ClaimRead, settlement: Settlement, nonce: str
+        self, token: Token, claim_read: ClaimRead, settlement: Settlement, nonce: str
     ) -> TransitionPlan:
         settle = functools.partial(
             scheduler.settle,
@@ -471,10 +494,12 @@ class FastPath:
             status=settlement.status,
             edges=settlement.edges,
         )
-        planned = plan_transition(seen.known(), seen.graph.topology, self._lease_ms, settle)
-        if planned is None:
+        settle_plan = plan_transition(
+            claim_read.known(), claim_read.graph.topology, self._lease_ms, settle
+        )
+        if settle_plan is None:
             raise Unplanned(token)
-        return planned
+        return settle_plan
 
 
 def _unknown(run: KnownRun | None) -> Sequence[str]:
@@ -496,29 +521,41 @@ def _final(
 
 
 def _read_extras(run: RunInTransaction, node: str, visit: int) -> Sequence[Any]:
-    """Read what most nodes have not: see `NO_EXTRAS`."""
+    """Read what most nodes lack: see `NO_EXTRAS`."""
     write_set, key = run.write_set, run.key
     item = (
         write_set.read_unvalidated(f"{key}:f", f"{map_of(node)}.{visit}.{index_of(node)}")
         if map_of(node)
         else None
     )
-    asked, *ids = load(write_set.read(key, f"q:{node}") or b"[0]")
+    question_visit, *ids = load(write_set.read(key, f"q:{node}") or b"[0]")
     # A question of a ready node may still be answered: then all is read again.
-    pairs = [question_fields(each) for each in ids] if asked == visit else []
+    pairs = [question_fields(question_id) for question_id in ids] if question_visit == visit else []
     write_set.read_set.want(key, itertools.chain(*pairs))
     questions = [write_set.read_unvalidated(key, question) for question, _ in pairs]
     decisions = [write_set.read(key, decision) for _, decision in pairs]
     document = write_set.read_unvalidated(key, f"k:{node}")
     if document is None:
-        return item, [each.encode() for each in ids] if pairs else None, questions, decisions, None
+        return (
+            item,
+            [question_id.encode() for question_id in ids] if pairs else None,
+            questions,
+            decisions,
+            None,
+        )
     count = int(write_set.read_unvalidated(f"{key}:m", f"#{node}") or 0)
     messages = [
         write_set.read_unvalidated(f"{key}:m", f"{number}.{node}") for number in range(1, count + 1)
     ]
     own_task = write_set.read_unvalidated(key, f"t:{node}.{visit}")
-    kept = (None if document == b"1" else document, own_task, messages)
-    return item, [each.encode() for each in ids] if pairs else None, questions, decisions, kept
+    checkpoint = (None if document == b"1" else document, own_task, messages)
+    return (
+        item,
+        [question_id.encode() for question_id in ids] if pairs else None,
+        questions,
+        decisions,
+        checkpoint,
+    )
 
 
 def _bytes(text: Argument) -> bytes:

@@ -65,7 +65,7 @@ class KnownGraph:
         self._next_from: dict[str, str] = {}
 
     def is_plain(self, node: str) -> bool:
-        """Whether a plan has all that a node needs; one with limits shares those with other runs."""
+        """Return whether a plan has all that a node needs; one with limits shares those with other runs."""
         shape = self.topology.nodes.get(shape_name(node))
         return shape is not None and not shape.limits and node[:1] != "@"
 
@@ -76,10 +76,14 @@ class KnownGraph:
         """
         name = shape_name(node)
         if name not in self._next_from:
-            nodes, own = self.topology.nodes.values(), self.topology.nodes[name]
-            place = (own.queue, own.priority)
-            limited = any(shape.limits for shape in nodes if (shape.queue, shape.priority) == place)
-            self._next_from[name] = "" if limited else f"{own.priority} {own.queue}"
+            nodes, node_shape = self.topology.nodes.values(), self.topology.nodes[name]
+            queue = (node_shape.queue, node_shape.priority)
+            has_limits = any(
+                shape.limits for shape in nodes if (shape.queue, shape.priority) == queue
+            )
+            self._next_from[name] = (
+                "" if has_limits else f"{node_shape.priority} {node_shape.queue}"
+            )
         return self._next_from[name]
 
     def fields(self, node: str) -> tuple[str, ...]:
@@ -143,7 +147,7 @@ class KnownGraph:
 
 @dataclass(slots=True)
 class ClaimRead:
-    """What a claim has read of its run, as texts: what plans of that visit are made of, and their guards.
+    """Texts that a claim has read of its run: plans of that visit are made of them, and validated by them.
 
     `line` are the run's counters, `asked` what is stored of the visit's questions. `kept` are the bytes of
     the document and of each message that the node keeps, None where it has written others since. `final` are
@@ -161,7 +165,7 @@ class ClaimRead:
 
     @property
     def is_alone(self) -> bool:
-        """Whether no other node of the run was active."""
+        """Return whether no other node of the run was active."""
         return self.line.split(b" ", 2)[1] == b"1"
 
     def known(self) -> PartialView:
@@ -184,7 +188,7 @@ class Unplanned(Exception):
 
 @dataclass(slots=True)
 class PlanWrites:
-    """What a plan writes, as the arguments that `apply` takes for it.
+    """The writes of a plan, as arguments of `apply`.
 
     `fields` and `results` are names with values; results get the number of the first event in front.
     """
@@ -202,27 +206,30 @@ def guard_fields(plan: TransitionPlan) -> list[str]:
     return [f"n:{name}" if isinstance(name, str) else f"l:{name}" for name in plan.guards]
 
 
-def writes(plan: TransitionPlan, seen: ClaimRead, data: Mapping[str, bytes]) -> PlanWrites:
+def writes(plan: TransitionPlan, claim_read: ClaimRead, data: Mapping[str, bytes]) -> PlanWrites:
     """Write the records, timers, events and doorbells of a plan; `data` are those of events, by kind.
 
     Raises:
         Unplanned: it has other actions.
     """
-    topology, run_id = seen.graph.topology, seen.run_id
-    made = PlanWrites()
+    topology, run_id = claim_read.graph.topology, claim_read.run_id
+    plan_writes = PlanWrites()
     for node, record in plan.nodes.items():
-        made.fields += (f"n:{node}", node_text(record, topology.nodes[shape_name(node)].scope))
-    for loop, changed in plan.loops.items():
-        made.fields += (f"l:{loop}", loop_text(changed))
+        plan_writes.fields += (
+            f"n:{node}",
+            node_text(record, topology.nodes[shape_name(node)].scope),
+        )
+    for loop, loop_record in plan.loops.items():
+        plan_writes.fields += (f"l:{loop}", loop_text(loop_record))
     for action in plan.actions:
         match action:
             case DropTimer():
-                made.dropped.append(f"{action.kind}|{run_id}|{action.key}")
+                plan_writes.dropped.append(f"{action.kind}|{run_id}|{action.key}")
             case SetTimer():
-                made.timers += (action.due, f"{action.kind}|{run_id}|{action.key}")
+                plan_writes.timers += (action.due, f"{action.kind}|{run_id}|{action.key}")
             case AddEvent():
                 detail = data.get(action.kind, b"")
-                made.events += (
+                plan_writes.events += (
                     EVENT_LETTERS.get(action.kind, action.kind),
                     action.visit,
                     action.node,
@@ -230,10 +237,10 @@ def writes(plan: TransitionPlan, seen: ClaimRead, data: Mapping[str, bytes]) -> 
                     detail,
                 )
             case Dispatch():
-                made.doorbells.append(action)
+                plan_writes.doorbells.append(action)
             case _:
                 raise Unplanned(action)
-    return made
+    return plan_writes
 
 
 @dataclass(frozen=True, slots=True)
@@ -251,20 +258,20 @@ class SettleTemplate:
 
 
 def make_template(
-    plan: TransitionPlan, seen: ClaimRead, made: PlanWrites, node: str = ""
+    plan: TransitionPlan, claim_read: ClaimRead, plan_writes: PlanWrites, node: str = ""
 ) -> SettleTemplate:
     """Write what plans of one form share; `node` is the one that settles.
 
     Raises:
         Unplanned: there are too many fields, or a number is too large.
     """
-    graph, counted, arrivals = seen.graph, list[Argument](), list[Argument]()
+    graph, count_fields, arrivals = claim_read.graph, list[Argument](), list[Argument]()
     queues: dict[Queue, int] = {}
     for target, scope in dict.fromkeys((arrival.node, arrival.scope) for arrival in plan.arrivals):
         same = [
             arrival for arrival in plan.arrivals if (arrival.node, arrival.scope) == (target, scope)
         ]
-        counted += (f"a{scope}:{target}", f"n:{target}")
+        count_fields += (f"a{scope}:{target}", f"n:{target}")
         follows = (
             node
             and may_follow(graph.topology, node, target)
@@ -272,28 +279,34 @@ def make_template(
         )
         arrivals += _arrival(graph.target(target), same, queues, _FOLLOWS if follows else 0)
     if plan.item_of:
-        counted += (f"m:{plan.item_of}", f"n:{plan.item_of}")
+        count_fields += (f"m:{plan.item_of}", f"n:{plan.item_of}")
         arrivals += _item(graph.topology, plan, queues)
-    for bell in made.doorbells:
+    for bell in plan_writes.doorbells:
         queues.setdefault((bell.queue, bell.priority), len(queues))
-    if len(plan.guards) + len(counted) > MOST_FIELDS:
-        raise Unplanned(len(counted))
+    if len(plan.guards) + len(count_fields) > MOST_FIELDS:
+        raise Unplanned(len(count_fields))
     lists = (
-        len(made.fields) // 2,
-        len(made.results) // 2,
-        len(made.dropped),
-        len(made.timers) // 2,
+        len(plan_writes.fields) // 2,
+        len(plan_writes.results) // 2,
+        len(plan_writes.dropped),
+        len(plan_writes.timers) // 2,
     )
     numbers = _packed(
         _HEAD,
-        *(128 + plan.active, 128 + plan.waiting, 128 + plan.started, seen.is_child),
-        *(len(plan.guards), len(counted) // 2, len(queues)),
-        *(*lists, len(made.events) // 5, len(made.doorbells)),
+        *(128 + plan.active, 128 + plan.waiting, 128 + plan.started, claim_read.is_child),
+        *(len(plan.guards), len(count_fields) // 2, len(queues)),
+        *(*lists, len(plan_writes.events) // 5, len(plan_writes.doorbells)),
     )
     head = (numbers, graph.topology.limit or "")
-    goes_on = bool(made.doorbells or plan.item_of) or any(arrival.live for arrival in plan.arrivals)
+    goes_on = bool(plan_writes.doorbells or plan.item_of) or any(
+        arrival.live for arrival in plan.arrivals
+    )
     return SettleTemplate(
-        head, counted, [*arrivals, *(part for queue in queues for part in queue)], queues, goes_on
+        head,
+        count_fields,
+        [*arrivals, *(text for queue in queues for text in queue)],
+        queues,
+        goes_on,
     )
 
 
@@ -303,36 +316,40 @@ def _arrival(
     """Write the arrivals at one node over the edges of one scope."""
     if target is None:
         raise Unplanned(arrivals[0].node)
-    first, number, live = arrivals[0], len(arrivals), sum(arrival.live for arrival in arrivals)
-    record = replace(target.record, stamp=first.own)
+    first_arrival, number, live = (
+        arrivals[0],
+        len(arrivals),
+        sum(arrival.live for arrival in arrivals),
+    )
+    record = replace(target.record, stamp=first_arrival.own)
     queue = queues.setdefault(target.queue, len(queues))
     return [
         _packed(
             _ARRIVAL,
-            first.stamp,
-            first.own,
+            first_arrival.stamp,
+            first_arrival.own,
             number,
             live,
             target.needs,
             target.kind + follows,
             queue,
         ),
-        first.node,
+        first_arrival.node,
         node_text(record, target.scope),
-        f"[{first.stamp},{number},{live}]",
+        f"[{first_arrival.stamp},{number},{live}]",
     ]
 
 
 def _item(topology: Topology, plan: TransitionPlan, queues: dict[Queue, int]) -> list[Argument]:
     """Write the end of an item, with the item that begins in its place."""
-    (own,) = plan.nodes.values()
+    (item_record,) = plan.nodes.values()
     item = item_id(plan.item_of, 0)
-    record, bell = plans.beginning_item(topology, item, own.visit, own.stamp)
+    record, bell = plans.beginning_item(topology, item, item_record.visit, item_record.stamp)
     shape = topology.nodes[plan.item_of].map
     queue = queues.setdefault((bell.queue, bell.priority), len(queues))
     window = (shape.window or 0) if shape else 0
     return [
-        _packed(_ARRIVAL, 0, own.visit, 0, 0, window, _ITEM, queue),
+        _packed(_ARRIVAL, 0, item_record.visit, 0, 0, window, _ITEM, queue),
         plan.item_of,
         node_text(record, topology.nodes[shape_name(item)].scope),
         "",
@@ -347,10 +364,10 @@ def _packed(form: struct.Struct, *numbers: int) -> bytes:
 
 
 def arguments(
-    seen: ClaimRead,
+    claim_read: ClaimRead,
     guards: Sequence[str],
-    made: PlanWrites,
-    shared: SettleTemplate,
+    plan_writes: PlanWrites,
+    template: SettleTemplate,
     *,
     task_id: Argument = "",
     grows: Argument = 0,
@@ -361,22 +378,32 @@ def arguments(
     `guards` are fields that must have the text that was seen; `task_id` is the task that ends with it,
     `grows` the bytes by which the run grows, `claims` how the next node is claimed.
     """
-    arguments: list[Argument] = [seen.run_id, seen.graph.topology.graph_id, task_id, grows]
+    arguments: list[Argument] = [
+        claim_read.run_id,
+        claim_read.graph.topology.graph_id,
+        task_id,
+        grows,
+    ]
     arguments += (
-        *shared.head,
+        *template.head,
         claims,
         *guards,
-        *shared.counted,
-        *[seen.texts[guard] for guard in guards],
+        *template.counted,
+        *[claim_read.texts[guard] for guard in guards],
     )
     arguments += (
-        *shared.arrivals,
-        *made.fields,
-        *made.results,
-        *made.dropped,
-        *made.timers,
-        *made.events,
+        *template.arrivals,
+        *plan_writes.fields,
+        *plan_writes.results,
+        *plan_writes.dropped,
+        *plan_writes.timers,
+        *plan_writes.events,
     )
-    for bell in made.doorbells:
-        arguments += (shared.queues[bell.queue, bell.priority], bell.node, bell.visit, bell.attempt)
+    for bell in plan_writes.doorbells:
+        arguments += (
+            template.queues[bell.queue, bell.priority],
+            bell.node,
+            bell.visit,
+            bell.attempt,
+        )
     return arguments

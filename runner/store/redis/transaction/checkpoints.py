@@ -11,21 +11,29 @@ from runner.store.redis.sizes import MESSAGE_BYTES
 from runner.store.redis.transaction.write_set import WriteSet
 
 
-def keep(write_set: WriteSet, key: str, node: str, saved: Saved) -> int:
+def keep(write_set: WriteSet, key: str, node: str, checkpoint: Saved) -> int:
     """Write the checkpoint of a node of the run with that key; return by how many bytes the run grows."""
     field, messages = f"k:{node}", f"{key}:m"
     write_set.read_set.ask("HSTRLEN", key, field)
     had = int(write_set.read_unvalidated(messages, f"#{node}") or 0)
-    gone = range(saved.keep + 1, had + 1)
-    lengths = [("HSTRLEN", key, field), *(("HSTRLEN", messages, f"{nth}.{node}") for nth in gone)]
+    dropped_numbers = range(checkpoint.keep + 1, had + 1)
+    lengths = [
+        ("HSTRLEN", key, field),
+        *(("HSTRLEN", messages, f"{nth}.{node}") for nth in dropped_numbers),
+    ]
     for command in lengths:
         write_set.read_set.ask(*command)
-    document = dump(saved.document)
-    old, *freed = (int(write_set.read_set.reply(*command)) for command in lengths)
+    document = dump(checkpoint.document)
+    old_size, *freed_sizes = (int(write_set.read_set.reply(*command)) for command in lengths)
     # Of one byte it is no document, but says that the node has a task of its own.
-    size = len(document) - (old if old > 1 else 0) - sum(freed) - MESSAGE_BYTES * len(gone)
-    count = min(had, saved.keep)
-    for message in map(dump, saved.messages):
+    size = (
+        len(document)
+        - (old_size if old_size > 1 else 0)
+        - sum(freed_sizes)
+        - MESSAGE_BYTES * len(dropped_numbers)
+    )
+    count = min(had, checkpoint.keep)
+    for message in map(dump, checkpoint.messages):
         count += 1
         size += MESSAGE_BYTES + len(message)
         write_set.put(messages, f"{count}.{node}", message)

@@ -29,16 +29,16 @@ def keep(
         return "asked"
     numbers = f"?{interrupt_id}"
     write_set.read_set.want(EARLY, ("#", numbers))
-    count, size, last = map(int, (write_set.read(EARLY, "#") or b"0 0 0").split())
+    count, size, last_number = map(int, (write_set.read(EARLY, "#") or b"0 0 0").split())
     value = f"{door} ".encode() + message
     if count >= MOST or size + len(value) > MOST_BYTES:
         return "crowded"
-    others = (write_set.read(EARLY, numbers) or b"").decode().split()
-    write_set.put(EARLY, "#", f"{count + 1} {size + len(value)} {last + 1}")
-    write_set.put(EARLY, numbers, " ".join([*others, str(last + 1)]))
-    write_set.put(EARLY, f"!{last + 1}", value)
+    earlier_numbers = (write_set.read(EARLY, numbers) or b"").decode().split()
+    write_set.put(EARLY, "#", f"{count + 1} {size + len(value)} {last_number + 1}")
+    write_set.put(EARLY, numbers, " ".join([*earlier_numbers, str(last_number + 1)]))
+    write_set.put(EARLY, f"!{last_number + 1}", value)
     write_set.timer(
-        f"early|{run_id}|{last + 1} {interrupt_id}", write_set.read_set.now + lifetime_ms
+        f"early|{run_id}|{last_number + 1} {interrupt_id}", write_set.read_set.now + lifetime_ms
     )
     return "kept"
 
@@ -48,12 +48,12 @@ def hand(write_set: WriteSet, run_id: str, interrupt_id: str, only: str = "") ->
     numbers = (write_set.read(EARLY, f"?{interrupt_id}") or b"").decode().split()
     if not numbers:
         return
-    rest = [number for number in numbers if only and number != only]
-    handed = [number for number in numbers if number not in rest]
-    write_set.read_set.want(EARLY, ["#", *(f"!{number}" for number in handed)])
-    count, size, last = map(int, (write_set.read(EARLY, "#") or b"0 0 0").split())
+    remaining = [number for number in numbers if only and number != only]
+    returning = [number for number in numbers if number not in remaining]
+    write_set.read_set.want(EARLY, ["#", *(f"!{number}" for number in returning)])
+    count, size, last_number = map(int, (write_set.read(EARLY, "#") or b"0 0 0").split())
     doors: dict[str, list[Argument]] = {}
-    for number in handed:
+    for number in returning:
         value = write_set.read(EARLY, f"!{number}") or b""
         door, _, message = value.partition(b" ")
         write_set.drop(EARLY, f"!{number}")
@@ -61,15 +61,15 @@ def hand(write_set: WriteSet, run_id: str, interrupt_id: str, only: str = "") ->
         count, size = count - 1, size - len(value)
         doors.setdefault(door.decode(), []).extend((number, message))
     for name, messages in doors.items():
-        for first in range(0, len(messages), 2 * AT_ONCE):
+        for start in range(0, len(messages), 2 * AT_ONCE):
             write_set.command(
-                "XADD", f"{EARLY}:{name}", "*", *messages[first : first + 2 * AT_ONCE]
+                "XADD", f"{EARLY}:{name}", "*", *messages[start : start + 2 * AT_ONCE]
             )
     if count == 0:
         write_set.command("DEL", EARLY)
         return
-    write_set.put(EARLY, "#", f"{count} {size} {last}")
-    if rest:
-        write_set.put(EARLY, f"?{interrupt_id}", " ".join(rest))
+    write_set.put(EARLY, "#", f"{count} {size} {last_number}")
+    if remaining:
+        write_set.put(EARLY, f"?{interrupt_id}", " ".join(remaining))
     else:
         write_set.drop(EARLY, f"?{interrupt_id}")

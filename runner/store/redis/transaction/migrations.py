@@ -1,4 +1,4 @@
-"""What a run that is migrated has under the old names of its nodes: it is put under those of today.
+"""Moves fields of a migrated run from the old names of its nodes to the new ones.
 
 Two nodes may have exchanged their names: all is taken away before anything is put in its place.
 """
@@ -25,11 +25,11 @@ def rename(write_set: WriteSet, root: str, move: Migration) -> None:
     for name in move.forgets:
         write_set.drop(key, f"m:{name}")
     puts: list[Moved] = []
-    for old, new, entry in move.visits:
-        names = [f"{node}.{number}" for node, number in (old, new)]
+    for source, target, entry in move.visits:
+        names = [f"{node}.{number}" for node, number in (source, target)]
         if entry is not None:
-            place = (write_set.read_unvalidated(key, f"x:{names[0]}") or b"0 ").partition(b" ")[0]
-            write_set.put(key, f"x:{names[0]}", place + b" " + write_set.encode(move.run_id, entry))
+            order = (write_set.read_unvalidated(key, f"x:{names[0]}") or b"0 ").partition(b" ")[0]
+            write_set.put(key, f"x:{names[0]}", order + b" " + write_set.encode(move.run_id, entry))
         puts += _take(
             write_set, key, [(f"{kind}:{names[0]}", f"{kind}:{names[1]}") for kind in "xo"]
         )
@@ -42,55 +42,63 @@ def rename(write_set: WriteSet, root: str, move: Migration) -> None:
 def _take(write_set: WriteSet, key: str, names: Iterable[tuple[str, str]]) -> list[Moved]:
     """Take fields away that will have other names, those of them that there are."""
     names = list(names)
-    write_set.read_set.want(key, [old for old, _ in names])
-    values = [(old, new, write_set.read_unvalidated(key, old)) for old, new in names]
-    for old, _, value in values:
+    write_set.read_set.want(key, [source for source, _ in names])
+    values = [(source, target, write_set.read_unvalidated(key, source)) for source, target in names]
+    for source, _, value in values:
         if value is not None:
-            write_set.drop(key, old)
-    return [(key, new, value) for _, new, value in values if value is not None]
+            write_set.drop(key, source)
+    return [(key, target, value) for _, target, value in values if value is not None]
 
 
 def _take_node(write_set: WriteSet, root: str, key: str, node: Renamed) -> list[Moved]:
-    old, new = node.node, node.today
-    count = int(write_set.read_unvalidated(f"{key}:m", f"#{old}") or 0)
+    source, target = node.node, node.today
+    count = int(write_set.read_unvalidated(f"{key}:m", f"#{source}") or 0)
     numbers = [f"{number}." for number in range(1, count + 1)]
-    puts = _take(write_set, f"{key}:m", [(each + old, each + new) for each in ("#", *numbers)])
-    stored = write_set.read_unvalidated(key, f"k:{old}")
+    puts = _take(
+        write_set, f"{key}:m", [(prefix + source, prefix + target) for prefix in ("#", *numbers)]
+    )
+    document = write_set.read_unvalidated(key, f"k:{source}")
     text = b"" if node.document is None else dump(node.document)
     # Of one byte it is no document, but says that the node has a task of its own.
     write_set.add_size(
-        root, len(text) - (len(stored) if stored is not None and len(stored) > 1 else 0)
+        root, len(text) - (len(document) if document is not None and len(document) > 1 else 0)
     )
-    write_set.drop(key, f"q:{old}")
-    write_set.drop(key, f"k:{old}")
-    if text or stored == b"1":
-        puts.append((key, f"k:{new}", text or b"1"))
+    write_set.drop(key, f"q:{source}")
+    write_set.drop(key, f"k:{source}")
+    if text or document == b"1":
+        puts.append((key, f"k:{target}", text or b"1"))
     if node.decided:
-        puts.append((key, f"q:{new}", dump([node.visit, *node.decided])))
-    items = write_set.read_unvalidated(key, f"m:{old}")
+        puts.append((key, f"q:{target}", dump([node.visit, *node.decided])))
+    items = write_set.read_unvalidated(key, f"m:{source}")
     total = map_record(items).total if items else 0
     puts += _take(
         write_set,
         f"{key}:f",
-        [(f"{old}.{node.visit}.{index}", f"{new}.{node.visit}.{index}") for index in range(total)],
+        [
+            (f"{source}.{node.visit}.{index}", f"{target}.{node.visit}.{index}")
+            for index in range(total)
+        ],
     )
-    own = [(f"t:{old}.{node.visit}", f"t:{new}.{node.visit}"), (f"m:{old}", f"m:{new}")]
-    return puts + _take(write_set, key, own)
+    names = [
+        (f"t:{source}.{node.visit}", f"t:{target}.{node.visit}"),
+        (f"m:{source}", f"m:{target}"),
+    ]
+    return puts + _take(write_set, key, names)
 
 
 def move_question(
-    write_set: WriteSet, root: str, run_id: str, moved: tuple[str, Interrupt], number: str
+    write_set: WriteSet, root: str, run_id: str, renaming: tuple[str, Interrupt], number: str
 ) -> None:
     """Write a decided question under its new id, too.
 
     An answer to the old one gets the receipt of a decided one. `number` is that of its event.
     """
-    key, (old_id, question) = run_key(run_id), moved
-    asked, decided = (write_set.read(key, field) or b"" for field in question_fields(old_id))
-    _, asked_at, expires, *_ = asked.partition(b"{")[0].decode().split()
+    key, (old_id, question) = run_key(run_id), renaming
+    asked_text, decision = (write_set.read(key, field) or b"" for field in question_fields(old_id))
+    _, asked_at, expires, *_ = asked_text.partition(b"{")[0].decode().split()
     text, fields = question_document(as_asked(question)), question_fields(question.id)
     write_set.add_size(root, len(text) - len(document(write_set, key, question.id)))
-    if question.status is InterruptStatus.WITHDRAWN and not decided.startswith(b"withdrawn"):
-        decided = f"withdrawn {question.answered_at} 0 ".encode()
+    if question.status is InterruptStatus.WITHDRAWN and not decision.startswith(b"withdrawn"):
+        decision = f"withdrawn {question.answered_at} 0 ".encode()
     write_set.put(key, fields[0], f"\1{number} {asked_at} {expires} ".encode() + text)
-    write_set.put(key, fields[1], decided)
+    write_set.put(key, fields[1], decision)

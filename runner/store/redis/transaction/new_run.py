@@ -28,7 +28,7 @@ def write(write_set: WriteSet, record: RunRecord, start: Start) -> None:
     Raises:
         PayloadTooLarge: it is larger than a run may be.
     """
-    key, created = run_key(record.run_id), write_set.time(write_set.read_set.now)
+    key, created_at = run_key(record.run_id), write_set.time(write_set.read_set.now)
     write_set.new_keys.add(key)
     idem = idempotency_key(record.graph_id, start.idempotency_key) if start.idempotency_key else ""
     values = {
@@ -50,7 +50,7 @@ def write(write_set: WriteSet, record: RunRecord, start: Start) -> None:
     fields: dict[str, Argument] = {
         "v": TABLE_MARKER,
         "of": f"{record.fingerprint} {record.parent or '-'} {record.graph_id}",
-        "created": created,
+        "created": created_at,
         **{name: value for name, value in values.items() if value != DEFAULTS[name]},
         **{name: text for name, text in texts.items() if text},
     }
@@ -66,7 +66,7 @@ def write(write_set: WriteSet, record: RunRecord, start: Start) -> None:
         *(f"t:{tag}={value}" for tag, value in start.tags.items()),
     ]
     for name in lists:
-        write_set.command("ZADD", f"runs:{name}", created, record.run_id)
+        write_set.command("ZADD", f"runs:{name}", created_at, record.run_id)
     use_shape(write_set, record.fingerprint)
 
 

@@ -21,27 +21,27 @@ from runner.store.redis.transaction.write_set import WriteSet
 
 def status(write_set: WriteSet, key: str, interrupt_id: str) -> str:
     """Return "" for a question never asked, otherwise open, answered, expired or withdrawn."""
-    asked, decided = _read(write_set, key, interrupt_id)
-    if decided:
-        return decided.partition(b" ")[0].decode()
-    return "" if asked is None else "open"
+    asked_text, decision = _read(write_set, key, interrupt_id)
+    if decision:
+        return decision.partition(b" ")[0].decode()
+    return "" if asked_text is None else "open"
 
 
 def question(write_set: WriteSet, key: str, interrupt_id: str) -> Interrupt | None:
-    asked, decided = _read(write_set, key, interrupt_id)
-    return run_fields.question(interrupt_id, asked, decided) if asked else None
+    asked_text, decision = _read(write_set, key, interrupt_id)
+    return run_fields.question(interrupt_id, asked_text, decision) if asked_text else None
 
 
 def _read(write_set: WriteSet, key: str, interrupt_id: str) -> tuple[bytes | None, bytes | None]:
-    asked, decided = question_fields(interrupt_id)
-    write_set.read_set.want(key, (asked, decided))
-    return write_set.read(key, asked), write_set.read(key, decided)
+    asked_field, decision_field = question_fields(interrupt_id)
+    write_set.read_set.want(key, (asked_field, decision_field))
+    return write_set.read(key, asked_field), write_set.read(key, decision_field)
 
 
 def document(write_set: WriteSet, key: str, interrupt_id: str) -> bytes:
     """Return a question as it was asked (JSON)."""
-    asked, _ = question_fields(interrupt_id)
-    _, brace, text = (write_set.read_unvalidated(key, asked) or b"").partition(b"{")
+    asked_field, _ = question_fields(interrupt_id)
+    _, brace, text = (write_set.read_unvalidated(key, asked_field) or b"").partition(b"{")
     return brace + text
 
 
@@ -53,8 +53,8 @@ def votes_field(interrupt_id: str, whose: str = "") -> str:
     return f"v:{name}|{whose}" if whose else f"v:{name}"
 
 
-def standing(stored: bytes | None) -> Standing:
-    return Standing.load(load(stored)) if stored else Standing()
+def standing(text: bytes | None) -> Standing:
+    return Standing.load(load(text)) if text else Standing()
 
 
 def open_question(write_set: WriteSet, run: RunRecord, question: Interrupt, write: Write) -> None:
@@ -71,13 +71,15 @@ def open_question(write_set: WriteSet, run: RunRecord, question: Interrupt, writ
     if lifetime is not None:
         expires = write_set.time_within(asked_at + max(1, round(lifetime * 1000)))
     head = f"\1{write_set.counters(run.run_id).event_number()} {write_set.time_within(asked_at)} {expires} "
-    asked, decided = question_fields(name)
-    write_set.put(key, asked, head.encode() + text)
-    write_set.drop(key, decided)
-    for each in _lists(run, name, text):
-        write_set.command("ZADD", f"open:{each}", write_set.time(asked_at), name)
+    asked_field, decision_field = question_fields(name)
+    write_set.put(key, asked_field, head.encode() + text)
+    write_set.drop(key, decision_field)
+    for list_name in _lists(run, name, text):
+        write_set.command("ZADD", f"open:{list_name}", write_set.time(asked_at), name)
         if lifetime is not None:
-            write_set.command("ZADD", f"open:due:{each}", write_set.time(question.ends_at), name)
+            write_set.command(
+                "ZADD", f"open:due:{list_name}", write_set.time(question.ends_at), name
+            )
     early_answers.hand(write_set, run.run_id, name)
     field = f"q:{question.node_id}"
     visit, *ids = load(write_set.read(key, field) or dump([question.visit]))
@@ -92,14 +94,17 @@ def _lists(run: RunRecord, interrupt_id: str, document: bytes) -> list[str]:
     What nodes of an outermost run ask, but for items of maps, is not listed by family: it is found in it.
     """
     address = address_of(interrupt_id)
-    asked = load(document)
+    asked_question = load(document)
     lists = [f"g:{outermost(run.graph_id)}"]
     if run.parent or (address and map_of(address.node_id)):
         lists.append(f"r:{run.root}")
-    lists += [f"a:{person}" for person in dict.fromkeys(asked["assignees"])]
-    lists += [f"s:{form}" for form in selectors_of(asked.get("rule"))]
-    more = (("t", tool_of(asked.get("action"))), ("k", asked.get("risk")))
-    return lists + [f"{kind}:{name}" for kind, name in more if name]
+    lists += [f"a:{person}" for person in dict.fromkeys(asked_question["assignees"])]
+    lists += [f"s:{form}" for form in selectors_of(asked_question.get("rule"))]
+    optional_lists = (
+        ("t", tool_of(asked_question.get("action"))),
+        ("k", asked_question.get("risk")),
+    )
+    return lists + [f"{kind}:{name}" for kind, name in optional_lists if name]
 
 
 def close(write_set: WriteSet, run: RunRecord, interrupt_id: str, decision: bytes) -> None:
@@ -118,25 +123,25 @@ def close(write_set: WriteSet, run: RunRecord, interrupt_id: str, decision: byte
 def assign(write_set: WriteSet, key: str, interrupt_id: str, person: str) -> int:
     """List a question among those of one person more; return by how many bytes it grows."""
     field, _ = question_fields(interrupt_id)
-    before = write_set.read(key, field) or b""
-    head, brace, text = before.partition(b"{")
+    old_text = write_set.read(key, field) or b""
+    head, brace, text = old_text.partition(b"{")
     document = load(brace + text)
     if person in document["assignees"]:
         return 0
     _, asked_at, expires, *_ = head.split()
-    after = head + dump({**document, "assignees": [*document["assignees"], person]})
-    write_set.put(key, field, after)
+    new_text = head + dump({**document, "assignees": [*document["assignees"], person]})
+    write_set.put(key, field, new_text)
     write_set.command("ZADD", f"open:a:{person}", asked_at, interrupt_id)
     if expires != b"0":
         write_set.command("ZADD", f"open:due:a:{person}", expires, interrupt_id)
-    return len(after) - len(before)
+    return len(new_text) - len(old_text)
 
 
 def remind(write_set: WriteSet, key: str, interrupt_id: str) -> int:
     """Write a question with one reminder more; return how many it had with it."""
     field, _ = question_fields(interrupt_id)
     head, brace, text = (write_set.read(key, field) or b"").partition(b"{")
-    number, asked_at, expires, *reminded = head.decode().split()
-    count = int(reminded[0]) + 1 if reminded else 1
+    number, asked_at, expires, *reminders = head.decode().split()
+    count = int(reminders[0]) + 1 if reminders else 1
     write_set.put(key, field, f"{number} {asked_at} {expires} {count} ".encode() + brace + text)
     return count

@@ -49,7 +49,7 @@ class ReadSet:
 
     @property
     def is_incomplete(self) -> bool:
-        """Whether something was asked for that was not read yet."""
+        """Return whether something was asked for that was not read yet."""
         return bool(self._missing_fields or self._missing_replies or self.rates)
 
     def speculate(
@@ -72,8 +72,8 @@ class ReadSet:
 
     def want(self, key: str, names: Iterable[str]) -> None:
         """Note fields of a hash that will be needed."""
-        known = self._fields.get(key, {})
-        missing = [name for name in names if name not in known]
+        known_fields = self._fields.get(key, {})
+        missing = [name for name in names if name not in known_fields]
         if missing:
             self._missing_fields.setdefault(key, {}).update(dict.fromkeys(missing))
 
@@ -85,13 +85,15 @@ class ReadSet:
     def fields(self, key: str, names: Iterable[str]) -> dict[bytes, bytes]:
         """Return those of the fields that there are."""
         self.want(key, names)
-        known = self._fields.get(key, {})
-        return {name.encode(): value for name in names if (value := known.get(name)) is not None}
+        known_fields = self._fields.get(key, {})
+        return {
+            name.encode(): value for name in names if (value := known_fields.get(name)) is not None
+        }
 
     def field(self, key: str, name: str) -> bytes | None:
-        known = self._fields.get(key)
-        if known is not None and name in known:
-            return known[name]
+        known_fields = self._fields.get(key)
+        if known_fields is not None and name in known_fields:
+            return known_fields[name]
         self._missing_fields.setdefault(key, {})[name] = None
         return None
 
@@ -110,9 +112,9 @@ class ReadSet:
     def missing(self) -> tuple[list[Command], list[tuple[str, list[str]]]]:
         """Return the commands that read what is missing, and which hashes the first of them read."""
         hashes = [
-            (key, names[first : first + HASH_CHUNK])
+            (key, names[start : start + HASH_CHUNK])
             for key, names in ((key, list(names)) for key, names in self._missing_fields.items())
-            for first in range(0, len(names), HASH_CHUNK)
+            for start in range(0, len(names), HASH_CHUNK)
         ]
         commands: list[Command] = [("HMGET", key, *names) for key, names in hashes]
         return [*commands, *self._missing_replies], hashes

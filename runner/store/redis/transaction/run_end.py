@@ -1,4 +1,4 @@
-"""What follows from a run's status: its lists, and when it has ended, how long its keys stay."""
+"""Consequences of a run's status: its lists, and when it has ended, the expiry of its keys."""
 
 from __future__ import annotations
 
@@ -20,39 +20,41 @@ ARCHIVE, UNARCHIVED = "archive", "unarchived"
 
 
 def in_use(run: RunRecord) -> bool:
-    """Whether a run goes on, or has still to tell that it has ended."""
+    """Return whether a run goes on, or has still to report its end."""
     return not run.is_final or bool(run.unreported)
 
 
-def follow(write_set: WriteSet, key: str, before: RunRecord, after: RunRecord) -> None:
+def follow(write_set: WriteSet, key: str, initial: RunRecord, record: RunRecord) -> None:
     """Write what follows from a change of a run's record."""
-    if (before.status, before.graph_id) != (after.status, after.graph_id):
-        created = write_set.read_unvalidated(key, "created") or b"0"
-        write_set.command("ZREM", f"runs:{before.status}:{before.graph_id}", after.run_id)
-        write_set.command("ZADD", f"runs:{after.status}:{after.graph_id}", created, after.run_id)
-    if before.is_final and not after.is_final:
-        _revive(write_set, before)
-    if in_use(before) and not in_use(after):
-        write_set.released_shapes.append((after.graph_id, after.fingerprint))
-        if after.parent:
-            if outlived(write_set, after.parent):
-                retire(write_set, after)
+    if (initial.status, initial.graph_id) != (record.status, record.graph_id):
+        created_at = write_set.read_unvalidated(key, "created") or b"0"
+        write_set.command("ZREM", f"runs:{initial.status}:{initial.graph_id}", record.run_id)
+        write_set.command(
+            "ZADD", f"runs:{record.status}:{record.graph_id}", created_at, record.run_id
+        )
+    if initial.is_final and not record.is_final:
+        _revive(write_set, initial)
+    if in_use(initial) and not in_use(record):
+        write_set.released_shapes.append((record.graph_id, record.fingerprint))
+        if record.parent:
+            if outlived(write_set, record.parent):
+                retire(write_set, record)
         elif write_set.exists(ARCHIVE):
             write_set.command(
-                "ZADD", UNARCHIVED, write_set.time(write_set.read_set.now), after.run_id
+                "ZADD", UNARCHIVED, write_set.time(write_set.read_set.now), record.run_id
             )
         else:
-            retire(write_set, after)
+            retire(write_set, record)
 
 
-def _revive(write_set: WriteSet, before: RunRecord) -> None:
+def _revive(write_set: WriteSet, initial: RunRecord) -> None:
     """Keep the keys of a run that goes on, and of all its children; its shape is used again."""
-    write_set.drop(run_key(before.run_id), "ended")
-    shape = shape_key(before.fingerprint)
-    if not in_use(before):
+    write_set.drop(run_key(initial.run_id), "ended")
+    shape = shape_key(initial.fingerprint)
+    if not in_use(initial):
         write_set.command("HINCRBY", shape, "runs", 1)
     write_set.command("PERSIST", shape)
-    todo = [before.run_id]
+    todo = [initial.run_id]
     while todo:
         run_id = todo.pop(0)
         key, run = run_key(run_id), read_record(write_set, run_id)
@@ -84,7 +86,7 @@ def speculation(run_id: str, *, has_archive: bool) -> dict[Command, Any]:
 
 
 def outlived(write_set: WriteSet, parent: str) -> bool:
-    """Whether a run's parent has ended: a child stays as long as its parent, which may still read it."""
+    """Return whether a run's parent has ended: a child stays as long as its parent, which may read it."""
     line = write_set.read_unvalidated(run_key(parent), "run")
     # Its status must stay: what expires would be gone when it goes on.
     write_set.patterns[run_key(parent), "run"] = (
@@ -138,9 +140,9 @@ def remove(write_set: WriteSet, run: RunRecord) -> None:
 def forget(write_set: WriteSet, entry: bytes) -> None:
     """Take a run off its lists, by what `retired` has of it."""
     write_set.command("ZREM", "retired", entry)
-    run_id, *rest = entry.decode().split("\n", 3)
-    if rest:
-        status, graph_id, tags = rest
+    run_id, *details = entry.decode().split("\n", 3)
+    if details:
+        status, graph_id, tags = details
         for name in (
             f"{status}:{graph_id}",
             *(f"t:{tag}={value}" for tag, value in load(tags or "{}").items()),

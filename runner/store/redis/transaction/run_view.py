@@ -129,12 +129,12 @@ class RunInTransaction:
 
     def _read_arrivals(self, scope: int, node: str) -> Arrivals:
         """Read arrivals; outside of loops others may come meanwhile, while they decide nothing."""
-        read = (
+        read_field = (
             self.write_set.read
             if self.topology.nodes[node].loops
             else self.write_set.read_unvalidated
         )
-        text = read(self.key, f"a{scope}:{node}")
+        text = read_field(self.key, f"a{scope}:{node}")
         return Arrivals(*load(text)) if text else Arrivals()
 
     def idle(self, after: str) -> Iterator[str]:
@@ -160,20 +160,22 @@ class RunInTransaction:
                 if text and text.split(b" ", 1)[0].decode() in IDLE:
                     yield node
 
-    def _names(self, after: str) -> Iterator[str]:
+    def _names(self, previous_node: str) -> Iterator[str]:
         """Name all nodes after one, with the items of maps that have begun."""
-        first, index = drain_order(after)
+        first_node, index = drain_order(previous_node)
         nodes = self.topology.nodes
-        rest = sorted(node for node in nodes if node >= first and not map_of(node))
-        self.write_set.read_set.want(self.key, [f"m:{node}" for node in rest if nodes[node].map])
-        for node in rest:
-            if node > first:
+        later_nodes = sorted(node for node in nodes if node >= first_node and not map_of(node))
+        self.write_set.read_set.want(
+            self.key, [f"m:{node}" for node in later_nodes if nodes[node].map]
+        )
+        for node in later_nodes:
+            if node > first_node:
                 yield node
             text = (
                 self.write_set.read_unvalidated(self.key, f"m:{node}") if nodes[node].map else None
             )
             begun = encoding.map_record(text).next if text else 0
-            for item in range(index + 1 if node == first else 0, begun):
+            for item in range(index + 1 if node == first_node else 0, begun):
                 yield item_id(node, item)
 
     def question_status(self, interrupt_id: str) -> str:
@@ -208,14 +210,14 @@ class RunInTransaction:
         if text is None:
             # A slot is reserved for a node that has waited; others find what the last one did.
             text = b"0 0 1" if since < now else b"%d 0 0" % (concurrency if key in full else 0)
-        taken, ahead, mine = map(int, text.split())
-        is_free = bool(mine) or taken + ahead < concurrency
+        taken_slots, ahead, mine = map(int, text.split())
+        is_free = bool(mine) or taken_slots + ahead < concurrency
         if len(full) > MOST_LIMITS:
             full.clear()
         (full.discard if is_free else full.add)(key)
         position = LimitPosition(key, member, since, concurrency, is_free)
         self.write_set.limit_positions[key, member] = position
-        return QueuePosition(taken, ahead, bool(mine))
+        return QueuePosition(taken_slots, ahead, bool(mine))
 
     # Writing
 
@@ -242,8 +244,8 @@ class RunInTransaction:
     def audited(self) -> int:
         # Of a run that stops none may be missed: its nodes don't all change, so that one may ask meanwhile.
         must_hold = self.record.stopping or self.write_set.read_set.is_speculative
-        read = self.write_set.read if must_hold else self.write_set.read_unvalidated
-        number = int(read(self.key, "audit") or 0)
+        read_field = self.write_set.read if must_hold else self.write_set.read_unvalidated
+        number = int(read_field(self.key, "audit") or 0)
         if number:
             self._need_time()
         return number
@@ -268,26 +270,26 @@ class RunInTransaction:
     def leave_result(
         self, node: str, visit: int, status: Status, entry: VisitEntry, output: JSON
     ) -> None:
-        run_id, place, size = self.record.run_id, "0 ", VISIT_BYTES
+        run_id, order, size = self.record.run_id, "0 ", VISIT_BYTES
         if status is Status.COMPLETED:
             encode = self.write_set.encode
             text, value = encode(run_id, entry), encode(run_id, output)
             size += len(value)
             # Results have the order of these first events. An item has no place in it: its map has.
             if not map_of(node):
-                place = f"\1{self.write_set.counters(run_id).event_number(1)} "
+                order = f"\1{self.write_set.counters(run_id).event_number(1)} "
             # An entry with a place in the order and no output has `null`.
             if map_of(node) or value != NOTHING:
                 self.write_set.put(self.key, f"o:{node}.{visit}", value)
         else:
             text = dump(entry)
-        self.write_set.put(self.key, f"x:{node}.{visit}", place.encode() + text)
+        self.write_set.put(self.key, f"x:{node}.{visit}", order.encode() + text)
         self.write_set.add_size(self.record.root, size + len(text))
 
-    def keep(self, node: str, saved: Saved | None) -> None:
+    def keep(self, node: str, checkpoint: Saved | None) -> None:
         """Write a node's checkpoint."""
-        if saved is not None:
-            size = checkpoints.keep(self.write_set, self.key, node, saved)
+        if checkpoint is not None:
+            size = checkpoints.keep(self.write_set, self.key, node, checkpoint)
             self.write_set.add_size(self.record.root, size)
 
     def _encode(self, value: JSON) -> bytes:
@@ -311,19 +313,19 @@ class RunInTransaction:
                 self.record.root, sum(len(self._encode(item)) for item in items)
             )
 
-    def put_rows(self, node: str, visit: int, first: int, rows: Sequence[bytes]) -> None:
-        for index, row in enumerate(rows, first):
+    def put_rows(self, node: str, visit: int, start: int, rows: Sequence[bytes]) -> None:
+        for index, row in enumerate(rows, start):
             self.write_set.put(f"{self.key}:f", f"{node}.{visit}.{index}", row)
 
-    def check_room(self, more: int, most: int) -> None:
+    def check_room(self, growth: int, most: int) -> None:
         """Refuse bytes for which there is no room; a run that stops takes all that its nodes leave.
 
         Raises:
             PayloadTooLarge: there is no room.
         """
         size = int(self.write_set.read_unvalidated(run_key(self.record.root), "size") or 0)
-        if size + more > most and not self.record.stopping:
-            raise no_room(size, more, most)
+        if size + growth > most and not self.record.stopping:
+            raise no_room(size, growth, most)
 
     def last_event(self) -> int:
         """Return the number of the last event; no other may come meanwhile."""
@@ -341,10 +343,10 @@ class RunInTransaction:
         for (node, visit), entry in undone.items():
             output = f"o:{node}.{visit}"
             write_set.read_set.ask("HSTRLEN", key, output)
-            place = (write_set.read_unvalidated(key, f"x:{node}.{visit}") or b"0 ").split(b" ")[0]
+            order = (write_set.read_unvalidated(key, f"x:{node}.{visit}") or b"0 ").split(b" ")[0]
             size = int(write_set.read_set.reply("HSTRLEN", key, output))
             # An output that is not stored is `null`: see `leave_result`.
-            write_set.add_size(self.record.root, -(size or (0 if place == b"0" else len(NOTHING))))
+            write_set.add_size(self.record.root, -(size or (0 if order == b"0" else len(NOTHING))))
             write_set.drop(key, output)
             self.note_error(node, visit, entry)
         for node in forgets:
@@ -369,18 +371,18 @@ class RunInTransaction:
         new_run.add_size(write_set, self.record, size)
 
     def migrate(self, move: Migration) -> None:
-        write_set, before, key = self.write_set, self.record, self.key
+        write_set, initial, key = self.write_set, self.record, self.key
         self.erase(move.undone, move.forgets)
-        migrations.rename(write_set, before.root, move)
+        migrations.rename(write_set, initial.root, move)
         if move.parent_node:
             write_set.put(key, "parent_node", move.parent_node)
             write_set.put(key, "path", move.path)
-        write_set.put(key, "of", f"{move.fingerprint} {before.parent or '-'} {move.graph_id}")
-        if move.fingerprint != before.fingerprint:
-            write_set.released_shapes.append((before.graph_id, before.fingerprint))
+        write_set.put(key, "of", f"{move.fingerprint} {initial.parent or '-'} {move.graph_id}")
+        if move.fingerprint != initial.fingerprint:
+            write_set.released_shapes.append((initial.graph_id, initial.fingerprint))
             new_run.use_shape(write_set, move.fingerprint)
         self.record = replace(
-            before,
+            initial,
             parent_node=move.parent_node,
             path=move.path,
             fingerprint=move.fingerprint,
@@ -390,10 +392,10 @@ class RunInTransaction:
         if topology is not None:  # its caller has seen that it is there
             self.topology = topology
         # The first event is that of the migration, then come theirs.
-        first = len(write_set.counters(before.run_id).events) + 2
-        for nth, moved in enumerate(move.moved, first):
-            number = write_set.counters(before.run_id).event_number(nth)
-            migrations.move_question(write_set, before.root, before.run_id, moved, number)
+        first_number = len(write_set.counters(initial.run_id).events) + 2
+        for nth, renaming in enumerate(move.moved, first_number):
+            number = write_set.counters(initial.run_id).event_number(nth)
+            migrations.move_question(write_set, initial.root, initial.run_id, renaming, number)
 
     @property
     def reopened(self) -> str:
@@ -405,8 +407,8 @@ class RunInTransaction:
         self.write_set.put(self.key, "again", nonce)
 
     def winner(self, interrupt_id: str) -> str:
-        _, decided = run_fields.question_fields(interrupt_id)
-        return run_fields.winner(self.write_set.read(self.key, decided))
+        _, decision_field = run_fields.question_fields(interrupt_id)
+        return run_fields.winner(self.write_set.read(self.key, decision_field))
 
     def decide(self, answer: Decision, nonce: str, now: int) -> None:
         question, text = self.question(answer.interrupt_id), run_fields.decision(answer)
@@ -414,13 +416,13 @@ class RunInTransaction:
             self.write_set.answered.append(question)
             if question.expires_in is not None:
                 self.write_set.must_be_before(question.asked_at + round(question.expires_in * 1000))
-        decided = f"answered {now} {nonce} ".encode() + text
-        questions.close(self.write_set, self.record, answer.interrupt_id, decided)
+        decision_text = f"answered {now} {nonce} ".encode() + text
+        questions.close(self.write_set, self.record, answer.interrupt_id, decision_text)
         self.write_set.add_size(self.record.root, len(text))
 
     def requester(self) -> Mapping[str, Any]:
-        stored = self.write_set.read_unvalidated(run_key(self.record.root), "requester")
-        return load(stored) if stored else {}
+        document = self.write_set.read_unvalidated(run_key(self.record.root), "requester")
+        return load(document) if document else {}
 
     def standing(self, interrupt_id: str) -> Standing:
         return questions.standing(
@@ -431,15 +433,17 @@ class RunInTransaction:
         self._replace(questions.votes_field(interrupt_id), dump(standing.dump()))
 
     def voter(self, interrupt_id: str, principal: str) -> Mapping[str, Any]:
-        stored = self.write_set.read(self.key, questions.votes_field(interrupt_id, principal))
-        return load(stored) if stored else {}
+        document = self.write_set.read(self.key, questions.votes_field(interrupt_id, principal))
+        return load(document) if document else {}
 
-    def put_voter(self, interrupt_id: str, principal: str, part: Mapping[str, JSON]) -> None:
-        self._replace(questions.votes_field(interrupt_id, principal), dump(dict(part)))
+    def put_voter(
+        self, interrupt_id: str, principal: str, participation: Mapping[str, JSON]
+    ) -> None:
+        self._replace(questions.votes_field(interrupt_id, principal), dump(dict(participation)))
 
     def vote(self, interrupt_id: str, number: int) -> Mapping[str, Any]:
-        stored = self.write_set.read(self.key, questions.votes_field(interrupt_id, str(number)))
-        return load(stored) if stored else {}
+        document = self.write_set.read(self.key, questions.votes_field(interrupt_id, str(number)))
+        return load(document) if document else {}
 
     def put_vote(self, interrupt_id: str, number: int, vote: Mapping[str, JSON] | None) -> None:
         name = questions.votes_field(interrupt_id, str(number))
@@ -465,17 +469,21 @@ class RunInTransaction:
             self.record.root, questions.assign(self.write_set, self.key, interrupt_id, person)
         )
 
-    def note_use(self, question: Interrupt, used: Mapping[str, JSON]) -> None:
-        _, decided = run_fields.question_fields(question.id)
-        head, brace, text = (self.write_set.read(self.key, decided) or b"").partition(b"{")
-        self._replace(decided, head + dump({**load(brace + text), "used": dict(used)}))
+    def note_use(self, question: Interrupt, use_document: Mapping[str, JSON]) -> None:
+        _, decision_field = run_fields.question_fields(question.id)
+        head, brace, text = (self.write_set.read(self.key, decision_field) or b"").partition(b"{")
+        self._replace(
+            decision_field, head + dump({**load(brace + text), "used": dict(use_document)})
+        )
 
     def note_withdrawal(
         self, interrupt_id: str, attempt: int, withdrawal: Mapping[str, JSON]
     ) -> None:
-        text, (_, decided) = dump(withdrawal), run_fields.question_fields(interrupt_id)
+        text, (_, decision_field) = dump(withdrawal), run_fields.question_fields(interrupt_id)
         self.write_set.put(
-            self.key, decided, f"withdrawn {self.write_set.read_set.now} {attempt} ".encode() + text
+            self.key,
+            decision_field,
+            f"withdrawn {self.write_set.read_set.now} {attempt} ".encode() + text,
         )
         self.write_set.add_size(self.record.root, len(text))
 
@@ -510,9 +518,9 @@ class RunInTransaction:
 
     def _flush_arrivals(self, scope: int, node: str, arrivals: Arrivals) -> None:
         """Add arrivals to those that there are, unless more of them would decide something else."""
-        old, name = self._read_arrivals(scope, node), f"a{scope}:{node}"
-        if old.stamp != arrivals.stamp:
-            old = Arrivals(arrivals.stamp)
+        counted_arrivals, name = self._read_arrivals(scope, node), f"a{scope}:{node}"
+        if counted_arrivals.stamp != arrivals.stamp:
+            counted_arrivals = Arrivals(arrivals.stamp)
         shape, record = self.topology.nodes[node], self._nodes.get(node)
         if record is not None or shape.loops or self.write_set.changes_field(self.key, name):
             self.write_set.read(self.key, name)
@@ -522,41 +530,44 @@ class RunInTransaction:
             return
         pending = self.node(node).status is Status.PENDING and not self.record.stopping
         below = shape.needs if pending else 0
-        more = (arrivals.arrived - old.arrived, arrivals.live - old.live)
-        self.write_set.arrivals.append(ArrivalCount(self.key, name, arrivals.stamp, *more, below))
+        deltas = (
+            arrivals.arrived - counted_arrivals.arrived,
+            arrivals.live - counted_arrivals.live,
+        )
+        self.write_set.arrivals.append(ArrivalCount(self.key, name, arrivals.stamp, *deltas, below))
 
     def _flush_record(self) -> None:
-        write_set, before, after = self.write_set, self.initial, self.record
-        for name, old, new in (
-            ("reason", before.reason, after.reason),
-            ("lock", before.lock, after.lock),
-            ("ends", before.ends, after.ends),
-            ("unreported", before.unreported, after.unreported),
+        write_set, initial, record = self.write_set, self.initial, self.record
+        for name, previous, value in (
+            ("reason", initial.reason, record.reason),
+            ("lock", initial.lock, record.lock),
+            ("ends", initial.ends, record.ends),
+            ("unreported", initial.unreported, record.unreported),
         ):
-            if old != new:
+            if previous != value:
                 write_set.read(self.key, name)
-                if new:
-                    write_set.put(self.key, name, new)
+                if value:
+                    write_set.put(self.key, name, value)
                 else:
                     write_set.drop(self.key, name)
-        counters = write_set.counters(after.run_id)
+        counters = write_set.counters(record.run_id)
         counters.deltas = (
-            after.active - before.active,
-            after.waiting - before.waiting,
-            after.held - before.held,
-            after.failed - before.failed,
-            after.started - before.started,
+            record.active - initial.active,
+            record.waiting - initial.waiting,
+            record.held - initial.held,
+            record.failed - initial.failed,
+            record.started - initial.started,
         )
-        counters.expected_status_counters = _status_counters(after)
-        counters.status, counters.stopping = after.status, after.stopping or "-"
+        counters.expected_status_counters = _status_counters(record)
+        counters.status, counters.stopping = record.status, record.stopping or "-"
         if self.key in write_set.new_keys:
             counters.pattern = "^$"
         elif self._strict:
             text = write_set.read_unvalidated(self.key, "run") or b""
             counters.pattern = f"^{text.decode().replace('-', '%-')}$"
         else:
-            counters.pattern = f"^{before.status} .* {before.stopping or '%-'}$"
-            if after.started > before.started and not (after.stopping and not before.stopping):
+            counters.pattern = f"^{initial.status} .* {initial.stopping or '%-'}$"
+            if record.started > initial.started and not (record.stopping and not initial.stopping):
                 counters.max_started = self.topology.limit
 
 

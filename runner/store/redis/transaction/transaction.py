@@ -78,8 +78,8 @@ class Transaction:
         if b"run" not in fields:
             return None
         record = encoding.run_record(run_id, fields)
-        expected = self.write_set.expected.setdefault(key, {})
-        expected |= {name: fields.get(name.encode(), b"") for name in ("of", "lock")}
+        expected_fields = self.write_set.expected.setdefault(key, {})
+        expected_fields |= {name: fields.get(name.encode(), b"") for name in ("of", "lock")}
         topology = self.write_set.topology(record.graph_id, record.fingerprint)
         return (
             RunInTransaction(self.write_set, record, topology, defer_cancel=self._defer_cancel)
@@ -141,23 +141,33 @@ class Transaction:
         text = b"" if data is None else dump(data)
         counters = write_set.counters(record.run_id)
         head = "" if write_set.read_set.now else "\1"
-        before = f"{head}{EVENT_LETTERS.get(kind, kind)}\n{write_set.time_within(now)}\n{visit}\n"
-        after = f"\n{text.decode()}\n{detail}"
-        counters.events.append(before + node + after)
+        prefix = f"{head}{EVENT_LETTERS.get(kind, kind)}\n{write_set.time_within(now)}\n{visit}\n"
+        suffix = f"\n{text.decode()}\n{detail}"
+        counters.events.append(prefix + node + suffix)
         if record.path and not kind.startswith(OF_RUNS):
-            write_set.counters(record.root).events.append(before + record.path + node + after)
+            write_set.counters(record.root).events.append(prefix + record.path + node + suffix)
         if kind in NOTICES:
             asks = kind in {EventKind.INTERRUPT_ASKED, EventKind.INTERRUPT_REMINDED}
             question = questions.document(write_set, run.key, detail) if asks else b""
             withdrawal = text if kind == EventKind.INTERRUPT_WITHDRAWN else b""
-            reminded = data["count"] if kind == EventKind.INTERRUPT_REMINDED else 0
+            reminder_count = data["count"] if kind == EventKind.INTERRUPT_REMINDED else 0
             name = f"\1{record.run_id}:{counters.event_number(len(counters.events))}"
             about = ("node", node, "visit", visit, "detail", detail, "at", write_set.time(now))
-            body = ("question", question, "withdrawal", withdrawal, "reminded", reminded)
-            more = ("data", text) if kind in OF_VOTES else ()
+            body = ("question", question, "withdrawal", withdrawal, "reminded", reminder_count)
+            vote_data = ("data", text) if kind in OF_VOTES else ()
             self.write_set.command(
                 *("XADD", "notices", "MAXLEN", "~", KEPT_NOTICES, "*"),
-                *("id", name, "kind", str(kind), "run_id", record.run_id, *about, *body, *more),
+                *(
+                    "id",
+                    name,
+                    "kind",
+                    str(kind),
+                    "run_id",
+                    record.run_id,
+                    *about,
+                    *body,
+                    *vote_data,
+                ),
             )
 
     def write_dead_letter(self, run_id: str, node: str, visit: int, reason: str) -> None:
@@ -315,7 +325,7 @@ class Transactions:
             if not read_set.is_incomplete:
                 return
         commands, hashes = read_set.missing()
-        arguments = [part for command in commands for part in (len(command), *command)]
+        arguments = [argument for command in commands for argument in (len(command), *command)]
         read_set.fill(self._call("look", *arguments, verb=verb), hashes)
 
     def _wait(self, conflicts: int) -> None:
@@ -323,10 +333,10 @@ class Transactions:
             longest = PAUSE * min(conflicts - IMMEDIATE_TRIES, 20)
             time.sleep(random.uniform(0, longest))  # noqa: S311 - jitter is no secret
 
-    def _offer_slots(self, word: bytes) -> list[Doorbell]:
+    def _offer_slots(self, answer: bytes) -> list[Doorbell]:
         """Start the nodes that a commit offered a limit's slot; return their doorbells."""
         doorbells: list[Doorbell] = []
-        for member in word.decode().split("\n")[1:]:
+        for member in answer.decode().split("\n")[1:]:
             run_id, _, node = member.partition("|")
             offer = functools.partial(_offer, run_id=run_id, node=node)
             doorbells += self.run("offer", offer, of_run(run_id, f"n:{node}")).doorbells

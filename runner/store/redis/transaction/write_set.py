@@ -105,7 +105,7 @@ class ArrivalCount:
 
 @dataclass(frozen=True, slots=True)
 class LimitPosition:
-    """Whether a slot of a limit is free for a member ("<run>|<node>") that waits since a time (ms)."""
+    """Tells if a slot of a limit is free for a member ("<run>|<node>") that waits since a time (ms)."""
 
     key: str
     member: str
@@ -170,15 +170,15 @@ class WriteSet:
         return value if value is None or isinstance(value, bytes) else str(value).encode()
 
     def topology(self, graph_id: str, fingerprint: str) -> Topology | None:
-        known = self.settings.topologies.get(fingerprint)
-        if known is None:
+        topology = self.settings.topologies.get(fingerprint)
+        if topology is None:
             texts: list[bytes] = self.read_set.reply("HGETALL", shape_key(fingerprint))
             fields = dict(zip(texts[::2], texts[1::2], strict=True))
             if b"meta" not in fields:
                 return None
-            known = topology_of(graph_id, fingerprint, fields)
-            self.settings.topologies.put(fingerprint, known)
-        return known
+            topology = topology_of(graph_id, fingerprint, fields)
+            self.settings.topologies.put(fingerprint, topology)
+        return topology
 
     def changes_field(self, key: str, name: str) -> bool:
         """Return whether a field is written or deleted: its value here is not the stored one."""
@@ -234,7 +234,7 @@ class WriteSet:
 
     @property
     def is_empty(self) -> bool:
-        """Whether nothing would be written."""
+        """Return whether nothing would be written."""
         return not (
             self.runs
             or self.arrivals
@@ -296,7 +296,7 @@ class WriteSet:
             values = {name: value for name, value in fields.items() if value is not None}
             if values:
                 set_count += 1
-                sets += (key, len(values), *(part for pair in values.items() for part in pair))
+                sets += (key, len(values), *(text for pair in values.items() for text in pair))
             if len(values) < len(fields):
                 delete_count += 1
                 deletes += (key, len(fields) - len(values))
