@@ -1,1 +1,1 @@
-"""How graphs are written: the builder, lint and drawing."""
+"""Authoring of graphs: the builder, lint and drawing."""

@@ -35,7 +35,7 @@ from runner.execution.functions import FunctionNode
 
 
 class Severity(enum.StrEnum):
-    """How bad a problem is, the most severe first."""
+    """Severity of a problem, the worst first."""
 
     ERROR = "error"
     WARNING = "warning"
@@ -66,7 +66,7 @@ Finding = tuple[str, str, str, str]
 
 @dataclass(frozen=True, slots=True)
 class Problem:
-    """What is wrong at a node, and how to fix it; `code` is stable, so scripts may rely on it."""
+    """A mistake at a node, and how to fix it; `code` is stable, so scripts may rely on it."""
 
     code: str
     severity: Severity

@@ -1,4 +1,4 @@
-"""What the adapters of agent frameworks have in common: what is stored of a visit, and its questions.
+"""Common code of the adapters of agent frameworks: a visit's stored document, and its questions.
 
 A framework's own ids stay in the node's document. Ours name run, node and visit, so that two nodes whose
 framework numbers its calls alike never share a question.
@@ -48,7 +48,7 @@ async def outcome_of(
 
 @dataclass(kw_only=True)
 class Past:
-    """What is stored of a visit's earlier executions; each adapter adds fields of its own.
+    """Stored state of a visit's earlier executions; each adapter adds its fields.
 
     `begun` is true once the visit's input is in the conversation; `library` is the version of the framework
     that wrote it.
@@ -90,7 +90,7 @@ OPTIONS = (
     "remind_every",
     "remind_after",
 )
-"""What a question that is asked again keeps of the one before."""
+"""Fields that a question keeps when it is asked again."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,1 +1,1 @@
-"""What people do to runs: answer, retry, fork, migrate, remove, check a deploy."""
+"""Operations on runs: answer, retry, fork, migrate, remove, check a deploy."""

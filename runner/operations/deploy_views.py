@@ -1,4 +1,4 @@
-"""What `runner graphs check` and `runner runs migrate` show.
+"""Views of `runner graphs check` and `runner runs migrate`.
 
 Apart from `operations/views.py`: its records come from the linter, which imports agents, and from
 migrations; the commands that list and show things need neither.

@@ -48,7 +48,7 @@ BROKER_TIMEOUT = 3.0
 
 @dataclass(frozen=True, slots=True)
 class Facts:
-    """What the checks need. `broker` is why it can't be reached, or ""; `clock` is this machine's in ms.
+    """Input of the checks. `broker` is why it can't be reached, or ""; `clock` is this machine's in ms.
 
     `graph_queues` are the queues of each graph's nodes as the broker names them, `run_queues` those of
     graphs that have unfinished runs; `unreadable` are queues whose key is no list. `others` are the servers
@@ -220,7 +220,7 @@ def broker_problem(url: str) -> str:
 
 
 def _is_open_to_network(url: str) -> bool:
-    """Whether the store is on another machine and needs no password."""
+    """Say if the store is on another machine and needs no password."""
     parts = urlsplit(url)
     is_local = parts.scheme == "unix" or parts.hostname in {None, "localhost", "127.0.0.1", "::1"}
     return not is_local and parts.password is None
@@ -267,7 +267,7 @@ DISK = {
     ),
     "": (PASS, "on; the server does not report its appendfsync", ""),
 }
-"""What the append-only file guarantees, by how often the server waits for the disk."""
+"""Guarantee of the append-only file, by how often the server waits for the disk."""
 
 
 def examine(facts: Facts) -> list[Check]:

@@ -65,7 +65,7 @@ class NodeError:
 
 @dataclass(frozen=True, slots=True)
 class RunHead:
-    """What every view of a run begins with."""
+    """First fields of every view of a run."""
 
     run_id: str
     graph: str
@@ -92,7 +92,7 @@ class VisitView:
 
 @dataclass(frozen=True, slots=True)
 class NodeState:
-    """What became of a node: its latest visit, of a map how many `items` it has, of a graph its child run."""
+    """State of a node: its latest visit, of a map how many `items` it has, of a graph its child run."""
 
     status: str
     visit: int

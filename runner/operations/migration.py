@@ -25,14 +25,14 @@ from runner.records.run import NodeRecord, Records, Status, VisitKey, existing
 from runner.store.interface import Fetched, Reply, RunSnapshot, Store
 
 TRIES = 20
-"""How often a migration is planned again because the run changed after it was read."""
+"""Times that a migration is planned because the run changed after it was read."""
 
 WAITING = frozenset({Status.INTERRUPTED, Status.NEEDS_MIGRATION})
 
 
 @dataclass(frozen=True, slots=True)
 class MigrationResult:
-    """What became of a run's nodes, or would become of them with `dry_run`."""
+    """Result for a run's nodes, or with `dry_run` what it would be."""
 
     run_id: str
     nodes: tuple[NodeOutcome, ...]

@@ -34,7 +34,7 @@ DROPPED = "dropped"
 
 @dataclass(frozen=True, slots=True)
 class MigrationRequest:
-    """What a person asks for: the new ids of nodes, and the nodes to remove.
+    """Request of a person: the new ids of nodes, and the nodes to remove.
 
     Nodes of nested graphs are written "outer/inner".
     """
@@ -85,7 +85,7 @@ class MigrationRequest:
 
 @dataclass(frozen=True, slots=True)
 class NodeOutcome:
-    """What becomes of a node; `unused` are the ids of its answered questions whose answers don't apply."""
+    """Plan for a node; `unused` are the ids of its answered questions whose answers don't apply."""
 
     graph_id: str
     node: str
@@ -186,7 +186,7 @@ class NodeNames:
 
 
 Decide = Callable[[str, int, int], str]
-"""Whether a new edge would have been taken, "1" or "0": called with node, visit and the edge's place."""
+"""Says if a new edge would have been taken, "1" or "0"; called with node, visit and the edge's index."""
 
 
 @dataclass
@@ -445,7 +445,7 @@ class MigrationPlanner:
 
 
 def _has_ended(owner: NodeRecord, part: NodeRecord | MapRecord) -> bool:
-    """Whether a map has ended with that item or count, and not in a later round, which is closed."""
+    """Say if a map has ended with that item or count, and not in a later round, which is closed."""
     return owner.status in FINAL and part.visit <= owner.visit
 
 
@@ -461,7 +461,7 @@ def renamed(question: Interrupt, name: str) -> Interrupt:
 
 
 def _is_void(question: Interrupt) -> bool:
-    """Whether a question of a renamed node was decided for its old name: by a rule, for that very node."""
+    """Say if a question of a renamed node was decided for its old name: by a rule, for that very node."""
     return question.rule is not None and question.status in {
         InterruptStatus.ANSWERED,
         InterruptStatus.EXPIRED,
@@ -515,7 +515,7 @@ def check_questions(planner: MigrationPlanner) -> None:
 
 
 def _may_ask(planner: MigrationPlanner, node: str) -> bool:
-    """Whether a node may still ask in its present visit: an item that has completed does not."""
+    """Say if a node may still ask in its present visit: an item that has completed does not."""
     record = planner.snapshot.nodes.get(node, NodeRecord())
     return not map_of(node) or record.status is not Status.COMPLETED
 

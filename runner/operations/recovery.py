@@ -43,7 +43,7 @@ from runner.store.memory.semaphores import Semaphores
 from runner.store.memory.sessions import Sessions
 
 TRIES = 20
-"""How often a retry or a fork is planned again because the run changed after it was read."""
+"""Times that a retry or a fork is planned because the run changed after it was read."""
 
 BROKEN = frozenset({Status.FAILED, Status.CANCELLED})
 

@@ -1,4 +1,4 @@
-"""What commands and pages show: records with packed data made plain, and with what follows from them.
+"""Views of commands and pages: records with packed data made plain, and with what follows from them.
 
 Tables, trees, lines and JSON are forms of these views. Times are ms of the store's clock.
 """

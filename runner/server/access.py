@@ -25,7 +25,7 @@ GRANTS: dict[str, frozenset[Permission]] = {
     "operator": frozenset({"see", "operate"}),
     "admin": frozenset({"see", "administer"}),
 }
-"""What each role may: see what exists, read payloads, decide questions, change runs, administer."""
+"""Permissions of each role: see what exists, read payloads, decide questions, change runs, administer."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,7 +49,7 @@ class Person:
         return frozenset(grant for role in self.roles for grant in GRANTS.get(role, ()))
 
     def may(self, permission: Permission) -> bool:
-        """Whether a role grants the permission."""
+        """Say if a role grants the permission."""
         return permission == "open" or permission in self.permissions
 
     def voter(self, now: float) -> Voter:
@@ -59,7 +59,7 @@ class Person:
 
 
 class Auth(Protocol):
-    """Tells who calls."""
+    """Authenticates a request."""
 
     def __call__(self, request: Request) -> Person | Awaitable[Person | None] | None:
         """Return who calls; None for nobody known.

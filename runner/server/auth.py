@@ -1,4 +1,4 @@
-"""Ways to tell who calls; `create_app(auth=...)` takes one of them, or a callable of your own."""
+"""Authentication backends; `create_app(auth=...)` takes one of them, or a callable of your own."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ UNIX = "unix"
 """The name of a socket file among networks: who connects by it has no address."""
 
 PREFIX = "rk_"
-"""How an API key begins, so that scanners of secrets find one that was published."""
+"""Prefix of an API key, by which scanners of secrets find one that was published."""
 
 
 class Local:
@@ -68,7 +68,7 @@ class Local:
 
 
 def is_loopback(host: str) -> bool:
-    """Whether an address is of this machine; a socket file has none."""
+    """Say if an address is of this machine; a socket file has none."""
     address = _address(host)
     return host in {"", "localhost"} if address is None else address.is_loopback
 

@@ -1,4 +1,4 @@
-"""What keeps a page safe in a browser: headers of each response, and who may send a form.
+"""Safety of pages in a browser: headers of each response, and who may send a form.
 
 A request that changes something must come from a page of this origin, which the browser says, and carry the
 form token of who is logged in. A program that is no browser says neither `Origin` nor `Sec-Fetch-Site`; it
@@ -69,7 +69,8 @@ class SecurityHeaders:
 class BodyLimit:
     """Refuses bodies of requests that are larger than what could be stored, before they are in memory.
 
-    The body is read before a route asks who calls; so of a caller whom nobody knows only a little is read.
+    The body is read before a route asks who calls, so that of an unauthenticated caller is limited to
+    `UNKNOWN` bytes.
     """
 
     def __init__(self, app: ASGIApp, most: int) -> None:
@@ -120,7 +121,7 @@ class FormTokens:
         return f"{issued}.{self._mac(person, issued, about)}"
 
     def holds(self, token: str, person: Person | None, now: float | None = None) -> bool:
-        """Whether a token is one of this person's, and not too old."""
+        """Say if a token is one of this person's, and not too old."""
         issued = self.issued_at(token, person)
         return bool(issued) and -60 <= (time.time() if now is None else now) - issued <= TOKEN_AGE
 
@@ -136,7 +137,7 @@ class FormTokens:
 
 
 def check_origin(request: Request) -> bool:
-    """Whether a request that changes something comes from a browser's page of this origin.
+    """Say if a request that changes something comes from a browser's page of this origin.
 
     False where it does not come from a browser, and sends JSON.
 

@@ -24,24 +24,24 @@ from runner.server.services import Services
 
 
 def decide(
-    served: Services, person: Person, decision: Decision, proof: dict[str, JSON] | None = None
+    services: Services, person: Person, decision: Decision, proof: dict[str, JSON] | None = None
 ) -> Receipt:
     """Count a decision of a person; `proof` is their own signature, otherwise the server signs."""
     body = body_of(decision, person.principal.key)
-    body = {**body, "proof": proof} if proof else _signed(served, person, body)
+    body = {**body, "proof": proof} if proof else _signed(services, person, body)
     voter = Voter(person.principal, person.groups, person.roles)
-    return apply_decisions(served.client.engine, [replace(decision, voter=voter, body=body)])[0]
+    return apply_decisions(services.client.engine, [replace(decision, voter=voter, body=body)])[0]
 
 
-def act(served: Services, person: Person, question_id: str, kind: str, **options: Any) -> Receipt:
+def act(services: Services, person: Person, question_id: str, kind: str, **options: Any) -> Receipt:
     """Do what somebody wants with a question besides voting: claim, release, delegate, comment, withdraw."""
-    body = _signed(served, person, operation_body(question_id, kind, person.principal, **options))
+    body = _signed(services, person, operation_body(question_id, kind, person.principal, **options))
     voter = Voter(person.principal, person.groups, person.roles)
-    return apply_operation(served.client.engine, body, voter)
+    return apply_operation(services.client.engine, body, voter)
 
 
 def start_for(
-    served: Services,
+    services: Services,
     person: Person,
     graph: str,
     task: object,
@@ -52,23 +52,23 @@ def start_for(
     """Start a run that a person asks for: rules may exclude them from deciding."""
     given = {name: value for name, value in options.items() if value}
     body = start_body(graph, task, person.principal, idempotency_key=key, **given)
-    proof: Any = _signed(served, person, body).get("proof")
-    return served.client.start(
+    proof: Any = _signed(services, person, body).get("proof")
+    return services.client.start(
         graph, task, idempotency_key=key, requester=person.principal, proof=proof, **given
     )
 
 
-def signer(served: Services, person: Person) -> Callable[[dict[str, JSON]], dict[str, JSON]]:
+def signer(services: Services, person: Person) -> Callable[[dict[str, JSON]], dict[str, JSON]]:
     """Return what signs a message of a person, with the server's key if it has one."""
-    return functools.partial(_signed, served, person)
+    return functools.partial(_signed, services, person)
 
 
-def _signed(served: Services, person: Person, body: dict[str, JSON]) -> dict[str, JSON]:
-    if not served.settings.signing_key:
+def _signed(services: Services, person: Person, body: dict[str, JSON]) -> dict[str, JSON]:
+    if not services.settings.signing_key:
         return body
     login: dict[str, JSON] = {"groups": sorted(person.groups), "roles": sorted(person.roles)}
     if person.login_at is not None:
         login["auth_time"] = int(person.login_at)
     if person.acr is not None:
         login["acr"] = person.acr
-    return SigningKey.read(served.settings.signing_key).sign(body, login=login)
+    return SigningKey.read(services.settings.signing_key).sign(body, login=login)

@@ -1,4 +1,4 @@
-"""What requests share: the settings, and the client of the store that they lead to."""
+"""Objects that requests share: the settings, and the client of the store that they lead to."""
 
 from __future__ import annotations
 
@@ -96,4 +96,4 @@ def services(request: Request) -> Services:
 
 
 Served = Annotated[Services, Depends(services)]
-"""What the requests share, for a route."""
+"""The objects that requests share, for a route."""

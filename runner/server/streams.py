@@ -202,7 +202,7 @@ async def run_stream(
 
 
 def _has_gap(store: Store, run_id: str, after: str) -> bool:
-    """Whether events behind a position are gone: expired, or lost with the server that had them."""
+    """Say if events behind a position are gone: expired, or lost with the server that had them."""
     following = store.events(run_id, after, 1)
     if following:
         return int(following[0].position) > int(after) + 1

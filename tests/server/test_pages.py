@@ -12,7 +12,7 @@ from pydantic import BaseModel
 from runner import Agent, GraphBuilder, tool
 from runner.approvals import Action, Rule, freezing
 from runner.execution.telemetry import trace_id
-from runner.server.pages.rendering import ago, coded, markdown, rough, visible
+from runner.server.pages.rendering import ago, coded, humanize, markdown, visible
 from runner.settings import Settings
 from runner.testing import ScriptedModel
 from tests.graphs import wired
@@ -722,7 +722,7 @@ def test_what_an_agent_writes_turns_nothing_around(redis_url):
 )
 def test_times_are_words(distance, words):
     """A reader gets the largest unit; the exact time is in the title."""
-    assert rough(distance) == words
+    assert humanize(distance) == words
     assert ago(10**12 - distance - 10_000, 10**12).endswith(" ago")
 
 

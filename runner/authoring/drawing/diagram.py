@@ -1,4 +1,4 @@
-"""What a drawing shows of a graph in every format: boxes, arrows and the words on them."""
+"""Boxes, arrows and their labels: the contents of a drawing in every format."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from runner.definition.model import (
 from runner.definition.registry import PATH, inner
 
 OPENING = re.compile(r"^((tell|say|check|decide|return)s? )?(whether|true (if|when)|if) ")
-"""How docstrings of conditions begin; the label puts "if" before what follows."""
+"""First words of conditions' docstrings; a label has "if" in their place."""
 
 LONGEST = 60  # characters of a condition's words
 
@@ -41,7 +41,7 @@ SIGNS = {
 
 @dataclass(frozen=True, slots=True)
 class Progress:
-    """How far a node of a run is: its visit, and how many of a map's items have completed.
+    """Progress of a node of a run: its visit, and how many of a map's items have completed.
 
     `taken` says of the target of each edge whether it was taken, once that is decided.
     """
@@ -120,7 +120,7 @@ class Diagram:
 
 @dataclass(frozen=True, slots=True)
 class RunShown:
-    """What a drawing shows of a run, all by the path of a node: "review/approve".
+    """State of a run for a drawing, by the path of each node: "review/approve".
 
     `opened` are the nodes whose inside is drawn; None for all.
     """

@@ -38,34 +38,34 @@ class RunAudit:
     lines: list[str]
 
 
-def audit_of(served: Services, run_id: str) -> RunAudit:
+def audit_of(services: Services, run_id: str) -> RunAudit:
     """Read what is signed of a run's audit, and verify it with this server's key.
 
     Looking signs nothing. The key that stands in the store verifies nothing either: whoever can write there
     could have put it there.
     """
-    logs = served.store.audit_logs
+    logs = services.store.audit_logs
     number = int(run_id[:2]) if run_id[:2].isdecimal() else 0
     try:
-        conditions = replace(terms(served.settings, served.archive), signer=None)
+        conditions = replace(terms(services.settings, services.archive), signer=None)
         lines = list(export_lines(logs[number % len(logs)], conditions, "jsonl", run_id))
     except UsageError as error:
         return RunAudit([], "unsigned", str(error), [])
     entries = [entry for entry in map(json.loads, lines) if "type" in entry]
-    if not served.settings.audit_key:
+    if not services.settings.audit_key:
         detail = "this server has no RUNNER_AUDIT_KEY to verify with; export it, then `runner audit verify`."
         return RunAudit(entries, "unverified", detail, lines)
-    verdict = verify_file(lines, read_public(served.settings.audit_key), ())
+    verdict = verify_file(lines, read_public(services.settings.audit_key), ())
     return RunAudit(entries, verdict.result.name.lower(), verdict.text, lines)
 
 
 @router.get(
     "/audit", summary="Show how far the audit is sealed and signed", dependencies=[ONE_PAGE]
 )
-def heads(_: Reads, served: Served) -> dict[str, Any]:
+def heads(_: Reads, services: Served) -> dict[str, Any]:
     """Show each partition's tree: its entries, those signed, and the checkpoint that signs them."""
     items = []
-    for partition, log in enumerate(served.store.audit_logs):
+    for partition, log in enumerate(services.store.audit_logs):
         head = log.head()
         items.append(
             {
@@ -81,10 +81,10 @@ def heads(_: Reads, served: Served) -> dict[str, Any]:
 
 
 @router.get("/audit/{run_id}", summary="Show the audit of a run, verified")
-def show(run_id: str, _: Reads, served: Served) -> Any:
+def show(run_id: str, _: Reads, services: Served) -> Any:
     """Show what was recorded of a run's approvals, and whether it holds by this server's key."""
-    existing(served.store.peek(run_id), run_id)
-    audit = audit_of(served, run_id)
+    existing(services.store.peek(run_id), run_id)
+    audit = audit_of(services, run_id)
     return {"items": audit.entries, "next": None, "result": audit.result, "detail": audit.detail}
 
 
@@ -94,15 +94,15 @@ def show(run_id: str, _: Reads, served: Served) -> Any:
     response_class=Response,
     responses={200: {"content": {"application/jsonl": {}}}},
 )
-def export(run_id: str, _: Reads, served: Served) -> Response:
+def export(run_id: str, _: Reads, services: Served) -> Response:
     """Write the file that `runner audit verify` checks without a store: JSON lines."""
-    existing(served.store.peek(run_id), run_id)
-    text = "".join(audit_of(served, run_id).lines)
+    existing(services.store.peek(run_id), run_id)
+    text = "".join(audit_of(services, run_id).lines)
     return Response(text, media_type="application/jsonl")
 
 
 class Scope(BaseModel):
-    """What is frozen: a graph, a tool, or all effects; and why."""
+    """A freeze of a graph, a tool, or all effects, and its reason."""
 
     model_config = {"extra": "forbid"}
 
@@ -112,30 +112,30 @@ class Scope(BaseModel):
 
 
 class Freezing(Scope):
-    """What is to be frozen; `force` takes a name that no graph or tool has here."""
+    """A scope to freeze; `force` takes a name that no graph or tool has here."""
 
     force: StrictBool = False
 
 
 @router.get("/freezes", summary="List what is frozen", dependencies=[ONE_PAGE])
-def list_freezes(_: Seen, served: Served) -> dict[str, Any]:
+def list_freezes(_: Seen, services: Served) -> dict[str, Any]:
     """List the freezes: no effect of theirs happens until they are thawed."""
-    return {"items": document(list(served.store.frozen().values())), "next": None}
+    return {"items": document(list(services.store.frozen().values())), "next": None}
 
 
 @router.post("/freezes", status_code=201, summary="Freeze effects")
-def add_freeze(body: Freezing, person: Administers, served: Served) -> dict[str, str]:
+def add_freeze(body: Freezing, person: Administers, services: Served) -> dict[str, str]:
     """Stop every effect of a graph, a tool or all; 404 where nothing has the name."""
     scope = _scope(body)
-    freeze(served.client.engine, scope, body.reason, person.principal.key, force=body.force)
+    freeze(services.client.engine, scope, body.reason, person.principal.key, force=body.force)
     return {"scope": scope}
 
 
 @router.post("/freezes:thaw", summary="End a freeze")
-def end_freeze(body: Scope, person: Administers, served: Served) -> dict[str, str]:
+def end_freeze(body: Scope, person: Administers, services: Served) -> dict[str, str]:
     """Let effects happen again."""
     scope = _scope(body)
-    thaw(served.client.engine, scope, body.reason, person.principal.key)
+    thaw(services.client.engine, scope, body.reason, person.principal.key)
     return {"scope": scope}
 
 

@@ -16,29 +16,29 @@ router = APIRouter(prefix="/v1/dead", tags=["dead letters"])
 
 
 @router.get("", summary="List dead letters, newest first", dependencies=[ONE_PAGE])
-def list_letters(_: Reads, served: Served, limit: Limit = PAGE) -> dict[str, Any]:
+def list_letters(_: Reads, services: Served, limit: Limit = PAGE) -> dict[str, Any]:
     """List messages that could not be used and nodes that were given up, with the reasons."""
-    return {"items": document(served.dead_letters.all(limit)), "next": None}
+    return {"items": document(services.dead_letters.all(limit)), "next": None}
 
 
 @router.get("/{letter_id}", summary="Show one dead letter")
-def show(letter_id: str, _: Reads, served: Served) -> Any:
+def show(letter_id: str, _: Reads, services: Served) -> Any:
     """Show a dead letter with the message as it was received."""
-    return document(served.dead_letters.get(letter_id))
+    return document(services.dead_letters.get(letter_id))
 
 
 @router.post("/{letter_id}:replay", summary="Send a message again, or retry a node")
-def replay_letter(letter_id: str, person: Operates, served: Served) -> dict[str, str]:
+def replay_letter(letter_id: str, person: Operates, services: Served) -> dict[str, str]:
     """Send a message to its stream again, or retry the run of a node; then the letter is gone."""
-    letters, by = served.dead_letters, person.principal.key
+    letters, by = services.dead_letters, person.principal.key
     return {
         "id": letter_id,
-        "sent": replay(served.client.engine, letters, letters.get(letter_id), set(), by),
+        "sent": replay(services.client.engine, letters, letters.get(letter_id), set(), by),
     }
 
 
 @router.delete("/{letter_id}", status_code=204, summary="Delete a dead letter")
-def drop(letter_id: str, _: Operates, served: Served) -> None:
+def drop(letter_id: str, _: Operates, services: Served) -> None:
     """Delete a dead letter permanently."""
-    served.dead_letters.get(letter_id)
-    served.dead_letters.drop(letter_id)
+    services.dead_letters.get(letter_id)
+    services.dead_letters.drop(letter_id)

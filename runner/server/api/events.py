@@ -28,7 +28,7 @@ POSITION = r"^(\d{1,18}-\d{1,18}(_\d{1,18}-\d{1,18})*)?$"
 def events(
     request: Request,
     person: Seen,
-    served: Served,
+    services: Served,
     graph: Annotated[str | None, Query(description="Of runs of this graph only.")] = None,
     kind: Annotated[
         list[str] | None, Query(description="Such as run.ended; may be repeated.")
@@ -43,8 +43,8 @@ def events(
     """
 
     def snapshot() -> Any:
-        page = served.client.interrupts(graph=graph, limit=PAGE)
-        views = read_questions(served.store, page)
+        page = services.client.interrupts(graph=graph, limit=PAGE)
+        views = read_questions(services.store, page)
         return {"items": [question_document(view, person) for view in views], "next": page.next}
 
     def wanted(event: Event) -> bool:
@@ -52,10 +52,12 @@ def events(
             return False
         if graph is None:
             return True
-        run = served.store.peek(str(event.data))
-        root = served.store.peek(run.root) if run is not None and run.root != run.run_id else run
+        run = services.store.peek(str(event.data))
+        root = services.store.peek(run.root) if run is not None and run.root != run.run_id else run
         return root is not None and root.graph_id == graph
 
-    served.ticker.now()  # 503 where the store is away: a stream that has begun can't say so
-    lines = streams.ticker_stream(request, served.ticker, last_event_id or after, snapshot, wanted)
-    return streams.Stream(lines, served.hub, person)
+    services.ticker.now()  # 503 where the store is away: a stream that has begun can't say so
+    lines = streams.ticker_stream(
+        request, services.ticker, last_event_id or after, snapshot, wanted
+    )
+    return streams.Stream(lines, services.hub, person)

@@ -19,9 +19,9 @@ router = APIRouter(prefix="/v1/graphs", tags=["graphs"])
 
 
 @router.get("", summary="List the graphs in the store", dependencies=[ONE_PAGE])
-def list_graphs(_: Seen, served: Served) -> dict[str, Any]:
+def list_graphs(_: Seen, services: Served) -> dict[str, Any]:
     """List the graphs that workers have published; those inside others are not listed."""
-    graphs = served.graphs().items()
+    graphs = services.graphs().items()
     return {
         "items": [{"name": name, "fingerprint": version} for name, version in graphs],
         "next": None,
@@ -34,9 +34,9 @@ def list_graphs(_: Seen, served: Served) -> dict[str, Any]:
     response_class=Response,
     responses={200: {"content": {"image/svg+xml": {}}}},
 )
-def drawing(name: str, _: Seen, served: Served) -> Response:
+def drawing(name: str, _: Seen, services: Served) -> Response:
     """Draw a graph of RUNNER_GRAPHS as SVG."""
-    plan = served.plan(name)
+    plan = services.plan(name)
     if plan is None:
         raise _lacking(name)
     return Response(draw(plan.definition, "svg"), media_type="image/svg+xml")
@@ -53,16 +53,16 @@ def _lacking(name: str) -> NotFoundError:
 def check(
     name: str,
     _: Seen,
-    served: Served,
+    services: Served,
     *,
     against_waiting: Annotated[
         bool, Query(description="Also list the nodes of stored runs that this code can't resume.")
     ] = False,
 ) -> Any:
     """Check a graph of RUNNER_GRAPHS, and what is inside it, as `runner graphs check` does; run nothing."""
-    registry = served.client.engine.registry
+    registry = services.client.engine.registry
     try:
-        is_here = served.plan(name) is not None
+        is_here = services.plan(name) is not None
     except DefinitionError:
         is_here = name in registry.names()  # it can't be built, which is a problem of its own
     if not is_here:
@@ -70,7 +70,7 @@ def check(
     problems = problems_of(registry, name)
     is_built = all(problem.code != "not-built" for problem in problems)
     held = (
-        deploys.held(served.store, registry, [name] if is_built else [])
+        deploys.held(services.store, registry, [name] if is_built else [])
         if against_waiting
         else None
     )

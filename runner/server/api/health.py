@@ -25,10 +25,10 @@ async def healthy() -> dict[str, str]:
 
 
 @router.get("/readyz", dependencies=[Depends(OPEN)], summary="Whether the store can be reached")
-def ready(served: Served) -> dict[str, str]:
+def ready(services: Served) -> dict[str, str]:
     """Answer 503 while the store can't be reached."""
     try:
-        served.store.graphs()
+        services.store.graphs()
     except StoreError as error:
         raise Problem(503, "The store can't be reached.", headers={"Retry-After": "5"}) from error
     return {"status": "ok"}
@@ -37,9 +37,9 @@ def ready(served: Served) -> dict[str, str]:
 @router.get(
     "/metrics", dependencies=[Depends(SEE)], response_class=PlainTextResponse, summary="Metrics"
 )
-def metrics(served: Served) -> PlainTextResponse:
+def metrics(services: Served) -> PlainTextResponse:
     """Metrics of runs, questions and workers, in the text format of Prometheus."""
-    return PlainTextResponse(prometheus(served.metrics()), media_type="text/plain; version=0.0.4")
+    return PlainTextResponse(prometheus(services.metrics()), media_type="text/plain; version=0.0.4")
 
 
 @router.get(

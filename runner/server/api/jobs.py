@@ -43,7 +43,7 @@ class RunFilter(BaseModel):
 
 
 class Batch(BaseModel):
-    """What to do to many runs."""
+    """An action on many runs."""
 
     model_config = {"extra": "forbid"}
 
@@ -58,7 +58,7 @@ def batch(
     request: Request,
     body: Batch,
     person: Operates,
-    served: Served,
+    services: Served,
     response: Response,
     background: BackgroundTasks,
 ) -> dict[str, Any]:
@@ -67,31 +67,31 @@ def batch(
     `more` is true where more match than one batch takes: repeat it when the job has ended. This process does
     the job; where it dies, a worker carries on.
     """
-    ids, more = _matching(served, body.filter)
+    ids, more = _matching(services, body.filter)
     if body.dry_run:
         items = [{"run_id": run_id, "result": f"would {body.action}"} for run_id in ids]
         return {"dry_run": True, "items": items, "next": None, "total": len(ids), "more": more}
     who = person.principal.name or person.principal.sub
     reason = validation.reason(body.reason or f"{body.action} by {who}")
-    job = begin(served.jobs, body.action, reason, person.principal.key, ids)
-    background.add_task(_carry_on, served, job.job_id)
+    job = begin(services.jobs, body.action, reason, person.principal.key, ids)
+    background.add_task(_carry_on, services, job.job_id)
     response.status_code = 202
     response.headers["location"] = f"{prefix(request)}/v1/jobs/{job.job_id}"
     return {"dry_run": False, "job_id": job.job_id, "total": len(ids), "more": more}
 
 
-def _matching(served: Services, query: RunFilter) -> tuple[list[str], bool]:
+def _matching(services: Services, query: RunFilter) -> tuple[list[str], bool]:
     if query.run_ids is not None:
         return list(dict.fromkeys(query.run_ids)), False
     if query.status is None and query.graph is None and not query.tags:
         raise Problem(422, "A batch needs a filter: run_ids, status, graph or tags.")
-    page = served.client.runs(query.status, graph=query.graph, tags=query.tags, limit=MOST_RUNS)
+    page = services.client.runs(query.status, graph=query.graph, tags=query.tags, limit=MOST_RUNS)
     return [run.run_id for run in page if not run.parent], page.next is not None
 
 
-def _carry_on(served: Services, job_id: str) -> None:
+def _carry_on(services: Services, job_id: str) -> None:
     try:
-        carry_on(served.client.engine, served.jobs, job_id)
+        carry_on(services.client.engine, services.jobs, job_id)
     except StoreError as error:
         log.warning("job.left: %s A worker carries on with job %s.", error, job_id)
 
@@ -102,24 +102,24 @@ def _carry_on(served: Services, job_id: str) -> None:
     response_model=None,
     responses={200: {"content": {"text/event-stream": {}, "application/json": {}}}},
 )
-async def show(request: Request, job_id: str, person: Operates, served: Served) -> Any:
+async def show(request: Request, job_id: str, person: Operates, services: Served) -> Any:
     """Show a job with what became of each run.
 
     With `Accept: text/event-stream` it is a stream: a `snapshot`, `progress` with how many runs are `done`,
     and `ended` with the whole job. A job is kept for seven days.
     """
-    job = await run_in_threadpool(served.jobs.get, job_id)
+    job = await run_in_threadpool(services.jobs.get, job_id)
     if "text/event-stream" in request.headers.get("accept", ""):
-        return streams.Stream(_progress(request, served, job_id), served.hub, person)
+        return streams.Stream(_progress(request, services, job_id), services.hub, person)
     return document(job_view(job))
 
 
-async def _progress(request: Request, served: Services, job_id: str) -> AsyncGenerator[str]:
+async def _progress(request: Request, services: Services, job_id: str) -> AsyncGenerator[str]:
     yield streams.RETRY
     done, kind = -1, "snapshot"
     idle = 0.0
     while not await request.is_disconnected():
-        job = await run_in_threadpool(served.jobs.get, job_id)
+        job = await run_in_threadpool(services.jobs.get, job_id)
         view = document(job_view(job))
         if kind == "snapshot":
             yield streams.frame(kind, view)

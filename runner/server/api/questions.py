@@ -72,7 +72,7 @@ class Withdrawal(BaseModel):
 @router.get("", summary="List open questions, oldest first")
 def list_questions(
     person: Seen,
-    served: Served,
+    services: Served,
     graph: Annotated[str | None, Query()] = None,
     run: Annotated[str | None, Query()] = None,
     name: Annotated[str | None, Query()] = None,
@@ -84,7 +84,7 @@ def list_questions(
     cursor: Cursor = None,
 ) -> dict[str, Any]:
     """List the open questions that match all filters; those of graphs inside a graph or run are included."""
-    page = served.client.interrupts(
+    page = services.client.interrupts(
         graph=graph,
         run=run,
         name=name,
@@ -93,16 +93,16 @@ def list_questions(
         limit=limit,
         cursor=cursor,
     )
-    views = read_questions(served.store, page)
+    views = read_questions(services.store, page)
     return {"items": [question_document(view, person) for view in views], "next": page.next}
 
 
 @router.get("/{question_id}", summary="Show a question, open or not")
-def show(question_id: str, person: Seen, served: Served, response: Response) -> Any:
+def show(question_id: str, person: Seen, services: Served, response: Response) -> Any:
     """Show a question with its votes. The ETag is its digest, which a vote repeats in If-Match."""
-    question = served.client.interrupt(question_id)
+    question = services.client.interrupt(question_id)
     response.headers["etag"] = f'"{question.digest}"'
-    return question_document(read_question(served.store, question), person)
+    return question_document(read_question(services.store, question), person)
 
 
 @router.post("/{question_id}/votes", summary="Vote on a question, or answer it")
@@ -110,7 +110,7 @@ def vote(
     question_id: str,
     body: Vote,
     person: Decides,
-    served: Served,
+    services: Served,
     if_match: Annotated[str | None, Header(description="The ETag of the question.")] = None,
     idempotency_key: Annotated[str | None, Header(max_length=500)] = None,
 ) -> Any:
@@ -119,43 +119,43 @@ def vote(
     Without If-Match: 428; with another digest than the question's: 412. A second vote of one person is 409,
     one that comes too late 410, with who was first. An Idempotency-Key that had another body: 422.
     """
-    digest = _matched(served, question_id, if_match)
+    digest = _matched(services, question_id, if_match)
     response = codec.pack(body.response, "response")
     decision = Decision(
         question_id, response, None, idempotency_key, digest, body.decision, comment=body.comment
     )
-    receipt = decide(served, person, decision, body.proof)
+    receipt = decide(services, person, decision, body.proof)
     if receipt.status is ReceiptStatus.REJECTED:
-        place = {"pointer": _pointer(served, body, question_id), "detail": receipt.detail}
+        place = {"pointer": _pointer(services, body, question_id), "detail": receipt.detail}
         raise Problem(422, receipt.detail, errors=[place], receipt=document(receipt))
     told = _answered(receipt)
     if idempotency_key is not None:
-        _check_same(served, person, decision)
+        _check_same(services, person, decision)
     return told
 
 
-def _pointer(served: Services, body: Vote, question_id: str) -> str:
+def _pointer(services: Services, body: Vote, question_id: str) -> str:
     """Return what is wrong in the body of a vote that can't be counted."""
     if body.decision not in {"respond", "edit"}:
         return "/body/decision"
-    schema = served.client.interrupt(question_id).response_schema
+    schema = services.client.interrupt(question_id).response_schema
     path = violation(schema, body.response)[0] if schema and body.decision == "respond" else ()
     return pointer(("body", "response", *(path or ())))
 
 
-def _check_same(served: Services, person: Person, decision: Decision) -> None:
+def _check_same(services: Services, person: Person, decision: Decision) -> None:
     """Refuse a key whose first receipt was for something else.
 
     Raises:
         Problem: it was.
     """
-    question, key = served.client.interrupt(decision.interrupt_id), decision.idempotency_key
+    question, key = services.client.interrupt(decision.interrupt_id), decision.idempotency_key
     if question.rule is None:
         answer = replace(decision, voter=Voter(person.principal)).as_answer()
         same = (question.response, question.responder) == (answer.response, answer.responder)
     else:
         sent = (decision.decision, codec.plain(decision.response), decision.comment)
-        votes = served.store.votes(question.id)
+        votes = services.store.votes(question.id)
         bodies = [vote["body"] for vote in votes if "body" in vote]
         same = all(
             (body["decision"], body.get("response"), body.get("comment", "")) == sent
@@ -166,13 +166,13 @@ def _check_same(served: Services, person: Person, decision: Decision) -> None:
         raise Problem(422, "The Idempotency-Key is that of another vote; this one was not counted.")
 
 
-def _matched(served: Services, question_id: str, if_match: str | None) -> str:
+def _matched(services: Services, question_id: str, if_match: str | None) -> str:
     """Return the digest that the caller was shown.
 
     Raises:
         Problem: none is named, or the question has another one.
     """
-    question = served.client.interrupt(question_id)
+    question = services.client.interrupt(question_id)
     if if_match is None:
         raise Problem(428, "Name what you decide on: If-Match with the ETag of the question.")
     if if_match.strip().removeprefix("W/").strip('"') != question.digest:
@@ -208,7 +208,7 @@ class Delegation(BaseModel):
 
 
 class Comment(BaseModel):
-    """What somebody says about a question."""
+    """A comment on a question."""
 
     model_config = {"extra": "forbid"}
 
@@ -219,48 +219,48 @@ class Comment(BaseModel):
 def claim(
     question_id: str,
     person: Decides,
-    served: Served,
+    services: Served,
     body: Annotated[Claim, Body(default_factory=Claim)],
 ) -> Any:
     """Show others that you work on it, for a time; they can still vote."""
-    return _answered(act(served, person, question_id, "claim", ttl=body.ttl))
+    return _answered(act(services, person, question_id, "claim", ttl=body.ttl))
 
 
 @router.post("/{question_id}:release", summary="Say that you don't work on it any more")
-def release(question_id: str, person: Decides, served: Served) -> Any:
+def release(question_id: str, person: Decides, services: Served) -> Any:
     """End your claim."""
-    return _answered(act(served, person, question_id, "release"))
+    return _answered(act(services, person, question_id, "release"))
 
 
 @router.post("/{question_id}:delegate", summary="Delegate your vote")
-def delegate(question_id: str, body: Delegation, person: Decides, served: Served) -> Any:
+def delegate(question_id: str, body: Delegation, person: Decides, services: Served) -> Any:
     """Delegate your vote, where the rule allows it."""
-    return _answered(act(served, person, question_id, "delegate", to=body.to))
+    return _answered(act(services, person, question_id, "delegate", to=body.to))
 
 
 @router.post("/{question_id}:comment", summary="Comment on a question")
-def comment(question_id: str, body: Comment, person: Decides, served: Served) -> Any:
+def comment(question_id: str, body: Comment, person: Decides, services: Served) -> Any:
     """Add a comment, which is an event of the run."""
-    return _answered(act(served, person, question_id, "comment", comment=body.comment))
+    return _answered(act(services, person, question_id, "comment", comment=body.comment))
 
 
 @router.delete("/{question_id}/votes", summary="Take your vote back")
-def withdraw_vote(question_id: str, person: Decides, served: Served) -> Any:
+def withdraw_vote(question_id: str, person: Decides, services: Served) -> Any:
     """Take your vote back while the question is open."""
-    return _answered(act(served, person, question_id, "withdraw_vote"))
+    return _answered(act(services, person, question_id, "withdraw_vote"))
 
 
 @router.post(":vote", summary="Decide several questions that are alike")
-def vote_all(body: Votes, person: Decides, served: Served) -> dict[str, Any]:
+def vote_all(body: Votes, person: Decides, services: Served) -> dict[str, Any]:
     """Decide questions of one graph, node and schema. Each has its own receipt; others are refused first."""
-    check_alike(served.store, list(body.digests), body.digests)
+    check_alike(services.store, list(body.digests), body.digests)
     items = []
     for question_id, digest in body.digests.items():
         try:
             decision = Decision(
                 question_id, None, None, None, digest, body.decision, comment=body.comment
             )
-            items.append(document(decide(served, person, decision)))
+            items.append(document(decide(services, person, decision)))
         except StoreError:
             raise
         except RunnerError as error:
@@ -272,8 +272,8 @@ def vote_all(body: Votes, person: Decides, served: Served) -> dict[str, Any]:
 def withdraw(
     question_id: str,
     _: Operates,
-    served: Served,
+    services: Served,
     body: Annotated[Withdrawal, Body(default_factory=Withdrawal)],
 ) -> None:
     """Withdraw a question; with `reask` its node runs again at once and may ask anew."""
-    served.client.withdraw(question_id, body.reason, reask=body.reask)
+    services.client.withdraw(question_id, body.reason, reask=body.reask)

@@ -88,7 +88,7 @@ class AgainRequest(BaseModel):
 
 
 class MigrateRequest(BaseModel):
-    """How the nodes of a waiting run are called now, and which to remove."""
+    """New names of the nodes of a waiting run, and the nodes to remove."""
 
     model_config = {"extra": "forbid"}
 
@@ -102,13 +102,13 @@ def start(
     request: Request,
     body: NewRun,
     person: Operates,
-    served: Served,
+    services: Served,
     response: Response,
     idempotency_key: Annotated[str | None, Header(max_length=500)] = None,
 ) -> dict[str, Any]:
     """Start a run of a graph; with an Idempotency-Key a repeat of the request returns the same run."""
     started = start_for(
-        served,
+        services,
         person,
         body.graph,
         body.task,
@@ -118,13 +118,13 @@ def start(
         on_behalf_of=[key_of(name) for name in body.on_behalf_of],
     )
     if idempotency_key is not None:
-        _check_same(served, started, body)
+        _check_same(services, started, body)
     response.headers["location"] = f"{prefix(request)}/v1/runs/{started.id}"
     return {"run_id": started.id, "graph": body.graph, "status": str(started.status)}
 
 
-def _check_same(served: Services, started: Run, body: NewRun) -> None:
-    snapshot = served.store.read(started.id)
+def _check_same(services: Services, started: Run, body: NewRun) -> None:
+    snapshot = services.store.read(started.id)
     if snapshot is None:
         return
     stored = (snapshot.task, snapshot.invocation_state or {})
@@ -140,7 +140,7 @@ def _check_same(served: Services, started: Run, body: NewRun) -> None:
 @router.get("", summary="List runs, newest first")
 def list_runs(
     _: Seen,
-    served: Served,
+    services: Served,
     status: Annotated[Status | None, Query()] = None,
     graph: Annotated[str | None, Query()] = None,
     tag: Annotated[list[str] | None, Query(description="name=value; may be repeated.")] = None,
@@ -153,7 +153,7 @@ def list_runs(
     """List the runs that match all filters."""
     tags = dict(_pair(text) for text in tag or ())
     return page_document(
-        served.client.runs(
+        services.client.runs(
             status,
             graph=graph,
             tags=tags,
@@ -174,19 +174,19 @@ def _pair(text: str) -> tuple[str, str]:
 
 
 @router.get("/{run_id}", summary="Show a run with its nodes")
-def show(run_id: str, person: Seen, served: Served) -> Any:
+def show(run_id: str, person: Seen, services: Served) -> Any:
     """Show a run; one that has expired comes from the archive."""
-    if served.archive is not None and served.store.peek(run_id) is None:
-        export = served.archive.read(run_id)
+    if services.archive is not None and services.store.peek(run_id) is None:
+        export = services.archive.read(run_id)
         if export is not None:
             return run_document(archived_run(export), person)
-    return run_document(read_run(served.store, run_id), person)
+    return run_document(read_run(services.store, run_id), person)
 
 
 @router.delete("/{run_id}", status_code=204, summary="Remove a run that has ended")
-def remove(run_id: str, _: Operates, served: Served) -> None:
+def remove(run_id: str, _: Operates, services: Served) -> None:
     """Remove everything that is stored of a run before its retention is over."""
-    served.client.run(run_id).remove()
+    services.client.run(run_id).remove()
 
 
 @router.get(
@@ -199,7 +199,7 @@ async def events(
     request: Request,
     run_id: str,
     person: Seen,
-    served: Served,
+    services: Served,
     after: Annotated[str, Query(pattern=r"^\d{0,18}$")] = "",
     limit: Limit = PAGE,
     last_event_id: Annotated[str, Header(pattern=r"^\d{0,18}$")] = "",
@@ -209,10 +209,10 @@ async def events(
     With `Accept: text/event-stream` it is a stream that begins with a `snapshot` of the run, unless `after`
     or `Last-Event-ID` says where to go on. Where events in between have expired, it begins with `reset`.
     """
-    await run_in_threadpool(lambda: existing(served.store.peek(run_id), run_id))
+    await run_in_threadpool(lambda: existing(services.store.peek(run_id), run_id))
     if "text/event-stream" in request.headers.get("accept", ""):
-        return _stream(request, served, person, run_id, last_event_id or after)
-    found = await run_in_threadpool(served.store.events, run_id, after, limit)
+        return _stream(request, services, person, run_id, last_event_id or after)
+    found = await run_in_threadpool(services.store.events, run_id, after, limit)
     return {
         "items": [event_document(event_of(event), person) for event in found],
         "next": found[-1].position if len(found) == limit else None,
@@ -220,18 +220,18 @@ async def events(
 
 
 def _stream(
-    request: Request, served: Services, person: Person, run_id: str, after: str
+    request: Request, services: Services, person: Person, run_id: str, after: str
 ) -> StreamingResponse:
     def snapshot() -> tuple[Any, str]:
         # The position first: what happens between the two reads comes again as an event.
-        position = str(existing(served.store.read(run_id), run_id).events)
-        return run_document(read_run(served.store, run_id), person), position
+        position = str(existing(services.store.read(run_id), run_id).events)
+        return run_document(read_run(services.store, run_id), person), position
 
     def show(event: Event) -> Any:
         return event_document(event_of(event), person)
 
-    hub = served.hub
-    lines = streams.run_stream(request, hub, served.store, run_id, after, snapshot, show)
+    hub = services.hub
+    lines = streams.run_stream(request, hub, services.store, run_id, after, snapshot, show)
     return streams.Stream(lines, hub, person)
 
 
@@ -239,11 +239,11 @@ def _stream(
 def cancel(
     run_id: str,
     person: Operates,
-    served: Served,
+    services: Served,
     body: Annotated[Reason, Body(default_factory=Reason)],
 ) -> dict[str, str]:
     """Stop a run: running nodes may finish, no other starts, open questions are withdrawn."""
-    run = served.client.run(run_id)
+    run = services.client.run(run_id)
     if not run.cancel(
         body.reason or f"cancelled by {person.principal.name or person.principal.sub}"
     ):
@@ -255,11 +255,11 @@ def cancel(
 def retry(
     run_id: str,
     _: Operates,
-    served: Served,
+    services: Served,
     body: Annotated[RetryRequest, Body(default_factory=RetryRequest)],
 ) -> dict[str, Any]:
     """Run failed and cancelled nodes again; what has completed stays."""
-    return {"run_id": run_id, "nodes": served.client.run(run_id).retry(body.node)}
+    return {"run_id": run_id, "nodes": services.client.run(run_id).retry(body.node)}
 
 
 @router.post("/{run_id}:fork", status_code=201, summary="Start a new run from a node of this one")
@@ -268,13 +268,13 @@ def fork(
     run_id: str,
     body: ForkRequest,
     person: Operates,
-    served: Served,
+    services: Served,
     response: Response,
 ) -> dict[str, str]:
     """Start a new run that keeps what does not depend on the node; who calls asks for it, too."""
     changes = {"input": body.input} if "input" in body.model_fields_set else {}
-    made: dict[str, Any] = {"by": person.principal, "sign": signer(served, person), **changes}
-    run = served.client.run(run_id).fork(body.node, visit=body.visit, tags=body.tags, **made)
+    made: dict[str, Any] = {"by": person.principal, "sign": signer(services, person), **changes}
+    run = services.client.run(run_id).fork(body.node, visit=body.visit, tags=body.tags, **made)
     response.headers["location"] = f"{prefix(request)}/v1/runs/{run.id}"
     return {"run_id": run.id, "status": str(run.status)}
 
@@ -284,14 +284,14 @@ def again(
     request: Request,
     run_id: str,
     person: Operates,
-    served: Served,
+    services: Served,
     response: Response,
     body: Annotated[AgainRequest, Body(default_factory=AgainRequest)],
 ) -> dict[str, str]:
     """Start a new run of the same graph from its beginning; who calls asks for it, too."""
     changes = {"task": body.task} if "task" in body.model_fields_set else {}
-    made: dict[str, Any] = {"by": person.principal, "sign": signer(served, person), **changes}
-    run = served.client.run(run_id).again(**made)
+    made: dict[str, Any] = {"by": person.principal, "sign": signer(services, person), **changes}
+    run = services.client.run(run_id).again(**made)
     response.headers["location"] = f"{prefix(request)}/v1/runs/{run.id}"
     return {"run_id": run.id, "status": str(run.status)}
 
@@ -300,9 +300,9 @@ def again(
 def migrate(
     run_id: str,
     _: Operates,
-    served: Served,
+    services: Served,
     body: Annotated[MigrateRequest, Body(default_factory=MigrateRequest)],
 ) -> Any:
     """Say what would become of each node; with `dry_run` false, do it."""
-    result = served.client.run(run_id).migrate(body.mapping, drop=body.drop, dry_run=body.dry_run)
+    result = services.client.run(run_id).migrate(body.mapping, drop=body.drop, dry_run=body.dry_run)
     return document(result)

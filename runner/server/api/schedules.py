@@ -41,44 +41,44 @@ class Range(BaseModel):
 
 
 @router.get("", summary="List schedules", dependencies=[ONE_PAGE])
-def list_schedules(_: Reads, served: Served) -> dict[str, Any]:
+def list_schedules(_: Reads, services: Served) -> dict[str, Any]:
     """List the schedules by their ids."""
-    return {"items": document(served.schedules.schedules.all()), "next": None}
+    return {"items": document(services.schedules.schedules.all()), "next": None}
 
 
 @router.get("/{schedule_id}", summary="Show a schedule")
-def show(schedule_id: str, _: Reads, served: Served) -> Any:
+def show(schedule_id: str, _: Reads, services: Served) -> Any:
     """Show a schedule with its next time and its last run."""
-    return document(served.schedules.schedules.get(schedule_id))
+    return document(services.schedules.schedules.get(schedule_id))
 
 
 @router.post("", status_code=201, summary="Make a schedule")
-def add(body: NewSchedule, _: Operates, served: Served) -> Any:
+def add(body: NewSchedule, _: Operates, services: Served) -> Any:
     """Make a schedule; its first run starts at its next time."""
-    return document(served.schedules.add(Schedule(**body.model_dump())))
+    return document(services.schedules.add(Schedule(**body.model_dump())))
 
 
 @router.delete("/{schedule_id}", status_code=204, summary="Remove a schedule")
-def remove(schedule_id: str, _: Operates, served: Served) -> None:
+def remove(schedule_id: str, _: Operates, services: Served) -> None:
     """Remove a schedule; its runs go on."""
-    served.schedules.remove(schedule_id)
+    services.schedules.remove(schedule_id)
 
 
 @router.post("/{schedule_id}:pause", summary="Pause a schedule")
-def pause(schedule_id: str, _: Operates, served: Served) -> Any:
+def pause(schedule_id: str, _: Operates, services: Served) -> Any:
     """Start nothing until it is resumed."""
-    return document(served.schedules.pause(schedule_id))
+    return document(services.schedules.pause(schedule_id))
 
 
 @router.post("/{schedule_id}:resume", summary="Resume a schedule")
-def resume(schedule_id: str, _: Operates, served: Served) -> Any:
+def resume(schedule_id: str, _: Operates, services: Served) -> Any:
     """Go on with the next time; those that passed are left out."""
-    return document(served.schedules.resume(schedule_id))
+    return document(services.schedules.resume(schedule_id))
 
 
 @router.post("/{schedule_id}:backfill", summary="Start runs for times that have passed")
-def backfill(schedule_id: str, body: Range, _: Operates, served: Served) -> dict[str, Any]:
+def backfill(schedule_id: str, body: Range, _: Operates, services: Served) -> dict[str, Any]:
     """Start a run for each time of a range; a time that has had its run gets no other."""
     first, last = (round(moment.timestamp() * 1000) for moment in (body.first, body.last))
-    runs = served.schedules.backfill(schedule_id, first, last)
+    runs = services.schedules.backfill(schedule_id, first, last)
     return {"items": [{"run_id": run_id} for run_id in runs], "next": None}

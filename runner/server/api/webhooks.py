@@ -17,7 +17,7 @@ router = APIRouter(prefix="/v1/webhooks", tags=["webhooks"])
 
 
 class NewWebhook(BaseModel):
-    """A webhook to make: where it leads, and which notices it is sent; all without a choice."""
+    """Body of POST /v1/webhooks. Empty filters select every notice."""
 
     model_config = {"extra": "forbid"}
 
@@ -34,61 +34,61 @@ class NewWebhook(BaseModel):
 
 
 @router.get("", summary="List webhooks")
-def list_webhooks(_: Administers, served: Served) -> dict[str, Any]:
+def list_webhooks(_: Administers, services: Served) -> dict[str, Any]:
     """List the webhooks by their ids."""
-    return {"items": document(served.webhooks.list()), "next": None}
+    return {"items": document(services.webhooks.list()), "next": None}
 
 
 @router.get("/{webhook_id}", summary="Show a webhook")
-def show(webhook_id: str, _: Administers, served: Served) -> Any:
+def show(webhook_id: str, _: Administers, services: Served) -> Any:
     """Show a webhook, without its secret."""
-    return document(served.webhooks.show(webhook_id))
+    return document(services.webhooks.show(webhook_id))
 
 
 @router.post("", status_code=201, summary="Make a webhook")
-def add(body: NewWebhook, _: Administers, served: Served) -> Any:
+def add(body: NewWebhook, _: Administers, services: Served) -> Any:
     """Make a webhook, which is sent the notices from now on. The answer has its secret, this once."""
-    return document(served.webhooks.add(Webhook(**body.model_dump())))
+    return document(services.webhooks.add(Webhook(**body.model_dump())))
 
 
 @router.delete("/{webhook_id}", status_code=204, summary="Remove a webhook")
-def remove(webhook_id: str, _: Administers, served: Served) -> None:
+def remove(webhook_id: str, _: Administers, services: Served) -> None:
     """Remove a webhook and its deliveries."""
-    served.webhooks.remove(webhook_id)
+    services.webhooks.remove(webhook_id)
 
 
 @router.post("/{webhook_id}:pause", summary="Pause a webhook")
-def pause(webhook_id: str, _: Administers, served: Served) -> Any:
+def pause(webhook_id: str, _: Administers, services: Served) -> Any:
     """Send nothing until it is resumed; the notices of that time are left out."""
-    return document(served.webhooks.pause(webhook_id))
+    return document(services.webhooks.pause(webhook_id))
 
 
 @router.post("/{webhook_id}:resume", summary="Resume a webhook")
-def resume(webhook_id: str, _: Administers, served: Served) -> Any:
+def resume(webhook_id: str, _: Administers, services: Served) -> Any:
     """Send what waits, and the notices from now on."""
-    return document(served.webhooks.resume(webhook_id))
+    return document(services.webhooks.resume(webhook_id))
 
 
 @router.post("/{webhook_id}:rotate", summary="Rotate the secret of a webhook")
-def rotate(webhook_id: str, _: Administers, served: Served) -> Any:
+def rotate(webhook_id: str, _: Administers, services: Served) -> Any:
     """Make a new secret, which the answer has this once; for a day the old one signs beside it."""
-    return document(served.webhooks.rotate(webhook_id))
+    return document(services.webhooks.rotate(webhook_id))
 
 
 @router.get("/{webhook_id}/deliveries", summary="List the deliveries of a webhook")
 def deliveries(
     webhook_id: str,
     _: Administers,
-    served: Served,
+    services: Served,
     limit: Limit = PAGE,
     cursor: Cursor = None,
 ) -> dict[str, Any]:
     """List the deliveries of the last 7 days, the newest first."""
-    page = served.webhooks.deliveries(webhook_id, limit, cursor)
+    page = services.webhooks.deliveries(webhook_id, limit, cursor)
     return {"items": document(page.items), "next": page.next}
 
 
 @router.post("/{webhook_id}/deliveries/{delivery_id}:redeliver", summary="Send a delivery again")
-def redeliver(webhook_id: str, delivery_id: str, _: Administers, served: Served) -> Any:
+def redeliver(webhook_id: str, delivery_id: str, _: Administers, services: Served) -> Any:
     """Send a delivery again, now, with the id that it had."""
-    return document(served.webhooks.redeliver(webhook_id, delivery_id))
+    return document(services.webhooks.redeliver(webhook_id, delivery_id))

@@ -16,15 +16,15 @@ router = APIRouter(prefix="/v1", tags=["workers"])
 
 
 @router.get("/workers", summary="List workers and keepers", dependencies=[ONE_PAGE])
-def list_workers(_: Seen, served: Served) -> dict[str, Any]:
+def list_workers(_: Seen, services: Served) -> dict[str, Any]:
     """List the workers with their queues, graphs and state: alive, stopping, hangs or gone."""
-    return {"items": document(read_workers(served)), "next": None}
+    return {"items": document(read_workers(services)), "next": None}
 
 
 @router.get("/backlog", summary="Count the nodes of queues")
 def backlog(
-    _: Seen, served: Served, queue: Annotated[list[str], Query(min_length=1, max_length=100)]
+    _: Seen, services: Served, queue: Annotated[list[str], Query(min_length=1, max_length=100)]
 ) -> dict[str, int]:
     """Count the nodes of these queues that are ready or run, for autoscalers: both need a worker."""
-    counted: dict[str, int] = document(read_backlog(served, queue))
+    counted: dict[str, int] = document(read_backlog(services, queue))
     return counted

@@ -23,12 +23,12 @@ MOST_ENDING = 50
 
 
 @router.get("/")
-def home(request: Request, person: Seen, served: Served) -> HTMLResponse:
+def home(request: Request, person: Seen, services: Served) -> HTMLResponse:
     """Show counts by state, the oldest question, workers and the doctor's findings."""
-    metrics = served.metrics()
-    oldest, frozen = served.client.interrupts(limit=1), served.store.frozen()
+    metrics = services.metrics()
+    oldest, frozen = services.client.interrupts(limit=1), services.store.frozen()
     day = InterruptQuery(due=round((time.time() + DAY) * 1000), urgent=True)
-    ending = served.store.open_interrupts(day, MOST_ENDING)
+    ending = services.store.open_interrupts(day, MOST_ENDING)
     waits = _sum(metrics, f"{QUEUE_WAIT}_count")
     return page(
         request,
@@ -44,7 +44,7 @@ def home(request: Request, person: Seen, served: Served) -> HTMLResponse:
         waited=1000 * _sum(metrics, f"{QUEUE_WAIT}_sum") / waits if waits else None,
         freezes=list(frozen.values()),
         letters=int(_sum(metrics, "runner_dead_letters")),
-        checks=served.findings(frozen),
+        checks=services.findings(frozen),
     )
 
 

@@ -126,7 +126,7 @@ def _people(question: QuestionView) -> str:
 
 
 def query_of(
-    served: Services, person: Person, tab: str, filters: Mapping[str, str], now: int
+    services: Services, person: Person, tab: str, filters: Mapping[str, str], now: int
 ) -> InterruptQuery:
     """Return the query of a tab with the filters of the address.
 
@@ -144,7 +144,7 @@ def query_of(
         name=filters["name"] or None,
         assignee=plain_name(person.principal.key) if tab == "mine" else None,
         until=now - SPANS[filters["age"]] if filters["age"] else None,
-        selectors=_selectors(served, person) if tab == "groups" else None,
+        selectors=_selectors(services, person) if tab == "groups" else None,
         # What they can't read they can't search either.
         tool=filters["tool"] or None if reads else None,
         risk=filters["risk"] or None,
@@ -156,11 +156,11 @@ def query_of(
     )
 
 
-def _selectors(served: Services, person: Person) -> list[str]:
+def _selectors(services: Services, person: Person) -> list[str]:
     """Name the groups and roles of a person, as their login and the directory know them."""
     voter = person.voter(time.time())
     with suppress(DirectoryError):
-        voter = looked_up(voter, served.settings.directory)
+        voter = looked_up(voter, services.settings.directory)
     groups = [f"group:{name}" for name in sorted(voter.groups)]
     return groups + [f"role:{name}" for name in sorted(voter.roles)]
 
@@ -169,7 +169,7 @@ def _selectors(served: Services, person: Person) -> list[str]:
 def inbox(
     request: Request,
     person: Seen,
-    served: Served,
+    services: Served,
     tab: Annotated[str, Query()] = "all",
     cursor: Annotated[str, Query()] = "",
 ) -> HTMLResponse:
@@ -179,16 +179,16 @@ def inbox(
     now = round(time.time() * 1000)
     filters = {name: request.query_params.get(name, "")[:LONGEST] for name in FILTERS}
     empty = dict.fromkeys(FILTERS, "")
-    query = query_of(served, person, tab, filters, now)
+    query = query_of(services, person, tab, filters, now)
     open_tabs = [name for name in TABS if name != "done"]
-    counts = served.store.count_questions(
-        [query_of(served, person, name, empty, now) for name in open_tabs]
+    counts = services.store.count_questions(
+        [query_of(services, person, name, empty, now) for name in open_tabs]
     )
     if tab == "done":
-        listed, following = _decided(served, query), None
+        listed, following = _decided(services, query), None
     else:
-        found = served.store.open_interrupts(query, ROWS, cursor)
-        listed, following = read_questions(served.store, found), found.next
+        found = services.store.open_interrupts(query, ROWS, cursor)
+        listed, following = read_questions(services.store, found), found.next
     rows = [row_of(view, person, now) for view in listed]
     return page(
         request,
@@ -209,13 +209,13 @@ def inbox(
     )
 
 
-def _decided(served: Services, query: InterruptQuery) -> list[QuestionView]:
+def _decided(services: Services, query: InterruptQuery) -> list[QuestionView]:
     """Return questions that were decided lately, the newest first; of them those that match."""
     kinds = ("interrupt.answered", "interrupt.expired", "interrupt.withdrawn")
-    notices = [notice for notice in served.notices.latest(LATELY) if notice.kind in kinds]
-    found = served.store.interrupts(list(dict.fromkeys(notice.detail for notice in notices)))
+    notices = [notice for notice in services.notices.latest(LATELY) if notice.kind in kinds]
+    found = services.store.interrupts(list(dict.fromkeys(notice.detail for notice in notices)))
     closed = [question for question in found if question is not None and not question.is_open]
-    graphs = {name: served.store.peek(name) for name in {question.run_id for question in closed}}
+    graphs = {name: services.store.peek(name) for name in {question.run_id for question in closed}}
     query = replace(query, tag=None)
     fitting = [
         question
@@ -223,7 +223,7 @@ def _decided(served: Services, query: InterruptQuery) -> list[QuestionView]:
         if (run := graphs[question.run_id]) and query.fits(question, run.graph_id, run.root, {})
     ]
     fitting.sort(key=lambda question: question.answered_at, reverse=True)
-    return read_questions(served.store, fitting[:ROWS])
+    return read_questions(services.store, fitting[:ROWS])
 
 
 # -- saved views ---------------------------------------------------------------------------------------------
@@ -275,18 +275,18 @@ def save_view(
 def together(
     request: Request,
     person: Decides,
-    served: Served,
+    services: Served,
     q: Annotated[list[str] | None, Query(max_length=ROWS)] = None,
 ) -> HTMLResponse:
     """Show questions that are alike in full, with one form for all."""
-    return _together(request, served, person, q or [])
+    return _together(request, services, person, q or [])
 
 
 @router.post("/inbox/together")
 def decide_together(
     request: Request,
     person: Decides,
-    served: Served,
+    services: Served,
     q: Annotated[list[str], Form(max_length=ROWS)],
     digest: Annotated[list[str], Form(max_length=ROWS)],
     shown: Annotated[list[str] | None, Form(max_length=ROWS)] = None,
@@ -298,7 +298,7 @@ def decide_together(
     """Decide them; each has its own receipt."""
     if decision not in {"approve", "reject"} or len(q) != len(digest) or not all(digest):
         raise Problem(422, "Approve or reject, with the digest of each question; nothing was done.")
-    questions = _alike(served, q)
+    questions = _alike(services, q)
     word = _word(questions)
     problem = ""
     if decision == "reject" and not comment.strip():
@@ -306,26 +306,26 @@ def decide_together(
     elif decision == "approve" and word and typed != word:
         problem = f"Type {word} exactly."
     if problem:
-        return _together(request, served, person, q, problem=problem, comment=comment)
+        return _together(request, services, person, q, problem=problem, comment=comment)
     receipts = []
     for name, about, token in zip(q, digest, [*(shown or []), *q], strict=False):
         shown_at = shown_at_of(request, person, token, about)
         decided = Decision(
             name, None, None, None, about, decision, comment=comment, shown_at=shown_at
         )
-        receipts.append(_receipt(served, person, decided))
-    return _together(request, served, person, q, receipts=receipts)
+        receipts.append(_receipt(services, person, decided))
+    return _together(request, services, person, q, receipts=receipts)
 
 
-def _alike(served: Services, ids: Sequence[str]) -> list[QuestionView]:
+def _alike(services: Services, ids: Sequence[str]) -> list[QuestionView]:
     """Read questions that may be decided together.
 
     Raises:
         UsageError: they differ in more than their runs and their arguments, or have no rule.
     """
-    found = [question for question in served.store.interrupts(ids) if question is not None]
-    check_alike(served.store, ids, {question.id: question.digest for question in found})
-    questions = read_questions(served.store, found)
+    found = [question for question in services.store.interrupts(ids) if question is not None]
+    check_alike(services.store, ids, {question.id: question.digest for question in found})
+    questions = read_questions(services.store, found)
     first = questions[0]
     for question in questions:
         if question.rule is None:
@@ -343,9 +343,9 @@ def _word(questions: Sequence[QuestionView]) -> str:
     return (tool_of(first.action) or first.name) if first.risk == "high" else ""
 
 
-def _receipt(served: Services, person: Person, decision: Decision) -> Receipt | RunnerError:
+def _receipt(services: Services, person: Person, decision: Decision) -> Receipt | RunnerError:
     try:
-        return decide(served, person, decision)
+        return decide(services, person, decision)
     except StoreError:
         raise
     except RunnerError as error:
@@ -354,7 +354,7 @@ def _receipt(served: Services, person: Person, decision: Decision) -> Receipt | 
 
 def _together(
     request: Request,
-    served: Services,
+    services: Services,
     person: Person,
     ids: Sequence[str],
     *,
@@ -363,7 +363,7 @@ def _together(
     comment: str = "",
 ) -> HTMLResponse:
     ids = list(dict.fromkeys(ids))
-    questions = _alike(served, ids)
+    questions = _alike(services, ids)
     seen: list[Any] = questions if person.may("read") else list(map(bare_question, questions))
     return page(
         request,

@@ -1,4 +1,4 @@
-"""What the page of a run shows of one node: what it was given, did and left, and where else to look."""
+"""One node on the page of its run: its input, its work and its output, and where else to look."""
 
 from __future__ import annotations
 
@@ -88,7 +88,7 @@ class Drawer:
     links: Mapping[str, str]
 
 
-def drawer(level: Level, node: NodeView, person: Person, served: Services) -> Drawer:
+def drawer(level: Level, node: NodeView, person: Person, services: Services) -> Drawer:
     """Collect what there is of a node; `level` is the run that it belongs to."""
     reads = person.may("read")
     snapshot = level.snapshot
@@ -113,7 +113,7 @@ def drawer(level: Level, node: NodeView, person: Person, served: Services) -> Dr
         earlier_messages=max(0, len(messages) - MESSAGES),
         items=tuple(items[:ITEMS]),
         more_items=max(0, len(items) - ITEMS),
-        links=dict(_links(level, node, served)),
+        links=dict(_links(level, node, services)),
     )
 
 
@@ -165,8 +165,8 @@ def _part(block: Mapping[str, Any]) -> Part:
     return Part("data", "", block)
 
 
-def _links(level: Level, node: NodeView, served: Services) -> Iterator[tuple[str, str]]:
-    run_id, settings = level.run.run_id, served.settings
+def _links(level: Level, node: NodeView, services: Services) -> Iterator[tuple[str, str]]:
+    run_id, settings = level.run.run_id, services.settings
     if node.run is not None:
         yield "its run", f"/runs/{quote(node.run.run_id)}"
     if settings.flower_url and node.attempts:
@@ -174,5 +174,5 @@ def _links(level: Level, node: NodeView, served: Services) -> Iterator[tuple[str
         yield "Flower, with the worker", f"{settings.flower_url.rstrip('/')}/task/{task}"
     if settings.trace_url and level.snapshot is not None:
         record = level.snapshot.record
-        origin = served.store.peek(record.root) or record
+        origin = services.store.peek(record.root) or record
         yield "trace", settings.trace_url.replace("{trace_id}", trace_of(origin))

@@ -68,7 +68,7 @@ class Confirmation:
 
 @dataclass(frozen=True, slots=True)
 class Shown:
-    """What a page shows besides the question: what was sent with the form, and what became of it."""
+    """Contents of a page besides the question: what was sent with the form, and what became of it."""
 
     receipt: Receipt | None = None
     sent: Mapping[str, str] = field(default_factory=dict)
@@ -81,20 +81,20 @@ class Shown:
 
 
 @router.get("/q/{question_id}")
-def show(request: Request, question_id: str, person: Seen, served: Served) -> HTMLResponse:
+def show(request: Request, question_id: str, person: Seen, services: Served) -> HTMLResponse:
     """Show a question, open or not."""
-    return _page(request, served, person, question_id, Shown())
+    return _page(request, services, person, question_id, Shown())
 
 
 @router.post("/q/{question_id}")
-async def answer(request: Request, question_id: str, person: Decides, served: Served) -> Response:
+async def answer(request: Request, question_id: str, person: Decides, services: Served) -> Response:
     """Decide a question; the page then says what became of it."""
     form = await fields_sent(request)
     if not form.get("digest"):
         raise Problem(422, "The form lacks the question's digest; nothing was done. Load the page.")
     shown_at = shown_at_of(request, person, form.get("shown", ""), form.get("digest", ""))
-    shown = await run_in_threadpool(_decided, served, person, question_id, form, shown_at)
-    return await run_in_threadpool(_page, request, served, person, question_id, shown)
+    shown = await run_in_threadpool(_decided, services, person, question_id, form, shown_at)
+    return await run_in_threadpool(_page, request, services, person, question_id, shown)
 
 
 @router.post("/q/{question_id}/{action}")
@@ -103,7 +103,7 @@ def act(
     question_id: str,
     action: str,
     person: Decides,
-    served: Served,
+    services: Served,
     comment: Typed = "",
     to: Typed = "",
     shown: Annotated[str, Form()] = "",
@@ -120,10 +120,10 @@ def act(
     if action not in options:
         raise Problem(404, f"There is no action {action!r:.40}.")
     shown_at = shown_at_of(request, person, shown, digest)
-    receipt = operation(served, person, question_id, action, shown_at=shown_at, **options[action])
+    receipt = operation(services, person, question_id, action, shown_at=shown_at, **options[action])
     if receipt.status in {ReceiptStatus.ACCEPTED, ReceiptStatus.WITHDRAWN_VOTE}:
         return back(request, f"/q/{quote(question_id)}")
-    return _page(request, served, person, question_id, Shown(receipt, status=409))
+    return _page(request, services, person, question_id, Shown(receipt, status=409))
 
 
 def shown_at_of(request: Request, person: Person, token: str, digest: str) -> int:
@@ -133,9 +133,9 @@ def shown_at_of(request: Request, person: Person, token: str, digest: str) -> in
 
 
 def _decided(
-    served: Services, person: Person, question_id: str, form: dict[str, str], shown_at: int
+    services: Services, person: Person, question_id: str, form: dict[str, str], shown_at: int
 ) -> Shown:
-    question = question_of(served.client.interrupt(question_id))
+    question = question_of(services.client.interrupt(question_id))
     word, comment = form.get("decision", "respond"), form.get("comment", "")
     shown = Shown(None, answer_fields(form), comment, form.get("arguments", ""))
     response: Any = None
@@ -160,7 +160,7 @@ def _decided(
     decision = Decision(
         question_id, packed, None, None, form["digest"], word, comment=comment, shown_at=shown_at
     )
-    receipt = decide(served, person, decision)
+    receipt = decide(services, person, decision)
     good = receipt.status in {ReceiptStatus.ACCEPTED, ReceiptStatus.COUNTED}
     return replace(shown, receipt=receipt, status=200 if good else 409)
 
@@ -208,17 +208,17 @@ def _changes(before: Mapping[str, Any], after: Mapping[str, Any]) -> Iterator[tu
 
 
 def _page(
-    request: Request, served: Services, person: Person, question_id: str, shown: Shown
+    request: Request, services: Services, person: Person, question_id: str, shown: Shown
 ) -> HTMLResponse:
-    question = read_question(served.store, served.client.interrupt(question_id))
-    snapshot = served.store.read(question.run_id)
+    question = read_question(services.store, services.client.interrupt(question_id))
+    snapshot = services.store.read(question.run_id)
     fields = marked(fields_of(question.response_schema, shown.sent or None), shown.problems)
     rule = Rule.thawed(question.rule) if question.rule else None
     decisions = set(rule.decisions if rule else ("respond",))
     # A call is approved, edited or rejected; only a question without one is answered with words.
     decisions -= {"respond"} if question.action else {"edit"}
     reads = person.may("read")
-    history = list(_history(served, question)) if reads else []
+    history = list(_history(services, question)) if reads else []
     return page(
         request,
         "question.html",
@@ -245,7 +245,7 @@ def _page(
         if rule and question.is_open
         else None,
         voted=any(vote.by == person.principal.key for vote in question.votes),
-        drawing=_drawing(request, served, question, snapshot) if snapshot else "",
+        drawing=_drawing(request, services, question, snapshot) if snapshot else "",
     )
 
 
@@ -281,9 +281,9 @@ class Line:
     effect: str = ""
 
 
-def _history(served: Services, question: Question) -> Iterator[Line]:
+def _history(services: Services, question: Question) -> Iterator[Line]:
     """List what happened to a question: events of its run, whose retention they have."""
-    for event in map(event_of, all_events(served.store, question.run_id)):
+    for event in map(event_of, all_events(services.store, question.run_id)):
         if event.detail == question.id and event.kind.startswith("interrupt."):
             data = event.data if isinstance(event.data, Mapping) else {}
             name = str(data.get("by") or data.get("responder") or "")
@@ -316,11 +316,11 @@ def _denials(question: Question, snapshot: RunSnapshot) -> list[Question]:
 
 
 def _drawing(
-    request: Request, served: Services, question: Question, snapshot: RunSnapshot
+    request: Request, services: Services, question: Question, snapshot: RunSnapshot
 ) -> Markup:
     """Draw the graph of the question's run, with the node that asks marked."""
     record = snapshot.record
-    graph = served.shape(record.graph_id, record.fingerprint)
+    graph = services.shape(record.graph_id, record.fingerprint)
     if graph is None:
         return Markup("")
 

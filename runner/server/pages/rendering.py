@@ -1,4 +1,4 @@
-"""How pages are made: the templates, what they may call, and text that hides nothing."""
+"""Rendering of pages: the templates, what they may call, and text that hides nothing."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ TAGS = {
     "hr",
     "br",
 }
-"""What agents' text may be made of; no links, since people follow them, and no images, since they load."""
+"""Elements that agents' text may have; no links, since people follow them, and no images, since they load."""
 
 MARKDOWN = (
     MarkdownIt("commonmark", {"html": False}).enable("table").disable(["image", "link", "autolink"])
@@ -138,11 +138,11 @@ def ago(milliseconds: int, now: int) -> str:
     distance = abs(now - milliseconds)
     if distance < 10_000:
         return "just now" if milliseconds <= now else "in a moment"
-    words = rough(distance)
+    words = humanize(distance)
     return f"{words} ago" if milliseconds < now else f"in {words}"
 
 
-def rough(milliseconds: float) -> str:
+def humanize(milliseconds: float) -> str:
     """Return a duration in its largest unit: 3 hours."""
     seconds = milliseconds / 1000
     for name, length in (("day", 86_400), ("hour", 3_600), ("minute", 60)):
@@ -154,7 +154,7 @@ def rough(milliseconds: float) -> str:
 
 def span(milliseconds: float) -> str:
     """Return a duration for a table: 240 ms, 1.2 s, 3 min 05 s."""
-    return json_form.span(milliseconds) if milliseconds < 3_600_000 else rough(milliseconds)
+    return json_form.span(milliseconds) if milliseconds < 3_600_000 else humanize(milliseconds)
 
 
 TEMPLATES = Environment(
@@ -174,7 +174,7 @@ TEMPLATES.filters |= {
     "json_text": json_text,
     "clock": clock,
     "span": span,
-    "rough": rough,
+    "humanize": humanize,
     "who": who,
 }
 TEMPLATES.globals |= {"sign": lambda state: STATES.get(str(state), "·"), "token_name": TOKEN}

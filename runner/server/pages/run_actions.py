@@ -1,4 +1,4 @@
-"""What people do to a run on its page: first what would happen is shown, then it is confirmed."""
+"""Actions on a run on its page: first what would happen is shown, then it is confirmed."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ IDLE = {Status.WAITING, Status.READY, Status.RETRYING, Status.HELD}
 
 @dataclass(frozen=True, slots=True)
 class Effect:
-    """What happens to some nodes or questions, which are named."""
+    """Effect of an action on some nodes or questions, which are named."""
 
     words: str
     names: tuple[str, ...]
@@ -80,17 +80,17 @@ def show_plan(
     run_id: str,
     action: Action,
     person: Operates,
-    served: Served,
+    services: Served,
     node: Annotated[str, Query()] = "",
 ) -> HTMLResponse:
     """Show what an action would do, with the form that does it; nothing is changed."""
-    run = read_run(served.store, run_id)
+    run = read_run(services.store, run_id)
     if not person.may("read"):
         run = without_payloads(run)
     forkable = [one.id for one in run.nodes if one.visit]
     if action == "fork" and not node and len(forkable) == 1:
         node = forkable[0]
-    outcome = served.client.run(run_id).migrate(dry_run=True) if action == "migrate" else None
+    outcome = services.client.run(run_id).migrate(dry_run=True) if action == "migrate" else None
     return page(
         request,
         "plan.html",
@@ -101,32 +101,32 @@ def show_plan(
         hint=HINTS[action],
         node=node,
         forkable=forkable,
-        effects=list(_effects(served, run, action, node)),
+        effects=list(_effects(services, run, action, node)),
         outcome=outcome,
         task=run.task if person.may("read") else None,
     )
 
 
-def _effects(served: Services, run: RunView, action: Action, node: str) -> Iterator[Effect]:
-    names = _names(served, run)
+def _effects(services: Services, run: RunView, action: Action, node: str) -> Iterator[Effect]:
+    names = _names(services, run)
     match action:
         case "cancel":
             return _cancelled(run, names)
         case "retry":
-            return _retried(names, plan_retry(served.store, run.run_id)[0].records)
+            return _retried(names, plan_retry(services.store, run.run_id)[0].records)
         case "fork" if node:
             return _forked(
-                names, plan_fork(served.store, run.run_id, node, None, ForkOptions("")).records
+                names, plan_fork(services.store, run.run_id, node, None, ForkOptions("")).records
             )
         case "again":
             return iter([Effect("Run, from the beginning", tuple(names))])
     return iter(())
 
 
-def _names(served: Services, run: RunView) -> list[str]:
+def _names(services: Services, run: RunView) -> list[str]:
     """Name all nodes of the run's graph, those that it has not reached as well."""
-    record = existing(served.store.peek(run.run_id), run.run_id)
-    topology = served.store.topology(record.graph_id, record.fingerprint)
+    record = existing(services.store.peek(run.run_id), run.run_id)
+    topology = services.store.topology(record.graph_id, record.fingerprint)
     names = topology.nodes if topology is not None else [node.id for node in run.nodes]
     return [name for name in names if not name.startswith(HIDDEN) and not name.endswith(BRACKETS)]
 
@@ -188,19 +188,19 @@ def cancel(
     request: Request,
     run_id: str,
     person: Operates,
-    served: Served,
+    services: Served,
     reason: Annotated[str, Form()] = "",
 ) -> Response:
     """Stop a run."""
-    if not served.client.run(run_id).cancel(reason or f"cancelled by {person.principal.sub}"):
+    if not services.client.run(run_id).cancel(reason or f"cancelled by {person.principal.sub}"):
         raise Problem(409, "The run has ended or is stopping already; nothing was changed.")
     return back(request, f"/runs/{quote(run_id)}")
 
 
 @router.post("/runs/{run_id}/retry")
-def retry(request: Request, run_id: str, _: Operates, served: Served) -> Response:
+def retry(request: Request, run_id: str, _: Operates, services: Served) -> Response:
     """Run failed nodes again."""
-    served.client.run(run_id).retry()
+    services.client.run(run_id).retry()
     return back(request, f"/runs/{quote(run_id)}")
 
 
@@ -209,12 +209,12 @@ def again(
     request: Request,
     run_id: str,
     person: Operates,
-    served: Served,
+    services: Served,
     task: Annotated[str, Form()] = "",
 ) -> Response:
     """Start a run like this one, with another task if one is given."""
-    made = {"by": person.principal, "sign": signer(served, person), **_json(task, "task")}
-    return back(request, f"/runs/{served.client.run(run_id).again(**made).id}")
+    made = {"by": person.principal, "sign": signer(services, person), **_json(task, "task")}
+    return back(request, f"/runs/{services.client.run(run_id).again(**made).id}")
 
 
 @router.post("/runs/{run_id}/fork")
@@ -222,17 +222,17 @@ def fork(
     request: Request,
     run_id: str,
     person: Operates,
-    served: Served,
+    services: Served,
     node: Annotated[str, Form()],
     value: Annotated[str, Form(alias="input")] = "",
 ) -> Response:
     """Start a new run from a node of this one, with another input if one is given."""
-    made = {"by": person.principal, "sign": signer(served, person), **_json(value, "input")}
-    return back(request, f"/runs/{served.client.run(run_id).fork(node, **made).id}")
+    made = {"by": person.principal, "sign": signer(services, person), **_json(value, "input")}
+    return back(request, f"/runs/{services.client.run(run_id).fork(node, **made).id}")
 
 
 @router.post("/runs/{run_id}/migrate")
-def migrate(request: Request, run_id: str, _: Operates, served: Served) -> Response:
+def migrate(request: Request, run_id: str, _: Operates, services: Served) -> Response:
     """Move a waiting run to the present version of its graph."""
-    served.client.run(run_id).migrate()
+    services.client.run(run_id).migrate()
     return back(request, f"/runs/{quote(run_id)}")

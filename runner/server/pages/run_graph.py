@@ -35,7 +35,7 @@ class Level:
     topology: Topology | None
 
     def taken(self, node: str) -> dict[str, bool]:
-        """Say of the target of each edge of a node whether it was taken, once that is decided."""
+        """Map each edge's target to taken or not taken, once that is decided."""
         if self.snapshot is None or self.topology is None:
             return {}
         record = self.snapshot.nodes.get(node, NodeRecord())
@@ -49,29 +49,29 @@ class Level:
         return list(dict.fromkeys(edge.source for edge in incoming))
 
 
-def levels(served: Services, run: RunView, path: str = "") -> Iterator[Level]:
+def levels(services: Services, run: RunView, path: str = "") -> Iterator[Level]:
     """Read a run and those inside it; one that has expired from the store has no snapshot."""
-    snapshot = None if run.archived else served.store.read(run.run_id)
+    snapshot = None if run.archived else services.store.read(run.run_id)
     yield Level(
-        path, run, snapshot, _shape(served, snapshot.record) if snapshot is not None else None
+        path, run, snapshot, _shape(services, snapshot.record) if snapshot is not None else None
     )
     for node in run.nodes:
         for child in (node, *node.items):
             if child.run is not None:
-                yield from levels(served, child.run, f"{path}{child.id}{PATH}")
+                yield from levels(services, child.run, f"{path}{child.id}{PATH}")
 
 
-def _shape(served: Services, record: RunRecord) -> Topology | None:
+def _shape(services: Services, record: RunRecord) -> Topology | None:
     """Return the shape that a run's graph had: that of the code if it is the same, else the stored one."""
-    plan = served.plan(record.graph_id)
+    plan = services.plan(record.graph_id)
     if plan is not None and plan.topology.fingerprint == record.fingerprint:
         return plan.topology
-    return served.store.topology(record.graph_id, record.fingerprint)
+    return services.store.topology(record.graph_id, record.fingerprint)
 
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """What the address of a run's page says: the node that is shown, and what is opened or closed."""
+    """State in the address of a run's page: the node that is shown, and what is opened or closed."""
 
     node: str = ""
     opened: frozenset[str] = field(default_factory=frozenset)
@@ -118,10 +118,10 @@ class Opened:
         return node in self._place.opened or (default and node not in self._place.closed)
 
 
-def drawing(served: Services, shown: list[Level], place: Place) -> Markup:
+def drawing(services: Services, shown: list[Level], place: Place) -> Markup:
     """Draw a run from its code, or from its shape in the store."""
     outer = shown[0]
-    plan = served.plan(outer.run.graph)
+    plan = services.plan(outer.run.graph)
     fits = plan is not None and (outer.snapshot is None or plan.topology is outer.topology)
     graph = plan.definition if plan is not None and fits else outer.topology
     if graph is None:

@@ -53,7 +53,7 @@ def filters_of(request: Request) -> Any:
 def list_runs(
     request: Request,
     person: Seen,
-    served: Served,
+    services: Served,
     status: Annotated[str, Query()] = "",
     graph: Annotated[str, Query()] = "",
     tag: Annotated[str, Query()] = "",
@@ -63,7 +63,7 @@ def list_runs(
     if status and status not in set(Status):
         raise Problem(422, f"{status!r:.40} is no status of a run.")
     name, _, value = tag.partition("=")
-    listed = served.client.runs(
+    listed = services.client.runs(
         status or None,
         graph=graph or None,
         tags={name: value} if name else {},
@@ -89,14 +89,14 @@ def list_runs(
 
 
 @router.get("/runs/{run_id}")
-def show(request: Request, run_id: str, person: Seen, served: Served) -> HTMLResponse:
+def show(request: Request, run_id: str, person: Seen, services: Served) -> HTMLResponse:
     """Show a run; the address names the node that is shown beside it, and what is open in the graph."""
-    store = served.store
+    store = services.store
     record = store.peek(run_id)
     if (
         record is None
-        and served.archive is not None
-        and (export := served.archive.read(run_id)) is not None
+        and services.archive is not None
+        and (export := services.archive.read(run_id)) is not None
     ):
         run, position, events = archived_run(export), "0", []
     else:
@@ -104,7 +104,7 @@ def show(request: Request, run_id: str, person: Seen, served: Served) -> HTMLRes
         run, events = read_run(store, run_id), all_events(store, run_id)
     if not person.may("read"):
         run, events = without_payloads(run), [bare_event(event) for event in events]
-    place, shown, now = Place.of(request), list(levels(served, run)), round(time.time() * 1000)
+    place, shown, now = Place.of(request), list(levels(services, run)), round(time.time() * 1000)
     chosen = find(shown, place.node)
     before = {
         level.path + node.id: [level.path + name for name in level.before(node.id)]
@@ -125,23 +125,23 @@ def show(request: Request, run_id: str, person: Seen, served: Served) -> HTMLRes
         position=position,
         nodes=paths[:NODES],
         hidden_nodes=Counter(node.status for _, node in paths[NODES:]),
-        drawing=drawing(served, shown, place),
+        drawing=drawing(services, shown, place),
         place=place,
-        drawer=drawer(*chosen, person, served) if chosen is not None else None,
+        drawer=drawer(*chosen, person, services) if chosen is not None else None,
         times=rows(spent, run.created_at, ended),
         ended=ended,
         timeline=list(_timeline(events, run.created_at)),
         left_out=max(0, len(events) - LINES),
         final=final,
         spent=list(spendings(run.spent)),
-        actions=actions(run, final=final, changed=_changed(served, shown[0])),
+        actions=actions(run, final=final, changed=_changed(services, shown[0])),
         follow=not final,
     )
 
 
-def _changed(served: Services, outer: Level) -> bool:
-    """Whether a run began with another shape of its graph than workers have now."""
-    current = served.store.graphs().get(outer.run.graph)
+def _changed(services: Services, outer: Level) -> bool:
+    """Say if a run began with another shape of its graph than workers have now."""
+    current = services.store.graphs().get(outer.run.graph)
     return outer.snapshot is not None and current not in (None, outer.snapshot.record.fingerprint)
 
 
@@ -169,14 +169,14 @@ def _timeline(events: list[Event], start: int) -> Iterator[dict[str, Any]]:
 
 
 @router.get("/runs/{run_id}/audit")
-def audit(request: Request, run_id: str, person: Reads, served: Served) -> HTMLResponse:
+def audit(request: Request, run_id: str, person: Reads, services: Served) -> HTMLResponse:
     """Show what was recorded of the run's approvals, verified now."""
-    record = existing(served.store.peek(run_id), run_id)
+    record = existing(services.store.peek(run_id), run_id)
     return page(
         request,
         "audit.html",
         person,
         run_id=run_id,
         graph=record.graph_id,
-        audit=audit_of(served, run_id),
+        audit=audit_of(services, run_id),
     )

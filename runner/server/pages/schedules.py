@@ -21,14 +21,16 @@ router = APIRouter(include_in_schema=False)
 
 
 @router.get("/schedules")
-def schedules(request: Request, person: Reads, served: Served) -> HTMLResponse:
+def schedules(request: Request, person: Reads, services: Served) -> HTMLResponse:
     """Show the schedules, and a form for a new one."""
     return page(
         request,
         "schedules.html",
         person,
-        schedules=[(schedule, in_words(schedule)) for schedule in served.schedules.schedules.all()],
-        graphs=list(served.graphs()),
+        schedules=[
+            (schedule, in_words(schedule)) for schedule in services.schedules.schedules.all()
+        ],
+        graphs=list(services.graphs()),
     )
 
 
@@ -36,7 +38,7 @@ def schedules(request: Request, person: Reads, served: Served) -> HTMLResponse:
 def add(
     request: Request,
     _: Operates,
-    served: Served,
+    services: Served,
     name: Annotated[str, Form()],
     graph: Annotated[str, Form()],
     cron: Annotated[str, Form()] = "",
@@ -53,7 +55,7 @@ def add(
             422, f"The task is JSON, the interval a number of seconds: {error}."
         ) from error
     made = Schedule(name, graph, value, seconds, cron, timezone, overlap)  # type: ignore[arg-type] # checked by add
-    served.schedules.add(made)
+    services.schedules.add(made)
     return back(request, "/schedules")
 
 
@@ -62,22 +64,22 @@ def backfill(
     request: Request,
     schedule_id: str,
     _: Operates,
-    served: Served,
+    services: Served,
     first: Annotated[datetime, Form()],
     last: Annotated[datetime, Form()],
 ) -> Response:
     """Start a run for each time of a range in UTC, and show them."""
     span = (round(moment.replace(tzinfo=UTC).timestamp() * 1000) for moment in (first, last))
-    served.schedules.backfill(schedule_id, *span)
+    services.schedules.backfill(schedule_id, *span)
     return back(request, f"/runs?tag={quote(f'schedule={schedule_id}')}")
 
 
 @router.post("/schedules/{schedule_id}/{action}")
 def change(
-    request: Request, schedule_id: str, action: str, _: Operates, served: Served
+    request: Request, schedule_id: str, action: str, _: Operates, services: Served
 ) -> Response:
     """Pause, resume or remove a schedule."""
-    actions = {name: getattr(served.schedules, name) for name in ("pause", "resume", "remove")}
+    actions = {name: getattr(services.schedules, name) for name in ("pause", "resume", "remove")}
     if action not in actions:
         raise Problem(404, f"There is no action {action!r:.40}.")
     actions[action](schedule_id)

@@ -37,44 +37,44 @@ RECENT = 10
 
 
 @router.get("/graphs")
-def graphs(request: Request, person: Seen, served: Served) -> HTMLResponse:
+def graphs(request: Request, person: Seen, services: Served) -> HTMLResponse:
     """List the graphs in the store, with the workers that have them."""
-    alive = [worker for worker in read_workers(served) if worker.state == "alive"]
+    alive = [worker for worker in read_workers(services) if worker.state == "alive"]
     listed = [
         (name, fingerprint, [worker for worker in alive if name in worker.graphs])
-        for name, fingerprint in served.graphs().items()
+        for name, fingerprint in services.graphs().items()
     ]
     return page(request, "graphs.html", person, graphs=listed)
 
 
 @router.get("/graphs/{name}")
-def graph(request: Request, name: str, person: Seen, served: Served) -> HTMLResponse:
+def graph(request: Request, name: str, person: Seen, services: Served) -> HTMLResponse:
     """Show a graph: drawn, its latest runs, and a form that starts one."""
-    return _graph(request, served, person, name)
+    return _graph(request, services, person, name)
 
 
 @router.post("/graphs/{name}")
-async def start(request: Request, name: str, person: Operates, served: Served) -> Response:
+async def start(request: Request, name: str, person: Operates, services: Served) -> Response:
     """Start a run of a graph, and show it; a form that is sent twice starts one, by the key of its page."""
     form = await fields_sent(request)
     sent = answer_fields(form)
     return await run_in_threadpool(
-        _start, request, served, person, name, form.get("key") or None, sent
+        _start, request, services, person, name, form.get("key") or None, sent
     )
 
 
 def _start(
     request: Request,
-    served: Services,
+    services: Services,
     person: Person,
     name: str,
     key: str | None,
     sent: Mapping[str, str],
 ) -> Response:
-    task, problems = _task(_task_schema(served, name), sent)
+    task, problems = _task(_task_schema(services, name), sent)
     if problems:
-        return _graph(request, served, person, name, sent, problems)
-    return back(request, f"/runs/{start_for(served, person, name, task, key=key).id}")
+        return _graph(request, services, person, name, sent, problems)
+    return back(request, f"/runs/{start_for(services, person, name, task, key=key).id}")
 
 
 def _task(schema: Mapping[str, Any], sent: Mapping[str, str]) -> tuple[Any, Mapping[str, str]]:
@@ -86,24 +86,24 @@ def _task(schema: Mapping[str, Any], sent: Mapping[str, str]) -> tuple[Any, Mapp
         return None, {WHOLE: f"This is {error}."}
 
 
-def _task_schema(served: Services, name: str) -> Mapping[str, Any]:
-    plan = served.plan(name)
+def _task_schema(services: Services, name: str) -> Mapping[str, Any]:
+    plan = services.plan(name)
     schema = task_schema(plan.definition) if plan else None
     return ANYTHING if schema is None else {"title": "Task", **schema}
 
 
 def _graph(
     request: Request,
-    served: Services,
+    services: Services,
     person: Person,
     name: str,
     sent: Mapping[str, str] | None = None,
     problems: Mapping[str, str] | None = None,
 ) -> HTMLResponse:
-    fingerprint = served.graphs().get(name)
+    fingerprint = services.graphs().get(name)
     if fingerprint is None:
         raise NotFoundError(f"no worker has published the graph {name!r:.200}.")
-    shape = served.shape(name, fingerprint)
+    shape = services.shape(name, fingerprint)
     return page(
         request,
         "graph.html",
@@ -114,29 +114,29 @@ def _graph(
         drawing=Markup(outline(shape) if shape else ""),  # noqa: S704 - our own, escaped
         has_code=isinstance(shape, Definition),
         is_refused=problems is not None,
-        fields=marked(fields_of(_task_schema(served, name), sent), problems or {}),
+        fields=marked(fields_of(_task_schema(services, name), sent), problems or {}),
         start_key=secrets.token_hex(16),
-        runs=served.client.runs(graph=name, limit=RECENT).items,
+        runs=services.client.runs(graph=name, limit=RECENT).items,
     )
 
 
 @router.get("/workers")
-def workers(request: Request, person: Seen, served: Served) -> HTMLResponse:
+def workers(request: Request, person: Seen, services: Served) -> HTMLResponse:
     """Show the workers and keepers."""
-    return page(request, "workers.html", person, workers=read_workers(served))
+    return page(request, "workers.html", person, workers=read_workers(services))
 
 
 @router.get("/dead")
-def dead(request: Request, person: Reads, served: Served) -> HTMLResponse:
+def dead(request: Request, person: Reads, services: Served) -> HTMLResponse:
     """Show the newest dead letters."""
-    return page(request, "dead.html", person, letters=served.dead_letters.all(100))
+    return page(request, "dead.html", person, letters=services.dead_letters.all(100))
 
 
 @router.post("/freeze")
 def freeze_all(
     request: Request,
     person: Administers,
-    served: Served,
+    services: Served,
     action: Annotated[str, Form()],
     scope: Annotated[str, Form()],
     reason: Annotated[str, Form()] = "",
@@ -149,7 +149,7 @@ def freeze_all(
     named = scope_of(
         name if kind == "graph" else "", name if kind == "tool" else "", everything=kind == "all"
     )
-    engine, by = served.client.engine, person.principal.key
+    engine, by = services.client.engine, person.principal.key
     if action == "freeze":
         freeze(engine, named, reason, by, force=bool(force))
     else:
@@ -158,15 +158,15 @@ def freeze_all(
 
 
 @router.post("/dead/{letter_id}/replay")
-def replay_letter(request: Request, letter_id: str, person: Operates, served: Served) -> Response:
+def replay_letter(request: Request, letter_id: str, person: Operates, services: Served) -> Response:
     """Send a message again, or retry a node."""
-    letters = served.dead_letters
-    replay(served.client.engine, letters, letters.get(letter_id), set(), person.principal.key)
+    letters = services.dead_letters
+    replay(services.client.engine, letters, letters.get(letter_id), set(), person.principal.key)
     return back(request, "/dead")
 
 
 @router.post("/dead/{letter_id}/drop")
-def drop_letter(request: Request, letter_id: str, _: Operates, served: Served) -> Response:
+def drop_letter(request: Request, letter_id: str, _: Operates, services: Served) -> Response:
     """Delete a dead letter."""
-    served.dead_letters.drop(letter_id)
+    services.dead_letters.drop(letter_id)
     return back(request, "/dead")

@@ -1,4 +1,4 @@
-"""What a run's nodes spent their time on: queued, running, waiting for people, for a retry or for a limit."""
+"""Time of a run's nodes by phase: queued, running, waiting for people, for a retry or for a limit."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ class Bar:
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """What a node did: as bars, and in words by kind of phase."""
+    """Phases of a node: as bars, and in words by kind."""
 
     bars: tuple[Bar, ...]
     words: str

@@ -18,16 +18,16 @@ router = APIRouter(include_in_schema=False)
 
 
 @router.get("/webhooks")
-def webhooks(request: Request, person: Administers, served: Served) -> HTMLResponse:
+def webhooks(request: Request, person: Administers, services: Served) -> HTMLResponse:
     """Show the webhooks, and a form for a new one."""
-    return _page(request, person, served)
+    return _page(request, person, services)
 
 
 @router.post("/webhooks")
 def add(
     request: Request,
     person: Administers,
-    served: Served,
+    services: Served,
     name: Annotated[str, Form()],
     address: Annotated[str, Form()],
     event: Annotated[list[str] | None, Form()] = None,
@@ -37,55 +37,55 @@ def add(
     return _page(
         request,
         person,
-        served,
-        made=served.webhooks.add(Webhook(name, address, event or [], graph)),
+        services,
+        made=services.webhooks.add(Webhook(name, address, event or [], graph)),
     )
 
 
 @router.get("/webhooks/{webhook_id}")
 def deliveries(
-    request: Request, webhook_id: str, person: Administers, served: Served, cursor: Cursor = None
+    request: Request, webhook_id: str, person: Administers, services: Served, cursor: Cursor = None
 ) -> HTMLResponse:
     """Show the deliveries of a webhook, the newest first."""
-    served.webhooks.show(webhook_id)
-    log = served.webhooks.deliveries(webhook_id, PAGE, cursor)
+    services.webhooks.show(webhook_id)
+    log = services.webhooks.deliveries(webhook_id, PAGE, cursor)
     return page(request, "deliveries.html", person, webhook_id=webhook_id, log=log)
 
 
 @router.post("/webhooks/{webhook_id}/{action}")
 def change(
-    request: Request, webhook_id: str, action: str, person: Administers, served: Served
+    request: Request, webhook_id: str, action: str, person: Administers, services: Served
 ) -> Response:
     """Pause, resume, rotate or remove a webhook."""
     actions = {
-        name: getattr(served.webhooks, name) for name in ("pause", "resume", "rotate", "remove")
+        name: getattr(services.webhooks, name) for name in ("pause", "resume", "rotate", "remove")
     }
     if action not in actions:
         raise Problem(404, f"There is no action {action!r:.40}.")
     changed = actions[action](webhook_id)
     if action == "rotate":
-        return _page(request, person, served, made=changed)
+        return _page(request, person, services, made=changed)
     return back(request, "/webhooks")
 
 
 @router.post("/webhooks/{webhook_id}/deliveries/{delivery_id}")
 def redeliver(
-    request: Request, webhook_id: str, delivery_id: str, _: Administers, served: Served
+    request: Request, webhook_id: str, delivery_id: str, _: Administers, services: Served
 ) -> Response:
     """Send a delivery again."""
-    served.webhooks.redeliver(webhook_id, delivery_id)
+    services.webhooks.redeliver(webhook_id, delivery_id)
     return back(request, f"/webhooks/{webhook_id}")
 
 
 def _page(
-    request: Request, person: Person, served: Services, made: WebhookView | None = None
+    request: Request, person: Person, services: Services, made: WebhookView | None = None
 ) -> HTMLResponse:
     return page(
         request,
         "webhooks.html",
         person,
-        webhooks=served.webhooks.list(),
+        webhooks=services.webhooks.list(),
         made=made,
         kinds=sorted(KINDS),
-        graphs=[name for name in sorted(served.store.graphs()) if "/" not in name],
+        graphs=[name for name in sorted(services.store.graphs()) if "/" not in name],
     )
