@@ -119,18 +119,20 @@ class GraphBuilder:
             raise DefinitionError(
                 f"Node {name!r} already exists; give the second one another node_id."
             )
-        wrapped, kind = _executor(executor)
-        if kind != "function" and any(node.executor is wrapped for node in self._nodes.values()):
+        node_executor, kind = _executor(executor)
+        if kind != "function" and any(
+            node.executor is node_executor for node in self._nodes.values()
+        ):
             raise DefinitionError(
                 f"Duplicate node instance detected: the {kind} of node {name!r} is a node already. "
                 "Each node must have a unique object; build a second one."
             )
-        allowed: Mapping[str, tuple[object, tuple[Any, ...]]] = {
+        allowed_values: Mapping[str, tuple[object, tuple[Any, ...]]] = {
             "join": (join, tuple(Join)),
             "resume": (resume, ("all", "each")),
             "priority": (priority, (None, *range(MAX_PRIORITY + 1))),
         }
-        for option, (value, values) in allowed.items():
+        for option, (value, values) in allowed_values.items():
             if value not in values:
                 raise DefinitionError(
                     f"node {name!r}: {option} must be one of {sorted(map(str, values))}, not {value!r}."
@@ -151,7 +153,7 @@ class GraphBuilder:
             )
         self._nodes[name] = NodeSpec(
             name,
-            wrapped,
+            node_executor,
             kind,
             Join(join),
             retry,
@@ -234,8 +236,8 @@ class GraphBuilder:
             ]
             advice = f"write {ids[0]!r}" if ids else "add it with add_node, and use the id"
             raise DefinitionError(f"an edge joins nodes by their ids, not {name!r}: {advice}.")
-        known = self._nodes.get(name)
-        if known is None or (isinstance(node, NodeSpec) and known is not node):
+        known_node = self._nodes.get(name)
+        if known_node is None or (isinstance(node, NodeSpec) and known_node is not node):
             raise DefinitionError(f"{role} node {name!r} not found; add it with add_node first.")
         return name
 
@@ -378,10 +380,10 @@ class GraphBuilder:
             raise DefinitionError(
                 "No entry points found: all nodes have incoming edges. Name one with set_entry_point."
             )
-        joined = {node for edge in self._edges for node in (edge.source, edge.target)}
+        connected = {node for edge in self._edges for node in (edge.source, edge.target)}
         for node in entries:
             # Without this check a forgotten edge would let the payment run before its approval.
-            if joined and node not in joined:
+            if connected and node not in connected:
                 raise DefinitionError(
                     f"node {node!r} has no edges, while other nodes have some: it would run first. Add the "
                     f"missing edge, or call set_entry_point({node!r}) if it is to start with the run."

@@ -105,7 +105,7 @@ def _is_never(edge: EdgeSpec) -> bool:
         return isinstance(code.body, ast.Constant) and not code.body.value
     if not isinstance(code, ast.FunctionDef):
         return False
-    values = [part.value for part in ast.walk(code) if isinstance(part, ast.Return)]
+    values = [statement.value for statement in ast.walk(code) if isinstance(statement, ast.Return)]
     return all(
         value is None or (isinstance(value, ast.Constant) and not value.value) for value in values
     )
@@ -122,10 +122,10 @@ def _never_run(plan: CompiledGraph) -> Iterator[Finding]:
         ]
         for source, edges in plan.edges.items()
     }
-    reached = reach(shape.entries, following)
+    reachable = reach(shape.entries, following)
     # The event after the graph becomes ready without an edge.
     for node in (
-        node for node in plan.definition.nodes if node not in reached and node != AFTER_GRAPH
+        node for node in plan.definition.nodes if node not in reachable and node != AFTER_GRAPH
     ):
         message = "This node never runs: every edge to it is never taken, or leads back."
         advice = "Give it an edge that can be taken, make it an entry point, or remove it."
@@ -172,7 +172,7 @@ def _starts_inside(plan: CompiledGraph) -> Iterator[Finding]:
     headers = {loop.header for loop in shape.loops}
     for node in entries(plan.definition):
         spec = shape.nodes[node]
-        others = [edge for edge in shape.incoming[node] if _counts(edge)]
+        edges = [edge for edge in shape.incoming[node] if _counts(edge)]
         if spec.loops and node not in headers:
             message = (
                 "The run starts in the middle of the loop that begins at "
@@ -184,8 +184,8 @@ def _starts_inside(plan: CompiledGraph) -> Iterator[Finding]:
                 message,
                 "Start at the beginning of the loop, unless this is intended.",
             )
-        elif others and spec.join == "all":
-            message = f"This entry point does not run at the start: it also waits for {others[0].source!r}."
+        elif edges and spec.join == "all":
+            message = f"This entry point does not run at the start: it also waits for {edges[0].source!r}."
             yield (
                 "entry-waits",
                 node,
@@ -225,7 +225,7 @@ def _missing_results(plan: CompiledGraph) -> Iterator[Finding]:
     ]
     if not any(reads.named for _, reads in conditional):
         return
-    before = _always_before(plan)
+    earlier = _always_before(plan)
     nodes = {node for node in plan.definition.nodes if not node.startswith(HIDDEN)}
     for edge, reads in conditional:
         condition = f"The condition of the edge to {edge.target!r} reads"
@@ -233,7 +233,9 @@ def _missing_results(plan: CompiledGraph) -> Iterator[Finding]:
             message = f"{condition} the result of {node!r}, which is no node of this graph."
             names = f"{', '.join(sorted(nodes)[:8])}{' …' if len(nodes) > 8 else ''}"
             yield "unknown-node", edge.source, message, f"Use one of its nodes: {names}."
-        certain = before.get(edge.source, nodes) - _running_again(plan, edge.source) | {edge.source}
+        certain = earlier.get(edge.source, nodes) - _running_again(plan, edge.source) | {
+            edge.source
+        }
         for node in sorted(reads.needed & nodes - certain):
             message = (
                 f"{condition} results[{node!r}], and {node!r} may not have completed when {edge.source!r} "
@@ -273,19 +275,19 @@ def _reads(condition: Callable[..., Any] | None) -> Reads:
     state = parameters[1] if parameters[0] == "self" and len(parameters) > 1 else parameters[0]
     outside = _outside(condition)
     roles: dict[str, set[str]] = {"needed": set(), "guarded": set(), "named": set()}
-    for part in ast.walk(code):
-        role, key = _role(part, state)
+    for syntax_node in ast.walk(code):
+        role, key = _role(syntax_node, state)
         node = _text(key, outside) if key is not None else None
         if node is not None:
             roles[role].add(node)
-    catches = any(isinstance(part, ast.Try) for part in ast.walk(code))
-    needed = set() if catches else roles["needed"] - roles["guarded"]
-    return Reads(frozenset(needed), frozenset(set().union(*roles.values())))
+    catches = any(isinstance(syntax_node, ast.Try) for syntax_node in ast.walk(code))
+    needed_keys = set() if catches else roles["needed"] - roles["guarded"]
+    return Reads(frozenset(needed_keys), frozenset(set().union(*roles.values())))
 
 
-def _role(part: ast.AST, state: str) -> tuple[str, ast.expr | None]:
+def _role(syntax_node: ast.AST, state: str) -> tuple[str, ast.expr | None]:
     """Classify a piece of code: a read that needs the result, one that doesn't, or a check for it."""
-    match part:
+    match syntax_node:
         case ast.Subscript(value=ast.Attribute(value=ast.Name(id=name), attr="results"), slice=key):
             return "needed", key if name == state else None
         case ast.Call(
@@ -334,21 +336,24 @@ def _always_before(plan: CompiledGraph) -> dict[str, set[str]]:
         for edge in incoming
         if edge.kind is not EdgeKind.BACK
     ]
-    before: dict[str, int] = {}
+    earlier: dict[str, int] = {}
     always: dict[str, bool] = {}
     for node in (node for row in layers(nodes, list(dict.fromkeys(pairs))) for node in row):
         is_entry = node in shape.entries
-        shared, sure = 0 if is_entry else -1, 0
+        shared_bits, sure = 0 if is_entry else -1, 0
         always[node] = is_entry
         for edge in (edge for edge in shape.incoming[node] if edge.kind is not EdgeKind.BACK):
-            brings = before[edge.source] | bit[edge.source]
-            shared &= brings
-            unasked = plan.edges[edge.source][edge.position].condition is None
-            if stops and unasked and always[edge.source]:
+            brings = earlier[edge.source] | bit[edge.source]
+            shared_bits &= brings
+            is_unconditional = plan.edges[edge.source][edge.position].condition is None
+            if stops and is_unconditional and always[edge.source]:
                 always[node], sure = True, sure | brings
-        shared = max(shared, 0)
-        before[node] = shared if shape.nodes[node].join is Join.ANY else shared | sure
-    return {node: {other for other in nodes if before[node] & bit[other]} for node in nodes}
+        shared_bits = max(shared_bits, 0)
+        earlier[node] = shared_bits if shape.nodes[node].join is Join.ANY else shared_bits | sure
+    return {
+        node: {earlier_node for earlier_node in nodes if earlier[node] & bit[earlier_node]}
+        for node in nodes
+    }
 
 
 # -- questions ---------------------------------------------------------------------------------------
@@ -367,16 +372,18 @@ def _without_effect(plan: CompiledGraph) -> Iterator[Finding]:
         for node, spec in nodes.items()
         if any(any(_questions(function)) for _, function in _functions(spec.executor))
     }
-    before: dict[str, list[str]] = {node: [] for node in plan.definition.nodes}
+    feeders: dict[str, list[str]] = {node: [] for node in plan.definition.nodes}
     for edge in plan.definition.edges:
-        before[edge.target].append(edge.source)
+        feeders[edge.target].append(edge.source)
     for node in asking:
         leads_on = any(not edge.on_expire for edge in plan.edges[node])
-        others = [other for other in nodes if other not in asking | reach([node], before)]
-        if others and not leads_on:
+        other_nodes = [
+            candidate for candidate in nodes if candidate not in asking | reach([node], feeders)
+        ]
+        if other_nodes and not leads_on:
             message = (
-                f"This node asks a person, and no edge leads from it: {', '.join(map(repr, others))} "
-                f"{'runs' if len(others) == 1 else 'run'} whatever the answer is."
+                f"This node asks a person, and no edge leads from it: {', '.join(map(repr, other_nodes))} "
+                f"{'runs' if len(other_nodes) == 1 else 'run'} whatever the answer is."
             )
             advice = "Add the edges from this node to those that depend on the answer."
             yield "answer-without-effect", node, message, advice
@@ -405,11 +412,11 @@ def _unchecked_decisions(plan: CompiledGraph) -> Iterator[Finding]:
     for edge in plan.definition.edges:
         names = [_name(call) for call in _ruled(nodes[edge.source].executor)]
         functions = [function for _, function in _functions(nodes[edge.target].executor)]
-        gated = nodes[edge.target].approval is not None
+        has_gate = nodes[edge.target].approval is not None
         if (
             not names
             or not functions
-            or gated
+            or has_gate
             or any(_calls(function, "approved") for function in functions)
         ):
             continue
@@ -445,8 +452,11 @@ def _ruled(executor: object) -> Iterator[ast.Call]:
 
 def _calls(function: Callable[..., Any], name: str) -> bool:
     code = sources.tree(function)
-    parts = ast.walk(code) if code is not None else ()
-    return any(isinstance(part, ast.Attribute) and part.attr == name for part in parts)
+    syntax_nodes = ast.walk(code) if code is not None else ()
+    return any(
+        isinstance(syntax_node, ast.Attribute) and syntax_node.attr == name
+        for syntax_node in syntax_nodes
+    )
 
 
 def _functions(executor: object) -> Iterator[tuple[str, Callable[..., Any]]]:
@@ -470,19 +480,19 @@ def _questions(function: Callable[..., Any]) -> Iterator[ast.Call]:
 
 def _calls_of(function: Callable[..., Any], name: str) -> Iterator[ast.Call]:
     code = sources.tree(function)
-    for part in ast.walk(code) if code is not None else ():
-        match part:
+    for syntax_node in ast.walk(code) if code is not None else ():
+        match syntax_node:
             case ast.Call(func=ast.Attribute(attr=called)) if called == name:
-                yield part
+                yield syntax_node
 
 
 def _name(call: ast.Call) -> str:
-    first = call.args[0] if call.args else None
+    argument = call.args[0] if call.args else None
     return (
-        str(first.value)
-        if isinstance(first, ast.Constant)
-        else ast.unparse(first)
-        if first
+        str(argument.value)
+        if isinstance(argument, ast.Constant)
+        else ast.unparse(argument)
+        if argument
         else "…"
     )
 

@@ -30,18 +30,18 @@ def tree(function: object) -> Code | None:
     if code is None:
         return None
     try:
-        lines, first = inspect.findsource(plain)  # type: ignore[arg-type]
-        source = "".join(inspect.getblock(lines[first:]))
+        lines, first_line = inspect.findsource(plain)  # type: ignore[arg-type]
+        source = "".join(inspect.getblock(lines[first_line:]))
     except (OSError, TypeError, SyntaxError, IndexError):
         return None
     if code.co_name != "<lambda>":
         return next(iter(_parsed(source, (ast.FunctionDef, ast.AsyncFunctionDef))), None)
-    return _lambda(lines, first, code)
+    return _lambda(lines, first_line, code)
 
 
-def _lambda(lines: list[str], first: int, code: types.CodeType) -> ast.Lambda | None:
+def _lambda(lines: list[str], first_line: int, code: types.CodeType) -> ast.Lambda | None:
     """Find a lambda in its statement, which may hold several, by the position of its body."""
-    text, start = _statement(lines, first)
+    text, start = _statement(lines, first_line)
     indent = len(lines[start]) - len(lines[start].lstrip())
     candidates = [node for node in _parsed(text, (ast.Lambda,)) if isinstance(node, ast.Lambda)]
     # The first instruction belongs to no expression, and has no column.
@@ -60,14 +60,14 @@ def _returns(body: ast.expr, value: object) -> bool:
     return isinstance(body, ast.Constant) and repr(body.value) == repr(value)
 
 
-def _statement(lines: list[str], first: int) -> tuple[str, int]:
+def _statement(lines: list[str], first_line: int) -> tuple[str, int]:
     """Return the statement around a line, and its first line: a lambda may begin in the middle of one."""
-    for start in range(first, max(first - 20, -1), -1):
+    for start in range(first_line, max(first_line - 20, -1), -1):
         for length in (1, 2, 3, 5, 8, 13, 21):
             text = textwrap.dedent("".join(lines[start : start + length]))
-            if start + length > first and _parses(text):
+            if start + length > first_line and _parses(text):
                 return text, start
-    return "", first
+    return "", first_line
 
 
 def _parses(text: str) -> bool:

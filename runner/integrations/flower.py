@@ -21,8 +21,8 @@ class RunPage(RequestHandler):
     """Leads to the page of a run, with the node of the task beside it."""
 
     def get(self, task_id: str) -> None:
-        run_id, _, rest = task_id.partition(".")
-        node = rest.rpartition(".")[0].rpartition(".")[0]
+        run_id, _, node_part = task_id.partition(".")
+        node = node_part.rpartition(".")[0].rpartition(".")[0]
         page = Settings().page(f"/runs/{quote(run_id, safe='')}?node={quote(node)}#node")
         if not (page and node):
             raise HTTPError(404, "set RUNNER_SERVER_URL, and name a task of a node")

@@ -141,8 +141,8 @@ class Questions:
         Raises:
             UsageError: the question can't be asked as it is.
         """
-        before = self._asked.get(inner)
-        number = 1 if before is None else before.number + before.handed
+        earlier = self._asked.get(inner)
+        number = 1 if earlier is None else earlier.number + earlier.handed
         scope = f"{self._kind}:{inner}"
         question = numbered_question(
             self._address, self._answers, name, reason, scope=scope, number=number, **options
@@ -173,11 +173,11 @@ class Questions:
         """Ask again what was withdrawn and is still waited for."""
         questions = []
         for inner, question in list(self._asked.items()):
-            before = self._answers.get(question.id)
-            if not question.handed and before is not None and is_asked_again(before):
-                options = {name: getattr(before, name) for name in OPTIONS}
+            answer = self._answers.get(question.id)
+            if not question.handed and answer is not None and is_asked_again(answer):
+                options = {name: getattr(answer, name) for name in OPTIONS}
                 questions.append(
-                    self.ask(inner, before.name, codec.unpack(before.reason), **options)
+                    self.ask(inner, answer.name, codec.unpack(answer.reason), **options)
                 )
         return questions
 
@@ -196,7 +196,10 @@ class StoredMessages:
         """Return what to store: the document, and the messages after the last one that is unchanged."""
         pairs = zip(self.stored, messages, strict=False)
         shorter = min(len(self.stored), len(messages))
-        keep = next((i for i, (old, new) in enumerate(pairs) if old != new), shorter)
+        keep = next(
+            (i for i, (stored_message, message) in enumerate(pairs) if stored_message != message),
+            shorter,
+        )
         self.stored = list(messages)
         return Saved(document, keep, messages[keep:])
 

@@ -52,16 +52,16 @@ class McpServer:
             DefinitionError: the server can't be started, or lacks one of the names.
         """
         try:
-            listed = async_loop.run(self._listed())
+            definitions = async_loop.run(self._listed())
         except Exception as error:
             raise DefinitionError(
                 f"the MCP server {self._server!r} can't be used: {error!r}."
             ) from error
-        names = sorted(tool.name for tool in listed)
+        names = sorted(tool.name for tool in definitions)
         missing = set(only or ()) - set(names)
         if missing:
             raise DefinitionError(f"the MCP server has no tool {sorted(missing)}; it has {names}.")
-        return [McpTool(self, tool) for tool in listed if only is None or tool.name in only]
+        return [McpTool(self, tool) for tool in definitions if only is None or tool.name in only]
 
     async def call(self, name: str, arguments: dict[str, Any]) -> dict[str, Any]:
         """Call a tool and return its result as status and content; any fault is an error result."""
@@ -90,7 +90,7 @@ class McpServer:
             client.call_tool(name, arguments, read_timeout_seconds=self._call_timeout)
         )
         status = "error" if answer.is_error else "success"
-        return {"status": status, "content": [_content(part) for part in answer.content]}
+        return {"status": status, "content": [_content(item) for item in answer.content]}
 
     async def _guarded(self, request: Coroutine[Any, Any, Result]) -> Result:
         """Send a request in the session; a session in which it failed is not used again."""
@@ -110,26 +110,26 @@ class McpServer:
 
     async def _open(self) -> None:
         """Open a session in a task of its own: it must end in the task that began it."""
-        opened: asyncio.Future[Client] = asyncio.get_running_loop().create_future()
+        connection: asyncio.Future[Client] = asyncio.get_running_loop().create_future()
         self._pid, self._done = os.getpid(), asyncio.Event()
-        self._task = asyncio.create_task(self._hold(opened, self._done))
-        self._client = await asyncio.wait_for(opened, START_WITHIN)
+        self._task = asyncio.create_task(self._hold(connection, self._done))
+        self._client = await asyncio.wait_for(connection, START_WITHIN)
         atexit.register(self._end)
 
-    async def _hold(self, opened: asyncio.Future[Client], done: asyncio.Event) -> None:
+    async def _hold(self, connection: asyncio.Future[Client], close_event: asyncio.Event) -> None:
         try:
             async with Client(self._server) as client:
-                opened.set_result(client)
-                await done.wait()
+                connection.set_result(client)
+                await close_event.wait()
         except Exception as error:  # noqa: BLE001 - raised where the session is awaited
-            if not opened.done():
-                opened.set_exception(error)
+            if not connection.done():
+                connection.set_exception(error)
 
     async def _close(self) -> None:
-        task, done = self._task, self._done
+        task, close_event = self._task, self._done
         self._client = self._task = self._done = None
-        if task is not None and done is not None:
-            done.set()
+        if task is not None and close_event is not None:
+            close_event.set()
             with contextlib.suppress(Exception):
                 await asyncio.wait_for(task, CLOSE_WITHIN)
 
@@ -143,14 +143,14 @@ class McpTool:
 
     tool_type = "mcp"
 
-    def __init__(self, server: McpServer, listed: Any) -> None:
-        """`listed` is the tool as the server listed it."""
-        self._server, self._name = server, str(listed.name)
+    def __init__(self, server: McpServer, definition: Any) -> None:
+        """`definition` is the tool as the server listed it."""
+        self._server, self._name = server, str(definition.name)
         self.tool_name = self._name
         self.tool_spec: dict[str, Any] = {
             "name": self.tool_name,
-            "description": listed.description or self.tool_name,
-            "inputSchema": {"json": dict(listed.input_schema)},
+            "description": definition.description or self.tool_name,
+            "inputSchema": {"json": dict(definition.input_schema)},
         }
 
     async def stream(
@@ -178,11 +178,11 @@ def mcp_tools(
     return McpServer(server, call_timeout=call_timeout).tools(only)
 
 
-def _content(part: Any) -> dict[str, Any]:
+def _content(item: Any) -> dict[str, Any]:
     """Write a part of an MCP result in the shape that models take."""
-    if part.type == "text":
-        return {"text": part.text}
-    if part.type == "image":
-        kind = part.mime_type.partition("/")[2]
-        return {"image": {"format": kind, "source": {"bytes": base64.b64decode(part.data)}}}
-    return {"json": part.model_dump(mode="json", by_alias=True)}
+    if item.type == "text":
+        return {"text": item.text}
+    if item.type == "image":
+        kind = item.mime_type.partition("/")[2]
+        return {"image": {"format": kind, "source": {"bytes": base64.b64decode(item.data)}}}
+    return {"json": item.model_dump(mode="json", by_alias=True)}

@@ -135,9 +135,11 @@ class _Execution:
         messages = codec.unpack(self._messages.stored)
         while True:
             requests = self._waits_for()
-            unanswered = [ask for ask in self._asked(requests) if ask.id not in self._visit.answers]
-            if unanswered:
-                return Interrupted(unanswered, self._saved(messages), self._usage)
+            open_questions = [
+                ask for ask in self._asked(requests) if ask.id not in self._visit.answers
+            ]
+            if open_questions:
+                return Interrupted(open_questions, self._saved(messages), self._usage)
             history = _read(ModelMessagesTypeAdapter, messages, "messages")
             output, messages = await self._invoke(agent, deps, history, requests)
             if not isinstance(output, DeferredToolRequests):
@@ -153,15 +155,15 @@ class _Execution:
     ) -> tuple[Any, list[JSON]]:
         prompt = None if self._past.begun else _prompt(self._visit)
         results = self._results(requests)
-        before = self._usage
+        usage = self._usage
         async with agent.iter(
             prompt, message_history=history, deferred_tool_results=results, deps=deps
         ) as run:
             async for step in run:
                 self._visit.check()
-                self._usage = add_usage(before, _counts(run.usage))
+                self._usage = add_usage(usage, _counts(run.usage))
                 await self._checkpoint(step, run.all_messages(), resuming=results is not None)
-            self._usage = add_usage(before, _counts(run.usage))
+            self._usage = add_usage(usage, _counts(run.usage))
         assert run.result is not None  # noqa: S101 - a run that was read to its end has one
         self._past.begun, self._past.requests = True, None
         return run.result.output, _dumped(run.result.all_messages())
@@ -248,23 +250,25 @@ def _approved(response: Any) -> bool | ToolApproved | ToolDenied:
             return answer
 
 
-def _read(adapter: TypeAdapter[Read], stored: JSON, what: str) -> Read:
+def _read(adapter: TypeAdapter[Read], document: JSON, description: str) -> Read:
     try:
-        return adapter.validate_python(stored)
+        return adapter.validate_python(document)
     except ValidationError as error:
         raise CorruptDocument(
-            f"pydantic-ai {installed('pydantic-ai-slim')} can't read the {what} that another version of it "
-            f"has stored: {error}. Run the node with that version."
+            f"pydantic-ai {installed('pydantic-ai-slim')} can't read the {description} that another version "
+            f"of it has stored: {error}. Run the node with that version."
         ) from error
 
 
 def _dumped(messages: list[ModelMessage]) -> list[JSON]:
-    dumped: list[JSON] = ModelMessagesTypeAdapter.dump_python(messages, mode="json")
-    return dumped
+    documents: list[JSON] = ModelMessagesTypeAdapter.dump_python(messages, mode="json")
+    return documents
 
 
 def _returns(request: ModelRequest) -> bool:
-    return any(part.part_kind in ("tool-return", "retry-prompt") for part in request.parts)
+    return any(
+        message_part.part_kind in ("tool-return", "retry-prompt") for message_part in request.parts
+    )
 
 
 def _counts(usage: Any) -> dict[str, int]:
@@ -279,9 +283,9 @@ def _counts(usage: Any) -> dict[str, int]:
 
 
 def _prompt(visit: Visit) -> str | list[str | BinaryContent]:
-    parts = [_part(block) for block in input_blocks(visit.task, visit.inputs)]
-    texts = [part for part in parts if isinstance(part, str)]
-    return "\n".join(texts) if len(texts) == len(parts) else parts
+    items = [_part(block) for block in input_blocks(visit.task, visit.inputs)]
+    texts = [item for item in items if isinstance(item, str)]
+    return "\n".join(texts) if len(texts) == len(items) else items
 
 
 def _part(block: Mapping[str, Any]) -> str | BinaryContent:

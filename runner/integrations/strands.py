@@ -149,12 +149,12 @@ class _Execution:
                 return self._ended(result)
             questions = [self._ask(interrupt) for interrupt in result.interrupts or ()]
             self._past.waits = True
-            saved = self._saved()
+            checkpoint = self._saved()
             answers = self._questions.hand_over()
             if not answers:
-                return Interrupted(questions, saved, self._usage())
+                return Interrupted(questions, checkpoint, self._usage())
             # An earlier attempt of this visit had asked the same, and the answer is there.
-            await async_loop.in_thread(self._visit.save, saved)
+            await async_loop.in_thread(self._visit.save, checkpoint)
             prompt = _responses(answers)
 
     def _prompt(self) -> Any:
@@ -181,14 +181,16 @@ class _Execution:
     async def _publish(self, interrupts: Iterable[Any]) -> None:
         """Show questions while other tools still run, beside the snapshot that was stored last."""
         shown = {entry["id"] for entry in self._past.questions} | self._visit.answers.keys()
-        new = [question for question in map(self._ask, interrupts) if question.id not in shown]
-        if new and self._past.snapshot is not None:
+        new_questions = [
+            question for question in map(self._ask, interrupts) if question.id not in shown
+        ]
+        if new_questions and self._past.snapshot is not None:
             # That snapshot has none of the answers of this execution: it still needs them.
             open_ = [entry for entry in self._questions.document() if not entry["handed"]]
             by_inner = {entry["inner"]: entry for entry in (*self._past.questions, *open_)}
             self._past.questions = list(by_inner.values())
             await async_loop.in_thread(
-                self._visit.ask, new, self._messages.unchanged(self._document())
+                self._visit.ask, new_questions, self._messages.unchanged(self._document())
             )
 
     # -- what is stored ---------------------------------------------------------------------------
@@ -196,10 +198,10 @@ class _Execution:
     def _restore(self) -> None:
         if self._past.snapshot is None:
             return
-        stored = codec.unpack(self._past.snapshot)
-        stored["data"]["messages"] = codec.unpack(self._messages.stored)
+        snapshot = codec.unpack(self._past.snapshot)
+        snapshot["data"]["messages"] = codec.unpack(self._messages.stored)
         try:
-            self._agent.load_snapshot(strands.Snapshot.from_dict(stored))
+            self._agent.load_snapshot(strands.Snapshot.from_dict(snapshot))
         except (SnapshotException, KeyError, TypeError, ValueError) as error:
             raise CorruptDocument(
                 f"strands-agents {installed('strands-agents')} can't load what strands-agents "
@@ -207,12 +209,12 @@ class _Execution:
             ) from error
 
     def _listen(self) -> None:
-        last = hooks.HookOrder.SDK_LAST
-        self._agent.add_hook(self._model_begins, hooks.BeforeModelCallEvent, order=last)
-        self._agent.add_hook(self._tool_begins, hooks.BeforeToolCallEvent, order=last)
-        self._agent.add_hook(self._tools_begin, hooks.BeforeToolsEvent, order=last)
-        self._agent.add_hook(self._message_added, hooks.MessageAddedEvent, order=last)
-        self._agent.add_hook(self._ends, hooks.AfterInvocationEvent, order=last)
+        order = hooks.HookOrder.SDK_LAST
+        self._agent.add_hook(self._model_begins, hooks.BeforeModelCallEvent, order=order)
+        self._agent.add_hook(self._tool_begins, hooks.BeforeToolCallEvent, order=order)
+        self._agent.add_hook(self._tools_begin, hooks.BeforeToolsEvent, order=order)
+        self._agent.add_hook(self._message_added, hooks.MessageAddedEvent, order=order)
+        self._agent.add_hook(self._ends, hooks.AfterInvocationEvent, order=order)
 
     def _model_begins(self, event: hooks.BeforeModelCallEvent) -> None:
         del event
@@ -257,8 +259,8 @@ class _Execution:
     def _usage(self) -> dict[str, int]:
         """Count this visit: what is stored of it, and what this execution has added."""
         now = _counts(self._agent)
-        added = {name: count - self._given.get(name, 0) for name, count in now.items()}
-        return add_usage(self._past.usage, added)
+        growth = {name: count - self._given.get(name, 0) for name, count in now.items()}
+        return add_usage(self._past.usage, growth)
 
     def _ended(self, result: Any) -> Outcome:
         if result.stop_reason == "checkpoint":
@@ -266,7 +268,7 @@ class _Execution:
                 "the agent was built with checkpointing=True and stopped; leave that out: the node makes "
                 "checkpoints by itself."
             )
-        ended = AgentResult(
+        agent_result = AgentResult(
             stop_reason=result.stop_reason,
             message={"role": "assistant", "content": result.message["content"]},
             state=self._agent.state.get(),
@@ -274,9 +276,11 @@ class _Execution:
             structured_output=codec.unpack(self._past.structured),
         )
         if self._cancelled and result.stop_reason == "cancelled":
-            error = NodeFailed(f"the agent was cancelled. {ended.output}".strip())
+            error = NodeFailed(f"the agent was cancelled. {agent_result.output}".strip())
             return Failed(failures.record(error))
-        return Succeeded(ended.to_document(), ended.output, self._usage(), self._saved())
+        return Succeeded(
+            agent_result.to_document(), agent_result.output, self._usage(), self._saved()
+        )
 
 
 def _responses(answers: Mapping[str, Any]) -> list[dict[str, Any]]:

@@ -49,12 +49,12 @@ def instrument(provider: TracerProvider | None = None) -> telemetry.Observer:
     tracer = trace.get_tracer("runner", tracer_provider=provider)
     origins: dict[str, tuple[str, str]] = {}
 
-    def observer(place: telemetry.RunningNode, visit: ClaimedVisit):  # type: ignore[no-untyped-def]  # noqa: ANN202 - contextmanager's
-        if place.run_id not in origins:
+    def observer(running_node: telemetry.RunningNode, visit: ClaimedVisit):  # type: ignore[no-untyped-def]  # noqa: ANN202 - contextmanager's
+        if running_node.run_id not in origins:
             if len(origins) >= ORIGINS:
                 origins.pop(next(iter(origins)))
-            origins[place.run_id] = _origin(visit)
-        return _span(tracer, place, visit, *origins[place.run_id])
+            origins[running_node.run_id] = _origin(visit)
+        return _span(tracer, running_node, visit, *origins[running_node.run_id])
 
     def call_observer(call: ObservedCall):  # type: ignore[no-untyped-def]  # noqa: ANN202 - as above
         return (
@@ -78,7 +78,11 @@ def _origin(visit: ClaimedVisit) -> tuple[str, str]:
 
 @contextmanager
 def _span(
-    tracer: Tracer, place: telemetry.RunningNode, visit: ClaimedVisit, root: str, traceparent: str
+    tracer: Tracer,
+    running_node: telemetry.RunningNode,
+    visit: ClaimedVisit,
+    root: str,
+    traceparent: str,
 ) -> Iterator[Callable[[Outcome], object]]:
     caller = _read(traceparent)
     if caller is not None:
@@ -89,19 +93,19 @@ def _span(
         _use_trace_ids(tracer)
     token = _next_trace.set(int(telemetry.trace_id(root), 16))
     attributes: dict[str, str | int] = {
-        "runner.run_id": place.run_id,
-        "runner.graph": place.graph,
-        "runner.node": place.node,
-        "runner.visit": place.visit,
-        "runner.attempt": place.attempt,
+        "runner.run_id": running_node.run_id,
+        "runner.graph": running_node.graph,
+        "runner.node": running_node.node,
+        "runner.visit": running_node.visit,
+        "runner.attempt": running_node.attempt,
     }
     try:
         span = tracer.start_span(
-            f"{place.graph}/{place.node}",
+            f"{running_node.graph}/{running_node.node}",
             context=context,
             kind=SpanKind.CONSUMER,
             attributes=attributes,
-            links=[Link(before)] if (before := _read(visit.trace)) else [],
+            links=[Link(parent)] if (parent := _read(visit.trace)) else [],
         )
     finally:
         _next_trace.reset(token)
@@ -184,7 +188,7 @@ def _written(context: SpanContext) -> str:
 
 def _read(traceparent: str) -> SpanContext | None:
     try:
-        _, trace_number, span_number, flags = (int(part, 16) for part in traceparent.split("-"))
+        _, trace_number, span_number, flags = (int(field, 16) for field in traceparent.split("-"))
     except ValueError:
         return None
     context = SpanContext(trace_number, span_number, is_remote=True, trace_flags=TraceFlags(flags))

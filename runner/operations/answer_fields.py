@@ -27,10 +27,10 @@ class AnswerField:
         properties = self.schema.get("properties")
         if not isinstance(properties, Mapping):
             return []
-        required = self.schema.get("required", ())
+        required_names = self.schema.get("required", ())
         return [
-            _field(name, declared, self.root, required=name in required)
-            for name, declared in properties.items()
+            _field(name, property_schema, self.root, required=name in required_names)
+            for name, property_schema in properties.items()
         ]
 
     @property
@@ -60,9 +60,9 @@ def answer_field(schema: Mapping[str, Any] | None) -> AnswerField:
 
 
 def _field(
-    name: str, declared: Any, root: Mapping[str, Any], *, required: bool = True
+    name: str, property_schema: Any, root: Mapping[str, Any], *, required: bool = True
 ) -> AnswerField:
-    schema = _without_reference(declared, root)
+    schema = _without_reference(property_schema, root)
     options = schema.get("anyOf", ())
     values = [option for option in options if option != NULL]
     nullable = len(values) == 1 and len(options) > 1
@@ -72,9 +72,9 @@ def _field(
     return AnswerField(name, schema, root, required, nullable)
 
 
-def _without_reference(declared: Any, root: Mapping[str, Any]) -> dict[str, Any]:
-    if not isinstance(declared, Mapping):
+def _without_reference(property_schema: Any, root: Mapping[str, Any]) -> dict[str, Any]:
+    if not isinstance(property_schema, Mapping):
         return {}
-    reference = str(declared.get("$ref", "")).removeprefix("#/$defs/")
+    reference = str(property_schema.get("$ref", "")).removeprefix("#/$defs/")
     definition = root.get("$defs", {}).get(reference)
-    return {**(definition if isinstance(definition, Mapping) else {}), **declared}
+    return {**(definition if isinstance(definition, Mapping) else {}), **property_schema}

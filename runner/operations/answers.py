@@ -30,27 +30,27 @@ def apply_decisions(engine: Engine, decisions: Sequence[Decision]) -> list[Recei
         DirectoryError: who a voter is can't be looked up now; that vote was not counted.
     """
     questions = engine.store.interrupts([decision.interrupt_id for decision in decisions])
-    asked = list(zip(decisions, questions, strict=True))
-    plain = [pair for pair in asked if pair[1] is None or pair[1].rule is None]
+    pairs = list(zip(decisions, questions, strict=True))
+    plain = [pair for pair in pairs if pair[1] is None or pair[1].rule is None]
     receipts = _apply_answers(engine, plain) if plain else []
-    refused = any(receipt.status is not ReceiptStatus.ACCEPTED for receipt in receipts)
+    is_refused = any(receipt.status is not ReceiptStatus.ACCEPTED for receipt in receipts)
     detail = "another answer of the same set was refused, so this vote was not counted"
-    answered = iter(receipts)
+    answer_receipts = iter(receipts)
     return [
-        next(answered)
+        next(answer_receipts)
         if question is None or question.rule is None
         else decision.receipt(ReceiptStatus.REJECTED, detail)
-        if refused
+        if is_refused
         else apply_vote(engine, decision, question)
-        for decision, question in asked
+        for decision, question in pairs
     ]
 
 
 def _apply_answers(
-    engine: Engine, asked: Sequence[tuple[Decision, Interrupt | None]]
+    engine: Engine, pairs: Sequence[tuple[Decision, Interrupt | None]]
 ) -> list[Receipt]:
-    answers = [decision.as_answer() for decision, _ in asked]
-    questions = [question for _, question in asked]
+    answers = [decision.as_answer() for decision, _ in pairs]
+    questions = [question for _, question in pairs]
     reasons = refusals(answers, questions, engine.store.max_bytes)
     if reasons:
         return refuse(answers, questions, reasons)
@@ -86,13 +86,13 @@ def check_run(
     Raises:
         ResponseError: there is such a question; nothing was applied.
     """
-    own = peek(run_id)
+    run = peek(run_id)
     for answer in answers:
         address = address_of(answer.interrupt_id)
         asking = peek(address.run_id) if address and address.run_id != run_id else None
-        if own is None or asking is None:
+        if run is None or asking is None:
             continue  # its own, or one that was never asked: the store gives that its receipt
-        if asking.root != own.root or not asking.path.startswith(own.path):
+        if asking.root != run.root or not asking.path.startswith(run.path):
             raise ResponseError(
                 f"the question {answer.interrupt_id} is of run {asking.run_id}, not of run {run_id} or a run "
                 "inside it; nothing was applied. Answer it there, or with client.respond."

@@ -140,7 +140,10 @@ class Archiving:
 def _batches(runs: Iterable[EndedRun]) -> Iterator[list[EndedRun]]:
     batch: list[EndedRun] = []
     for run in runs:
-        if batch and sum(len(other.text) for other in batch) + len(run.text) > LARGEST:
+        if (
+            batch
+            and sum(len(run_document.text) for run_document in batch) + len(run.text) > LARGEST
+        ):
             yield batch
             batch = []
         batch.append(run)

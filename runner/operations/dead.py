@@ -23,36 +23,40 @@ class Replayed:
 
 
 def replay(
-    engine: Engine, letters: DeadLetters, letter: DeadLetter, retried: set[str], by: str
+    engine: Engine, letters: DeadLetters, letter: DeadLetter, retried_runs: set[str], by: str
 ) -> str:
     """Send a message again, release a held node, or retry the outermost run of one; then the letter is gone.
 
-    It returns the message's place in its stream, or the run. `retried` has the runs that were retried for
-    other letters; they are retried once. `by` is who does it, for the audit.
+    It returns the message's place in its stream, or the run. `retried_runs` has the runs that were retried
+    for other letters; they are retried once. `by` is who does it, for the audit.
 
     Raises:
         NotFoundError: the run is gone. UsageError: the message can't be sent. ConflictError: the run has
             not ended, or has completed.
     """
-    sent = _retry(engine, letter, retried) if letter.kind == "node" else letters.replay(letter)
+    position = (
+        _retry(engine, letter, retried_runs) if letter.kind == "node" else letters.replay(letter)
+    )
     letters.drop(letter.id)
     audit, *_ = cast("SharedStore", engine.store).audit_logs
     audit.note(
-        "dead.replayed", actor=by, outcome={"letter": letter.id, "node": letter.node, "sent": sent}
+        "dead.replayed",
+        actor=by,
+        outcome={"letter": letter.id, "node": letter.node, "sent": position},
     )
-    return sent
+    return position
 
 
-def _retry(engine: Engine, letter: DeadLetter, retried: set[str]) -> str:
+def _retry(engine: Engine, letter: DeadLetter, retried_runs: set[str]) -> str:
     record = engine.store.peek(letter.run_id)
     if record is None:
         raise NotFoundError(
             f"the run {letter.run_id} of letter {letter.id} no longer exists; nothing was retried. "
             f"Start a new run, then: runner dead drop {letter.id}."
         )
-    held = engine.ring(engine.store.release(letter.run_id, [letter.node])).word == "released"
+    is_released = engine.ring(engine.store.release(letter.run_id, [letter.node])).word == "released"
     root = record.root or record.run_id
-    if not held and root not in retried:
+    if not is_released and root not in retried_runs:
         recovery.retry(engine, root, None)
-        retried.add(root)
+        retried_runs.add(root)
     return root

@@ -55,33 +55,33 @@ def held(store: Store, registry: Registry, names: Sequence[str]) -> Iterator[Aff
         if plan is None or run.fingerprint == plan.topology.fingerprint:
             continue
         if shape not in shapes:
-            old = store.topology(*shape)
-            shapes[shape] = old, changes(old, plan.topology) if old else {}
+            topology = store.topology(*shape)
+            shapes[shape] = topology, changes(topology, plan.topology) if topology else {}
         yield from _held(store, run, *shapes[shape])
 
 
 def _held(
-    store: Store, run: RunSummary, old: Topology | None, changed: Mapping[str, str]
+    store: Store, run: RunSummary, topology: Topology | None, changed_nodes: Mapping[str, str]
 ) -> Iterator[AffectedNode]:
-    if old is None:
+    if topology is None:
         yield AffectedNode(run.run_id, run.graph_id, "", 0, run.status, NO_SHAPE)
         return
-    loops_of = {name: set(old.nodes[name].loops) for name in changed}
+    loops_of = {name: set(topology.nodes[name].loops) for name in changed_nodes}
     loops = set().union(*loops_of.values())
     names = [
         name
-        for name, node in old.nodes.items()
-        if name in changed or loops.intersection(node.loops)
+        for name, node in topology.nodes.items()
+        if name in changed_nodes or loops.intersection(node.loops)
     ]
     records = _records(store, run.run_id, [name for name in names if not name.endswith(BRACKETS)])
     active_loops = {
         loop
         for name, record in records.items()
         if record.status in COMES_BACK
-        for loop in old.nodes[name].loops
+        for loop in topology.nodes[name].loops
     }
     for name in sorted(
-        changed.keys() & records.keys(),
+        changed_nodes.keys() & records.keys(),
         key=lambda name: (records[name].status not in COMES_BACK, name),
     ):
         record = records[name]
@@ -91,7 +91,7 @@ def _held(
             or active_loops & loops_of[name]
         ):
             yield AffectedNode(
-                run.run_id, run.graph_id, name, record.visit, record.status, changed[name]
+                run.run_id, run.graph_id, name, record.visit, record.status, changed_nodes[name]
             )
 
 

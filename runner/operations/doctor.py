@@ -205,15 +205,17 @@ def _read_queues(
 
 def broker_problem(url: str) -> str:
     """Return why a broker can't be reached; "" if it can."""
-    parts = urlsplit(url)
-    port = parts.port or (5672 if parts.scheme.startswith("amqp") else 6379)
+    address = urlsplit(url)
+    port = address.port or (5672 if address.scheme.startswith("amqp") else 6379)
     try:
-        if parts.scheme.endswith("+socket"):
+        if address.scheme.endswith("+socket"):
             with socket.socket(socket.AF_UNIX) as connection:
                 connection.settimeout(BROKER_TIMEOUT)
-                connection.connect(parts.path)
+                connection.connect(address.path)
         else:
-            socket.create_connection((parts.hostname or "localhost", port), BROKER_TIMEOUT).close()
+            socket.create_connection(
+                (address.hostname or "localhost", port), BROKER_TIMEOUT
+            ).close()
     except OSError as error:
         return f"{without_password(url)} can't be reached ({error})"
     return ""
@@ -221,19 +223,24 @@ def broker_problem(url: str) -> str:
 
 def _is_open_to_network(url: str) -> bool:
     """Say if the store is on another machine and needs no password."""
-    parts = urlsplit(url)
-    is_local = parts.scheme == "unix" or parts.hostname in {None, "localhost", "127.0.0.1", "::1"}
-    return not is_local and parts.password is None
+    address = urlsplit(url)
+    is_local = address.scheme == "unix" or address.hostname in {
+        None,
+        "localhost",
+        "127.0.0.1",
+        "::1",
+    }
+    return not is_local and address.password is None
 
 
 def signing_problem(signing_key: str, decision_keys: str) -> str:
     """Say what is wrong with the files of keys; "" where nothing is, or none are set."""
     try:
-        known = DecisionKeys(decision_keys).read()
+        known_keys = DecisionKeys(decision_keys).read()
         kid = SigningKey.read(signing_key).kid if signing_key else ""
     except UsageError as error:
         return str(error)
-    if not kid or kid in known:
+    if not kid or kid in known_keys:
         return ""
     return f"RUNNER_DECISION_KEYS has no key {kid!r}: what RUNNER_SIGNING_KEY signs counts at level 0 alone"
 
@@ -277,9 +284,9 @@ def examine(facts: Facts) -> list[Check]:
 
 def _results(check: Callable[[Facts], Iterator[Check]], facts: Facts) -> Iterator[Check]:
     yield from check(facts)
-    for place, vitals in facts.others.items() if check in CHECKS_OF_SERVERS else ():
+    for server, vitals in facts.others.items() if check in CHECKS_OF_SERVERS else ():
         for result in check(replace(facts, vitals=vitals)):
-            yield replace(result, detail=f"{place}: {result.detail}")
+            yield replace(result, detail=f"{server}: {result.detail}")
 
 
 def _check(
@@ -379,11 +386,13 @@ def _partitions(facts: Facts) -> Iterator[Check]:
 
 
 def _memory(facts: Facts) -> Iterator[Check]:
-    used, limit = facts.vitals.memory, facts.vitals.memory_limit
-    detail = f"{used / 1e6:.0f} MB used" + (f" of {limit / 1e6:.0f} MB" if limit else ", no limit")
-    is_full = limit and used > FULL * limit
+    used_bytes, limit = facts.vitals.memory, facts.vitals.memory_limit
+    detail = f"{used_bytes / 1e6:.0f} MB used" + (
+        f" of {limit / 1e6:.0f} MB" if limit else ", no limit"
+    )
+    is_full = limit and used_bytes > FULL * limit
     problem = f"full: {detail}; starts and doorbells are refused" if is_full else ""
-    problem = problem or (detail if limit and used > NEARLY_FULL * limit else "")
+    problem = problem or (detail if limit and used_bytes > NEARLY_FULL * limit else "")
     fix = "Raise maxmemory, or shorten RUNNER_RETENTION: a full store refuses new work."
     yield from _check("memory", detail, problem, fix, FAIL if is_full else WARN)
 
@@ -418,28 +427,31 @@ def _broker(facts: Facts) -> Iterator[Check]:
 
 
 def _workers(facts: Facts) -> Iterator[Check]:
-    alive, gone, stopping = (
+    alive, dead_count, stopping = (
         facts.alive,
         len(facts.names_of("gone")),
         len(facts.names_of("stopping")),
     )
-    others = f", {gone} gone without stopping" if gone else ""
-    others += f", {stopping} stopping" if stopping else ""
+    other_states = f", {dead_count} gone without stopping" if dead_count else ""
+    other_states += f", {stopping} stopping" if stopping else ""
     keepers = f"{len(facts.keepers)} {'keeper' if len(facts.keepers) == 1 else 'keepers'}"
     if facts.keepers and not alive:
-        detail = f"none{others}, but {keepers}: answers and timers are applied, nodes wait on their queues"
+        detail = (
+            f"none{other_states}, but {keepers}: answers and timers are applied, "
+            "nodes wait on their queues"
+        )
         yield Check(
             WARN, "workers", detail, "Start one with `runner worker` when nodes are to run."
         )
         return
-    others += f", {keepers}" if facts.keepers else ""
+    other_states += f", {keepers}" if facts.keepers else ""
     if not alive:
-        yield Check(FAIL, "workers", f"none{others}", "Start one with `runner worker`.")
+        yield Check(FAIL, "workers", f"none{other_states}", "Start one with `runner worker`.")
         return
     busy, slots = sum(worker.busy for worker in alive), sum(worker.slots for worker in alive)
-    detail = f"{len(alive)} alive, {busy} of {slots} slots busy{others}"
+    detail = f"{len(alive)} alive, {busy} of {slots} slots busy{other_states}"
     fix = "`runner workers list` names them; their nodes run again on other workers."
-    yield from _check("workers", detail, detail if gone else "", fix)
+    yield from _check("workers", detail, detail if dead_count else "", fix)
 
 
 def _stopping(facts: Facts) -> Iterator[Check]:
@@ -452,9 +464,9 @@ def _stopping(facts: Facts) -> Iterator[Check]:
 
 
 def _graphs(facts: Facts) -> Iterator[Check]:
-    published = sorted(name for name in facts.graphs if "/" not in name)
-    served = {name for worker in facts.reporting for name in worker.graphs}
-    if lost := sorted(served.difference(published)):
+    graph_names = sorted(name for name in facts.graphs if "/" not in name)
+    served_graphs = {name for worker in facts.reporting for name in worker.graphs}
+    if lost := sorted(served_graphs.difference(graph_names)):
         missing = f"the store does not have {_names(lost)}, which workers have: it has lost data"
         action = (
             "Workers publish them again within half a minute; docs/how-to/backup.md says what else "
@@ -462,14 +474,18 @@ def _graphs(facts: Facts) -> Iterator[Check]:
         )
         yield Check(FAIL, "graphs", missing, action)
         return
-    unserved = [name for name in published if name not in served]
-    stopped = [name for name in unserved if name in facts.run_queues]
-    problem = unserved and f"no worker has {_names(unserved)}: new runs would wait"
-    if stopped:
-        problem = f"no worker has {_names(stopped)}, and unfinished runs wait for one"
+    orphan_graphs = [name for name in graph_names if name not in served_graphs]
+    stuck_graphs = [name for name in orphan_graphs if name in facts.run_queues]
+    problem = orphan_graphs and f"no worker has {_names(orphan_graphs)}: new runs would wait"
+    if stuck_graphs:
+        problem = f"no worker has {_names(stuck_graphs)}, and unfinished runs wait for one"
     fix = "Start a worker whose RUNNER_GRAPHS names their modules."
     yield from _check(
-        "graphs", _names(published) or "none yet", problem or "", fix, FAIL if stopped else WARN
+        "graphs",
+        _names(graph_names) or "none yet",
+        problem or "",
+        fix,
+        FAIL if stuck_graphs else WARN,
     )
 
 
@@ -478,19 +494,19 @@ def _deploy(facts: Facts) -> Iterator[Check]:
     for worker in facts.reporting:
         for name, fingerprint in worker.graphs.items():
             fingerprints.setdefault(name, set()).add(fingerprint)
-    differing = _names(sorted(name for name, known in fingerprints.items() if len(known) > 1))
-    outdated = _names(
+    differing = _names(sorted(name for name, versions in fingerprints.items() if len(versions) > 1))
+    old_graphs = _names(
         sorted(
             name
-            for name, known in fingerprints.items()
-            if facts.graphs.get(name, "") not in {*known, ""}
+            for name, versions in fingerprints.items()
+            if facts.graphs.get(name, "") not in {*versions, ""}
         )
     )
     yield from _check(
         "deploy",
         "",
-        outdated
-        and f"no worker has the store's version of {outdated}: its runs are put back on the queue",
+        old_graphs
+        and f"no worker has the store's version of {old_graphs}: its runs are put back on the queue",
         "Start a worker that has it; or, if the workers' version is right, restart them.",
     )
     problem = differing and f"workers have different versions of {differing}"
@@ -499,36 +515,36 @@ def _deploy(facts: Facts) -> Iterator[Check]:
 
 
 def _queues(facts: Facts) -> Iterator[Check]:
-    served = {queue for worker in facts.alive for queue in worker.queues}
+    served_queues = {queue for worker in facts.alive for queue in worker.queues}
     graphs = {name for worker in facts.alive for name in worker.graphs}
-    wanted = {queue for worker in facts.alive for queue in worker.wants}
+    wanted_queues = {queue for worker in facts.alive for queue in worker.wants}
     # Runs keep the queues that their graph had when they started. Of a graph without a worker, see `graphs`.
-    wanted |= {queue for name in graphs for queue in facts.run_queues.get(name, ())}
-    missing = sorted(wanted - served)
+    wanted_queues |= {queue for name in graphs for queue in facts.run_queues.get(name, ())}
+    missing = sorted(wanted_queues - served_queues)
     problem = f"no worker serves {_names(missing)}" if missing else ""
     fix = f"Start a worker without --queues (-Q), or add these to it: {', '.join(missing)}."
     if facts.unreadable:
         problem = f"no worker can read {_names(facts.unreadable)}: the key of that name is no list"
         fix = "Give the queue another name, or delete the key if nothing needs it."
-    yield from _check("queues", _names(sorted(served)), problem, fix, FAIL)
+    yield from _check("queues", _names(sorted(served_queues)), problem, fix, FAIL)
 
 
 def _routing(facts: Facts) -> Iterator[Check]:
     """A worker must not serve a queue on which there are nodes of a graph that it doesn't have."""
     # Graphs that have neither a worker nor an unfinished run send nothing.
     graphs = {name for worker in facts.alive for name in worker.graphs} | set(facts.run_queues)
-    needed = {
+    node_queues = {
         name: {*facts.graph_queues.get(name, ()), *facts.run_queues.get(name, ())}
         for name in sorted(graphs)
     }
     for worker in facts.alive:
-        for name, queues in needed.items():
-            if name not in worker.graphs and (shared := queues.intersection(worker.queues)):
+        for name, queues in node_queues.items():
+            if name not in worker.graphs and (shared_queues := queues.intersection(worker.queues)):
                 yield Check(
                     FAIL,
                     "routing",
-                    f"{worker.name} serves {_names(sorted(shared))}, where nodes of {name} are, but doesn't "
-                    "have that graph: it returns them, and they wait for another worker",
+                    f"{worker.name} serves {_names(sorted(shared_queues))}, where nodes of {name} are, but "
+                    "doesn't have that graph: it returns them, and they wait for another worker",
                     "Add the graph to that worker's RUNNER_GRAPHS, or give its nodes a queue of their own.",
                 )
 
@@ -580,9 +596,13 @@ def _events(facts: Facts) -> Iterator[Check]:
 
 
 def _letters(facts: Facts) -> Iterator[Check]:
-    gone = f"; {facts.dropped} were deleted, since there were too many" if facts.dropped else ""
-    problem = f"{facts.letters}{gone}" if facts.letters else ""
-    yield from _check("dead letters", f"none{gone}", problem, "Read them with `runner dead list`.")
+    dropped_note = (
+        f"; {facts.dropped} were deleted, since there were too many" if facts.dropped else ""
+    )
+    problem = f"{facts.letters}{dropped_note}" if facts.letters else ""
+    yield from _check(
+        "dead letters", f"none{dropped_note}", problem, "Read them with `runner dead list`."
+    )
 
 
 def _timers(facts: Facts) -> Iterator[Check]:
@@ -629,21 +649,26 @@ def _audit(facts: Facts) -> Iterator[Check]:
             late = f"{audit.origin}: {audit.waiting} entries are not sealed, the oldest for {span(audit.lag)}"
             yield Check(FAIL, "audit", late, "Start a worker or a keeper: each of them seals.")
         elif audit.size and not audit.signed:
-            unsigned = f"{audit.origin}: {audit.size} entries are sealed and none is signed"
+            signature_problem = (
+                f"{audit.origin}: {audit.size} entries are sealed and none is signed"
+            )
             yield Check(
                 WARN,
                 "audit",
-                unsigned,
+                signature_problem,
                 "Set RUNNER_AUDIT_KEY and RUNNER_AUDIT_ANCHOR for the workers.",
             )
         elif (
             not facts.archive and (age := facts.vitals.now - audit.oldest) > facts.audit_keep * 1000
         ):
-            old = f"{audit.origin}: entries of {span(age)} ago take memory, longer than RUNNER_AUDIT_KEEP"
+            age_problem = (
+                f"{audit.origin}: entries of {span(age)} ago take memory, "
+                "longer than RUNNER_AUDIT_KEEP"
+            )
             yield Check(
                 WARN,
                 "audit",
-                old,
+                age_problem,
                 "Set RUNNER_ARCHIVE: none leaves the store before an archive has it.",
             )
         else:

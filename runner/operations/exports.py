@@ -19,14 +19,14 @@ View = TypeVar("View")
 EXPORT_VERSION = 1
 
 
-def view_of(kind: type[View], record: Any, **more: Any) -> View:
-    """Make a view that has the fields of a record, and those in `more` besides or instead."""
-    return kind(**{item.name: getattr(record, item.name) for item in fields(record)} | more)
+def view_of(kind: type[View], record: Any, **extra_fields: Any) -> View:
+    """Make a view that has the fields of a record, and those in `extra_fields` besides or instead."""
+    return kind(**{item.name: getattr(record, item.name) for item in fields(record)} | extra_fields)
 
 
-def plain(packed: Any) -> Any:
+def plain(packed_value: Any) -> Any:
     """Turn packed data into the plain JSON that people read: models as data, bytes as base64."""
-    return codec.plain(codec.unpack(packed))
+    return codec.plain(codec.unpack(packed_value))
 
 
 @dataclass(frozen=True, slots=True)
@@ -152,7 +152,8 @@ def read_export(store: Store, run_id: str) -> Export:
         execution_order=tuple(snapshot.order),
         interrupts=tuple(question_of(interrupt) for interrupt in snapshot.interrupts),
         messages={
-            node: [plain(message) for message in own] for node, own in snapshot.messages.items()
+            node: [plain(message) for message in messages]
+            for node, messages in snapshot.messages.items()
         },
         events=tuple(event_of(event) for event in all_events(store, run_id)),
         runs=tuple(

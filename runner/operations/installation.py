@@ -1,4 +1,4 @@
-"""What `cli` and `server` reach of a store: it is opened here, once, by the settings."""
+"""Access of `cli` and `server` to a store, which is opened here, once, by the settings."""
 
 from __future__ import annotations
 

@@ -84,10 +84,10 @@ def handle_answer(
     unknown = receipt.status is ReceiptStatus.UNKNOWN
     small = len(incoming.body or b"") <= MAX_EARLY_BYTES
     if unknown and keep is not None and small and _may_still_ask(engine, message.interrupt_id):
-        word = keep(message.interrupt_id)
-        if word == "kept":
+        outcome = keep(message.interrupt_id)
+        if outcome == "kept":
             return HandlerResult(Disposition.KEPT)
-        if word == "asked":
+        if outcome == "asked":
             return handle_answer(engine, incoming)
     _record(engine, receipt)
     disposition = Disposition.DEAD if unknown else Disposition.DONE

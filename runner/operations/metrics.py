@@ -13,13 +13,13 @@ ESCAPES = str.maketrans({"\\": r"\\", '"': r"\"", "\n": r"\n"})
 def prometheus(metrics: Iterable[Metric]) -> str:
     """Write metrics as lines, each family with its help and type in front of its first number."""
     lines: list[str] = []
-    described: set[str] = set()
+    families: set[str] = set()
     for metric in metrics:
         single = "counter" if metric.name.endswith("_total") else "gauge"
         family, kind = (metric.family, "histogram") if metric.family else (metric.name, single)
-        if family not in described:
+        if family not in families:
             lines += [f"# HELP {family} {metric.help}", f"# TYPE {family} {kind}"]
-        described.add(family)
+        families.add(family)
         whole = float(metric.value).is_integer()
         lines.append(
             f"{metric.name}{_labels(metric)} {int(metric.value) if whole else metric.value}"

@@ -107,11 +107,11 @@ class FamilyPlanner:
             migrations, outcomes = [migration], planner.outcomes
         for child, node, name in self._children(planner, migration.records):
             owner, new_owner = map_of(node) or node, map_of(name) or name
-            nested = request.nested_in(owner, new_owner)
-            more = self._family(
-                child, nested, f"{graph_id}{PATH}{new_owner}", name, f"{path}{name}/"
+            nested_request = request.nested_in(owner, new_owner)
+            child_results = self._family(
+                child, nested_request, f"{graph_id}{PATH}{new_owner}", name, f"{path}{name}/"
             )
-            migrations, outcomes = migrations + more[0], outcomes + more[1]
+            migrations, outcomes = migrations + child_results[0], outcomes + child_results[1]
         return migrations, outcomes
 
     def _planner(
@@ -124,8 +124,8 @@ class FamilyPlanner:
                 "changed."
             )
 
-        def decide(node: str, visit: int, place: int) -> str:
-            return "1" if _takes_new_edge(plan, planner, (node, visit), place) else "0"
+        def decide(node: str, visit: int, position: int) -> str:
+            return "1" if _takes_new_edge(plan, planner, (node, visit), position) else "0"
 
         old, new = self._old_shape(snapshot), self._new_shape(graph_id)
         held = held_themselves(self._store, snapshot)
@@ -173,13 +173,18 @@ class FamilyPlanner:
 
 def _changes_run(planner: MigrationPlanner, migration: Migration) -> bool:
     record = planner.snapshot.record
-    before = (record.fingerprint, record.graph_id, record.parent_node, record.path)
-    after = (migration.fingerprint, migration.graph_id, migration.parent_node, migration.path)
-    return before != after or bool(planner.held or planner.request.drops)
+    old_identity = (record.fingerprint, record.graph_id, record.parent_node, record.path)
+    new_identity = (
+        migration.fingerprint,
+        migration.graph_id,
+        migration.parent_node,
+        migration.path,
+    )
+    return old_identity != new_identity or bool(planner.held or planner.request.drops)
 
 
 def _takes_new_edge(
-    plan: CompiledGraph | None, planner: MigrationPlanner, source: VisitKey, place: int
+    plan: CompiledGraph | None, planner: MigrationPlanner, source: VisitKey, position: int
 ) -> bool:
     """Evaluate the condition of an edge that did not exist when its source completed."""
     if plan is None:
@@ -187,7 +192,7 @@ def _takes_new_edge(
             f"an edge that leaves node {source[0]!r} is new, and without the graph's code it can't be known "
             "whether it has a condition. Nothing was changed. Do this where RUNNER_GRAPHS names its module."
         )
-    edge = plan.edges[source[0]][place]
+    edge = plan.edges[source[0]][position]
     try:
         return conditions.holds(edge, _condition_state(plan, planner, source))
     except Exception as error:
@@ -212,10 +217,10 @@ def _condition_state(
         return record, snapshot.outputs.get(key), snapshot.entries.get(key)
 
     node, visit = source
-    completed = replace(record_of(node), status=Status.COMPLETED, visit=visit)
+    completed_record = replace(record_of(node), status=Status.COMPLETED, visit=visit)
     results = Results(
         node,
-        node_result(*fetched(node, completed)),
+        node_result(*fetched(node, completed_record)),
         [name for name in plan.definition.nodes if not name.startswith(HIDDEN)],
         lambda names: [fetched(name, record_of(name)) for name in names],
     )

@@ -44,10 +44,12 @@ class MigrationRequest:
 
     def outermost(self) -> MigrationRequest:
         """Leave out the nodes of nested graphs."""
-        renames = {old: new for old, new in self.renames.items() if "/" not in old}
+        renames = {
+            old_name: new_name for old_name, new_name in self.renames.items() if "/" not in old_name
+        }
         return MigrationRequest(renames, [name for name in self.drops if "/" not in name])
 
-    def check_nested(self, old: Topology) -> None:
+    def check_nested(self, topology: Topology) -> None:
         """Check that each "outer/inner" has an outer node that the graph had.
 
         Raises:
@@ -55,9 +57,10 @@ class MigrationRequest:
         """
         for name in [*self.renames, *self.drops]:
             outer, inner, _ = name.partition("/")
-            if inner and outer not in old.nodes:
+            if inner and outer not in topology.nodes:
                 raise NotFoundError(
-                    f"graph {old.graph_id!r} had no node {outer!r}, so {name!r} is nowhere. Nothing changed."
+                    f"graph {topology.graph_id!r} had no node {outer!r}, so {name!r} is nowhere. "
+                    "Nothing changed."
                 )
 
     def nested_in(self, node: str, new_node: str) -> MigrationRequest:
@@ -67,8 +70,16 @@ class MigrationRequest:
             UsageError: a node of it would move to another graph.
         """
         prefix, new_prefix = f"{node}/", f"{new_node}/"
-        renames = {old: new for old, new in self.renames.items() if old.startswith(prefix)}
-        leaving = [f"{old}={new}" for old, new in renames.items() if not new.startswith(new_prefix)]
+        renames = {
+            old_name: new_name
+            for old_name, new_name in self.renames.items()
+            if old_name.startswith(prefix)
+        }
+        leaving = [
+            f"{old_name}={new_name}"
+            for old_name, new_name in renames.items()
+            if not new_name.startswith(new_prefix)
+        ]
         if leaving:
             raise UsageError(
                 f"{', '.join(leaving)}: a node can't move to another graph; nothing was changed. Drop "
@@ -76,8 +87,8 @@ class MigrationRequest:
             )
         return MigrationRequest(
             {
-                old.removeprefix(prefix): new.removeprefix(new_prefix)
-                for old, new in renames.items()
+                old_name.removeprefix(prefix): new_name.removeprefix(new_prefix)
+                for old_name, new_name in renames.items()
             },
             [name.removeprefix(prefix) for name in self.drops if name.startswith(prefix)],
         )
@@ -138,28 +149,32 @@ class NodeNames:
             self._new.graph_id,
             self._request.renames,
         )
-        both = sorted(set(renames) & set(self._request.drops))
-        if both:
+        contradictions = sorted(set(renames) & set(self._request.drops))
+        if contradictions:
             raise UsageError(
-                f"{', '.join(both)} can't be both renamed and dropped; nothing was changed."
+                f"{', '.join(contradictions)} can't be both renamed and dropped; nothing was changed."
             )
         for node in [*renames, *self._request.drops]:
             if node not in self._old.nodes or node.endswith(BRACKETS):
                 raise NotFoundError(
                     f"graph {graph!r} had no node {node!r} when run {run_id} began."
                 )
-        for new in renames.values():
-            if new not in self._new.nodes or new.endswith(BRACKETS):
+        for new_name in renames.values():
+            if new_name not in self._new.nodes or new_name.endswith(BRACKETS):
                 raise NotFoundError(
-                    f"graph {graph!r} has no node {new!r} now; nothing was changed."
+                    f"graph {graph!r} has no node {new_name!r} now; nothing was changed."
                 )
 
     def _check_unique(self) -> None:
         # A dropped node keeps its old id: what it left behind is stored under that.
-        taken = Counter(
+        name_counts = Counter(
             node if node in self._request.drops else self.new_id(node) for node in self.started()
         )
-        twice = {new for old, new in self._request.renames.items() if old != new and taken[new] > 1}
+        twice = {
+            new_name
+            for old_name, new_name in self._request.renames.items()
+            if old_name != new_name and name_counts[new_name] > 1
+        }
         if twice:
             raise UsageError(
                 f"{', '.join(sorted(twice))} has run already in run {self._snapshot.record.run_id}, or two "
@@ -231,7 +246,7 @@ class MigrationPlanner:
         self._check_reached(past, replay)
         records = self._records(replay.records())
         check_questions(self)
-        decided, replacements = renamed_questions(self)
+        new_questions, replacements = renamed_questions(self)
         record = self.snapshot.record
         ready = [name for name, node in records.nodes.items() if node.status is Status.READY]
         return Migration(
@@ -246,9 +261,9 @@ class MigrationPlanner:
             event_data=self._event(),
             undone=undone_entries(self),
             forgets=self.forgets,
-            renamed=renamed_nodes(self, decided),
+            renamed=renamed_nodes(self, new_questions),
             visits=renamed_visits(self, past),
-            moved=decided,
+            moved=new_questions,
             withdrawn=self.withdrawn,
             replacements=replacements,
             stops=self.stops,
@@ -261,36 +276,40 @@ class MigrationPlanner:
             # The run has begun: the hooks before a run, which are new, count as called.
             edges = "1" * len(self.new.outgoing[BEFORE_GRAPH])
             yield (BEFORE_GRAPH, 1), SettledVisit(BEFORE_GRAPH, 1, Status.COMPLETED, edges)
-        for (node, visit), settled in recovery.history(self.snapshot).items():
+        for (node, visit), settled_visit in recovery.history(self.snapshot).items():
             name = self.names.new_id(node)
             if name:
-                edges = self._edges(settled, name) if settled.status is Status.COMPLETED else ""
-                reads = tuple(
-                    (read, number)
-                    for old, number in settled.reads
-                    if (read := self.names.new_id(old))
+                edges = (
+                    self._edges(settled_visit, name)
+                    if settled_visit.status is Status.COMPLETED
+                    else ""
                 )
-                yield (name, visit), replace(settled, node=name, edges=edges, reads=reads)
+                reads = tuple(
+                    (new_source, number)
+                    for source, number in settled_visit.reads
+                    if (new_source := self.names.new_id(source))
+                )
+                yield (name, visit), replace(settled_visit, node=name, edges=edges, reads=reads)
 
-    def _edges(self, settled: SettledVisit, name: str) -> str:
+    def _edges(self, settled_visit: SettledVisit, name: str) -> str:
         """Return a bit for each of a completed visit's edges in the new shape: "1" for one taken."""
         old_bits: dict[tuple[str, bool], list[str]] = {}
-        for place, edge in enumerate(self.old.outgoing[settled.node]):
+        for position, edge in enumerate(self.old.outgoing[settled_visit.node]):
             target = (self.names.new_id(edge.target), edge.on_expire)
-            old_bits.setdefault(target, []).append(settled.edges[place : place + 1])
+            old_bits.setdefault(target, []).append(settled_visit.edges[position : position + 1])
         targets = [(edge.target, edge.on_expire) for edge in self.new.outgoing[name]]
         for target, bits in old_bits.items():
             # Several edges may lead from one node to another; where there are fewer now, one stands for all.
             if len(bits) > targets.count(target):
                 old_bits[target] = [max(bits)]
         # A node that ended with its question's expiry was not answered: it takes no new edge.
-        expired = "expired" in self.snapshot.entries[settled.node, settled.visit]
+        is_expired = "expired" in self.snapshot.entries[settled_visit.node, settled_visit.visit]
         edges = ""
-        for place, target in enumerate(targets):
+        for position, target in enumerate(targets):
             if old_bits.get(target):
                 edges += old_bits[target].pop(0)
             else:
-                edges += "0" if expired else self.decide(name, settled.visit, place)
+                edges += "0" if is_expired else self.decide(name, settled_visit.visit, position)
         return edges
 
     def _check_reached(
@@ -308,7 +327,7 @@ class MigrationPlanner:
 
     # -- records -----------------------------------------------------------------------------------
 
-    def _records(self, replayed: Records) -> Records:
+    def _records(self, replayed_run: Records) -> Records:
         old_ids = {
             name: node
             for node in self.snapshot.nodes
@@ -317,11 +336,13 @@ class MigrationPlanner:
         asking = {
             map_of(question.node_id) or question.node_id for question in self.snapshot.interrupts
         }
-        reused = (self.snapshot.nodes.keys() | asking) & self.new.nodes.keys()
+        reused_names = (self.snapshot.nodes.keys() | asking) & self.new.nodes.keys()
         nodes = {}
-        for name in sorted({*replayed.nodes, *old_ids, *reused}):
-            record = self._node(old_ids.get(name, ""), name, replayed.nodes.get(name, NodeRecord()))
-            if record.visit or record.fence or name in replayed.nodes:
+        for name in sorted({*replayed_run.nodes, *old_ids, *reused_names}):
+            record = self._node(
+                old_ids.get(name, ""), name, replayed_run.nodes.get(name, NodeRecord())
+            )
+            if record.visit or record.fence or name in replayed_run.nodes:
                 nodes[name] = record
         for node in self.names.started():
             if not self.names.new_id(node):
@@ -332,27 +353,29 @@ class MigrationPlanner:
             if (name := self.names.new_id(node))
             and (name in self.kept or _has_ended(nodes[name], record))
         }
-        return replace(replayed, nodes={**nodes, **dict(self._items(nodes))}, maps=maps)
+        return replace(replayed_run, nodes={**nodes, **dict(self._items(nodes))}, maps=maps)
 
-    def _node(self, node: str, name: str, replayed: NodeRecord) -> NodeRecord:
+    def _node(self, node: str, name: str, replayed_node: NodeRecord) -> NodeRecord:
         """Build the record of a node; `node` is its old id, "" where it is new or was dropped."""
-        old = self.snapshot.nodes.get(node or name, NodeRecord())
-        ready = replayed.status is Status.READY
-        if node and old.status is Status.WAITING:
+        old_record = self.snapshot.nodes.get(node or name, NodeRecord())
+        ready = replayed_node.status is Status.READY
+        if node and old_record.status is Status.WAITING:
             reason = self._misfit(node, name) if ready else "other nodes come first"
             if ready and not reason:
-                return self._keep(node, name, replayed)
+                return self._keep(node, name, replayed_node)
             self._close(node, name, STARTS_AGAIN if ready else LATER, reason)
         elif ready:
             self.outcomes.append(NodeOutcome(self.new.graph_id, node, name, STARTS))
-        return recovery.following(replayed, old, max(old.visit, last_visit(self.snapshot, name)))
+        return recovery.following(
+            replayed_node, old_record, max(old_record.visit, last_visit(self.snapshot, name))
+        )
 
     def _misfit(self, node: str, name: str) -> str:
         """Return why a waiting node can't use what it has; "" where it can."""
-        old, new = self.old.nodes[node], self.new.nodes[name]
-        if old.kind != new.kind:
-            return f"it was a {old.kind} and is a {new.kind} now"
-        if (old.map is None) != (new.map is None):
+        old_node, new_node = self.old.nodes[node], self.new.nodes[name]
+        if old_node.kind != new_node.kind:
+            return f"it was a {old_node.kind} and is a {new_node.kind} now"
+        if (old_node.map is None) != (new_node.map is None):
             return "it was a map, or is one now"
         routes = {
             interrupts.route(question)
@@ -363,31 +386,37 @@ class MigrationPlanner:
         if routes:
             targets = ", ".join(sorted(map(str, routes)))
             return f"its open question leads to {targets} when it expires, and no edge does"
-        if node in self.request.renames or old.version == new.version:
+        if node in self.request.renames or old_node.version == new_node.version:
             return ""
-        return f'its version was "{old.version}" and is "{new.version}" now'
+        return f'its version was "{old_node.version}" and is "{new_node.version}" now'
 
-    def _keep(self, node: str, name: str, replayed: NodeRecord) -> NodeRecord:
+    def _keep(self, node: str, name: str, replayed_node: NodeRecord) -> NodeRecord:
         """Have a waiting node continue in its visit, with all that it has."""
-        record = replace(self.continued(node, name, replayed.stamp), via=replayed.via, edges="")
+        record = replace(
+            self.continued(node, name, replayed_node.stamp), via=replayed_node.via, edges=""
+        )
         self.kept[name] = record
-        renamed = node != name and any(question.is_open for question in self.visit_questions(node))
+        asks_anew = node != name and any(
+            question.is_open for question in self.visit_questions(node)
+        )
         void = node != name and any(map(_is_void, self.visit_questions(node)))
-        word = (
+        outcome = (
             CONTINUES
             if node in self.held and not void
-            else (ASKED_AGAIN if renamed or void else WAITS)
+            else (ASKED_AGAIN if asks_anew or void else WAITS)
         )
         reason = "a graph inside" if record.child else ""
-        self.outcomes.append(NodeOutcome(self.new.graph_id, node, name, word, reason))
+        self.outcomes.append(NodeOutcome(self.new.graph_id, node, name, outcome, reason))
         return record
 
     def continued(self, node: str, name: str, stamp: int) -> NodeRecord:
         """Return the record of a waiting node or item that continues: ready if it was held, else waiting."""
-        old = self.snapshot.nodes[node]
+        old_record = self.snapshot.nodes[node]
         ids = {question.id: renamed(question, name).id for question in self.visit_questions(node)}
         record = replace(
-            old, stamp=stamp, questions=tuple(ids.get(key, key) for key in old.questions)
+            old_record,
+            stamp=stamp,
+            questions=tuple(ids.get(key, key) for key in old_record.questions),
         )
         return replace(record, status=Status.READY, held=False) if node in self.held else record
 
@@ -398,39 +427,39 @@ class MigrationPlanner:
 
     def _items(self, nodes: Mapping[str, NodeRecord]) -> Iterator[tuple[str, NodeRecord]]:
         """Build the records of the items of maps that continue or have ended; close the other items."""
-        for node, old in self.snapshot.nodes.items():
+        for node, item in self.snapshot.nodes.items():
             if not map_of(node):
                 continue
             owner, name = self.names.new_id(map_of(node)), self.names.new_id(node)
-            map_record, waits = nodes.get(owner, NodeRecord()), old.status is Status.WAITING
-            if owner in self.kept and old.visit == map_record.visit:
+            map_record, waits = nodes.get(owner, NodeRecord()), item.status is Status.WAITING
+            if owner in self.kept and item.visit == map_record.visit:
                 stamp = map_record.stamp
                 yield (
                     name,
-                    self.continued(node, name, stamp) if waits else replace(old, stamp=stamp),
+                    self.continued(node, name, stamp) if waits else replace(item, stamp=stamp),
                 )
-            elif name and _has_ended(map_record, old):
-                yield name, old
+            elif name and _has_ended(map_record, item):
+                yield name, item
             elif waits:
                 self._close(node, name, STARTS_AGAIN if name else DROPPED)
 
-    def _close(self, node: str, name: str, word: str, reason: str = "") -> None:
+    def _close(self, node: str, name: str, outcome: str, reason: str = "") -> None:
         """Withdraw what a node waits for, and delete what it kept."""
-        old, unused = self.snapshot.nodes.get(node, NodeRecord()), list[str]()
-        if old.status is Status.WAITING:
+        old_record, unused_ids = self.snapshot.nodes.get(node, NodeRecord()), list[str]()
+        if old_record.status is Status.WAITING:
             questions = self.visit_questions(node)
             self.withdrawn += [
-                (node, old.visit, question.id) for question in questions if question.is_open
+                (node, old_record.visit, question.id) for question in questions if question.is_open
             ]
-            unused = [
+            unused_ids = [
                 question.id for question in questions if question.status is InterruptStatus.ANSWERED
             ]
-            self.stops += [(node, old.child)] if old.child else []
-            self.closed.add((node, old.visit))
+            self.stops += [(node, old_record.child)] if old_record.child else []
+            self.closed.add((node, old_record.visit))
         self.forgets.append(node)
-        if old.status is Status.WAITING or not node.startswith(HIDDEN):
+        if old_record.status is Status.WAITING or not node.startswith(HIDDEN):
             self.outcomes.append(
-                NodeOutcome(self.new.graph_id, node, name, word, reason, tuple(unused))
+                NodeOutcome(self.new.graph_id, node, name, outcome, reason, tuple(unused_ids))
             )
 
     def _event(self) -> JSON:
@@ -444,9 +473,9 @@ class MigrationPlanner:
         return {key: value for key, value in data.items() if value}
 
 
-def _has_ended(owner: NodeRecord, part: NodeRecord | MapRecord) -> bool:
+def _has_ended(owner: NodeRecord, item_or_count: NodeRecord | MapRecord) -> bool:
     """Say if a map has ended with that item or count, and not in a later round, which is closed."""
-    return owner.status in FINAL and part.visit <= owner.visit
+    return owner.status in FINAL and item_or_count.visit <= owner.visit
 
 
 # Questions, documents and entries under the new ids of their nodes.
@@ -456,8 +485,8 @@ def renamed(question: Interrupt, name: str) -> Interrupt:
     """Return a question as its node asks it under another id: question id and digest change, too."""
     address = Address(question.run_id, name, question.visit)
     new_id = address.interrupt_id(question.scope, question.name, question.number, question.reasked)
-    new = replace(question, id=new_id, node_id=name, replaces=question.id)
-    return replace(new, digest=digest(new))
+    new_question = replace(question, id=new_id, node_id=name, replaces=question.id)
+    return replace(new_question, digest=digest(new_question))
 
 
 def _is_void(question: Interrupt) -> bool:
@@ -496,14 +525,14 @@ def check_questions(planner: MigrationPlanner) -> None:
         name = planner.names.new_id(node)
         if name in {"", node}:
             continue
-        last = planner.snapshot.nodes.get(node, NodeRecord()).visit
-        first = last if name in planner.kept else last + 1
-        own = set(_earlier_ids(planner.snapshot, node))
+        last_visit_number = planner.snapshot.nodes.get(node, NodeRecord()).visit
+        first_visit = last_visit_number if name in planner.kept else last_visit_number + 1
+        earlier_ids = set(_earlier_ids(planner.snapshot, node))
         foreign = [
             question.id
             for question in _asked_under(planner.snapshot, name)
-            if question.visit >= first
-            and question.id not in own
+            if question.visit >= first_visit
+            and question.id not in earlier_ids
             and _may_ask(planner, node + question.node_id[len(name) :])
         ]
         if foreign:
@@ -522,12 +551,12 @@ def _may_ask(planner: MigrationPlanner, node: str) -> bool:
 
 def _earlier_ids(snapshot: RunSnapshot, node: str) -> Iterator[str]:
     """Yield the ids that the questions of a node had before it was renamed, once or more often."""
-    by_id, seen = {question.id: question for question in snapshot.interrupts}, set[str]()
+    by_id, ids = {question.id: question for question in snapshot.interrupts}, set[str]()
     pending = [question.replaces for question in _asked_under(snapshot, node)]
     while pending:
         earlier = pending.pop()
-        if earlier in by_id and earlier not in seen:
-            seen.add(earlier)
+        if earlier in by_id and earlier not in ids:
+            ids.add(earlier)
             yield earlier
             pending.append(by_id[earlier].replaces)
 
@@ -542,7 +571,7 @@ def renamed_questions(
     what was decided by a rule: its votes are for the node of the old name, and it is asked again. A node
     that gets its old name back has its questions under their old ids, with what they asked.
     """
-    decided, replacements = [], []
+    new_questions, replacements = [], []
     for node, record in planner.snapshot.nodes.items():
         name = planner.names.new_id(node)
         if (
@@ -552,13 +581,15 @@ def renamed_questions(
         ):
             continue
         for question in planner.visit_questions(node):
-            new = renamed(question, name)
+            new_question = renamed(question, name)
             if question.is_open:
                 planner.withdrawn.append((node, question.visit, question.id))
-                replacements.append(as_asked(new))
+                replacements.append(as_asked(new_question))
             else:
-                decided.append((question.id, _undecided(new) if _is_void(question) else new))
-    return decided, replacements
+                new_questions.append(
+                    (question.id, _undecided(new_question) if _is_void(question) else new_question)
+                )
+    return new_questions, replacements
 
 
 def _undecided(question: Interrupt) -> Interrupt:
@@ -575,7 +606,7 @@ def _undecided(question: Interrupt) -> Interrupt:
 
 
 def renamed_nodes(
-    planner: MigrationPlanner, decided: Sequence[tuple[str, Interrupt]]
+    planner: MigrationPlanner, new_questions: Sequence[tuple[str, Interrupt]]
 ) -> list[Renamed]:
     """List the nodes that have a new id, with their documents under that id."""
     rows = []
@@ -587,7 +618,9 @@ def renamed_nodes(
         document = None
         if node not in planner.forgets:
             document = _with_first_name(node, record, planner.documents.get(node))
-        questions = [new.id for _, new in decided if new.node_id == name]
+        questions = [
+            new_question.id for _, new_question in new_questions if new_question.node_id == name
+        ]
         document = _with_new_ids(planner, node, name, document)
         rows.append(Renamed(node, name, record.visit, document, questions))
     return rows
@@ -597,9 +630,9 @@ def _with_first_name(node: str, record: NodeRecord, document: JSON) -> JSON:
     """Note the id under which an unfinished visit began: its idempotency key must not change."""
     if record.status not in {Status.WAITING, Status.FAILED}:
         return document
-    stored = load_document(document) or NodeDocument(record.visit)
-    first = stored.first_name(record.visit) or f"{node}.{record.visit}"
-    return replace(stored, named=first).dump()
+    node_document = load_document(document) or NodeDocument(record.visit)
+    first_name = node_document.first_name(record.visit) or f"{node}.{record.visit}"
+    return replace(node_document, named=first_name).dump()
 
 
 def _with_new_ids(planner: MigrationPlanner, node: str, name: str, document: JSON) -> JSON:
@@ -610,10 +643,10 @@ def _with_new_ids(planner: MigrationPlanner, node: str, name: str, document: JSO
     """
     new_texts = {}
     for question in planner.questions.get(node, ()):
-        new = renamed(question, name)
-        new_texts[question.id] = new.id
+        new_question = renamed(question, name)
+        new_texts[question.id] = new_question.id
         if question.digest:
-            new_texts[question.digest] = new.digest
+            new_texts[question.digest] = new_question.digest
 
     def rewrite(value: JSON) -> JSON:
         if isinstance(value, str):
@@ -639,25 +672,25 @@ def renamed_visits(
         name = planner.names.new_id(node)
         if not name:
             continue
-        new = _entry(planner, name, entry, past.get((name, visit)))
-        if name != node or new != entry:
-            rows.append(((node, visit), (name, visit), new if new != entry else None))
+        new_entry = _entry(planner, name, entry, past.get((name, visit)))
+        if name != node or new_entry != entry:
+            rows.append(((node, visit), (name, visit), new_entry if new_entry != entry else None))
     return rows
 
 
 def _entry(
-    planner: MigrationPlanner, name: str, entry: VisitEntry, settled: SettledVisit | None
+    planner: MigrationPlanner, name: str, entry: VisitEntry, settled_visit: SettledVisit | None
 ) -> VisitEntry:
-    if settled is None or settled.status is not Status.COMPLETED:
+    if settled_visit is None or settled_visit.status is not Status.COMPLETED:
         return entry
-    new = entry.copy()
-    new.pop("edges", None)
-    new.pop("reads", None)
+    new_entry = entry.copy()
+    new_entry.pop("edges", None)
+    new_entry.pop("reads", None)
     if planner.new.nodes[name].loops:
-        new["edges"] = settled.edges
-    if settled.reads:
-        new["reads"] = [list(read) for read in settled.reads]
-    return new
+        new_entry["edges"] = settled_visit.edges
+    if settled_visit.reads:
+        new_entry["reads"] = [list(read) for read in settled_visit.reads]
+    return new_entry
 
 
 def undone_entries(planner: MigrationPlanner) -> dict[VisitKey, VisitEntry]:

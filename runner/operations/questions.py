@@ -74,8 +74,8 @@ def read_question(store: Store, interrupt: Interrupt) -> QuestionView:
 def read_questions(store: Store, interrupts: Iterable[Interrupt]) -> list[QuestionView]:
     """Make the views of a list: how votes stand is read in one request, and only where there is a rule."""
     interrupts = list(interrupts)
-    ruled = [interrupt.id for interrupt in interrupts if interrupt.rule is not None]
-    standings = dict(zip(ruled, store.standings(ruled) if ruled else (), strict=True))
+    rule_ids = [interrupt.id for interrupt in interrupts if interrupt.rule is not None]
+    standings = dict(zip(rule_ids, store.standings(rule_ids) if rule_ids else (), strict=True))
     views = [_view(interrupt) for interrupt in interrupts]
     return [_counted(view, standings[view.id]) if view.id in standings else view for view in views]
 
@@ -104,23 +104,24 @@ def check_alike(store: Store, ids: Sequence[str], digests: Mapping[str, str]) ->
     without = [name for name in ids if not digests.get(name)]
     if without:
         raise UsageError(f"the digest of the question {without[0]} is missing; nothing was done.")
-    asked = [question for question in questions if question is not None]
+    known_questions = [question for question in questions if question is not None]
     graphs = {
-        run_id: _graph(store, run_id) for run_id in dict.fromkeys(one.run_id for one in asked)
+        run_id: _graph(store, run_id)
+        for run_id in dict.fromkeys(question.run_id for question in known_questions)
     }
-    first = asked[0]
-    for one in asked[1:]:
-        parts = {
-            "graph": (graphs[one.run_id], graphs[first.run_id]),
-            "node": (one.node_id, first.node_id),
-            "name": (one.name, first.name),
-            "schema": (one.response_schema, first.response_schema),
+    model = known_questions[0]
+    for question in known_questions[1:]:
+        attributes = {
+            "graph": (graphs[question.run_id], graphs[model.run_id]),
+            "node": (question.node_id, model.node_id),
+            "name": (question.name, model.name),
+            "schema": (question.response_schema, model.response_schema),
         }
-        differ = [part for part, (this, that) in parts.items() if this != that]
+        differ = [attribute for attribute, (this, that) in attributes.items() if this != that]
         if differ:
             raise UsageError(
-                f"the questions {first.id} and {one.id} differ in {' and '.join(differ)}, so they can't be "
-                "decided together; nothing was done."
+                f"the questions {model.id} and {question.id} differ in {' and '.join(differ)}, so they can't "
+                "be decided together; nothing was done."
             )
 
 
@@ -149,5 +150,5 @@ def _counted(view: QuestionView, standing: Standing) -> QuestionView:
     )
 
 
-def _vote(stored: Mapping[str, Any]) -> VoteView:
-    return VoteView(**{name: plain(stored[name]) for name in VoteView.__slots__})
+def _vote(vote: Mapping[str, Any]) -> VoteView:
+    return VoteView(**{name: plain(vote[name]) for name in VoteView.__slots__})

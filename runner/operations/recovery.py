@@ -67,14 +67,17 @@ def history(snapshot: RunSnapshot) -> dict[VisitKey, SettledVisit]:
     for node, visit in sorted(snapshot.outputs):
         visits.setdefault(node, []).append(visit)
     upcoming = {node: iter(numbers) for node, numbers in visits.items()}
-    completed = [(node, next(upcoming[node])) for node in snapshot.order]
-    failed = [
+    completed_visits = [(node, next(upcoming[node])) for node in snapshot.order]
+    failed_visits = [
         key for key in snapshot.entries if key not in snapshot.outputs and _failed(snapshot, key)
     ]
     return {
         key: _settled(snapshot, key, status)
-        for ended, status in ((completed, Status.COMPLETED), (sorted(failed), Status.FAILED))
-        for key in ended
+        for outcome_visits, status in (
+            (completed_visits, Status.COMPLETED),
+            (sorted(failed_visits), Status.FAILED),
+        )
+        for key in outcome_visits
         if key[0] != AFTER_GRAPH
     }
 
@@ -116,9 +119,13 @@ class Replay:
         if topology.policy is FailurePolicy.FAIL_FAST:
             left_out = {
                 *left_out,
-                *(key for key, settled in past.items() if settled.status is Status.FAILED),
+                *(
+                    key
+                    for key, settled_visit in past.items()
+                    if settled_visit.status is Status.FAILED
+                ),
             }
-        self._fed = {key: place for place, key in enumerate(past) if key not in left_out}
+        self._fed = {key: position for position, key in enumerate(past) if key not in left_out}
         self._visits: dict[str, list[int]] = {}
         for node, visit in sorted(past):
             self._visits.setdefault(node, []).append(visit)
@@ -141,16 +148,18 @@ class Replay:
     def _draft(self) -> Changes:
         return Changes(self._run, self._topology, 0, 0)
 
-    def _feed(self, ended: SettledVisit) -> None:
-        node, visit = ended.node, ended.visit
+    def _feed(self, settled_visit: SettledVisit) -> None:
+        node, visit = settled_visit.node, settled_visit.visit
         attempt = self._run.nodes[node].attempt
         self._take(scheduler.claim(self._draft(), node, visit, attempt, "replay"))
         changes = self._draft()
         self.inputs[node, visit] = scheduler.live_inputs(changes, node)
         fence = self._run.nodes[node].fence
-        claimed = (node, visit, fence)
+        claim = (node, visit, fence)
         self._take(
-            scheduler.settle(changes, *claimed, nonce="", status=ended.status, edges=ended.edges)
+            scheduler.settle(
+                changes, *claim, nonce="", status=settled_visit.status, edges=settled_visit.edges
+            )
         )
 
     def _take(self, result: TransitionResult) -> None:
@@ -162,9 +171,9 @@ class Replay:
     def _place(self, node: str, visit: int) -> None:
         """A visit that is ready is the next of its node in the history: others were undone."""
         numbers = self._visits.get(node, [])
-        place = bisect_left(numbers, visit)
-        if place < len(numbers):
-            visit = numbers[place]
+        index = bisect_left(numbers, visit)
+        if index < len(numbers):
+            visit = numbers[index]
             self._run.nodes[node] = replace(self._run.nodes[node], visit=visit)
         if (node, visit) in self._fed:
             heapq.heappush(self._heap, (self._fed[node, visit], (node, visit)))
@@ -182,9 +191,9 @@ def dependents(
     """Find a visit and all visits that were given its output, or decided by it, or by one of these."""
     keys = {key}
     replay = Replay(topology, past)
-    for other, inputs in replay.inputs.items():
-        if not keys.isdisjoint((*inputs, *past[other].reads)):
-            keys.add(other)
+    for reader, inputs in replay.inputs.items():
+        if not keys.isdisjoint((*inputs, *past[reader].reads)):
+            keys.add(reader)
     return keys
 
 
@@ -232,8 +241,12 @@ def _plan_retry(store: Store, snapshot: RunSnapshot, node: str | None) -> list[R
     topology = _topology(store, snapshot)
     replay = Replay(topology, history(snapshot), _visits_to_repeat(snapshot, topology, node))
     records = reopened(snapshot, replay)
-    after = records.nodes.get(AFTER_GRAPH, NodeRecord())
-    if records.failed and not set(running_again(records)) - {AFTER_GRAPH} and after.attempt < 2:
+    after_graph = records.nodes.get(AFTER_GRAPH, NodeRecord())
+    if (
+        records.failed
+        and not set(running_again(records)) - {AFTER_GRAPH}
+        and after_graph.attempt < 2
+    ):
         return []
     records, children = _with_children(store, records)
     undone = undone_entries(snapshot, replay, records.nodes)
@@ -282,7 +295,7 @@ def _check_broken(snapshot: RunSnapshot) -> None:
 
 def _visits_to_repeat(snapshot: RunSnapshot, topology: Topology, node: str | None) -> set[VisitKey]:
     """List the failed visits that are to run again: all that stand, or one node's."""
-    failed = {
+    failed_nodes = {
         name
         for name, record in snapshot.nodes.items()
         if record.status is Status.FAILED and not map_of(name)
@@ -298,14 +311,14 @@ def _visits_to_repeat(snapshot: RunSnapshot, topology: Topology, node: str | Non
                 f"node {node!r} is {record.status}: only one that failed or was cancelled runs again in the "
                 "same run; nothing was changed. Fork the run to repeat a node that has completed."
             )
-        others = sorted(failed - {node})
-        if others and topology.policy is FailurePolicy.FAIL_FAST:
+        other_failures = sorted(failed_nodes - {node})
+        if other_failures and topology.policy is FailurePolicy.FAIL_FAST:
             raise ConflictError(
-                f"{', '.join(others)} failed, too, which would stop the run at once; nothing was changed. "
-                "Retry the run without naming a node."
+                f"{', '.join(other_failures)} failed, too, which would stop the run at once; nothing was "
+                "changed. Retry the run without naming a node."
             )
-        failed &= {node}
-    return {(name, snapshot.nodes[name].visit) for name in failed}
+        failed_nodes &= {node}
+    return {(name, snapshot.nodes[name].visit) for name in failed_nodes}
 
 
 def _waiting(record: NodeRecord) -> NodeRecord:
@@ -329,10 +342,10 @@ def reopened(snapshot: RunSnapshot, replay: Replay) -> Records:
     records = replay.records()
     nodes = {}
     for name in {**records.nodes, **snapshot.nodes}:
-        old = snapshot.nodes.get(name, NodeRecord())
-        record = _continued(records.nodes.get(name, NodeRecord()), old)
+        old_record = snapshot.nodes.get(name, NodeRecord())
+        record = _continued(records.nodes.get(name, NodeRecord()), old_record)
         if name in records.nodes or record.visit or record.fence:
-            nodes[name] = old if map_of(name) else record
+            nodes[name] = old_record if map_of(name) else record
     maps = {
         name: MapRecord(record.visit, record.total)
         for name, record in snapshot.maps.items()
@@ -341,29 +354,42 @@ def reopened(snapshot: RunSnapshot, replay: Replay) -> Records:
     return replace(records, nodes=nodes, maps=maps)
 
 
-def _continued(new: NodeRecord, old: NodeRecord) -> NodeRecord:
+def _continued(new_record: NodeRecord, old_record: NodeRecord) -> NodeRecord:
     """Continue the numbers of a replayed node that must not repeat: visit, attempt and fence."""
     if (
-        new.status is Status.READY
-        and old.visit >= new.visit
-        and old.status in {Status.FAILED, Status.CANCELLED}
+        new_record.status is Status.READY
+        and old_record.visit >= new_record.visit
+        and old_record.status in {Status.FAILED, Status.CANCELLED}
     ):
-        again = replace(new, visit=old.visit, attempt=old.attempt + 1, fence=old.fence + 1)
-        return replace(again, child=old.child, uncounted=old.attempt)
-    return following(new, old, old.visit)
+        again = replace(
+            new_record,
+            visit=old_record.visit,
+            attempt=old_record.attempt + 1,
+            fence=old_record.fence + 1,
+        )
+        return replace(again, child=old_record.child, uncounted=old_record.attempt)
+    return following(new_record, old_record, old_record.visit)
 
 
-def following(new: NodeRecord, old: NodeRecord, highest: int) -> NodeRecord:
+def following(new_record: NodeRecord, old_record: NodeRecord, highest: int) -> NodeRecord:
     """Return the record of a replayed node that doesn't continue its visit; `highest` is its last one."""
-    highest = max(highest, old.last)
-    if new.status is Status.READY:
-        return replace(new, visit=max(new.visit, highest + 1), attempt=1, fence=old.fence)
-    is_same = (new.visit, new.status) == (old.visit, old.status)
-    visit = new.visit if new.status in FINAL else max(new.visit, highest)
-    new = replace(new, visit=visit, last=highest if highest > visit else 0)
-    if is_same and visit == old.visit:
-        return replace(new, attempt=old.attempt, fence=old.fence, nonce=old.nonce, child=old.child)
-    return replace(new, fence=max(old.fence, new.fence), nonce="")
+    highest = max(highest, old_record.last)
+    if new_record.status is Status.READY:
+        return replace(
+            new_record, visit=max(new_record.visit, highest + 1), attempt=1, fence=old_record.fence
+        )
+    is_same = (new_record.visit, new_record.status) == (old_record.visit, old_record.status)
+    visit = new_record.visit if new_record.status in FINAL else max(new_record.visit, highest)
+    new_record = replace(new_record, visit=visit, last=highest if highest > visit else 0)
+    if is_same and visit == old_record.visit:
+        return replace(
+            new_record,
+            attempt=old_record.attempt,
+            fence=old_record.fence,
+            nonce=old_record.nonce,
+            child=old_record.child,
+        )
+    return replace(new_record, fence=max(old_record.fence, new_record.fence), nonce="")
 
 
 def undone_entries(
@@ -411,11 +437,11 @@ def fork(
         UsageError: the node has not run yet.
         ConflictError: what the run has kept does not lead to the node, or its shape is gone.
     """
-    packed = codec.pack(new_input[0], "input") if new_input else None
+    packed_input = codec.pack(new_input[0], "input") if new_input else None
     partition = int(run_id[: run_ids.PARTITION_DIGITS]) if run_id[:1].isdecimal() else 0
     new_id = ids.run_id(partition, run_name(requester))
     options = ForkOptions(
-        new_id, codec.pack(dict(tags or {}), "tags"), bool(new_input), packed, requester
+        new_id, codec.pack(dict(tags or {}), "tags"), bool(new_input), packed_input, requester
     )
     engine.ring(write_fork(engine.store, run_id, node, visit, options))
     return new_id
@@ -447,8 +473,8 @@ def plan_fork(
     left_out = dependents(topology, past, key) if key in past else set()
     replay = Replay(topology, past, left_out)
     records = _fork_records(snapshot, replay)
-    first = records.nodes.get(node, NodeRecord())
-    if first.status is not Status.READY:
+    fork_record = records.nodes.get(node, NodeRecord())
+    if fork_record.status is not Status.READY:
         raise ConflictError(
             f"what run {record.run_id} has kept does not lead to node {node!r}; nothing was started."
         )
@@ -468,7 +494,7 @@ def plan_fork(
         records,
         results,
         _kept_memories(snapshot, results, records),
-        (node, first.visit) if options.edited else None,
+        (node, fork_record.visit) if options.edited else None,
         options.input,
         snapshot.reopened,
     )
@@ -505,14 +531,16 @@ def _fork_records(snapshot: RunSnapshot, replay: Replay) -> Records:
     records = replay.records()
     nodes = {}
     for name, record in records.nodes.items():
-        old = snapshot.nodes.get(name, NodeRecord())
-        same = (old.visit, old.status) == (record.visit, record.status)
-        own = (
-            replace(record, attempt=old.attempt, child=old.child)
+        old_record = snapshot.nodes.get(name, NodeRecord())
+        same = (old_record.visit, old_record.status) == (record.visit, record.status)
+        fork_record = (
+            replace(record, attempt=old_record.attempt, child=old_record.child)
             if same and record.visit
             else record
         )
-        nodes[name] = replace(own if (name, record.visit) in replay.inputs else record, nonce="")
+        nodes[name] = replace(
+            fork_record if (name, record.visit) in replay.inputs else record, nonce=""
+        )
     maps = {
         name: progress
         for name, progress in snapshot.maps.items()
@@ -533,9 +561,11 @@ def _kept_visits(
     records: Records,
 ) -> dict[VisitKey, int]:
     """List the visits whose results are kept; places in the order end below those of the new run."""
-    others = {key: 0 for key in snapshot.entries if key in replay.inputs or _is_item(key, records)}
+    positions = {
+        key: 0 for key in snapshot.entries if key in replay.inputs or _is_item(key, records)
+    }
     order = [key for key in past if key in replay.inputs and past[key].status is Status.COMPLETED]
-    return others | {key: place - len(order) for place, key in enumerate(order)}
+    return positions | {key: position - len(order) for position, key in enumerate(order)}
 
 
 def _is_item(key: VisitKey, records: Records) -> bool:
@@ -570,14 +600,14 @@ def remove(store: Store, run_id: str) -> None:
         NotFoundError: there is no such run. UsageError: it is nested in another run.
         ConflictError: it has not ended, or its `on_end` task is still to be called.
     """
-    word = store.remove(run_id).word
-    if word == "unknown":
+    outcome = store.remove(run_id).word
+    if outcome == "unknown":
         raise no_such_run(run_id)
-    if word == "inside":
+    if outcome == "inside":
         raise UsageError(
             f"run {run_id} is inside another one; nothing was removed. Remove the outermost."
         )
-    if word == "goes_on":
+    if outcome == "goes_on":
         raise ConflictError(
             f"run {run_id} has not ended, or its on_end task was not called yet; nothing was removed. Cancel "
             "it first, or try again later."

@@ -18,11 +18,11 @@ PREFIX = "RUNNER_"
 
 def unknown_settings() -> list[str]:
     """List the names that look like settings and are not, with what was probably meant."""
-    known = [*Settings.model_fields, *(f"{name}_file" for name in SECRETS)]
+    setting_names = [*Settings.model_fields, *(f"{name}_file" for name in SECRETS)]
     problems = []
     for source, names in sources().items():
-        for name in sorted(set(names) - set(known)):
-            similar = difflib.get_close_matches(name, known, 1)
+        for name in sorted(set(names) - set(setting_names)):
+            similar = difflib.get_close_matches(name, setting_names, 1)
             advice = f"; did you mean {PREFIX}{similar[0].upper()}?" if similar else ""
             problems.append(f"{PREFIX}{name.upper()} ({source}) is not a setting{advice}")
     return problems

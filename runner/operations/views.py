@@ -133,7 +133,7 @@ def read_run(store: Store, run_id: str) -> RunView:
     Raises:
         NotFoundError: there is no such run.
     """
-    snapshot, asked = existing(store.read(run_id), run_id), store.requester(run_id) or {}
+    snapshot, requester = existing(store.read(run_id), run_id), store.requester(run_id) or {}
     events: dict[str, list[Event]] = {}
     for event in all_events(store, run_id):
         events.setdefault(event.node, []).append(event)
@@ -151,8 +151,8 @@ def read_run(store: Store, run_id: str) -> RunView:
         size=snapshot.size,
         spent=store.spent(run_id),
         frozen="" if snapshot.record.is_final else _frozen(store, snapshot.record.graph_id, events),
-        requester=asked.get("principal", ""),
-        on_behalf_of=tuple(asked.get("on_behalf_of", ())),
+        requester=requester.get("principal", ""),
+        on_behalf_of=tuple(requester.get("on_behalf_of", ())),
     )
 
 
@@ -167,10 +167,10 @@ def _frozen(store: Store, graph: str, events: Mapping[str, Sequence[Event]]) -> 
 
 def _frozen_node(events: Sequence[Event]) -> object:
     """Return what a node has met that is frozen, since it was started last; None where it has not."""
-    last = next(
+    wait = next(
         (event for event in reversed(events) if event.kind in {"node.started", "node.frozen"}), None
     )
-    return last.data.get("reason") if last is not None and isinstance(last.data, dict) else None
+    return wait.data.get("reason") if wait is not None and isinstance(wait.data, dict) else None
 
 
 @dataclass(frozen=True, slots=True)
@@ -237,8 +237,8 @@ def _in_order(record: tuple[str, str], names: Iterable[str], begun: Iterable[str
     if plan is not None and plan.topology.fingerprint == fingerprint:
         return list(plan.definition.nodes)
     outer = {name for name in names if not map_of(name)}
-    first = [name for name in begun if name in outer]
-    return [*first, *sorted(outer - set(first))]
+    outer_names = [name for name in begun if name in outer]
+    return [*outer_names, *sorted(outer - set(outer_names))]
 
 
 def _node(
@@ -287,10 +287,10 @@ def _open_questions(snapshot: RunSnapshot, nodes: Iterable[NodeView]) -> Iterato
 
 
 def _progress(events: Sequence[Event]) -> str:
-    last = next((event for event in reversed(events) if event.kind == "progress"), None)
-    if last is None or not isinstance(last.data, dict):
+    progress = next((event for event in reversed(events) if event.kind == "progress"), None)
+    if progress is None or not isinstance(progress.data, dict):
         return ""
-    return f"{last.data.get('fraction', 0):.0%} {last.data.get('note', '')}".strip()
+    return f"{progress.data.get('fraction', 0):.0%} {progress.data.get('note', '')}".strip()
 
 
 # -- archived runs -----------------------------------------------------------------------------------

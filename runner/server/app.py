@@ -82,8 +82,8 @@ def create_app(
         Exception,
     ):
         app.add_exception_handler(kind, respond)
-    own = getattr(auth, "router", None)
-    routers = ROUTERS if own is None else (own, *ROUTERS)
+    auth_router = getattr(auth, "router", None)
+    routers = ROUTERS if auth_router is None else (auth_router, *ROUTERS)
     for router in routers:
         app.include_router(router)
     _check_routes(routers)
@@ -98,7 +98,12 @@ async def _checked_form(request: Request) -> None:
 def permission_of(route: APIRoute) -> Allow | None:
     """Return the permission that a route names; None where it names none."""
     return next(
-        (part.call for part in route.dependant.dependencies if isinstance(part.call, Allow)), None
+        (
+            dependency.call
+            for dependency in route.dependant.dependencies
+            if isinstance(dependency.call, Allow)
+        ),
+        None,
     )
 
 

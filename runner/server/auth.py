@@ -58,8 +58,8 @@ class Local:
         """Return the user of this process, for a request of this machine."""
         host = request.url.hostname or ""
         client = request.client.host if request.client else "127.0.0.1"
-        proxied = any(name in request.headers for name in self.PROXIES)
-        if host not in self.NAMES or proxied or not is_loopback(client):
+        is_proxied = any(name in request.headers for name in self.PROXIES)
+        if host not in self.NAMES or is_proxied or not is_loopback(client):
             raise Problem(
                 403,
                 "This server is for its own machine only; set another `auth` to serve others, too.",
@@ -170,7 +170,7 @@ def _header(request: Request, name: str) -> str:
 
 
 def _listed(text: str) -> Iterable[str]:
-    return (part.strip() for part in text.split(",") if part.strip())
+    return (item.strip() for item in text.split(",") if item.strip())
 
 
 class ApiKeys:
@@ -216,12 +216,12 @@ class ApiKeys:
 
     def _read(self) -> None:
         try:
-            changed = self._path.stat().st_mtime
-            if changed == self._changed:
+            modified_at = self._path.stat().st_mtime
+            if modified_at == self._changed:
                 return
             entries = json.loads(self._path.read_text(encoding="utf-8"))
             self._people = {entry["hash"]: self._person(entry) for entry in entries}
-            self._changed = changed
+            self._changed = modified_at
         except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
             raise UsageError(
                 f"the API keys in {self._path} can't be read: {error!r}. The file is a JSON list of "
@@ -258,6 +258,6 @@ def hash_of(key: str) -> str:
     return "sha256:" + hashlib.sha256(key.encode()).hexdigest()
 
 
-def same(one: str, other: str) -> bool:
+def same(text: str, expected: str) -> bool:
     """Compare two secrets in constant time."""
-    return hmac.compare_digest(one.encode(), other.encode())
+    return hmac.compare_digest(text.encode(), expected.encode())

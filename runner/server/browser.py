@@ -79,17 +79,17 @@ class BodyLimit:
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Serve a request."""
-        read = 0
+        received_bytes = 0
 
         async def bounded() -> Message:
-            nonlocal read
+            nonlocal received_bytes
             message = await receive()
-            read += len(message.get("body", b""))
-            if read > self._most:
+            received_bytes += len(message.get("body", b""))
+            if received_bytes > self._most:
                 raise HTTPException(
                     413, f"The body has more than {self._most:,} bytes; nothing was done."
                 )
-            if read > OF_UNKNOWN:
+            if received_bytes > OF_UNKNOWN:
                 await _check_known(Request(scope))
             return message
 
@@ -117,22 +117,25 @@ class FormTokens:
         self, person: Person | None, now: float | None = None, about: str | None = None
     ) -> str:
         """Make the token of a page, or of what it shows, such as a question by its digest."""
-        issued = f"{int(time.time() if now is None else now):x}"
-        return f"{issued}.{self._mac(person, issued, about)}"
+        time_text = f"{int(time.time() if now is None else now):x}"
+        return f"{time_text}.{self._mac(person, time_text, about)}"
 
     def holds(self, token: str, person: Person | None, now: float | None = None) -> bool:
         """Say if a token is one of this person's, and not too old."""
-        issued = self.issued_at(token, person)
-        return bool(issued) and -60 <= (time.time() if now is None else now) - issued <= TOKEN_AGE
+        issued_at = self.issued_at(token, person)
+        return (
+            bool(issued_at)
+            and -60 <= (time.time() if now is None else now) - issued_at <= TOKEN_AGE
+        )
 
     def issued_at(self, token: str, person: Person | None, about: str | None = None) -> int:
         """Return when a token was issued, in seconds since 1970; 0 for one that is not this person's."""
-        issued, _, mac = token.partition(".")
-        return int(issued, 16) if same(mac, self._mac(person, issued, about)) else 0
+        time_text, _, mac = token.partition(".")
+        return int(time_text, 16) if same(mac, self._mac(person, time_text, about)) else 0
 
-    def _mac(self, person: Person | None, issued: str, about: str | None) -> str:
+    def _mac(self, person: Person | None, time_text: str, about: str | None) -> str:
         domain = "form" if about is None else "shown"
-        text = f"{domain}\n{person.principal.key if person else ''}\n{issued}\n{about or ''}"
+        text = f"{domain}\n{person.principal.key if person else ''}\n{time_text}\n{about or ''}"
         return hmac.new(self._secret, text.encode(), hashlib.sha256).hexdigest()
 
 

@@ -50,11 +50,11 @@ def start_for(
     **options: Any,
 ) -> Run:
     """Start a run that a person asks for: rules may exclude them from deciding."""
-    given = {name: value for name, value in options.items() if value}
-    body = start_body(graph, task, person.principal, idempotency_key=key, **given)
+    present_options = {name: value for name, value in options.items() if value}
+    body = start_body(graph, task, person.principal, idempotency_key=key, **present_options)
     proof: Any = _signed(services, person, body).get("proof")
     return services.client.start(
-        graph, task, idempotency_key=key, requester=person.principal, proof=proof, **given
+        graph, task, idempotency_key=key, requester=person.principal, proof=proof, **present_options
     )
 
 

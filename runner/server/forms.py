@@ -63,10 +63,10 @@ def fields_of(
     schema: Mapping[str, Any] | None, texts: Mapping[str, str] | None = None
 ) -> list[Field]:
     """Return the fields of an answer; `texts` are values as they were typed."""
-    whole, typed = answer_field(schema), texts or {}
+    whole, answer_texts = answer_field(schema), texts or {}
     if _is_group(whole, ""):
-        return [_field(inner.name, inner, typed) for inner in whole.fields]
-    return [_field(WHOLE, whole, typed)]
+        return [_field(inner.name, inner, answer_texts) for inner in whole.fields]
+    return [_field(WHOLE, whole, answer_texts)]
 
 
 def marked(fields: Iterable[Field], problems: Mapping[str, str]) -> list[Field]:
@@ -86,22 +86,26 @@ def _is_group(field: AnswerField, path: str) -> bool:
     return path.count("/") < DEEPEST and bool(field.fields)
 
 
-def _field(path: str, answer: AnswerField, typed: Mapping[str, str]) -> Field:
-    schema, required = answer.schema, answer.required
+def _field(path: str, answer: AnswerField, answer_texts: Mapping[str, str]) -> Field:
+    schema, is_required = answer.schema, answer.required
     label, description = str(schema.get("title", answer.name)), str(schema.get("description", ""))
     if _is_group(answer, f"{path}/"):
-        parts = tuple(_field(f"{path}/{inner.name}", inner, typed) for inner in answer.fields)
-        return Field(path, "group", label, required, description=description, parts=parts)
-    text, default = typed.get(path), schema.get("default", schema.get("const"))
+        inner_fields = tuple(
+            _field(f"{path}/{inner.name}", inner, answer_texts) for inner in answer.fields
+        )
+        return Field(path, "group", label, is_required, description=description, parts=inner_fields)
+    text, default = answer_texts.get(path), schema.get("default", schema.get("const"))
     if _is_lines(answer):
         lines = "\n".join(map(_text, default)) if isinstance(default, list) else ""
-        return Field(path, "lines", label, required, lines if text is None else text, description)
+        return Field(
+            path, "lines", label, is_required, lines if text is None else text, description
+        )
     choices = tuple(_choices(answer, text))
     text = _text(default) if text is None else text
     if choices:
-        return Field(path, "choice", label, required, text, description, choices)
+        return Field(path, "choice", label, is_required, text, description, choices)
     kind, bounds = _input(schema)
-    return Field(path, kind, label, required, text, description, bounds=bounds)
+    return Field(path, kind, label, is_required, text, description, bounds=bounds)
 
 
 def _choices(answer: AnswerField, text: str | None) -> Iterator[Choice]:
@@ -112,10 +116,10 @@ def _choices(answer: AnswerField, text: str | None) -> Iterator[Choice]:
         return
     labels = {True: "Yes", False: "No"} if is_boolean else {}
     for value in values:
-        sent = json.dumps(value)
+        value_text = json.dumps(value)
         is_default = "default" in answer.schema and value == answer.schema["default"]
-        checked = is_default if text is None else sent == text
-        yield Choice(sent, labels.get(value, _text(value)), checked)
+        is_checked = is_default if text is None else value_text == text
+        yield Choice(value_text, labels.get(value, _text(value)), is_checked)
 
 
 def _is_lines(field: AnswerField) -> bool:
@@ -175,30 +179,30 @@ def answer_fields(form: Mapping[str, str]) -> dict[str, str]:
 
 
 def answer_of(
-    schema: Mapping[str, Any] | None, typed: Mapping[str, str]
+    schema: Mapping[str, Any] | None, answer_texts: Mapping[str, str]
 ) -> tuple[Any, dict[str, str]]:
     """Return the answer that a form gives, and the problems by field."""
     problems: dict[str, str] = {}
     whole = answer_field(schema)
     if _is_group(whole, ""):
-        return _object(whole, typed, "", problems), problems
-    value = _value(whole, typed.get(WHOLE, ""))
+        return _object(whole, answer_texts, "", problems), problems
+    value = _value(whole, answer_texts.get(WHOLE, ""))
     return value, {WHOLE: "An answer is needed."} if value in (None, "") else {}
 
 
 def _object(
-    group: AnswerField, typed: Mapping[str, str], prefix: str, problems: dict[str, str]
+    group: AnswerField, answer_texts: Mapping[str, str], prefix: str, problems: dict[str, str]
 ) -> dict[str, Any]:
     answer: dict[str, Any] = {}
     for inner in group.fields:
         path = prefix + inner.name
-        inside = (text for name, text in typed.items() if f"{name}/".startswith(f"{path}/"))
+        inside = (text for name, text in answer_texts.items() if f"{name}/".startswith(f"{path}/"))
         if not inner.required and not any(inside):
             continue
         if _is_group(inner, f"{path}/"):
-            answer[inner.name] = _object(inner, typed, f"{path}/", problems)
+            answer[inner.name] = _object(inner, answer_texts, f"{path}/", problems)
             continue
-        value = answer[inner.name] = _value(inner, typed.get(path, ""))
+        value = answer[inner.name] = _value(inner, answer_texts.get(path, ""))
         if problem := inner.mismatch(value):
             problems[path] = problem
     return answer

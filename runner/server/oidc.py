@@ -138,8 +138,8 @@ class OIDC:
         response = RedirectResponse(
             f"{self._provider('authorization_endpoint')}?{urlencode(query)}", 303
         )
-        kept = {"state": state, "nonce": nonce, "verifier": verifier, "next": _local(next)}
-        self._set(response, LOGIN, kept, "login", LOGIN_AGE)
+        login = {"state": state, "nonce": nonce, "verifier": verifier, "next": _local(next)}
+        self._set(response, LOGIN, login, "login", LOGIN_AGE)
         return response
 
     def _callback(
@@ -148,21 +148,21 @@ class OIDC:
         code: Annotated[str, Query()] = "",
         state: Annotated[str, Query()] = "",
     ) -> Response:
-        kept = self._opened(request.cookies.get(LOGIN, ""), "login")
-        if kept is None or not state or not secrets.compare_digest(state, kept["state"]):
+        login = self._opened(request.cookies.get(LOGIN, ""), "login")
+        if login is None or not state or not secrets.compare_digest(state, login["state"]):
             raise Problem(400, "This login was not begun here, or took too long. Begin again.")
         form = {
             "grant_type": "authorization_code",
             "code": code,
             "redirect_uri": self._redirect_uri(request),
             "client_id": self._client_id,
-            "code_verifier": kept["verifier"],
+            "code_verifier": login["verifier"],
         }
         form |= {"client_secret": self._client_secret} if self._client_secret else {}
         reply = self._fetch("POST", self._provider("token_endpoint"), data=form)
-        claims = self._verified(str(reply.get("id_token", "")), kept["nonce"])
+        claims = self._verified(str(reply.get("id_token", "")), login["nonce"])
         base = prefix(request)
-        response = RedirectResponse(base + kept["next"], 303)
+        response = RedirectResponse(base + login["next"], 303)
         self._set(response, SESSION, self._session(claims), "session", self._max_age)
         response.delete_cookie(LOGIN, secure=True, httponly=True, samesite="lax")
         return response
@@ -188,7 +188,7 @@ class OIDC:
     def _verified(self, token: str, nonce: str) -> Mapping[str, Any]:
         """Check an ID token: https://openid.net/specs/openid-connect-core-1_0.html#IDTokenValidation."""
         try:
-            decoded = jwt.decode(token, self._key_set(), algorithms=ALGORITHMS)
+            id_token = jwt.decode(token, self._key_set(), algorithms=ALGORITHMS)
             audience = {"essential": True, "values": [self._client_id]}
             issuer = {"essential": True, "value": self._provider("issuer")}
             registry = jwt.JWTClaimsRegistry(
@@ -200,13 +200,13 @@ class OIDC:
                 sub={"essential": True},
                 nonce={"essential": True, "value": nonce},
             )
-            registry.validate(decoded.claims)
+            registry.validate(id_token.claims)
         except (JoseError, ValueError) as error:
             raise Problem(403, "The answer of the identity provider doesn't hold.") from error
-        azp = decoded.claims.get("azp")
+        azp = id_token.claims.get("azp")
         if azp is not None and azp != self._client_id:
             raise Problem(403, "The identity provider's answer is for another program.")
-        return decoded.claims
+        return id_token.claims
 
     # -- the provider --------------------------------------------------------------------------------------
 
@@ -243,24 +243,24 @@ class OIDC:
     def _set(
         self, response: Response, name: str, claims: dict[str, Any], purpose: str, seconds: int
     ) -> None:
-        signed = jwt.encode(
+        cookie = jwt.encode(
             {"alg": "HS256"},
             {**claims, "aud": purpose, "exp": int(time.time()) + seconds},
             self._key,
         )
         response.set_cookie(
-            name, signed, max_age=seconds, secure=True, httponly=True, samesite="lax"
+            name, cookie, max_age=seconds, secure=True, httponly=True, samesite="lax"
         )
 
     def _opened(self, cookie: str, purpose: str) -> dict[str, Any] | None:
         try:
-            decoded = jwt.decode(cookie, self._key, algorithms=["HS256"])
+            token = jwt.decode(cookie, self._key, algorithms=["HS256"])
             jwt.JWTClaimsRegistry(aud={"value": purpose}, exp={"essential": True}).validate(
-                decoded.claims
+                token.claims
             )
         except (JoseError, ValueError):
             return None
-        return decoded.claims
+        return token.claims
 
 
 def _listed(value: Any) -> list[str]:

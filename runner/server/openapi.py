@@ -144,11 +144,11 @@ def complete(document: dict[str, Any]) -> dict[str, Any]:
     schemas["ProblemDocument"] = PROBLEM
     kinds = [value.kind if isinstance(value, Listing) else value for value in ANSWERS.values()]
     types = {kind for kind in kinds if isinstance(kind, type)}
-    bodies, shared = TypeAdapter.json_schemas(
+    bodies, definitions = TypeAdapter.json_schemas(
         [(kind.__name__, "serialization", TypeAdapter(kind)) for kind in types],
         ref_template=PLACE + "{model}",
     )
-    ours = shared.get("$defs", {}) | {
+    ours = definitions.get("$defs", {}) | {
         name: body for (name, _), body in bodies.items() if "$ref" not in body
     }
     for body in ours.values():

@@ -62,13 +62,13 @@ def problem_of(error: BaseException) -> Problem:
         case Problem():
             return error
         case RequestValidationError():
-            places = [
+            faults = [
                 {"pointer": pointer(item["loc"]), "detail": item["msg"]} for item in error.errors()
             ]
             detail = "; ".join(
-                f"{place['pointer'] or 'body'}: {place['detail']}" for place in places
+                f"{fault['pointer'] or 'body'}: {fault['detail']}" for fault in faults
             )
-            return Problem(422, detail, errors=places)
+            return Problem(422, detail, errors=faults)
         case HTTPException():
             return Problem(error.status_code, str(error.detail), headers=error.headers)
     for kind, status in STATUSES:
@@ -82,9 +82,9 @@ def problem_of(error: BaseException) -> Problem:
     return Problem(500, "The server failed. Nothing more is known here; its log has the error.")
 
 
-def pointer(place: Iterable[int | str]) -> str:
+def pointer(path: Iterable[int | str]) -> str:
     """Return where in the request something is wrong: `/body/task`, `/query/limit`."""
-    return "".join(f"/{str(part).replace('~', '~0').replace('/', '~1')}" for part in place)
+    return "".join(f"/{str(step).replace('~', '~0').replace('/', '~1')}" for step in path)
 
 
 def respond(request: Request, error: Exception) -> Response:

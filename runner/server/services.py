@@ -72,8 +72,8 @@ class Services(Installation):
 
     def graphs(self) -> dict[str, str]:
         """Return the fingerprints of the graphs that workers have published, without those inside others."""
-        published = sorted(self.store.graphs().items())
-        return {name: fingerprint for name, fingerprint in published if INSIDE not in name}
+        fingerprints = sorted(self.store.graphs().items())
+        return {name: fingerprint for name, fingerprint in fingerprints if INSIDE not in name}
 
     def findings(self, frozen: object) -> list[Check]:
         """Return what the doctor finds wrong; it looks again after some seconds, however many people ask.
@@ -81,8 +81,8 @@ class Services(Installation):
         Also where something else is `frozen` than at the last look: a freeze is one of its findings.
         """
         with self._lock:
-            until, seen, findings = self._findings
-            if time.monotonic() >= until or seen != frozen:
+            until, checked_freezes, findings = self._findings
+            if time.monotonic() >= until or checked_freezes != frozen:
                 findings = [
                     check for check in examine(read_facts(self.settings)) if check.result != PASS
                 ]

@@ -109,10 +109,13 @@ class Hub:
         """Follow a run from a position, and pass its events to the subscriber."""
         subscriber = Subscriber(asyncio.get_running_loop())
         with self._lock:
-            position, others = self._watched.get(run_id, (after, set()))
-            others.add(subscriber)
+            position, subscribers = self._watched.get(run_id, (after, set()))
+            subscribers.add(subscriber)
             # An earlier position only repeats events, which a client knows by their ids.
-            self._watched[run_id] = (min(position, after, key=lambda text: int(text or 0)), others)
+            self._watched[run_id] = (
+                min(position, after, key=lambda text: int(text or 0)),
+                subscribers,
+            )
             if self._thread is None:
                 self._thread = threading.Thread(
                     target=self._follow, name="runner-streams", daemon=True
@@ -123,19 +126,19 @@ class Hub:
             yield subscriber
         finally:
             with self._lock:
-                others.discard(subscriber)
-                if not others:
+                subscribers.discard(subscriber)
+                if not subscribers:
                     self._watched.pop(run_id, None)
 
     def _follow(self) -> None:
         while True:
             with self._lock:
-                watched = {run_id: position for run_id, (position, _) in self._watched.items()}
-                if not watched:
+                positions = {run_id: position for run_id, (position, _) in self._watched.items()}
+                if not positions:
                     self._thread = None
                     return
             try:
-                for run_id, position in watched.items():
+                for run_id, position in positions.items():
                     self._pass_on(run_id, position)
                 pause = INTERVAL
             except StoreError as error:
@@ -174,7 +177,7 @@ async def run_stream(
     store: Store,
     run_id: str,
     after: str,
-    read: Snapshot,
+    read_snapshot: Snapshot,
     show: Callable[[Event], Any],
 ) -> AsyncGenerator[str]:
     """Write a run's stream until the client has gone."""
@@ -184,9 +187,9 @@ async def run_stream(
         yield frame("reset", {"reason": "events between have expired"})
         after = ""
     if not after:
-        document, after = await run_in_threadpool(read)
+        document, after = await run_in_threadpool(read_snapshot)
         yield frame("snapshot", document, after)
-    last = int(after or 0)
+    position = int(after or 0)
     with hub.subscribed(run_id, after) as subscriber:
         while not await request.is_disconnected():
             try:
@@ -196,8 +199,8 @@ async def run_stream(
                 continue
             if event is None:
                 return
-            if int(event.position) > last:
-                last = int(event.position)
+            if int(event.position) > position:
+                position = int(event.position)
                 yield frame(event.kind, show(event), event.position)
 
 
@@ -263,15 +266,15 @@ class Ticker:
     def since(self, position: str) -> list[Event] | None:
         """List what came behind a position; None where that is not known any more, or is much."""
         tail, events = self._tail(), list[Event]()
-        reached = tuple(position.split(JOIN))
-        if not tail.knows(reached):
+        position_parts = tuple(position.split(JOIN))
+        if not tail.knows(position_parts):
             return None
         while len(events) <= BEHIND:
-            more = tail.read(reached)
-            if not more:
+            batch = tail.read(position_parts)
+            if not batch:
                 return events
-            events += map(_ticker_event, more)
-            reached = more[-1][1]
+            events += map(_ticker_event, batch)
+            position_parts = batch[-1][1]
         return None
 
     def _follow(self) -> None:
@@ -312,29 +315,29 @@ def _ticker_event(item: tuple[Notice, Position]) -> Event:
 
 
 def _places(position: str) -> list[tuple[int, ...]]:
-    return [tuple(map(int, part.split("-"))) for part in position.split(JOIN)]
+    return [tuple(map(int, pair.split("-"))) for pair in position.split(JOIN)]
 
 
 async def ticker_stream(
     request: Request,
     ticker: Ticker,
     after: str,
-    read: Callable[[], Any],
-    wanted: Callable[[Event], bool],
+    read_snapshot: Callable[[], Any],
+    is_wanted: Callable[[Event], bool],
 ) -> AsyncGenerator[str]:
     """Write what happens to runs until the client has gone: what it missed, or a snapshot, comes first."""
     yield RETRY
     subscriber = Subscriber(asyncio.get_running_loop())
     try:
         begun = JOIN.join(await run_in_threadpool(ticker.begin, subscriber))
-        missed = await run_in_threadpool(ticker.since, after) if after else None
-        if missed is None:
+        missed_events = await run_in_threadpool(ticker.since, after) if after else None
+        if missed_events is None:
             if after:
                 yield frame("reset", {"reason": "events between are not known any more"})
             # Read when the reader is on its way, so that nothing is between the two.
-            yield frame("snapshot", await run_in_threadpool(read), begun)
-        reached = _places(begun if missed is None else after)
-        waiting = deque(missed or ())
+            yield frame("snapshot", await run_in_threadpool(read_snapshot), begun)
+        reached_positions = _places(begun if missed_events is None else after)
+        waiting = deque(missed_events or ())
         while not await request.is_disconnected():
             try:
                 event = (
@@ -347,11 +350,16 @@ async def ticker_stream(
                 continue
             if event is None:
                 return
-            place = _places(event.position)
-            if all(part <= other for part, other in zip(place, reached, strict=True)):
+            position = _places(event.position)
+            if all(
+                pair <= reached_pair
+                for pair, reached_pair in zip(position, reached_positions, strict=True)
+            ):
                 continue  # it was among what the client had missed
-            reached = [max(pair) for pair in zip(place, reached, strict=True)]
-            if await run_in_threadpool(wanted, event):
+            reached_positions = [
+                max(pair) for pair in zip(position, reached_positions, strict=True)
+            ]
+            if await run_in_threadpool(is_wanted, event):
                 data = {
                     "run_id": event.data,
                     "node": event.node,

@@ -197,8 +197,8 @@ def shape(topology: Topology, run: RunShown | None = None) -> Diagram:
 
 def entries(definition: Definition) -> list[str]:
     """Name the nodes that a run starts with, without those of the graph's own events."""
-    first = [edge.target for edge in definition.edges if edge.source == BEFORE_GRAPH]
-    return first or [name for name in definition.entries if not name.startswith(HIDDEN)]
+    first_nodes = [edge.target for edge in definition.edges if edge.source == BEFORE_GRAPH]
+    return first_nodes or [name for name in definition.entries if not name.startswith(HIDDEN)]
 
 
 def _start(spec: NodeSpec, incoming: int, *, is_entry: bool) -> str:
@@ -209,7 +209,7 @@ def _start(spec: NodeSpec, incoming: int, *, is_entry: bool) -> str:
         if spec.join == "any"
         else f"waits for all {incoming}"
     )
-    return ", ".join(part for part in ("starts here" if is_entry else "", waits) if part)
+    return ", ".join(note for note in ("starts here" if is_entry else "", waits) if note)
 
 
 def _box(spec: NodeSpec, start: str, run: RunShown | None, path: str) -> Box:
@@ -220,10 +220,10 @@ def _box(spec: NodeSpec, start: str, run: RunShown | None, path: str) -> Box:
     bound = (
         f"{spec.map.concurrency} at once" if spec.map is not None and spec.map.concurrency else ""
     )
-    words = ", ".join(part for part in (spec.kind, bound, start) if part)
+    caption = ", ".join(note for note in (spec.kind, bound, start) if note)
     return Box(
         spec.id,
-        words,
+        caption,
         spec.kind,
         "" if run is None else run.states.get(name, "pending"),
         diagram(child, run, f"{name}{PATH}") if child is not None and is_open else None,
@@ -238,18 +238,18 @@ def _label(condition: Callable[..., Any] | None) -> str:
         return ""
     plain = sources.bare(condition)
     name = getattr(plain, "__name__", "")
-    words = (getattr(plain, "__doc__", None) or "").strip().partition("\n")[0]
-    if not words:
-        words = (
+    label = (getattr(plain, "__doc__", None) or "").strip().partition("\n")[0]
+    if not label:
+        label = (
             type(condition).__name__
             if name == "__call__"
             else name.replace("_", " ").strip().removeprefix("is ")
         )
     if name == "<lambda>":
         code = sources.tree(condition)
-        words = ast.unparse(code.body) if isinstance(code, ast.Lambda) else "its condition holds"
-    elif words[1:2].islower():
-        words = words[0].lower() + words[1:]
-    words = OPENING.sub("", words).rstrip(".")
-    words = "".join(character if character.isprintable() else " " for character in words)
-    return words if len(words) <= LONGEST else f"{words[: LONGEST - 1]}…"
+        label = ast.unparse(code.body) if isinstance(code, ast.Lambda) else "its condition holds"
+    elif label[1:2].islower():
+        label = label[0].lower() + label[1:]
+    label = OPENING.sub("", label).rstrip(".")
+    label = "".join(character if character.isprintable() else " " for character in label)
+    return label if len(label) <= LONGEST else f"{label[: LONGEST - 1]}…"

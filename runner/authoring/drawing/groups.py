@@ -28,8 +28,8 @@ URGENT = (
 """The state of a group is the first of these that one of its nodes has."""
 
 
-def grouped(diagram: Diagram, opened: Container[str] | None) -> Diagram:
-    """Return the diagram, of a large one its groups; those whose number is in `opened` are open."""
+def grouped(diagram: Diagram, open_groups: Container[str] | None) -> Diagram:
+    """Return the diagram, of a large one its groups; those whose number is in `open_groups` are open."""
     if len(diagram.boxes) <= MOST:
         return diagram
     boxes = {box.id: box for box in diagram.boxes}
@@ -49,7 +49,9 @@ def grouped(diagram: Diagram, opened: Container[str] | None) -> Diagram:
         if group_of[arrow.source] == group_of[arrow.target]:
             inside.setdefault(group_of[arrow.source], []).append(arrow)
     groups = [
-        _group(f"#{number}", band, inside.get(f"#{number}", []), f"#{number}" in (opened or ()))
+        _group(
+            f"#{number}", band, inside.get(f"#{number}", []), f"#{number}" in (open_groups or ())
+        )
         for number, band in enumerate(bands, 1)
     ]
     return Diagram(diagram.name, tuple(groups), tuple(arrows))
@@ -57,8 +59,10 @@ def grouped(diagram: Diagram, opened: Container[str] | None) -> Diagram:
 
 def _group(name: str, band: Sequence[Box], arrows: Sequence[Arrow], is_open: bool) -> Box:  # noqa: FBT001 - a field
     counts = Counter(box.state for box in band if box.state)
-    state = next((word for word in URGENT if counts[word]), "skipped" if counts else "")
-    words = f"{len(band)} nodes, {band[0].id} to {band[-1].id}"
+    state = next(
+        (state_name for state_name in URGENT if counts[state_name]), "skipped" if counts else ""
+    )
+    caption = f"{len(band)} nodes, {band[0].id} to {band[-1].id}"
     inner = Diagram(name, tuple(band), tuple(arrows)) if is_open else None
     progress = Progress(done=counts["completed"], total=len(band)) if counts else Progress()
-    return Box(name, words, "group", state, inner, holds=True, progress=progress)
+    return Box(name, caption, "group", state, inner, holds=True, progress=progress)

@@ -20,14 +20,14 @@ LONGEST = 8_000  # layers that all lines together may pass; beyond it they are d
 def layers(names: Sequence[str], pairs: Sequence[Pair]) -> list[list[str]]:
     """Put every box one layer below the lowest box that leads to it; the pairs must have no cycle."""
     waiting = dict.fromkeys(names, 0)
-    after: dict[str, list[str]] = {name: [] for name in names}
+    successors: dict[str, list[str]] = {name: [] for name in names}
     for source, target in pairs:
         waiting[target] += 1
-        after[source].append(target)
+        successors[source].append(target)
     depth = {name: 0 for name in names if not waiting[name]}
     todo = list(depth)
     for name in todo:
-        for target in after[name]:
+        for target in successors[name]:
             depth[target] = max(depth.get(target, 0), depth[name] + 1)
             waiting[target] -= 1
             if not waiting[target]:
@@ -44,10 +44,10 @@ def _order(rows: list[list[str]], pairs: Sequence[Pair]) -> None:
     above, below = _neighbours(pairs)
     for sweep in range(SWEEPS):
         near = below if sweep % 2 else above
-        place = {name: position for row in rows for position, name in enumerate(row)}
+        positions = {name: position for row in rows for position, name in enumerate(row)}
         for row in reversed(rows) if sweep % 2 else rows:
-            row.sort(key=lambda name: _middle(near.get(name, ()), place, place[name]))
-            place.update({name: position for position, name in enumerate(row)})
+            row.sort(key=lambda name: _middle(near.get(name, ()), positions, positions[name]))
+            positions.update({name: position for position, name in enumerate(row)})
 
 
 def _neighbours(pairs: Sequence[Pair]) -> tuple[dict[str, list[str]], dict[str, list[str]]]:
@@ -59,8 +59,8 @@ def _neighbours(pairs: Sequence[Pair]) -> tuple[dict[str, list[str]], dict[str, 
     return above, below
 
 
-def _middle(names: Sequence[str], place: Mapping[str, float], otherwise: float) -> float:
-    return sum(place[name] for name in names) / len(names) if names else otherwise
+def _middle(names: Sequence[str], positions: Mapping[str, float], otherwise: float) -> float:
+    return sum(positions[name] for name in names) / len(names) if names else otherwise
 
 
 def with_bends(
@@ -73,7 +73,7 @@ def with_bends(
     level = {name: number for number, row in enumerate(rows) for name in row}
     if sum(level[target] - level[source] for source, target in pairs) > LONGEST:
         return rows, {pair: list(pair) for pair in pairs}
-    layered = [list(row) for row in rows]
+    bent_rows = [list(row) for row in rows]
     paths: dict[Pair, list[str]] = {}
     for source, target in pairs:
         # Ids have no line ends, so these names are free.
@@ -81,10 +81,10 @@ def with_bends(
             f"{source}\n{target}\n{number}" for number in range(level[source] + 1, level[target])
         ]
         for number, point in enumerate(points, level[source] + 1):
-            layered[number].append(point)
+            bent_rows[number].append(point)
         paths[source, target] = [source, *points, target]
-    _order(layered, [step for path in paths.values() for step in itertools.pairwise(path)])
-    return layered, paths
+    _order(bent_rows, [step for path in paths.values() for step in itertools.pairwise(path)])
+    return bent_rows, paths
 
 
 def centres(
@@ -99,15 +99,15 @@ def centres(
         near, far = (below, above) if sweep % 2 else (above, below)
         for row in reversed(rows) if sweep % 2 else rows:
             beside = {name: near.get(name, ()) or far.get(name, ()) for name in row}
-            wished = {name: _middle(beside[name], middles, middles[name]) for name in row}
-            _spread(row, wished, widths, middles)
-    left = min((middles[name] - widths[name] / 2 for name in middles), default=0.0)
-    return {name: middle - left for name, middle in middles.items()}
+            targets = {name: _middle(beside[name], middles, middles[name]) for name in row}
+            _spread(row, targets, widths, middles)
+    left_edge = min((middles[name] - widths[name] / 2 for name in middles), default=0.0)
+    return {name: middle - left_edge for name, middle in middles.items()}
 
 
 def _spread(
     row: Sequence[str],
-    wished: Mapping[str, float],
+    targets: Mapping[str, float],
     widths: Mapping[str, float],
     middles: dict[str, float],
 ) -> None:
@@ -117,19 +117,19 @@ def _spread(
     """
     from_left: list[float] = []
     for index, name in enumerate(row):
-        least = from_left[-1] + _apart(row[index - 1], name, widths) if index else wished[name]
-        from_left.append(max(wished[name], least))
+        least = from_left[-1] + _apart(row[index - 1], name, widths) if index else targets[name]
+        from_left.append(max(targets[name], least))
     from_right: list[float] = []
     for index in range(len(row) - 1, -1, -1):
         most = (
             from_right[-1] - _apart(row[index], row[index + 1], widths)
             if from_right
-            else wished[row[index]]
+            else targets[row[index]]
         )
-        from_right.append(min(wished[row[index]], most))
+        from_right.append(min(targets[row[index]], most))
     for name, low, high in zip(row, from_left, reversed(from_right), strict=True):
         middles[name] = (low + high) / 2
 
 
-def _apart(left: str, right: str, widths: Mapping[str, float]) -> float:
-    return (widths[left] + widths[right]) / 2 + GAP
+def _apart(left_box: str, right_box: str, widths: Mapping[str, float]) -> float:
+    return (widths[left_box] + widths[right_box]) / 2 + GAP

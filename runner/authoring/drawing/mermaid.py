@@ -23,8 +23,8 @@ STYLES = {
 
 def draw(diagram: Diagram) -> str:
     """Draw a graph as Mermaid."""
-    used = sorted({box.state for box in _all(diagram)} & STYLES.keys())
-    classes = [f"  classDef {state} {STYLES[state]}" for state in used]
+    states = sorted({box.state for box in _all(diagram)} & STYLES.keys())
+    classes = [f"  classDef {state} {STYLES[state]}" for state in states]
     return "\n".join(["flowchart TD", *classes, *_lines(diagram, "n", "  "), ""])
 
 
@@ -47,12 +47,12 @@ def _lines(diagram: Diagram, prefix: str, indent: str) -> Iterator[str]:
 def _box(box: Box, name: str, indent: str) -> Iterator[str]:
     # The title of a subgraph has one line; more would cover what is inside.
     between = "<br/>" if box.inner is None else ", "
-    words = f'"{between.join([escaped(box.id), escaped(box.words), *box.lines[2:]])}"'
+    label = f'"{between.join([escaped(box.id), escaped(box.words), *box.lines[2:]])}"'
     if box.inner is None:
-        left, right = ("([", "])") if box.kind == "agent" else ("[", "]")
-        yield f"{indent}{name}{left}{words}{right}"
+        opening, closing = ("([", "])") if box.kind == "agent" else ("[", "]")
+        yield f"{indent}{name}{opening}{label}{closing}"
     else:
-        yield f"{indent}subgraph {name} [{words}]"
+        yield f"{indent}subgraph {name} [{label}]"
         yield f"{indent}  direction TB"
         yield from _lines(box.inner, f"{name}_", f"{indent}  ")
         yield f"{indent}end"

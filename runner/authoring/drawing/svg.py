@@ -129,30 +129,30 @@ def _drawing(diagram: Diagram, path: str, links: Links | None) -> Drawing:
     width = (
         max((frame.x + frame.width for frame in frames.values()), default=0.0) + ASIDE * has_back
     )
-    parts: list[str] = []
+    elements: list[str] = []
     into: dict[tuple[str, bool], int] = {}
     for arrow in diagram.arrows:
         lines = labels.get(arrow, [])
         if arrow.back:
             height += LANE
-            parts += _back(arrow, frames, height, lines)
+            elements += _back(arrow, frames, height, lines)
             height += (len(lines) - 1) * LINE if lines else 0
         else:
             course = [frames[point] for point in paths[arrow.source, arrow.target]]
-            parts.append(_line(arrow, course))
+            elements.append(_line(arrow, course))
             # On the side from which the line comes, so that it is plain whose words they are.
             end, is_below = course[-1], course[-2].y > course[-1].y + LINE
-            others = into.get((arrow.target, is_below), 0)
-            into[arrow.target, is_below] = others + len(lines)
+            arrow_count = into.get((arrow.target, is_below), 0)
+            into[arrow.target, is_below] = arrow_count + len(lines)
             y = (
-                end.y + 17 + LINE * (others + len(lines) - 1)
+                end.y + 17 + LINE * (arrow_count + len(lines) - 1)
                 if is_below
-                else end.y - 7 - LINE * others
+                else end.y - 7 - LINE * arrow_count
             )
-            parts += _words(end.x - 12, y, lines, arrow.words, "end")
+            elements += _words(end.x - 12, y, lines, arrow.words, "end")
     for box in diagram.boxes:
-        parts += _box(box, frames[box.id], inside.get(box.id), path, links)
-    return Drawing(parts, width, height + PAD * has_back)
+        elements += _box(box, frames[box.id], inside.get(box.id), path, links)
+    return Drawing(elements, width, height + PAD * has_back)
 
 
 def _size(box: Box, inside: Drawing | None) -> tuple[float, float]:
@@ -182,39 +182,39 @@ def _frames(
                 room.get(arrow.target, 0.0), *(len(line) * SMALL for line in lines)
             )
     frames: dict[str, Frame] = {}
-    left = ASIDE * any(arrow.back for arrow in labels)
+    x = ASIDE * any(arrow.back for arrow in labels)
     for number, row in enumerate(rows):
         if number:
-            words = max((room.get(name, 0.0) for name in row), default=0.0)
-            left += BETWEEN + (words + 1.5 * PAD if words else 0)
+            label_width = max((room.get(name, 0.0) for name in row), default=0.0)
+            x += BETWEEN + (label_width + 1.5 * PAD if label_width else 0)
         widths = {name: sizes[name][0] for name in row if name in sizes}
         widest = max(widths.values(), default=0.0)
         alike = max((width for width in widths.values() if width <= ALIKE), default=0.0)
         for name in row:
-            own = max(widths[name], alike) if name in widths else widest
-            frames[name] = Frame(left, middles[name], own, heights[name], (left, left + widest))
-        left += widest
+            box_width = max(widths[name], alike) if name in widths else widest
+            frames[name] = Frame(x, middles[name], box_width, heights[name], (x, x + widest))
+        x += widest
     return frames
 
 
 def _line(arrow: Arrow, course: Sequence[Frame]) -> str:
-    first = course[0]
-    path = f"M{first.x + first.width:.1f} {first.y:.1f}"
-    for before, after in itertools.pairwise(course):
+    start = course[0]
+    path = f"M{start.x + start.width:.1f} {start.y:.1f}"
+    for source, target in itertools.pairwise(course):
         # Straight to the end of the layer, past wider boxes; and straight again below the words on the line.
-        x, y = before.column[1], after.y
-        there = min(x + BETWEEN, after.x)
+        x, y = source.column[1], target.y
+        there = min(x + BETWEEN, target.x)
         bend = (x + there) / 2
-        path += f" H{x:.1f} C{bend:.1f} {before.y:.1f} {bend:.1f} {y:.1f} {there:.1f} {y:.1f} H{after.x:.1f}"
+        path += f" H{x:.1f} C{bend:.1f} {source.y:.1f} {bend:.1f} {y:.1f} {there:.1f} {y:.1f} H{target.x:.1f}"
     return _edge(arrow, path)
 
 
 def _edge(arrow: Arrow, path: str) -> str:
-    kind, stroke, words = EDGES[arrow.taken]
+    kind, stroke, title = EDGES[arrow.taken]
     dash = ' stroke-dasharray="6 4"' if arrow.back and arrow.taken is not False else ""
     return (
         f'<path class="{kind}" d="{path}" fill="none" stroke="#44546a"{stroke}{dash} marker-end="url(#tip)">'
-        f"<title>{_xml(arrow.source)} to {_xml(arrow.target)}{words}</title></path>"
+        f"<title>{_xml(arrow.source)} to {_xml(arrow.target)}{title}</title></path>"
     )
 
 
@@ -276,8 +276,8 @@ def _box(
         yield f'<text x="{frame.x + PAD:.1f}" y="{y:.1f}"{looks[number]}>{_xml(line)}</text>'
     if box.progress.total:
         y, whole = top + PAD + LINE * len(box.lines) - 2, frame.width - 2 * PAD
-        part = whole * min(1.0, box.progress.done / box.progress.total)
-        for kind, width, colour in (("track", whole, "#d9dcda"), ("done", part, "#2e7d4f")):
+        done_width = whole * min(1.0, box.progress.done / box.progress.total)
+        for kind, width, colour in (("track", whole, "#d9dcda"), ("done", done_width, "#2e7d4f")):
             yield (
                 f'<rect class="{kind}" x="{frame.x + PAD:.1f}" y="{y:.1f}" width="{width:.1f}" height="6" '
                 f'rx="3" fill="{colour}"/>'

@@ -72,22 +72,22 @@ class Sheet:
 
     def rails(self, row: Row) -> str:
         """Return the characters of one line, up to the last rail."""
-        joined = {row.column, *row.links}
-        first, last = min(joined), max(joined)
+        linked = {row.column, *row.links}
+        leftmost, rightmost = min(linked), max(linked)
         drawn = ""
         for index, rail in enumerate(self.columns):
             sides = (UP if index in row.above else 0) | (DOWN if rail is not None else 0)
-            if index in joined and first < last:
-                sides |= (LEFT if index > first else 0) | (RIGHT if index < last else 0)
-            elif not sides and first < index < last:
+            if index in linked and leftmost < rightmost:
+                sides |= (LEFT if index > leftmost else 0) | (RIGHT if index < rightmost else 0)
+            elif not sides and leftmost < index < rightmost:
                 sides = LEFT | RIGHT
             drawn += row.sign if row.sign and index == row.column else LINES.get(sides, " ")
-            drawn += row.heads.get(index, "─") if first <= index < last else " "
+            drawn += row.heads.get(index, "─") if leftmost <= index < rightmost else " "
         return drawn.rstrip()
 
-    def add(self, row: Row, words: str) -> None:
+    def add(self, row: Row, label: str) -> None:
         """Draw a line with the columns as they are now; its words are aligned when all lines are drawn."""
-        self.lines.append((self.rails(row), words))
+        self.lines.append((self.rails(row), label))
 
     def carried(self) -> list[int]:
         """Return the columns that carry a rail down to the next line."""
@@ -108,19 +108,19 @@ def _lines(diagram: Diagram) -> list[str]:
     for arrow in diagram.arrows:
         out[arrow.source].append(arrow)
     into: dict[str, list[Rail]] = {name: [inward[name]] if name in inward else [] for name in boxes}
-    after: dict[str, list[Rail]] = {
+    rails_out: dict[str, list[Rail]] = {
         name: [outward[name]] if name in outward else [] for name in boxes
     }
     for source, target in pairs:
         if source in outward and target in outward[source].ends:
             into[target].append(outward[source])
         else:
-            after[source].append(inward[target])
+            rails_out[source].append(inward[target])
     sheet = Sheet()
     for name in order:
-        _node(sheet, boxes[name], into[name], after[name], _words(boxes[name], out[name]))
+        _node(sheet, boxes[name], into[name], rails_out[name], _words(boxes[name], out[name]))
     width = max((len(rails) for rails, _ in sheet.lines), default=0) + 2
-    return [f"{rails:<{width}}{words}".rstrip() for rails, words in sheet.lines]
+    return [f"{rails:<{width}}{label}".rstrip() for rails, label in sheet.lines]
 
 
 def _rails(pairs: Sequence[tuple[str, str]]) -> tuple[dict[str, Rail], dict[str, Rail]]:
@@ -141,29 +141,29 @@ def _rails(pairs: Sequence[tuple[str, str]]) -> tuple[dict[str, Rail], dict[str,
 
 
 def _node(
-    sheet: Sheet, box: Box, into: Sequence[Rail], after: Sequence[Rail], words: list[str]
+    sheet: Sheet, box: Box, into: Sequence[Rail], outward: Sequence[Rail], words: list[str]
 ) -> None:
     """Draw a node's line, the lines that join it to its targets, and lines for the words left over."""
     for rail in into:
         rail.ends.discard(box.id)
-    arrived = _taps(sheet, [index for index in sheet.carried() if _rail(sheet, index) in into])
+    arrivals = _taps(sheet, [index for index in sheet.carried() if _rail(sheet, index) in into])
     above = sheet.carried()
-    ended = _ended(sheet, arrived)
-    for index in ended:
+    free_columns = _ended(sheet, arrivals)
+    for index in free_columns:
         sheet.columns[index] = None
-    column = ended[0] if ended else sheet.free(len(sheet.columns))
-    heads = {column - 1: "▸"} if min(arrived, default=column) < column else {}
-    heads |= {column: "◂"} if max(arrived, default=column) > column else {}
-    sheet.add(Row(column, arrived, above, box.sign, heads), words[0])
-    rest = words[1:]
-    for row in _leaving(sheet, after, column):
-        sheet.add(row, rest.pop(0) if rest else "")
-    for line in rest:
+    column = free_columns[0] if free_columns else sheet.free(len(sheet.columns))
+    heads = {column - 1: "▸"} if min(arrivals, default=column) < column else {}
+    heads |= {column: "◂"} if max(arrivals, default=column) > column else {}
+    sheet.add(Row(column, arrivals, above, box.sign, heads), words[0])
+    labels = words[1:]
+    for row in _leaving(sheet, outward, column):
+        sheet.add(row, labels.pop(0) if labels else "")
+    for line in labels:
         sheet.add(Row(above=sheet.carried()), line)
 
 
-def _ended(sheet: Sheet, arrived: Sequence[int]) -> list[int]:
-    return [index for index in arrived if not _rail(sheet, index).ends]
+def _ended(sheet: Sheet, arrivals: Sequence[int]) -> list[int]:
+    return [index for index in arrivals if not _rail(sheet, index).ends]
 
 
 def _rail(sheet: Sheet, index: int) -> Rail:
@@ -172,40 +172,40 @@ def _rail(sheet: Sheet, index: int) -> Rail:
     return rail
 
 
-def _taps(sheet: Sheet, arrived: list[int]) -> list[int]:
+def _taps(sheet: Sheet, arrivals: list[int]) -> list[int]:
     """Branch rails that continue below a node off before its line, where others end at it.
 
     In one line, the joint would read as if those others continued as well.
     """
-    ended = _ended(sheet, arrived)
-    going_on = [index for index in arrived if index not in ended]
-    if not going_on or len(arrived) == 1 or (len(going_on) == 1 and len(ended) == 1):
-        return arrived
+    free_columns = _ended(sheet, arrivals)
+    going_on = [index for index in arrivals if index not in free_columns]
+    if not going_on or len(arrivals) == 1 or (len(going_on) == 1 and len(free_columns) == 1):
+        return arrivals
     for index in going_on:
         above = sheet.carried()
         tap = sheet.free(len(sheet.columns))
         sheet.columns[tap] = Rail(set())
         sheet.add(Row(index, [tap], above), "")
-        ended.append(tap)
-    return sorted(ended)
+        free_columns.append(tap)
+    return sorted(free_columns)
 
 
-def _leaving(sheet: Sheet, after: Sequence[Rail], column: int) -> Iterator[Row]:
+def _leaving(sheet: Sheet, outward: Sequence[Rail], column: int) -> Iterator[Row]:
     """Yield a line for all rails that begin at this node, then one for each that began at another."""
     above = sheet.carried()
-    joined = [index for index in above if _rail(sheet, index) in after]
-    begun = [_rail(sheet, index) for index in joined]
+    joint_columns = [index for index in above if _rail(sheet, index) in outward]
+    begun = [_rail(sheet, index) for index in joint_columns]
     fresh = []
-    for rail in [rail for rail in after if rail not in begun]:
+    for rail in [rail for rail in outward if rail not in begun]:
         fresh.append(sheet.free(column))
         sheet.columns[fresh[-1]] = rail
-    own = sheet.columns[column]
-    stub = own or Rail(set())
+    column_rail = sheet.columns[column]
+    stub = column_rail or Rail(set())
     if fresh:
-        sheet.columns[column] = stub if joined else own
+        sheet.columns[column] = stub if joint_columns else column_rail
         yield Row(column, fresh, [*above, column])
-    for number, index in enumerate(joined, 1):
-        sheet.columns[column] = own if number == len(joined) else stub
+    for number, index in enumerate(joint_columns, 1):
+        sheet.columns[column] = column_rail if number == len(joint_columns) else stub
         head = {index: "◂"} if index < column else {index - 1: "▸"}
         yield Row(column, [index], [*above, *fresh, column], heads=head)
 

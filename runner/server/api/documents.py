@@ -28,9 +28,9 @@ MOST = 500
 def _checked_cursor(cursor: str | None) -> str | None:
     if cursor:
         try:
-            for part in cursor.split("."):
-                if part != "~":
-                    place_of(part)
+            for position in cursor.split("."):
+                if position != "~":
+                    place_of(position)
         except Exception as error:
             raise Problem(400, "This is no cursor of a listing. Begin without one.") from error
     return cursor or None

@@ -69,9 +69,9 @@ def check(
         raise _lacking(name)
     problems = problems_of(registry, name)
     is_built = all(problem.code != "not-built" for problem in problems)
-    held = (
+    held_nodes = (
         deploys.held(services.store, registry, [name] if is_built else [])
         if against_waiting
         else None
     )
-    return document(GraphCheck(tuple(problems), None if held is None else tuple(held)))
+    return document(GraphCheck(tuple(problems), None if held_nodes is None else tuple(held_nodes)))

@@ -67,17 +67,17 @@ def batch(
     `more` is true where more match than one batch takes: repeat it when the job has ended. This process does
     the job; where it dies, a worker carries on.
     """
-    ids, more = _matching(services, body.filter)
+    ids, has_more = _matching(services, body.filter)
     if body.dry_run:
         items = [{"run_id": run_id, "result": f"would {body.action}"} for run_id in ids]
-        return {"dry_run": True, "items": items, "next": None, "total": len(ids), "more": more}
-    who = person.principal.name or person.principal.sub
-    reason = validation.reason(body.reason or f"{body.action} by {who}")
+        return {"dry_run": True, "items": items, "next": None, "total": len(ids), "more": has_more}
+    actor = person.principal.name or person.principal.sub
+    reason = validation.reason(body.reason or f"{body.action} by {actor}")
     job = begin(services.jobs, body.action, reason, person.principal.key, ids)
     background.add_task(_carry_on, services, job.job_id)
     response.status_code = 202
     response.headers["location"] = f"{prefix(request)}/v1/jobs/{job.job_id}"
-    return {"dry_run": False, "job_id": job.job_id, "total": len(ids), "more": more}
+    return {"dry_run": False, "job_id": job.job_id, "total": len(ids), "more": has_more}
 
 
 def _matching(services: Services, query: RunFilter) -> tuple[list[str], bool]:
@@ -116,20 +116,20 @@ async def show(request: Request, job_id: str, person: Operates, services: Served
 
 async def _progress(request: Request, services: Services, job_id: str) -> AsyncGenerator[str]:
     yield streams.RETRY
-    done, kind = -1, "snapshot"
+    done_count, kind = -1, "snapshot"
     idle = 0.0
     while not await request.is_disconnected():
         job = await run_in_threadpool(services.jobs.get, job_id)
         view = document(job_view(job))
         if kind == "snapshot":
             yield streams.frame(kind, view)
-        elif view["done"] != done and not job.ended_at:
+        elif view["done"] != done_count and not job.ended_at:
             yield streams.frame(kind, {"done": view["done"], "total": view["total"]})
             idle = 0.0
         if job.ended_at:
             yield streams.frame("ended", view)
             return
-        done, kind = view["done"], "progress"
+        done_count, kind = view["done"], "progress"
         await asyncio.sleep(streams.INTERVAL)
         idle += streams.INTERVAL
         if idle >= streams.COMMENT:

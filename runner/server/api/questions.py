@@ -126,12 +126,12 @@ def vote(
     )
     receipt = decide(services, person, decision, body.proof)
     if receipt.status is ReceiptStatus.REJECTED:
-        place = {"pointer": _pointer(services, body, question_id), "detail": receipt.detail}
-        raise Problem(422, receipt.detail, errors=[place], receipt=document(receipt))
-    told = _answered(receipt)
+        error = {"pointer": _pointer(services, body, question_id), "detail": receipt.detail}
+        raise Problem(422, receipt.detail, errors=[error], receipt=document(receipt))
+    answer = _answered(receipt)
     if idempotency_key is not None:
         _check_same(services, person, decision)
-    return told
+    return answer
 
 
 def _pointer(services: Services, body: Vote, question_id: str) -> str:
@@ -154,11 +154,11 @@ def _check_same(services: Services, person: Person, decision: Decision) -> None:
         answer = replace(decision, voter=Voter(person.principal)).as_answer()
         same = (question.response, question.responder) == (answer.response, answer.responder)
     else:
-        sent = (decision.decision, codec.plain(decision.response), decision.comment)
+        expected = (decision.decision, codec.plain(decision.response), decision.comment)
         votes = services.store.votes(question.id)
         bodies = [vote["body"] for vote in votes if "body" in vote]
         same = all(
-            (body["decision"], body.get("response"), body.get("comment", "")) == sent
+            (body["decision"], body.get("response"), body.get("comment", "")) == expected
             for body in bodies
             if (body["by"], body.get("idempotency_key")) == (person.principal.key, key)
         )
@@ -184,11 +184,13 @@ def _matched(services: Services, question_id: str, if_match: str | None) -> str:
 
 def _answered(receipt: Receipt) -> Any:
     status = STATUSES[receipt.status]
-    told = document(receipt)
+    answer = document(receipt)
     if status != 200:
         late = receipt.status is ReceiptStatus.DUPLICATE and receipt.detail.startswith("already")
-        raise Problem(410 if late else status, receipt.detail or str(receipt.status), receipt=told)
-    return told
+        raise Problem(
+            410 if late else status, receipt.detail or str(receipt.status), receipt=answer
+        )
+    return answer
 
 
 class Claim(BaseModel):

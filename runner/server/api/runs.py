@@ -107,7 +107,7 @@ def start(
     idempotency_key: Annotated[str | None, Header(max_length=500)] = None,
 ) -> dict[str, Any]:
     """Start a run of a graph; with an Idempotency-Key a repeat of the request returns the same run."""
-    started = start_for(
+    run = start_for(
         services,
         person,
         body.graph,
@@ -118,22 +118,22 @@ def start(
         on_behalf_of=[key_of(name) for name in body.on_behalf_of],
     )
     if idempotency_key is not None:
-        _check_same(services, started, body)
-    response.headers["location"] = f"{prefix(request)}/v1/runs/{started.id}"
-    return {"run_id": started.id, "graph": body.graph, "status": str(started.status)}
+        _check_same(services, run, body)
+    response.headers["location"] = f"{prefix(request)}/v1/runs/{run.id}"
+    return {"run_id": run.id, "graph": body.graph, "status": str(run.status)}
 
 
-def _check_same(services: Services, started: Run, body: NewRun) -> None:
-    snapshot = services.store.read(started.id)
+def _check_same(services: Services, run: Run, body: NewRun) -> None:
+    snapshot = services.store.read(run.id)
     if snapshot is None:
         return
-    stored = (snapshot.task, snapshot.invocation_state or {})
-    earlier = (*(plain(codec.unpack(value)) for value in stored), dict(snapshot.tags))
+    inputs = (snapshot.task, snapshot.invocation_state or {})
+    earlier = (*(plain(codec.unpack(value)) for value in inputs), dict(snapshot.tags))
     if earlier != (body.task, body.invocation_state or {}, body.tags):
         raise Problem(
             422,
-            f"The Idempotency-Key is that of run {started.id}, which has another body.",
-            run_id=started.id,
+            f"The Idempotency-Key is that of run {run.id}, which has another body.",
+            run_id=run.id,
         )
 
 
@@ -212,10 +212,10 @@ async def events(
     await run_in_threadpool(lambda: existing(services.store.peek(run_id), run_id))
     if "text/event-stream" in request.headers.get("accept", ""):
         return _stream(request, services, person, run_id, last_event_id or after)
-    found = await run_in_threadpool(services.store.events, run_id, after, limit)
+    events_page = await run_in_threadpool(services.store.events, run_id, after, limit)
     return {
-        "items": [event_document(event_of(event), person) for event in found],
-        "next": found[-1].position if len(found) == limit else None,
+        "items": [event_document(event_of(event), person) for event in events_page],
+        "next": events_page[-1].position if len(events_page) == limit else None,
     }
 
 
@@ -273,8 +273,8 @@ def fork(
 ) -> dict[str, str]:
     """Start a new run that keeps what does not depend on the node; who calls asks for it, too."""
     changes = {"input": body.input} if "input" in body.model_fields_set else {}
-    made: dict[str, Any] = {"by": person.principal, "sign": signer(services, person), **changes}
-    run = services.client.run(run_id).fork(body.node, visit=body.visit, tags=body.tags, **made)
+    options: dict[str, Any] = {"by": person.principal, "sign": signer(services, person), **changes}
+    run = services.client.run(run_id).fork(body.node, visit=body.visit, tags=body.tags, **options)
     response.headers["location"] = f"{prefix(request)}/v1/runs/{run.id}"
     return {"run_id": run.id, "status": str(run.status)}
 
@@ -290,8 +290,8 @@ def again(
 ) -> dict[str, str]:
     """Start a new run of the same graph from its beginning; who calls asks for it, too."""
     changes = {"task": body.task} if "task" in body.model_fields_set else {}
-    made: dict[str, Any] = {"by": person.principal, "sign": signer(services, person), **changes}
-    run = services.client.run(run_id).again(**made)
+    options: dict[str, Any] = {"by": person.principal, "sign": signer(services, person), **changes}
+    run = services.client.run(run_id).again(**options)
     response.headers["location"] = f"{prefix(request)}/v1/runs/{run.id}"
     return {"run_id": run.id, "status": str(run.status)}
 

@@ -26,5 +26,5 @@ def backlog(
     _: Seen, services: Served, queue: Annotated[list[str], Query(min_length=1, max_length=100)]
 ) -> dict[str, int]:
     """Count the nodes of these queues that are ready or run, for autoscalers: both need a worker."""
-    counted: dict[str, int] = document(read_backlog(services, queue))
-    return counted
+    counts: dict[str, int] = document(read_backlog(services, queue))
+    return counts

@@ -34,7 +34,11 @@ def home(request: Request, person: Seen, services: Served) -> HTMLResponse:
         request,
         "home.html",
         person,
-        runs={one.labels["status"]: int(one.value) for one in metrics if one.name == "runner_runs"},
+        runs={
+            metric.labels["status"]: int(metric.value)
+            for metric in metrics
+            if metric.name == "runner_runs"
+        },
         open=int(_sum(metrics, "runner_questions_open")),
         oldest=question_of(oldest[0]) if oldest else None,
         ending=f"{len(ending)}{' or more' if ending.next else ''}" if ending else "",

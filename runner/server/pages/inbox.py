@@ -81,7 +81,7 @@ class Row:
 def row_of(question: QuestionView, person: Person, now: int) -> Row:
     """Return the row of a question; what it is about only for who may read it."""
     rule = question.rule or {}
-    claimed = question.claim and question.claim_ends_at > now
+    is_claimed = question.claim and question.claim_ends_at > now
     return Row(
         question.id,
         question.name,
@@ -96,7 +96,7 @@ def row_of(question: QuestionView, person: Person, now: int) -> Row:
         str(question.status),
         plain_name(question.responder or "") if not question.is_open else _people(question),
         f"{question.have} of {question.need}" if rule and question.is_open else "",
-        plain_name(question.claim) if claimed else "",
+        plain_name(question.claim) if is_claimed else "",
         question.is_open and 0 < question.expires_at < now + SPANS["hour"],
         question.is_open and {"approve", "reject"} <= set(rule.get("decisions", ())),
     )
@@ -106,8 +106,10 @@ def _about(question: QuestionView) -> str:
     """Say in a line what a question is about: its call, else its reason."""
     if question.action:
         args = question.action.get("args") or {}
-        parts = [f"{name}={json.dumps(value, ensure_ascii=False)}" for name, value in args.items()]
-        text = f"{tool_of(question.action)}({', '.join(parts)})"
+        arguments = [
+            f"{name}={json.dumps(value, ensure_ascii=False)}" for name, value in args.items()
+        ]
+        text = f"{tool_of(question.action)}({', '.join(arguments)})"
     elif question.reason is None:
         return ""
     else:
@@ -185,11 +187,11 @@ def inbox(
         [query_of(services, person, name, empty, now) for name in open_tabs]
     )
     if tab == "done":
-        listed, following = _decided(services, query), None
+        views, following = _decided(services, query), None
     else:
-        found = services.store.open_interrupts(query, ROWS, cursor)
-        listed, following = read_questions(services.store, found), found.next
-    rows = [row_of(view, person, now) for view in listed]
+        questions_page = services.store.open_interrupts(query, ROWS, cursor)
+        views, following = read_questions(services.store, questions_page), questions_page.next
+    rows = [row_of(view, person, now) for view in views]
     return page(
         request,
         "inbox.html",
@@ -213,13 +215,18 @@ def _decided(services: Services, query: InterruptQuery) -> list[QuestionView]:
     """Return questions that were decided lately, the newest first; of them those that match."""
     kinds = ("interrupt.answered", "interrupt.expired", "interrupt.withdrawn")
     notices = [notice for notice in services.notices.latest(LATELY) if notice.kind in kinds]
-    found = services.store.interrupts(list(dict.fromkeys(notice.detail for notice in notices)))
-    closed = [question for question in found if question is not None and not question.is_open]
-    graphs = {name: services.store.peek(name) for name in {question.run_id for question in closed}}
+    questions = services.store.interrupts(list(dict.fromkeys(notice.detail for notice in notices)))
+    closed_questions = [
+        question for question in questions if question is not None and not question.is_open
+    ]
+    graphs = {
+        name: services.store.peek(name)
+        for name in {question.run_id for question in closed_questions}
+    }
     query = replace(query, tag=None)
     fitting = [
         question
-        for question in closed
+        for question in closed_questions
         if (run := graphs[question.run_id]) and query.fits(question, run.graph_id, run.root, {})
     ]
     fitting.sort(key=lambda question: question.answered_at, reverse=True)
@@ -238,8 +245,8 @@ def _address(query: Mapping[str, str]) -> str:
 def saved_views(request: Request) -> list[tuple[str, str]]:
     """Read the views that the browser has kept: names with their addresses. What is malformed is left out."""
     try:
-        stored = json.loads(base64.urlsafe_b64decode(request.cookies.get(VIEWS, "")))
-        return [(str(name), _address(dict(parse_qsl(query)))) for name, query in stored]
+        entries = json.loads(base64.urlsafe_b64decode(request.cookies.get(VIEWS, "")))
+        return [(str(name), _address(dict(parse_qsl(query)))) for name, query in entries]
     except (ValueError, TypeError, AttributeError, RecursionError):
         return []
 
@@ -253,14 +260,14 @@ def save_view(
     action: Annotated[str, Form()] = "save",
 ) -> Response:
     """Keep the filters of the page under a name in this browser, or remove such a view."""
-    own = _address(dict(parse_qsl(address)))
+    view_address = _address(dict(parse_qsl(address)))
     views = [view for view in saved_views(request) if view[0] != name]
     if action == "save":
-        views.append((name, own))
+        views.append((name, view_address))
     text = base64.urlsafe_b64encode(json.dumps(views).encode()).decode()
     if len(text) > MOST_BYTES:
         raise Problem(422, "A browser keeps no more views than these; remove one first.")
-    response = back(request, f"/inbox?{own}" if own else "/inbox")
+    response = back(request, f"/inbox?{view_address}" if view_address else "/inbox")
     secure = request.url.scheme == "https"
     response.set_cookie(
         VIEWS, text, max_age=31_536_000, httponly=True, samesite="lax", secure=secure
@@ -299,21 +306,19 @@ def decide_together(
     if decision not in {"approve", "reject"} or len(q) != len(digest) or not all(digest):
         raise Problem(422, "Approve or reject, with the digest of each question; nothing was done.")
     questions = _alike(services, q)
-    word = _word(questions)
+    phrase = _word(questions)
     problem = ""
     if decision == "reject" and not comment.strip():
         problem = "Say in the comment why you reject them."
-    elif decision == "approve" and word and typed != word:
-        problem = f"Type {word} exactly."
+    elif decision == "approve" and phrase and typed != phrase:
+        problem = f"Type {phrase} exactly."
     if problem:
         return _together(request, services, person, q, problem=problem, comment=comment)
     receipts = []
     for name, about, token in zip(q, digest, [*(shown or []), *q], strict=False):
         shown_at = shown_at_of(request, person, token, about)
-        decided = Decision(
-            name, None, None, None, about, decision, comment=comment, shown_at=shown_at
-        )
-        receipts.append(_receipt(services, person, decided))
+        vote = Decision(name, None, None, None, about, decision, comment=comment, shown_at=shown_at)
+        receipts.append(_receipt(services, person, vote))
     return _together(request, services, person, q, receipts=receipts)
 
 
@@ -323,14 +328,18 @@ def _alike(services: Services, ids: Sequence[str]) -> list[QuestionView]:
     Raises:
         UsageError: they differ in more than their runs and their arguments, or have no rule.
     """
-    found = [question for question in services.store.interrupts(ids) if question is not None]
-    check_alike(services.store, ids, {question.id: question.digest for question in found})
-    questions = read_questions(services.store, found)
-    first = questions[0]
+    stored_questions = [
+        question for question in services.store.interrupts(ids) if question is not None
+    ]
+    check_alike(
+        services.store, ids, {question.id: question.digest for question in stored_questions}
+    )
+    questions = read_questions(services.store, stored_questions)
+    model = questions[0]
     for question in questions:
         if question.rule is None:
             raise UsageError(f"{question.name} takes an answer of its own: open it alone.")
-        if (tool_of(question.action), question.risk) != (tool_of(first.action), first.risk):
+        if (tool_of(question.action), question.risk) != (tool_of(model.action), model.risk):
             raise UsageError(
                 "the questions differ in their tool or their risk: decide them one by one."
             )
@@ -339,8 +348,8 @@ def _alike(services: Services, ids: Sequence[str]) -> list[QuestionView]:
 
 def _word(questions: Sequence[QuestionView]) -> str:
     """Return what is typed to approve questions; "" where their risk is not high."""
-    first = questions[0]
-    return (tool_of(first.action) or first.name) if first.risk == "high" else ""
+    question = questions[0]
+    return (tool_of(question.action) or question.name) if question.risk == "high" else ""
 
 
 def _receipt(services: Services, person: Person, decision: Decision) -> Receipt | RunnerError:
@@ -364,13 +373,15 @@ def _together(
 ) -> HTMLResponse:
     ids = list(dict.fromkeys(ids))
     questions = _alike(services, ids)
-    seen: list[Any] = questions if person.may("read") else list(map(bare_question, questions))
+    visible_questions: list[Any] = (
+        questions if person.may("read") else list(map(bare_question, questions))
+    )
     return page(
         request,
         "together.html",
         person,
         422 if problem else 200,
-        questions=seen,
+        questions=visible_questions,
         receipts=dict(zip(ids, receipts, strict=True)) if receipts else {},
         word=_word(questions),
         problem=problem,

@@ -119,20 +119,20 @@ def drawer(level: Level, node: NodeView, person: Person, services: Services) -> 
 
 def _inputs(level: Level, node: NodeView) -> dict[str, Any]:
     """Return the latest outputs of the nodes whose edges to this one were taken."""
-    others = {other.id: other for other in level.run.nodes}
-    before = [name for name in level.before(node.id) if level.taken(name).get(node.id)]
-    return {name: others[name].output for name in before if name in others}
+    nodes = {node_view.id: node_view for node_view in level.run.nodes}
+    sources = [name for name in level.before(node.id) if level.taken(name).get(node.id)]
+    return {name: nodes[name].output for name in sources if name in nodes}
 
 
 def _usage(usage: Mapping[str, int]) -> str:
-    parts = [
+    counts = [
         f"{number / MICROS:,.9g} {NAMES[name]}"
         if name == "costMicros"
         else f"{number:,} {NAMES[name]}"
         for name, number in usage.items()
         if name in NAMES and number
     ]
-    return ", ".join(parts)
+    return ", ".join(counts)
 
 
 def _visits(level: Level, node: NodeView) -> Iterator[Visit]:
@@ -147,9 +147,9 @@ def _visits(level: Level, node: NodeView) -> Iterator[Visit]:
         yield Visit(key[1], status, entry.get("ms", 0), _usage(entry.get("usage") or {}), summary)
 
 
-def _messages(stored: Any) -> Iterator[Message]:
-    for packed in stored:
-        message = plain(packed)
+def _messages(packed_messages: Any) -> Iterator[Message]:
+    for packed_message in packed_messages:
+        message = plain(packed_message)
         content = message.get("content", ()) if isinstance(message, dict) else ()
         yield Message(message.get("role", ""), tuple(map(_part, content)))
 

@@ -136,18 +136,18 @@ def _decided(
     services: Services, person: Person, question_id: str, form: dict[str, str], shown_at: int
 ) -> Shown:
     question = question_of(services.client.interrupt(question_id))
-    word, comment = form.get("decision", "respond"), form.get("comment", "")
+    kind, comment = form.get("decision", "respond"), form.get("comment", "")
     shown = Shown(None, answer_fields(form), comment, form.get("arguments", ""))
     response: Any = None
-    if word == "respond":
+    if kind == "respond":
         response, problems = answer_of(question.response_schema, shown.sent)
         if problems and question.is_open:
             return replace(shown, problems=problems, status=422)
     try:
-        if word == "edit":
+        if kind == "edit":
             response = codec.load_json(shown.edited)
-        problem = _problem(question, word, response, comment)
-        step = None if problem else _second_step(question, word, response, form)
+        problem = _problem(question, kind, response, comment)
+        step = None if problem else _second_step(question, kind, response, form)
     except CorruptDocument as error:
         return replace(shown, problem=f"The arguments are {error}.", status=422)
     except UnstorableError as error:
@@ -156,55 +156,66 @@ def _decided(
         return replace(shown, problem=problem, status=422)
     if step is not None and question.is_open:
         return replace(shown, confirm=step, status=422 if step.problem else 200)
-    packed = codec.pack(response, "response")
+    packed_response = codec.pack(response, "response")
     decision = Decision(
-        question_id, packed, None, None, form["digest"], word, comment=comment, shown_at=shown_at
+        question_id,
+        packed_response,
+        None,
+        None,
+        form["digest"],
+        kind,
+        comment=comment,
+        shown_at=shown_at,
     )
     receipt = decide(services, person, decision)
     good = receipt.status in {ReceiptStatus.ACCEPTED, ReceiptStatus.COUNTED}
     return replace(shown, receipt=receipt, status=200 if good else 409)
 
 
-def _problem(question: Question, word: str, response: Any, comment: str) -> str:
+def _problem(question: Question, kind: str, response: Any, comment: str) -> str:
     """Say what is wrong with a decision before it is confirmed; "" where nothing is."""
-    if word == "reject":
+    if kind == "reject":
         return "" if comment.strip() else "Say in the comment why you reject it."
-    if word != "edit":
+    if kind != "edit":
         return ""
-    if problem := unfit_response(word, codec.pack(response, "the arguments"), question):
+    if problem := unfit_response(kind, codec.pack(response, "the arguments"), question):
         return f"The arguments can't be used: {problem}."
-    is_same = effect_of(question, word, response) == approved(question)
+    is_same = effect_of(question, kind, response) == approved(question)
     if is_same and "approve" in (question.rule or {}).get("decisions", ()):
         return "The arguments are unchanged: change one, or approve the call as it is."
     return ""
 
 
 def _second_step(
-    question: Question, word: str, response: Any, form: Mapping[str, str]
+    question: Question, kind: str, response: Any, form: Mapping[str, str]
 ) -> Confirmation | None:
     """Return what is still to be confirmed: an edit, and any approval at high risk."""
-    high = question.risk == "high" and word != "reject"
-    if not (high or word == "edit"):
+    high = question.risk == "high" and kind != "reject"
+    if not (high or kind == "edit"):
         return None
     action = question.action or {}
     name = str(action.get("tool", question.name))
     if form.get("confirmed") and (not high or form.get("typed") == name):
         return None
     problem = f"Type {name} exactly." if form.get("confirmed") else ""
-    step = Confirmation(word, name, high, response, problem=problem)
-    if word != "edit":
+    step = Confirmation(kind, name, high, response, problem=problem)
+    if kind != "edit":
         return step
     changes = tuple(_changes(action.get("args", {}), response))
-    before, after = approved(question), effect_of(question, word, response)
-    return replace(step, changes=changes, before=before, after=after)
+    old_effect, new_effect = approved(question), effect_of(question, kind, response)
+    return replace(step, changes=changes, before=old_effect, after=new_effect)
 
 
-def _changes(before: Mapping[str, Any], after: Mapping[str, Any]) -> Iterator[tuple[str, Any, Any]]:
-    for name in dict.fromkeys([*before, *after]):
+def _changes(
+    old_arguments: Mapping[str, Any], new_arguments: Mapping[str, Any]
+) -> Iterator[tuple[str, Any, Any]]:
+    for name in dict.fromkeys([*old_arguments, *new_arguments]):
         # As JSON, for True is not 1.
-        old, new = ({name: args[name]} if name in args else {} for args in (before, after))
-        if json.dumps(old, sort_keys=True) != json.dumps(new, sort_keys=True):
-            yield name, old.get(name, "(none)"), new.get(name, "(none)")
+        old_argument, new_argument = (
+            {name: args[name]} if name in args else {} for args in (old_arguments, new_arguments)
+        )
+        if json.dumps(old_argument, sort_keys=True) != json.dumps(new_argument, sort_keys=True):
+            yield name, old_argument.get(name, "(none)"), new_argument.get(name, "(none)")
 
 
 def _page(
@@ -288,7 +299,7 @@ def _history(services: Services, question: Question) -> Iterator[Line]:
             data = event.data if isinstance(event.data, Mapping) else {}
             name = str(data.get("by") or data.get("responder") or "")
             text = data.get("comment") or (data.get("detail") if "decision" in data else "")
-            what = str(
+            action = str(
                 data.get("decision") or (plain_name(str(data["to"])) if data.get("to") else "")
             )
             kind = event.kind.removeprefix("interrupt.")
@@ -296,7 +307,7 @@ def _history(services: Services, question: Question) -> Iterator[Line]:
                 kind,
                 event.at,
                 plain_name(name),
-                what,
+                action,
                 str(text or ""),
                 str(data.get("effect") or ""),
             )
@@ -304,14 +315,14 @@ def _history(services: Services, question: Question) -> Iterator[Line]:
 
 def _denials(question: Question, snapshot: RunSnapshot) -> list[Question]:
     """Return questions of the run about the same call that were rejected or ran out of time."""
-    asked = approved(question)
+    arguments_effect = approved(question)
     return [
-        question_of(other)
-        for other in snapshot.interrupts
-        if other.id != question.id
-        and other.action is not None
-        and (other.decision == "reject" or other.status is InterruptStatus.EXPIRED)
-        and approved(other) == asked
+        question_of(earlier)
+        for earlier in snapshot.interrupts
+        if earlier.id != question.id
+        and earlier.action is not None
+        and (earlier.decision == "reject" or earlier.status is InterruptStatus.EXPIRED)
+        and approved(earlier) == arguments_effect
     ]
 
 

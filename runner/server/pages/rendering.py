@@ -101,10 +101,10 @@ def pretty(value: Any) -> str:
 
 def coded(text: str) -> Markup:
     """Return a text of this program with what stands between backticks as code."""
-    parts = [escape(visible(part)) for part in text.split("`")]
+    fragments = [escape(visible(fragment)) for fragment in text.split("`")]
     return Markup("").join(  # escaped above
-        Markup("<code>{}</code>").format(part) if number % 2 else part
-        for number, part in enumerate(parts)
+        Markup("<code>{}</code>").format(fragment) if number % 2 else fragment
+        for number, fragment in enumerate(fragments)
     )
 
 
@@ -120,8 +120,8 @@ def moment(milliseconds: int | None) -> Markup:
         return Markup("-")
     exact = datetime.fromtimestamp(milliseconds / 1000, UTC).isoformat(timespec="seconds")
     shown = exact.replace("T", " ").replace("+00:00", " UTC")
-    words = ago(milliseconds, round(time.time() * 1000))
-    return Markup('<time datetime="{}" title="{}">{}</time>').format(exact, shown, words)
+    distance = ago(milliseconds, round(time.time() * 1000))
+    return Markup('<time datetime="{}" title="{}">{}</time>').format(exact, shown, distance)
 
 
 def clock(milliseconds: int) -> Markup:
@@ -138,8 +138,8 @@ def ago(milliseconds: int, now: int) -> str:
     distance = abs(now - milliseconds)
     if distance < 10_000:
         return "just now" if milliseconds <= now else "in a moment"
-    words = humanize(distance)
-    return f"{words} ago" if milliseconds < now else f"in {words}"
+    duration = humanize(distance)
+    return f"{duration} ago" if milliseconds < now else f"in {duration}"
 
 
 def humanize(milliseconds: float) -> str:

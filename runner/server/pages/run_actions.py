@@ -87,7 +87,7 @@ def show_plan(
     run = read_run(services.store, run_id)
     if not person.may("read"):
         run = without_payloads(run)
-    forkable = [one.id for one in run.nodes if one.visit]
+    forkable = [node_view.id for node_view in run.nodes if node_view.visit]
     if action == "fork" and not node and len(forkable) == 1:
         node = forkable[0]
     outcome = services.client.run(run_id).migrate(dry_run=True) if action == "migrate" else None
@@ -133,10 +133,10 @@ def _names(services: Services, run: RunView) -> list[str]:
 
 def _within(run: RunView, prefix: str = "") -> Iterator[tuple[str, NodeView]]:
     for node in run.nodes:
-        for one in (node, *node.items):
-            yield prefix + one.id, one
-            if one.run is not None:
-                yield from _within(one.run, f"{prefix}{one.id}/")
+        for item in (node, *node.items):
+            yield prefix + item.id, item
+            if item.run is not None:
+                yield from _within(item.run, f"{prefix}{item.id}/")
 
 
 def _cancelled(run: RunView, names: Sequence[str]) -> Iterator[Effect]:
@@ -213,8 +213,8 @@ def again(
     task: Annotated[str, Form()] = "",
 ) -> Response:
     """Start a run like this one, with another task if one is given."""
-    made = {"by": person.principal, "sign": signer(services, person), **_json(task, "task")}
-    return back(request, f"/runs/{services.client.run(run_id).again(**made).id}")
+    options = {"by": person.principal, "sign": signer(services, person), **_json(task, "task")}
+    return back(request, f"/runs/{services.client.run(run_id).again(**options).id}")
 
 
 @router.post("/runs/{run_id}/fork")
@@ -227,8 +227,8 @@ def fork(
     value: Annotated[str, Form(alias="input")] = "",
 ) -> Response:
     """Start a new run from a node of this one, with another input if one is given."""
-    made = {"by": person.principal, "sign": signer(services, person), **_json(value, "input")}
-    return back(request, f"/runs/{services.client.run(run_id).fork(node, **made).id}")
+    options = {"by": person.principal, "sign": signer(services, person), **_json(value, "input")}
+    return back(request, f"/runs/{services.client.run(run_id).fork(node, **options).id}")
 
 
 @router.post("/runs/{run_id}/migrate")

@@ -101,10 +101,10 @@ class Place:
 
     def toggled(self, node: str, *, is_open: bool) -> str:
         """Return the address at which a node is open if it is closed, and closed if it is open."""
-        one = frozenset({node})
+        single = frozenset({node})
         if is_open:
-            return self.link(self.node, "graph", self.opened - one, self.closed | one)
-        return self.link(self.node, "graph", self.opened | one, self.closed - one)
+            return self.link(self.node, "graph", self.opened - single, self.closed | single)
+        return self.link(self.node, "graph", self.opened | single, self.closed - single)
 
 
 class Opened:
@@ -127,10 +127,12 @@ def drawing(services: Services, shown: list[Level], place: Place) -> Markup:
     if graph is None:
         return Markup("")
     is_small = not isinstance(graph, Definition) or _size(graph) <= SMALL
-    opened = Opened(place, by_default=is_small)
-    links = Links(place.at, lambda node: place.toggled(node, is_open=node in opened), place.node)
+    open_groups = Opened(place, by_default=is_small)
+    links = Links(
+        place.at, lambda node: place.toggled(node, is_open=node in open_groups), place.node
+    )
     states = {level.path + node.id: node.status for level in shown for node in level.run.nodes}
-    text = draw_run(graph, RunShown(states, dict(_progress(shown)), opened), links)
+    text = draw_run(graph, RunShown(states, dict(_progress(shown)), open_groups), links)
     return Markup(text)  # noqa: S704 - our own, escaped
 
 
@@ -142,15 +144,18 @@ def _size(graph: Definition) -> int:
 def _progress(shown: list[Level]) -> Iterator[tuple[str, Progress]]:
     for level in shown:
         for node in level.run.nodes:
-            done = sum(item.status == "completed" for item in node.items)
-            yield level.path + node.id, Progress(node.visit, done, node.total, level.taken(node.id))
+            completed_items = sum(item.status == "completed" for item in node.items)
+            yield (
+                level.path + node.id,
+                Progress(node.visit, completed_items, node.total, level.taken(node.id)),
+            )
 
 
 def find(shown: list[Level], path: str) -> tuple[Level, NodeView] | None:
     """Find a node, or an item of a map, by its path; None where there is none."""
     for level in shown:
         for node in level.run.nodes:
-            for one in (node, *node.items):
-                if level.path + one.id == path:
-                    return level, one
+            for item in (node, *node.items):
+                if level.path + item.id == path:
+                    return level, item
     return None

@@ -63,7 +63,7 @@ def list_runs(
     if status and status not in set(Status):
         raise Problem(422, f"{status!r:.40} is no status of a run.")
     name, _, value = tag.partition("=")
-    listed = services.client.runs(
+    runs_page = services.client.runs(
         status or None,
         graph=graph or None,
         tags={name: value} if name else {},
@@ -74,8 +74,8 @@ def list_runs(
         request,
         "runs.html",
         person,
-        runs=listed.items,
-        next=listed.next,
+        runs=runs_page.items,
+        next=runs_page.next,
         statuses=[
             "executing",
             "interrupted",
@@ -106,16 +106,16 @@ def show(request: Request, run_id: str, person: Seen, services: Served) -> HTMLR
         run, events = without_payloads(run), [bare_event(event) for event in events]
     place, shown, now = Place.of(request), list(levels(services, run)), round(time.time() * 1000)
     chosen = find(shown, place.node)
-    before = {
+    sources = {
         level.path + node.id: [level.path + name for name in level.before(node.id)]
         for level in shown
         for node in level.run.nodes
     }
-    ended = run.ended_at or now
+    ended_at = run.ended_at or now
     paths = list(_paths(run))
     if len(paths) > NODES:
         paths.sort(key=lambda one: one[0] != place.node and one[1].status in QUIET)
-    spent = phases(events, run.created_at, ended, lambda node: before.get(node, []))
+    spent = phases(events, run.created_at, ended_at, lambda node: sources.get(node, []))
     final = run.status in set(map(str, FINAL))
     return page(
         request,
@@ -128,8 +128,8 @@ def show(request: Request, run_id: str, person: Seen, services: Served) -> HTMLR
         drawing=drawing(services, shown, place),
         place=place,
         drawer=drawer(*chosen, person, services) if chosen is not None else None,
-        times=rows(spent, run.created_at, ended),
-        ended=ended,
+        times=rows(spent, run.created_at, ended_at),
+        ended=ended_at,
         timeline=list(_timeline(events, run.created_at)),
         left_out=max(0, len(events) - LINES),
         final=final,

@@ -54,8 +54,8 @@ def add(
         raise Problem(
             422, f"The task is JSON, the interval a number of seconds: {error}."
         ) from error
-    made = Schedule(name, graph, value, seconds, cron, timezone, overlap)  # type: ignore[arg-type] # checked by add
-    services.schedules.add(made)
+    schedule = Schedule(name, graph, value, seconds, cron, timezone, overlap)  # type: ignore[arg-type] # checked by add
+    services.schedules.add(schedule)
     return back(request, "/schedules")
 
 

@@ -40,11 +40,11 @@ RECENT = 10
 def graphs(request: Request, person: Seen, services: Served) -> HTMLResponse:
     """List the graphs in the store, with the workers that have them."""
     alive = [worker for worker in read_workers(services) if worker.state == "alive"]
-    listed = [
+    graph_rows = [
         (name, fingerprint, [worker for worker in alive if name in worker.graphs])
         for name, fingerprint in services.graphs().items()
     ]
-    return page(request, "graphs.html", person, graphs=listed)
+    return page(request, "graphs.html", person, graphs=graph_rows)
 
 
 @router.get("/graphs/{name}")
@@ -57,9 +57,9 @@ def graph(request: Request, name: str, person: Seen, services: Served) -> HTMLRe
 async def start(request: Request, name: str, person: Operates, services: Served) -> Response:
     """Start a run of a graph, and show it; a form that is sent twice starts one, by the key of its page."""
     form = await fields_sent(request)
-    sent = answer_fields(form)
+    answer_texts = answer_fields(form)
     return await run_in_threadpool(
-        _start, request, services, person, name, form.get("key") or None, sent
+        _start, request, services, person, name, form.get("key") or None, answer_texts
     )
 
 
@@ -69,19 +69,21 @@ def _start(
     person: Person,
     name: str,
     key: str | None,
-    sent: Mapping[str, str],
+    answer_texts: Mapping[str, str],
 ) -> Response:
-    task, problems = _task(_task_schema(services, name), sent)
+    task, problems = _task(_task_schema(services, name), answer_texts)
     if problems:
-        return _graph(request, services, person, name, sent, problems)
+        return _graph(request, services, person, name, answer_texts, problems)
     return back(request, f"/runs/{start_for(services, person, name, task, key=key).id}")
 
 
-def _task(schema: Mapping[str, Any], sent: Mapping[str, str]) -> tuple[Any, Mapping[str, str]]:
+def _task(
+    schema: Mapping[str, Any], answer_texts: Mapping[str, str]
+) -> tuple[Any, Mapping[str, str]]:
     if schema is not ANYTHING:
-        return answer_of(schema, sent)
+        return answer_of(schema, answer_texts)
     try:
-        return codec.load_json(sent.get(WHOLE, "null")), {}
+        return codec.load_json(answer_texts.get(WHOLE, "null")), {}
     except CorruptDocument as error:
         return None, {WHOLE: f"This is {error}."}
 
@@ -97,7 +99,7 @@ def _graph(
     services: Services,
     person: Person,
     name: str,
-    sent: Mapping[str, str] | None = None,
+    answer_texts: Mapping[str, str] | None = None,
     problems: Mapping[str, str] | None = None,
 ) -> HTMLResponse:
     fingerprint = services.graphs().get(name)
@@ -114,7 +116,7 @@ def _graph(
         drawing=Markup(outline(shape) if shape else ""),  # noqa: S704 - our own, escaped
         has_code=isinstance(shape, Definition),
         is_refused=problems is not None,
-        fields=marked(fields_of(_task_schema(services, name), sent), problems or {}),
+        fields=marked(fields_of(_task_schema(services, name), answer_texts), problems or {}),
         start_key=secrets.token_hex(16),
         runs=services.client.runs(graph=name, limit=RECENT).items,
     )
@@ -146,14 +148,14 @@ def freeze_all(
     if action not in {"freeze", "thaw"}:
         raise Problem(404, f"There is no action {action!r:.40}.")
     kind, _, name = scope.partition(":")
-    named = scope_of(
+    frozen_scope = scope_of(
         name if kind == "graph" else "", name if kind == "tool" else "", everything=kind == "all"
     )
     engine, by = services.client.engine, person.principal.key
     if action == "freeze":
-        freeze(engine, named, reason, by, force=bool(force))
+        freeze(engine, frozen_scope, reason, by, force=bool(force))
     else:
-        thaw(engine, named, reason, by)
+        thaw(engine, frozen_scope, reason, by)
     return back(request, "/")
 
 

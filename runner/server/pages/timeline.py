@@ -77,8 +77,8 @@ def phases(
     A node is queued from the end of the last node `before` it until it starts; the first ones from when the
     node around them started, or the run.
     """
-    done: dict[str, int] = {}
-    started: dict[str, int] = {}
+    ends: dict[str, int] = {}
+    starts: dict[str, int] = {}
     present: dict[str, tuple[str, int]] = {}
     phases: dict[str, list[Phase]] = {}
 
@@ -91,10 +91,10 @@ def phases(
         node, at = event.node, event.at
         if event.kind == "node.started" and node not in present:
             around = map_of(node) or node.rpartition(PATH)[0]
-            first = started.get(around, begun)
-            ready = max((done[name] for name in before(node) if name in done), default=first)
-            present[node] = ("queued", min(max(ready, first), at))
-            started[node] = at
+            earliest = starts.get(around, begun)
+            ready = max((ends[name] for name in before(node) if name in ends), default=earliest)
+            present[node] = ("queued", min(max(ready, earliest), at))
+            starts[node] = at
             if present.get(around, ("", 0))[0] == "running":
                 end(around, at)
                 present[around] = ("inside", at)
@@ -108,7 +108,7 @@ def phases(
             present[node] = ("queued", min(due, now))
         elif event.kind in ENDS:
             end(node, at)
-            done[node] = at
+            ends[node] = at
     for node in list(present):
         end(node, now)
     return phases
@@ -118,22 +118,22 @@ def rows(phases: Mapping[str, Sequence[Phase]], begun: int, now: int) -> dict[st
     """Lay out the phases of each node on one scale."""
     scale = WIDTH / max(1, now - begun)
     return {
-        node: Row(tuple(_bars(own, begun, scale)), ", ".join(_totals(own)))
-        for node, own in phases.items()
+        node: Row(tuple(_bars(node_phases, begun, scale)), ", ".join(_totals(node_phases)))
+        for node, node_phases in phases.items()
     }
 
 
-def _bars(own: Iterable[Phase], begun: int, scale: float) -> Iterator[Bar]:
-    for phase in own:
+def _bars(node_phases: Iterable[Phase], begun: int, scale: float) -> Iterator[Bar]:
+    for phase in node_phases:
         width = max(LEAST, (phase.end - phase.start) * scale)
         x = min((phase.start - begun) * scale, WIDTH - width)
-        words = f"{WORDS[phase.kind]} {span(phase.end - phase.start)}"
-        yield Bar(phase.kind, round(max(0.0, x), 1), round(width, 1), words)
+        title = f"{WORDS[phase.kind]} {span(phase.end - phase.start)}"
+        yield Bar(phase.kind, round(max(0.0, x), 1), round(width, 1), title)
 
 
-def _totals(own: Iterable[Phase]) -> Iterator[str]:
+def _totals(node_phases: Iterable[Phase]) -> Iterator[str]:
     totals: dict[str, int] = {}
-    for phase in own:
+    for phase in node_phases:
         totals[phase.kind] = totals.get(phase.kind, 0) + phase.end - phase.start
     return (
         f"{WORDS[kind]} {span(total)}"

@@ -62,9 +62,9 @@ def change(
     }
     if action not in actions:
         raise Problem(404, f"There is no action {action!r:.40}.")
-    changed = actions[action](webhook_id)
+    webhook = actions[action](webhook_id)
     if action == "rotate":
-        return _page(request, person, services, made=changed)
+        return _page(request, person, services, made=webhook)
     return back(request, "/webhooks")
 
 
