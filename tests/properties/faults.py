@@ -20,13 +20,6 @@ FAULTS = (
     ),
     Mutation(
         REDIS,
-        "elif read_set.looks == 1 and not read_set.is_speculative:",
-        "elif not read_set.is_speculative:",
-        "what was read at two moments refuses a request",
-        test="tests/simulation/test_simulation.py::test_whoever_comes_in_between_two_calls_of_a_request_is_seen",
-    ),
-    Mutation(
-        REDIS,
         'self.expected.setdefault(key, {})[name] = value or b""',
         "pass",
         "a field that must not change is not compared",
@@ -37,7 +30,7 @@ FAULTS = (
         'self.patterns[key, ""] = "." if is_there else "^$"',
         "pass",
         "a key that is presumed is not compared",
-        test="tests/simulation/test_simulation.py::test_a_cluster_on_redis_has_the_same_history",
+        test="tests/contract/test_archivable_runs.py",
     ),
     Mutation(
         REDIS,
@@ -102,14 +95,6 @@ FAULTS = (
         "results do not count as bytes of their run",
         test="tests/contract/test_run_sizes.py",
     ),
-    Mutation(
-        REDIS,
-        "is_usual = settlement.status is Status.COMPLETED and not (",
-        "is_usual = not (",
-        "the fast path completes a visit that has failed",
-        test="tests/contract/test_stores.py::TestRedisStore::test_a_failure_stops_the_run",
-    ),
-    # -- votes, in the store -------------------------------------------------------------------------
     Mutation(
         "approvals/voting.py",
         "        or late(operation, question, now)\n",
