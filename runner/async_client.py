@@ -44,9 +44,9 @@ def _coroutine(
 
     @functools.wraps(method)
     async def call(
-        wrapper: _Async[Wrapped], /, *args: Arguments.args, **named: Arguments.kwargs
+        wrapper: _Async[Wrapped], /, *args: Arguments.args, **kwargs: Arguments.kwargs
     ) -> Result:
-        return await in_thread(method, wrapper.sync, *args, **named)
+        return await in_thread(method, wrapper.sync, *args, **kwargs)
 
     return call
 
@@ -58,9 +58,9 @@ def _coroutine_of_run(
 
     @functools.wraps(method)
     async def call(
-        wrapper: _Async[Wrapped], /, *args: Arguments.args, **named: Arguments.kwargs
+        wrapper: _Async[Wrapped], /, *args: Arguments.args, **kwargs: Arguments.kwargs
     ) -> AsyncRun:
-        return AsyncRun(await in_thread(method, wrapper.sync, *args, **named))
+        return AsyncRun(await in_thread(method, wrapper.sync, *args, **kwargs))
 
     vars(call)["__signature__"] = inspect.signature(method).replace(return_annotation="AsyncRun")
     return call
@@ -92,8 +92,8 @@ class AsyncRun(_Async[Run]):
         result, position = None, ""
         while result is None:
             remaining = WAIT if ends is None else ends - time.monotonic()
-            settled = self.sync._settled  # noqa: SLF001 - the twin of `Run.wait`
-            result, position = await _blocking(settled, position, min(remaining, WAIT))
+            read_result = self.sync._settled  # noqa: SLF001 - the twin of `Run.wait`
+            result, position = await _blocking(read_result, position, min(remaining, WAIT))
             if result is None and remaining <= 0:
                 raise TimeoutError(STILL_EXECUTES.format(self.id, timeout))
         return result
@@ -102,8 +102,8 @@ class AsyncRun(_Async[Run]):
         """Read the run's events, in order, after a position; with `follow` until the run ends."""
         more_to_come = True
         while more_to_come:
-            read = self.sync._next_events  # noqa: SLF001 - the twin of `Run.events`
-            events, more_to_come = await _blocking(read, after, follow, WAIT)
+            next_events = self.sync._next_events  # noqa: SLF001 - the twin of `Run.events`
+            events, more_to_come = await _blocking(next_events, after, follow, WAIT)
             for event in events:
                 after = event.position
                 yield event
@@ -168,7 +168,7 @@ class AsyncClient(_Async[Client]):
 
 
 async def _blocking(
-    function: Callable[Arguments, Result], *args: Arguments.args, **named: Arguments.kwargs
+    function: Callable[Arguments, Result], *args: Arguments.args, **kwargs: Arguments.kwargs
 ) -> Result:
-    call = functools.partial(contextvars.copy_context().run, function, *args, **named)
+    call = functools.partial(contextvars.copy_context().run, function, *args, **kwargs)
     return await asyncio.get_running_loop().run_in_executor(_waiters, call)

@@ -43,9 +43,9 @@ MAX_PAGES = 100
 # -- JSON --------------------------------------------------------------------------------------------
 
 
-def input_option(what: str, default: str) -> Callable[[Command], Command]:
+def input_option(meaning: str, default: str) -> Callable[[Command], Command]:
     """Make the option --input, whose value `read_json` reads."""
-    text = f"{what}: JSON, @file, or - for standard input (default: {default})."
+    text = f"{meaning}: JSON, @file, or - for standard input (default: {default})."
     return click.option("--input", "input_text", metavar="JSON", help=text)
 
 
@@ -64,8 +64,8 @@ def read_json(text: str, option: str, *, commented: bool = False) -> Any:
     try:
         return codec.load_json(without_comments(content) if commented else content)
     except CorruptDocument as error:
-        unquoted = text[:1] not in {"@", "-", "{", "[", '"'} and "\n" not in text
-        hint = f"Text needs its own quotes: {option} '\"{text}\"'." if unquoted else ""
+        lacks_quotes = text[:1] not in {"@", "-", "{", "[", '"'} and "\n" not in text
+        hint = f"Text needs its own quotes: {option} '\"{text}\"'." if lacks_quotes else ""
         raise CommandError(Exit.USAGE, f"{option} is {error}.", hint) from error
 
 
@@ -183,10 +183,10 @@ LIMIT = 2_000
 """Runs of a span that are compared with a prefix."""
 
 OFFERED = 30
-"""How many ids the shell offers."""
+"""The number of ids that the shell offers."""
 
 NAMED = 5
-"""How many ids an error names when a prefix fits several."""
+"""The number of ids that an error names when a prefix fits several."""
 
 
 def full_run_id(client: Client, text: str) -> str:
@@ -235,10 +235,10 @@ def complete_interrupt(
     """Offer the open questions whose ids begin so, each with its name and node."""
     try:
         client = context.obj.client
-        listed = read_pages(
+        page = read_pages(
             lambda number, after: client.interrupts(limit=number, cursor=after), LIMIT, None
         )
-        questions = [question for question in listed if question.id.startswith(incomplete)]
+        questions = [question for question in page if question.id.startswith(incomplete)]
         return [
             CompletionItem(question.id, help=one_line(f"{question.name} of {question.node_id}"))
             for question in questions[:OFFERED]
@@ -311,9 +311,9 @@ def _questions(client: Client, prefix: str) -> list[Interrupt]:
     questions: dict[str, Interrupt] = {}
     for name in names:
         snapshot = client.engine.store.read(name)
-        own = snapshot.interrupts if snapshot is not None else ()
+        run_questions = snapshot.interrupts if snapshot is not None else ()
         family = () if dot else client.interrupts(run=name)
-        questions |= {question.id: question for question in (*own, *family)}
+        questions |= {question.id: question for question in (*run_questions, *family)}
     return [
         question for question in questions.values() if not dot or question.id.startswith(prefix)
     ]

@@ -106,7 +106,7 @@ def _logs(context: CommandContext) -> list[AuditLog]:
 
 @dataclass(frozen=True, slots=True)
 class Verified:
-    """What verifying came to: holds, broken or incomplete, in words, and the line; 0 where none is named."""
+    """The result of verifying: holds, broken or incomplete, in words, and the line; 0 where none is named."""
 
     result: str
     detail: str
@@ -145,16 +145,18 @@ def verify(
         # A surrogate stands for a byte that is no UTF-8, which then breaks its line.
         with path.open(encoding="utf-8", errors="surrogateescape", newline="\n") as file:
             lines = list(file)
-        anchored = [checkpoint.read_text(encoding="utf-8") for checkpoint in checkpoints]
+        checkpoint_texts = [checkpoint.read_text(encoding="utf-8") for checkpoint in checkpoints]
     except (OSError, UnicodeDecodeError) as error:
         raise CommandError(Exit.USAGE, f"A file can't be read: {error}.") from error
-    public = [read_public(place) for place in key]
+    public = [read_public(key_path) for key_path in key]
     keys = (
         public[0]
         if len(public) == 1
-        else {name: own for each in public for name, own in each.items()}
+        else {
+            name: public_key for keys_of_file in public for name, public_key in keys_of_file.items()
+        }
     )
-    verdict = verify_file(lines, keys, anchored)
+    verdict = verify_file(lines, keys, checkpoint_texts)
     shown = Verified(verdict.result.name.lower(), verdict.text, verdict.line)
     context.output.write(shown, [(shown.result, shown.line, shown.detail)])
     return int(verdict.result)

@@ -1,4 +1,4 @@
-"""What the commands of one call share: the common options, and the settings and store they lead to."""
+"""The context that the commands of one call share: common options, and the settings and store behind them."""
 
 from __future__ import annotations
 

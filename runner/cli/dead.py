@@ -55,9 +55,9 @@ def show(context: CommandContext, letter_id: str) -> None:
     Without a terminal: the name and the value of each part, separated by a tab.
     """
     letter, output = context.installation.dead_letters.get(letter_id), context.output
-    parts = [(name, value) for name, value in document(letter).items() if value]
-    text = "\n".join(f"{name}  {visible(str(value))}" for name, value in parts)
-    output.present(letter, lambda: output.show_text(text), parts)
+    fields = [(name, value) for name, value in document(letter).items() if value]
+    text = "\n".join(f"{name}  {visible(str(value))}" for name, value in fields)
+    output.present(letter, lambda: output.show_text(text), fields)
 
 
 @dead.command()
@@ -77,16 +77,16 @@ def replay(context: CommandContext, letter_ids: tuple[str, ...]) -> None:
 
     letters = context.installation.dead_letters
     # All are read first, so that a mistyped id sends nothing.
-    selected = [letters.get(letter_id) for letter_id in letter_ids]
-    replayed: list[Replayed] = []
-    retried: set[str] = set()
+    dead_letters = [letters.get(letter_id) for letter_id in letter_ids]
+    replays: list[Replayed] = []
+    run_ids: set[str] = set()
     try:
-        for letter in selected:
-            sent = resend(context.client.engine, letters, letter, retried, context.user)
-            replayed.append(Replayed(letter.id, sent))
+        for letter in dead_letters:
+            target = resend(context.client.engine, letters, letter, run_ids, context.user)
+            replays.append(Replayed(letter.id, target))
     finally:
         # Also when one fails: those before it were sent.
-        context.output.write({"replayed": replayed}, ((item.id, item.sent) for item in replayed))
+        context.output.write({"replayed": replays}, ((item.id, item.sent) for item in replays))
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,9 +110,9 @@ def drop(context: CommandContext, letter_ids: tuple[str, ...], *, yes: bool) -> 
     if not yes:
         click.confirm(f"Delete {len(letter_ids)} dead letters permanently?", abort=True, err=True)
     letters = context.installation.dead_letters
-    dropped = [Dropped(item, "dropped" if letters.drop(item) else "unknown") for item in letter_ids]
-    context.output.write({"dropped": dropped}, ((item.id, item.status) for item in dropped))
-    return Exit.NOT_FOUND if any(item.status == "unknown" for item in dropped) else Exit.DONE
+    results = [Dropped(item, "dropped" if letters.drop(item) else "unknown") for item in letter_ids]
+    context.output.write({"dropped": results}, ((item.id, item.status) for item in results))
+    return Exit.NOT_FOUND if any(item.status == "unknown" for item in results) else Exit.DONE
 
 
 def _source(letter: DeadLetter) -> str:

@@ -17,7 +17,7 @@ NAME = "demo"
 
 
 class Discount(BaseModel):
-    """What the manager grants."""
+    """The discount that the manager grants."""
 
     grant: Literal["yes", "no"]
     percent: int = Field(10, ge=0, le=50, description="of the whole order")

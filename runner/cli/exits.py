@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 
 class Exit(enum.IntEnum):
-    """What a script reads from the exit code."""
+    """The meaning of an exit code, for scripts."""
 
     DONE = 0
     RUN_FAILED = 1

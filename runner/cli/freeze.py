@@ -15,7 +15,7 @@ Command = TypeVar("Command", bound=Callable[..., Any])
 
 @dataclass(frozen=True, slots=True)
 class Frozen:
-    """What is frozen, or was until now: all, graph:GRAPH or tool:TOOL; why, and who did it."""
+    """A freeze in force or just ended: of all, graph:GRAPH or tool:TOOL; why, and who did it."""
 
     scope: str
     status: str

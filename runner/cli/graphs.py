@@ -52,11 +52,13 @@ def list_graphs(context: CommandContext) -> None:
 
     context.load_graphs()
     here = {name: registry.get(name).topology.fingerprint for name in registry.names()}
-    published = context.store.graphs()
-    stored = {name: fingerprint for name, fingerprint in published.items() if "/" not in name}
+    all_graphs = context.store.graphs()
+    graphs_of_store = {
+        name: fingerprint for name, fingerprint in all_graphs.items() if "/" not in name
+    }
     lines = [
-        _line(name, here.get(name), stored.get(name))
-        for name in sorted(here.keys() | stored.keys())
+        _line(name, here.get(name), graphs_of_store.get(name))
+        for name in sorted(here.keys() | graphs_of_store.keys())
     ]
     rows = [tuple(cell or "" for cell in astuple(line)) for line in lines]
     nothing = "No graphs. Start a worker that has some in RUNNER_GRAPHS, or name their modules with --graphs."
@@ -65,11 +67,11 @@ def list_graphs(context: CommandContext) -> None:
     )
 
 
-def _line(name: str, here: str | None, stored: str | None) -> GraphLine:
-    place = "here" if here else "store"
-    if here and stored:
-        place = "same" if here == stored else "differs"
-    return GraphLine(name, place, fingerprint=stored, fingerprint_here=here)
+def _line(name: str, here: str | None, fingerprint: str | None) -> GraphLine:
+    location = "here" if here else "store"
+    if here and fingerprint:
+        location = "same" if here == fingerprint else "differs"
+    return GraphLine(name, location, fingerprint=fingerprint, fingerprint_here=here)
 
 
 # -- show --------------------------------------------------------------------------------------------
@@ -197,29 +199,29 @@ def check(
     from runner.operations.deploy_views import GraphCheck, problems_of
 
     context.load_graphs()
-    checked = names or tuple(registry.names())
-    if not checked:
+    graph_names = names or tuple(registry.names())
+    if not graph_names:
         # A deploy must not pass because its settings are missing.
         raise CommandError(
             Exit.USAGE,
             "There is no graph here, so nothing was checked.",
             "Name the modules that register your graphs, with --graphs or in RUNNER_GRAPHS.",
         )
-    problems = tuple(problem for name in checked for problem in problems_of(registry, name))
+    problems = tuple(problem for name in graph_names for problem in problems_of(registry, name))
     broken = {problem.graph for problem in problems if problem.code == "not-built"}
-    held = (
-        tuple(_held(context, [name for name in checked if name not in broken]))
+    nodes = (
+        tuple(_held(context, [name for name in graph_names if name not in broken]))
         if against_waiting
         else None
     )
     if context.output.as_json:
-        context.output.data(GraphCheck(problems, held))
+        context.output.data(GraphCheck(problems, nodes))
     else:
-        _write_check(context, problems, held)
+        _write_check(context, problems, nodes)
     failing = {"error", "warning"} if strict else {"error"}
     if any(str(problem.severity) in failing for problem in problems):
         return Exit.RUN_FAILED
-    return Exit.CONFLICT if held else Exit.DONE
+    return Exit.CONFLICT if nodes else Exit.DONE
 
 
 def _held(context: CommandContext, names: Sequence[str]) -> Iterator[AffectedNode]:
@@ -230,7 +232,7 @@ def _held(context: CommandContext, names: Sequence[str]) -> Iterator[AffectedNod
 
 
 def _write_check(
-    context: CommandContext, problems: Sequence[Problem], held: Sequence[AffectedNode] | None
+    context: CommandContext, problems: Sequence[Problem], nodes: Sequence[AffectedNode] | None
 ) -> None:
     context.output.table(
         ("SEVERITY", "CODE", "GRAPH", "NODE", "MESSAGE", "ADVICE"),
@@ -240,7 +242,7 @@ def _write_check(
         ],
         "No problems.",
     )
-    if held is not None:
+    if nodes is not None:
         context.output.table(
             ("", "RUN", "GRAPH", "NODE", "VISIT", "STATUS", "REASON"),
             [
@@ -253,7 +255,7 @@ def _write_check(
                     node.status,
                     node.reason,
                 )
-                for node in held
+                for node in nodes
             ],
             "No node would be held.",
         )

@@ -96,13 +96,13 @@ def list_interrupts(
     the next page.
     """
     output = context.output
-    questions, after = _selected(context, filters, limit, cursor)
+    questions, next_cursor = _selected(context, filters, limit, cursor)
     output.present(
-        {"interrupts": questions, "next": after},
+        {"interrupts": questions, "next": next_cursor},
         lambda: _show_list(output, questions),
         map(_row, questions),
     )
-    output.next_page(after)
+    output.next_page(next_cursor)
 
 
 def _selected(
@@ -114,8 +114,8 @@ def _selected(
     """Read the open questions that pass the filters, and the cursor of those after them."""
     from runner.operations.questions import read_questions
 
-    client, known = context.client, dict(filters)
-    run_id, older_than = known.pop("run_id"), known.pop("older_than")
+    client, query = context.client, dict(filters)
+    run_id, older_than = query.pop("run_id"), query.pop("older_than")
     if run_id is not None:
         client.run(run_id)  # raises if there is no such run
     age = read_duration(older_than) if older_than is not None else None
@@ -125,7 +125,7 @@ def _selected(
         )
     page = read_pages(
         lambda number, after: client.interrupts(
-            run=run_id, **known, older_than=age, limit=number, cursor=after
+            run=run_id, **query, older_than=age, limit=number, cursor=after
         ),
         limit,
         cursor,
@@ -134,7 +134,7 @@ def _selected(
 
 
 def _votes(question: QuestionView) -> str:
-    """How the votes stand: "1 of 2", with the stage and the rejections where they matter."""
+    """The tally of the votes: "1 of 2", with the stage and the rejections where they matter."""
     if not question.need:
         return ""
     stage = f"stage {question.stage + 1}: " if question.rule and question.rule["stages"] else ""
@@ -166,8 +166,8 @@ def show(context: CommandContext, interrupt_id: str) -> None:
         read_question(context.store, context.client.interrupt(interrupt_id)),
         context.output,
     )
-    parts = document(question).items()
-    rows = ((name, compact(value)) for name, value in parts if value not in (None, "", [], {}, 0))
+    fields = document(question).items()
+    rows = ((name, compact(value)) for name, value in fields if value not in (None, "", [], {}, 0))
     output.present(question, lambda: _show_whole(output, question), rows)
 
 
@@ -272,12 +272,12 @@ def _show_outcome(context: CommandContext, receipt: Receipt, digest: str | None)
 
 
 def _detail(receipt: Receipt) -> str:
-    """What a receipt says, with how the votes stand."""
+    """The text of a receipt, with the tally of the votes."""
     if receipt.need is None:
         return receipt.detail
     against = f", {receipt.against} against" if receipt.against else ""
     return "; ".join(
-        part for part in (f"{receipt.have} of {receipt.need}{against}", receipt.detail) if part
+        text for text in (f"{receipt.have} of {receipt.need}{against}", receipt.detail) if text
     )
 
 
@@ -365,8 +365,8 @@ def vote(
 
 
 def _check_response(decision: str, response: Any) -> None:
-    wants, given = decision in {"edit", "respond"}, response is not None
-    if wants != given and not (decision == "approve" and given):
+    wants, has_response = decision in {"edit", "respond"}, response is not None
+    if wants != has_response and not (decision == "approve" and has_response):
         raise click.UsageError(
             f"{decision} needs --response."
             if wants
@@ -429,7 +429,10 @@ def vote_all(
     output.present(
         VotedAll([], receipts),
         functools.partial(_show_each, output, _show_receipt, receipts),
-        [(one.status, one.interrupt_id, one.run_id or "", _detail(one)) for one in receipts],
+        [
+            (receipt.status, receipt.interrupt_id, receipt.run_id or "", _detail(receipt))
+            for receipt in receipts
+        ],
     )
     return next(
         (code for code in map(exit_of_receipt, receipts) if code is not Exit.DONE), Exit.DONE
@@ -440,10 +443,9 @@ def _list_all(context: CommandContext, filters: Mapping[str, str | None], limit:
     """Show all that would be decided together."""
     from runner.operations.questions import VotedAll, check_alike
 
-    output, (questions, after) = context.output, _selected(context, filters, limit)
-    check_alike(
-        context.store, [one.id for one in questions], {one.id: one.digest for one in questions}
-    )
+    output, (questions, next_cursor) = context.output, _selected(context, filters, limit)
+    digests = {question.id: question.digest for question in questions}
+    check_alike(context.store, list(digests), digests)
     output.present(
         VotedAll(questions, []),
         functools.partial(
@@ -451,18 +453,18 @@ def _list_all(context: CommandContext, filters: Mapping[str, str | None], limit:
         ),
         [
             (
-                one.id,
-                one.digest,
-                one.run_id,
-                one.node_id,
-                one.name,
-                compact((one.action or {}).get("args", one.reason)),
+                question.id,
+                question.digest,
+                question.run_id,
+                question.node_id,
+                question.name,
+                compact((question.action or {}).get("args", question.reason)),
             )
-            for one in questions
+            for question in questions
         ],
     )
-    more = "; there are more than --limit" if after else ""
-    output.note(f"{len(questions)} questions{more}. Nothing was decided: vote with --digests FILE.")
+    hint = "; there are more than --limit" if next_cursor else ""
+    output.note(f"{len(questions)} questions{hint}. Nothing was decided: vote with --digests FILE.")
     return Exit.DONE
 
 
@@ -472,8 +474,8 @@ def _show_each(output: Output, show: Callable[[Output, Any], None], items: Seque
 
 
 def _digest_of(line: str, number: int) -> tuple[str, str]:
-    interrupt_id, _, rest = line.rstrip("\n").partition("\t")
-    digest = rest.partition("\t")[0]
+    interrupt_id, _, columns = line.rstrip("\n").partition("\t")
+    digest = columns.partition("\t")[0]
     if not digest:
         raise click.UsageError(f"Line {number} of --digests is not an id, a tab and a digest.")
     return interrupt_id, digest
@@ -604,7 +606,7 @@ def _show_whole(output: Output, question: QuestionView, *, hint: bool = True) ->
 
     from runner.cli.run_tree import people
 
-    parts: list[str | tuple[str, str]] = [
+    texts: list[str | tuple[str, str]] = [
         (f"{one_line(question.name)}  {question.status}\n", "bold"),
         f"asked by node {one_line(question.node_id)} of run {question.run_id}, ",
         f"{clock_time(question.asked_at)}, of {people(question)}\n",
@@ -616,15 +618,15 @@ def _show_whole(output: Output, question: QuestionView, *, hint: bool = True) ->
         block(question.reason) + "\n",
     ]
     if question.response_schema is not None:
-        parts += [("schema of the answer\n", "bold"), block(question.response_schema) + "\n"]
+        texts += [("schema of the answer\n", "bold"), block(question.response_schema) + "\n"]
     if question.response is not None:
         responder = one_line(question.responder or "unnamed")
-        parts += [
+        texts += [
             (f"answered by {responder}, {clock_time(question.answered_at)}\n", "bold"),
             block(question.response) + "\n",
         ]
-    parts += [(f"digest {question.digest}\n{question.id}", "dim")]
-    output.show(Text.assemble(*parts))
+    texts += [(f"digest {question.digest}\n{question.id}", "dim")]
+    output.show(Text.assemble(*texts))
     if question.is_open and hint:
         way = f"vote {question.id} DECISION --by WHO" if question.rule else f"respond {question.id}"
         output.note(f"Answer with: runner interrupts {way}")
@@ -645,32 +647,32 @@ def _ruled(question: QuestionView) -> list[str | tuple[str, str]]:
 
     if question.rule is None:
         return []
-    parts: list[str | tuple[str, str]] = [
+    texts: list[str | tuple[str, str]] = [
         ("decided by  ", "bold"),
         f"{one_line(question.rule_words)}\n",
     ]
     if question.risk:
-        parts.append((f"{question.risk} risk\n", "bold red" if question.risk == "high" else "bold"))
+        texts.append((f"{question.risk} risk\n", "bold red" if question.risk == "high" else "bold"))
     if question.action is not None:
         action = question.action
-        parts += [(f"the {action['kind']} {one_line(action['tool'])} will run with\n", "bold")]
-        parts += [block(action["args"]) + "\n"]
-    parts.append((f"votes  {_votes(question)}\n", "bold"))
+        texts += [(f"the {action['kind']} {one_line(action['tool'])} will run with\n", "bold")]
+        texts += [block(action["args"]) + "\n"]
+    texts.append((f"votes  {_votes(question)}\n", "bold"))
     for vote in question.votes:
         name = f" ({one_line(vote.name)})" if vote.name else ""
         comment = f": {one_line(vote.comment)}" if vote.comment else ""
-        parts.append(
+        texts.append(
             f"  {one_line(person(vote.by))}{name} {vote.decision}, as {one_line(who(vote.selector))}, "
             f"level {vote.level}, {clock_time(vote.at)}{comment}\n"
         )
     if question.claim:
         until = clock_time(question.claim_ends_at)
-        parts.append(f"claimed by {one_line(person(question.claim))} until {until}\n")
-    for key, other in question.delegated.items():
-        parts.append(f"{one_line(person(key))} may vote instead of {one_line(person(other))}\n")
+        texts.append(f"claimed by {one_line(person(question.claim))} until {until}\n")
+    for key, delegate in question.delegated.items():
+        texts.append(f"{one_line(person(key))} may vote instead of {one_line(person(delegate))}\n")
     if question.decision:
-        parts.append((f"decided: {question.decision}\n", "bold"))
-    return parts
+        texts.append((f"decided: {question.decision}\n", "bold"))
+    return texts
 
 
 def _expiry(question: Question) -> str:

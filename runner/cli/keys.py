@@ -49,9 +49,9 @@ def list_keys(context: CommandContext) -> None:
     Without a terminal: id, level, algorithm, whom it is of or speaks for, and when it was or will be
     revoked, separated by tabs.
     """
-    listed = _set(context).entries()
-    rows = [_row(key) for key in listed]
-    context.output.listing({"keys": listed}, ("KID", "LEVEL", "ALGORITHM", "OF", "REVOKED"), rows)
+    entries = _set(context).entries()
+    rows = [_row(key) for key in entries]
+    context.output.listing({"keys": entries}, ("KID", "LEVEL", "ALGORITHM", "OF", "REVOKED"), rows)
 
 
 @keys.command()
@@ -97,15 +97,15 @@ def new(
     The public half goes to the file of RUNNER_DECISION_KEYS, the private half to a new file.
     Exit codes: 0 made; 2 the options don't fit together; 5 the id or the private file exists.
     """
-    listed: dict[str, Any] = {
+    options: dict[str, Any] = {
         name: list(value) if isinstance(value, tuple) else value for name, value in members.items()
     }
     if public is None:
-        made = _set(context).make(kid, private or _file_of(kid), hmac=hmac, **listed)
+        key = _set(context).make(kid, private or _file_of(kid), hmac=hmac, **options)
     else:
-        made = _set(context).add(kid, _public(public), **listed)
-    context.output.write(made, [_row(made)])
-    _note(context, "added", made)
+        key = _set(context).add(kid, _public(public), **options)
+    context.output.write(key, [_row(key)])
+    _note(context, "added", key)
 
 
 @keys.command()
@@ -135,9 +135,9 @@ def rotate(
             f"{overlap!r} is no duration such as 90s, 30m, 2h or 7d.", param_hint="--overlap"
         )
     ends = time.time() + seconds
-    made = _set(context).rotate(kid, successor, private or _file_of(successor), ends)
-    context.output.write(made, [_row(made)])
-    _note(context, "rotated", made, {"follows": kid})
+    key = _set(context).rotate(kid, successor, private or _file_of(successor), ends)
+    context.output.write(key, [_row(key)])
+    _note(context, "rotated", key, {"follows": kid})
 
 
 @keys.command()
@@ -157,19 +157,24 @@ def revoke(context: CommandContext, kid: str, since: int | None) -> None:
     'ever', and have what it approved and is not done yet approved again. The key stays listed.
     Exit codes: 0 revoked; 4 no such key.
     """
-    revoked = _set(context).revoke(kid, time.time() if since is None else since / 1000)
-    context.output.write(revoked, [_row(revoked)])
-    _note(context, "revoked", revoked, {"revoked_at": revoked.revoked_at})
+    key = _set(context).revoke(kid, time.time() if since is None else since / 1000)
+    context.output.write(key, [_row(key)])
+    _note(context, "revoked", key, {"revoked_at": key.revoked_at})
 
 
 def _note(
-    context: CommandContext, word: str, key: PublicKey, more: Mapping[str, JSON] | None = None
+    context: CommandContext,
+    operation: str,
+    key: PublicKey,
+    details: Mapping[str, JSON] | None = None,
 ) -> None:
     """Leave an entry in the audit. The keys are a file: they change also where no store is."""
     about: dict[str, JSON] = {"kid": key.kid, "level": key.level, "principal": key.principal}
     try:
         audit, *_ = context.installation.store.audit_logs
-        audit.note(f"decision_key.{word}", actor=context.user, outcome=about | dict(more or {}))
+        audit.note(
+            f"decision_key.{operation}", actor=context.user, outcome=about | dict(details or {})
+        )
     except StoreError as error:
         context.output.note(f"The audit does not say so: {error}")
 

@@ -1,4 +1,4 @@
-"""What commands write: data to stdout, everything else to stderr.
+"""The output of commands: data to stdout, everything else to stderr.
 
 A terminal gets tables and colours, a pipe gets tab-separated lines, and `--json` gives JSON to both.
 Text from users and agents is written with its control characters escaped, so that it can't move the
@@ -36,12 +36,12 @@ class Output:
 
     @property
     def is_terminal(self) -> bool:
-        """Whether a person reads stdout. FORCE_COLOR asks for colours, not for another format."""
+        """True where a person reads stdout. FORCE_COLOR asks for colours, not for another format."""
         return sys.stdout.isatty()
 
     @property
     def shows_progress(self) -> bool:
-        """Whether stderr is a terminal on which a live drawing can be updated."""
+        """True where stderr is a terminal on which a live drawing can be updated."""
         return sys.stderr.isatty() and not self.errors.is_dumb_terminal
 
     @cached_property
@@ -96,10 +96,10 @@ class Output:
                 from rich.text import Text
 
                 # Only rows of several cells: what is copied whole, as a command, stays in one piece.
-                first, *rest = cells
-                self.show(Text(first, overflow="fold"))
+                head, *tail = cells
+                self.show(Text(head, overflow="fold"))
                 self.show(
-                    Padding(Text("  ".join(filter(None, rest)), overflow="fold"), (0, 0, 0, 2))
+                    Padding(Text("  ".join(filter(None, tail)), overflow="fold"), (0, 0, 0, 2))
                 )
             else:
                 print("\t".join(cells))  # noqa: T201 - as above

@@ -243,7 +243,7 @@ def _explain_words(command: click.Command) -> None:
         str(parameter.metavar or parameter.name).strip("[].").upper()
         for parameter in command.params
     }
-    command.epilog = "\n\n".join(line for word, line in WORDS.items() if word in names) or None
+    command.epilog = "\n\n".join(line for name, line in WORDS.items() if name in names) or None
 
 
 _explain_words(runner)

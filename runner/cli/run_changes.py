@@ -188,32 +188,32 @@ def migrate(
     mapping = _mapping(pairs)
     if run_id is not None:
         # Its error is the command's error.
-        migrated = [_migrate(context, run_id, mapping, drop, dry_run=dry_run)]
+        runs = [_migrate(context, run_id, mapping, drop, dry_run=dry_run)]
     else:
-        migrated = []
+        runs = []
         for waiting in _waiting(context, str(graph)):
             try:
-                migrated.append(_migrate(context, waiting, mapping, drop, dry_run=dry_run))
+                runs.append(_migrate(context, waiting, mapping, drop, dry_run=dry_run))
             except StoreError:
                 raise
             except RunnerError as error:
-                migrated.append(MigratedRun(waiting, moved=False, error=str(error), nodes=()))
+                runs.append(MigratedRun(waiting, moved=False, error=str(error), nodes=()))
     nothing = "No waiting run needs a migration."
-    context.output.listing({"runs": migrated}, COLUMNS, list(_rows(migrated)), nothing)
-    return Exit.CONFLICT if any(run.error for run in migrated) else Exit.DONE
+    context.output.listing({"runs": runs}, COLUMNS, list(_rows(runs)), nothing)
+    return Exit.CONFLICT if any(run.error for run in runs) else Exit.DONE
 
 
 def _mapping(pairs: tuple[str, ...]) -> dict[str, str]:
     mapping: dict[str, str] = {}
     for pair in dict.fromkeys(pairs):
-        old, equals, new = pair.partition("=")
-        if not (old and equals and new):
+        old_name, equals, new_name = pair.partition("=")
+        if not (old_name and equals and new_name):
             raise CommandError(Exit.USAGE, f"--map {pair}: write OLD=NEW, two ids of nodes.")
-        if old in mapping:
+        if old_name in mapping:
             raise CommandError(
-                Exit.USAGE, f"--map names the node {old} twice; nothing was changed."
+                Exit.USAGE, f"--map names the node {old_name} twice; nothing was changed."
             )
-        mapping[old] = new
+        mapping[old_name] = new_name
     return mapping
 
 
@@ -228,10 +228,10 @@ def _waiting(context: CommandContext, graph: str) -> list[str]:
         raise CommandError(
             Exit.NOT_FOUND, f"This store has no graph {graph!r}.", HINTS[Exit.NOT_FOUND]
         )
-    held = list(runs_of(context.store, RunQuery(Status.NEEDS_MIGRATION)))
+    waiting = list(runs_of(context.store, RunQuery(Status.NEEDS_MIGRATION)))
     asking = runs_of(context.store, RunQuery(Status.INTERRUPTED))
     older = [run for run in asking if run.fingerprint != fingerprint]
-    return [run.run_id for run in held + older if run.graph_id == graph]
+    return [run.run_id for run in waiting + older if run.graph_id == graph]
 
 
 def _migrate(
@@ -244,14 +244,14 @@ def _migrate(
 ) -> MigratedRun:
     from runner.operations.deploy_views import MigratedRun
 
-    migrated = context.client.run(run_id).migrate(mapping, drop=drop, dry_run=dry_run)
-    return MigratedRun(run_id, moved=not dry_run, error="", nodes=tuple(migrated.nodes))
+    migration = context.client.run(run_id).migrate(mapping, drop=drop, dry_run=dry_run)
+    return MigratedRun(run_id, moved=not dry_run, error="", nodes=tuple(migration.nodes))
 
 
-def _rows(migrated: list[MigratedRun]) -> Iterator[tuple[object, ...]]:
-    for run in migrated:
+def _rows(runs: list[MigratedRun]) -> Iterator[tuple[object, ...]]:
+    for run in runs:
         for node in run.nodes:
-            unused = " ".join(node.unused)
+            answers = " ".join(node.unused)
             yield (
                 run.run_id,
                 node.graph_id,
@@ -259,7 +259,7 @@ def _rows(migrated: list[MigratedRun]) -> Iterator[tuple[object, ...]]:
                 node.today,
                 node.becomes,
                 node.reason,
-                unused,
+                answers,
             )
         if run.error:
             yield run.run_id, "", "", "", "not moved", run.error, ""

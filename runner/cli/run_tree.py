@@ -34,7 +34,7 @@ QUIET = ("completed", "skipped", "pending", "ready", "cancelled")
 BUSY = frozenset({"ready", "running", "retrying"})
 
 MAX_ITEMS = 20
-"""How many waiting or failed items of a map are shown; the rest are counted."""
+"""The number of waiting or failed items of a map that are shown; the others are counted."""
 
 
 def draw(run: RunView, now: int, lines: int = 0, *, wrap: bool = False) -> Tree:
@@ -64,13 +64,13 @@ def people(interrupt: Interrupt) -> str:
 
 
 def _heading(run: RunView, now: int) -> Text:
-    elapsed = span((run.ended_at or now) - run.created_at)
+    duration = span((run.ended_at or now) - run.created_at)
     heading = Text.assemble(
         (one_line(run.graph), "bold"),
         "  ",
         (run.status, style(run.status)),
         (", archived" if run.archived else "", "dim"),
-        f"  {elapsed}  ",
+        f"  {duration}  ",
         (run.run_id, "dim"),
     )
     if run.requester:
@@ -89,7 +89,7 @@ def _heading(run: RunView, now: int) -> Text:
 
 
 def _add_nodes(tree: Tree, run: RunView, now: int, lines: int) -> None:
-    nodes, omitted = _fitting(run, lines)
+    nodes, hidden_counts = _fitting(run, lines)
     questions: dict[str, list[Question]] = {}
     for question in run.interrupts:
         if question.run_id == run.run_id:
@@ -102,8 +102,8 @@ def _add_nodes(tree: Tree, run: RunView, now: int, lines: int) -> None:
         if node.run is not None:
             _add_nodes(branch, node.run, now, 0)
         _add_items(branch, node, questions, now)
-    if omitted:
-        counts = ", ".join(f"{number} {status}" for status, number in omitted.items())
+    if hidden_counts:
+        counts = ", ".join(f"{number} {status}" for status, number in hidden_counts.items())
         tree.add(Text(f"… and {counts}", style="dim"))
 
 
@@ -130,12 +130,12 @@ def _add_items(
 def _counts(node: NodeView) -> str:
     """Count the items of a map: "3 of 5 items done, 1 waiting"."""
     counts = Counter(_status(item) for item in node.items)
-    rest = [
+    details = [
         f"{counts[status]} {status}"
         for status in ("running", "waiting", "retrying", "failed")
         if counts[status]
     ]
-    return ", ".join([f"{counts['completed']} of {node.total} items done", *rest])
+    return ", ".join([f"{counts['completed']} of {node.total} items done", *details])
 
 
 def _fitting(run: RunView, lines: int) -> tuple[list[NodeView], dict[str, int]]:
@@ -189,8 +189,8 @@ def _question(question: Question, now: int) -> Group:
     line.append(f"asks {one_line(question.name)}", style="yellow").append(f" of {people(question)}")
     line.append(f"  {short(question.reason, 50)}", style="dim")
     if question.expires_at:
-        left = question.expires_at - now
-        line.append(f"  expires in {span(left)}" if left > 0 else "  expires now")
+        remaining = question.expires_at - now
+        line.append(f"  expires in {span(remaining)}" if remaining > 0 else "  expires now")
     if question.reminded:
         line.append(f"  reminded {times(question.reminded)}")
     # The id is there to be copied, so it is never cut.
@@ -249,7 +249,7 @@ def until_idle(
     store: Store,
     run_id: str,
     deadline: float | None = None,
-    after: str = "",
+    position: str = "",
     *,
     follow: bool = False,
 ) -> Iterator[Sequence[Event]]:
@@ -259,11 +259,11 @@ def until_idle(
     """
     while True:
         is_active = _is_active(store, run_id, follow=follow)
-        left = POLL if deadline is None else min(POLL, deadline - time.monotonic())
-        events = store.events(run_id, after, wait=max(0.0, left) if is_active else 0)
+        remaining = POLL if deadline is None else min(POLL, deadline - time.monotonic())
+        events = store.events(run_id, position, wait=max(0.0, remaining) if is_active else 0)
         if events:
-            after = events[-1].position
-        elif not is_active or left <= 0:
+            position = events[-1].position
+        elif not is_active or remaining <= 0:
             return
         yield events
 

@@ -38,8 +38,8 @@ class StatusWord(click.Choice[str]):
         self, value: str, parameter: click.Parameter | None, context: click.Context | None
     ) -> str:
         """Ignore case, and take spaces and hyphens for underscores."""
-        words = str(value).replace("-", " ").lower().split()
-        return super().convert("_".join(words), parameter, context)
+        names = str(value).replace("-", " ").lower().split()
+        return super().convert("_".join(names), parameter, context)
 
 
 timeout_option = click.option(
@@ -91,37 +91,39 @@ def run(
     if timeout is not None and not wait:
         raise click.UsageError("--timeout limits --wait; use both.")
     task = read_json(input_text, "--input") if input_text is not None else None
-    started = context.client.start(
+    new_run = context.client.start(
         graph, task, idempotency_key=idempotency_key, tags=read_tags(tags)
     )
     if wait:
-        return _wait(context, started, timeout)
+        return _wait(context, new_run, timeout)
     from runner.operations.views import StartedRun
 
-    context.output.write(StartedRun(started.id, graph, str(started.status)), [(started.id,)])
+    context.output.write(StartedRun(new_run.id, graph, str(new_run.status)), [(new_run.id,)])
     return Exit.DONE
 
 
-def _wait(context: CommandContext, started: Run, timeout: float | None) -> int:
+def _wait(context: CommandContext, new_run: Run, timeout: float | None) -> int:
     from runner.cli.run_tree import watch_until_idle
     from runner.operations.views import read_run
 
     output = context.output
-    output.note("run", started.id)
+    output.note("run", new_run.id)
     try:
-        watch_until_idle(context.store, started.id, output, timeout=timeout)
+        watch_until_idle(context.store, new_run.id, output, timeout=timeout)
     except KeyboardInterrupt as error:
-        raise _stopped_watching(started.id) from error
-    view = read_run(context.store, started.id)
+        raise _stopped_watching(new_run.id) from error
+    view = read_run(context.store, new_run.id)
     _show(output, view)
     code = exit_of_run(view.status)
     if code is Exit.WAITING:
-        first = next(iter(view.interrupts), None)
+        question = next(iter(view.interrupts), None)
         answer = (
             "" if output.is_terminal else " --response JSON"
         )  # on a terminal it asks field by field
         command = (
-            f"interrupts respond {first.id}{answer}" if first else f"runs migrate {view.run_id}"
+            f"interrupts respond {question.id}{answer}"
+            if question
+            else f"runs migrate {view.run_id}"
         )
         output.note(f"The run waits. To continue: runner {command}")
     return code
@@ -203,13 +205,13 @@ def list_runs(
         tags_text = " ".join(f"{key}={value}" for key, value in summary.tags.items())
         if output.is_terminal:
             graph_text = f"{'  ' * (depth - 1)}└ {summary.graph_id}" if depth else summary.graph_id
-            started = clock_time(summary.created_at)
+            start_time = clock_time(summary.created_at)
             status_text = f"{summary.status}, archived" if summary.archived else summary.status
-            rows.append((summary.run_id, graph_text, status_text, started, tags_text))
+            rows.append((summary.run_id, graph_text, status_text, start_time, tags_text))
         else:
-            started_at, place = stamp(summary.created_at), "archived" if summary.archived else ""
+            started_at, archive = stamp(summary.created_at), "archived" if summary.archived else ""
             head = (summary.run_id, summary.graph_id, summary.status, started_at)
-            rows.append((*head, tags_text, summary.parent, place))
+            rows.append((*head, tags_text, summary.parent, archive))
     nothing = "No matching runs. `runner run GRAPH` starts one."
     output.table(("RUN", "GRAPH", "STATUS", "STARTED", "TAGS"), rows, nothing)
     output.next_page(page.next)
@@ -233,9 +235,9 @@ def _page(
 
 def _families(page: Iterable[RunSummary]) -> Iterator[tuple[int, RunSummary]]:
     """Put each child run below its parent, the oldest first; the number is how deep a run is nested."""
-    listed = {run.run_id: run for run in page}
+    runs = {run.run_id: run for run in page}
     children: dict[str, list[RunSummary]] = {}
-    for run in reversed(listed.values()):
+    for run in reversed(runs.values()):
         children.setdefault(run.parent, []).append(run)
 
     def below(run: RunSummary, depth: int) -> Iterator[tuple[int, RunSummary]]:
@@ -243,8 +245,8 @@ def _families(page: Iterable[RunSummary]) -> Iterator[tuple[int, RunSummary]]:
         for child in children.get(run.run_id, ()):
             yield from below(child, depth + 1)
 
-    for run in listed.values():
-        if run.parent not in listed:
+    for run in runs.values():
+        if run.parent not in runs:
             yield from below(run, 0)
 
 
@@ -285,12 +287,12 @@ def watch(context: CommandContext, run_id: str, *, follow: bool, timeout: float 
     """
     from runner.cli.run_tree import watch_on_stdout
 
-    watched = context.client.run(run_id)
+    result = context.client.run(run_id)
     try:
         watch_on_stdout(context.store, run_id, context.output, follow=follow, timeout=timeout)
     except KeyboardInterrupt as error:
         raise _stopped_watching(run_id) from error
-    return exit_of_run(watched.status)
+    return exit_of_run(result.status)
 
 
 @runs.command()

@@ -36,13 +36,12 @@ def list_schedules(context: CommandContext) -> None:
 
     Without a terminal: id, graph, when, next time (UTC), last run and overlap, separated by tabs.
     """
-    listed, output = _scheduler(context).schedules.all(), context.output
+    page, output = _scheduler(context).schedules.all(), context.output
     rows = [
-        (item.id, item.graph, when(item), _next(item), item.last_run, item.overlap)
-        for item in listed
+        (item.id, item.graph, when(item), _next(item), item.last_run, item.overlap) for item in page
     ]
     output.present(
-        {"schedules": listed},
+        {"schedules": page},
         lambda: output.table(COLUMNS, rows, "No schedules. `runner schedules add` makes one."),
         (
             (
@@ -53,7 +52,7 @@ def list_schedules(context: CommandContext) -> None:
                 item.last_run,
                 item.overlap,
             )
-            for item in listed
+            for item in page
         ),
     )
 
@@ -119,7 +118,7 @@ def add(
     if every is not None and interval is None:
         raise click.UsageError(f"--every {every!r} is not a duration; use 90s, 30m, 2h or 7d.")
     task = read_json(input_text, "--input") if input_text is not None else None
-    made = Schedule(
+    schedule = Schedule(
         schedule_id,
         graph,
         task,
@@ -129,7 +128,7 @@ def add(
         overlap,
         tags=dict(read_tags(tags)),
     )
-    _write(context, _scheduler(context).add(made))
+    _write(context, _scheduler(context).add(schedule))
 
 
 @schedules.command()

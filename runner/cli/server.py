@@ -62,8 +62,8 @@ def server(context: CommandContext, **options: Any) -> None:
     os.environ.update(context.environment())
     command = [sys.executable, "-m", "runner.server"]
     for name, value in options.items():
-        for one in value if isinstance(value, tuple) else [value]:
-            command += [] if one is None else [f"--{name.replace('_', '-')}", str(one)]
+        for item in value if isinstance(value, tuple) else [value]:
+            command += [] if item is None else [f"--{name.replace('_', '-')}", str(item)]
     os.execv(command[0], command)  # noqa: S606 - a list, and no shell
 
 

@@ -36,13 +36,13 @@ def list_webhooks(context: CommandContext) -> None:
 
     Without a terminal: id, address, events, state and how many deliveries wait, separated by tabs.
     """
-    listed, output = context.installation.webhooks.list(), context.output
+    page, output = context.installation.webhooks.list(), context.output
     rows = [
         (item.id, item.url, " ".join(item.events) or "all", _state(item), item.waiting)
-        for item in listed
+        for item in page
     ]
     output.present(
-        {"webhooks": listed},
+        {"webhooks": page},
         lambda: output.table(COLUMNS, rows, "No webhooks. `runner webhooks add` makes one."),
         rows,
     )
@@ -96,8 +96,8 @@ def add(
     """  # noqa: D301 - click reads the backspace: leave this paragraph as it is
     from runner.webhooks.webhook import Webhook
 
-    made = Webhook(webhook_id, url, list(events), graph, dict(read_tags(tags)), signature)  # type: ignore[arg-type] # click checks it
-    _write_key(context, context.installation.webhooks.add(made))
+    webhook = Webhook(webhook_id, url, list(events), graph, dict(read_tags(tags)), signature)  # type: ignore[arg-type] # click checks it
+    _write_key(context, context.installation.webhooks.add(webhook))
 
 
 @webhooks.command()
@@ -159,18 +159,18 @@ def deliveries(context: CommandContext, webhook_id: str, limit: int) -> None:
     Without a terminal: id, event, run, state, attempts, HTTP status, time (UTC) and what failed, separated by
     tabs.
     """
-    listed, output = (
+    page, output = (
         context.installation.webhooks.deliveries(webhook_id, limit).items,
         context.output,
     )
     output.present(
-        {"deliveries": listed},
+        {"deliveries": page},
         lambda: output.table(
             DELIVERY_COLUMNS,
-            [(*_cells(item), clock_time(item.at)) for item in listed],
+            [(*_cells(item), clock_time(item.at)) for item in page],
             "No deliveries.",
         ),
-        ((*_cells(item), stamp(item.at) or "", item.detail) for item in listed),
+        ((*_cells(item), stamp(item.at) or "", item.detail) for item in page),
     )
 
 

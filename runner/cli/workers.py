@@ -134,13 +134,13 @@ def list_workers(context: CommandContext) -> None:
     """
     from runner.operations.views import read_workers
 
-    listed, output = read_workers(context.installation), context.output
+    views, output = read_workers(context.installation), context.output
     headings = ("WORKER", "STATE", "BUSY", "POOL", "QUEUES", "GRAPHS", "SEEN")
     nothing = "No workers. `runner worker` starts one."
     output.present(
-        {"workers": listed},
-        lambda: output.table(headings, [_row(item) for item in listed], nothing),
-        map(_cells, listed),
+        {"workers": views},
+        lambda: output.table(headings, [_row(item) for item in views], nothing),
+        map(_cells, views),
     )
 
 
@@ -150,8 +150,18 @@ def _row(view: WorkerView) -> tuple[object, ...]:
 
 
 def _cells(view: WorkerView) -> tuple[object, ...]:
-    queues, graphs, seen = ",".join(view.queues), ",".join(view.graphs), stamp(view.seen)
-    return view.name, view.pid, view.state, view.busy, view.slots, view.pool, queues, graphs, seen
+    queues, graphs, seen_at = ",".join(view.queues), ",".join(view.graphs), stamp(view.seen)
+    return (
+        view.name,
+        view.pid,
+        view.state,
+        view.busy,
+        view.slots,
+        view.pool,
+        queues,
+        graphs,
+        seen_at,
+    )
 
 
 BOOT_TIMEOUT = 30.0
@@ -161,7 +171,7 @@ GRACE = 5.0
 """Seconds for running nodes to finish; a node that is cut off runs again on another worker."""
 
 READY = "worker.ready:"
-"""What the worker logs once the store has its graphs and can wake it."""
+"""The line that a worker logs once the store has its graphs and can wake it."""
 
 
 class WorkerEnded(RunnerError):
@@ -190,7 +200,7 @@ class WorkerProcess:
         return whole
 
     def alive(self, seconds: float = 0) -> bool:
-        """Whether it is still running, after waiting for its end for at most this long."""
+        """Return whether it still runs, after waiting for its end for at most this long."""
         return self._guard.alive(seconds)
 
     def wait_ready(self, on_line: Callable[[str], object] | None = None) -> None:
@@ -199,20 +209,20 @@ class WorkerProcess:
         Raises:
             WorkerEnded: it ended, or took too long.
         """
-        logged: list[str] = []
+        lines: list[str] = []
         for _ in range(round(BOOT_TIMEOUT / 0.05)):
             running = self.alive(0.05)
             for line in self.lines():
-                logged.append(line)
+                lines.append(line)
                 if on_line is not None:
                     on_line(line)
                 if READY in line:
                     return
             if not running:
                 break
-        last = "\n".join(line for line in logged[-15:] if line.strip())
+        tail = "\n".join(line for line in lines[-15:] if line.strip())
         raise WorkerEnded(
-            f"the worker did not become ready and was stopped. The end of its log:\n{last}"
+            f"the worker did not become ready and was stopped. The end of its log:\n{tail}"
         )
 
     def stop(self, grace: float = GRACE) -> None:

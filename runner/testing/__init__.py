@@ -1,4 +1,4 @@
-"""What tests of graphs and agents need: a scripted model, a manual clock, points to crash at.
+"""Tools for tests of graphs and agents: a scripted model, a manual clock, points to crash at.
 
 Names are imported when first used, so that a program without pytest can use the others.
 """

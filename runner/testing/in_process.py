@@ -210,9 +210,9 @@ def _only(questions: Sequence[Interrupt], name: str | None) -> Interrupt:
     if len(fitting) == 1:
         return fitting[0]
     names = ", ".join(repr(question.name) for question in questions) or "none"
-    expected = "one question" if name is None else f"one question named {name!r}"
+    requirement = "one question" if name is None else f"one question named {name!r}"
     raise UsageError(
-        f"{expected} should be open, but {len(fitting)} are (open: {names}), so nothing was answered. "
+        f"{requirement} should be open, but {len(fitting)} are (open: {names}), so nothing was answered. "
         "Name one, or pass the Interrupt itself."
     )
 
@@ -302,8 +302,8 @@ class InProcessRun:
     def events(self) -> list[Event]:
         """All that has happened, in order."""
         events: list[Event] = []
-        while more := self.store.events(self.id, events[-1].position if events else ""):
-            events += more
+        while page := self.store.events(self.id, events[-1].position if events else ""):
+            events += page
         return events
 
     def answer(
@@ -316,7 +316,7 @@ class InProcessRun:
         """
         answers = answers_from(answer(self.result, response, name))
         receipts = apply_decisions(
-            self._engine, [replace(one, responder=responder) for one in answers]
+            self._engine, [replace(decision, responder=responder) for decision in answers]
         )
         for receipt in receipts:
             if receipt.status is not ReceiptStatus.ACCEPTED:
@@ -335,12 +335,12 @@ class InProcessRun:
         from runner.operations.exports import read_export  # noqa: PLC0415 - few tests need it
         from runner.records.json_form import document  # noqa: PLC0415 - few tests need it
 
-        exported: dict[str, object] = document(read_export(self.store, self.id))
-        return exported
+        fields: dict[str, object] = document(read_export(self.store, self.id))
+        return fields
 
 
 class InProcessRuns:
-    """What the fixture `run_graph` is: call it with a graph and a task."""
+    """The fixture `run_graph`: call it with a graph and a task."""
 
     def __init__(self) -> None:
         """Start with no run."""

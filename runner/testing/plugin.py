@@ -53,9 +53,9 @@ def run_graph() -> Iterator[InProcessRuns]:
 
     runs = InProcessRuns()
     yield runs
-    if missed := runs.missed():
+    if points := runs.missed():
         pytest.fail(
-            f"crash_at planned crashes that never came: {', '.join(missed)}. Is the name right?"
+            f"crash_at planned crashes that never came: {', '.join(points)}. Is the name right?"
         )
 
 

@@ -1,4 +1,4 @@
-"""Whether today's graph would go on with a run that began with yesterday's: a check before a deploy.
+"""A check before a deploy: would today's graph continue a run that began with yesterday's?
 
 The rule is the workers' own: a node whose kind, version, join and edges are what they were goes on.
 Code is not compared, and nothing is run.
@@ -34,31 +34,31 @@ class ChangedNode:
 
 @dataclass(frozen=True, slots=True)
 class ReplayResult:
-    """What would become of the run; `held` is empty when it goes on to its end."""
+    """The effect on the run; `held` is empty when it goes on to its end."""
 
     run_id: str
     held: tuple[ChangedNode, ...] = ()
 
     @property
     def goes_on(self) -> bool:
-        """Whether every node that the run still has before it is what it was."""
+        """True where every node that the run has not completed is unchanged."""
         return not self.held
 
     @property
     def nodes(self) -> list[str]:
         """The names of the nodes that need a migration."""
-        return [changed.node for changed in self.held]
+        return [node.node for node in self.held]
 
     @property
     def questions(self) -> list[str]:
         """The names of the open questions whose answers would be kept, and not be acted on."""
-        return [name for changed in self.held for name in changed.questions]
+        return [name for question in self.held for name in question.questions]
 
     def __str__(self) -> str:
         """Describe it, for the message of an assert."""
         if self.goes_on:
             return f"run {self.run_id} goes on: unchanged"
-        changes = "; ".join(f"{changed.node} {changed.reason}" for changed in self.held)
+        changes = "; ".join(f"{node.node} {node.reason}" for node in self.held)
         return f"run {self.run_id} needs migration: {changes}"
 
 
