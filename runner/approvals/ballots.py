@@ -7,7 +7,7 @@ from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
 from runner.approvals import digests, rules
-from runner.approvals.rules import Count, DecisionKind, Facts, Principal, Tally, Voter
+from runner.approvals.rules import Count, DecisionKind, Principal, Tally, Voter, VoterFacts
 from runner.errors import UsageError
 from runner.records.codec import JSON
 from runner.records.interrupts import Decision, Interrupt, Receipt, ReceiptStatus, address_of
@@ -155,10 +155,10 @@ def facts(
     standing: Standing,
     voter_record: Mapping[str, Any],
     now: int,
-) -> Facts:
+) -> VoterFacts:
     """Return what decides beside the rule who may vote on a question now; `voter_record` is the voter's."""
     key = operation.voter.principal.key
-    return Facts(
+    return VoterFacts(
         requesters=(question.requester, *question.on_behalf_of),
         answered=operation.answered,
         escalated=escalated(question, now),

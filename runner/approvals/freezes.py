@@ -81,11 +81,11 @@ class Freezes:
 
     def __init__(
         self,
-        read: Callable[[], Mapping[str, Freeze]],
+        read_freezes: Callable[[], Mapping[str, Freeze]],
         names: Callable[[str], Iterable[str]] = lambda _: (),
     ) -> None:
         """Nothing is read yet. `names` returns further names of the graphs on a path."""
-        self._read, self._names, self._due = read, names, 0.0
+        self._read, self._names, self._due = read_freezes, names, 0.0
         self._known: Mapping[str, Freeze] = {}
 
     def refresh(self) -> None:

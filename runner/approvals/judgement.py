@@ -12,7 +12,7 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 from runner.approvals import ballots, rules
-from runner.approvals.rules import Approval, Count, Facts, Principal, Rule, Tally, Vote, Voter
+from runner.approvals.rules import Approval, Count, Principal, Rule, Tally, Vote, Voter, VoterFacts
 from runner.errors import ApprovalMismatch, RunnerError
 from runner.records import codec, interrupts
 from runner.records.interrupts import Interrupt, InterruptStatus
@@ -188,7 +188,7 @@ NOBODY = (-1, "")
 def _signed(rule: Rule, question: Interrupt, evidence: Evidence) -> Iterator[Count]:
     """Count votes as their proofs have them; what is stored beside a proof must follow from it."""
     keys = evidence.keys()
-    facts = Facts(
+    facts = VoterFacts(
         _requesters(rule, question, evidence, keys),
         evidence.answered,
         original=ballots.approved(question),

@@ -495,7 +495,7 @@ def recount(rule: Rule, votes: Sequence[Vote]) -> Count:
 
 
 @dataclass(frozen=True, slots=True)
-class Facts:
+class VoterFacts:
     """Facts besides the rule that decide who may vote.
 
     `requesters` are the keys of who started the run and for whom, `answered` has by node the keys of those
@@ -513,7 +513,9 @@ class Facts:
     voted_in: int | None = None
 
 
-def cast(rule: Rule, tally: Tally, voter: Voter, vote: Vote, facts: Facts) -> tuple[Count, Vote]:
+def cast(
+    rule: Rule, tally: Tally, voter: Voter, vote: Vote, facts: VoterFacts
+) -> tuple[Count, Vote]:
     """Judge who votes and count the vote, which is returned as it was counted: store and worker use this.
 
     An approval of other arguments than were shown is an edit, unless somebody has voted for these before;
@@ -540,7 +542,7 @@ def may_stand_in(delegate: str, groups: Collection[str], voter: Voter) -> bool:
     return delegate == "anyone" or (delegate == "group" and not voter.groups.isdisjoint(groups))
 
 
-def used_selector(rule: Rule, voter: Voter, facts: Facts, stage: int) -> str:
+def used_selector(rule: Rule, voter: Voter, facts: VoterFacts, stage: int) -> str:
     """Name the selector by which one may vote who may: that of the most weight."""
     step = rule.steps[stage]
     fits = [
@@ -553,7 +555,7 @@ def used_selector(rule: Rule, voter: Voter, facts: Facts, stage: int) -> str:
     return max(fits, key=lambda form: weight_of(step, [form]))
 
 
-def barred(rule: Rule, voter: Voter, facts: Facts, stage: int) -> str:
+def barred(rule: Rule, voter: Voter, facts: VoterFacts, stage: int) -> str:
     """Return why somebody may not vote in a stage, by all that is known; "" where they may."""
     if facts.gave:
         return "you have let somebody else vote in your place"

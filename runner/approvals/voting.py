@@ -12,7 +12,7 @@ from typing import Any
 from runner import scheduler
 from runner.approvals import ballots, rules
 from runner.approvals.ballots import Ballot, Operation, Standing
-from runner.approvals.rules import Facts, Rule
+from runner.approvals.rules import Rule, VoterFacts
 from runner.records.codec import JSON
 from runner.records.interrupts import Decision, Interrupt, Receipt, ReceiptStatus, address_of
 from runner.records.run import EventKind
@@ -117,7 +117,7 @@ class Case:
     """One operation on a question, with all that decides whether it is applied."""
 
     rule: Rule
-    facts: Facts
+    facts: VoterFacts
     operation: Operation
     standing: Standing
     part: Mapping[str, Any]

@@ -16,7 +16,7 @@ PAGE = 1_000
 
 @dataclass(frozen=True, slots=True)
 class Head:
-    """How far the audit is sealed and signed; `now` is the server's time in ms.
+    """Progress of sealing and signing the audit; `now` is the server's time in ms.
 
     `last` is the stream's id of the last sealed entry. `first` is the number of the first entry that is still
     here, `base` the tree before it. `note` is the checkpoint of the first `signed` entries, and `key`

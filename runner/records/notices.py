@@ -26,9 +26,9 @@ class Notice:
 
     def message(self) -> dict[str, Any]:
         """Return it as the JSON message that other systems get."""
-        said = {
+        details = {
             name: getattr(self, name)
             for name in ("id", "kind", "run_id", "node", "visit", "detail")
         }
         count = {"reminded": self.reminded} if self.reminded else {}
-        return {"v": 1, **said, "at": self.at, "question": self.question, **count}
+        return {"v": 1, **details, "at": self.at, "question": self.question, **count}

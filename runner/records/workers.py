@@ -52,7 +52,7 @@ class Worker:
 
     @property
     def is_keeper(self) -> bool:
-        """Whether it is a keeper, which runs no nodes."""
+        """Return whether it is a keeper, which runs no nodes."""
         return self.pool == KEEPER
 
     def alive(self, now: int) -> bool:

@@ -18,14 +18,14 @@ def advance_map(changes: Changes, name: str) -> None:
     record = changes.node(name)
     if changes.run.stopping or not record.items:
         return
-    unfinished = (
+    has_more = (
         _drop_items(changes, name) if changes.map(name).stopped else _begin_items(changes, name)
     )
     items = changes.map(name)
     if items.has_ended:
         dispatch(changes, name, record)
         return
-    if unfinished:
+    if has_more:
         changes.add(SetTimer(TimerKind.MAP, name, changes.now))
     # Between two transitions no item may be active although the map is not done: it counts itself as active.
     changes.put(name, replace(record, busy=items.stopped or items.next < items.total))

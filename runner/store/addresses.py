@@ -34,7 +34,7 @@ NAMESPACE = "runner"
 """The first part of every key and queue, unless RUNNER_NAMESPACE says another."""
 
 CLIENTS: dict[str, Callable[..., Any]] = {}
-"""What makes the client of a URL that redis-py can't read, by its scheme: a fake server of tests."""
+"""Clients for URLs that redis-py can't read, by their scheme: a fake server of tests."""
 
 MOST_PARTITIONS = 100
 """A run's id names its partition in two digits."""

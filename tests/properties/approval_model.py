@@ -13,7 +13,16 @@ from dataclasses import dataclass, field, replace
 from types import MappingProxyType
 
 from runner.approvals import rules
-from runner.approvals.rules import Count, DecisionKind, Facts, Principal, Rule, Tally, Vote, Voter
+from runner.approvals.rules import (
+    Count,
+    DecisionKind,
+    Principal,
+    Rule,
+    Tally,
+    Vote,
+    Voter,
+    VoterFacts,
+)
 
 SHOWN, EDITED = "the call as shown", "the call with other arguments"
 
@@ -111,7 +120,7 @@ class Machine:
     def cast(
         self, tally: Tally, voter: str, vote: Vote, voted_in: int | None
     ) -> tuple[Count, Vote]:
-        facts = Facts(REQUESTER, original=SHOWN, voted_in=voted_in)
+        facts = VoterFacts(REQUESTER, original=SHOWN, voted_in=voted_in)
         return rules.cast(self.rule, tally, self._voters[voter], vote, facts)
 
     def recount(self, votes: Sequence[Vote]) -> Count:

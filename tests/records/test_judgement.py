@@ -16,7 +16,7 @@ from runner.approvals.ballots import Ballot
 from runner.approvals.digests import Action
 from runner.approvals.judgement import Evidence, is_stale, judge, response_of
 from runner.approvals.proofs import encoded, read_keys, run_name, sign, verify
-from runner.approvals.rules import Auth, Facts, Rule, Tally
+from runner.approvals.rules import Auth, Rule, Tally, VoterFacts
 from runner.audit.checkpoint import public_bytes
 from runner.errors import ApprovalMismatch, CorruptDocument
 from runner.records import codec, interrupts
@@ -124,7 +124,7 @@ def decided(question: Interrupt, *decisions: tuple, rule: Rule = RULE, key=DOOR,
             stored.id, voter, decision, response, effect, stored.digest, body["comment"], body=body
         )
         stage = tally.stage
-        facts = Facts(
+        facts = VoterFacts(
             stored.requester, original=ballots.approved(stored), lent=stage if lender else None
         )
         count, vote = rules.cast(
