@@ -55,7 +55,7 @@ FAULTS = (
     ),
     Mutation(
         REDIS,
-        "in word.decode().split(",
+        "in answer.decode().split(",
         'in "".split(',
         "a node that is offered a place of a limit is not rung",
         test="tests/contract/test_stores.py::TestRedisStore::test_a_place_goes_to_the_one_that_waits_longest",
