@@ -72,9 +72,11 @@ def test_thirty_kills_under_load_lose_nothing_that_was_acknowledged(server, tmp_
     try:
         site.ready(2)
         with Load(server.url) as load:
-            for _ in range(KILLS):
+            kills = 0
+            while kills < KILLS or len(load.answered) < 2:  # on a busy machine few answer meanwhile
                 threading.Event().wait(dice.uniform(0.1, 0.6))
                 restart(server)
+                kills += 1
         load.finish(PROGRESS)
         load.check()
         load.close()
