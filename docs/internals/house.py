@@ -23,8 +23,9 @@ from runner import GraphBuilder
 from runner.definition.registry import Registry
 from runner.execution.engine import Engine
 from runner.operations.message_handlers import IncomingMessage, handle_answer
-from runner.store.interface import Doorbell
+from runner.store.interface import Doorbell, Request
 from runner.store.redis.store import RedisStore
+from runner.store.requests import SettleVisit
 from runner.testing import fake_store
 
 ROOT = Path(__file__).parents[2]
@@ -290,6 +291,10 @@ def walks() -> dict[str, Walk]:
         return _follow_runs(engine, store, bells)
 
 
+def _following_settle(walk: Walk, do: Callable[..., Any], request: Request[Any]) -> Any:
+    return walk.follow(do, request) if isinstance(request, SettleVisit) else do(request)
+
+
 def _follow_runs(engine: Engine, store: RedisStore, bells: Doorbells) -> dict[str, Walk]:
     steps = {name: Walk() for name in ("settle", "run's end", "park", "answer", "resume")}
 
@@ -299,10 +304,9 @@ def _follow_runs(engine: Engine, store: RedisStore, bells: Doorbells) -> dict[st
 
     engine.start("chain", "task")
     for step in ("settle", "run's end"):
-        settle = store.settle
-        store.settle = partial(steps[step].follow, settle)  # type: ignore[method-assign] - for one visit
+        store.do = partial(_following_settle, steps[step], store.do)  # type: ignore[method-assign] - for one visit
         visit()
-        del store.settle
+        del store.do
     run_id = engine.start("question", "task")
     steps["park"].follow(visit)
     (asked,) = store.open_interrupts().items

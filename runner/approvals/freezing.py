@@ -12,6 +12,7 @@ from runner.errors import ConflictError, NotFoundError, UsageError
 from runner.execution.engine import Engine
 from runner.records import validation
 from runner.records.interrupts import Receipt, ReceiptStatus
+from runner.store.requests import FreezeScope, ThawScope
 
 TAKEN = frozenset({ReceiptStatus.ACCEPTED, ReceiptStatus.COUNTED})
 
@@ -29,7 +30,7 @@ def freeze(engine: Engine, scope: str, reason: str, by: str = "", *, force: bool
     _reason(reason)
     if not force and scope != ALL and scope not in engine.store.frozen():
         _check_known(engine, *scope.split(":", 1))
-    if engine.store.freeze(scope, _reason(reason), by).word == "already":
+    if engine.store.do(FreezeScope(scope, _reason(reason), by)).word == "already":
         raise ConflictError(f"{scope} is frozen already; nothing was changed.")
     engine.freezes.refresh()
 
@@ -40,7 +41,7 @@ def thaw(engine: Engine, scope: str, reason: str, by: str = "") -> None:
     Raises:
         NotFoundError: the scope is not frozen. UsageError: there is no reason, or it is too long.
     """
-    if engine.store.thaw(scope, _reason(reason), by).word == "unknown":
+    if engine.store.do(ThawScope(scope, _reason(reason), by)).word == "unknown":
         raise NotFoundError(f"{scope} is not frozen; nothing was changed.")
     engine.freezes.refresh()
 

@@ -16,6 +16,7 @@ from runner.approvals.decision_keys import proofs
 from runner.approvals.directory import looked_up
 from runner.approvals.judgement import level_of
 from runner.approvals.rules import DECISIONS, Principal, Rule, Voter
+from runner.approvals.voting import ApplyOperation, CastVote
 from runner.errors import DirectoryError, PayloadTooLarge, RunnerError, UnstorableError, UsageError
 from runner.execution import ids
 from runner.execution.engine import Engine
@@ -74,7 +75,8 @@ def apply_vote(engine: Engine, decision: Decision, question: Interrupt) -> Recei
         body,
         decision.shown_at,
     )
-    receipt, reply = engine.store.vote(ballot, ids.nonce())
+    reply = engine.store.do(CastVote(ballot, ids.nonce()))
+    (receipt,) = reply.receipts
     engine.ring(reply)
     return freezing.noted(engine, [receipt])[0]
 
@@ -130,7 +132,8 @@ def apply_operation(
         body=body,
         **marks,
     )
-    receipt, reply = engine.store.act(operation, ids.nonce())
+    reply = engine.store.do(ApplyOperation(operation, ids.nonce()))
+    (receipt,) = reply.receipts
     engine.ring(reply)
     return receipt
 

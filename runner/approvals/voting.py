@@ -19,64 +19,78 @@ from runner.records.run import EventKind
 from runner.scheduler.changes import TimerKind
 from runner.store import event_payloads
 from runner.store.apply_transition import RunT, UnitOfWork
-from runner.store.interface import Reply
+from runner.store.interface import Reply, Request
 from runner.store.receipts import first, late, repeated
-from runner.store.requests import asking, make, note
+from runner.store.requests import asking, make, note, run_of
 
 MOST_LENT = 100
 """Most people who may vote in place of others on one question."""
 
 
-def vote(unit: UnitOfWork[RunT], ballot: Ballot, nonce: str) -> tuple[Receipt, Reply]:
+@dataclass(frozen=True, slots=True)
+class CastVote(Request[Reply]):
     """Count one vote on a question with a rule; where it meets the rule, the question is answered."""
-    name, voter, now = ballot.interrupt_id, ballot.voter, unit.clock()
-    run = asking(unit, name)
-    question = run.question(name) if run else None
-    if run is None or question is None or question.rule is None:
-        return _unknown(ballot, question), Reply("unknown")
-    key, standing = voter.principal.key, run.standing(name)
-    voter_record = run.voter(name, key)
-    earlier = (
-        first(ballot, voter_record, nonce)
-        or late(ballot, question, now)
-        or ballots.spent(ballot, voter_record, now)
-    )
-    if earlier is not None:
-        return earlier, Reply("refused")
-    rule = Rule.thawed(question.rule)
-    facts = ballots.facts(question, ballot, standing, voter_record, now)
-    vote_cast = rules.Vote(key, ballot.decision, ballot.effect)
-    count, vote_counted = rules.cast(rule, standing.tally, voter, vote_cast, facts)
-    receipt = ballots.counted(ballot, count)
-    if count.word in {"duplicate", "forbidden"}:
-        return receipt, _refuse(unit, run, ballot, receipt)
-    number, stage = (
-        standing.votes + 1,
-        0 if count.tally.round > standing.tally.round else standing.tally.stage,
-    )
-    selector = rules.used_selector(rule, voter, facts, standing.tally.stage)
-    position = (selector, stage, count.tally.round)
-    vote_record = ballots.stored_vote(ballot, vote_counted, number, position, now)
-    if selector == rules.DELEGATED and "body" in voter_record["lent"]:
-        vote_record["lent"] = voter_record["lent"]["body"]
-    # An earlier vote of the same person stays, though it is void: the worker counts all of them again in
-    # their order, and without it the rounds and stages of those after it would be others.
-    run.put_vote(name, number, vote_record)
-    run.put_voter(name, key, ballots.part_of(ballot, voter_record, vote_record, receipt, nonce))
-    spent = dict(standing.spent)
-    if vote_counted.weight and key in standing.lent:
-        spent[standing.lent[key]] = count.tally.round
-    run.put_standing(name, replace(standing, tally=count.tally, votes=number, spent=spent))
-    reply = note(
-        unit,
-        run,
-        EventKind.INTERRUPT_VOTED,
-        name,
-        ballots.voted(ballot, vote_record, receipt, voter_record),
-    )
-    if count.word == "accepted":
-        reply = _decide(unit, run, ballots.answer(question, ballot, count), nonce, now)
-    return receipt, reply
+
+    verb = "vote"
+    ballot: Ballot
+    nonce: str
+
+    @property
+    def run_id(self) -> str:
+        """The run that asked the question."""
+        return run_of(self.ballot.interrupt_id)
+
+    def plan(self, unit: UnitOfWork[RunT]) -> Reply:
+        """Count the vote; of one that comes again return the earlier receipt."""
+        ballot, nonce = self.ballot, self.nonce
+        name, voter, now = ballot.interrupt_id, ballot.voter, unit.clock()
+        run = asking(unit, name)
+        question = run.question(name) if run else None
+        if run is None or question is None or question.rule is None:
+            return Reply("unknown", receipts=[_unknown(ballot, question)])
+        key, standing = voter.principal.key, run.standing(name)
+        voter_record = run.voter(name, key)
+        earlier = (
+            first(ballot, voter_record, nonce)
+            or late(ballot, question, now)
+            or ballots.spent(ballot, voter_record, now)
+        )
+        if earlier is not None:
+            return Reply("refused", receipts=[earlier])
+        rule = Rule.thawed(question.rule)
+        facts = ballots.facts(question, ballot, standing, voter_record, now)
+        vote_cast = rules.Vote(key, ballot.decision, ballot.effect)
+        count, vote_counted = rules.cast(rule, standing.tally, voter, vote_cast, facts)
+        receipt = ballots.counted(ballot, count)
+        if count.word in {"duplicate", "forbidden"}:
+            return _refuse(unit, run, ballot, receipt)
+        number, stage = (
+            standing.votes + 1,
+            0 if count.tally.round > standing.tally.round else standing.tally.stage,
+        )
+        selector = rules.used_selector(rule, voter, facts, standing.tally.stage)
+        position = (selector, stage, count.tally.round)
+        vote_record = ballots.stored_vote(ballot, vote_counted, number, position, now)
+        if selector == rules.DELEGATED and "body" in voter_record["lent"]:
+            vote_record["lent"] = voter_record["lent"]["body"]
+        # An earlier vote of the same person stays, though it is void: the worker counts all of them again in
+        # their order, and without it the rounds and stages of those after it would be others.
+        run.put_vote(name, number, vote_record)
+        run.put_voter(name, key, ballots.part_of(ballot, voter_record, vote_record, receipt, nonce))
+        spent = dict(standing.spent)
+        if vote_counted.weight and key in standing.lent:
+            spent[standing.lent[key]] = count.tally.round
+        run.put_standing(name, replace(standing, tally=count.tally, votes=number, spent=spent))
+        reply = note(
+            unit,
+            run,
+            EventKind.INTERRUPT_VOTED,
+            name,
+            ballots.voted(ballot, vote_record, receipt, voter_record),
+        )
+        if count.word == "accepted":
+            reply = _decide(unit, run, ballots.answer(question, ballot, count), nonce, now)
+        return replace(reply, receipts=[receipt])
 
 
 def _decide(unit: UnitOfWork[RunT], run: RunT, answer: Decision, nonce: str, now: int) -> Reply:
@@ -103,10 +117,11 @@ def _refuse(
 ) -> Reply:
     """Record that a vote or an operation was forbidden; one that came twice leaves nothing."""
     if receipt.status is not ReceiptStatus.FORBIDDEN:
-        return Reply("refused")
+        return Reply("refused", receipts=[receipt])
     choice = operation.decision if isinstance(operation, Ballot) else operation.kind
     data = {**ballots.identity(operation), "decision": choice, "detail": receipt.detail}
-    return note(unit, run, EventKind.INTERRUPT_REFUSED, operation.interrupt_id, data)
+    reply = note(unit, run, EventKind.INTERRUPT_REFUSED, operation.interrupt_id, data)
+    return replace(reply, receipts=[receipt])
 
 
 # What people do besides voting. None of it decides anything.
@@ -158,46 +173,60 @@ class Done:
     status: ReceiptStatus = ReceiptStatus.ACCEPTED
 
 
-def act(unit: UnitOfWork[RunT], operation: Operation, nonce: str) -> tuple[Receipt, Reply]:
-    """Do what somebody wants with a question with a rule, besides voting; a repeat gets its receipt again."""
-    name, key, now = operation.interrupt_id, operation.voter.principal.key, unit.clock()
-    run = asking(unit, name)
-    question = run.question(name) if run else None
-    if run is None or question is None or question.rule is None:
-        return _unknown(operation, question), Reply("unknown")
-    standing, voter_record = run.standing(name), run.voter(name, key)
-    earlier = (
-        repeated(operation, voter_record, nonce)
-        or late(operation, question, now)
-        or ballots.spent(operation, voter_record, now)
-    )
-    if earlier is not None:
-        return earlier, Reply("refused")
-    facts = ballots.facts(question, operation, standing, voter_record, now)
-    outcome = _OPERATIONS[operation.kind](
-        Case(Rule.thawed(question.rule), facts, operation, standing, voter_record, now)
-    )
-    if isinstance(outcome, Receipt):
-        return outcome, _refuse(unit, run, operation, outcome)
-    if outcome.gone:
-        run.put_vote(name, outcome.gone, None)
-    if outcome.loan is not None and operation.to is not None:
-        delegate = operation.to.principal.key
-        run.assign(name, rules.plain_name(delegate))
-        run.put_voter(name, delegate, {**run.voter(name, delegate), "lent": outcome.loan})
-    voter_record = ballots.signed_in(
-        operation, voter_record if outcome.part is None else outcome.part, now
-    )
-    receipt = ballots.receipt(operation, outcome.status)
-    run.put_voter(
-        name,
-        key,
-        {**voter_record, "operation": [str(outcome.status), *ballots.marks(operation, nonce)]},
-    )
-    run.put_standing(name, outcome.standing)
-    return receipt, note(
-        unit, run, EVENTS[operation.kind], name, {**ballots.identity(operation), **outcome.data}
-    )
+@dataclass(frozen=True, slots=True)
+class ApplyOperation(Request[Reply]):
+    """Apply claim, release, delegate, comment or withdraw_vote; a repeat gets its receipt again."""
+
+    verb = "act"
+    operation: Operation
+    nonce: str
+
+    @property
+    def run_id(self) -> str:
+        """The run that asked the question."""
+        return run_of(self.operation.interrupt_id)
+
+    def plan(self, unit: UnitOfWork[RunT]) -> Reply:
+        """Do the operation, where the person may do it."""
+        operation, nonce = self.operation, self.nonce
+        name, key, now = operation.interrupt_id, operation.voter.principal.key, unit.clock()
+        run = asking(unit, name)
+        question = run.question(name) if run else None
+        if run is None or question is None or question.rule is None:
+            return Reply("unknown", receipts=[_unknown(operation, question)])
+        standing, voter_record = run.standing(name), run.voter(name, key)
+        earlier = (
+            repeated(operation, voter_record, nonce)
+            or late(operation, question, now)
+            or ballots.spent(operation, voter_record, now)
+        )
+        if earlier is not None:
+            return Reply("refused", receipts=[earlier])
+        facts = ballots.facts(question, operation, standing, voter_record, now)
+        outcome = _OPERATIONS[operation.kind](
+            Case(Rule.thawed(question.rule), facts, operation, standing, voter_record, now)
+        )
+        if isinstance(outcome, Receipt):
+            return _refuse(unit, run, operation, outcome)
+        if outcome.gone:
+            run.put_vote(name, outcome.gone, None)
+        if outcome.loan is not None and operation.to is not None:
+            delegate = operation.to.principal.key
+            run.assign(name, rules.plain_name(delegate))
+            run.put_voter(name, delegate, {**run.voter(name, delegate), "lent": outcome.loan})
+        voter_record = ballots.signed_in(
+            operation, voter_record if outcome.part is None else outcome.part, now
+        )
+        receipt = ballots.receipt(operation, outcome.status)
+        run.put_voter(
+            name,
+            key,
+            {**voter_record, "operation": [str(outcome.status), *ballots.marks(operation, nonce)]},
+        )
+        run.put_standing(name, outcome.standing)
+        data = {**ballots.identity(operation), **outcome.data}
+        reply = note(unit, run, EVENTS[operation.kind], name, data)
+        return replace(reply, receipts=[receipt])
 
 
 def _claim(case: Case) -> Done | Receipt:

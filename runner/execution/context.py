@@ -28,6 +28,7 @@ from runner.records.outcomes import Failed, Interrupted, Outcome, Succeeded
 from runner.records.run import Status
 from runner.records.run_ids import effect_name
 from runner.store.interface import Claim, Fetched, Reply, RunSnapshot, Store
+from runner.store.requests import AskQuestions, EmitEvent, SaveCheckpoint, SpendBudget, UseDecision
 
 log = logging.getLogger(__name__)
 
@@ -101,13 +102,19 @@ class ClaimedVisit:
 
     def save(self, checkpoint: Saved) -> None:
         """Checkpoint what the next attempt starts with."""
-        self._write(lambda: self.store.save(self.claim.token, self.wrap(checkpoint)), checkpoint)
+        self._write(
+            lambda: self.store.do(SaveCheckpoint(self.claim.token, self.wrap(checkpoint))),
+            checkpoint,
+        )
 
     def ask(self, interrupts: Sequence[Interrupt], checkpoint: Saved) -> None:
         """Publish questions at once, while other work of this node goes on."""
         size_limits.check_questions(interrupts, self.store.max_bytes)
         self._write(
-            lambda: self.store.ask(self.claim.token, interrupts, self.wrap(checkpoint)), checkpoint
+            lambda: self.store.do(
+                AskQuestions(self.claim.token, interrupts, self.wrap(checkpoint))
+            ),
+            checkpoint,
         )
 
     def use(self, use: Use, checkpoint: Saved | None = None) -> None:
@@ -119,12 +126,15 @@ class ClaimedVisit:
         if not use.result:
             self.check_effect()
         if checkpoint is None:
-            reply = self._request(lambda: self.store.use(self.claim.token, use, self.wrap_kept()))
+            reply = self._request(
+                lambda: self.store.do(UseDecision(self.claim.token, use, self.wrap_kept()))
+            )
             self._check_owned(reply)
         else:
             node_checkpoint = self.wrap(checkpoint)
             reply = self._write(
-                lambda: self.store.use(self.claim.token, use, node_checkpoint), checkpoint
+                lambda: self.store.do(UseDecision(self.claim.token, use, node_checkpoint)),
+                checkpoint,
             )
         if reply.word == "spent":
             raise ApprovalMismatch(
@@ -200,7 +210,7 @@ class ClaimedVisit:
 
     def spend(self, tag: Tagged | None, spending: Spending) -> str:
         """Add to the sum of the run or of a tag, also where another worker has the node by now."""
-        return self._request(lambda: self.store.spend(self.address.run_id, tag, spending))
+        return self._request(lambda: self.store.do(SpendBudget(self.address.run_id, tag, spending)))
 
     def spent(self, tag: Tagged | None) -> dict[str, Sum]:
         """Read such a sum."""
@@ -228,8 +238,10 @@ class ClaimedVisit:
         if size > size_limits.MAX_EVENT:
             json_value = {"left_out": size}
         try:
-            self.store.emit(
-                self.address.run_id, kind, self.address.node_id, self.address.visit, json_value
+            self.store.do(
+                EmitEvent(
+                    self.address.run_id, kind, self.address.node_id, self.address.visit, json_value
+                )
             )
         except StoreError as error:
             log.warning(

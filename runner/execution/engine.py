@@ -53,6 +53,19 @@ from runner.records.outcomes import (
 from runner.records.run import EventKind, Status, VisitEntry, no_such_run
 from runner.scheduler.changes import CALLBACK_NODE
 from runner.store.interface import Claim, Dispatcher, Reply, Settlement, Store, Token
+from runner.store.requests import (
+    CancelRun,
+    ConfirmHandOver,
+    EmitEvent,
+    ExpandMap,
+    HandOver,
+    HoldVisit,
+    LeaveVisit,
+    ParkVisit,
+    ReportResult,
+    RetryVisit,
+    SettleVisit,
+)
 
 log = logging.getLogger(__name__)
 
@@ -199,7 +212,7 @@ class Engine:
             PayloadTooLarge: it is larger than a value may be; nothing was stored.
         """
         size_limits.check(f"the report on {reference}", outcome, self.store.max_bytes)
-        return self.ring(self.store.report(run_id, node, visit, reference, outcome)).word
+        return self.ring(self.store.do(ReportResult(run_id, node, visit, reference, outcome))).word
 
     def cancel(self, run_id: str, reason: str) -> str:
         """Stop a run: "cancelled", or "already" when it is stopping or has ended.
@@ -207,7 +220,9 @@ class Engine:
         Raises:
             NotFoundError: there is no such run. UsageError: the reason is no text, or too long.
         """
-        reply = self.ring(self.store.cancel(run_id, validation.reason(reason), ids.nonce())).word
+        reply = self.ring(
+            self.store.do(CancelRun(run_id, validation.reason(reason), ids.nonce()))
+        ).word
         if reply == "unknown":
             raise no_such_run(run_id)
         self.leases.look()
@@ -296,9 +311,9 @@ class Engine:
                 claim.token.node,
                 claim.graph_id,
             )
-            return self.ring(self.store.hold(claim.token)).word
+            return self.ring(self.store.do(HoldVisit(claim.token))).word
         if self._unserved.is_new(claim.token):
-            reply = self.ring(self.store.leave(claim.token)).word
+            reply = self.ring(self.store.do(LeaveVisit(claim.token))).word
         else:
             reply = self._return_to_queue(claim, RETURN_DELAY_MS)
         if reply in {"left", "retrying"}:
@@ -307,7 +322,7 @@ class Engine:
 
     def _return_to_queue(self, claim: Claim, delay_ms: int) -> str:
         """Have a node tried again later, by any worker; no attempt is counted."""
-        return self.ring(self.store.retry(claim.token, delay_ms, None, None)).word
+        return self.ring(self.store.do(RetryVisit(claim.token, delay_ms, None, None))).word
 
     @contextmanager
     def _hold_lease(
@@ -329,7 +344,7 @@ class Engine:
         lease = self.leases.drop(token)
         try:
             stalled = None if lease is None else not lease.has_saved
-            return self.ring(self.store.leave(token, stalled=stalled)).word != "stale"
+            return self.ring(self.store.do(LeaveVisit(token, stalled=stalled))).word != "stale"
         except StoreError as error:
             log.warning("node.not_returned: %s Its lease runs out instead.", error)
             return False
@@ -357,7 +372,9 @@ class Engine:
             return self._hold_unapproved(plan, claim, error)
         except CorruptDocument as error:
             log.error("node.held: %s Run %s waits for migration.", error, claim.token.run_id)  # noqa: TRY400 - the message says all
-            return DoorbellOutcome(self.ring(self.store.hold(claim.token)).word, claim.graph_id)
+            return DoorbellOutcome(
+                self.ring(self.store.do(HoldVisit(claim.token))).word, claim.graph_id
+            )
         except EffectsFrozen as error:
             return self._wait_for_thaw(claim, error)
         except RunStopped:
@@ -367,8 +384,10 @@ class Engine:
         """Return a node to the queue that has met what is frozen, and say so to those who watch the run."""
         token = claim.token
         log.info("node.frozen: node %r of run %s waits: %s", token.node, token.run_id, error)
-        self.store.emit(
-            token.run_id, EventKind.NODE_FROZEN, token.node, token.visit, {"reason": str(error)}
+        self.store.do(
+            EmitEvent(
+                token.run_id, EventKind.NODE_FROZEN, token.node, token.visit, {"reason": str(error)}
+            )
         )
         return DoorbellOutcome(
             self._return_to_queue(claim, WAIT_MS), claim.graph_id, retry_in=WAIT_MS / 1000
@@ -385,7 +404,7 @@ class Engine:
         entry = nodes.entry(plan.node(token.node).kind, 0, {})
         entry["error"] = asdict(record)
         return DoorbellOutcome(
-            self.ring(self.store.hold(token, entry)).word, claim.graph_id, error=record
+            self.ring(self.store.do(HoldVisit(token, entry))).word, claim.graph_id, error=record
         )
 
     def _visit(self, plan: CompiledGraph, claim: Claim, lease: Lease) -> ClaimedVisit:
@@ -420,7 +439,7 @@ class Engine:
                 return DoorbellOutcome(reply.word, graph_id, child=reply.run_id)
             case Expanded():
                 return DoorbellOutcome(
-                    self.ring(self.store.expand(token, outcome.items)).word, graph_id
+                    self.ring(self.store.do(ExpandMap(token, outcome.items))).word, graph_id
                 )
             case ExternalTask():
                 return DoorbellOutcome(
@@ -484,7 +503,7 @@ class Engine:
         entry["error"] = asdict(outcome.error)
         checkpoint = nodes.wrapped(visit, outcome)
         reply = self.ring(
-            self.store.retry(visit.claim.token, round(delay * 1000), entry, checkpoint)
+            self.store.do(RetryVisit(visit.claim.token, round(delay * 1000), entry, checkpoint))
         ).word
         return DoorbellOutcome(reply, visit.graph_id, error=outcome.error, retry_in=delay)
 
@@ -503,7 +522,7 @@ class Engine:
         """Settle a visit; where another node has locked the run, wait until it has settled."""
         reply = Reply("locked")
         for _ in range(SETTLE_TRIES):
-            reply = self.ring(self.store.settle(token, settlement, nonce))
+            reply = self.ring(self.store.do(SettleVisit(token, settlement, nonce)))
             if reply.word != "locked":
                 break
             time.sleep(LOCKED)
@@ -512,7 +531,7 @@ class Engine:
     def _park(self, visit: ClaimedVisit, outcome: Interrupted) -> DoorbellOutcome:
         claim, questions = visit.claim, visit.waiting_for(outcome)
         reply = self.ring(
-            self.store.park(claim.token, questions, nodes.wrapped(visit, outcome))
+            self.store.do(ParkVisit(claim.token, questions, nodes.wrapped(visit, outcome)))
         ).word
         if reply == "nothing_open":
             raise ConflictError(
@@ -523,7 +542,7 @@ class Engine:
 
     def _send_external(self, token: Token, outcome: ExternalTask, timeout: float | None) -> str:
         """Have a node wait for an external task, then send that; `timeout` in seconds counts from there."""
-        reply = self.ring(self.store.hand(token, outcome.reference)).word
+        reply = self.ring(self.store.do(HandOver(token, outcome.reference))).word
         if reply != "handed":
             return reply
         try:
@@ -533,7 +552,11 @@ class Engine:
                 "external_task.unsent: %s is sent again after one lease.", outcome.reference
             )
             return reply
-        self.store.sent(token, outcome.reference, max(1, round(timeout * 1000)) if timeout else 0)
+        self.store.do(
+            ConfirmHandOver(
+                token, outcome.reference, max(1, round(timeout * 1000)) if timeout else 0
+            )
+        )
         return reply
 
     def _fail_timed_out(

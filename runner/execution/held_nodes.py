@@ -20,6 +20,7 @@ from runner.errors import StoreError
 from runner.records.listings import RunQuery, RunSummary
 from runner.records.run import EventKind, Status
 from runner.store.interface import Claim, Reply, RunSnapshot, Store, Token
+from runner.store.requests import EmitEvent, ReleaseNodes
 
 log = logging.getLogger(__name__)
 
@@ -71,7 +72,7 @@ def release(store: Store, registry: Registry, names: Sequence[str]) -> Iterator[
         snapshot = store.read(run.run_id) if plan else None
         nodes = _unchanged(store, plan, snapshot) if plan and snapshot else []
         if nodes:
-            reply = store.release(run.run_id, nodes)
+            reply = store.do(ReleaseNodes(run.run_id, nodes))
             log.info(
                 "node.released: run %s goes on with %s: %s",
                 run.run_id,
@@ -149,8 +150,8 @@ class UnservedNodes:
         if new_visit:
             data = {"graph": graph, "reason": reason}
             try:
-                self._store.emit(
-                    token.run_id, EventKind.NODE_UNSERVED, token.node, token.visit, data
+                self._store.do(
+                    EmitEvent(token.run_id, EventKind.NODE_UNSERVED, token.node, token.visit, data)
                 )
             except StoreError as error:
                 log.warning(

@@ -23,6 +23,7 @@ from runner import async_loop
 from runner.errors import LeaseLost, NodeTimedOut, NotFoundError, RunnerError, RunStopped
 from runner.scheduler import CRASH_BUDGET
 from runner.store.interface import Claim, Reply, Store, Token
+from runner.store.requests import ClaimVisit
 
 log = logging.getLogger(__name__)
 
@@ -246,11 +247,11 @@ class Quarantine:
         Then nothing was written, and its doorbell rings again later.
         """
         if attempt < CRASH_BUDGET:  # it can't have lost that many leases yet
-            return self._store.claim(run_id, node, visit, attempt, nonce)
+            return self._store.do(ClaimVisit(run_id, node, visit, attempt, nonce))
         with self._lock:
             if self._running is not None and self._is_last(run_id, node):
                 return Reply("crowded")
-            claim = self._store.claim(run_id, node, visit, attempt, nonce)
+            claim = self._store.do(ClaimVisit(run_id, node, visit, attempt, nonce))
             if isinstance(claim, Claim) and claim.record.crashes + 1 >= CRASH_BUDGET:
                 self._running = claim.token
             return claim

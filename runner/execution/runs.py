@@ -18,6 +18,7 @@ from runner.records.listings import checked_tags, outermost
 from runner.records.run import Status
 from runner.store import event_payloads
 from runner.store.interface import Claim, Dispatcher, Reply, RunSnapshot, Start, Store
+from runner.store.requests import ReportEnd, StartRun
 
 
 class StartOptions(TypedDict, total=False):
@@ -139,13 +140,13 @@ class RunStarter:
 
     def _write(self, start: Start, plan: CompiledGraph | None) -> Reply:
         if plan is None:
-            return self._store.start(start, ids.nonce())
-        reply = self._store.start(start, ids.nonce())
+            return self._store.do(StartRun(start))
+        reply = self._store.do(StartRun(start))
         if reply.word == "unknown_graph":
             # The store was emptied, or removed a graph that had no run for long.
             self._published.clear()
             self.publish([outermost(start.graph_id)], replace=False)
-            reply = self._store.start(start, ids.nonce())
+            reply = self._store.do(StartRun(start))
         return reply
 
 
@@ -189,7 +190,7 @@ def call_on_end(store: Store, dispatcher: Dispatcher, run_id: str, end: int) -> 
         return "stale"
     task_id = f"{run_id}.end" if end == 1 else f"{run_id}.end.{end}"
     was_called = dispatcher.call(snapshot.record.on_end, arguments(snapshot), task_id)
-    return store.end_reported(run_id, end).word if was_called else "left"
+    return store.do(ReportEnd(run_id, end)).word if was_called else "left"
 
 
 def arguments(snapshot: RunSnapshot) -> dict[str, JSON]:

@@ -18,6 +18,7 @@ from runner.records.interrupts import Decision, Interrupt, Receipt, ReceiptStatu
 from runner.records.run import RunRecord
 from runner.records.validation import mismatch
 from runner.store.receipts import receipts_for
+from runner.store.requests import AnswerQuestions, WithdrawQuestion
 
 
 def apply_decisions(engine: Engine, decisions: Sequence[Decision]) -> list[Receipt]:
@@ -54,7 +55,8 @@ def _apply_answers(
     reasons = refusals(answers, questions, engine.store.max_bytes)
     if reasons:
         return refuse(answers, questions, reasons)
-    receipts, reply = engine.store.answer(answers, ids.nonce(), questions)
+    reply = engine.store.do(AnswerQuestions(answers, ids.nonce()))
+    receipts = reply.receipts
     engine.ring(reply)
     return freezing.noted(engine, receipts)
 
@@ -67,7 +69,7 @@ def withdraw(engine: Engine, interrupt_id: str, reason: str, *, reask: bool) -> 
         ConflictError: it is not open any more. UsageError: the reason is no text, or too long.
     """
     word = engine.ring(
-        engine.store.withdraw(interrupt_id, validation.reason(reason), reask=reask)
+        engine.store.do(WithdrawQuestion(interrupt_id, validation.reason(reason), reask=reask))
     ).word
     if word == "unknown":
         raise NotFoundError(f"no question {interrupt_id!r} was asked.")

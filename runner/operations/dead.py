@@ -9,6 +9,7 @@ from runner.errors import NotFoundError
 from runner.execution.engine import Engine
 from runner.operations import recovery
 from runner.records.dead_letters import DeadLetter
+from runner.store.requests import ReleaseNodes
 
 if TYPE_CHECKING:
     from runner.store.shared import DeadLetters, SharedStore
@@ -54,7 +55,9 @@ def _retry(engine: Engine, letter: DeadLetter, retried_runs: set[str]) -> str:
             f"the run {letter.run_id} of letter {letter.id} no longer exists; nothing was retried. "
             f"Start a new run, then: runner dead drop {letter.id}."
         )
-    is_released = engine.ring(engine.store.release(letter.run_id, [letter.node])).word == "released"
+    is_released = (
+        engine.ring(engine.store.do(ReleaseNodes(letter.run_id, [letter.node]))).word == "released"
+    )
     root = record.root or record.run_id
     if not is_released and root not in retried_runs:
         recovery.retry(engine, root, None)

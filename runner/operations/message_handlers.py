@@ -25,6 +25,7 @@ from runner.records.messages import (
     read_start,
 )
 from runner.records.run import EventKind
+from runner.store.requests import EmitEvent
 
 MAX_EARLY_BYTES = 65_536
 """Bytes of a message that may wait for its question; the store limits their number."""
@@ -170,4 +171,4 @@ def _record(engine: Engine, receipt: Receipt) -> None:
             for name, value in asdict(receipt).items()
             if value is not None or name == "run_id"
         }
-        engine.store.emit(receipt.run_id, EventKind.RECEIPT, node, visit, data)
+        engine.store.do(EmitEvent(receipt.run_id, EventKind.RECEIPT, node, visit, data))

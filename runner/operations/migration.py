@@ -23,6 +23,7 @@ from runner.records import codec
 from runner.records.migration import Migration
 from runner.records.run import NodeRecord, Records, Status, VisitKey, existing
 from runner.store.interface import Fetched, Reply, RunSnapshot, Store
+from runner.store.requests import MigrateRuns
 
 TRIES = 20
 """Times that a migration is planned because the run changed after it was read."""
@@ -57,7 +58,7 @@ def migrate(
     for _ in range(TRIES):
         migrations, outcomes = planner.plan(run_id, request)
         if not dry_run:
-            reply: Reply = engine.store.migrate(migrations, ids.nonce())
+            reply: Reply = engine.store.do(MigrateRuns(migrations, ids.nonce()))
             if reply.word != "migrated":
                 continue
             engine.ring(reply)

@@ -41,6 +41,7 @@ from runner.store.interface import Fork, Reply, RunSnapshot, Start, Store
 from runner.store.memory.run import MemoryRun
 from runner.store.memory.semaphores import Semaphores
 from runner.store.memory.sessions import Sessions
+from runner.store.requests import ForkRun, RemoveRun, RewriteRuns
 
 TRIES = 20
 """Times that a retry or a fork is planned because the run changed after it was read."""
@@ -214,7 +215,7 @@ def write_retry(store: Store, run_id: str, node: str | None = None) -> tuple[lis
     """Plan a retry and write it; return the nodes that run again, and the reply with their doorbells."""
     for _ in range(TRIES):
         rewrites = plan_retry(store, run_id, node)
-        reply = store.rewrite(rewrites, ids.nonce())
+        reply = store.do(RewriteRuns(rewrites, ids.nonce()))
         if reply.word == "reopened":
             return running_again(rewrites[0].records), reply
     raise ConflictError(f"run {run_id} kept changing while it was to be retried; try again.")
@@ -452,7 +453,7 @@ def write_fork(
 ) -> Reply:
     """Plan a fork and write it; return the reply with its doorbells. Raises as `fork`."""
     for _ in range(TRIES):
-        reply = store.fork(plan_fork(store, run_id, node, visit, options))
+        reply = store.do(ForkRun(plan_fork(store, run_id, node, visit, options)))
         if reply.word == "forked":
             return reply
         if reply.word != "moved":
@@ -600,7 +601,7 @@ def remove(store: Store, run_id: str) -> None:
         NotFoundError: there is no such run. UsageError: it is nested in another run.
         ConflictError: it has not ended, or its `on_end` task is still to be called.
     """
-    outcome = store.remove(run_id).word
+    outcome = store.do(RemoveRun(run_id)).word
     if outcome == "unknown":
         raise no_such_run(run_id)
     if outcome == "inside":

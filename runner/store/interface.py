@@ -9,22 +9,20 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, ClassVar, Generic, Protocol, TypeVar
 
-from runner.approvals.ballots import Ballot, Operation, Standing, Use
+from runner.approvals.ballots import Standing, Use
 from runner.approvals.freezes import Freeze
 from runner.definition.model import Topology
-from runner.records.budgets import Spending, Sum, Tagged
+from runner.records.budgets import Sum, Tagged
 from runner.records.checkpoints import Remembered, Saved, Session
 from runner.records.codec import JSON
-from runner.records.interrupts import Decision, Interrupt, Receipt
+from runner.records.interrupts import Interrupt, Receipt
 from runner.records.listings import InterruptQuery, Page, RunQuery, RunSummary
-from runner.records.migration import Migration
 from runner.records.run import (
     MapRecord,
     NodeRecord,
     Records,
-    Rewrite,
     RunRecord,
     Status,
     VisitEntry,
@@ -34,6 +32,8 @@ from runner.records.size_limits import Bounded
 
 Fetched = tuple[NodeRecord, JSON, VisitEntry | None]
 """A node's record, with its latest output and entry."""
+
+R = TypeVar("R")
 
 EVERY_RUN = RunQuery()
 
@@ -101,6 +101,7 @@ class Reply:
     `doorbells` are still to be rung, a claim is delayed by `delay_ms`, and the external task named
     `reference` may be cancelled. `claim` is the node that a settle has claimed in turn, under its own nonce.
     `fired` are schedules, jobs and webhooks, by kind and name, which a sweep has found to be due.
+    `receipts` are those of answers, of a vote or of an operation.
     """
 
     word: str
@@ -110,6 +111,7 @@ class Reply:
     reference: str = ""
     claim: Claim | None = None
     fired: Sequence[tuple[str, str]] = ()
+    receipts: Sequence[Receipt] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -219,12 +221,31 @@ class RunSnapshot:
     size: int = 0
 
 
+class Request(Generic[R]):
+    """One change of a store, as a value; `R` is the type of its reply. See `runner.store.requests`.
+
+    `verb` is its name in logs and metrics. `run_id` chooses the partition that does it: that of a run, or "".
+    """
+
+    __slots__ = ()
+
+    verb: ClassVar[str]
+
+    if TYPE_CHECKING:  # else a field `run_id` of a subclass would have it as its default
+
+        @property
+        def run_id(self) -> str: ...
+
+    def plan(self, unit: Any) -> R:
+        """Plan it on the runs of a `UnitOfWork`, where each store does it alike."""
+        raise NotImplementedError(f"{type(self).__name__} has no plan.")
+
+
 class Store(Bounded, Protocol):
     """Where runs are kept. Raises StoreError when it can't be reached; then nothing has changed.
 
-    A method that returns a Reply names the words that the reply may have. A visit's `token` is "stale"
-    when another worker has taken the node over, or its run has gone on without it. `namespace` is that of
-    the environment. `clock` gives ms; without it the time is this machine's.
+    `do` does every change of a run, which is a `Request`; the other methods read, or concern the whole
+    store. `namespace` is that of the environment. `clock` gives ms; without it the time is this machine's.
     """
 
     namespace: str
@@ -241,91 +262,18 @@ class Store(Bounded, Protocol):
     def topology(self, graph_id: str, fingerprint: str) -> Topology | None:
         """Return the shape of a graph as it was published; None when no run needs it any more."""
 
-    # One visit on a worker
-
     def partition(self, graph_id: str, idempotency_key: str | None) -> int:
         """Choose the partition of a new run, which its id must name; a repeat gets that of the run."""
 
-    def start(self, start: Start, nonce: str) -> Reply:
-        """Begin a run: "started", "exists" (same idempotency key: its run), "unknown_graph"."""
+    # Changes
 
-    def claim(self, run_id: str, node: str, visit: int, attempt: int, nonce: str) -> Claim | Reply:
-        """Take a ready visit; otherwise "stale", "cancelled", "unknown" or "limited" (it has to wait)."""
-
-    def save(self, token: Token, saved: Saved) -> Reply:
-        """Checkpoint a running visit: "saved" or "stale"."""
-
-    def ask(self, token: Token, interrupts: Sequence[Interrupt], saved: Saved | None) -> Reply:
-        """Publish questions of a running visit at once: "asked", "stopping" or "stale"."""
-
-    def park(self, token: Token, interrupts: Sequence[Interrupt], saved: Saved | None) -> Reply:
-        """Make a visit wait: "waiting", "ready", "cancelled", "nothing_open" or "stale"."""
-
-    def settle(self, token: Token, settlement: Settlement, nonce: str) -> Reply:
-        """End a visit: "settled", "changed" (evaluate conditions again), "locked" (wait), "stale"."""
-
-    def retry(
-        self, token: Token, delay_ms: int, entry: VisitEntry | None, saved: Saved | None
-    ) -> Reply:
-        """Run a visit again later; with an `entry` (its error) that is a new attempt.
-
-        "retrying", "cancelled" or "stale".
-        """
-
-    def expand(self, token: Token, items: Sequence[JSON] | None) -> Reply:
-        """Start a map's items, None for those it has: "expanded", "cancelled", "no_items", "stale"."""
-
-    def hold(self, token: Token, entry: VisitEntry | None = None) -> Reply:
-        """Hold a visit until its run is migrated: "held" or "stale".
-
-        With an `entry` (its error) what it was about to do is refused: that leaves a dead letter, too.
-        """
-
-    def leave(self, token: Token, *, stalled: bool | None = None) -> Reply:
-        """Ring again for a running visit whose worker shuts down: "left", "cancelled", "dead" or "stale".
-
-        `stalled` says of code that ran that it has stored nothing new since its claim; "dead" when that has
-        happened too often in a row.
-        """
+    def do(self, request: Request[R]) -> R:
+        """Do a request; repeating it after a lost reply changes nothing and returns the first reply."""
 
     def renew(self, tokens: Sequence[Token]) -> list[str]:
         """Extend leases: "ok", "stale", "cancelled" (its run was), or "" where its partition is away."""
 
-    # External tasks: another system works for a node, which waits without a worker. First the node is made
-    # to wait, then the system is called, then that is recorded. Whatever is lost in between, the node is rung
-    # again and calls the system again under the same reference.
-
-    def hand(self, token: Token, reference: str) -> Reply:
-        """Make a visit wait for a result: "handed", "ready" (it is there), "cancelled" or "stale"."""
-
-    def sent(self, token: Token, reference: str, timeout_ms: int) -> Reply:
-        """Record that the system has the task, due in so many ms (0: no limit): "sent" or "stale"."""
-
-    def report(self, run_id: str, node: str, visit: int, reference: str, outcome: JSON) -> Reply:
-        """Record an external task's result (packed) once: "reported" (a repeat too), "stale", "unknown"."""
-
     # Questions
-
-    def answer(
-        self, answers: Sequence[Decision], nonce: str, questions: Sequence[Interrupt | None] = ()
-    ) -> tuple[list[Receipt], Reply]:
-        """Apply a set of checked answers: all of them or none.
-
-        `questions` are those of the answers as the caller has read them; the store reads them itself
-        only where they are missing or have changed since.
-        """
-
-    def vote(self, ballot: Ballot, nonce: str) -> tuple[Receipt, Reply]:
-        """Count one vote on a question with a rule; the one that meets the rule answers the question."""
-
-    def act(self, operation: Operation, nonce: str) -> tuple[Receipt, Reply]:
-        """Do what somebody wants with a question with a rule, besides voting."""
-
-    def use(self, token: Token, use: Use, saved: Saved) -> Reply:
-        """Record that a decision is used, with the checkpoint that starts what it is for.
-
-        "used", "spent" when it was used for something else or is none, or "stale".
-        """
 
     def votes(self, interrupt_id: str) -> list[dict[str, Any]]:
         """Read the votes of a question that count or were voided, in order."""
@@ -339,9 +287,6 @@ class Store(Bounded, Protocol):
     def requester(self, run_id: str) -> Mapping[str, Any] | None:
         """Read who asked for the outermost run of a run: see `Start`; None when that is not known."""
 
-    def withdraw(self, interrupt_id: str, reason: str, *, reask: bool) -> Reply:
-        """Withdraw an open question: "withdrawn", "closed" (answered, expired or withdrawn) or "unknown"."""
-
     def interrupts(self, ids: Sequence[str]) -> list[Interrupt | None]:
         """Read questions by id in their present state; None for one that was never asked."""
 
@@ -353,55 +298,11 @@ class Store(Bounded, Protocol):
     def count_questions(self, queries: Sequence[InterruptQuery]) -> list[int]:
         """Return how many open questions match each at most: exact where a list has just those."""
 
-    # What people do to runs
-
-    def cancel(self, run_id: str, reason: str, nonce: str = "") -> Reply:
-        """Stop a run: "cancelled", "already" (it is stopping or has ended) or "unknown"."""
-
-    def fork(self, fork: Fork) -> Reply:
-        """Begin a run from the results of another: "forked", "unknown" (the other) or "unknown_graph".
-
-        "moved" when the other was retried or migrated since it was read, or a node that it remembers of has
-        begun another visit.
-        """
-
-    def rewrite(self, runs: Sequence[Rewrite], nonce: str) -> Reply:
-        """Reopen ended runs, a parent before its children: "reopened" all, "moved" or "unknown" none."""
-
-    def migrate(self, runs: Sequence[Migration], nonce: str) -> Reply:
-        """Move waiting runs to other shapes, a parent before its children: all or none.
-
-        "migrated", "moved" when one has changed since it was read or does not wait, "unknown" or
-        "unknown_graph".
-        """
-
-    def release(self, run_id: str, nodes: Sequence[str]) -> Reply:
-        """Make held nodes ready again: "released", or "stale" when none of them is held."""
-
-    def remove(self, run_id: str) -> Reply:
-        """Remove an ended run before its time: "removed", "goes_on", "inside" (another run) or "unknown".
-
-        It is gone at once, and its idempotency key with it; the runs inside it go with the next sweeps.
-        """
-
-    # Freezes: see runner/approvals/freezes.py
-
-    def freeze(self, scope: str, reason: str, by: str) -> Reply:
-        """Stop the effects of a scope: "frozen", or "already"."""
-
-    def thaw(self, scope: str, reason: str, by: str) -> Reply:
-        """End a freeze: "thawed", or "unknown" where there is none."""
-
     def frozen(self) -> dict[str, Freeze]:
         """Return what is frozen, by its scope."""
 
-    # Time
-
     def sweep(self, limit: int = 100) -> Reply:
         """Do what is due; the word is the number of timers handled."""
-
-    def end_reported(self, run_id: str, end: int) -> Reply:
-        """Record that the callback for an end of a run was called: "end_reported", or "stale"."""
 
     # Reading
 
@@ -427,21 +328,12 @@ class Store(Bounded, Protocol):
 
     # Events
 
-    def emit(self, run_id: str, kind: str, node: str, visit: int, data: JSON) -> None:
-        """Add an event to a run; one that is gone gets none."""
-
     def events(
         self, run_id: str, after: str = "", limit: int = 1000, wait: float = 0
     ) -> list[Event]:
         """Read events after a position; wait up to so many seconds for the first one."""
 
     # Budgets: what agents spend, of a run with all runs inside it, or of all runs with a tag
-
-    def spend(self, run_id: str, tagged: Tagged | None, spending: Spending) -> str:
-        """Add to a sum: return "", or the counter whose bound is reached; then nothing is added.
-
-        Without `tagged` the sum is that of the outermost run. A run that is gone has no sum: "".
-        """
 
     def spent(self, run_id: str, tagged: Tagged | None = None) -> dict[str, Sum]:
         """Read a sum by counter; one that nothing was ever added to is empty."""

@@ -1,20 +1,26 @@
-"""What each request does to the runs of a store, the same in every store: see `walk.UnitOfWork`."""
+"""Requests: the changes of a store as values, with the plan of each, which is the same in every store.
+
+A plan reads and writes the runs of a `UnitOfWork`. Each request has a nonce or is idempotent by its state:
+repeating it changes nothing. Docstrings name the words that a reply may have. A visit's token is "stale" when
+another worker has taken the node over, or its run has gone on without it.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 from runner import scheduler
 from runner.approvals.ballots import Use
 from runner.records import failures
+from runner.records.budgets import Spending, Tagged
 from runner.records.checkpoints import Saved
 from runner.records.codec import JSON
 from runner.records.interrupts import (
     Decision,
     Interrupt,
     InterruptStatus,
-    Receipt,
     ReceiptStatus,
     address_of,
 )
@@ -23,8 +29,17 @@ from runner.records.run import EventKind, Rewrite, RunRecord, Status, VisitEntry
 from runner.scheduler.changes import TransitionResult
 from runner.store import event_payloads
 from runner.store.apply_transition import RunT, StoredRun, UnitOfWork, apply
-from runner.store.encoding import replied
-from runner.store.interface import Doorbell, Fork, Reply, Settlement, Start, Token
+from runner.store.encoding import pack_copy, replied
+from runner.store.interface import (
+    Claim,
+    Doorbell,
+    Fork,
+    Reply,
+    Request,
+    Settlement,
+    Start,
+    Token,
+)
 from runner.store.receipts import by_visit, receipts_for
 
 WAITS = frozenset({Status.INTERRUPTED, Status.NEEDS_MIGRATION})
@@ -64,40 +79,62 @@ def owned(unit: UnitOfWork[RunT], token: Token) -> RunT | None:
     return run if owns else None
 
 
-def wait(
-    unit: UnitOfWork[RunT],
-    token: Token,
-    transition: Callable[..., TransitionResult],
-    interrupts: Sequence[Interrupt],
-    saved: Saved | None,
+def note(
+    unit: UnitOfWork[RunT], run: RunT, kind: EventKind, interrupt_id: str, data: JSON
 ) -> Reply:
-    """Ask questions of a running visit (`ask`), or make it wait for their answers (`park`)."""
-    run = owned(unit, token)
-    if run is not None:
-        run.keep(token.node, saved)
-    ids = list(dict.fromkeys(interrupt.id for interrupt in interrupts))
-    return visit(unit, token, transition, ids, questions=interrupts)
+    """Add an event of a question that stays open."""
+    return make(unit, run.record.run_id, scheduler.note, kind, interrupt_id, payloads={kind: data})
 
 
-def start(unit: UnitOfWork[RunT], start: Start) -> Reply:
-    """Start a run; a child run also makes its parent's node wait for it."""
-    fingerprint = start.fingerprint or unit.current(start.graph_id)
-    if not fingerprint or not unit.has_shape(start.graph_id, fingerprint):
-        return Reply("unknown_graph")
-    first = unit.started_by(start.graph_id, start.idempotency_key) if start.idempotency_key else ""
-    if first:
-        return Reply("exists", run_id=first)
-    if unit.find(start.run_id) is not None:
-        return Reply("started", run_id=start.run_id)
-    doorbells: list[Doorbell] = []
-    if start.parent is not None:
-        delegated = visit(unit, start.parent, scheduler.delegate, start.run_id)
-        if delegated.word != "delegated":
-            return delegated
-        doorbells += delegated.doorbells
-    _begin(unit, start, fingerprint)
-    started = make(unit, start.run_id, scheduler.start)
-    return Reply(started.word, [*doorbells, *started.doorbells], start.run_id)
+def asking(unit: UnitOfWork[RunT], interrupt_id: str) -> RunT | None:
+    """Find the run that asked a question, by the question's id."""
+    run_id = run_of(interrupt_id)
+    return unit.find(run_id) if run_id else None
+
+
+def run_of(interrupt_id: str) -> str:
+    """Return the id of the run that a question's id names; "" for an id that can't be one."""
+    address = address_of(interrupt_id)
+    return address.run_id if address else ""
+
+
+# One visit on a worker
+
+
+@dataclass(frozen=True, slots=True)
+class StartRun(Request[Reply]):
+    """Begin a run: "started", "exists" (same idempotency key: its run), "unknown_graph".
+
+    A child run also makes its parent's node wait for it.
+    """
+
+    verb = "start"
+    start: Start
+
+    @property
+    def run_id(self) -> str:
+        return self.start.run_id
+
+    def plan(self, unit: UnitOfWork[RunT]) -> Reply:
+        start = self.start
+        fingerprint = start.fingerprint or unit.current(start.graph_id)
+        if not fingerprint or not unit.has_shape(start.graph_id, fingerprint):
+            return Reply("unknown_graph")
+        if start.idempotency_key and (
+            first := unit.started_by(start.graph_id, start.idempotency_key)
+        ):
+            return Reply("exists", run_id=first)
+        if unit.find(start.run_id) is not None:
+            return Reply("started", run_id=start.run_id)
+        doorbells: list[Doorbell] = []
+        if start.parent is not None:
+            delegated = visit(unit, start.parent, scheduler.delegate, start.run_id)
+            if delegated.word != "delegated":
+                return delegated
+            doorbells += delegated.doorbells
+        _begin(unit, start, fingerprint)
+        started = make(unit, start.run_id, scheduler.start)
+        return Reply(started.word, [*doorbells, *started.doorbells], start.run_id)
 
 
 def _begin(unit: UnitOfWork[RunT], start: Start, fingerprint: str) -> RunT:
@@ -117,191 +154,398 @@ def _begin(unit: UnitOfWork[RunT], start: Start, fingerprint: str) -> RunT:
     return unit.begin(record, start)
 
 
-def settle(unit: UnitOfWork[RunT], token: Token, settlement: Settlement, nonce: str) -> Reply:
-    run = owned(unit, token)
-    reply = visit(
-        unit,
-        token,
-        scheduler.settle,
-        nonce=nonce,
-        status=settlement.status,
-        edges=settlement.edges,
-        reads=settlement.reads,
-        insist=settlement.insist,
-        effects=[use.interrupt_id for use in settlement.effects],
-        payloads=event_payloads.settled(settlement),
-    )
-    if run is not None and reply.word == "settled":
-        result = (settlement.status, settlement.entry, settlement.output)
-        run.leave_result(token.node, token.visit, *result)
-        run.keep(token.node, settlement.saved)
-        if settlement.session is not None:
-            run.remember(token.node, settlement.session)
-    return reply
+@dataclass(frozen=True, slots=True)
+class ClaimVisit(Request[Claim | Reply]):
+    """Take a ready visit; otherwise "stale", "cancelled", "unknown" or "limited" (it has to wait)."""
+
+    verb = "claim"
+    run_id: str
+    node: str
+    visit: int
+    attempt: int
+    nonce: str
+
+    def plan(self, unit: UnitOfWork[RunT]) -> Reply:
+        """Take the visit; the store makes the claim of what is taken."""
+        if unit.find(self.run_id) is None:
+            return Reply("unknown")
+        place = (self.node, self.visit, self.attempt)
+        return make(unit, self.run_id, scheduler.claim, *place, self.nonce)
 
 
-def retry(
-    unit: UnitOfWork[RunT],
-    token: Token,
-    delay_ms: int,
-    entry: VisitEntry | None,
-    saved: Saved | None,
-) -> Reply:
-    run = owned(unit, token)
-    if run is not None:
-        run.keep(token.node, saved)
-        if entry is not None:
-            run.note_error(token.node, token.visit, entry)
-    payloads = event_payloads.retried(entry)
-    return visit(
-        unit, token, scheduler.retry, delay_ms, counts=entry is not None, payloads=payloads
-    )
+@dataclass(frozen=True, slots=True)
+class VisitRequest(Request[Reply]):
+    """A request of the worker that has a visit."""
+
+    token: Token
+
+    @property
+    def run_id(self) -> str:
+        return self.token.run_id
 
 
-def hold(unit: UnitOfWork[RunT], token: Token, entry: VisitEntry | None) -> Reply:
-    """Hold a visit; with an entry it failed in what a person must look at, which its dead letter says."""
-    run, error = owned(unit, token), event_payloads.error(entry)
-    reply = visit(unit, token, scheduler.hold, payloads={EventKind.NODE_HELD: error})
-    if run is not None and entry is not None and reply.word == "held":
-        run.note_error(token.node, token.visit, entry)
-        unit.write_dead_letter(
-            token.run_id, token.node, token.visit, str(failures.load(entry["error"]))
+@dataclass(frozen=True, slots=True)
+class SaveCheckpoint(VisitRequest):
+    """Checkpoint a running visit: "saved" or "stale"."""
+
+    verb = "save"
+    saved: Saved
+
+    def plan(self, unit: UnitOfWork[RunT]) -> Reply:
+        run = owned(unit, self.token)
+        if run is None:
+            return Reply("stale")
+        run.keep(self.token.node, self.saved)
+        return Reply("saved")
+
+
+@dataclass(frozen=True, slots=True)
+class AskQuestions(VisitRequest):
+    """Publish questions of a running visit at once: "asked", "stopping" or "stale"."""
+
+    verb = "ask"
+    interrupts: Sequence[Interrupt]
+    saved: Saved | None
+
+    def plan(self, unit: UnitOfWork[RunT]) -> Reply:
+        return self._wait(unit, scheduler.ask)
+
+    def _wait(self, unit: UnitOfWork[RunT], transition: Callable[..., TransitionResult]) -> Reply:
+        run = owned(unit, self.token)
+        if run is not None:
+            run.keep(self.token.node, self.saved)
+        ids = list(dict.fromkeys(interrupt.id for interrupt in self.interrupts))
+        return visit(unit, self.token, transition, ids, questions=self.interrupts)
+
+
+@dataclass(frozen=True, slots=True)
+class ParkVisit(AskQuestions):
+    """Make a visit wait for answers: "waiting", "ready", "cancelled", "nothing_open" or "stale"."""
+
+    verb = "park"
+
+    def plan(self, unit: UnitOfWork[RunT]) -> Reply:
+        return self._wait(unit, scheduler.park)
+
+
+@dataclass(frozen=True, slots=True)
+class SettleVisit(VisitRequest):
+    """End a visit: "settled", "changed" (evaluate conditions again), "locked" (wait), "stale"."""
+
+    verb = "settle"
+    settlement: Settlement
+    nonce: str
+
+    def plan(self, unit: UnitOfWork[RunT]) -> Reply:
+        token, settlement = self.token, self.settlement
+        run = owned(unit, token)
+        reply = visit(
+            unit,
+            token,
+            scheduler.settle,
+            nonce=self.nonce,
+            status=settlement.status,
+            edges=settlement.edges,
+            reads=settlement.reads,
+            insist=settlement.insist,
+            effects=[use.interrupt_id for use in settlement.effects],
+            payloads=event_payloads.settled(settlement),
         )
-    return reply
-
-
-def report(unit: UnitOfWork[RunT], work: tuple[str, str, int, str], outcome: JSON) -> Reply:
-    """Take the outcome of an external task: of a run, node and visit, by its reference."""
-    run_id, node, number, reference = work
-    run = unit.find(run_id)
-    if run is None:
-        return Reply("unknown")
-    reply = make(unit, run_id, scheduler.report, node, number, reference)
-    if reply.word == "reported" and not run.reported(reference):
-        run.put_report(reference, outcome)
-    return reply
-
-
-def answer(
-    unit: UnitOfWork[RunT], answers: Sequence[Decision], nonce: str
-) -> tuple[list[Receipt], Reply]:
-    """Judge a set of answers, and apply all of them or none."""
-    runs = {each.interrupt_id: asking(unit, each.interrupt_id) for each in answers}
-    names = [(each.interrupt_id, runs[each.interrupt_id]) for each in answers]
-    current = [run.question(name) if run else None for name, run in names]
-
-    def winner(interrupt_id: str) -> str:
-        run = runs[interrupt_id]
-        return run.winner(interrupt_id) if run else ""
-
-    receipts, fresh = receipts_for(answers, current, winner, nonce, unit.clock())
-    doorbells: list[Doorbell] = []
-    if all(receipt.status is ReceiptStatus.ACCEPTED for receipt in receipts):
-        for (run_id, node, number), group in by_visit(fresh).items():
-            for each in group:
-                run = runs[each.interrupt_id]
-                if run is not None:
-                    run.decide(each, nonce, unit.clock())
-            payloads = {each.interrupt_id: event_payloads.answer(each) for each in group}
-            reply = make(
-                unit, run_id, scheduler.answer, node, number, list(payloads), payloads=payloads
-            )
-            doorbells += reply.doorbells
-    return receipts, Reply("answered", doorbells)
-
-
-def use(unit: UnitOfWork[RunT], token: Token, use: Use, saved: Saved) -> Reply:
-    """Record what is about to be done by a decision, or has been done, with the checkpoint of that."""
-    run = owned(unit, token)
-    if run is None:
-        return Reply("stale")
-    question = run.question(use.interrupt_id)
-    if (
-        question is None
-        or question.status is not InterruptStatus.ANSWERED
-        or not use.allowed(question.used)
-    ):
-        return Reply("spent")
-    run.keep(token.node, saved)
-    if use.result:
-        if "result" not in (question.used or {}):  # not a repeat
-            run.note_use(question, {**(question.used or {}), "result": use.result})
-            note(unit, run, EventKind.EFFECT_ENDED, use.interrupt_id, event_payloads.effect(use))
-    elif question.used is None or question.used["key"] != use.key:
-        run.note_use(question, {"key": use.key, "effect": use.effect, "at": unit.clock()})
-        data: dict[str, JSON] = {"key": use.key, "effect": use.effect}
-        note(unit, run, EventKind.INTERRUPT_USED, use.interrupt_id, data)
-    return Reply("used")
-
-
-def note(
-    unit: UnitOfWork[RunT], run: RunT, kind: EventKind, interrupt_id: str, data: JSON
-) -> Reply:
-    """Add an event of a question that stays open."""
-    return make(unit, run.record.run_id, scheduler.note, kind, interrupt_id, payloads={kind: data})
-
-
-def asking(unit: UnitOfWork[RunT], interrupt_id: str) -> RunT | None:
-    """Find the run that asked a question, by the question's id."""
-    address = address_of(interrupt_id)
-    return unit.find(address.run_id) if address else None
-
-
-def withdraw(unit: UnitOfWork[RunT], interrupt_id: str, reason: str, *, reask: bool) -> Reply:
-    run = asking(unit, interrupt_id)
-    question = run.question(interrupt_id) if run else None
-    if run is None or question is None:
-        return Reply("unknown")
-    withdrawal: dict[str, JSON] = {"reason": reason, "reask": reask}
-    if question.withdrawal is not None and question.withdrawal.items() >= withdrawal.items():
-        return Reply("withdrawn")
-    attempt = unit.changes(run).node(question.node_id).attempt
-    payloads: dict[str, JSON] = {EventKind.INTERRUPT_WITHDRAWN: withdrawal}
-    run_id = run.record.run_id
-    reply = make(unit, run_id, scheduler.withdraw, interrupt_id, reask=reask, payloads=payloads)
-    if reply.word == "closed":
+        if run is not None and reply.word == "settled":
+            result = (settlement.status, settlement.entry, settlement.output)
+            run.leave_result(token.node, token.visit, *result)
+            run.keep(token.node, settlement.saved)
+            if settlement.session is not None:
+                run.remember(token.node, settlement.session)
         return reply
-    run.note_withdrawal(interrupt_id, attempt, withdrawal)
-    return Reply("withdrawn", reply.doorbells)
 
 
-def cancel(unit: UnitOfWork[RunT], run_id: str, reason: str, nonce: str) -> Reply:
-    run = unit.find(run_id)
-    if run is None:
-        return Reply("unknown")
-    reply = make(unit, run_id, scheduler.cancel, reason)
-    if reply.word == "already" and nonce and run.cancelled == nonce:
-        return Reply("cancelled")
-    if reply.word == "cancelled" and nonce:
-        run.cancelled = nonce
-    return reply
+@dataclass(frozen=True, slots=True)
+class RetryVisit(VisitRequest):
+    """Run a visit again later; with an `entry` (its error) that is a new attempt.
+
+    "retrying", "cancelled" or "stale".
+    """
+
+    verb = "retry"
+    delay_ms: int
+    entry: VisitEntry | None
+    saved: Saved | None
+
+    def plan(self, unit: UnitOfWork[RunT]) -> Reply:
+        token, entry = self.token, self.entry
+        run = owned(unit, token)
+        if run is not None:
+            run.keep(token.node, self.saved)
+            if entry is not None:
+                run.note_error(token.node, token.visit, entry)
+        counts, payloads = entry is not None, event_payloads.retried(entry)
+        return visit(unit, token, scheduler.retry, self.delay_ms, counts=counts, payloads=payloads)
 
 
-def expand(unit: UnitOfWork[RunT], token: Token, items: Sequence[JSON] | None) -> Reply:
-    run, total = owned(unit, token), None if items is None else len(items)
-    reply = visit(unit, token, scheduler.expand, total)
-    if items is not None and run is not None and reply.word == "expanded":
-        run.put_items(token.node, token.visit, items)
-    return reply
+@dataclass(frozen=True, slots=True)
+class ExpandMap(VisitRequest):
+    """Start a map's items, None for those it has: "expanded", "cancelled", "no_items", "stale"."""
+
+    verb = "expand"
+    items: Sequence[JSON] | None
+
+    def plan(self, unit: UnitOfWork[RunT]) -> Reply:
+        run, token, items = owned(unit, self.token), self.token, self.items
+        reply = visit(unit, token, scheduler.expand, None if items is None else len(items))
+        if items is not None and run is not None and reply.word == "expanded":
+            run.put_items(token.node, token.visit, items)
+        return reply
 
 
-def fork(unit: UnitOfWork[RunT], fork: Fork) -> Reply:
-    """Start a run from the results of another, with the records that follow from them."""
-    start = fork.start
-    if unit.find(start.run_id) is not None:
-        return Reply("forked", run_id=start.run_id)
-    source = unit.find(fork.source)
-    if source is None:
-        return Reply("unknown")
-    fingerprint = start.fingerprint or ""
-    if not unit.has_shape(start.graph_id, fingerprint):
-        return Reply("unknown_graph")
-    if not _as_planned(source, fork):
-        return Reply("moved")
-    run = _begin(unit, start, fingerprint)
-    reply = make(unit, start.run_id, scheduler.fork, fork.records, fork.source)
-    run.copy_results(source, fork)
-    return Reply(reply.word, reply.doorbells, start.run_id)
+@dataclass(frozen=True, slots=True)
+class HoldVisit(VisitRequest):
+    """Hold a visit until its run is migrated: "held" or "stale".
+
+    With an `entry` (its error) what it was about to do is refused: that leaves a dead letter, too.
+    """
+
+    verb = "hold"
+    entry: VisitEntry | None = None
+
+    def plan(self, unit: UnitOfWork[RunT]) -> Reply:
+        token, entry = self.token, self.entry
+        run, error = owned(unit, token), event_payloads.error(entry)
+        reply = visit(unit, token, scheduler.hold, payloads={EventKind.NODE_HELD: error})
+        if run is not None and entry is not None and reply.word == "held":
+            run.note_error(token.node, token.visit, entry)
+            reason = str(failures.load(entry["error"]))
+            unit.write_dead_letter(token.run_id, token.node, token.visit, reason)
+        return reply
+
+
+@dataclass(frozen=True, slots=True)
+class LeaveVisit(VisitRequest):
+    """Ring again for a running visit whose worker shuts down: "left", "cancelled", "dead" or "stale".
+
+    `stalled` says of code that ran that it has stored nothing new since its claim; "dead" when that has
+    happened too often in a row.
+    """
+
+    verb = "leave"
+    stalled: bool | None = None
+
+    def plan(self, unit: UnitOfWork[RunT]) -> Reply:
+        return visit(unit, self.token, scheduler.leave, stalled=self.stalled)
+
+
+# External tasks: another system works for a node, which waits without a worker. First the node is made to
+# wait, then the system is called, then that is recorded. Whatever is lost in between, the node is rung again
+# and calls the system again under the same reference.
+
+
+@dataclass(frozen=True, slots=True)
+class HandOver(VisitRequest):
+    """Make a visit wait for a result: "handed", "ready" (it is there), "cancelled" or "stale"."""
+
+    verb = "hand"
+    reference: str
+
+    def plan(self, unit: UnitOfWork[RunT]) -> Reply:
+        return visit(unit, self.token, scheduler.hand, self.reference)
+
+
+@dataclass(frozen=True, slots=True)
+class ConfirmHandOver(VisitRequest):
+    """Record that the system has the task, due in so many ms (0: no limit): "sent" or "stale"."""
+
+    verb = "sent"
+    reference: str
+    timeout_ms: int
+
+    def plan(self, unit: UnitOfWork[RunT]) -> Reply:
+        timeout = self.timeout_ms
+        return visit(unit, self.token, scheduler.sent, self.reference, timeout_ms=timeout)
+
+
+@dataclass(frozen=True, slots=True)
+class ReportResult(Request[Reply]):
+    """Record an external task's result (packed) once: "reported" (a repeat too), "stale", "unknown"."""
+
+    verb = "report"
+    run_id: str
+    node: str
+    visit: int
+    reference: str
+    outcome: JSON
+
+    def plan(self, unit: UnitOfWork[RunT]) -> Reply:
+        run = unit.find(self.run_id)
+        if run is None:
+            return Reply("unknown")
+        reply = make(unit, self.run_id, scheduler.report, self.node, self.visit, self.reference)
+        if reply.word == "reported" and not run.reported(self.reference):
+            run.put_report(self.reference, self.outcome)
+        return reply
+
+
+# Questions
+
+
+@dataclass(frozen=True, slots=True)
+class AnswerQuestions(Request[Reply]):
+    """Apply a set of checked answers: all of them or none, as the receipts say."""
+
+    verb = "answer"
+    answers: Sequence[Decision]
+    nonce: str
+
+    @property
+    def run_id(self) -> str:
+        return run_of(self.answers[0].interrupt_id) if self.answers else ""
+
+    def plan(self, unit: UnitOfWork[RunT]) -> Reply:
+        answers = self.answers
+        runs = {each.interrupt_id: asking(unit, each.interrupt_id) for each in answers}
+        names = [(each.interrupt_id, runs[each.interrupt_id]) for each in answers]
+        current = [run.question(name) if run else None for name, run in names]
+
+        def winner(interrupt_id: str) -> str:
+            run = runs[interrupt_id]
+            return run.winner(interrupt_id) if run else ""
+
+        receipts, fresh = receipts_for(answers, current, winner, self.nonce, unit.clock())
+        doorbells: list[Doorbell] = []
+        if all(receipt.status is ReceiptStatus.ACCEPTED for receipt in receipts):
+            for (run_id, node, number), group in by_visit(fresh).items():
+                for each in group:
+                    run = runs[each.interrupt_id]
+                    if run is not None:
+                        run.decide(each, self.nonce, unit.clock())
+                payloads = {each.interrupt_id: event_payloads.answer(each) for each in group}
+                reply = make(
+                    unit, run_id, scheduler.answer, node, number, list(payloads), payloads=payloads
+                )
+                doorbells += reply.doorbells
+        return Reply("answered", doorbells, receipts=receipts)
+
+
+@dataclass(frozen=True, slots=True)
+class UseDecision(VisitRequest):
+    """Record that a decision is used, or has been, with the checkpoint that starts what it is for.
+
+    "used", "spent" when it was used for something else or is none, or "stale".
+    """
+
+    verb = "use"
+    use: Use
+    saved: Saved
+
+    def plan(self, unit: UnitOfWork[RunT]) -> Reply:
+        run, use = owned(unit, self.token), self.use
+        if run is None:
+            return Reply("stale")
+        question = run.question(use.interrupt_id)
+        if (
+            question is None
+            or question.status is not InterruptStatus.ANSWERED
+            or not use.allowed(question.used)
+        ):
+            return Reply("spent")
+        run.keep(self.token.node, self.saved)
+        if use.result:
+            if "result" not in (question.used or {}):  # not a repeat
+                run.note_use(question, {**(question.used or {}), "result": use.result})
+                effect = event_payloads.effect(use)
+                note(unit, run, EventKind.EFFECT_ENDED, use.interrupt_id, effect)
+        elif question.used is None or question.used["key"] != use.key:
+            data: dict[str, JSON] = {"key": use.key, "effect": use.effect}
+            run.note_use(question, {**data, "at": unit.clock()})
+            note(unit, run, EventKind.INTERRUPT_USED, use.interrupt_id, data)
+        return Reply("used")
+
+
+@dataclass(frozen=True, slots=True)
+class WithdrawQuestion(Request[Reply]):
+    """Withdraw an open question: "withdrawn", "closed" (answered, expired or withdrawn) or "unknown"."""
+
+    verb = "withdraw"
+    interrupt_id: str
+    reason: str
+    reask: bool
+
+    @property
+    def run_id(self) -> str:
+        return run_of(self.interrupt_id)
+
+    def plan(self, unit: UnitOfWork[RunT]) -> Reply:
+        name, reask = self.interrupt_id, self.reask
+        run = asking(unit, name)
+        question = run.question(name) if run else None
+        if run is None or question is None:
+            return Reply("unknown")
+        withdrawal: dict[str, JSON] = {"reason": self.reason, "reask": reask}
+        if question.withdrawal is not None and question.withdrawal.items() >= withdrawal.items():
+            return Reply("withdrawn")
+        attempt = unit.changes(run).node(question.node_id).attempt
+        payloads: dict[str, JSON] = {EventKind.INTERRUPT_WITHDRAWN: withdrawal}
+        reply = make(unit, self.run_id, scheduler.withdraw, name, reask=reask, payloads=payloads)
+        if reply.word == "closed":
+            return reply
+        run.note_withdrawal(name, attempt, withdrawal)
+        return Reply("withdrawn", reply.doorbells)
+
+
+# What people do to runs
+
+
+@dataclass(frozen=True, slots=True)
+class CancelRun(Request[Reply]):
+    """Stop a run: "cancelled", "already" (it is stopping or has ended) or "unknown"."""
+
+    verb = "cancel"
+    run_id: str
+    reason: str
+    nonce: str = ""
+
+    def plan(self, unit: UnitOfWork[RunT]) -> Reply:
+        run = unit.find(self.run_id)
+        if run is None:
+            return Reply("unknown")
+        reply = make(unit, self.run_id, scheduler.cancel, self.reason)
+        if reply.word == "already" and self.nonce and run.cancelled == self.nonce:
+            return Reply("cancelled")
+        if reply.word == "cancelled" and self.nonce:
+            run.cancelled = self.nonce
+        return reply
+
+
+@dataclass(frozen=True, slots=True)
+class ForkRun(Request[Reply]):
+    """Begin a run from the results of another: "forked", "unknown" (the other) or "unknown_graph".
+
+    "moved" when the other was retried or migrated since it was read, or a node that it remembers of has
+    begun another visit.
+    """
+
+    verb = "fork"
+    fork: Fork
+
+    @property
+    def run_id(self) -> str:
+        return self.fork.source
+
+    def plan(self, unit: UnitOfWork[RunT]) -> Reply:
+        fork, start = self.fork, self.fork.start
+        if unit.find(start.run_id) is not None:
+            return Reply("forked", run_id=start.run_id)
+        source = unit.find(fork.source)
+        if source is None:
+            return Reply("unknown")
+        fingerprint = start.fingerprint or ""
+        if not unit.has_shape(start.graph_id, fingerprint):
+            return Reply("unknown_graph")
+        if not _as_planned(source, fork):
+            return Reply("moved")
+        run = _begin(unit, start, fingerprint)
+        reply = make(unit, start.run_id, scheduler.fork, fork.records, fork.source)
+        run.copy_results(source, fork)
+        return Reply(reply.word, reply.doorbells, start.run_id)
 
 
 def _as_planned(source: StoredRun, fork: Fork) -> bool:
@@ -311,42 +555,156 @@ def _as_planned(source: StoredRun, fork: Fork) -> bool:
     return source.reopened == fork.reopened and visits and memories
 
 
-def migrate(unit: UnitOfWork[RunT], runs: Sequence[Migration], nonce: str) -> Reply:
-    """Continue waiting runs in other shapes: all of them, or none when one has moved since it was read."""
-    pairs = [(run, move) for move in runs if (run := unit.find(move.run_id)) is not None]
-    if len(pairs) < len(runs):
-        return Reply("unknown")
-    if all(run.reopened == nonce for run, _ in pairs):
-        return Reply("migrated")
-    if not all(unit.has_shape(move.graph_id, move.fingerprint) for move in runs):
-        return Reply("unknown_graph")
-    if any(
-        run.record.status not in WAITS or run.last_event() != move.events for run, move in pairs
-    ):
-        return Reply("moved")
-    doorbells: list[Doorbell] = []
-    for run, move in pairs:
-        run.migrate(move)
-        run.reopened = nonce
-        data = event_payloads.migration(move)
-        questions = move.replacements
-        reply = make(unit, move.run_id, scheduler.migrate, move, questions=questions, payloads=data)
-        doorbells += reply.doorbells
-    return Reply("migrated", doorbells)
+@dataclass(frozen=True, slots=True)
+class MigrateRuns(Request[Reply]):
+    """Move waiting runs to other shapes, a parent before its children: all or none.
+
+    "migrated", "moved" when one has changed since it was read or does not wait, "unknown" or
+    "unknown_graph".
+    """
+
+    verb = "migrate"
+    runs: Sequence[Migration]
+    nonce: str
+
+    @property
+    def run_id(self) -> str:
+        return self.runs[0].run_id
+
+    def plan(self, unit: UnitOfWork[RunT]) -> Reply:
+        runs, nonce = self.runs, self.nonce
+        pairs = [(run, move) for move in runs if (run := unit.find(move.run_id)) is not None]
+        if len(pairs) < len(runs):
+            return Reply("unknown")
+        if all(run.reopened == nonce for run, _ in pairs):
+            return Reply("migrated")
+        if not all(unit.has_shape(move.graph_id, move.fingerprint) for move in runs):
+            return Reply("unknown_graph")
+        if any(
+            run.record.status not in WAITS or run.last_event() != move.events for run, move in pairs
+        ):
+            return Reply("moved")
+        doorbells: list[Doorbell] = []
+        for run, move in pairs:
+            run.migrate(move)
+            run.reopened = nonce
+            data, questions = event_payloads.migration(move), move.replacements
+            reply = make(
+                unit, move.run_id, scheduler.migrate, move, questions=questions, payloads=data
+            )
+            doorbells += reply.doorbells
+        return Reply("migrated", doorbells)
 
 
-def rewrite(unit: UnitOfWork[RunT], runs: Sequence[Rewrite], nonce: str) -> Reply:
-    """Reopen ended runs with other records: all of them, or none when one has moved since it was read."""
-    pairs = [(run, rewrite) for rewrite in runs if (run := unit.find(rewrite.run_id)) is not None]
-    if len(pairs) < len(runs):
-        return Reply("unknown")
-    if all(run.reopened == nonce for run, _ in pairs):
-        return Reply("reopened")
-    if any(not run.record.is_final or run.last_event() != rewrite.events for run, rewrite in pairs):
-        return Reply("moved")
-    doorbells: list[Doorbell] = []
-    for run, rewrite in pairs:
-        run.erase(rewrite.undone, rewrite.forgets)
-        run.reopened = nonce
-        doorbells += make(unit, rewrite.run_id, scheduler.reopen, rewrite.records).doorbells
-    return Reply("reopened", doorbells)
+@dataclass(frozen=True, slots=True)
+class RewriteRuns(Request[Reply]):
+    """Reopen ended runs, a parent before its children: "reopened" all, "moved" or "unknown" none."""
+
+    verb = "rewrite"
+    runs: Sequence[Rewrite]
+    nonce: str
+
+    @property
+    def run_id(self) -> str:
+        return self.runs[0].run_id
+
+    def plan(self, unit: UnitOfWork[RunT]) -> Reply:
+        runs, nonce = self.runs, self.nonce
+        pairs = [(run, rewrite) for rewrite in runs if (run := unit.find(rewrite.run_id))]
+        if len(pairs) < len(runs):
+            return Reply("unknown")
+        if all(run.reopened == nonce for run, _ in pairs):
+            return Reply("reopened")
+        if any(
+            not run.record.is_final or run.last_event() != rewrite.events for run, rewrite in pairs
+        ):
+            return Reply("moved")
+        doorbells: list[Doorbell] = []
+        for run, rewrite in pairs:
+            run.erase(rewrite.undone, rewrite.forgets)
+            run.reopened = nonce
+            doorbells += make(unit, rewrite.run_id, scheduler.reopen, rewrite.records).doorbells
+        return Reply("reopened", doorbells)
+
+
+@dataclass(frozen=True, slots=True)
+class ReleaseNodes(Request[Reply]):
+    """Make held nodes ready again: "released", or "stale" when none of them is held."""
+
+    verb = "release"
+    run_id: str
+    nodes: Sequence[str]
+
+    def plan(self, unit: UnitOfWork[RunT]) -> Reply:
+        return make(unit, self.run_id, scheduler.release, self.nodes)
+
+
+@dataclass(frozen=True, slots=True)
+class RemoveRun(Request[Reply]):
+    """Remove an ended run before its time: "removed", "goes_on", "inside" (another run) or "unknown".
+
+    It is gone at once, and its idempotency key with it; the runs inside it go with the next sweeps.
+    """
+
+    verb = "remove"
+    run_id: str
+
+
+@dataclass(frozen=True, slots=True)
+class ReportEnd(Request[Reply]):
+    """Record that the callback for an end of a run was called: "end_reported", or "stale"."""
+
+    verb = "end_reported"
+    run_id: str
+    end: int
+
+    def plan(self, unit: UnitOfWork[RunT]) -> Reply:
+        return make(unit, self.run_id, scheduler.end_reported, self.end)
+
+
+@dataclass(frozen=True, slots=True)
+class FreezeScope(Request[Reply]):
+    """Stop the effects of a scope: "frozen", or "already". See runner/approvals/freezes.py."""
+
+    verb = "freeze"
+    run_id = ""
+    scope: str
+    reason: str
+    by: str
+
+
+@dataclass(frozen=True, slots=True)
+class ThawScope(FreezeScope):
+    """End a freeze: "thawed", or "unknown" where there is none."""
+
+    verb = "thaw"
+
+
+@dataclass(frozen=True, slots=True)
+class EmitEvent(Request[None]):
+    """Add an event to a run; one that is gone gets none."""
+
+    verb = "emit"
+    run_id: str
+    kind: str
+    node: str
+    visit: int
+    data: JSON
+
+    def plan(self, unit: UnitOfWork[RunT]) -> None:
+        run = unit.find(self.run_id)
+        if run is not None:
+            unit.event(run, self.kind, self.node, self.visit, data=pack_copy(self.data))
+
+
+@dataclass(frozen=True, slots=True)
+class SpendBudget(Request[str]):
+    """Add to a sum: "", or the counter whose bound is reached; then nothing is added.
+
+    Without `tagged` the sum is that of the outermost run. A run that is gone has no sum: "".
+    """
+
+    verb = "spend"
+    run_id: str
+    tagged: Tagged | None
+    spending: Spending

@@ -19,7 +19,6 @@ from typing import Any, Protocol
 from typing_extensions import override
 
 from runner import async_loop
-from runner.approvals.ballots import Use
 from runner.definition.registry import Registry, registry
 from runner.errors import ResponseError, UsageError
 from runner.execution import ids
@@ -29,10 +28,11 @@ from runner.local import Graph
 from runner.operations.answers import apply_decisions
 from runner.records.checkpoints import Saved
 from runner.records.interrupts import Interrupt, ReceiptStatus, answers_from
-from runner.records.run import Status, VisitEntry
-from runner.store.interface import Claim, Doorbell, Event, Reply, Settlement, Token
+from runner.records.run import Status
+from runner.store.interface import Claim, Doorbell, Event, R, Reply, Request, Token
 from runner.store.memory.sessions import Sessions
 from runner.store.memory.store import MemoryStore
+from runner.store.requests import AskQuestions, RetryVisit, SaveCheckpoint, SettleVisit, UseDecision
 
 
 class ManualClock:
@@ -105,6 +105,17 @@ class Crashes:
         return remaining > 0
 
 
+DYING = (AskQuestions, RetryVisit, SaveCheckpoint, SettleVisit, UseDecision)
+"""The requests that a dead worker does not make."""
+
+POINTS: Mapping[type, tuple[CrashPoint, CrashPoint]] = {
+    SaveCheckpoint: (CrashPoint.AFTER_EFFECT, CrashPoint.AFTER_RECORD),
+    SettleVisit: (CrashPoint.BEFORE_COMMIT, CrashPoint.AFTER_COMMIT),
+    UseDecision: (CrashPoint.BEFORE_USE, CrashPoint.AFTER_USE),
+}
+"""Where a worker may die before and after a request."""
+
+
 class CrashingStore(MemoryStore):
     """A memory store whose writers die as planned."""
 
@@ -115,55 +126,25 @@ class CrashingStore(MemoryStore):
         self._dead: set[Token] = set()
 
     @override
-    def claim(self, run_id: str, node: str, visit: int, attempt: int, nonce: str) -> Claim | Reply:
-        claim = super().claim(run_id, node, visit, attempt, nonce)
-        if isinstance(claim, Claim):
-            self._reach(claim.token, CrashPoint.START)
-        return claim
-
-    @override
-    def save(self, token: Token, saved: Saved) -> Reply:
-        self._bury(token)
-        if _is_intent(saved):
-            return super().save(token, saved)
-        self._reach(token, CrashPoint.AFTER_EFFECT)
-        reply = super().save(token, saved)
-        self._reach(token, CrashPoint.AFTER_RECORD)
+    def do(self, request: Request[R]) -> R:
+        token = request.token if isinstance(request, DYING) else None
+        is_intent = isinstance(request, SaveCheckpoint) and _is_intent(request.saved)
+        start, end = (None, None) if is_intent else POINTS.get(type(request), (None, None))
+        if token is not None:
+            self._bury(token)
+        if token is not None and start is not None:
+            self._reach(token, start)
+        reply = super().do(request)
+        if isinstance(reply, Claim):
+            self._reach(reply.token, CrashPoint.START)
+        unsettled = isinstance(reply, Reply) and reply.word in {"stale", "changed", "locked"}
+        if (
+            token is not None
+            and end is not None
+            and not (end is CrashPoint.AFTER_COMMIT and unsettled)
+        ):
+            self._reach(token, end)
         return reply
-
-    @override
-    def use(self, token: Token, use: Use, saved: Saved) -> Reply:
-        self._bury(token)
-        self._reach(token, CrashPoint.BEFORE_USE)
-        reply = super().use(token, use, saved)
-        self._reach(token, CrashPoint.AFTER_USE)
-        return reply
-
-    @override
-    def settle(self, token: Token, settlement: Settlement, nonce: str) -> Reply:
-        self._bury(token)
-        self._reach(token, CrashPoint.BEFORE_COMMIT)
-        reply = super().settle(token, settlement, nonce)
-        if reply.word == "settled":
-            self._reach(token, CrashPoint.AFTER_COMMIT)
-        return reply
-
-    @override
-    def park(self, token: Token, interrupts: Sequence[Interrupt], saved: Saved | None) -> Reply:
-        self._bury(token)
-        return super().park(token, interrupts, saved)
-
-    @override
-    def ask(self, token: Token, interrupts: Sequence[Interrupt], saved: Saved | None) -> Reply:
-        self._bury(token)
-        return super().ask(token, interrupts, saved)
-
-    @override
-    def retry(
-        self, token: Token, delay_ms: int, entry: VisitEntry | None, saved: Saved | None
-    ) -> Reply:
-        self._bury(token)
-        return super().retry(token, delay_ms, entry, saved)
 
     def _reach(self, token: Token, point: CrashPoint) -> None:
         if self._crashes.strikes(token.node, point):

@@ -11,6 +11,7 @@ from runner.errors import NotDurable, StoreError
 from runner.store.redis import durability
 from runner.store.redis.fast import fast_path
 from runner.store.redis.store import RedisStore
+from runner.store.requests import SettleVisit
 from tests.celery.workers import Site
 from tests.chaos.load import Load
 from tests.chaos.servers import Pair
@@ -141,7 +142,9 @@ def claimed_twice(pair, opened):
     lost = walk.token
     pair.fail_over()
     assert ask_again(lambda: claim("new")) == "claimed"
-    return store.settle(lost, SETTLED, "late").word, store.settle(walk.token, SETTLED, "own").word
+    return store.do(SettleVisit(lost, SETTLED, "late")).word, store.do(
+        SettleVisit(walk.token, SETTLED, "own")
+    ).word
 
 
 def test_a_worker_whose_claim_was_lost_is_refused(behind, opened):

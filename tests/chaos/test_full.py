@@ -16,6 +16,7 @@ from runner.errors import StoreError
 from runner.store.redis.server_info import read_metrics
 from runner.store.redis.store import RedisStore
 from runner.store.redis.workers import WorkerRegistry
+from runner.store.requests import AskQuestions, EmitEvent
 from tests.celery.workers import MARGIN, RECOVERY, Site
 from tests.chaos.load import consistent
 from tests.chaos.servers import Server
@@ -104,7 +105,7 @@ def test_without_disk_space_every_write_is_refused_until_there_is_some(server, s
         _, _, send = next(walk)
         send("")
     no_disk(server)
-    store.emit("00walk", "fills.the.disk", "", 0, "x" * 1000)
+    store.do(EmitEvent("00walk", "fills.the.disk", "", 0, "x" * 1000))
     wait_until(lambda: writes(server) == "err", "the disk is full")
     before = digest(server)
     _, wanted, send = next(walk)
@@ -137,7 +138,7 @@ def test_a_server_that_ends_for_want_of_disk_space_has_acknowledged_nothing_that
 
         assert store.read("00walk").nodes["a"].status is Status.RUNNING
         assert store.read("00walk").interrupts == ()
-        assert store.ask(walk.token, [walk.question], None).word == "asked"
+        assert store.do(AskQuestions(walk.token, [walk.question], None)).word == "asked"
     finally:
         store.close()
         server.end()

@@ -18,6 +18,7 @@ from runner.settings import as_broker
 from runner.store.interface import Reply
 from runner.store.redis.scripts import Scripts, script
 from runner.store.redis.store import RedisStore
+from runner.store.requests import AnswerQuestions, AskQuestions, ParkVisit
 from tests.chaos.histories import Try, faults
 from tests.contract.store.manual_worker import ManualWorker, shape
 from tests.waiting import wait_until
@@ -98,9 +99,10 @@ class Race:
         """Answer all questions, one after the other."""
         for question in self.questions:
             sent = time.monotonic()
-            receipts, reply = self.store.answer(
-                [Decision(question.id, who, who)], f"{who}-{question.id}"
+            reply = self.store.do(
+                AnswerQuestions([Decision(question.id, who, who)], f"{who}-{question.id}")
             )
+            receipts = reply.receipts
             receipt = receipts[0]
             self.tries.append(
                 Try(question.id, who, sent, time.monotonic(), str(receipt.status), receipt.detail)
@@ -213,7 +215,9 @@ def last_answers(store, rounds):
         bells = []
 
         def answer(question, bells=bells):
-            bells.extend(store.answer([Decision(question.id, 1, "ann")], question.id)[1].doorbells)
+            bells.extend(
+                store.do(AnswerQuestions([Decision(question.id, 1, "ann")], question.id)).doorbells
+            )
 
         together(*(partial(answer, question) for question in questions))
         woken.append(len(bells))
@@ -231,16 +235,18 @@ def pauses(store, rounds):
     for _ in range(rounds):
         token = worker.claim(worker.start(graph), "a").token
         question = worker.question(token)
-        store.ask(token, [question], None)
+        store.do(AskQuestions(token, [question], None))
         words, bells = [], []
 
         def park(token=token, question=question, words=words, bells=bells):
-            reply = store.park(token, [question], None)
+            reply = store.do(ParkVisit(token, [question], None))
             words.append(reply.word)
             bells.extend(reply.doorbells)
 
         def answer(question=question, bells=bells):
-            bells.extend(store.answer([Decision(question.id, 1, "ann")], "n")[1].doorbells)
+            bells.extend(
+                store.do(AnswerQuestions([Decision(question.id, 1, "ann")], "n")).doorbells
+            )
 
         together(park, answer)
         woken.append(len(bells))

@@ -11,6 +11,17 @@ from runner.records.checkpoints import Saved
 from runner.records.interrupts import Address, Decision
 from runner.records.run import Status
 from runner.store.interface import Claim, Settlement, Start, Store
+from runner.store.requests import (
+    AnswerQuestions,
+    AskQuestions,
+    CancelRun,
+    ClaimVisit,
+    ParkVisit,
+    RetryVisit,
+    SaveCheckpoint,
+    SettleVisit,
+    StartRun,
+)
 from tests.contract.store.manual_worker import shape
 
 GRAPH = shape("a>b", name="verbs")
@@ -34,33 +45,47 @@ class Walk:
         start = Start(
             self.run_id, GRAPH.graph_id, GRAPH.fingerprint, "task", idempotency_key=self.run_id
         )
-        yield "start", self.run_id, lambda mark: store.start(start, f"s{mark}").run_id
+        yield "start", self.run_id, lambda mark: store.do(StartRun(start)).run_id
         yield "claim", "claimed", lambda mark: self._claim(1, f"1{mark}")
-        yield "save", "saved", lambda _: store.save(self.token, Saved({"v": 1}, 0, ["m"])).word
-        yield "ask", "asked", lambda _: store.ask(self.token, asked, None).word
-        yield "park", "waiting", lambda _: store.park(self.token, asked, None).word
+        yield (
+            "save",
+            "saved",
+            lambda _: store.do(SaveCheckpoint(self.token, Saved({"v": 1}, 0, ["m"]))).word,
+        )
+        yield "ask", "asked", lambda _: store.do(AskQuestions(self.token, asked, None)).word
+        yield "park", "waiting", lambda _: store.do(ParkVisit(self.token, asked, None)).word
         yield "answer", "accepted", lambda mark: self._answer(f"a{mark}")
         yield "claim", "claimed", lambda mark: self._claim(1, f"2{mark}")
-        yield "retry", "retrying", lambda _: store.retry(self.token, 0, {"v": 1}, None).word
+        yield (
+            "retry",
+            "retrying",
+            lambda _: store.do(RetryVisit(self.token, 0, {"v": 1}, None)).word,
+        )
         while "a" not in {bell.node for bell in store.sweep().doorbells}:
             continue
         yield "claim", "claimed", lambda mark: self._claim(2, f"3{mark}")
-        yield "settle", "settled", lambda mark: store.settle(self.token, SETTLED, f"e{mark}").word
+        yield (
+            "settle",
+            "settled",
+            lambda mark: store.do(SettleVisit(self.token, SETTLED, f"e{mark}")).word,
+        )
         yield (
             "cancel",
             "cancelled",
-            lambda mark: store.cancel(self.run_id, "enough", f"c{mark}").word,
+            lambda mark: store.do(CancelRun(self.run_id, "enough", f"c{mark}")).word,
         )
 
     def _claim(self, attempt: int, nonce: str) -> str:
-        claim = self.store.claim(self.run_id, "a", 1, attempt, nonce)
+        claim = self.store.do(ClaimVisit(self.run_id, "a", 1, attempt, nonce))
         if not isinstance(claim, Claim):
             return claim.word
         self.token = claim.token
         return "claimed"
 
     def _answer(self, nonce: str) -> str:
-        ((receipt,), _) = self.store.answer([Decision(self.question.id, "yes")], nonce)
+        (receipt,) = self.store.do(
+            AnswerQuestions([Decision(self.question.id, "yes")], nonce)
+        ).receipts
         return str(receipt.status)
 
 

@@ -20,6 +20,7 @@ from runner.records.budgets import Spending
 from runner.records.json_form import document
 from runner.store.memory.store import MemoryStore
 from runner.store.redis.store import RedisStore
+from runner.store.requests import SpendBudget
 from tests.contract.store.manual_worker import ManualWorker, shape
 from tests.waiting import wait_until
 
@@ -448,7 +449,7 @@ def test_what_agents_have_spent_is_shown(call, fake_store):
     run_id = ManualWorker(store).start(shape("a"))
     raises = {"q": ("model_calls", 1)}
     amounts = {"tokens": 1200, "model_calls": 3, "cost": 12_500}
-    store.spend(run_id, None, Spending("a", "1", amounts, {"model_calls": 4}, raises))
+    store.do(SpendBudget(run_id, None, Spending("a", "1", amounts, {"model_calls": 4}, raises)))
     lines = call("runs", "show", run_id, url=url).stdout.splitlines()
     shown = json.loads(call("runs", "show", run_id, "--json", url=url).stdout)
 

@@ -13,6 +13,7 @@ import pytest
 from runner import GraphBuilder, Status, local
 from runner.errors import ResponseError, RunnerError, UnstorableError
 from runner.store.memory.store import MemoryStore
+from runner.store.requests import SettleVisit
 from runner.testing import ManualClock
 from tests.graphs import answer_all, answers, ident, single, wired
 from tests.waiting import wait_until
@@ -394,11 +395,11 @@ def test_an_interrupt_from_the_keyboard_stops_the_run():
 class Unwritable(MemoryStore):
     """A store with a fault that no engine expects."""
 
-    def settle(self, token, settlement, nonce):
+    def do(self, request):
         """Fail to record one node."""
-        if token.node == "a":
+        if isinstance(request, SettleVisit) and request.token.node == "a":
             raise ZeroDivisionError
-        return super().settle(token, settlement, nonce)
+        return super().do(request)
 
 
 def test_a_node_that_cannot_be_recorded_ends_the_call():

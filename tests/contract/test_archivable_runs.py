@@ -7,6 +7,7 @@ import pytest
 from runner.records.run import NodeRecord, Records, Rewrite, Status
 from runner.store.redis.dead_letters import DeadLetters
 from runner.store.redis.keys import Keys, declared
+from runner.store.requests import RemoveRun, RewriteRuns
 from tests.contract.store.manual_worker import ManualWorker, shape
 
 KEYS = Keys()
@@ -120,7 +121,7 @@ def test_a_run_that_is_gone_is_forgotten(worker, store, client):
     """A run that was removed before it could be archived is not offered for ever."""
     take(store)
     run_id = ended(worker)
-    store.remove(run_id)
+    store.do(RemoveRun(run_id))
 
     store.archived({run_id: 0})
 
@@ -169,7 +170,7 @@ def test_a_run_that_goes_on_when_the_archive_ends_stays(worker, store, client, c
     worker.fail(worker.claim(run_id, "a").token)
     again = Records({"a": NodeRecord(Status.READY, 1, 2)}, {}, {})
     assert (
-        store.rewrite([Rewrite(run_id, store.read(run_id).events, again)], "again").word
+        store.do(RewriteRuns([Rewrite(run_id, store.read(run_id).events, again)], "again")).word
         == "reopened"
     )
     clock.advance(HOLD + 1)

@@ -17,6 +17,7 @@ from runner.records.run import Status
 from runner.store.interface import Settlement
 from runner.store.memory.store import MemoryStore
 from runner.store.redis.store import RedisStore
+from runner.store.requests import CancelRun, ForkRun, RemoveRun, SettleVisit, UseDecision
 from tests.contract.store import ManualWorker
 from tests.contract.store.manual_worker import shape
 from tests.contract.store.voting import REFUND, voting
@@ -127,7 +128,7 @@ def test_a_cancelled_run_says_so(make):
     """A cancel leaves why by its hash, the withdrawn question and the end."""
     store = make()
     run_id = voting(ManualWorker(store), RULE).question.run_id
-    store.cancel(run_id, "wrong customer")
+    store.do(CancelRun(run_id, "wrong customer"))
 
     assert types(store)[2:] == ["run.cancelled", "withdrawn", "run.ended"]
     assert entries(store)[-1]["outcome"] == {"status": "cancelled"}
@@ -150,7 +151,7 @@ def test_a_removed_run_leaves_its_entries(make):
     """What was appended stays, and the last entry says that the run is gone."""
     store = make()
     run_id, _ = answered(store, rule=RULE)
-    store.remove(run_id)
+    store.do(RemoveRun(run_id))
 
     assert types(store)[-1] == "run.removed"
     assert [entry["run_n"] for entry in entries(store)] == [0, 1, 2, 3, 4, 5]
@@ -172,8 +173,8 @@ def test_forks_and_retries_are_audited(make):
     """With "all" a fork begins with its start and its source, which a script writes in Redis."""
     store = make("all")
     run_id, _ = answered(store)
-    store.fork(plan_fork(store, run_id, "a", None, ForkOptions("00new")))
-    store.cancel("00new", "enough")
+    store.do(ForkRun(plan_fork(store, run_id, "a", None, ForkOptions("00new"))))
+    store.do(CancelRun("00new", "enough"))
     write_retry(store, "00new")
 
     assert types(store)[4:] == [
@@ -280,9 +281,9 @@ def test_the_end_of_an_effect_is_audited_with_its_node(make, status):
     people.vote("ana")
     token = worker.claim(people.question.run_id, "a").token
     use = Use(people.question.id, Action.digest(REFUND), "key")
-    store.use(token, use, Saved({"v": 1}))
+    store.do(UseDecision(token, use, Saved({"v": 1})))
     ended = Settlement(status, "", "paid", {"v": 1}, effects=[use.with_outcome(status, "paid")])
-    assert [store.settle(token, ended, "nonce").word for _ in range(2)] == [
+    assert [store.do(SettleVisit(token, ended, "nonce")).word for _ in range(2)] == [
         "settled"
     ] * 2  # a repeat
 
@@ -303,7 +304,7 @@ def test_the_end_of_a_call_is_audited_with_its_checkpoint(make):
     token = worker.claim(people.question.run_id, "a").token
     use = Use(people.question.id, Action.digest(REFUND), "key")
     for step in (use, use, use.with_outcome("failed", "lost"), use.with_outcome("failed", "lost")):
-        assert store.use(token, step, Saved({"v": 1})).word == "used"
+        assert store.do(UseDecision(token, step, Saved({"v": 1}))).word == "used"
 
     assert types(store)[-2:] == ["used", "effect.ended"]
     assert entries(store)[-1]["outcome"] == {"key": "key", "status": "failed"}

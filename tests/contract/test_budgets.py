@@ -13,6 +13,7 @@ from runner.records.budgets import COUNTERS, Spending, Tagged
 from runner.store.interface import Start
 from runner.store.memory.store import MemoryStore
 from runner.store.redis.keys import declared
+from runner.store.requests import SpendBudget
 from tests.contract.store.manual_worker import ManualWorker, shape
 
 spendings = st.builds(
@@ -86,7 +87,7 @@ def test_a_rule_that_stands_otherwise_is_found(store, clock, monkeypatch, forgot
 def test_the_sum_of_a_tag_is_in_the_dictionary_and_goes_away(store, client, clock):
     """Its key has a name that is declared, and an end."""
     run = ManualWorker(store, clock).start(shape("a"))
-    store.spend(run, Tagged("customer", "ana", 60_000), Spending("a", "1", {"tokens": 1}))
+    store.do(SpendBudget(run, Tagged("customer", "ana", 60_000), Spending("a", "1", {"tokens": 1})))
     [key] = [key.decode() for key in client.scan_iter("*budget:*")]
 
     assert declared(key) is not None

@@ -9,6 +9,7 @@ import pytest
 from runner.operations.recovery import ForkOptions, plan_fork, write_retry
 from runner.store.interface import Start
 from runner.store.redis.store import RedisStore
+from runner.store.requests import CancelRun, ForkRun, StartRun
 from tests.contract.store.delegation import of_map
 from tests.contract.store.manual_worker import ManualWorker, shape
 
@@ -40,7 +41,7 @@ def test_a_cancel_stops_the_items_that_began_meanwhile(store, other, clock):
     run_id, token = worker.begin(of_map(), node="m")
     before_a_commit(store, lambda: other.expand(token, ["x", "y"]))
 
-    store.cancel(run_id, "enough")
+    store.do(CancelRun(run_id, "enough"))
 
     assert worker.statuses(run_id) == "cancelled: m cancelled, m[0] cancelled, m[1] cancelled"
 
@@ -53,7 +54,7 @@ def test_a_start_whose_repeat_was_first_finds_the_child(store, other, clock):
     start = Start(f"{parent}child", "inner", inner.fingerprint, "task", parent=token)
     before_a_commit(store, lambda: other.start(start, "n1"))
 
-    assert store.start(start, "n1").run_id == start.run_id
+    assert store.do(StartRun(start)).run_id == start.run_id
     assert store.children(parent) == [start.run_id]
 
 
@@ -68,7 +69,7 @@ def test_a_fork_takes_nothing_that_a_retry_removes_meanwhile(store, other, clock
     if meanwhile:
         before_a_commit(store, lambda: write_retry(other, run_id))
 
-    assert store.fork(planned).word == ("moved" if meanwhile else "forked")
+    assert store.do(ForkRun(planned)).word == ("moved" if meanwhile else "forked")
     assert (store.peek("00new") is None) == meanwhile
 
 

@@ -23,6 +23,7 @@ from runner.store.interface import Start
 from runner.store.redis.doorbell_template import DoorbellTemplate
 from runner.store.redis.store import RedisStore
 from runner.store.redis.workers import WorkerRegistry
+from runner.store.requests import CancelRun, ClaimVisit, ExpandMap, StartRun
 from tests.contract.store.manual_worker import ManualWorker, shape
 from tests.waiting import wait_until
 
@@ -72,13 +73,14 @@ def test_the_page_shows_what_was_accepted():
 
 def test_a_needless_command_shows(monkeypatch):
     """Control: with one more command in each claim, the counts differ."""
-    claim = RedisStore.claim
+    do = RedisStore.do
 
-    def careful(store, *arguments):
-        store._redis.call("PING")
-        return claim(store, *arguments)
+    def careful(store, request):
+        if isinstance(request, ClaimVisit):
+            store._redis.call("PING")
+        return do(store, request)
 
-    monkeypatch.setattr(RedisStore, "claim", careful)
+    monkeypatch.setattr(RedisStore, "do", careful)
 
     assert "a node of a chain: commands 3, accepted 2" in differences(
         counts.count(), counts.accepted()
@@ -94,11 +96,11 @@ def test_a_start_is_one_request(push, key):
         if push:
             store.install_doorbell(DoorbellTemplate(["", "id", ""]))
         store.publish([shape("a>b", name="g")])
-        store.start(Start("00first", "g", None, "task"), "n")
+        store.do(StartRun(Start("00first", "g", None, "task")))
         counts.TALLY.reset()
 
         assert (
-            store.start(Start("00run", "g", None, "task", idempotency_key=key), "n").word
+            store.do(StartRun(Start("00run", "g", None, "task", idempotency_key=key))).word
             == "started"
         )
 
@@ -177,7 +179,7 @@ def commands_per_item(url, count, window):
         run_id = worker.start(graph)
         token = worker.claim(run_id, "m").token
         server.config_resetstat()
-        store.expand(token, list(range(count)))
+        store.do(ExpandMap(token, list(range(count))))
         worker.run(run_id, *(f"m[{index}]" for index in range(count)))
         ran = server.info("commandstats")
         store.close()
@@ -194,7 +196,7 @@ def cost_of_stop(url, count):
         worker = ManualWorker(store)
         run_id = worker.start(shape(" ".join(names), entries=names))
         server.config_resetstat()
-        store.cancel(run_id, "enough")
+        store.do(CancelRun(run_id, "enough"))
         while store.peek(run_id).status != Status.CANCELLED:
             store.sweep()
         info = server.info("everything")
@@ -218,7 +220,7 @@ def stop_of_open_questions(store, client, clock, *, count, cause):
     worker, names = ManualWorker(store, clock), [f"n{number:03d}" for number in range(count)]
     if cause == "map":
         run_id, token = worker.begin(shape("m>z", maps={"m": MapSpec("function")}), node="m")
-        store.expand(token, list(range(count)))
+        store.do(ExpandMap(token, list(range(count))))
         names = [f"m[{index}]" for index in range(count)]
     else:
         run_id = worker.start(shape(" ".join([*names, "last"]), execution_timeout=60.0))
@@ -233,7 +235,7 @@ def stop_of_open_questions(store, client, clock, *, count, cause):
     elif cause == "timeout":
         worker.sweep(after=61)
     else:
-        store.cancel(run_id, "enough")
+        store.do(CancelRun(run_id, "enough"))
     return client.info("commandstats")["cmdstat_evalsha"]["calls"], worker.read(run_id)
 
 

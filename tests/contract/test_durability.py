@@ -12,6 +12,7 @@ from runner.records.run import Status
 from runner.store.interface import Settlement, Start
 from runner.store.redis import durability
 from runner.store.redis.store import RedisStore
+from runner.store.requests import AnswerQuestions, ParkVisit, SettleVisit, StartRun
 from tests.contract.store.manual_worker import ManualWorker, shape
 
 GRAPH = shape("a")
@@ -65,7 +66,7 @@ def waits(client) -> int:
 
 def start(store, run_id="00run", **said):
     store.publish([GRAPH])
-    return store.start(Start(run_id, GRAPH.graph_id, GRAPH.fingerprint, "task", **said), "nonce")
+    return store.do(StartRun(Start(run_id, GRAPH.graph_id, GRAPH.fingerprint, "task", **said)))
 
 
 def test_fast_waits_for_nothing(opened, client):
@@ -86,7 +87,7 @@ def test_what_is_acknowledged_waits_for_the_disk(opened, client, waits_for_disk)
     token = worker.claim(run_id, "a").token
     counts.append(waits(client))
     question = worker.question(token)
-    worker.store.park(token, [question], None)
+    worker.store.do(ParkVisit(token, [question], None))
     counts.append(waits(client))
     worker.answer(question)
     counts.append(waits(client))
@@ -136,7 +137,7 @@ def test_without_a_replica_nothing_counts_as_accepted(opened, client, hurried):
     (question,) = fast.park("00run", "a")
     for _ in range(2):
         with pytest.raises(NotDurable):
-            store.answer([Decision(question.id, "yes")], "n")
+            store.do(AnswerQuestions([Decision(question.id, "yes")], "n"))
 
     ((receipt,), _) = opened("fast").answer([Decision(question.id, "yes")], "n")
     assert receipt.status is ReceiptStatus.ACCEPTED
@@ -148,7 +149,7 @@ def test_a_settle_that_claims_the_next_node_waits_once(opened, client, waits_for
     _, token = worker.begin("a>b")
     before = waits(client)
 
-    assert worker.store.settle(token, STAYING, "n").claim.token.node == "b"
+    assert worker.store.do(SettleVisit(token, STAYING, "n")).claim.token.node == "b"
     assert waits(client) == before + 1
 
 

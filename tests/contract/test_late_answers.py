@@ -14,6 +14,7 @@ from runner.records.interrupts import Decision, Interrupt, ReceiptStatus
 from runner.records.run import Status
 from runner.store.memory.store import MemoryStore
 from runner.store.redis.store import RedisStore
+from runner.store.requests import AnswerQuestions, AskQuestions, CancelRun, WithdrawQuestion
 from runner.testing import ManualClock
 from tests.contract.store import ManualWorker
 from tests.contract.store.manual_worker import shape
@@ -60,8 +61,8 @@ class Cases:
         clock.advance(6)
         store.sweep()
         self.worker.answer(self.questions["answered"], responder="first")
-        store.withdraw(self.questions["taken back"].id, "no need", reask=False)
-        store.cancel(self.questions["of a cancelled run"].run_id, "enough")
+        store.do(WithdrawQuestion(self.questions["taken back"].id, "no need", reask=False))
+        store.do(CancelRun(self.questions["of a cancelled run"].run_id, "enough"))
         self.questions["overdue"] = self.asked(expires_in=5.0)
         clock.advance(5)  # and no sweep yet
         asks = self.questions["open"]
@@ -79,7 +80,7 @@ class Cases:
     def running(self) -> Interrupt:
         token = self.worker.claim(self.worker.start(shape("a")), "a").token
         question = self.worker.question(token)
-        self.store.ask(token, [question], Saved({"v": 1}))
+        self.store.do(AskQuestions(token, [question], Saved({"v": 1})))
         return question
 
     def ended(self) -> Interrupt:
@@ -91,7 +92,7 @@ class Cases:
     def left(self) -> Interrupt:
         token = self.worker.claim(self.worker.start(shape("a")), "a").token
         question = self.worker.question(token)
-        self.store.ask(token, [question], None)
+        self.store.do(AskQuestions(token, [question], None))
         self.worker.settle(token)
         return question
 
@@ -105,7 +106,7 @@ class Cases:
         run_id = self.worker.start(shape("a>a a>b", name="loop"))
         token = self.worker.claim(run_id, "a").token
         question = self.worker.question(token)
-        self.store.ask(token, [question], None)
+        self.store.do(AskQuestions(token, [question], None))
         self.worker.settle(token, edges="10")
         self.worker.park(run_id, "a", visit=2)
         return question
@@ -168,9 +169,12 @@ def test_answers_to_what_is_open_are_taken_as_one_set(cases):
 class AnyPart(MemoryStore):
     """A store without the promise of sets: each answer counts for itself."""
 
-    def answer(self, answers, nonce, questions=()):
-        said = [super(AnyPart, self).answer([each], nonce) for each in answers]
-        return [receipt for receipts, _ in said for receipt in receipts], said[0][1]
+    def do(self, request):
+        if not isinstance(request, AnswerQuestions) or len(request.answers) == 1:
+            return super().do(request)
+        replies = [self.do(replace(request, answers=[answer])) for answer in request.answers]
+        receipts = [receipt for reply in replies for receipt in reply.receipts]
+        return replace(replies[0], receipts=receipts)
 
 
 def test_a_store_that_takes_a_part_of_a_set_is_noticed():

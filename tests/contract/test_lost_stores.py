@@ -12,6 +12,7 @@ from runner import GraphBuilder
 from runner.operations.message_handlers import IncomingMessage, handle_start
 from runner.store.memory.store import MemoryStore
 from runner.store.redis.store import RedisStore
+from runner.store.requests import RemoveRun
 from tests.graphs import Bench, wired
 from tests.waiting import wait_until
 
@@ -100,7 +101,7 @@ def test_a_run_of_a_removed_one_has_an_id_of_its_own(emptied):
         results.append(
             (bench.start(idempotency_key="k").finish().results["a"].output, bench.run_id)
         )
-        bench.store.remove(bench.run_id)
+        bench.store.do(RemoveRun(bench.run_id))
         ended = time.time()
         wait_until(lambda ended=ended: time.time() > ended + 0.002, "the clock of ids went on")
     (first, first_id), (second, second_id) = results

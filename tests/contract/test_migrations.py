@@ -21,6 +21,7 @@ from runner.records.interrupts import Decision
 from runner.records.listings import RunQuery
 from runner.store.memory.store import MemoryStore
 from runner.store.redis.store import RedisStore
+from runner.store.requests import MigrateRuns
 from runner.testing import ScriptedModel
 from tests.graphs import Bench, ident, wired
 
@@ -778,12 +779,15 @@ def test_a_repeated_move_gets_the_first_word(opened):
         run.run_id, MigrationRequest({"b": "approval"})
     )
 
-    words = [run.store.migrate(moves, nonce).word for nonce in ("n", "n", "other")]
+    words = [run.store.do(MigrateRuns(moves, nonce)).word for nonce in ("n", "n", "other")]
 
     assert words == ["migrated", "migrated", "moved"]
     assert len(run.result().interrupts) == 1
-    assert run.store.migrate([replace(moves[0], run_id="00none")], "x").word == "unknown"
-    assert run.store.migrate([replace(moves[0], fingerprint="none")], "y").word == "unknown_graph"
+    assert run.store.do(MigrateRuns([replace(moves[0], run_id="00none")], "x")).word == "unknown"
+    assert (
+        run.store.do(MigrateRuns([replace(moves[0], fingerprint="none")], "y")).word
+        == "unknown_graph"
+    )
 
 
 EXCHANGE = {"b": "c", "c": "b"}

@@ -26,6 +26,7 @@ from runner.store.redis.keys import Keys
 from runner.store.redis.layout import Layout
 from runner.store.redis.partitions import PartitionedStore, merged, open_store
 from runner.store.redis.store import RedisStore
+from runner.store.requests import CancelRun, StartRun
 from runner.testing import ManualClock
 from tests.chaos.transitions import Walk
 from tests.contract.store import StoreContract
@@ -207,9 +208,12 @@ def test_a_store_of_another_layout_is_refused(redis_url, clock, partition, numbe
         store = partitioned([redis_url] * 2, clock)
 
         if not version:
-            assert (layout.problem(where), store.cancel(own, "enough").word) == ("", "cancelled")
+            assert (layout.problem(where), store.do(CancelRun(own, "enough")).word) == (
+                "",
+                "cancelled",
+            )
         else:
-            for request in (lambda: store.read(own), lambda: store.cancel(own, "enough")):
+            for request in (lambda: store.read(own), lambda: store.do(CancelRun(own, "enough"))):
                 with pytest.raises(
                     StoreError, match=f"has data of layout .* Use {version} version until"
                 ):
@@ -325,7 +329,7 @@ def test_a_partition_that_is_away_leaves_the_others(redis_url, clock):
     assert store.renew([token, Token("01away", "a", 1, 1)]) == ["ok", ""]
     clock.advance(31)
     assert store.sweep().word == "1"
-    for read in (store.runs, store.open_interrupts, lambda: store.start(away, "n")):
+    for read in (store.runs, store.open_interrupts, lambda: store.do(StartRun(away))):
         with pytest.raises(StoreError):
             read()
     store.close()

@@ -24,6 +24,18 @@ from runner.store.redis.doorbell_template import DoorbellTemplate
 from runner.store.redis.keys import Keys, declared
 from runner.store.redis.listings import LOOKED_AT
 from runner.store.redis.store import RedisStore
+from runner.store.requests import (
+    AnswerQuestions,
+    CancelRun,
+    ClaimVisit,
+    EmitEvent,
+    ForkRun,
+    ParkVisit,
+    ReportEnd,
+    SaveCheckpoint,
+    SettleVisit,
+    StartRun,
+)
 from tests.contract.store import ManualWorker
 from tests.contract.store.manual_worker import rung, saved, shape
 
@@ -53,7 +65,7 @@ def finish(worker, run_id):
     """Take a run through everything that leaves keys: messages, questions, events, children."""
     token = worker.claim(run_id, "a").token
     question = worker.question(token, expires_in=60)
-    worker.store.park(token, [question], saved(1, "m"))
+    worker.store.do(ParkVisit(token, [question], saved(1, "m")))
     worker.answer(question)
     worker.settle(worker.claim(run_id, "a").token, "out")
 
@@ -126,7 +138,7 @@ def test_a_run_stays_until_its_end_was_told(worker, store, clock, client):
     assert {client.pttl(key) for key in found} == {-1}
     assert all(declared(key) for key in keys(client, KEYS.prefix + "*"))
 
-    assert store.end_reported(run_id, 1).word == "end_reported"
+    assert store.do(ReportEnd(run_id, 1)).word == "end_reported"
 
     store.sweep()
     assert all(0 < client.pttl(key) <= 60_000 for key in found)
@@ -142,7 +154,7 @@ def test_a_run_retried_before_its_end_was_told_counts_once(worker, store, client
     assert client.hget(KEYS.shape(graph.fingerprint), "runs") == b"1"
 
     worker.settle(worker.claim(run_id, "a", 1, 2).token)
-    store.end_reported(run_id, 2)
+    store.do(ReportEnd(run_id, 2))
     assert client.hget(KEYS.shape(graph.fingerprint), "runs") == b"0"
 
 
@@ -252,7 +264,7 @@ def test_the_hash_of_a_run_is_a_table(worker, store, client):
     waiting, ended = worker.start(shape("a")), worker.start(shape("a"))
     worker.park(waiting, "a")
     worker.run(ended, "a")
-    store.fork(plan_fork(store, ended, "a", None, ForkOptions("00new")))
+    store.do(ForkRun(plan_fork(store, ended, "a", None, ForkOptions("00new"))))
 
     assert {client.object("encoding", KEYS.run(run)) for run in (waiting, ended, "00new")} == {
         b"hashtable"
@@ -280,9 +292,9 @@ def test_a_fork_has_its_own_large_values(worker, store, client):
     run_id = worker.start(shape("a>b"))
     entry = {"v": 1, "kind": "function", "ms": 1, "result": [much]}
     settlement = Settlement(Status.COMPLETED, "1", much, entry)
-    store.settle(worker.claim(run_id, "a").token, settlement, "n")
+    store.do(SettleVisit(worker.claim(run_id, "a").token, settlement, "n"))
     worker.run(run_id, "b")
-    store.fork(plan_fork(store, run_id, "b", None, ForkOptions("00new")))
+    store.do(ForkRun(plan_fork(store, run_id, "b", None, ForkOptions("00new"))))
     client.delete(*keys(client, f"*{run_id}*"))
 
     claim = worker.claim("00new", "b")
@@ -326,7 +338,7 @@ def test_the_shape_of_a_current_graph_stays(worker, store, client):
     """However its last run ends, the shape that new runs begin with gets no expiry."""
     graph, inner = shape("a"), shape("x", name="g/inner")
     worker.run(worker.start(graph), "a")
-    store.cancel(worker.start(graph), "enough")
+    store.do(CancelRun(worker.start(graph), "enough"))
     parent = worker.start(graph)
     child = worker.start(inner, parent=worker.claim(parent, "a").token)
     worker.run(child, "x")
@@ -385,9 +397,9 @@ def test_a_message_rung_again_has_another_tag(worker, store, client, clock):
 def test_without_a_template_doorbells_are_returned(worker, store, redis_url):
     """Before a worker has left a template, and where the queue is elsewhere, the caller rings."""
     store.publish([shape("a")])
-    assert rung(store.start(Start("00one", "g", None, None), "n1")) == ["a.1.1"]
+    assert rung(store.do(StartRun(Start("00one", "g", None, None)))) == ["a.1.1"]
     store.install_doorbell(TEMPLATE)
-    assert rung(store.start(Start("00two", "g", None, None), "n2")) == []
+    assert rung(store.do(StartRun(Start("00two", "g", None, None)))) == []
     elsewhere = RedisStore(redis_url, push=False)
     assert rung(elsewhere.start(Start("00three", "g", None, None), "n3")) == ["a.1.1"]
 
@@ -437,13 +449,13 @@ def test_an_event_wakes_readers_by_a_key_that_only_they_make(worker, store, clie
     """Where nobody waits for a run, no key is kept for it; where somebody did, the key lapses by itself."""
     run_id = worker.start(shape("a"))
     waiters = KEYS.run(run_id, ":w")
-    store.emit(run_id, "progress", "a", 1, None)
+    store.do(EmitEvent(run_id, "progress", "a", 1, None))
     assert not client.exists(waiters)
 
     last = store.events(run_id)[-1].position
     assert store.events(run_id, last, wait=0.01) == []
     before = client.xrange(waiters)
-    store.emit(run_id, "progress", "a", 1, None)
+    store.do(EmitEvent(run_id, "progress", "a", 1, None))
     assert client.xrange(waiters) != before
     assert 0 < client.ttl(waiters) < 60
 
@@ -500,9 +512,10 @@ def test_an_outage_is_a_store_error_and_then_over():
         worker = ManualWorker(store)
         run_id = worker.start(shape("a"))
         server.kill()
-        for name, *arguments in (("sweep",), ("read", run_id), ("answer", [Decision("x", 1)], "n")):
+        answer = AnswerQuestions([Decision("x", 1)], "n")
+        for work in (store.sweep, lambda: store.read(run_id), lambda: store.do(answer)):
             with pytest.raises(StoreError, match="could not be reached"):
-                getattr(store, name)(*arguments)
+                work()
         server.restart()
         worker.run(run_id, "a")
         assert worker.statuses(run_id) == "completed: a completed"
@@ -524,7 +537,7 @@ def test_the_end_of_a_visit_waits_for_a_store_that_is_away(patience):
             Status.FAILED, "", None, {"error": {"type": "x:Error", "message": "no"}}
         )
         with contextlib.nullcontext() if patience else pytest.raises(StoreError):
-            assert store.settle(token, failed, "n").word == "settled"
+            assert store.do(SettleVisit(token, failed, "n")).word == "settled"
         back.join()
         store.close()
 
@@ -551,7 +564,7 @@ def test_a_refused_command_is_a_store_error(worker, client):
 
 
 def claim_in_child(store, run_id):
-    store.claim(run_id, "a", 1, 1, "child")
+    store.do(ClaimVisit(run_id, "a", 1, 1, "child"))
 
 
 def test_a_forked_process_has_connections_of_its_own(worker, store):
@@ -570,7 +583,9 @@ def test_threads_share_a_store(worker, store):
     run_id = worker.start(shape("a"))
     said = []
     threads = [
-        threading.Thread(target=lambda name=name: said.append(store.claim(run_id, "a", 1, 1, name)))
+        threading.Thread(
+            target=lambda name=name: said.append(store.do(ClaimVisit(run_id, "a", 1, 1, name)))
+        )
         for name in "pqrs"
     ]
     for thread in threads:
@@ -634,7 +649,7 @@ def test_of_many_answers_at_once_one_counts(worker, store):
     threads = [
         threading.Thread(
             target=lambda name=name: said.extend(
-                store.answer([Decision(question.id, name, name)], name)[0]
+                store.do(AnswerQuestions([Decision(question.id, name, name)], name)).receipts
             )
         )
         for name in "pqrstu"
@@ -683,7 +698,7 @@ def test_answers_that_come_in_between_are_judged_again(worker, redis_url, clock)
         return clock()
 
     store = RedisStore(redis_url, clock=slow, retention=60)
-    (late,) = store.answer([Decision(question.id, "no", "bob")], "late")[0]
+    (late,) = store.do(AnswerQuestions([Decision(question.id, "no", "bob")], "late")).receipts
     store.close()
 
     assert (str(late.status), late.detail) == ("duplicate", "already answered by ann")
@@ -739,7 +754,7 @@ def test_claims_at_one_moment_share_a_limit(redis_url, rate):
     )
     with ThreadPoolExecutor(len(names)) as pool:
         claims = [
-            pool.submit(store.claim, run_id, name, 1, 1, name)
+            pool.submit(store.do, ClaimVisit(run_id, name, 1, 1, name))
             for store, name in zip(stores, names, strict=True)
         ]
         replies = [claim.result() for claim in claims]
@@ -755,7 +770,7 @@ def test_a_stop_between_others_cancels_what_waits(worker, store, redis_url, cloc
     """Where something of the run changes at each try to stop it, a timer cancels its nodes."""
     run_id = worker.start(shape("a b"))
     worker.park(run_id, "a")
-    between = [lambda: store.emit(run_id, "x", "b", 1, {})] * 40
+    between = [lambda: store.do(EmitEvent(run_id, "x", "b", 1, {}))] * 40
 
     def slow() -> int:
         """A clock that is asked before each try, and takes its time."""
@@ -820,7 +835,7 @@ def test_a_node_that_was_alone_is_not_when_another_was_answered(worker, store, l
     worker.answer(question)
 
     if last == "park":
-        assert store.park(token, [worker.question(token)], None).word == "waiting"
+        assert store.do(ParkVisit(token, [worker.question(token)], None)).word == "waiting"
         assert worker.statuses(run_id) == "executing: a waiting, b ready"
     else:
         assert worker.settle(token) == "settled"
@@ -842,10 +857,10 @@ def test_a_run_waits_for_an_archive_that_came_while_its_last_node_ran(worker, st
 def test_a_question_that_was_published_before_is_parked_with(worker, store, clock):
     """After `ask`, or a checkpoint, what the claim has read is not all: nothing is presumed."""
     run_id, token = worker.begin("a")
-    store.save(token, saved(1, "m"))
+    store.do(SaveCheckpoint(token, saved(1, "m")))
     question = worker.ask(token)
 
-    assert store.park(token, [question], saved(2, "n")).word == "waiting"
+    assert store.do(ParkVisit(token, [question], saved(2, "n"))).word == "waiting"
     again = worker.answer(question) and worker.claim(run_id, "a")
     assert (again.document, len(again.messages)) == (
         saved(2, "n").document,
@@ -853,7 +868,7 @@ def test_a_question_that_was_published_before_is_parked_with(worker, store, cloc
     )
     assert [answer.id for answer in again.answers] == [question.id]
     second = worker.numbered_question(again, "more?")
-    assert store.park(again.token, [second], saved(3, "o")).word == "waiting"
+    assert store.do(ParkVisit(again.token, [second], saved(3, "o"))).word == "waiting"
     asked_at = {question.id: question.asked_at for question in worker.read(run_id).interrupts}
     assert asked_at[second.id] == clock()
 
@@ -862,7 +877,7 @@ def test_a_parked_node_and_an_end_take_one_request(worker, store, client):
     """Nothing has changed since the claim: it is written without a look."""
     run_id, token = worker.begin("a")
     calls = client.info("commandstats")["cmdstat_evalsha"]["calls"]
-    store.park(token, [worker.question(token)], None)
+    store.do(ParkVisit(token, [worker.question(token)], None))
     assert client.info("commandstats")["cmdstat_evalsha"]["calls"] == calls + 1
 
     worker.answer(worker.question(token))

@@ -15,6 +15,7 @@ from runner.records.run import Status
 from runner.store.interface import Settlement
 from runner.store.redis.keys import Keys
 from runner.store.redis.store import RedisStore
+from runner.store.requests import AskQuestions, SettleVisit
 from runner.testing import ManualClock
 from tests.contract.store.manual_worker import ManualWorker
 from tests.contract.test_staying import BELL, QUEUE
@@ -56,8 +57,10 @@ def test_a_checkpoint_is_the_same_by_script_and_transaction(worker, client, name
             states.append((client.hmget(key, "k:a", "size"), client.hgetall(f"{key}:m")))
         return states
 
-    by_script = checkpoint(worker.store.save)
-    by_transaction = checkpoint(lambda token, saved: worker.store.ask(token, [], saved))
+    by_script = checkpoint(lambda token, saved: worker.store.do(SaveCheckpoint(token, saved)))
+    by_transaction = checkpoint(
+        lambda token, saved: worker.store.do(AskQuestions(token, [], saved))
+    )
 
     assert by_script == by_transaction
     assert by_script[0] != by_script[1]
@@ -70,7 +73,7 @@ def test_a_doorbell_is_the_same_from_a_settle_and_from_the_part(worker, client):
         run_id, token = worker.begin("a>b a>c")
         client.delete(QUEUE)
         settlement = Settlement(Status.COMPLETED, "11", "out", {"v": 1})
-        assert worker.store.settle(token, settlement, worker.nonce()).word == "settled"
+        assert worker.store.do(SettleVisit(token, settlement, worker.nonce())).word == "settled"
         assert not client.exists(f"{Keys().prefix}wake")
         messages = client.lrange(QUEUE, 0, -1)
         return [

@@ -21,6 +21,19 @@ from runner.records.run import NodeRecord, Records, Status
 from runner.store.interface import Fork, Settlement, Start
 from runner.store.redis.run_fields import question_document
 from runner.store.redis.store import RedisStore
+from runner.store.requests import (
+    AskQuestions,
+    EmitEvent,
+    ExpandMap,
+    ForkRun,
+    HandOver,
+    ParkVisit,
+    ReportResult,
+    RetryVisit,
+    SaveCheckpoint,
+    SettleVisit,
+    StartRun,
+)
 from runner.testing import ManualClock, ScriptedModel
 from tests.contract.store.manual_worker import ManualWorker, failure, saved, shape
 from tests.graphs import Bench, single, wired
@@ -70,8 +83,8 @@ class RunSizes:
         """A document that is written anew counts once; messages that are cut off count no more."""
         run_id = worker.start(shape("a"))
         before, token = self.size(worker, run_id), worker.claim(run_id, "a").token
-        store.save(token, Saved({"v": 1, "step": 1}, 0, [MUCH, "two", "three"]))
-        store.save(token, Saved({"v": 1, "step": 10}, 1, ["other"]))
+        store.do(SaveCheckpoint(token, Saved({"v": 1, "step": 1}, 0, [MUCH, "two", "three"])))
+        store.do(SaveCheckpoint(token, Saved({"v": 1, "step": 10}, 1, ["other"])))
 
         assert self.size(worker, run_id) - before == 2 * MESSAGE + length(
             {"v": 1, "step": 10}, MUCH, "other"
@@ -82,10 +95,10 @@ class RunSizes:
         run_id = worker.start(shape("a b", entries=["a", "b"]))
         before, token = self.size(worker, run_id), worker.claim(run_id, "a").token
         question = worker.question(token, reason=MUCH)
-        store.ask(token, [question], None)
+        store.do(AskQuestions(token, [question], None))
         asked = self.size(worker, run_id) - before
         assert asked == len(question_document(question))
-        store.park(token, [question], None)
+        store.do(ParkVisit(token, [question], None))
         assert self.size(worker, run_id) - before == asked
 
         worker.answer(question, response="yes")
@@ -97,13 +110,13 @@ class RunSizes:
         spec = MapSpec("function", None, 1, stops=False)
         run_id = worker.start(shape("m b", entries=["m", "b"], maps={"m": spec}))
         before, token = self.size(worker, run_id), worker.claim(run_id, "m").token
-        store.expand(token, ["one", MUCH])
+        store.do(ExpandMap(token, ["one", MUCH]))
         assert self.size(worker, run_id) - before == length("one", MUCH)
 
         other = worker.claim(run_id, "b").token
-        store.hand(other, "work")
-        store.report(run_id, "b", 1, "work", {"result": 1})
-        store.report(run_id, "b", 1, "work", {"result": 1})
+        store.do(HandOver(other, "work"))
+        store.do(ReportResult(run_id, "b", 1, "work", {"result": 1}))
+        store.do(ReportResult(run_id, "b", 1, "work", {"result": 1}))
         assert self.size(worker, run_id) - before == length("one", MUCH, {"result": 1})
 
     def test_a_large_value_counts_once(self, worker: ManualWorker) -> None:
@@ -161,10 +174,10 @@ class RunSizes:
         question = worker.question(token, reason=MUCH)
 
         calls: dict[str, Callable[[], object]] = {
-            "save": lambda: store.save(token, saved(1, MUCH)),
-            "ask": lambda: store.ask(token, [question], None),
-            "park": lambda: store.park(token, [question], saved(1)),
-            "expand": lambda: store.expand(token, [MUCH]),
+            "save": lambda: store.do(SaveCheckpoint(token, saved(1, MUCH))),
+            "ask": lambda: store.do(AskQuestions(token, [question], None)),
+            "park": lambda: store.do(ParkVisit(token, [question], saved(1))),
+            "expand": lambda: store.do(ExpandMap(token, [MUCH])),
             "large": lambda: worker.settle(token, LARGE),
         }
         with pytest.raises(PayloadTooLarge):
@@ -183,12 +196,14 @@ class RunSizes:
         """A node of a full run may still keep less than it did."""
         run_id = self.wide(worker, store)
         token = worker.claim(run_id, "a").token
-        store.save(token, Saved({"v": 1, "much": "x" * 900}, 0))
+        store.do(SaveCheckpoint(token, Saved({"v": 1, "much": "x" * 900}, 0)))
         store.max_run = 1
 
-        assert store.save(token, Saved({"v": 1, "much": "x" * 800}, 0)).word == "saved"
+        assert (
+            store.do(SaveCheckpoint(token, Saved({"v": 1, "much": "x" * 800}, 0))).word == "saved"
+        )
         with pytest.raises(PayloadTooLarge):
-            store.save(token, Saved({"v": 1, "much": "x" * 801}, 0))
+            store.do(SaveCheckpoint(token, Saved({"v": 1, "much": "x" * 801}, 0)))
 
     def test_an_answer_always_has_room(self, worker: ManualWorker, store: RedisStore) -> None:
         """Whoever answers a question of a full run is heard, and the node goes on."""
@@ -207,9 +222,11 @@ class RunSizes:
         store.max_run = 1
 
         entry, kept = failure(), saved(1, MUCH)
-        assert store.retry(tokens["a"], 700, entry, kept).word == "retrying"
+        assert store.do(RetryVisit(tokens["a"], 700, entry, kept)).word == "retrying"
         assert (
-            store.settle(tokens["b"], Settlement(Status.FAILED, "", None, entry, kept), "n").word
+            store.do(
+                SettleVisit(tokens["b"], Settlement(Status.FAILED, "", None, entry, kept), "n")
+            ).word
             == "settled"
         )
         assert worker.settle(tokens["c"], MUCH) == "settled"
@@ -231,12 +248,12 @@ class RunSizes:
         run_id = worker.start(shape("a"))
         child = worker.start(shape("x", name="inner"), parent=worker.claim(run_id, "a").token)
         for number in range(1_100):
-            store.emit(child, "progress", "x", 1, number)
+            store.do(EmitEvent(child, "progress", "x", 1, number))
         store.max_run = 10_000
-        store.emit(child, "progress", "x", 1, MUCH)
+        store.do(EmitEvent(child, "progress", "x", 1, MUCH))
         assert len(store.events(run_id, limit=5_000)) > 1_100
 
-        store.emit(child, "progress", "x", 1, MUCH)
+        store.do(EmitEvent(child, "progress", "x", 1, MUCH))
 
         for each, node in ((child, "x"), (run_id, "a/x")):
             events = store.events(each, limit=5_000)
@@ -255,7 +272,7 @@ class RunSizes:
             Start("00new", "inner", inner.fingerprint, MUCH, parent=token),
         ):
             with pytest.raises(PayloadTooLarge, match="RUNNER_MAX_RUN"):
-                store.start(start, worker.nonce())
+                store.do(StartRun(start))
         assert store.read("00new") is None
         assert worker.statuses(run_id) == "executing: a running"
 
@@ -277,14 +294,14 @@ class RunSizes:
             start = Start(name, graph.graph_id, graph.fingerprint, "task")
             return Fork(start, run_id, records, {("a", 1): -1}, visit=("b", 1), input="other")
 
-        store.fork(fork("00fork"))
+        store.do(ForkRun(fork("00fork")))
         entry = worker.read(run_id).entries["a", 1]
         assert self.size(worker, "00fork") == RUN + VISIT + length(
             "task", None, {}, "other", MUCH, entry
         )
         store.max_run = RUN + 2_000
         with pytest.raises(PayloadTooLarge):
-            store.fork(fork("00more"))
+            store.do(ForkRun(fork("00more")))
         assert (store.read("00more"), len(store.runs())) == (None, 2)
 
 

@@ -15,6 +15,7 @@ from runner.store.interface import Claim, Settlement
 from runner.store.memory.store import MemoryStore
 from runner.store.redis.doorbell_template import DoorbellTemplate
 from runner.store.redis.store import RedisStore
+from runner.store.requests import CancelRun, ClaimVisit, ExpandMap, LeaveVisit, SettleVisit
 from runner.testing import ManualClock
 from tests.contract.store.manual_worker import ManualWorker, rung, shape
 
@@ -34,7 +35,9 @@ def worker(request):
 
 
 def settle(worker, token, nonce="", **changes):
-    return worker.store.settle(token, replace(COMPLETED, **changes), nonce or worker.nonce())
+    return worker.store.do(
+        SettleVisit(token, replace(COMPLETED, **changes), nonce or worker.nonce())
+    )
 
 
 def other(graph: Topology, node: str, **changes) -> Topology:
@@ -49,7 +52,7 @@ def test_a_settle_claims_the_node_that_it_makes_ready(worker):
     reply = settle(worker, token, "n")
 
     assert (reply.word, rung(reply)) == ("settled", [])
-    assert reply.claim == worker.store.claim(run_id, "b", 1, 1, "n")
+    assert reply.claim == worker.store.do(ClaimVisit(run_id, "b", 1, 1, "n"))
     assert list(reply.claim.inputs) == [("a", 1, "out")]
     assert worker.statuses(run_id) == "executing: a completed, b running"
     kinds = [(event.kind, event.node) for event in worker.store.events(run_id)]
@@ -138,7 +141,7 @@ def test_a_stale_worker_claims_nothing(worker):
 def test_a_run_that_stops_claims_nothing(worker):
     """A settle in a cancelled run makes no node ready."""
     run_id, token = worker.begin("a>b")
-    worker.store.cancel(run_id, "enough", worker.nonce())
+    worker.store.do(CancelRun(run_id, "enough", worker.nonce()))
 
     assert settle(worker, token).claim is None
     assert worker.statuses(run_id).startswith("cancelled: a completed")
@@ -159,10 +162,10 @@ def test_a_claim_that_is_left_is_rung_at_once(worker):
     run_id, token = worker.begin("a>b")
     claim = settle(worker, token).claim
 
-    reply = worker.store.leave(claim.token)
+    reply = worker.store.do(LeaveVisit(claim.token))
 
     assert (reply.word, rung(reply)) == ("left", ["b.1.1"])
-    assert isinstance(worker.store.claim(run_id, "b", 1, 1, "again"), Claim)
+    assert isinstance(worker.store.do(ClaimVisit(run_id, "b", 1, 1, "again")), Claim)
 
 
 def test_a_loop_goes_on_in_its_later_rounds(worker):
@@ -170,7 +173,7 @@ def test_a_loop_goes_on_in_its_later_rounds(worker):
     run_id, token = worker.begin("a>b b>a b>c")
     for round_ in (1, 2):
         claim = settle(worker, token, output=f"a{round_}").claim
-        assert claim == worker.store.claim(run_id, "b", round_, 1, claim.record.nonce)
+        assert claim == worker.store.do(ClaimVisit(run_id, "b", round_, 1, claim.record.nonce))
         assert list(claim.inputs) == [("a", round_, f"a{round_}")]
         reply = settle(worker, claim.token, edges="10", output=f"b{round_}")
         token = reply.claim.token if reply.claim else worker.token(run_id, "a", round_ + 1)
@@ -225,7 +228,7 @@ def test_a_settle_takes_the_next_doorbell_of_its_queue(ringing, client):
     reply = settle(ringing, token, "n", edges="")
 
     assert reply.word == "settled"
-    assert replace(reply.claim, rung_by="") == ringing.store.claim(run_id, "c", 1, 1, "n")
+    assert replace(reply.claim, rung_by="") == ringing.store.do(ClaimVisit(run_id, "c", 1, 1, "n"))
     assert reply.claim.rung_by == f"{run_id}.a.1.1"
     assert list(reply.claim.inputs) == [("a", 1, "out")]
     assert rings(client) == ["d.1.1"]
@@ -246,7 +249,7 @@ def test_a_doorbell_that_was_taken_is_lost_with_its_worker(ringing, client):
     ringing.sweep(after=31)
 
     assert "c.1.2" in rings(client)
-    assert isinstance(ringing.store.claim(run_id, "c", 1, 2, "again"), Claim)
+    assert isinstance(ringing.store.do(ClaimVisit(run_id, "c", 1, 2, "again")), Claim)
     assert settle(ringing, lost.token, edges="").word == "stale"
 
 
@@ -255,7 +258,7 @@ def test_an_item_is_taken_with_its_value(ringing, client):
     graph = shape("a", maps={"a": MapSpec("function", None)})
     run_id, token = ringing.begin(graph)
     client.delete(QUEUE)
-    ringing.store.expand(token, ["one", "two", "three"])
+    ringing.store.do(ExpandMap(token, ["one", "two", "three"]))
     client.rpop(QUEUE)
 
     reply = settle(ringing, ringing.token(run_id, "a[0]"), edges="")
@@ -270,7 +273,7 @@ def test_of_several_that_are_rung_the_first_is_taken(ringing, client):
     client.delete(QUEUE)
     reply = settle(ringing, token, "n", edges="111")
 
-    assert replace(reply.claim, rung_by="") == ringing.store.claim(run_id, "b", 1, 1, "n")
+    assert replace(reply.claim, rung_by="") == ringing.store.do(ClaimVisit(run_id, "b", 1, 1, "n"))
     assert reply.claim.rung_by == f"{run_id}.a.1.1"
     assert rings(client) == ["c.1.1", "d.1.1"]
     assert ringing.statuses(run_id) == "executing: a completed, b running, c ready, d ready"
@@ -280,7 +283,7 @@ def test_the_item_that_begins_where_one_ends_is_taken(ringing, client):
     """Of a map with two items at once each slot goes from item to item."""
     run_id, token = ringing.begin(shape("a", maps={"a": MapSpec("function", None, 2)}))
     client.delete(QUEUE)
-    ringing.store.expand(token, ["one", "two", "three", "four"])
+    ringing.store.do(ExpandMap(token, ["one", "two", "three", "four"]))
     client.delete(QUEUE)
 
     claim = settle(ringing, ringing.token(run_id, "a[0]"), edges="").claim

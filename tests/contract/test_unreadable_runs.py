@@ -11,6 +11,7 @@ from runner.store.redis.dead_letters import DeadLetters
 from runner.store.redis.keys import Keys
 from runner.store.redis.server_info import read_server_info
 from runner.store.redis.store import RedisStore
+from runner.store.requests import ClaimVisit
 from tests.contract.store import ManualWorker
 from tests.contract.store.manual_worker import shape
 
@@ -82,4 +83,4 @@ def test_a_timer_that_keeps_failing_is_a_dead_letter_and_heals(store, clock, cli
     clock.advance(300)
     assert broken in {bell.run_id for bell in store.sweep().doorbells}
     assert read_server_info(redis_url).failing == []
-    assert isinstance(store.claim(broken, "a", 1, 1, "nonce"), Claim)
+    assert isinstance(store.do(ClaimVisit(broken, "a", 1, 1, "nonce")), Claim)

@@ -6,6 +6,7 @@ from runner import Status
 from runner.errors import ConflictError, StoreError
 from runner.store.interface import Reply
 from runner.store.memory.store import MemoryStore
+from runner.store.requests import SettleVisit
 from tests.graphs import Bench, ident, wired
 
 
@@ -107,11 +108,11 @@ class Meddled(MemoryStore):
         super().__init__(clock)
         self.meddle: list = []
 
-    def settle(self, token, settlement, nonce):
+    def do(self, request):
         """Settle, after what was planned."""
-        if self.meddle and token.node == "a":
+        if isinstance(request, SettleVisit) and self.meddle and request.token.node == "a":
             self.meddle.pop(0)()
-        return super().settle(token, settlement, nonce)
+        return super().do(request)
 
 
 def meddled(graph, *meddle):
@@ -159,9 +160,9 @@ def test_results_that_keep_changing_are_an_error():
     looks = []
 
     class Restless(MemoryStore):
-        def settle(self, token, settlement, nonce):
-            """Refuse, as if something had changed."""
-            return Reply("changed")
+        def do(self, request):
+            """Refuse a settle, as if something had changed."""
+            return Reply("changed") if isinstance(request, SettleVisit) else super().do(request)
 
     def condition(state):
         looks.append(len(state.results))

@@ -15,6 +15,7 @@ from runner.approvals.decision_keys import DecisionKeys
 from runner.approvals.judgement import response_of
 from runner.approvals.proofs import encoded, verify
 from runner.approvals.rules import Voter
+from runner.approvals.voting import ApplyOperation, CastVote
 from runner.audit.checkpoint import public_bytes
 from runner.errors import ApprovalMismatch, UsageError
 from runner.hooks import AfterToolCallEvent, BeforeNodeCallEvent, BeforeToolCallEvent
@@ -24,6 +25,7 @@ from runner.records import interrupts
 from runner.records.json_form import document
 from runner.records.messages import operation_body
 from runner.records.run import EventKind
+from runner.store.requests import ReleaseNodes
 from runner.testing import ScriptedModel
 from tests.records.test_digests import in_javascript
 
@@ -77,7 +79,8 @@ def vote(
     answer = response_of(body)
     effect = ballots.effect_of(asked, decision, answer)
     ballot = Ballot(asked.id, voter, decision, answer, effect, asked.digest, comment, body=body)
-    receipt, reply = run.store.vote(ballot, f"{name} {decision} {asked.id}")
+    reply = run.store.do(CastVote(ballot, f"{name} {decision} {asked.id}"))
+    (receipt,) = reply.receipts
     run.ring(reply.doorbells)
     run.go_on()
     return str(receipt.status)
@@ -721,7 +724,7 @@ def test_a_held_node_is_judged_again_when_it_is_released(run_graph):
     vote(run, "ana")
     assert (till.paid, run.result.results["pay"].status) == ([], Status.HELD)
     till.refund.approval = ONE
-    reply = run.store.release(run.id, ["pay"])
+    reply = run.store.do(ReleaseNodes(run.id, ["pay"]))
     run.ring(reply.doorbells)
     run.go_on()
     assert (len(till.paid), run.status) == (1, Status.COMPLETED)
@@ -781,7 +784,9 @@ def test_a_signed_delegation_counts_at_the_effect(run_graph, keys):
         # The second time a store that somebody writes to says that ana was eligible.
         ana = Voter(Principal("ana", LOGIN), frozenset({"finance"}), level=2)
         eve = Voter(Principal("eve", LOGIN))
-        receipt, _ = run.store.act(Operation(asked, "delegate", ana, eve, body=body), "n")
+        (receipt,) = run.store.do(
+            ApplyOperation(Operation(asked, "delegate", ana, eve, body=body), "n")
+        ).receipts
         assert receipt.status == "accepted"
         assert vote(run, "eve", signed=True, keys=keys, groups=()) == "counted"
         assert vote(run, "ben", signed=True, keys=keys) == "accepted"

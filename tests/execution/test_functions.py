@@ -21,6 +21,7 @@ from runner.errors import (
 )
 from runner.execution.functions import function_node
 from runner.store.memory.store import MemoryStore
+from runner.store.requests import EmitEvent, SaveCheckpoint
 from tests.graphs import Bench, answer_all, answers, ident, single, wired
 from tests.waiting import wait_until
 
@@ -641,9 +642,11 @@ def test_progress_that_cannot_be_stored_stops_nobody(caplog):
     """An outage while a function reports is logged; the function goes on."""
 
     class Deaf(MemoryStore):
-        def emit(self, *given):
-            """Be away."""
-            raise StoreError("the store can't be reached")
+        def do(self, request):
+            """Be away for events."""
+            if isinstance(request, EmitEvent):
+                raise StoreError("the store can't be reached")
+            return super().do(request)
 
     bench = Bench(single(lambda ctx: ctx.progress(0.5) or "done"), Deaf).start()
 
@@ -696,12 +699,12 @@ class Flaky(MemoryStore):
 
     away = 0
 
-    def save(self, token, saved):
+    def do(self, request):
         """Save, or be away."""
-        if self.away:
+        if isinstance(request, SaveCheckpoint) and self.away:
             self.away -= 1
             raise StoreError("the store can't be reached")
-        return super().save(token, saved)
+        return super().do(request)
 
 
 @pytest.mark.parametrize("swallow", [False, True])

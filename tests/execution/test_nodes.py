@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from runner import GraphBuilder, RetryPolicy, Status
@@ -11,6 +13,7 @@ from runner.records.checkpoints import Saved
 from runner.records.failures import record
 from runner.records.interrupts import Decision
 from runner.records.outcomes import Failed, Interrupted, Succeeded
+from runner.store.interface import Claim
 from runner.store.memory.store import MemoryStore
 from tests.graphs import Bench, answer_all, answers, ident, wired
 
@@ -474,13 +477,13 @@ def test_a_node_document_of_another_version_is_held():
     """The engine's own wrapping is read as strictly: another version is held, never guessed."""
 
     class Newer(MemoryStore):
-        def claim(self, *given):
+        def do(self, request):
             """Give out a document that a newer version wrote."""
-            new_claim = super().claim(*given)
-            object.__setattr__(
-                new_claim, "document", {"v": 2, "visit": 1, "executor": None, "tentative": None}
-            )
-            return new_claim
+            reply = super().do(request)
+            if not isinstance(reply, Claim):
+                return reply
+            document = {"v": 2, "visit": 1, "executor": None, "tentative": None}
+            return replace(reply, document=document)
 
     bench = Bench(wired({"a": ident}).build(), Newer)
     bench.start()

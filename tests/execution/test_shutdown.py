@@ -9,6 +9,7 @@ from runner.definition.registry import Registry
 from runner.errors import LeaseLost, StoreError
 from runner.execution.engine import Engine
 from runner.store.memory.store import MemoryStore
+from runner.store.requests import LeaveVisit
 from tests.waiting import wait_until
 
 
@@ -30,9 +31,11 @@ class Bells:
 class Away(MemoryStore):
     """A store that can't be reached when a node is given up."""
 
-    def leave(self, token, *, stalled=None):
-        """Be away."""
-        raise StoreError("the store is away.")
+    def do(self, request):
+        """Be away for a node that is given up."""
+        if isinstance(request, LeaveVisit):
+            raise StoreError("the store is away.")
+        return super().do(request)
 
 
 class Site:

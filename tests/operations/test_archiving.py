@@ -17,6 +17,7 @@ from runner.store.redis.keys import Keys
 from runner.store.redis.layout import Layout
 from runner.store.redis.partitions import PartitionedStore
 from runner.store.redis.store import RedisStore
+from runner.store.requests import CancelRun, RemoveRun
 from runner.testing import ManualClock
 from tests.contract.store.manual_worker import ManualWorker, shape
 
@@ -178,7 +179,7 @@ def test_a_run_that_goes_on_again_is_archived_at_its_next_end(
 def test_a_removed_run_is_not_archived(worker, store, archivist, archive, client):
     """A run that somebody removes before it was archived stays removed."""
     run_id = ended(worker)
-    store.remove(run_id)
+    store.do(RemoveRun(run_id))
 
     archivist.turn()
 
@@ -190,7 +191,7 @@ def test_a_run_is_archived_with_those_inside_it(worker, store, archivist, archiv
     parent = worker.start(shape("a"))
     child = worker.start(shape("x", name="inner"), parent=worker.claim(parent, "a").token)
     token = worker.claim(child, "x").token
-    store.cancel(parent, "enough")
+    store.do(CancelRun(parent, "enough"))
     archivist.turn()
     assert archived(archive) == set()
 

@@ -23,8 +23,10 @@ from runner.hooks import (
 from runner.operations import recovery
 from runner.operations.answers import apply_decisions
 from runner.records.interrupts import Decision
+from runner.store.interface import Claim
 from runner.store.memory.store import MemoryStore
 from runner.store.redis.store import RedisStore
+from runner.store.requests import AnswerQuestions, CancelRun, ParkVisit
 from runner.testing import ScriptedModel
 from tests.graphs import Bench, ident, wired
 
@@ -184,7 +186,7 @@ def test_a_withdrawn_question_has_a_new_id_after_a_retry(make_store, kind):
     assert not {question.id for question in old} & {question.id for question in new}
 
     # As they were read before the failure, and as they are read now.
-    receipts, _ = bench.store.answer(answers_to(old), "judged before", old)
+    receipts = bench.store.do(AnswerQuestions(answers_to(old), "judged before")).receipts
     receipts += apply_decisions(bench.engine, answers_to(old))
     assert {receipt.status for receipt in receipts} == {"superseded"}
     assert list(bench.result().interrupts) == new
@@ -198,7 +200,7 @@ def test_it_has_another_one_after_each_retry(make_store, kind):
     bench, old, new = withdrawn_and_asked_again(KINDS[kind], make_store)
     ids = [question.id for question in (*old, *new)]
     for _ in range(2):
-        bench.engine.ring(bench.store.cancel(bench.run_id, "wait"))
+        bench.engine.ring(bench.store.do(CancelRun(bench.run_id, "wait")))
         bench.finish_all()
         recovery.retry(bench.engine, bench.run_id)
         bench.finish_all()
@@ -231,27 +233,26 @@ def test_an_answer_from_before_the_failure_is_kept(make_store):
 class ReusesIds(MemoryStore):
     """A store that forgets what was withdrawn, so that a retry asks under the old id."""
 
-    def claim(self, *given):
-        claim = super().claim(*given)
-        if not hasattr(claim, "answers"):
-            return claim
+    def do(self, request):
+        if isinstance(request, ParkVisit):
+            stored = self._database.runs[request.run_id].questions
+            for question in request.interrupts:
+                if question.id in stored and stored[question.id].status == "withdrawn":
+                    del stored[question.id]
+        reply = super().do(request)
+        if not isinstance(reply, Claim):
+            return reply
         return replace(
-            claim, answers=[answer for answer in claim.answers if answer.status != "withdrawn"]
+            reply, answers=[answer for answer in reply.answers if answer.status != "withdrawn"]
         )
-
-    def park(self, token, interrupts, saved):
-        stored = self._database.runs[token.run_id].questions
-        for question in interrupts:
-            if question.id in stored and stored[question.id].status == "withdrawn":
-                del stored[question.id]
-        return super().park(token, interrupts, saved)
 
 
 def test_with_its_old_id_an_approval_reaches_another_question():
     """The control: where ids return, ten judged are a million paid."""
     bench, old, new = withdrawn_and_asked_again(KINDS["function"], ReusesIds)
     assert [question.id for question in new] == [question.id for question in old]
-    receipts, reply = bench.store.answer(answers_to(old), "judged before", old)
+    reply = bench.store.do(AnswerQuestions(answers_to(old), "judged before"))
+    receipts = reply.receipts
     assert [receipt.status for receipt in receipts] == ["accepted"]
     bench.engine.ring(reply)
     assert bench.finish().status is Status.COMPLETED

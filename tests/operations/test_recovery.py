@@ -8,6 +8,7 @@ from runner.errors import ConflictError, NotFoundError, UsageError
 from runner.operations.recovery import ForkOptions, plan_fork, write_retry
 from runner.store.memory.store import MemoryStore
 from runner.store.redis.store import RedisStore
+from runner.store.requests import ForkRun
 from runner.testing import ManualClock
 from tests.contract.store.manual_worker import ManualWorker, rung, shape
 
@@ -31,7 +32,7 @@ def store(worker):
 
 
 def fork(store, run_id, node, visit=None):
-    return store.fork(plan_fork(store, run_id, node, visit, ForkOptions(NEW)))
+    return store.do(ForkRun(plan_fork(store, run_id, node, visit, ForkOptions(NEW))))
 
 
 def test_what_can_not_be_retried_is_refused(worker, store):

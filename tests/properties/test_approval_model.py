@@ -17,9 +17,11 @@ from runner.approvals.ballots import Ballot
 from runner.approvals.digests import Action
 from runner.approvals.judgement import Evidence, judge
 from runner.approvals.rules import Count, DecisionKind, Principal, Rule, Tally, Vote, Voter
+from runner.approvals.voting import CastVote
 from runner.records.codec import JSON
 from runner.records.interrupts import InterruptStatus
 from runner.store.memory.store import MemoryStore
+from runner.store.requests import ParkVisit
 from runner.testing import ManualClock
 from tests.contract.store.manual_worker import ManualWorker, shape
 from tests.properties.approval_model import (
@@ -275,14 +277,14 @@ class Asked:
         question = worker.question(
             self.token, "pay?", rule=rule, action=SHOWN_ACTION, expires_in=2.0, on_expire="reject"
         )
-        self.store.park(self.token, [question], None)
+        self.store.do(ParkVisit(self.token, [question], None))
         (self.question,) = self.store.interrupts([question.id])
 
     def vote(self, voter: str, choice: str, nonce: str) -> str:
         decision, response = STORED[choice]
         effect = ballots.effect_of(self.question, decision, response)
         ballot = Ballot(self.question.id, Voter(Principal(voter)), decision, response, effect)
-        receipt, _ = self.store.vote(ballot, nonce)
+        (receipt,) = self.store.do(CastVote(ballot, nonce)).receipts
         return str(receipt.status)
 
     @property

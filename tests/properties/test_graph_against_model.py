@@ -26,6 +26,17 @@ from runner.records.run import FINAL, Status
 from runner.store.interface import Claim, Settlement, Start, Token
 from runner.store.memory.store import MemoryStore
 from runner.store.redis.store import RedisStore
+from runner.store.requests import (
+    AnswerQuestions,
+    AskQuestions,
+    CancelRun,
+    ClaimVisit,
+    LeaveVisit,
+    ParkVisit,
+    RetryVisit,
+    SettleVisit,
+    StartRun,
+)
 from runner.testing import ManualClock
 from tests.properties.machines import play
 from tests.properties.reference_model import Map, Overlap
@@ -142,7 +153,7 @@ class Against(RuleBasedStateMachine):
         """Start a run, for a claim as that node's child."""
         (shape, definition), run_id = self.definitions[which], f"00run{len(self.model.runs)}"
         start = Start(run_id, definition.id, None, "t", parent=held.token if held else None)
-        reply = self.store.start(start, self.nonce())
+        reply = self.store.do(StartRun(start))
         assert reply.word == self.model.start(
             run_id, shape, definition, key(held) if held else None
         )
@@ -164,7 +175,9 @@ class Against(RuleBasedStateMachine):
             self.take(self.pick(data, self.bells))
 
     def take(self, bell):
-        claim = self.store.claim(bell.run_id, bell.node, bell.visit, bell.attempt, self.nonce())
+        claim = self.store.do(
+            ClaimVisit(bell.run_id, bell.node, bell.visit, bell.attempt, self.nonce())
+        )
         token = claim.token if isinstance(claim, Claim) else None
         expected = self.model.claim(bell.run_id, bell.node, bell.visit, bell.attempt, token)
         if isinstance(expected, str):
@@ -207,7 +220,7 @@ class Against(RuleBasedStateMachine):
             status, "" if fails else text, f"{token.node}{token.visit}", {"v": 1}
         )
         nonce = self.nonce()
-        reply = self.store.settle(token, settlement, nonce)
+        reply = self.store.do(SettleVisit(token, settlement, nonce))
         assert reply.word == self.model.settle(key(claim), completed=not fails, took=took)
         self.bells += reply.doorbells
         # An item that failed may end once more, if its map is tried again; what completed may not.
@@ -215,7 +228,7 @@ class Against(RuleBasedStateMachine):
             reply.word == "settled" and not fails
         )
         # The network may double it: that changes nothing and gets the same word.
-        assert self.store.settle(token, settlement, nonce).word == reply.word
+        assert self.store.do(SettleVisit(token, settlement, nonce)).word == reply.word
 
     @rule(
         data=st.data(),
@@ -271,7 +284,8 @@ class Against(RuleBasedStateMachine):
         ]
         before = self.others(token)
         described = [(question.id, lasts, ends) for question in questions]
-        reply = getattr(self.store, how)(token, questions, None)
+        request = {"ask": AskQuestions, "park": ParkVisit}[how]
+        reply = self.store.do(request(token, questions, None))
         if how == "ask":
             assert reply.word == self.model.ask(key(claim), described)
         else:
@@ -293,7 +307,7 @@ class Against(RuleBasedStateMachine):
             self.retry_with(self.pick(data, self.claims), delay, counts)
 
     def retry_with(self, claim, delay, counts):
-        reply = self.store.retry(claim.token, delay, {"v": 1} if counts else None, None)
+        reply = self.store.do(RetryVisit(claim.token, delay, {"v": 1} if counts else None, None))
         assert reply.word == self.model.retry(key(claim), delay, counts=counts)
         self.bells += reply.doorbells
 
@@ -301,7 +315,7 @@ class Against(RuleBasedStateMachine):
     def leave(self, data):
         if self.claims:
             claim = self.pick(data, self.claims)
-            reply = self.store.leave(claim.token)
+            reply = self.store.do(LeaveVisit(claim.token))
             assert reply.word == self.model.leave(key(claim))
             self.bells += reply.doorbells
 
@@ -329,9 +343,12 @@ class Against(RuleBasedStateMachine):
     def respond(self, ids):
         if not ids:
             return
-        receipts, reply = self.store.answer(
-            [Decision(question_id, f"to {question_id}") for question_id in ids], self.nonce()
+        reply = self.store.do(
+            AnswerQuestions(
+                [Decision(question_id, f"to {question_id}") for question_id in ids], self.nonce()
+            )
         )
+        receipts = reply.receipts
         assert [str(receipt.status) for receipt in receipts] == self.model.answer(ids)
         self.bells += reply.doorbells
         self.answered.update(
@@ -342,7 +359,7 @@ class Against(RuleBasedStateMachine):
     def cancel(self, data, really):
         if really:
             run_id = data.draw(st.sampled_from(sorted(self.model.runs)))
-            reply = self.store.cancel(run_id, "enough")
+            reply = self.store.do(CancelRun(run_id, "enough"))
             assert reply.word == self.model.cancel(run_id, "enough")
 
     @rule(

@@ -10,6 +10,7 @@ from runner.records.interrupts import Decision
 from runner.records.run import Status
 from runner.store.interface import Claim, Settlement
 from runner.store.memory.store import MemoryStore
+from runner.store.requests import AnswerQuestions, ClaimVisit, ParkVisit, SettleVisit
 from runner.testing import ManualClock
 from tests.contract.store import ManualWorker
 from tests.contract.store.manual_worker import shape
@@ -57,7 +58,9 @@ class Crowd:
     def step(self, kind: str, which: int) -> None:
         if kind in {"claim", "lose"} and self.bells:
             bell = self.bells.pop(which % len(self.bells))
-            reply = self.store.claim(*bell, self.worker.nonce()) if kind == "claim" else None
+            reply = (
+                self.store.do(ClaimVisit(*bell, self.worker.nonce())) if kind == "claim" else None
+            )
             if isinstance(reply, Claim):
                 self.held.append(reply.token)
             elif reply is not None:
@@ -65,16 +68,16 @@ class Crowd:
         elif kind in {"settle", "park", "crash"} and self.held:
             self.end(kind, self.held.pop(which % len(self.held)))
         elif kind == "answer" and self.asked:
-            self.take(self.store.answer([self.asked.pop()], self.worker.nonce())[1])
+            self.take(self.store.do(AnswerQuestions([self.asked.pop()], self.worker.nonce())))
         elif kind == "time":
             self.pass_time(which * 5)
 
     def end(self, kind: str, token) -> None:
         if kind == "settle":
-            self.take(self.store.settle(token, DONE, self.worker.nonce()))
+            self.take(self.store.do(SettleVisit(token, DONE, self.worker.nonce())))
         elif kind == "park":
             question = self.worker.question(token)
-            reply = self.store.park(token, [question], None)
+            reply = self.store.do(ParkVisit(token, [question], None))
             self.take(reply)
             if reply.word == "waiting":
                 self.asked.append(Decision(question.id, "yes"))
@@ -142,11 +145,14 @@ def test_places_go_on_in_the_order_of_asking(order, places):
     )
     for number in order:
         clock.advance(0.001)
-        assert worker.store.claim(run_id, NODES[number], 1, 1, worker.nonce()).word == "limited"
+        assert (
+            worker.store.do(ClaimVisit(run_id, NODES[number], 1, 1, worker.nonce())).word
+            == "limited"
+        )
 
     served = []
     while running:
-        reply = worker.store.settle(running.pop(0), DONE, worker.nonce())
+        reply = worker.store.do(SettleVisit(running.pop(0), DONE, worker.nonce()))
         for bell in reply.doorbells:
             if bell.run_id == run_id:
                 served.append(NODES.index(bell.node))

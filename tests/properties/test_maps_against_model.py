@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import initialize, rule
 
 from runner.definition.model import MapSpec, index_of, item_id, map_of
+from runner.store.requests import CancelRun, ExpandMap
 from tests.properties.machines import play
 from tests.properties.reference_maps import ENDED, MapWorld
 from tests.properties.test_graph_against_model import Against, AgainstRedis, Bell, definitions, key
@@ -89,7 +90,9 @@ class AgainstMaps(Against):
     def expand_while_the_run_stops(self, data, count, rarely):
         if rarely and (claim := self.take_a_map(data)):
             run_id = claim.token.run_id
-            assert self.store.cancel(run_id, "enough").word == self.model.cancel(run_id, "enough")
+            assert self.store.do(CancelRun(run_id, "enough")).word == self.model.cancel(
+                run_id, "enough"
+            )
             self.expand_with(claim, count)
 
     @rule(data=st.data())
@@ -194,7 +197,7 @@ class AgainstMaps(Against):
     def expand_with(self, claim, count):
         # Every list is another one, so that a second list of a visit would show.
         values = None if count is None else [f"{self.nonce()} {place}" for place in range(count)]
-        reply = self.store.expand(claim.token, values)
+        reply = self.store.do(ExpandMap(claim.token, values))
         assert reply.word == self.model.expand(key(claim), values)
         self.bells += reply.doorbells
 

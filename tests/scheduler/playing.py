@@ -8,6 +8,7 @@ from runner.definition.model import Topology
 from runner.records.run import Status
 from runner.store.interface import Reply, Settlement
 from runner.store.memory.store import MemoryStore
+from runner.store.requests import ClaimVisit, SettleVisit
 from runner.testing import ManualClock
 from tests.contract.store import ManualWorker
 from tests.contract.store.manual_worker import failure
@@ -47,14 +48,14 @@ class Play:
 
     def visit(self, node: str, visit: int) -> None:
         """Claim a visit, end it as decided, and note which visits are ready now."""
-        claim = self.worker.store.claim(self.run_id, node, visit, 1, self.worker.nonce())
+        claim = self.worker.store.do(ClaimVisit(self.run_id, node, visit, 1, self.worker.nonce()))
         if isinstance(claim, Reply):
             return  # its run has stopped since
         self.inputs[node, visit] = [(name, number) for name, number, _ in claim.inputs]
         status = Status.FAILED if node in self.fails else Status.COMPLETED
         entry = failure() if node in self.fails else {"v": 1}
         settlement = Settlement(status, self.takes(node, visit), f"{node}{visit}", entry)
-        reply = self.worker.store.settle(claim.token, settlement, self.worker.nonce())
+        reply = self.worker.store.do(SettleVisit(claim.token, settlement, self.worker.nonce()))
         assert reply.word == "settled"
         self.bells += [(bell.node, bell.visit) for bell in reply.doorbells]
 

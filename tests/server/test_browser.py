@@ -13,6 +13,7 @@ from runner.server import pages
 from runner.server.access import GRANTS, Person
 from runner.server.app import routes
 from runner.server.deciding import act
+from runner.store.requests import EmitEvent
 from tests.graphs import wired
 from tests.ports import free_port
 from tests.server.conftest import GRAPHS, Served, Site, ask, echo
@@ -459,7 +460,9 @@ def test_hostile_text_does_nothing(redis_url, browser):
 
     site = Site(redis_url, {name: build, **GRAPHS})
     run = site.start(name, payloads, tags={"t": name}, requester=Principal(name))
-    site.client.engine.store.emit(run.id, "progress", "ask0", 1, {"fraction": 0.5, "note": name})
+    site.client.engine.store.do(
+        EmitEvent(run.id, "progress", "ask0", 1, {"fraction": 0.5, "note": name})
+    )
     questions = run.interrupts()
     assert len(questions) == len(payloads) + 1
     (ruled,) = [question.id for question in questions if question.rule]

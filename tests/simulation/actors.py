@@ -17,7 +17,7 @@ from runner.approvals.freezes import Freeze
 from runner.definition.registry import Registry
 from runner.errors import RunnerError, StoreError
 from runner.execution.engine import Engine
-from runner.store.interface import Claim, Reply
+from runner.store.interface import Claim, Reply, Request
 
 READS = frozenset(
     {
@@ -95,23 +95,30 @@ class Wire:
         """Say that nothing is frozen: how often that is looked at depends on the real time."""
         return {}
 
-    def __getattr__(self, name: str) -> Callable[..., Any]:
-        return lambda *arguments, **named: self._request(name, arguments, named)
+    def do(self, request: Request) -> Any:
+        """Do a request; its point is named by its verb."""
+        return self._request(request.verb, lambda: self._store.do(request), request)
 
-    def _request(self, name: str, arguments: tuple, named: dict) -> Any:
+    def __getattr__(self, name: str) -> Callable[..., Any]:
+        method = getattr(self._store, name)
+        return lambda *arguments, **named: self._request(
+            name, lambda: method(*arguments, **named), None
+        )
+
+    def _request(self, name: str, call: Callable[[], Any], request: Request | None) -> Any:
         if self._process.world.closed:
             raise Died  # what stood still at the end is thrown away, and must not write on its way out
         actor = self._process.world.current
         if actor is None:  # a heartbeat: its thread is of no interest
-            return getattr(self._store, name)(*arguments, **named)
+            return call()
         how = actor.stop(f"before {name}")
         if how == "cut":
             raise StoreError(f"the request {name} was cut off.")
-        reply = self._do(name, arguments, named)
+        reply = self._call(name, call, request)
         if (
             how == "twice"
         ):  # the client repeats a request whose reply was lost: same nonce, same reply
-            reply = self._do(name, arguments, named)
+            reply = self._call(name, call, request)
         if name in READS:
             return reply
         claim = reply.claim if isinstance(reply, Reply) else reply
@@ -121,14 +128,14 @@ class Wire:
             raise StoreError(f"the reply to {name} was lost.")
         return reply
 
-    def _do(self, name: str, arguments: tuple, named: dict) -> Any:
+    def _call(self, name: str, call: Callable[[], Any], request: Request | None) -> Any:
         actor = self._process.world.current
         actor.calls = 0
         try:
-            reply = getattr(self._store, name)(*arguments, **named)
+            reply = call()
         finally:
             actor.calls = None
-        self._process.world.judge(name, arguments, reply)
+        self._process.world.judge(name, request, reply)
         return reply
 
 

@@ -9,44 +9,82 @@ from dataclasses import replace
 from typing import Any
 
 from runner.approvals.rules import Principal
+from runner.approvals.voting import CastVote
 from runner.records.interrupts import InterruptStatus
 from runner.records.run import Status, status_of
 from runner.store import requests
-from runner.store.interface import Reply
+from runner.store.interface import Reply, Request
 from runner.store.memory.store import MemoryStore
+from runner.store.requests import (
+    AnswerQuestions,
+    ClaimVisit,
+    ParkVisit,
+    SaveCheckpoint,
+    SettleVisit,
+    StartRun,
+    UseDecision,
+)
 from tests.simulation.voting import EVERY, effect_of
 
 
-class NoFence(MemoryStore):
+class SabotagedStore(MemoryStore):
+    """A store that does the requests of one type in a way of its subclass."""
+
+    request_type: type[Request] = Request
+
+    def do(self, request):
+        takes = isinstance(request, self.request_type)
+        return self.sabotage(request) if takes else super().do(request)
+
+    def as_it_should(self, request):
+        """Do a request as a store without a fault does."""
+        return super().do(request)
+
+    def sabotage(self, request):
+        """Do a request of the type."""
+        raise NotImplementedError
+
+
+class NoFence(SabotagedStore):
     """A worker that lost its lease may still end the visit."""
 
-    def settle(self, token, settlement, nonce):
-        run = self._database.runs.get(token.run_id)
-        node = run.node(token.node) if run else None
-        if node is not None and node.status is Status.RUNNING and node.visit == token.visit:
-            token = replace(token, fence=node.fence)
-        return super().settle(token, settlement, nonce)
+    request_type = SettleVisit
+
+    def sabotage(self, request):
+        run = self._database.runs.get(request.token.run_id)
+        node = run.node(request.token.node) if run else None
+        if node is not None and node.status is Status.RUNNING and node.visit == request.token.visit:
+            request = replace(request, token=replace(request.token, fence=node.fence))
+        return self.as_it_should(request)
 
 
-class SecondResult(MemoryStore):
+class SecondResult(SabotagedStore):
     """A visit that has ended may end again."""
 
-    def settle(self, token, settlement, nonce):
-        run = self._database.runs.get(token.run_id)
-        node = run.node(token.node) if run else None
-        if node is not None and node.status is Status.COMPLETED and node.visit == token.visit:
-            run.nodes[token.node] = replace(
-                node, status=Status.RUNNING, fence=token.fence, nonce=""
+    request_type = SettleVisit
+
+    def sabotage(self, request):
+        run = self._database.runs.get(request.token.run_id)
+        node = run.node(request.token.node) if run else None
+        if (
+            node is not None
+            and node.status is Status.COMPLETED
+            and node.visit == request.token.visit
+        ):
+            run.nodes[request.token.node] = replace(
+                node, status=Status.RUNNING, fence=request.token.fence, nonce=""
             )
             run.record = replace(run.record, active=run.record.active + 1, status=Status.EXECUTING)
-        return super().settle(token, settlement, nonce)
+        return self.as_it_should(request)
 
 
-class SilentSettle(MemoryStore):
+class SilentSettle(SabotagedStore):
     """What a settled node makes ready is neither rung for nor found by a timer."""
 
-    def settle(self, token, settlement, nonce):
-        reply = super().settle(token, settlement, nonce)
+    request_type = SettleVisit
+
+    def sabotage(self, request):
+        reply = self.as_it_should(request)
         for bell in reply.doorbells:
             self._database.timers.pop(("node", bell.run_id, bell.node), None)
         return Reply(reply.word)
@@ -82,112 +120,131 @@ def _forgetting(store: MemoryStore, status: Status, sweep: Any, limit: int) -> R
     return sweep(limit)
 
 
-class DeafPark(MemoryStore):
+class DeafPark(SabotagedStore):
     """A node that parks does not look whether an answer came while it ran."""
 
-    def park(self, token, interrupts, saved):
-        reply = super().park(token, interrupts, saved)
+    request_type = ParkVisit
+
+    def sabotage(self, request):
+        reply = self.as_it_should(request)
         if reply.word == "ready":
-            run = self._database.runs[token.run_id]
-            run.nodes[token.node] = replace(run.node(token.node), status=Status.WAITING)
+            run = self._database.runs[request.token.run_id]
+            run.nodes[request.token.node] = replace(
+                run.node(request.token.node), status=Status.WAITING
+            )
             counted = replace(
                 run.record, active=run.record.active - 1, waiting=run.record.waiting + 1
             )
             run.record = replace(counted, status=status_of(counted))
-            del self._database.timers["node", token.run_id, token.node]
+            del self._database.timers["node", request.token.run_id, request.token.node]
         return Reply("waiting") if reply.word == "ready" else reply
 
 
-class LastAnswerWins(MemoryStore):
+class LastAnswerWins(SabotagedStore):
     """An answered question takes another answer."""
 
-    def answer(self, answers, nonce, questions=()):
-        for one_answer in answers:
+    request_type = AnswerQuestions
+
+    def sabotage(self, request):
+        for one_answer in request.answers:
             run = requests.asking(self._database, one_answer.interrupt_id)
             asked = run.questions.get(one_answer.interrupt_id) if run else None
             if asked is not None and asked.status is InterruptStatus.ANSWERED:
                 run.questions[asked.id] = replace(asked, status=InterruptStatus.OPEN)
-        return super().answer(answers, nonce, questions)
+        return self.as_it_should(request)
 
 
-class AnySet(MemoryStore):
+class AnySet(SabotagedStore):
     """Of a set of answers those that can be applied are, whatever becomes of the others."""
 
-    def answer(self, answers, nonce, questions=()):
-        replies = [super(AnySet, self).answer([one_answer], nonce) for one_answer in answers]
-        bells = [bell for _, reply in replies for bell in reply.doorbells]
-        return [receipt for receipts, _ in replies for receipt in receipts], Reply(
-            "answered", bells
-        )
+    request_type = AnswerQuestions
+
+    def sabotage(self, request):
+        sets = [replace(request, answers=[one_answer]) for one_answer in request.answers]
+        replies = [self.as_it_should(one_set) for one_set in sets]
+        bells = [bell for reply in replies for bell in reply.doorbells]
+        receipts = [receipt for reply in replies for receipt in reply.receipts]
+        return Reply("answered", bells, receipts=receipts)
 
 
-class NoDigest(MemoryStore):
+class NoDigest(SabotagedStore):
     """An answer to something else than what was shown is taken."""
 
-    def answer(self, answers, nonce, questions=()):
-        receipts, reply = super().answer(
-            [replace(one_answer, digest=None) for one_answer in answers], nonce, questions
-        )
-        return receipts, reply
+    request_type = AnswerQuestions
+
+    def sabotage(self, request):
+        answers = [replace(one_answer, digest=None) for one_answer in request.answers]
+        return self.as_it_should(replace(request, answers=answers))
 
 
-class SleepyAnswer(MemoryStore):
+class SleepyAnswer(SabotagedStore):
     """An answer is taken and wakes nobody."""
 
-    def answer(self, answers, nonce, questions=()):
-        receipts, reply = super().answer(answers, nonce, questions)
+    request_type = AnswerQuestions
+
+    def sabotage(self, request):
+        reply = self.as_it_should(request)
         for bell in reply.doorbells:
             self._database.timers.pop(("node", bell.run_id, bell.node), None)
-        return receipts, replace(reply, doorbells=())
+        return replace(reply, doorbells=())
 
 
-class TwoClaims(MemoryStore):
+class TwoClaims(SabotagedStore):
     """A visit that a worker has is given to another one that asks."""
 
-    def claim(self, run_id, node, visit, attempt, nonce):
-        run = self._database.runs.get(run_id)
-        entry = run.node(node) if run else None
-        claimed = (Status.RUNNING, visit, attempt)
+    request_type = ClaimVisit
+
+    def sabotage(self, request):
+        run = self._database.runs.get(request.run_id)
+        entry = run.node(request.node) if run else None
+        claimed = (Status.RUNNING, request.visit, request.attempt)
         if (
             entry is not None
             and (entry.status, entry.visit, entry.attempt) == claimed
-            and entry.nonce != nonce
+            and entry.nonce != request.nonce
         ):
-            run.nodes[node] = replace(entry, status=Status.READY)
-        return super().claim(run_id, node, visit, attempt, nonce)
+            run.nodes[request.node] = replace(entry, status=Status.READY)
+        return self.as_it_should(request)
 
 
-class NoKeys(MemoryStore):
+class NoKeys(SabotagedStore):
     """A start that is repeated begins another run."""
 
-    def start(self, start, nonce):
-        return super().start(replace(start, idempotency_key=None), nonce)
+    request_type = StartRun
+
+    def sabotage(self, request):
+        start = replace(request.start, idempotency_key=None)
+        return self.as_it_should(replace(request, start=start))
 
 
-class DeafParent(MemoryStore):
+class DeafParent(SabotagedStore):
     """A parent is not told that its child run has ended."""
 
-    def settle(self, token, settlement, nonce):
-        run = self._database.runs.get(token.run_id)
+    request_type = SettleVisit
+
+    def sabotage(self, request):
+        run = self._database.runs.get(request.token.run_id)
         parent = self._database.runs.get(run.record.parent) if run else None
         before = dict(parent.nodes) if parent else {}
         record = parent.record if parent else None
-        reply = super().settle(token, settlement, nonce)
+        reply = self.as_it_should(request)
         if parent is not None and run.record.is_final:
             parent.nodes, parent.record = before, record
             return replace(reply, doorbells=())
         return reply
 
 
-class TooLateSettle(MemoryStore):
+class TooLateSettle(SabotagedStore):
     """A node that ends after its run was stopped goes on to those behind it."""
 
-    def settle(self, token, settlement, nonce):
-        run = self._database.runs.get(token.run_id)
+    request_type = SettleVisit
+
+    def sabotage(self, request):
+        run = self._database.runs.get(request.token.run_id)
         stopping = run.record.stopping if run else ""
         if stopping and not run.record.is_final:
             run.record = replace(run.record, stopping="")
-        return super().settle(token, settlement, nonce)
+        return self.as_it_should(request)
 
 
 class NoEndTold(MemoryStore):
@@ -212,46 +269,58 @@ class WorkersTime(MemoryStore):
         return round(actor.process.clock() * 1000) if actor else clock()
 
 
-class ManyNames(MemoryStore):
+class ManyNames(SabotagedStore):
     """Who votes twice counts twice, under another name."""
 
-    def vote(self, ballot, nonce):
-        name = Principal(f"{ballot.voter.principal.sub} {ballot.idempotency_key}")
-        return super().vote(replace(ballot, voter=replace(ballot.voter, principal=name)), nonce)
+    request_type = CastVote
+
+    def sabotage(self, request):
+        name = Principal(f"{request.ballot.voter.principal.sub} {request.ballot.idempotency_key}")
+        voter = replace(request.ballot.voter, principal=name)
+        return self.as_it_should(replace(request, ballot=replace(request.ballot, voter=voter)))
 
 
-class EveryGroup(MemoryStore):
+class EveryGroup(SabotagedStore):
     """Everybody is taken for a member of every group."""
 
-    def vote(self, ballot, nonce):
-        return super().vote(
-            replace(ballot, voter=replace(ballot.voter, groups=frozenset(EVERY))), nonce
-        )
+    request_type = CastVote
+
+    def sabotage(self, request):
+        voter = replace(request.ballot.voter, groups=frozenset(EVERY))
+        return self.as_it_should(replace(request, ballot=replace(request.ballot, voter=voter)))
 
 
-class AnyEffect(MemoryStore):
+class AnyEffect(SabotagedStore):
     """Votes for different effects add up."""
 
-    def vote(self, ballot, nonce):
-        (question,) = self.interrupts([ballot.interrupt_id])
-        if ballot.decision == "edit" and question is not None:
-            ballot = replace(ballot, decision="approve", effect=effect_of(question, None))
-        return super().vote(ballot, nonce)
+    request_type = CastVote
+
+    def sabotage(self, request):
+        (question,) = self.interrupts([request.ballot.interrupt_id])
+        if request.ballot.decision == "edit" and question is not None:
+            effect = effect_of(question, None)
+            ballot = replace(request.ballot, decision="approve", effect=effect)
+            request = replace(request, ballot=ballot)
+        return self.as_it_should(request)
 
 
-class NoUse(MemoryStore):
+class NoUse(SabotagedStore):
     """It is not noted that a decision is used."""
 
-    def use(self, token, use, saved):
-        reply = super().save(token, saved)
+    request_type = UseDecision
+
+    def sabotage(self, request):
+        reply = self.as_it_should(SaveCheckpoint(request.token, request.saved))
         return Reply("used") if reply.word == "saved" else reply
 
 
-class ForgetsVoidVotes(MemoryStore):
+class ForgetsVoidVotes(SabotagedStore):
     """Of each person the last vote stays alone, so the worker can't count again."""
 
-    def vote(self, ballot, nonce):
-        reply = super().vote(ballot, nonce)
+    request_type = CastVote
+
+    def sabotage(self, request):
+        reply = self.as_it_should(request)
         for run in self._database.runs.values():
             for votes in run.votes.values():
                 last = {vote["by"]: number for number, vote in votes.items()}
@@ -260,25 +329,29 @@ class ForgetsVoidVotes(MemoryStore):
         return reply
 
 
-class SleepyVote(MemoryStore):
+class SleepyVote(SabotagedStore):
     """A vote decides and wakes nobody."""
 
-    def vote(self, ballot, nonce):
-        receipt, reply = super().vote(ballot, nonce)
+    request_type = CastVote
+
+    def sabotage(self, request):
+        reply = self.as_it_should(request)
         for bell in reply.doorbells:
             self._database.timers.pop(("node", bell.run_id, bell.node), None)
-        return receipt, replace(reply, doorbells=())
+        return replace(reply, doorbells=())
 
 
-class LateVotes(MemoryStore):
+class LateVotes(SabotagedStore):
     """A vote counts after the question's time, as long as no sweep came by."""
 
-    def vote(self, ballot, nonce):
-        run = self._database.runs.get(ballot.interrupt_id.partition(".")[0])
-        question = run.questions.get(ballot.interrupt_id) if run else None
+    request_type = CastVote
+
+    def sabotage(self, request):
+        run = self._database.runs.get(request.ballot.interrupt_id.partition(".")[0])
+        question = run.questions.get(request.ballot.interrupt_id) if run else None
         if question is not None:
             run.questions[question.id] = replace(question, expires_in=None)
-        reply = super().vote(ballot, nonce)
+        reply = self.as_it_should(request)
         if question is not None:
             run.questions[question.id] = replace(
                 run.questions[question.id], expires_in=question.expires_in

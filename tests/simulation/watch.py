@@ -9,16 +9,18 @@ I10, same seed same history, and I11, same result, are checked over whole histor
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
+from runner.approvals.voting import CastVote
 from runner.definition.model import map_of
-from runner.records.interrupts import Interrupt, InterruptStatus, ReceiptStatus
+from runner.records.interrupts import Decision, Interrupt, InterruptStatus, Receipt, ReceiptStatus
 from runner.records.run import ACTIVE, MapRecord, NodeRecord, RunRecord, Status, status_of
 from runner.scheduler import MAX_REDISPATCH_MS
-from runner.store.interface import Claim, Event, Reply
+from runner.store.interface import Claim, Event, Request
 from runner.store.memory.store import MemoryStore
+from runner.store.requests import AnswerQuestions, ParkVisit, SettleVisit, StartRun
 
 CALLED = {"progress", "agent", "receipt"}
 """Events that anybody may add at any time."""
@@ -73,40 +75,39 @@ class Watch:
 
     # -- requests ----------------------------------------------------------------------------------
 
-    def judge(self, name: str, arguments: tuple, reply: Any) -> None:
+    def judge(self, request: Request | None, reply: Any) -> None:
         """Judge a reply by what was asked before."""
         if isinstance(reply, Claim):
             self.holders[reply.token.run_id, reply.token.node] = reply.token
-        elif name in ("settle", "advance") and reply.word in ("settled", "advanced"):
-            token, nonce = arguments[0], arguments[2]
+        elif isinstance(request, SettleVisit) and reply.word == "settled":
+            token, nonce = request.token, request.nonce
             where = (token.run_id, token.node, token.visit)
             must(self.settled.setdefault(where, nonce) == nonce, "I2", f"{where} was settled twice")
             holder = self.holders.get(where[:2])
             must(token == holder, "I2", f"{where} was settled by {token}, but {holder} has it")
             if reply.claim is not None:
                 self.holders[token.run_id, reply.claim.token.node] = reply.claim.token
-        elif name == "park" and reply.word == "ready":
-            token = arguments[0]  # an answer came before it parked
+        elif isinstance(request, ParkVisit) and reply.word == "ready":
+            token = request.token  # an answer came before it parked
             self._chances[token.run_id, token.node, token.visit] += 1
-        elif name == "start" and arguments[0].parent and reply.run_id:
-            token = arguments[0].parent  # starts again when its child has ended
+        elif isinstance(request, StartRun) and request.start.parent and reply.run_id:
+            token = request.start.parent  # starts again when its child has ended
             self._chances[token.run_id, token.node, token.visit] += 1
-        elif name == "start" and arguments[0].idempotency_key and reply.run_id:
-            key = arguments[0].idempotency_key
+        elif isinstance(request, StartRun) and request.start.idempotency_key and reply.run_id:
+            key = request.start.idempotency_key
             must(
                 self.keys.setdefault(key, reply.run_id) == reply.run_id,
                 "I1",
                 f"{key} began two runs",
             )
-        elif name == "answer":
-            self._answered(arguments[0], reply)
-        elif name == "vote" and reply[0].status is ReceiptStatus.ACCEPTED:
-            asked, key = arguments[0].interrupt_id, arguments[0].idempotency_key
+        elif isinstance(request, AnswerQuestions):
+            self._answered(request.answers, reply.receipts)
+        elif isinstance(request, CastVote) and reply.receipts[0].status is ReceiptStatus.ACCEPTED:
+            asked, key = request.ballot.interrupt_id, request.ballot.idempotency_key
             first = self.accepted.setdefault(asked, key)
             must(first == key, "I3", f"{asked} was decided by {first} and by {key}")
 
-    def _answered(self, answers: Any, reply: tuple[Any, Reply]) -> None:
-        receipts = reply[0]
+    def _answered(self, answers: Sequence[Decision], receipts: Sequence[Receipt]) -> None:
         taken = [receipt.status is ReceiptStatus.ACCEPTED for receipt in receipts]
         must(
             all(taken) or not any(taken), "I3", f"of a set of answers a part was taken: {receipts}"

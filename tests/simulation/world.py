@@ -18,6 +18,7 @@ from runner.operations.answers import apply_decisions, withdraw
 from runner.records.interrupts import Decision, Interrupt, Receipt, ReceiptStatus
 from runner.records.run import FINAL, Status
 from runner.scheduler import CRASH_BUDGET
+from runner.store.interface import Request as StoreRequest
 from runner.store.memory.store import MemoryStore
 from runner.testing import ManualClock
 from tests.simulation.actors import Actor, Died, Process
@@ -119,7 +120,7 @@ class World:
         who = self.current.name if self.current else "-"
         self.log.append(f"{self.clock.now % 10**9:>9} {who}: {text}")
 
-    def judge(self, name: str, arguments: tuple, reply: Any) -> None:
+    def judge(self, name: str, request: StoreRequest | None, reply: Any) -> None:
         """Hear a reply of the store to an actor."""
         self._changed += 1
         word = (
@@ -128,7 +129,7 @@ class World:
             else getattr(reply, "word", type(reply).__name__)
         )
         self.note(f"{name} -> {word if isinstance(word, str) else len(word)}")
-        self.watch.judge(name, arguments, reply)
+        self.watch.judge(request, reply)
 
     # -- requests of people ------------------------------------------------------------------------
 

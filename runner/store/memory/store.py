@@ -11,38 +11,43 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from runner import scheduler
-from runner.approvals import ballots, voting
-from runner.approvals.ballots import Ballot, Operation, Standing, Use
+from runner.approvals import ballots
+from runner.approvals.ballots import Standing
 from runner.approvals.freezes import Freeze
 from runner.audit import entries as audit_entries
 from runner.audit.entries import Mode
 from runner.definition.model import Topology, shape_name
 from runner.records import budgets
-from runner.records.budgets import Spending, Sum, Tagged
-from runner.records.checkpoints import Saved, Session
+from runner.records.budgets import Sum, Tagged
+from runner.records.checkpoints import Session
 from runner.records.codec import JSON
-from runner.records.interrupts import Decision, Interrupt, Receipt
+from runner.records.interrupts import Interrupt
 from runner.records.listings import InterruptQuery, Page, RunQuery, RunSummary
-from runner.records.migration import Migration
-from runner.records.run import Rewrite, RunRecord, Status, VisitEntry, existing
+from runner.records.run import RunRecord, Status, existing
 from runner.records.size_limits import MAX_RESULT, MAX_STATE
-from runner.scheduler.changes import TransitionResult
 from runner.store import interface, requests
 from runner.store.apply_transition import apply
-from runner.store.encoding import pack_copy, replied
+from runner.store.encoding import pack_copy
 from runner.store.interface import (
     Claim,
     Doorbell,
     Event,
-    Fork,
+    R,
     Reply,
+    Request,
     RunSnapshot,
-    Settlement,
-    Start,
     Token,
 )
 from runner.store.memory.database import Database, wall_clock
 from runner.store.memory.sessions import Sessions
+from runner.store.requests import (
+    ClaimVisit,
+    FreezeScope,
+    RemoveRun,
+    SettleVisit,
+    SpendBudget,
+    ThawScope,
+)
 
 
 class MemoryStore:
@@ -68,6 +73,14 @@ class MemoryStore:
         self._database.audits = audit
         self._changed = threading.Condition(threading.RLock())
         self._sums: dict[str, dict[str, str]] = {}
+        self._handlers: dict[type[Request[Any]], Callable[[Any], Any]] = {
+            ClaimVisit: self._claim,
+            FreezeScope: self._freeze,
+            RemoveRun: self._remove,
+            SettleVisit: self._settle,
+            SpendBudget: self._spend,
+            ThawScope: self._thaw,
+        }
 
     @property
     def notices(self) -> Sequence[dict[str, JSON]]:
@@ -111,37 +124,28 @@ class MemoryStore:
     def partition(self, graph_id: str, idempotency_key: str | None) -> int:  # noqa: ARG002 - it has one
         return 0
 
-    def start(self, start: Start, nonce: str) -> Reply:  # noqa: ARG002 - the run id identifies a repeat
-        return self._do(requests.start, start)
-
-    def claim(self, run_id: str, node: str, visit: int, attempt: int, nonce: str) -> Claim | Reply:
+    def do(self, request: Request[R]) -> R:
+        """Do a request in the way of its type; one without any is planned as in every store."""
         with self._changed:
-            run = self._database.runs.get(run_id)
-            if run is None:
-                return Reply("unknown")
-            reply = self._apply(run_id, scheduler.claim, node, visit, attempt, nonce)
-            if reply.word != "claimed":
-                return replied(reply.word, reply.doorbells)
-            changes = self._database.changes(run)
-            child = changes.node(node).child
-            return run.claim(changes, node, self.read(child) if child else None)
-
-    def save(self, token: Token, saved: Saved) -> Reply:
-        with self._changed:
-            return Reply("saved" if self._save(token, saved) else "stale")
-
-    def ask(self, token: Token, interrupts: Sequence[Interrupt], saved: Saved | None) -> Reply:
-        return self._do(requests.wait, token, scheduler.ask, interrupts, saved)
-
-    def park(self, token: Token, interrupts: Sequence[Interrupt], saved: Saved | None) -> Reply:
-        return self._do(requests.wait, token, scheduler.park, interrupts, saved)
-
-    def settle(self, token: Token, settlement: Settlement, nonce: str) -> Reply:
-        with self._changed:
-            reply = self._do(requests.settle, token, settlement, nonce)
-            if settlement.stay and reply.word == "settled":
-                return self._claim_next(token, nonce, reply)
+            handler = self._handlers.get(type(request))
+            reply: R = handler(request) if handler else request.plan(self._database)
+            self._changed.notify_all()
             return reply
+
+    def _claim(self, request: ClaimVisit) -> Claim | Reply:
+        reply = request.plan(self._database)
+        if reply.word != "claimed":
+            return reply
+        run = self._database.runs[request.run_id]
+        changes = self._database.changes(run)
+        child = changes.node(request.node).child
+        return run.claim(changes, request.node, self.read(child) if child else None)
+
+    def _settle(self, request: SettleVisit) -> Reply:
+        reply = request.plan(self._database)
+        if request.settlement.stay and reply.word == "settled":
+            return self._claim_next(request.token, request.nonce, reply)
+        return reply
 
     def _claim_next(self, token: Token, nonce: str, reply: Reply) -> Reply:
         """Claim the one node that a settle has made ready; a repeat gets the claim of the first one."""
@@ -160,28 +164,14 @@ class MemoryStore:
         if len(ready) != 1 or ready[0] not in targets:
             return reply
         record = targets[ready[0]]
-        claim = self.claim(token.run_id, ready[0], record.visit, record.attempt, nonce)
+        claim = self.do(ClaimVisit(token.run_id, ready[0], record.visit, record.attempt, nonce))
         return Reply("settled", claim=claim) if isinstance(claim, Claim) else reply
-
-    def retry(
-        self, token: Token, delay_ms: int, entry: VisitEntry | None, saved: Saved | None
-    ) -> Reply:
-        return self._do(requests.retry, token, delay_ms, entry, saved)
-
-    def expand(self, token: Token, items: Sequence[JSON] | None) -> Reply:
-        return self._do(requests.expand, token, items)
-
-    def hold(self, token: Token, entry: VisitEntry | None = None) -> Reply:
-        return self._do(requests.hold, token, entry)
-
-    def leave(self, token: Token, *, stalled: bool | None = None) -> Reply:
-        return self._do(requests.visit, token, scheduler.leave, stalled=stalled)
 
     def renew(self, tokens: Sequence[Token]) -> list[str]:
         with self._changed:
             words = []
             for token in tokens:
-                if self._owns(token):
+                if requests.owned(self._database, token) is not None:
                     self._database.renew(token.run_id, token.node)
                     stopping = self._database.runs[token.run_id].record.stopping
                     words.append("cancelled" if stopping == Status.CANCELLED else "ok")
@@ -189,44 +179,7 @@ class MemoryStore:
                     words.append("stale")
             return words
 
-    # External tasks
-
-    def hand(self, token: Token, reference: str) -> Reply:
-        return self._do(requests.visit, token, scheduler.hand, reference)
-
-    def sent(self, token: Token, reference: str, timeout_ms: int) -> Reply:
-        return self._do(requests.visit, token, scheduler.sent, reference, timeout_ms=timeout_ms)
-
-    def report(self, run_id: str, node: str, visit: int, reference: str, outcome: JSON) -> Reply:
-        return self._do(requests.report, (run_id, node, visit, reference), outcome)
-
     # Questions
-
-    def answer(
-        self,
-        answers: Sequence[Decision],
-        nonce: str,
-        questions: Sequence[Interrupt | None] = (),  # noqa: ARG002 - reading its own costs nothing
-    ) -> tuple[list[Receipt], Reply]:
-        with self._changed:
-            receipts, reply = requests.answer(self._database, answers, nonce)
-            self._changed.notify_all()
-            return receipts, reply
-
-    def vote(self, ballot: Ballot, nonce: str) -> tuple[Receipt, Reply]:
-        with self._changed:
-            receipt, reply = voting.vote(self._database, ballot, nonce)
-            self._changed.notify_all()
-            return receipt, reply
-
-    def act(self, operation: Operation, nonce: str) -> tuple[Receipt, Reply]:
-        with self._changed:
-            receipt, reply = voting.act(self._database, operation, nonce)
-            self._changed.notify_all()
-            return receipt, reply
-
-    def use(self, token: Token, use: Use, saved: Saved) -> Reply:
-        return self._do(requests.use, token, use, saved)
 
     def votes(self, interrupt_id: str) -> list[dict[str, Any]]:
         with self._changed:
@@ -263,9 +216,6 @@ class MemoryStore:
             root = self._database.runs.get(run.record.root) if run else None
             return pack_copy(root.start.requester) if root else None
 
-    def withdraw(self, interrupt_id: str, reason: str, *, reask: bool) -> Reply:
-        return self._do(requests.withdraw, interrupt_id, reason, reask=reask)
-
     def interrupts(self, ids: Sequence[str]) -> list[Interrupt | None]:
         with self._changed:
             runs = [requests.asking(self._database, interrupt_id) for interrupt_id in ids]
@@ -286,46 +236,28 @@ class MemoryStore:
 
     # What people do to runs
 
-    def cancel(self, run_id: str, reason: str, nonce: str = "") -> Reply:
-        return self._do(requests.cancel, run_id, reason, nonce)
-
-    def fork(self, fork: Fork) -> Reply:
-        return self._do(requests.fork, fork)
-
-    def rewrite(self, runs: Sequence[Rewrite], nonce: str) -> Reply:
-        return self._do(requests.rewrite, runs, nonce)
-
-    def migrate(self, runs: Sequence[Migration], nonce: str) -> Reply:
-        return self._do(requests.migrate, runs, nonce)
-
-    def release(self, run_id: str, nodes: Sequence[str]) -> Reply:
-        return self._do(requests.make, run_id, scheduler.release, nodes)
-
-    def remove(self, run_id: str) -> Reply:
-        with self._changed:
-            run = self._database.runs.get(run_id)
-            if run is None:
-                return Reply("unknown")
-            if run.record.parent:
-                return Reply("inside")
-            if not run.record.is_final or run.record.unreported:
-                return Reply("goes_on")
-            if run.audited and self._database.audits != "off":
-                run.audit(audit_entries.removed(run.record, self._database.clock()))
-            self._database.remove(run_id)
-            self._sums.pop(run_id, None)
-            self._changed.notify_all()
-            return Reply("removed")
+    def _remove(self, request: RemoveRun) -> Reply:
+        run_id = request.run_id
+        run = self._database.runs.get(run_id)
+        if run is None:
+            return Reply("unknown")
+        if run.record.parent:
+            return Reply("inside")
+        if not run.record.is_final or run.record.unreported:
+            return Reply("goes_on")
+        if run.audited and self._database.audits != "off":
+            run.audit(audit_entries.removed(run.record, self._database.clock()))
+        self._database.remove(run_id)
+        self._sums.pop(run_id, None)
+        return Reply("removed")
 
     # Freezes
 
-    def freeze(self, scope: str, reason: str, by: str) -> Reply:
-        with self._changed:
-            return Reply(self._database.freeze(scope, reason, by))
+    def _freeze(self, request: FreezeScope) -> Reply:
+        return Reply(self._database.freeze(request.scope, request.reason, request.by))
 
-    def thaw(self, scope: str, reason: str, by: str) -> Reply:
-        with self._changed:
-            return Reply(self._database.thaw(scope, reason, by))
+    def _thaw(self, request: ThawScope) -> Reply:
+        return Reply(self._database.thaw(request.scope, request.reason, request.by))
 
     def frozen(self) -> dict[str, Freeze]:
         with self._changed:
@@ -340,12 +272,10 @@ class MemoryStore:
             for timer in due:
                 if self._database.take_timer(*timer):
                     kind, run_id, key = timer
-                    doorbells += self._apply(run_id, scheduler.due, kind, key).doorbells
+                    doorbells += apply(self._database, run_id, scheduler.due, kind, key)[1]
             self._database.remove_orphans(limit)
+            self._changed.notify_all()
             return Reply(str(len(due)), doorbells)
-
-    def end_reported(self, run_id: str, end: int) -> Reply:
-        return self._do(requests.make, run_id, scheduler.end_reported, end)
 
     # Reading
 
@@ -384,13 +314,6 @@ class MemoryStore:
 
     # Events
 
-    def emit(self, run_id: str, kind: str, node: str, visit: int, data: JSON) -> None:
-        with self._changed:
-            run = self._database.runs.get(run_id)
-            if run is not None:
-                self._database.event(run, kind, node, visit, data=pack_copy(data))
-                self._changed.notify_all()
-
     def events(
         self, run_id: str, after: str = "", limit: int = 1000, wait: float = 0
     ) -> list[Event]:
@@ -404,10 +327,9 @@ class MemoryStore:
 
     # Budgets
 
-    def spend(self, run_id: str, tagged: Tagged | None, spending: Spending) -> str:
-        with self._changed:
-            name = self._sum(run_id, tagged)
-            return budgets.add(self._sums.setdefault(name, {}), spending) if name else ""
+    def _spend(self, request: SpendBudget) -> str:
+        name = self._sum(request.run_id, request.tagged)
+        return budgets.add(self._sums.setdefault(name, {}), request.spending) if name else ""
 
     def spent(self, run_id: str, tagged: Tagged | None = None) -> dict[str, Sum]:
         with self._changed:
@@ -431,35 +353,3 @@ class MemoryStore:
 
     def forget_session(self, session_id: str) -> bool:
         return self._sessions.forget(session_id)
-
-    # Transitions; the caller holds the lock
-
-    def _do(self, request: Callable[..., Reply], *arguments: object, **named: Any) -> Reply:
-        with self._changed:
-            reply = request(self._database, *arguments, **named)
-            self._changed.notify_all()
-            return reply
-
-    def _apply(
-        self,
-        run_id: str,
-        transition: Callable[..., TransitionResult],
-        *arguments: object,
-        **named: Any,
-    ) -> Reply:
-        word, doorbells = apply(self._database, run_id, transition, *arguments, **named)
-        self._changed.notify_all()
-        return Reply(word, doorbells)
-
-    def _owns(self, token: Token) -> bool:
-        run = self._database.runs.get(token.run_id)
-        return run is not None and scheduler.owns(
-            self._database.changes(run).node(token.node), token.visit, token.fence
-        )
-
-    def _save(self, token: Token, saved: Saved | None) -> bool:
-        """Write a node's checkpoint, if the worker still owns it."""
-        owned = self._owns(token)
-        if owned:
-            self._database.runs[token.run_id].keep(token.node, saved)
-        return owned

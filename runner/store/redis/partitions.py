@@ -16,14 +16,14 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from runner.approvals.ballots import Ballot, Operation, Standing, Use
+from runner.approvals.ballots import Standing
 from runner.approvals.freezes import Freeze
 from runner.definition.model import Topology
 from runner.errors import ConflictError, StoreError, UsageError
-from runner.records.budgets import Spending, Sum, Tagged
-from runner.records.checkpoints import Remembered, Saved, Session
+from runner.records.budgets import Sum, Tagged
+from runner.records.checkpoints import Remembered, Session
 from runner.records.codec import JSON
-from runner.records.interrupts import Decision, Interrupt, Receipt, ReceiptStatus, address_of
+from runner.records.interrupts import Interrupt, ReceiptStatus
 from runner.records.listings import (
     ENDED,
     SEPARATOR,
@@ -35,20 +35,17 @@ from runner.records.listings import (
     outermost,
     place_of,
 )
-from runner.records.migration import Migration
-from runner.records.run import Rewrite, RunRecord, VisitEntry
+from runner.records.run import RunRecord
 from runner.store import interface
 from runner.store.addresses import cluster
 from runner.store.interface import (
-    Claim,
     Doorbell,
     Event,
     Fetched,
-    Fork,
+    R,
     Reply,
+    Request,
     RunSnapshot,
-    Settlement,
-    Start,
     Token,
 )
 from runner.store.receipts import receipts_for
@@ -59,6 +56,7 @@ from runner.store.redis.layout import Layout
 from runner.store.redis.ledger import AuditLog
 from runner.store.redis.measurements import Increments
 from runner.store.redis.store import RedisStore
+from runner.store.requests import AnswerQuestions, SettleVisit, SpendBudget, ThawScope, run_of
 
 if TYPE_CHECKING:
     from runner.settings import Settings
@@ -124,6 +122,12 @@ class PartitionedStore:
         self.max_state, self.max_run, self.clock = first.max_state, first.max_run, first.clock
         self.namespace = first.namespace
         self._away: set[RedisStore] = set()
+        self._handlers: dict[type[Request[Any]], Callable[[Any], Any]] = {
+            AnswerQuestions: self._answer,
+            SettleVisit: self._settle,
+            SpendBudget: self._spend,
+            ThawScope: self._thaw,
+        }
         self._turn = 0
 
     @property
@@ -169,8 +173,7 @@ class PartitionedStore:
         return self._partitions[number] if number < len(self._partitions) else self._first
 
     def _of_question(self, interrupt_id: str) -> RedisStore:
-        address = address_of(interrupt_id)
-        return self._of(address.run_id) if address else self._first
+        return self._of(run_of(interrupt_id))
 
     def _rung(self, partition: RedisStore, reply: Reply) -> Reply:
         """Have the first server ring for a partition on another one; return what is still to be rung."""
@@ -214,32 +217,25 @@ class PartitionedStore:
 
     # One visit on a worker
 
-    def start(self, start: Start, nonce: str) -> Reply:
-        partition = self._of(start.run_id)
-        return self._rung(partition, partition.start(start, nonce))
+    def do(self, request: Request[R]) -> R:
+        """Do a request in the partition of its run."""
+        handler = self._handlers.get(type(request))
+        reply: R = handler(request) if handler else self._do(self._of(request.run_id), request)
+        return reply
 
-    def claim(self, run_id: str, node: str, visit: int, attempt: int, nonce: str) -> Claim | Reply:
-        partition = self._of(run_id)
-        claim = partition.claim(run_id, node, visit, attempt, nonce)
-        return self._rung(partition, claim) if isinstance(claim, Reply) else claim
+    def _do(self, partition: RedisStore, request: Request[R]) -> R:
+        reply: R = partition.do(request)
+        if isinstance(reply, Reply):
+            rung: Any = self._rung(partition, reply)
+            reply = rung
+        return reply
 
-    def save(self, token: Token, saved: Saved) -> Reply:
-        return self._of(token.run_id).save(token, saved)
-
-    def ask(self, token: Token, interrupts: Sequence[Interrupt], saved: Saved | None) -> Reply:
-        partition = self._of(token.run_id)
-        return self._rung(partition, partition.ask(token, interrupts, saved))
-
-    def park(self, token: Token, interrupts: Sequence[Interrupt], saved: Saved | None) -> Reply:
-        partition = self._of(token.run_id)
-        return self._rung(partition, partition.park(token, interrupts, saved))
-
-    def settle(self, token: Token, settlement: Settlement, nonce: str) -> Reply:
-        partition, session = self._of(token.run_id), settlement.session
+    def _settle(self, request: SettleVisit) -> Reply:
+        partition, session = self._of(request.run_id), request.settlement.session
         if session is None or (home := self._home(session.session_id)) is partition:
-            return self._rung(partition, partition.settle(token, settlement, nonce))
-        settlement = replace(settlement, session=_as_part(session))
-        reply = self._rung(partition, partition.settle(token, settlement, nonce))
+            return self._do(partition, request)
+        settlement = replace(request.settlement, session=_as_part(session))
+        reply = self._do(partition, replace(request, settlement=settlement))
         if reply.word == "settled":
             try:
                 self._move(session.session_id, partition, home)
@@ -247,23 +243,39 @@ class PartitionedStore:
                 log.warning("session.later: %s Who reads the session next moves it.", error)
         return reply
 
-    def retry(
-        self, token: Token, delay_ms: int, entry: VisitEntry | None, saved: Saved | None
-    ) -> Reply:
-        partition = self._of(token.run_id)
-        return self._rung(partition, partition.retry(token, delay_ms, entry, saved))
+    def _answer(self, request: AnswerQuestions) -> Reply:
+        """Apply a set of answers. Those to questions of several partitions can't be applied as one.
 
-    def expand(self, token: Token, items: Sequence[JSON] | None) -> Reply:
-        partition = self._of(token.run_id)
-        return self._rung(partition, partition.expand(token, items))
+        Raises:
+            ConflictError: they are; nothing was applied.
+        """
+        names = [answer.interrupt_id for answer in request.answers]
+        partitions = {self._of_question(name) for name in names}
+        questions = self.interrupts(names) if len(partitions) > 1 else []
+        if questions:
+            asked = [question.id for question in questions if question is not None]
+            partitions = {self._of_question(name) for name in asked} or {self._first}
+        if len(partitions) > 1:
+            now = self.clock() if self.clock else time.time_ns() // 1_000_000
+            receipts, _ = receipts_for(request.answers, questions, lambda _: "", request.nonce, now)
+            if any(receipt.status is not ReceiptStatus.ACCEPTED for receipt in receipts):
+                return Reply("answered", receipts=receipts)
+            raise ConflictError(
+                "the answers are to questions of runs in several partitions, which can't be applied as one; "
+                "none was applied. Send a set for each run."
+            )
+        (partition,) = partitions
+        return self._do(partition, request)
 
-    def hold(self, token: Token, entry: VisitEntry | None = None) -> Reply:
-        partition = self._of(token.run_id)
-        return self._rung(partition, partition.hold(token, entry))
+    def _spend(self, request: SpendBudget) -> str:
+        return self._of_sum(request.run_id, request.tagged).do(request)
 
-    def leave(self, token: Token, *, stalled: bool | None = None) -> Reply:
-        partition = self._of(token.run_id)
-        return self._rung(partition, partition.leave(token, stalled=stalled))
+    def _thaw(self, request: ThawScope) -> Reply:
+        reply = self._first.do(request)
+        if reply.word == "thawed":
+            for partition in self._partitions[1:]:
+                partition.hurry()
+        return reply
 
     def renew(self, tokens: Sequence[Token]) -> list[str]:
         by_partition: dict[RedisStore, list[Token]] = defaultdict(list)
@@ -279,63 +291,10 @@ class PartitionedStore:
                 log.warning("lease.renewal.failed: %s Trying again.", error)
         return [words.get(token, "") for token in tokens]
 
-    # External tasks
-
-    def hand(self, token: Token, reference: str) -> Reply:
-        partition = self._of(token.run_id)
-        return self._rung(partition, partition.hand(token, reference))
-
-    def sent(self, token: Token, reference: str, timeout_ms: int) -> Reply:
-        return self._of(token.run_id).sent(token, reference, timeout_ms)
-
-    def report(self, run_id: str, node: str, visit: int, reference: str, outcome: JSON) -> Reply:
-        partition = self._of(run_id)
-        return self._rung(partition, partition.report(run_id, node, visit, reference, outcome))
-
     # Questions
-
-    def answer(
-        self, answers: Sequence[Decision], nonce: str, questions: Sequence[Interrupt | None] = ()
-    ) -> tuple[list[Receipt], Reply]:
-        """Apply a set of answers. Those to questions of several partitions can't be applied as one.
-
-        Raises:
-            ConflictError: they are; nothing was applied.
-        """
-        partitions = {self._of_question(answer.interrupt_id) for answer in answers}
-        if len(partitions) > 1:
-            questions = self.interrupts([answer.interrupt_id for answer in answers])
-            asked = [question.id for question in questions if question is not None]
-            partitions = {self._of_question(name) for name in asked} or {self._first}
-        if len(partitions) > 1:
-            now = self.clock() if self.clock else time.time_ns() // 1_000_000
-            receipts, _ = receipts_for(answers, questions, lambda _: "", nonce, now)
-            if any(receipt.status is not ReceiptStatus.ACCEPTED for receipt in receipts):
-                return receipts, Reply("answered")
-            raise ConflictError(
-                "the answers are to questions of runs in several partitions, which can't be applied as one; "
-                "none was applied. Send a set for each run."
-            )
-        (partition,) = partitions
-        receipts, reply = partition.answer(answers, nonce, questions)
-        return receipts, self._rung(partition, reply)
 
     def keep_early(self, interrupt_id: str, door: str, message: JSON, seconds: float) -> str:
         return self._of_question(interrupt_id).keep_early(interrupt_id, door, message, seconds)
-
-    def vote(self, ballot: Ballot, nonce: str) -> tuple[Receipt, Reply]:
-        partition = self._of_question(ballot.interrupt_id)
-        receipt, reply = partition.vote(ballot, nonce)
-        return receipt, self._rung(partition, reply)
-
-    def use(self, token: Token, use: Use, saved: Saved) -> Reply:
-        partition = self._of(token.run_id)
-        return self._rung(partition, partition.use(token, use, saved))
-
-    def act(self, operation: Operation, nonce: str) -> tuple[Receipt, Reply]:
-        partition = self._of_question(operation.interrupt_id)
-        receipt, reply = partition.act(operation, nonce)
-        return receipt, self._rung(partition, reply)
 
     def votes(self, interrupt_id: str) -> list[dict[str, Any]]:
         return self._of_question(interrupt_id).votes(interrupt_id)
@@ -354,10 +313,6 @@ class PartitionedStore:
 
     def requester(self, run_id: str) -> Mapping[str, Any] | None:
         return self._of(run_id).requester(run_id)
-
-    def withdraw(self, interrupt_id: str, reason: str, *, reask: bool) -> Reply:
-        partition = self._of_question(interrupt_id)
-        return self._rung(partition, partition.withdraw(interrupt_id, reason, reask=reask))
 
     def interrupts(self, ids: Sequence[str]) -> list[Interrupt | None]:
         by_partition: dict[RedisStore, list[str]] = defaultdict(list)
@@ -386,31 +341,6 @@ class PartitionedStore:
             )
         ]
 
-    # What people do to runs
-
-    def cancel(self, run_id: str, reason: str, nonce: str = "") -> Reply:
-        partition = self._of(run_id)
-        return self._rung(partition, partition.cancel(run_id, reason, nonce))
-
-    def fork(self, fork: Fork) -> Reply:
-        partition = self._of(fork.source)
-        return self._rung(partition, partition.fork(fork))
-
-    def rewrite(self, runs: Sequence[Rewrite], nonce: str) -> Reply:
-        partition = self._of(runs[0].run_id)
-        return self._rung(partition, partition.rewrite(runs, nonce))
-
-    def migrate(self, runs: Sequence[Migration], nonce: str) -> Reply:
-        partition = self._of(runs[0].run_id)
-        return self._rung(partition, partition.migrate(runs, nonce))
-
-    def release(self, run_id: str, nodes: Sequence[str]) -> Reply:
-        partition = self._of(run_id)
-        return self._rung(partition, partition.release(run_id, nodes))
-
-    def remove(self, run_id: str) -> Reply:
-        return self._of(run_id).remove(run_id)
-
     # The archive
 
     def archivable(
@@ -437,16 +367,6 @@ class PartitionedStore:
 
     # Freezes
 
-    def freeze(self, scope: str, reason: str, by: str) -> Reply:
-        return self._first.freeze(scope, reason, by)
-
-    def thaw(self, scope: str, reason: str, by: str) -> Reply:
-        reply = self._first.thaw(scope, reason, by)
-        if reply.word == "thawed":
-            for partition in self._partitions[1:]:
-                partition.hurry()
-        return reply
-
     def frozen(self) -> dict[str, Freeze]:
         return self._first.frozen()
 
@@ -472,9 +392,6 @@ class PartitionedStore:
         if len(failed) == len(self._partitions):
             raise failed[0]
         return Reply(str(count), doorbells, fired=fired)
-
-    def end_reported(self, run_id: str, end: int) -> Reply:
-        return self._of(run_id).end_reported(run_id, end)
 
     # Reading
 
@@ -509,18 +426,12 @@ class PartitionedStore:
 
     # Events
 
-    def emit(self, run_id: str, kind: str, node: str, visit: int, data: JSON) -> None:
-        self._of(run_id).emit(run_id, kind, node, visit, data)
-
     def events(
         self, run_id: str, after: str = "", limit: int = 1000, wait: float = 0
     ) -> list[Event]:
         return self._of(run_id).events(run_id, after, limit, wait)
 
     # Budgets. That of a tag is in one partition.
-
-    def spend(self, run_id: str, tagged: Tagged | None, spending: Spending) -> str:
-        return self._of_sum(run_id, tagged).spend(run_id, tagged, spending)
 
     def spent(self, run_id: str, tagged: Tagged | None = None) -> dict[str, Sum]:
         return self._of_sum(run_id, tagged).spent(run_id, tagged)

@@ -14,23 +14,19 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import astuple, dataclass
 from typing import Any
 
-from runner import scheduler
-from runner.approvals import ballots, voting
-from runner.approvals.ballots import Ballot, Operation, Standing, Use
+from runner.approvals import ballots
+from runner.approvals.ballots import Standing
 from runner.approvals.freezes import Freeze
 from runner.audit.entries import Mode
-from runner.definition.model import AFTER_GRAPH, ROOT, Topology, item_id
+from runner.definition.model import ROOT, Topology
 from runner.errors import StoreError
 from runner.records import budgets
-from runner.records.budgets import Spending, Sum, Tagged
-from runner.records.checkpoints import Saved, Session
+from runner.records.budgets import Sum, Tagged
+from runner.records.checkpoints import Session
 from runner.records.codec import JSON
 from runner.records.interrupts import (
     SEPARATOR,
-    Decision,
     Interrupt,
-    Receipt,
-    ReceiptStatus,
     address_of,
 )
 from runner.records.listings import (
@@ -40,66 +36,47 @@ from runner.records.listings import (
     RunSummary,
 )
 from runner.records.metrics import ANSWER
-from runner.records.migration import Migration
 from runner.records.run import (
     NodeRecord,
-    Rewrite,
     RunRecord,
-    Status,
-    VisitEntry,
     VisitKey,
     no_such_run,
 )
 from runner.records.size_limits import MAX_RESULT, MAX_RUN, MAX_STATE, no_room
-from runner.scheduler.changes import TimerKind, TransitionResult
-from runner.scheduler.shared import stops
-from runner.store import encoding, interface, requests
+from runner.scheduler.changes import TimerKind
+from runner.store import encoding, interface
 from runner.store.addresses import NAMESPACE
-from runner.store.encoding import CHUNK, doorbells_of, dump, load, reply_of, topology_of
+from runner.store.encoding import doorbells_of, dump, load, topology_of
 from runner.store.interface import (
-    Claim,
     Doorbell,
     Event,
     Fetched,
-    Fork,
+    R,
     Reply,
+    Request,
     RunSnapshot,
-    Settlement,
-    Start,
     Token,
 )
-from runner.store.redis import (
-    archive_queue,
-    due_timers,
-    freezes,
-    layout,
-    ledger,
-    measurements,
-    run_fields,
-)
+from runner.store.redis import archive_queue, due_timers, freezes, layout, measurements, run_fields
 from runner.store.redis.connection import TIMEOUT, Argument, RedisConnection
 from runner.store.redis.doorbell_template import DoorbellTemplate
 from runner.store.redis.durability import FAST, WORKERS_OWN, Durability
 from runner.store.redis.fast.fast_path import FastPath
-from runner.store.redis.fast.plan_arguments import ClaimRead
 from runner.store.redis.keys import (
     PARTITION,
-    TEMPLATE,
     Keys,
-    idempotency_key,
-    run_key,
-    shape_key,
 )
 from runner.store.redis.large_values import LargeValues
 from runner.store.redis.ledger import AuditLog
 from runner.store.redis.listings import Listings
+from runner.store.redis.requests import Requests, token_arguments
 from runner.store.redis.run_fields import question_fields
 from runner.store.redis.scripts import Scripts
 from runner.store.redis.streams import trim_notices
-from runner.store.redis.transaction import early_answers, run_end
+from runner.store.redis.transaction import early_answers
 from runner.store.redis.transaction.questions import standing, votes_field
-from runner.store.redis.transaction.read_set import Command, ReadSet
-from runner.store.redis.transaction.transaction import HEAD, Transaction, Transactions, of_run
+from runner.store.redis.transaction.read_set import Command
+from runner.store.redis.transaction.transaction import Transaction, Transactions, of_run
 from runner.store.redis.transaction.write_set import StoreSettings, Topologies
 
 log = logging.getLogger(__name__)
@@ -112,9 +89,6 @@ FIRST_PAUSE, LONGEST_PAUSE = 0.05, 1.0
 
 LONGEST_BLOCK = TIMEOUT / 2
 """Seconds of one blocking read: it must end before the connection counts as dead."""
-
-HURRIED = 500
-"""Timers that one request looks at after a thaw."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -175,7 +149,6 @@ class RedisStore:
         self.max_state, self.max_run = max_state, max_run
         self.clock, self.namespace = clock, namespace
         self._retry_for = retry_for
-        self._has_archive = False
         self._trim_at = 0.0
         self._number, self._keys = int(partition[1:]), Keys(namespace, partition)
         self._redis = RedisConnection(
@@ -190,7 +163,7 @@ class RedisStore:
         self._large = LargeValues(self._redis, self._keys, self._call)
         self._push, self._audit, self._retention_ms = push, audit, round((retention or 0) * 1000)
         self._shapes = Topologies()
-        known = StoreSettings(
+        settings = StoreSettings(
             prefix=self._keys.prefix,
             lease_ms=self.lease_ms,
             retention_ms=self._retention_ms,
@@ -200,7 +173,7 @@ class RedisStore:
             topologies=self._shapes,
             audit=audit,
         )
-        self._transactions = Transactions(self._call, self._scripts.confirm, known)
+        self._transactions = Transactions(self._call, self._scripts.confirm, settings)
         self._listings = Listings(self._redis, self._keys, self._call, self.interrupts)
         self._fast = FastPath(
             self._redis,
@@ -210,6 +183,9 @@ class RedisStore:
             snapshot=self.read,
             large=self._large,
             lease_ms=self.lease_ms,
+        )
+        self._requests = Requests(
+            self._call, self._transactions, self._fast, settings, self._measure_answers
         )
 
     @property
@@ -280,236 +256,16 @@ class RedisStore:
     def partition(self, graph_id: str, idempotency_key: str | None) -> int:  # noqa: ARG002 - it has one
         return self._number
 
-    def start(self, start: Start, nonce: str) -> Reply:  # noqa: ARG002 - the run id identifies a repeat
-        def plan(step: Transaction) -> Reply:
-            return requests.start(step, start)
-
-        graph_id, key = start.graph_id, start.idempotency_key
-        asks: list[Command] = [("GET", idempotency_key(graph_id, key))] if key else []
-        wants = of_run(start.run_id)
-        if start.parent is not None:
-            wants += _wants(start.parent)
-        elif fingerprint := start.fingerprint or self._shapes.latest.get(graph_id, ""):
-            speculation = self._speculate(start, fingerprint, asks)
-            return self._transactions.run("start", plan, speculation=speculation)
-        if start.fingerprint is None:
-            wants.append(("graphs", graph_id))
-        return self._transactions.run("start", plan, wants, asks)
-
-    def _speculate(self, start: Start, fingerprint: str, asks: Sequence[Command]) -> ReadSet:
-        """Presume that a run is new, and its graph as this process knows it: so it starts in one request."""
-        fields: dict[str, dict[str, bytes | None]] = {
-            run_key(start.run_id): dict.fromkeys(HEAD),
-            shape_key(fingerprint): {"meta": b""},
-            "graphs": {start.graph_id: fingerprint.encode()},
-        }
-        reads = ReadSet()
-        reads.speculate(fields, {**dict.fromkeys(asks), ("EXISTS", TEMPLATE): 1})
-        return reads
-
-    def claim(self, run_id: str, node: str, visit: int, attempt: int, nonce: str) -> Claim | Reply:
-        claim_reply = self._fast.claim(run_id, node, visit, attempt, nonce)
-        if claim_reply is not None:
-            return claim_reply
-        drafted: list[Callable[[], Claim]] = []
-
-        def plan(step: Transaction) -> Reply:
-            run = step.find(run_id)
-            if run is None:
-                return Reply("unknown")
-            reply = requests.make(step, run_id, scheduler.claim, node, visit, attempt, nonce)
-            drafted[:] = [self._fast.claim_from(run, node)] if reply.word == "claimed" else []
-            return reply
-
-        wants = of_run(
-            run_id, f"n:{node}", f"q:{node}", f"k:{node}", *self._fast.needed(run_id, node)
-        )
-        reply = self._transactions.run("claim", plan, wants)
-        return drafted[0]() if reply.word == "claimed" else reply
-
-    def save(self, token: Token, saved: Saved) -> Reply:
-        _forget_kept(token)
-        return reply_of(self._call("save", *_token(token), *encoding.saved_arguments(saved)))
-
-    def ask(self, token: Token, interrupts: Sequence[Interrupt], saved: Saved | None) -> Reply:
-        return self._wait("ask", token, scheduler.ask, interrupts, saved)
-
-    def park(self, token: Token, interrupts: Sequence[Interrupt], saved: Saved | None) -> Reply:
-        return self._wait("park", token, scheduler.park, interrupts, saved)
-
-    def _wait(
-        self,
-        verb: str,
-        token: Token,
-        transition: Callable[..., TransitionResult],
-        interrupts: Sequence[Interrupt],
-        saved: Saved | None,
-    ) -> Reply:
-        def plan(step: Transaction) -> Reply:
-            reply = requests.wait(step, token, transition, interrupts, saved)
-            if reply.word in {"asked", "waiting", "ready"}:
-                step.check_room(token.run_id)
-            return reply
-
-        fields = [field for question in interrupts for field in question_fields(question.id)]
-        fields += [
-            f"q:{token.node}",
-            *(votes_field(one.id) for one in interrupts if one.rule is not None),
-        ]
-        wants, asks = _saved_wants(token, saved)
-        wants += [
-            *_wants(token, *fields),
-            *(("early", f"?{question.id}") for question in interrupts),
-        ]
-        # The digest of a question with a rule covers when it expires, which only a look can tell.
-        ruled = any(question.rule is not None for question in interrupts)
-        speculation = (
-            self._fast.speculate(token, interrupts) if verb == "park" and not ruled else None
-        )
-        _forget_kept(token)
-        return self._transactions.run(
-            verb, plan, wants, asks, room=verb == "park", speculation=speculation
-        )
-
-    def settle(self, token: Token, settlement: Settlement, nonce: str) -> Reply:
-        if settlement.status is Status.COMPLETED:
-            output, entry = (
-                self._written(token, value) for value in (settlement.output, settlement.entry)
-            )
-            claim_reply = self._fast.settle(token, settlement, nonce, output, entry)
-            if claim_reply is not None:
-                return claim_reply
-        repeats = False
-
-        def plan(step: Transaction) -> Reply:
-            nonlocal repeats
-            run = step.find(token.run_id)
-            repeats = run is not None and run.node(token.node).nonce == nonce
-            stopping = run is None or stops(step.changes(run), token.node)
-            reply = requests.settle(step, token, settlement, nonce)
-            if run is not None and reply.word == "settled":
-                self._has_archive = step.write_set.exists(run_end.ARCHIVE)
-                attempt = run.node(token.node).attempt
-                step.write_set.rung_by = f"{token.run_id}.{token.node}.{token.visit}.{attempt}"
-                if (
-                    settlement.status is Status.COMPLETED
-                    and not stopping
-                    and token.node != AFTER_GRAPH
-                ):
-                    step.check_room(token.run_id)
-            return reply
-
-        wants, asks = _saved_wants(token, settlement.saved)
-        wants += _wants(token, *(f"n:{node}" for node, _, _ in settlement.reads))
-        for use in settlement.effects:
-            wants += _wants(token, *question_fields(use.interrupt_id))
-        asks += run_end.questions(token.run_id)
-        completes = settlement.status is Status.COMPLETED and not (
-            settlement.session or settlement.effects
-        )
-        speculation = (
-            self._fast.speculate(token, has_archive=self._has_archive) if completes else None
-        )
-        reply = self._transactions.run(
-            "settle", plan, wants, asks, room=True, speculation=speculation
-        )
-        if settlement.stay and repeats and reply.word == "settled":
-            return Reply("settled", claim=self._fast.repeat_claim(token, nonce))
-        return reply
-
-    def retry(
-        self, token: Token, delay_ms: int, entry: VisitEntry | None, saved: Saved | None
-    ) -> Reply:
-        def plan(step: Transaction) -> Reply:
-            return requests.retry(step, token, delay_ms, entry, saved)
-
-        wants, asks = _saved_wants(token, saved)
-        return self._transactions.run("retry", plan, [*wants, *_wants(token)], asks, room=True)
-
-    def expand(self, token: Token, items: Sequence[JSON] | None) -> Reply:
-        # A long list comes in several requests, so that it blocks no other client; the last begins the map.
-        rows = [self._written(token, item) for item in items or ()]
-        for first in range(0, len(rows) - CHUNK, CHUNK):
-            self._transactions.run(
-                "expand", functools.partial(self._put_chunk, token, rows, first), _wants(token)
-            )
-
-        def plan(step: Transaction) -> Reply:
-            last = (len(rows) - 1) // CHUNK * CHUNK if rows else 0
-            self._put_chunk(token, rows, last, step)
-            reply = requests.expand(step, token, items)
-            if reply.word == "expanded":
-                step.check_room(token.run_id)
-            return reply
-
-        begun = (f"n:{item_id(token.node, index)}" for index in range(min(CHUNK, len(rows))))
-        return self._transactions.run("expand", plan, _wants(token, f"m:{token.node}", *begun))
-
-    def _put_chunk(
-        self, token: Token, rows: Sequence[bytes], first: int, step: Transaction
-    ) -> Reply:
-        """Write some items of a map that its worker still owns and that has none yet."""
-        run = requests.owned(step, token)
-        if run is not None and run.map(token.node).visit != token.visit:
-            run.put_rows(token.node, token.visit, first, rows[first : first + CHUNK])
-            run.check_room(sum(map(len, rows)), self.max_run)
-        return Reply("more")
-
-    def hold(self, token: Token, entry: VisitEntry | None = None) -> Reply:
-        return self._transactions.run(
-            "hold", lambda step: requests.hold(step, token, entry), _wants(token)
-        )
-
-    def leave(self, token: Token, *, stalled: bool | None = None) -> Reply:
-        return self._visit("leave", token, scheduler.leave, stalled=stalled)
+    def do(self, request: Request[R]) -> R:
+        return self._requests.do(request)
 
     def renew(self, tokens: Sequence[Token]) -> list[str]:
         if not tokens:
             return []
-        words = self._call("renew", *(part for token in tokens for part in _token(token)))
+        words = self._call("renew", *(part for token in tokens for part in token_arguments(token)))
         return [word.decode() for word in words]
 
-    # External tasks
-
-    def hand(self, token: Token, reference: str) -> Reply:
-        return self._visit("hand", token, scheduler.hand, reference)
-
-    def sent(self, token: Token, reference: str, timeout_ms: int) -> Reply:
-        return self._visit("sent", token, scheduler.sent, reference, timeout_ms=timeout_ms)
-
-    def report(self, run_id: str, node: str, visit: int, reference: str, outcome: JSON) -> Reply:
-        def plan(step: Transaction) -> Reply:
-            return requests.report(step, (run_id, node, visit, reference), outcome)
-
-        wants = of_run(run_id, f"n:{node}", f"h:{reference}")
-        return self._transactions.run("report", plan, wants)
-
     # Questions
-
-    def answer(
-        self,
-        answers: Sequence[Decision],
-        nonce: str,
-        questions: Sequence[Interrupt | None] = (),  # noqa: ARG002 - read again with all that the answers change
-    ) -> tuple[list[Receipt], Reply]:
-        receipts: list[Receipt] = []
-        answered: list[Interrupt] = []
-
-        def plan(step: Transaction) -> Reply:
-            receipts[:], reply = requests.answer(step, answers, nonce)
-            answered[:] = step.write_set.answered
-            return reply
-
-        addresses = [(each.interrupt_id, address_of(each.interrupt_id)) for each in answers]
-        wants = [
-            field
-            for name, address in addresses
-            if address is not None
-            for field in of_run(address.run_id, f"n:{address.node_id}", *question_fields(name))
-        ]
-        reply = self._transactions.run("answer", plan, wants)
-        self._measure_answers(answered)
-        return receipts, reply
 
     def keep_early(self, interrupt_id: str, door: str, message: JSON, seconds: float) -> str:
         """Keep an answer for a question that its run may still ask; then its door gets it back.
@@ -529,15 +285,14 @@ class RedisStore:
 
         return self._transactions.run("keep_early", plan).word
 
-    def _measure_answers(self, questions: Sequence[Interrupt | None], decision: str = "") -> None:
+    def _measure_answers(self, questions: Sequence[Interrupt], decision: str) -> None:
         """Record for how long questions were open that were just answered, and a vote that was counted."""
         now = self.clock() if self.clock else time.time_ns() // 1_000_000
         measured = dict(measurements.vote(decision)) if decision else {}
         for question in questions:
-            if question is not None:
-                seconds = max(0, now - question.asked_at) / 1000
-                for field, number in measurements.increments(ANSWER, seconds).items():
-                    measured[field] = measured.get(field, 0) + number
+            seconds = max(0, now - question.asked_at) / 1000
+            for field, number in measurements.increments(ANSWER, seconds).items():
+                measured[field] = measured.get(field, 0) + number
         try:
             if measured:
                 self.measure(measured)
@@ -570,52 +325,6 @@ class RedisStore:
         record, _ = encoding.node_record(stored)
         first = due - self.lease_ms * (2 ** (record.rings + 1) - 1)
         return float(max(0.0, seconds + micros / 1_000_000 - first / 1000))
-
-    def vote(self, ballot: Ballot, nonce: str) -> tuple[Receipt, Reply]:
-        return self._on_question(
-            "vote", ballot, functools.partial(voting.vote, ballot=ballot, nonce=nonce)
-        )
-
-    def act(self, operation: Operation, nonce: str) -> tuple[Receipt, Reply]:
-        return self._on_question(
-            operation.kind,
-            operation,
-            functools.partial(voting.act, operation=operation, nonce=nonce),
-        )
-
-    def _on_question(
-        self,
-        verb: str,
-        operation: Ballot | Operation,
-        do: Callable[[Transaction], tuple[Receipt, Reply]],
-    ) -> tuple[Receipt, Reply]:
-        """Do what one person wants with a question with a rule."""
-        receipts: list[Receipt] = []
-        answered: list[Interrupt] = []
-
-        def plan(step: Transaction) -> Reply:
-            receipt, reply = do(step)
-            receipts[:], answered[:] = [receipt], step.write_set.answered
-            return reply
-
-        name, wants = operation.interrupt_id, list[tuple[str, str]]()
-        address = address_of(name)
-        if address is not None:
-            own = (votes_field(name), votes_field(name, operation.voter.principal.key))
-            wants = of_run(address.run_id, f"n:{address.node_id}", *question_fields(name), *own)
-        reply = self._transactions.run(verb, plan, wants)
-        counted = receipts[0].status in {ReceiptStatus.ACCEPTED, ReceiptStatus.COUNTED}
-        self._measure_answers(
-            answered, str(operation.decision) if isinstance(operation, Ballot) and counted else ""
-        )
-        return receipts[0], reply
-
-    def use(self, token: Token, use: Use, saved: Saved) -> Reply:
-        wants, asks = _saved_wants(token, saved)
-        wants += _wants(token, *question_fields(use.interrupt_id))
-        return self._transactions.run(
-            "use", lambda step: requests.use(step, token, use, saved), wants, asks
-        )
 
     def votes(self, interrupt_id: str) -> list[dict[str, Any]]:
         key = self._keys.run(interrupt_id.partition(SEPARATOR)[0])
@@ -651,18 +360,6 @@ class RedisStore:
             )
             return load(stored) if stored else None
 
-    def withdraw(self, interrupt_id: str, reason: str, *, reask: bool) -> Reply:
-        address = address_of(interrupt_id)
-        if address is None:
-            return Reply("unknown")
-        run_id = address.run_id
-
-        def plan(step: Transaction) -> Reply:
-            return requests.withdraw(step, interrupt_id, reason, reask=reask)
-
-        fields = (f"n:{address.node_id}", *question_fields(interrupt_id))
-        return self._transactions.run("withdraw", plan, of_run(run_id, *fields))
-
     def interrupts(self, ids: Sequence[str]) -> list[Interrupt | None]:
         addresses = [address_of(interrupt_id) for interrupt_id in ids]
         with self._redis.translated(), self._redis.client.pipeline(transaction=False) as pipe:
@@ -683,92 +380,9 @@ class RedisStore:
     def count_questions(self, queries: Sequence[InterruptQuery]) -> list[int]:
         return self._listings.counts(queries, [self._names(query.graph) for query in queries])
 
-    # What people do to runs
-
-    def cancel(self, run_id: str, reason: str, nonce: str = "") -> Reply:
-        def plan(step: Transaction) -> Reply:
-            return requests.cancel(step, run_id, reason, nonce)
-
-        return self._transactions.run("cancel", plan, of_run(run_id, "cancel"), room=True)
-
-    def fork(self, fork: Fork) -> Reply:
-        def plan(step: Transaction) -> Reply:
-            return requests.fork(step, fork)
-
-        run_id, key = fork.start.run_id, run_key(fork.source)
-        wants = [*of_run(run_id), *of_run(fork.source)]
-        wants += [(key, f"{kind}:{node}.{visit}") for node, visit in fork.results for kind in "xo"]
-        wants += [
-            field
-            for node in fork.remembers
-            for field in ((key, f"k:{node}"), (f"{key}:m", f"#{node}"))
-        ]
-        return self._transactions.run("fork", plan, wants)
-
-    def rewrite(self, runs: Sequence[Rewrite], nonce: str) -> Reply:
-        def plan(step: Transaction) -> Reply:
-            return requests.rewrite(step, runs, nonce)
-
-        wants = [field for run in runs for field in of_run(run.run_id, "again")]
-        return self._transactions.run("rewrite", plan, wants)
-
-    def migrate(self, runs: Sequence[Migration], nonce: str) -> Reply:
-        def plan(step: Transaction) -> Reply:
-            return requests.migrate(step, runs, nonce)
-
-        wants = [field for run in runs for field in of_run(run.run_id, "again")]
-        return self._transactions.run("migrate", plan, wants)
-
-    def release(self, run_id: str, nodes: Sequence[str]) -> Reply:
-        return self._apply("release", run_id, scheduler.release, nodes)
-
-    def remove(self, run_id: str) -> Reply:
-        def plan(step: Transaction) -> Reply:
-            run = run_end.read_record(step.write_set, run_id)
-            if run is None:
-                return Reply("unknown")
-            if run.parent:
-                return Reply("inside")
-            if run_end.in_use(run):
-                return Reply("goes_on")
-            step.write_set.read(run_key(run_id), "run")
-            ledger.note_removal(step.write_set, run)
-            run_end.remove(step.write_set, run)
-            return Reply("removed")
-
-        return self._transactions.run("remove", plan, room=True)
-
-    # Freezes
-
-    def freeze(self, scope: str, reason: str, by: str) -> Reply:
-        return self._freeze(
-            "freeze", lambda step: freezes.freeze(step.write_set, scope, reason, by), scope
-        )
-
-    def thaw(self, scope: str, reason: str, by: str) -> Reply:
-        done = Reply("unknown")
-
-        def plan(step: Transaction) -> Reply:
-            nonlocal done
-            reply = freezes.thaw(step.write_set, scope, reason, by)
-            # A repeat, after a lost reply, finds nothing to thaw.
-            done = reply if reply.word == "thawed" else done
-            return done
-
-        reply = self._freeze("thaw", plan, scope)
-        if reply.word == "thawed":
-            self.hurry()
-        return reply
-
-    def _freeze(self, verb: str, plan: Callable[[Transaction], Reply], scope: str) -> Reply:
-        return self._transactions.run(verb, plan, [(freezes.FROZEN, scope)], room=True)
-
     def hurry(self) -> None:
-        """Have a sweep ring for all ready nodes, which a freeze has kept waiting."""
-        first, read = 0, HURRIED
-        while read == HURRIED:
-            _, read = self._call("hurry", first, HURRIED)
-            first += HURRIED
+        """Make the doorbells of ready nodes due now, which a freeze has delayed."""
+        self._requests.hurry()
 
     def frozen(self) -> dict[str, Freeze]:
         fields: list[bytes] = self._redis.call("HGETALL", self._keys.frozen)
@@ -861,9 +475,6 @@ class RedisStore:
         return self._transactions.run(
             "sweep", lambda step: due_timers.put_off(step, member, problem), room=True
         )
-
-    def end_reported(self, run_id: str, end: int) -> Reply:
-        return self._apply("end_reported", run_id, scheduler.end_reported, end)
 
     # Reading
 
@@ -963,9 +574,6 @@ class RedisStore:
 
     # Events
 
-    def emit(self, run_id: str, kind: str, node: str, visit: int, data: JSON) -> None:
-        self._call("emit", run_id, kind, node, visit, dump(data))
-
     def events(
         self, run_id: str, after: str = "", limit: int = 1000, wait: float = 0
     ) -> list[Event]:
@@ -984,17 +592,6 @@ class RedisStore:
                 self._redis.client.xread({waiters: rest[0]}, block=max(1, round(left * 1000)))
 
     # Budgets
-
-    def spend(self, run_id: str, tagged: Tagged | None, spending: Spending) -> str:
-        name, window = (f"{tagged.tag}={tagged.value}", tagged.window) if tagged else ("", 0)
-        raises = [
-            part for question, raised in spending.raises.items() for part in (question, *raised)
-        ]
-        arguments: list[Argument] = [len(spending.raises), *raises]
-        for pairs in (sorted(spending.bounds.items()), spending.amounts.items()):
-            arguments += [len(pairs), *(part for pair in pairs for part in pair)]
-        who = (spending.who, spending.nonce)
-        return str(self._call("spend", run_id, name, window, *who, *arguments)[1].decode())
 
     def spent(self, run_id: str, tagged: Tagged | None = None) -> dict[str, Sum]:
         names = [f"{mark}{counter}" for counter in budgets.COUNTERS for mark in ("", "^", "+")]
@@ -1108,65 +705,10 @@ class RedisStore:
             time.sleep(pause * random.uniform(0.5, 1))  # noqa: S311 - jitter is no secret
             pause = min(LONGEST_PAUSE, 2 * pause)
 
-    def _apply(
-        self,
-        verb: str,
-        run_id: str,
-        transition: Callable[..., TransitionResult],
-        *arguments: object,
-    ) -> Reply:
-        def plan(step: Transaction) -> Reply:
-            return requests.make(step, run_id, transition, *arguments)
-
-        return self._transactions.run(verb, plan, of_run(run_id))
-
-    def _visit(
-        self,
-        verb: str,
-        token: Token,
-        transition: Callable[..., TransitionResult],
-        *arguments: object,
-        **named: Any,
-    ) -> Reply:
-        def plan(step: Transaction) -> Reply:
-            return requests.visit(step, token, transition, *arguments, **named)
-
-        return self._transactions.run(verb, plan, _wants(token))
-
-    def _written(self, token: Token | None, value: JSON) -> bytes:
-        """Write a value, or a reference to it where it is large and its run exists."""
-        return self._value(token.run_id, value) if token else dump(value)
-
-    def _value(self, run_id: str, value: JSON) -> bytes:
-        return self._large.put(run_id, dump(value))
-
-
-def _wants(token: Token, *fields: str) -> list[tuple[str, str]]:
-    """Name the fields that a request for a visit needs."""
-    return of_run(token.run_id, f"n:{token.node}", *fields)
-
-
-def _saved_wants(token: Token, saved: Saved | None) -> tuple[list[tuple[str, str]], list[Command]]:
-    """Name what a request reads that writes a checkpoint: fields and commands."""
-    if saved is None:
-        return [], []
-    key = run_key(token.run_id)
-    return [(f"{key}:m", f"#{token.node}")], [("HSTRLEN", key, f"k:{token.node}")]
-
-
-def _forget_kept(token: Token) -> None:
-    """Note that a visit writes a checkpoint or questions: what its claim has read is not all any more."""
-    if isinstance(token.seen, ClaimRead):
-        token.seen.kept = None
-
 
 def _results(visits: Iterable[VisitKey]) -> Iterator[str]:
     """Name the fields of outputs and entries."""
     return (f"{kind}:{node}.{visit}" for node, visit in visits for kind in "ox")
-
-
-def _token(token: Token) -> tuple[Argument, ...]:
-    return (token.run_id, token.node, token.visit, token.fence)
 
 
 def _nodes(fields: Mapping[bytes, bytes]) -> dict[str, NodeRecord]:

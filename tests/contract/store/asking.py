@@ -19,6 +19,14 @@ from runner.records.interrupts import (
 )
 from runner.records.run import Status
 from runner.store.interface import Store, Token
+from runner.store.requests import (
+    AnswerQuestions,
+    AskQuestions,
+    CancelRun,
+    ClaimVisit,
+    ParkVisit,
+    WithdrawQuestion,
+)
 from tests.contract.store.manual_worker import ManualWorker, rung, saved, shape
 
 
@@ -81,11 +89,11 @@ LATE: dict[str, tuple[Ending, tuple[str, str]]] = {
         OVER,
     ),
     "withdrawn": (
-        _parked(lambda worker, own: worker.store.withdraw(own.id, "", reask=False)),
+        _parked(lambda worker, own: worker.store.do(WithdrawQuestion(own.id, "", reask=False))),
         WITHDRAWN,
     ),
     "cancelled": (
-        _parked(lambda worker, own: worker.store.cancel(own.run_id, "enough")),
+        _parked(lambda worker, own: worker.store.do(CancelRun(own.run_id, "enough"))),
         WITHDRAWN,
     ),
     "of a node that ended": (_running(ManualWorker.settle, "a b"), WITHDRAWN),
@@ -106,10 +114,10 @@ class AskingContract:
         run_id, token = worker.begin("a")
         question = worker.question(token, reason={"amount": 5}, assignees=["ann"])
 
-        assert store.ask(token, [question, question], saved(1)).word == "asked"
+        assert store.do(AskQuestions(token, [question, question], saved(1))).word == "asked"
         open_questions = worker.read(run_id).interrupts
         worker.clock.advance(1)
-        assert store.ask(token, [question], None).word == "asked"
+        assert store.do(AskQuestions(token, [question], None)).word == "asked"
 
         assert [(stored.id, stored.reason, stored.asked_at) for stored in open_questions] == [
             (question.id, {"amount": 5}, worker.clock.now - 1000)
@@ -140,10 +148,11 @@ class AskingContract:
         """An answered node is rung in the same step and finds the answer in its claim."""
         run_id, token = worker.begin("a")
         question = worker.question(token)
-        store.park(token, [question], saved(1, "hello"))
+        store.do(ParkVisit(token, [question], saved(1, "hello")))
         worker.clock.advance(3)
 
-        receipts, reply = store.answer([Decision(question.id, {"ok": False}, "ann", "key")], "n")
+        reply = store.do(AnswerQuestions([Decision(question.id, {"ok": False}, "ann", "key")], "n"))
+        receipts = reply.receipts
 
         assert receipts == [Receipt(ReceiptStatus.ACCEPTED, question.id, run_id)]
         assert rung(reply) == ["a.1.1"]
@@ -174,7 +183,7 @@ class AskingContract:
         worker.answer(one)
         token = worker.token(run_id, "a")
 
-        assert store.park(token, [two], None).word == "waiting"
+        assert store.do(ParkVisit(token, [two], None)).word == "waiting"
         worker.answer(two)
         assert [answer.name for answer in worker.claim(run_id, "a").answers] == ["one", "two"]
 
@@ -185,7 +194,7 @@ class AskingContract:
         assert worker.answer(question) == ["accepted"]
         assert worker.statuses(run_id) == "executing: a running"
 
-        reply = worker.store.park(token, [question], None)
+        reply = worker.store.do(ParkVisit(token, [question], None))
 
         assert (reply.word, rung(reply)) == ("ready", ["a.1.1"])
 
@@ -195,7 +204,7 @@ class AskingContract:
         one, two = worker.park(run_id, "a", "one", "two")
         worker.answer(one)
 
-        assert store.park(worker.token(run_id, "a"), [one, two], None).word == "waiting"
+        assert store.do(ParkVisit(worker.token(run_id, "a"), [one, two], None)).word == "waiting"
         assert worker.statuses(run_id) == "interrupted: a waiting"
 
     def test_waiting_for_nothing_is_refused(self, worker: ManualWorker, store: Store) -> None:
@@ -204,8 +213,8 @@ class AskingContract:
         worker.answer(question)
         token = worker.token(run_id, "a")
 
-        assert store.park(token, [], None).word == "nothing_open"
-        assert store.park(token, [question], None).word == "nothing_open"
+        assert store.do(ParkVisit(token, [], None)).word == "nothing_open"
+        assert store.do(ParkVisit(token, [question], None)).word == "nothing_open"
         assert worker.statuses(run_id) == "executing: a running"
 
     def test_questions_left_out_are_withdrawn(self, worker: ManualWorker, store: Store) -> None:
@@ -216,9 +225,9 @@ class AskingContract:
         three = worker.question(worker.token(run_id, "a"), "three")
         token = worker.read(run_id).nodes["a"]
         assert token.status is Status.RUNNING
-        claim = store.claim(run_id, "a", 1, 1, token.nonce)
+        claim = store.do(ClaimVisit(run_id, "a", 1, 1, token.nonce))
 
-        assert store.park(claim.token, [three], None).word == "waiting"  # type: ignore[union-attr]
+        assert store.do(ParkVisit(claim.token, [three], None)).word == "waiting"  # type: ignore[union-attr]
         assert [
             (question.name, question.status) for question in worker.read(run_id).interrupts
         ] == [
@@ -236,7 +245,7 @@ class AskingContract:
         ]
         again = worker.numbered_question(claim, "two")
         assert again.id != two.id
-        assert store.park(claim.token, [again], None).word == "waiting"
+        assert store.do(ParkVisit(claim.token, [again], None)).word == "waiting"
         assert [question.id for question in store.open_interrupts()] == [again.id]
         assert worker.answer(two) == ["superseded"]
         assert worker.answer(again) == ["accepted"]
@@ -248,13 +257,13 @@ class AskingContract:
         worker.answer(one)
         token = worker.token(run_id, "a")
         three = worker.question(token, "three")
-        store.park(token, [three], None)
+        store.do(ParkVisit(token, [three], None))
         worker.answer(three)
         token = worker.token(run_id, "a")
         changed = replace(two, reason=1_000_000)
 
-        assert store.ask(token, [changed], None).word == "asked"
-        assert store.park(token, [changed], None).word == "nothing_open"
+        assert store.do(AskQuestions(token, [changed], None)).word == "asked"
+        assert store.do(ParkVisit(token, [changed], None)).word == "nothing_open"
         assert not store.open_interrupts()
         (still,) = store.interrupts([two.id])
         assert still is not None
@@ -265,29 +274,32 @@ class AskingContract:
         run_id = worker.start(shape("a b", entries=["a", "b"]))
         token = worker.token(run_id, "b")
         small = worker.question(token, "pay?", reason=10)
-        store.park(token, [small], None)
-        judged = store.interrupts([small.id])
+        store.do(ParkVisit(token, [small], None))
         answer = Decision(small.id, "yes", digest=small.digest)
         worker.fail(worker.token(run_id, "a"))
         write_retry(store, run_id)
         claim = worker.claim(run_id, "b", 1, 2)
         large = worker.numbered_question(claim, "pay?", reason=1_000_000)
-        assert store.park(claim.token, [large], None).word == "waiting"
+        assert store.do(ParkVisit(claim.token, [large], None)).word == "waiting"
 
-        assert receipt_statuses(store.answer([answer], "first", judged)[0]) == ["superseded"]
+        assert receipt_statuses(store.do(AnswerQuestions([answer], "first")).receipts) == [
+            "superseded"
+        ]
         assert [question.id for question in store.open_interrupts()] == [large.id]
         answer = Decision(large.id, "yes", digest=large.digest)
-        assert receipt_statuses(store.answer([answer], "second", [large])[0]) == ["accepted"]
+        assert receipt_statuses(store.do(AnswerQuestions([answer], "second")).receipts) == [
+            "accepted"
+        ]
 
     def test_a_repeated_park_gets_the_first_word(self, worker: ManualWorker, store: Store) -> None:
         """A park whose reply was lost can be repeated, even when the answer has come since."""
         _, token = worker.begin("a")
         question = worker.question(token)
 
-        words = [store.park(token, [question], saved(1)).word for _ in range(2)]
+        words = [store.do(ParkVisit(token, [question], saved(1))).word for _ in range(2)]
         worker.answer(question)
 
-        assert [*words, store.park(token, [question], saved(1)).word] == [
+        assert [*words, store.do(ParkVisit(token, [question], saved(1))).word] == [
             "waiting",
             "waiting",
             "ready",
@@ -298,12 +310,14 @@ class AskingContract:
         run_id, question = worker.asking("a")
         first = [Decision(question.id, 1, "ann", "key")]
 
-        assert receipt_statuses(store.answer(first, "n1")[0]) == ["accepted"]
-        assert receipt_statuses(store.answer([Decision(question.id, 2)], "n1")[0]) == ["accepted"]
-        assert receipt_statuses(store.answer([Decision(question.id, 2, None, "key")], "n2")[0]) == [
-            "accepted"
-        ]
-        (late,) = store.answer([Decision(question.id, 2, "bob")], "n3")[0]
+        assert receipt_statuses(store.do(AnswerQuestions(first, "n1")).receipts) == ["accepted"]
+        assert receipt_statuses(
+            store.do(AnswerQuestions([Decision(question.id, 2)], "n1")).receipts
+        ) == ["accepted"]
+        assert receipt_statuses(
+            store.do(AnswerQuestions([Decision(question.id, 2, None, "key")], "n2")).receipts
+        ) == ["accepted"]
+        (late,) = store.do(AnswerQuestions([Decision(question.id, 2, "bob")], "n3")).receipts
         assert (late.status, late.detail) == (ReceiptStatus.DUPLICATE, "already answered by ann")
         assert [answer.response for answer in worker.claim(run_id, "a").answers] == [1]
 
@@ -318,7 +332,11 @@ class AskingContract:
         assert worker.answer(one, two) == ["rejected", "forbidden"]
         assert worker.answer(one, one) == ["rejected", "rejected"]
         unknown = [Decision(one.id, 1), Decision("00none.a.1.x", 1), Decision("malformed", 1)]
-        assert receipt_statuses(store.answer(unknown, "n")[0]) == ["rejected", "unknown", "unknown"]
+        assert receipt_statuses(store.do(AnswerQuestions(unknown, "n")).receipts) == [
+            "rejected",
+            "unknown",
+            "unknown",
+        ]
         assert worker.read(run_id) == before
         assert worker.answer(one, two, responder="ann") == ["accepted", "accepted"]
         assert worker.statuses(run_id) == "executing: a ready, b ready"
@@ -331,7 +349,8 @@ class AskingContract:
         questions = [worker.park(run_id, node, "x", "y") for node in ("a", "b") for run_id in runs]
         mixed = [question for pair in zip(*questions, strict=True) for question in pair]
 
-        receipts, reply = store.answer([Decision(question.id, 1) for question in mixed], "n")
+        reply = store.do(AnswerQuestions([Decision(question.id, 1) for question in mixed], "n"))
+        receipts = reply.receipts
 
         assert receipt_statuses(receipts) == ["accepted"] * 8
         assert sorted(bell.task_id for bell in reply.doorbells) == [
@@ -350,7 +369,7 @@ class AskingContract:
         """The node goes on, and its claim has the withdrawal with its reason."""
         run_id, question = worker.asking("a")
 
-        reply = store.withdraw(question.id, "wrong person", reask=False)
+        reply = store.do(WithdrawQuestion(question.id, "wrong person", reask=False))
 
         assert (reply.word, rung(reply)) == ("withdrawn", ["a.1.1"])
         assert list(store.open_interrupts()) == []
@@ -370,13 +389,13 @@ class AskingContract:
         (other,) = worker.park(run_id, "b")
         worker.answer(answered)
 
-        assert store.withdraw(answered.id, "", reask=False).word == "closed"
-        assert store.withdraw("00none.a.1.abc", "", reask=False).word == "unknown"
-        assert store.withdraw("nonsense", "", reask=False).word == "unknown"
-        assert store.withdraw(other.id, "", reask=True).word == "withdrawn"
-        again = store.withdraw(other.id, "", reask=True)
+        assert store.do(WithdrawQuestion(answered.id, "", reask=False)).word == "closed"
+        assert store.do(WithdrawQuestion("00none.a.1.abc", "", reask=False)).word == "unknown"
+        assert store.do(WithdrawQuestion("nonsense", "", reask=False)).word == "unknown"
+        assert store.do(WithdrawQuestion(other.id, "", reask=True)).word == "withdrawn"
+        again = store.do(WithdrawQuestion(other.id, "", reask=True))
         assert (again.word, rung(again)) == ("withdrawn", [])
-        assert store.withdraw(other.id, "late", reask=True).word == "closed"
+        assert store.do(WithdrawQuestion(other.id, "late", reask=True)).word == "closed"
 
     def test_a_question_asked_again_is_another_one(
         self, worker: ManualWorker, store: Store
@@ -385,12 +404,12 @@ class AskingContract:
         run_id = worker.start("a")
         first, second = worker.park(run_id, "a", "one", "two")
 
-        assert rung(store.withdraw(first.id, "", reask=True)) == ["a.1.1"]
+        assert rung(store.do(WithdrawQuestion(first.id, "", reask=True))) == ["a.1.1"]
 
         token = worker.token(run_id, "a")
         again = worker.question(token, "one", reasked=1)
         assert again.id != first.id
-        assert store.park(token, [again, second], None).word == "waiting"
+        assert store.do(ParkVisit(token, [again, second], None)).word == "waiting"
         assert [question.id for question in store.open_interrupts()] == [second.id, again.id]
         assert worker.answer(first) == ["superseded"]
         assert worker.answer(again, second) == ["accepted"] * 2
@@ -400,7 +419,7 @@ class AskingContract:
         run_id = worker.start("a")
         first, second = worker.park(run_id, "a", "one", "two")
 
-        assert rung(worker.store.withdraw(first.id, "", reask=False)) == []
+        assert rung(worker.store.do(WithdrawQuestion(first.id, "", reask=False))) == []
         worker.answer(second)
 
         assert {answer.id for answer in worker.claim(run_id, "a").answers} == {first.id, second.id}
@@ -411,9 +430,9 @@ class AskingContract:
         """A question that was withdrawn while its node ran is not opened again by the node's wait."""
         _, token = worker.begin("a")
         question = worker.ask(token)
-        store.withdraw(question.id, "", reask=True)
+        store.do(WithdrawQuestion(question.id, "", reask=True))
 
-        reply = store.park(token, [question], None)
+        reply = store.do(ParkVisit(token, [question], None))
 
         assert (reply.word, rung(reply)) == ("ready", ["a.1.1"])
         assert list(store.open_interrupts()) == []
@@ -421,7 +440,7 @@ class AskingContract:
     def test_a_withdrawn_question_does_not_expire(self, worker: ManualWorker, store: Store) -> None:
         """Nothing waits for its time any more."""
         run_id, question = worker.asking("a", expires_in=10)
-        store.withdraw(question.id, "", reask=False)
+        store.do(WithdrawQuestion(question.id, "", reask=False))
         worker.fail(worker.token(run_id, "a"))
 
         (interrupt,) = store.interrupts([question.id])
@@ -439,7 +458,9 @@ class AskingContract:
         good = worker.park(worker.start("a"), "a")[0]
 
         for nonce in ("one", "two"):
-            (receipt,), _ = store.answer([Decision(question.id, "yes", "bob")], nonce)
+            (receipt,) = store.do(
+                AnswerQuestions([Decision(question.id, "yes", "bob")], nonce)
+            ).receipts
             assert (receipt.status, receipt.detail) == (status, detail)
         # In a set it keeps the others from being applied.
         assert worker.answer(question, good) == [status, "rejected"]

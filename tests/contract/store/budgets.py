@@ -8,6 +8,7 @@ import pytest
 
 from runner.records.budgets import Spending, Sum, Tagged
 from runner.store.interface import Store
+from runner.store.requests import SpendBudget
 from tests.contract.store.manual_worker import ManualWorker, shape
 
 DAY = 86_400_000
@@ -26,8 +27,8 @@ class BudgetContract:
         parent, token = worker.begin(shape("a"), tags={"customer": "ana"})
         child = worker.start(shape("x", name="inner"), parent=token)
         other = worker.start(shape("a"))
-        store.spend(parent, None, Spending("a", "1", {"tokens": 5, "cost": 2**40}))
-        store.spend(child, None, Spending("x", "2", {"tokens": 7}))
+        store.do(SpendBudget(parent, None, Spending("a", "1", {"tokens": 5, "cost": 2**40})))
+        store.do(SpendBudget(child, None, Spending("x", "2", {"tokens": 7})))
 
         assert store.spent(parent) == store.spent(child)
         assert store.spent(parent) == {"tokens": Sum(12), "cost": Sum(2**40)}
@@ -39,14 +40,18 @@ class BudgetContract:
         run_id = worker.start(shape("a"))
         bounds = {"tokens": 10, "model_calls": 2}
         replies = [
-            store.spend(run_id, None, Spending("a", str(number), {"model_calls": 1}, bounds))
+            store.do(
+                SpendBudget(run_id, None, Spending("a", str(number), {"model_calls": 1}, bounds))
+            )
             for number in range(3)
         ]
         assert replies == ["", "", "model_calls"]
-        store.spend(run_id, None, Spending("a", "reply", {"tokens": 11}))
+        store.do(SpendBudget(run_id, None, Spending("a", "reply", {"tokens": 11})))
 
         assert (
-            store.spend(run_id, None, Spending("a", "next", {"tool_calls": 1}, {"tokens": 10}))
+            store.do(
+                SpendBudget(run_id, None, Spending("a", "next", {"tool_calls": 1}, {"tokens": 10}))
+            )
             == "tokens"
         )
         assert store.spent(run_id) == {"tokens": Sum(11, 10), "model_calls": Sum(2, 2)}
@@ -57,8 +62,8 @@ class BudgetContract:
         first = Spending("a", "1", {"model_calls": 1}, {"model_calls": 1})
         second = Spending("a", "2", {"model_calls": 1}, {"model_calls": 1})
 
-        assert [store.spend(run_id, None, first) for _ in range(2)] == ["", ""]
-        assert [store.spend(run_id, None, second) for _ in range(2)] == [
+        assert [store.do(SpendBudget(run_id, None, first)) for _ in range(2)] == ["", ""]
+        assert [store.do(SpendBudget(run_id, None, second)) for _ in range(2)] == [
             "model_calls",
             "model_calls",
         ]
@@ -75,11 +80,12 @@ class BudgetContract:
                 {"tokens": 1},
                 {f"{run_id}.a.1.{question}": ("tokens", 1)},
             )
-            assert store.spend(run_id, None, spending) == ""
+            assert store.do(SpendBudget(run_id, None, spending)) == ""
 
         assert store.spent(run_id) == {"tokens": Sum(3, 1, 2)}
         assert (
-            store.spend(run_id, None, Spending("a", "4", {"tokens": 1}, {"tokens": 1})) == "tokens"
+            store.do(SpendBudget(run_id, None, Spending("a", "4", {"tokens": 1}, {"tokens": 1})))
+            == "tokens"
         )
 
     @pytest.mark.routed
@@ -87,7 +93,7 @@ class BudgetContract:
         """All runs with the same value add to it, and it begins at nothing in the next window."""
         first, second = (worker.start(shape("a"), tags={"customer": "ana"}) for _ in range(2))
         for number, run_id in enumerate((first, second)):
-            store.spend(run_id, ANA, Spending("a", str(number), {"tokens": 3}))
+            store.do(SpendBudget(run_id, ANA, Spending("a", str(number), {"tokens": 3})))
         assert store.spent(first, ANA) == store.spent(second, ANA) == {"tokens": Sum(6)}
         assert (store.spent(first), store.spent(first, Tagged("customer", "ben", DAY))) == ({}, {})
         worker.clock.advance(DAY / 1000)
@@ -97,7 +103,10 @@ class BudgetContract:
     @pytest.mark.routed
     def test_what_spends_of_an_unknown_run_is_not_counted(self, store: Store) -> None:
         """A run that was removed does not come back as a sum."""
-        assert store.spend("0gone", None, Spending("a", "1", {"tokens": 1}, {"tokens": 1})) == ""
+        assert (
+            store.do(SpendBudget("0gone", None, Spending("a", "1", {"tokens": 1}, {"tokens": 1})))
+            == ""
+        )
         assert (store.spent("0gone"), store.tags("0gone"), store.peek("0gone")) == ({}, {}, None)
 
     @pytest.mark.routed
@@ -114,7 +123,7 @@ class BudgetContract:
                 spending = Spending(
                     f"n{who}", str(number), {"model_calls": 1}, {"model_calls": bound}
                 )
-                replies.append(store.spend(run_id, None, spending))
+                replies.append(store.do(SpendBudget(run_id, None, spending)))
 
         workers = [threading.Thread(target=work, args=(who,)) for who in range(threads)]
         for thread in workers:

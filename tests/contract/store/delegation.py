@@ -10,6 +10,21 @@ from runner.definition.model import MapSpec, Topology, item_id
 from runner.operations.recovery import write_retry
 from runner.records.run import MapRecord, NodeRecord, Status
 from runner.store.interface import Claim, Start, Store, Token
+from runner.store.requests import (
+    AskQuestions,
+    CancelRun,
+    ClaimVisit,
+    ConfirmHandOver,
+    EmitEvent,
+    ExpandMap,
+    HandOver,
+    HoldVisit,
+    ParkVisit,
+    ReleaseNodes,
+    ReportResult,
+    RetryVisit,
+    StartRun,
+)
 from tests.contract.store.manual_worker import ManualWorker, rung, shape, word_of
 
 INNER = shape("x", name="inner")
@@ -42,10 +57,10 @@ class DelegationContract:
     ) -> None:
         """The outermost run shows it, and that it goes on when the child does."""
         parent, child = self._family(worker)
-        worker.store.hold(worker.token(child, "x"))
+        worker.store.do(HoldVisit(worker.token(child, "x")))
         assert worker.statuses(parent) == "needs_migration: a waiting"
 
-        worker.store.release(child, ["x"])
+        worker.store.do(ReleaseNodes(child, ["x"]))
 
         assert worker.statuses(parent) == "executing: a waiting"
         worker.run(child, "x")
@@ -84,7 +99,7 @@ class DelegationContract:
         worker.park(waits, "x")
         token = worker.token(runs, "x")
 
-        store.cancel(parent, "enough")
+        store.do(CancelRun(parent, "enough"))
 
         assert worker.statuses(waits) == "cancelled: x cancelled"
         assert worker.statuses(parent) == "executing: a cancelled, b waiting"
@@ -97,10 +112,10 @@ class DelegationContract:
     ) -> None:
         """A node that goes on after its child was cancelled, and asks, is cancelled with its run."""
         parent, child = self._family(worker)
-        store.cancel(child, "not this one")
+        store.do(CancelRun(child, "not this one"))
         worker.park(parent, "a")
 
-        store.cancel(parent, "enough")
+        store.do(CancelRun(parent, "enough"))
 
         assert worker.statuses(parent) == "cancelled: a cancelled"
 
@@ -109,13 +124,13 @@ class DelegationContract:
     ) -> None:
         """A node that was released before its child is cancelled at once, not when the child ends."""
         parent, child = self._family(worker)
-        store.hold(worker.token(child, "x"))
-        store.release(parent, ["a"])
-        store.release(child, ["x"])
+        store.do(HoldVisit(worker.token(child, "x")))
+        store.do(ReleaseNodes(parent, ["a"]))
+        store.do(ReleaseNodes(child, ["x"]))
         worker.token(child, "x")
-        store.cancel(child, "not this one")
+        store.do(CancelRun(child, "not this one"))
 
-        store.cancel(parent, "enough")
+        store.do(CancelRun(parent, "enough"))
 
         assert worker.statuses(parent) == "cancelled: a cancelled"
         assert worker.statuses(child) == "executing: x running"
@@ -134,7 +149,7 @@ class DelegationContract:
         worker.run(bottom, "x")
         assert worker.statuses(middle) == "executing: x ready"
 
-        store.cancel(top, "enough")
+        store.do(CancelRun(top, "enough"))
         assert [worker.read(run_id).record.status for run_id in (top, middle)] == [
             Status.CANCELLED
         ] * 2
@@ -149,7 +164,7 @@ class DelegationContract:
         read = store.events(top)[-1].position
         (question,) = worker.park(bottom, "x")
         worker.answer(question)
-        store.emit(bottom, "progress", "x", 1, {"fraction": 0.5})
+        store.do(EmitEvent(bottom, "progress", "x", 1, {"fraction": 0.5}))
         worker.run(bottom, "x")
         worker.run(middle, "x")
         worker.run(top, "a")
@@ -203,20 +218,20 @@ class DelegationContract:
         start = Start(child, "inner", None, None, parent=token)
         store.publish([INNER])
 
-        assert rung(store.start(start, "n")) == ["x.1.1"]
-        assert (store.start(start, "n").word, store.children(parent)) == ("started", [child])
+        assert rung(store.do(StartRun(start))) == ["x.1.1"]
+        assert (store.do(StartRun(start)).word, store.children(parent)) == ("started", [child])
         other = Start(stale, "inner", None, None, parent=token)
-        assert (store.start(other, "n2").word, store.read(stale)) == ("stale", None)
+        assert (store.do(StartRun(other)).word, store.read(stale)) == ("stale", None)
 
     def test_a_stopping_run_begins_no_child(self, worker: ManualWorker, store: Store) -> None:
         """A node that delegates after its run was stopped is cancelled."""
         parent = worker.start("a")
         token = worker.token(parent, "a")
         store.publish([INNER])
-        store.cancel(parent, "enough")
+        store.do(CancelRun(parent, "enough"))
 
         child = f"{parent[:2]}child"
-        reply = store.start(Start(child, "inner", None, None, parent=token), "n")
+        reply = store.do(StartRun(Start(child, "inner", None, None, parent=token)))
 
         assert (reply.word, store.read(child)) == ("cancelled", None)
         assert worker.statuses(parent) == "cancelled: a cancelled"
@@ -250,7 +265,7 @@ class DelegationContract:
         parent, child = self._family(worker)
         worker.fail(worker.token(child, "x"))
         token = worker.token(parent, "a")
-        store.retry(token, 0, {"v": 1}, None)
+        store.do(RetryVisit(token, 0, {"v": 1}, None))
         worker.sweep()
 
         claim = worker.claim(parent, "a", attempt=2)
@@ -265,7 +280,7 @@ class DelegationContract:
     ) -> tuple[str, list[str]]:
         """Start a run, expand its map into some items, and name the doorbells."""
         run_id = worker.start(graph)
-        reply = store.expand(worker.token(run_id, "m"), list(items))
+        reply = store.do(ExpandMap(worker.token(run_id, "m"), list(items)))
         assert reply.word == "expanded"
         return run_id, rung(reply)
 
@@ -318,10 +333,10 @@ class DelegationContract:
         """A claim that has parked its map adds no items to it; the next one does."""
         run_id, token = worker.begin(of_map(), node="m")
         question = worker.question(token)
-        store.park(token, [question], None)
-        assert store.expand(token, ["late"]).word == "expanded"
+        store.do(ParkVisit(token, [question], None))
+        assert store.do(ExpandMap(token, ["late"])).word == "expanded"
         worker.answer(question)
-        store.expand(worker.token(run_id, "m"), ["x", "y"])
+        store.do(ExpandMap(worker.token(run_id, "m"), ["x", "y"]))
 
         assert [worker.claim(run_id, f"m[{index}]").task for index in range(2)] == ["x", "y"]
 
@@ -379,9 +394,13 @@ class DelegationContract:
         tokens = [worker.token(run_id, f"m[{index}]") for index in range(4)]
         assert worker.fail(tokens[0]) == "settled"
 
-        assert store.ask(tokens[3], [worker.question(tokens[3])], None).word == "stopping"
-        assert store.park(tokens[1], [worker.question(tokens[1])], None).word == "cancelled"
-        assert store.retry(tokens[2], 0, None, None).word == "cancelled"
+        assert (
+            store.do(AskQuestions(tokens[3], [worker.question(tokens[3])], None)).word == "stopping"
+        )
+        assert (
+            store.do(ParkVisit(tokens[1], [worker.question(tokens[1])], None)).word == "cancelled"
+        )
+        assert store.do(RetryVisit(tokens[2], 0, None, None)).word == "cancelled"
         assert list(store.open_interrupts()) == []
         assert worker.settle(tokens[3]) == "settled"
         assert worker.read(run_id).nodes["m"].status is Status.READY
@@ -403,12 +422,12 @@ class DelegationContract:
         run_id, _ = self._expanded(worker, store, of_map(1), 0, 1, 2)
         worker.run(run_id, "m[0]")
         worker.fail(worker.token(run_id, "m[1]"))
-        assert store.retry(worker.token(run_id, "m"), 0, {"v": 1}, None).word == "retrying"
+        assert store.do(RetryVisit(worker.token(run_id, "m"), 0, {"v": 1}, None)).word == "retrying"
         worker.sweep()
         again = worker.claim(run_id, "m", attempt=2)
 
         assert again.map == MapRecord(1, 3)
-        assert rung(store.expand(again.token, None)) == ["m[1].1.2"]
+        assert rung(store.do(ExpandMap(again.token, None))) == ["m[1].1.2"]
         assert worker.settle(worker.token(run_id, "m[1]", attempt=2)) == "settled"
         worker.run(run_id, "m[2]")
         assert worker.claim(run_id, "m", attempt=2).map == MapRecord(1, 3, 3)
@@ -425,10 +444,10 @@ class DelegationContract:
     def test_a_long_list_is_begun_in_slices(self, worker: ManualWorker, store: Store) -> None:
         """No step begins more than some hundred items; time begins the rest, and a repeat changes nothing."""
         run_id, token = worker.begin(of_map(), node="m")
-        bells = rung(store.expand(token, list(range(1201))))
+        bells = rung(store.do(ExpandMap(token, list(range(1201)))))
 
         assert bells == [f"m[{index}].1.1" for index in range(500)]
-        assert store.expand(token, list(range(1201))).word == "expanded"
+        assert store.do(ExpandMap(token, list(range(1201)))).word == "expanded"
         for _ in range(2):
             bells += worker.sweep()
         assert bells == [f"m[{index}].1.1" for index in range(1201)]
@@ -453,7 +472,7 @@ class DelegationContract:
         """A run that stops cancels a map and its idle items, and ends when the last running one has."""
         run_id, _ = self._expanded(worker, store, of_map(2), 0, 1, 2)
         running = worker.token(run_id, "m[0]")
-        store.cancel(run_id, "enough")
+        store.do(CancelRun(run_id, "enough"))
 
         assert worker.statuses(run_id) == "executing: m cancelled, m[0] running, m[1] cancelled"
         assert worker.settle(running) == "settled"
@@ -483,10 +502,10 @@ class DelegationContract:
         worker.sweep(after=31)
         again = worker.token(run_id, "m", attempt=2)
 
-        assert store.expand(late, [1]).word == "stale"
-        assert store.expand(again, None).word == "no_items"
-        store.cancel(run_id, "enough")
-        assert store.expand(again, [1]).word == "cancelled"
+        assert store.do(ExpandMap(late, [1])).word == "stale"
+        assert store.do(ExpandMap(again, None)).word == "no_items"
+        store.do(CancelRun(run_id, "enough"))
+        assert store.do(ExpandMap(again, [1])).word == "cancelled"
         assert worker.statuses(run_id) == "cancelled: m cancelled"
 
     def test_each_visit_has_items_of_its_own(self, worker: ManualWorker, store: Store) -> None:
@@ -494,17 +513,17 @@ class DelegationContract:
         graph = of_map(edges="a>m m>a m>z")
         run_id = worker.start(graph)
         worker.run(run_id, "a")
-        store.expand(worker.token(run_id, "m"), [1, 2])
+        store.do(ExpandMap(worker.token(run_id, "m"), [1, 2]))
         worker.run(run_id, "m[0]", "m[1]")
         assert worker.settle(worker.token(run_id, "m"), edges="10") == "settled"
         assert worker.settle(worker.token(run_id, "a", visit=2)) == "settled"
         second = worker.claim(run_id, "m", visit=2)
 
         assert second.map is None
-        assert rung(store.expand(second.token, ["new"])) == ["m[0].2.1"]
+        assert rung(store.do(ExpandMap(second.token, ["new"]))) == ["m[0].2.1"]
         claim = worker.claim(run_id, "m[0]", visit=2)
         assert claim.task == "new"
-        assert word_of(store.claim(run_id, "m[1]", 1, 1, worker.nonce())) == "stale"
+        assert word_of(store.do(ClaimVisit(run_id, "m[1]", 1, 1, worker.nonce()))) == "stale"
         assert worker.settle(claim.token) == "settled"
         assert isinstance(worker.claim(run_id, "m", visit=2), Claim)
 
@@ -527,8 +546,8 @@ class DelegationContract:
     ) -> Claim:
         """Claim a visit, hand its work out and note that it was sent."""
         claim = worker.claim(run_id, node)
-        assert worker.store.hand(claim.token, WORK).word == "handed"
-        assert worker.store.sent(claim.token, WORK, timeout_ms).word == "sent"
+        assert worker.store.do(HandOver(claim.token, WORK)).word == "handed"
+        assert worker.store.do(ConfirmHandOver(claim.token, WORK, timeout_ms)).word == "sent"
         return claim
 
     @pytest.mark.scripts
@@ -543,7 +562,7 @@ class DelegationContract:
         assert worker.store.sweep().word == "0"
 
         large = {"result": "x" * 100_000}
-        reply = worker.store.report(run_id, "a", 1, WORK, large)
+        reply = worker.store.do(ReportResult(run_id, "a", 1, WORK, large))
         assert (reply.word, rung(reply)) == ("reported", ["a.1.1"])
 
         claim = worker.claim(run_id, "a")
@@ -556,14 +575,14 @@ class DelegationContract:
         """A repeated report changes nothing; one of other work, another visit or another run is refused."""
         run_id = worker.start("a")
         self._hand(worker, run_id)
-        assert store.report(run_id, "a", 1, "other", 1).word == "stale"
-        assert store.report(run_id, "a", 2, WORK, 1).word == "stale"
-        assert store.report(run_id, "b", 1, WORK, 1).word == "stale"
-        assert store.report("00none", "a", 1, WORK, 1).word == "unknown"
+        assert store.do(ReportResult(run_id, "a", 1, "other", 1)).word == "stale"
+        assert store.do(ReportResult(run_id, "a", 2, WORK, 1)).word == "stale"
+        assert store.do(ReportResult(run_id, "b", 1, WORK, 1)).word == "stale"
+        assert store.do(ReportResult("00none", "a", 1, WORK, 1)).word == "unknown"
         assert worker.statuses(run_id) == "executing: a waiting"
 
-        assert store.report(run_id, "a", 1, WORK, "first").word == "reported"
-        again = store.report(run_id, "a", 1, WORK, "second")
+        assert store.do(ReportResult(run_id, "a", 1, WORK, "first")).word == "reported"
+        again = store.do(ReportResult(run_id, "a", 1, WORK, "second"))
         assert (again.word, rung(again)) == ("reported", [])
         assert worker.claim(run_id, "a").report == "first"
 
@@ -573,30 +592,30 @@ class DelegationContract:
         """A worker that is lost between waiting and sending leaves a node that is rung after a lease."""
         run_id = worker.start("a")
         first = worker.claim(run_id, "a")
-        store.hand(first.token, WORK)
-        assert store.hand(first.token, WORK).word == "handed"
-        assert store.hand(first.token, "other").word == "stale"
+        store.do(HandOver(first.token, WORK))
+        assert store.do(HandOver(first.token, WORK)).word == "handed"
+        assert store.do(HandOver(first.token, "other")).word == "stale"
         assert worker.sweep(after=30) == ["a.1.1"]
 
         claim = worker.claim(run_id, "a")
         assert (claim.record.handed, claim.record.late, claim.report) == (WORK, False, None)
-        assert store.sent(first.token, WORK, 0).word == "stale"
-        assert store.hand(claim.token, WORK).word == "handed"
+        assert store.do(ConfirmHandOver(first.token, WORK, 0)).word == "stale"
+        assert store.do(HandOver(claim.token, WORK)).word == "handed"
 
     def test_a_report_that_comes_while_its_node_is_claimed_is_not_lost(
         self, worker: ManualWorker
     ) -> None:
         """A node that would wait for what was reported meanwhile goes on at once."""
         run_id = worker.start("a")
-        worker.store.hand(worker.token(run_id, "a"), WORK)
+        worker.store.do(HandOver(worker.token(run_id, "a"), WORK))
         worker.sweep(after=30)
         claim = worker.claim(run_id, "a")
-        reply = worker.store.report(run_id, "a", 1, WORK, "done")
+        reply = worker.store.do(ReportResult(run_id, "a", 1, WORK, "done"))
         assert (reply.word, rung(reply)) == ("reported", [])
 
-        ready = worker.store.hand(claim.token, WORK)
+        ready = worker.store.do(HandOver(claim.token, WORK))
         assert (ready.word, rung(ready)) == ("ready", ["a.1.1"])
-        assert worker.store.hand(claim.token, WORK).word == "ready"
+        assert worker.store.do(HandOver(claim.token, WORK)).word == "ready"
         assert worker.claim(run_id, "a").report == "done"
 
     def test_work_that_takes_too_long_rings_its_node(
@@ -611,8 +630,8 @@ class DelegationContract:
 
         claim = worker.claim(run_id, "a")
         assert claim.record.late
-        assert store.retry(claim.token, 0, {"v": 1}, None).word == "retrying"
-        assert store.report(run_id, "a", 1, WORK, "too late").word == "stale"
+        assert store.do(RetryVisit(claim.token, 0, {"v": 1}, None)).word == "retrying"
+        assert store.do(ReportResult(run_id, "a", 1, WORK, "too late")).word == "stale"
         worker.sweep()
         again = worker.claim(run_id, "a", attempt=2)
         assert (again.record.handed, again.record.late, again.report) == ("", False, None)
@@ -624,23 +643,23 @@ class DelegationContract:
         """The node ends with its run; its doorbell names the work that may stop."""
         run_id = worker.start("a b")
         self._hand(worker, run_id)
-        reply = store.cancel(run_id, "enough")
+        reply = store.do(CancelRun(run_id, "enough"))
         assert "a.1.1" in rung(reply)
         assert worker.statuses(run_id) == "cancelled: a cancelled, b cancelled"
 
-        claim = store.claim(run_id, "a", 1, 1, worker.nonce())
+        claim = store.do(ClaimVisit(run_id, "a", 1, 1, worker.nonce()))
         assert not isinstance(claim, Claim)
         assert (claim.word, claim.reference) == ("revoked", WORK)
-        assert word_of(store.claim(run_id, "b", 1, 1, worker.nonce())) == "stale"
-        assert store.report(run_id, "a", 1, WORK, "late").word == "stale"
+        assert word_of(store.do(ClaimVisit(run_id, "b", 1, 1, worker.nonce()))) == "stale"
+        assert store.do(ReportResult(run_id, "a", 1, WORK, "late")).word == "stale"
 
     def test_a_stopping_run_hands_nothing_out(self, worker: ManualWorker, store: Store) -> None:
         """A node of a run that was stopped is cancelled where it would wait."""
         run_id = worker.start("a")
         claim = worker.claim(run_id, "a")
-        store.cancel(run_id, "enough")
-        assert store.hand(claim.token, WORK).word == "cancelled"
-        assert store.hand(claim.token, WORK).word == "stale"
+        store.do(CancelRun(run_id, "enough"))
+        assert store.do(HandOver(claim.token, WORK)).word == "cancelled"
+        assert store.do(HandOver(claim.token, WORK)).word == "stale"
         assert worker.statuses(run_id) == "cancelled: a cancelled"
 
     def test_an_item_of_a_map_may_wait_for_another_system(
@@ -649,12 +668,12 @@ class DelegationContract:
         """Its place in the map stays its own until it has ended."""
         spec = MapSpec("function", None, 1, stops=True)
         run_id = worker.start(shape("m", maps={"m": spec}))
-        store.expand(worker.token(run_id, "m"), ["x", "y"])
+        store.do(ExpandMap(worker.token(run_id, "m"), ["x", "y"]))
         first, second = item_id("m", 0), item_id("m", 1)
         self._hand(worker, run_id, node=first)
         assert worker.statuses(run_id) == "executing: m waiting, m[0] waiting"
 
-        store.report(run_id, first, 1, WORK, "done")
+        store.do(ReportResult(run_id, first, 1, WORK, "done"))
         worker.settle(worker.token(run_id, first), "done")
         worker.run(run_id, second)
         assert worker.claim(run_id, "m").map is not None

@@ -10,6 +10,16 @@ from runner.definition.model import Topology
 from runner.definition.policies import Limit
 from runner.records.run import Status
 from runner.store.interface import Reply, Settlement, Start, Store, Token
+from runner.store.requests import (
+    CancelRun,
+    ClaimVisit,
+    HandOver,
+    HoldVisit,
+    ParkVisit,
+    RetryVisit,
+    SettleVisit,
+    StartRun,
+)
 from tests.contract.store.manual_worker import ManualWorker, failure, rung, shape, word_of
 
 ONE = Limit("one", concurrency=1)
@@ -56,7 +66,7 @@ class LimitContract:
         run_id, token = worker.begin(crowd(ONE))
         worker.limited(run_id, "b")
         question = worker.question(token)
-        assert rung(worker.store.park(token, [question], None)) == ["b.1.1"]
+        assert rung(worker.store.do(ParkVisit(token, [question], None))) == ["b.1.1"]
         other = worker.token(run_id, "b")
         worker.answer(question)
         worker.limited(run_id, "a")
@@ -67,9 +77,9 @@ class LimitContract:
     def test_who_does_not_run_has_no_place(self, worker: ManualWorker, store: Store) -> None:
         """Not between two attempts, nor held for migration, nor while a child run does its work."""
         ways: dict[str, Callable[[Token], Reply]] = {
-            "retried": lambda token: store.retry(token, 5_000, failure(), None),
-            "held": store.hold,
-            "handed": lambda token: store.hand(token, "work"),
+            "retried": lambda token: store.do(RetryVisit(token, 5_000, failure(), None)),
+            "held": lambda token: store.do(HoldVisit(token)),
+            "handed": lambda token: store.do(HandOver(token, "work")),
         }
         for name, leave in ways.items():
             run_id, token = worker.begin(crowd(Limit(name, concurrency=1), name=name))
@@ -85,7 +95,7 @@ class LimitContract:
 
         start = Start(f"{run_id[:2]}child", "inner", inner.fingerprint, "task", parent=token)
 
-        assert rung(worker.store.start(start, "n")) == ["b.1.1", "x.1.1"]
+        assert rung(worker.store.do(StartRun(start))) == ["b.1.1", "x.1.1"]
 
     def test_the_place_of_a_lost_worker_is_free_with_its_lease(self, worker: ManualWorker) -> None:
         """A sweep that finds a lease run out passes the place on; the lost node asks for one again."""
@@ -120,10 +130,10 @@ class LimitContract:
         claim = worker.claim(one, "a")
         worker.limited(other, "a")
         worker.limited(last, "a")
-        store.cancel(other, "enough")
+        store.do(CancelRun(other, "enough"))
 
         settlement = Settlement(Status.COMPLETED, "", None, {"v": 1})
-        (bell,) = store.settle(claim.token, settlement, worker.nonce()).doorbells
+        (bell,) = store.do(SettleVisit(claim.token, settlement, worker.nonce())).doorbells
         assert bell.run_id == last
 
     def test_a_run_that_stops_passes_a_kept_place_on(
@@ -136,7 +146,7 @@ class LimitContract:
         worker.limited(last, "a")
         worker.end(claim.token)
 
-        assert [bell.run_id for bell in store.cancel(other, "enough").doorbells] == [last]
+        assert [bell.run_id for bell in store.do(CancelRun(other, "enough")).doorbells] == [last]
 
     def test_limits_are_shared_as_they_say(self, worker: ManualWorker) -> None:
         """A limit counts together what has the same graph, node or value of a tag."""
@@ -153,7 +163,9 @@ class LimitContract:
             }
             first = worker.claim(runs["g"], "a")
             words = {
-                where: word_of(worker.store.claim(runs[where[0]], where[2], 1, 1, worker.nonce()))
+                where: word_of(
+                    worker.store.do(ClaimVisit(runs[where[0]], where[2], 1, 1, worker.nonce()))
+                )
                 for where in [*together.split()[1:], *apart.split()]
             }
             assert words == dict.fromkeys(together.split()[1:], "limited") | dict.fromkeys(
@@ -216,7 +228,7 @@ class LimitContract:
         """The network doubled a claim that a rate put off: the execution keeps its one time."""
         run_id = worker.start(crowd(SLOW))
         worker.claim(run_id, "a")
-        words = [word_of(store.claim(run_id, "b", 1, 1, "same")) for _ in range(2)]
+        words = [word_of(store.do(ClaimVisit(run_id, "b", 1, 1, "same"))) for _ in range(2)]
 
         assert words == ["limited", "limited"]
         assert worker.limited(run_id, "c").delay_ms == 10_000

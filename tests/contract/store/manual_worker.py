@@ -24,6 +24,14 @@ from runner.records.codec import JSON
 from runner.records.interrupts import Address, Decision, Interrupt
 from runner.records.run import Status, VisitEntry
 from runner.store.interface import Claim, Reply, RunSnapshot, Settlement, Start, Store, Token
+from runner.store.requests import (
+    AnswerQuestions,
+    AskQuestions,
+    ClaimVisit,
+    ParkVisit,
+    SettleVisit,
+    StartRun,
+)
 from runner.testing.in_process import ManualClock
 
 
@@ -111,14 +119,14 @@ class ManualWorker:
             task,
             **options,
         )
-        reply = self.store.start(start, self.nonce())
+        reply = self.store.do(StartRun(start))
         assert reply.word == "started", reply
         self._runs[start.run_id] = graph
         return start.run_id
 
     def claim(self, run_id: str, node: str, visit: int = 1, attempt: int = 1) -> Claim:
         """Claim a visit that is ready."""
-        claim = self.store.claim(run_id, node, visit, attempt, self.nonce())
+        claim = self.store.do(ClaimVisit(run_id, node, visit, attempt, self.nonce()))
         assert isinstance(claim, Claim), claim
         return claim
 
@@ -138,7 +146,7 @@ class ManualWorker:
 
     def limited(self, run_id: str, node: str, attempt: int = 1) -> Reply:
         """Try to claim a visit that a limit delays."""
-        reply = self.store.claim(run_id, node, 1, attempt, self.nonce())
+        reply = self.store.do(ClaimVisit(run_id, node, 1, attempt, self.nonce()))
         assert isinstance(reply, Reply), reply
         assert reply.word == "limited"
         return reply
@@ -162,18 +170,20 @@ class ManualWorker:
         decided: VisitEntry = {"edges": bits} if in_loop else {}
         entry: VisitEntry = {"v": 1, "kind": "function", "ms": 1, **decided, **(note or {})}
         settlement = Settlement(Status.COMPLETED, bits, output, entry, **options)
-        return self.store.settle(token, settlement, self.nonce()).word
+        return self.store.do(SettleVisit(token, settlement, self.nonce())).word
 
     def end(self, token: Token) -> list[str]:
         """Complete a visit without an edge, and name the visits that are rung."""
         return rung(
-            self.store.settle(token, Settlement(Status.COMPLETED, "", None, {"v": 1}), self.nonce())
+            self.store.do(
+                SettleVisit(token, Settlement(Status.COMPLETED, "", None, {"v": 1}), self.nonce())
+            )
         )
 
     def fail(self, token: Token) -> str:
         """Fail a visit."""
         settlement = Settlement(Status.FAILED, "", None, failure())
-        return self.store.settle(token, settlement, self.nonce()).word
+        return self.store.do(SettleVisit(token, settlement, self.nonce())).word
 
     def run(self, run_id: str, *nodes: str, edges: str | None = None) -> None:
         """Claim and complete first visits, one after another; the output of each is its name."""
@@ -188,7 +198,7 @@ class ManualWorker:
         bits = "1" * len(self._runs[run_id].outgoing[node]) if edges is None else edges
         entry: VisitEntry = {"v": 1, "kind": "function", "ms": 1, "edges": bits}
         settlement = Settlement(Status.COMPLETED, bits, node, entry)
-        return rung(self.store.settle(token, settlement, self.nonce()))
+        return rung(self.store.do(SettleVisit(token, settlement, self.nonce())))
 
     def question(self, token: Token, name: str = "ok?", **options: Any) -> Interrupt:
         """Build a question of a visit, which may lead to the node `late` when it expires."""
@@ -198,7 +208,7 @@ class ManualWorker:
     def ask(self, token: Token, name: str = "ok?", **options: Any) -> Interrupt:
         """Publish a question of a running visit."""
         question = self.question(token, name, **options)
-        assert self.store.ask(token, [question], None).word == "asked"
+        assert self.store.do(AskQuestions(token, [question], None)).word == "asked"
         return question
 
     def numbered_question(self, claim: Claim, name: str = "ok?", **options: Any) -> Interrupt:
@@ -213,7 +223,7 @@ class ManualWorker:
         """Claim a visit, and park it until some questions are answered."""
         claim = self.claim(run_id, node, visit, attempt)
         questions = [self.numbered_question(claim, name, **options) for name in names or ("ok?",)]
-        assert self.store.park(claim.token, questions, None).word == "waiting"
+        assert self.store.do(ParkVisit(claim.token, questions, None)).word == "waiting"
         return questions
 
     def asking(
@@ -226,7 +236,10 @@ class ManualWorker:
     def answer(self, *questions: Interrupt, response: JSON = "yes", **options: Any) -> list[str]:
         """Answer questions as one set, and name the status of each receipt."""
         answers = [Decision(question.id, response, **options) for question in questions]
-        return [str(receipt.status) for receipt in self.store.answer(answers, self.nonce())[0]]
+        return [
+            str(receipt.status)
+            for receipt in self.store.do(AnswerQuestions(answers, self.nonce())).receipts
+        ]
 
     def read(self, run_id: str) -> RunSnapshot:
         """Read a run that exists."""

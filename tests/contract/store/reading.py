@@ -14,6 +14,7 @@ from runner.records.codec import JSON
 from runner.records.listings import InterruptQuery, RunQuery, RunSummary
 from runner.records.run import EventKind, Status, VisitEntry
 from runner.store.interface import Settlement, Store
+from runner.store.requests import CancelRun, EmitEvent, RetryVisit, SettleVisit
 from tests.contract.store.manual_worker import ManualWorker, failure, shape
 
 INNER = shape("x", name="g/a")
@@ -44,7 +45,7 @@ class ReadingContract:
         task, output = {"much": "t" * 200_000}, ["ö@ " * 100_000]
         run_id, token = worker.begin("a>b", task=task, invocation_state=task)
         entry: VisitEntry = {"v": 1, "kind": "function", "ms": 1, "result": output[0]}
-        store.settle(token, Settlement(Status.COMPLETED, "1", output, entry), "n")
+        store.do(SettleVisit(token, Settlement(Status.COMPLETED, "1", output, entry), "n"))
 
         claim = worker.claim(run_id, "b")
         assert (claim.task, claim.invocation_state, list(claim.inputs)) == (
@@ -134,7 +135,7 @@ class ReadingContract:
         )
         worker.answer(question, response={"fine": True}, responder="ann")
         worker.settle(worker.token(run_id, "a"), {"paid": 5})
-        store.retry(worker.token(run_id, "b"), 700, failure(), None)
+        store.do(RetryVisit(worker.token(run_id, "b"), 700, failure(), None))
         worker.settle(worker.token(run_id, "c"), "x" * 2000)
         worker.sweep(after=1)
         worker.fail(worker.token(run_id, "b", attempt=2))
@@ -176,8 +177,8 @@ class ReadingContract:
     def test_a_node_can_add_events(self, worker: ManualWorker, store: Store) -> None:
         """What a node emits stands among the run's events, with its data."""
         run_id = worker.start("a")
-        store.emit(run_id, EventKind.PROGRESS, "a", 1, {"fraction": 0.5})
-        store.emit("00none", "progress", "a", 1, None)
+        store.do(EmitEvent(run_id, EventKind.PROGRESS, "a", 1, {"fraction": 0.5}))
+        store.do(EmitEvent("00none", "progress", "a", 1, None))
 
         event = store.events(run_id)[-1]
         assert (event.kind, event.node, event.visit, event.data) == (
@@ -189,14 +190,14 @@ class ReadingContract:
         assert {type(event.kind) for event in store.events(run_id)} == {str}
         empty: list[JSON] = [[], {}, 0, "", False, None]
         for data in empty:
-            store.emit(run_id, "progress", "a", 1, data)
+            store.do(EmitEvent(run_id, "progress", "a", 1, data))
         assert [event.data for event in store.events(run_id)[-6:]] == empty
 
     def test_a_run_keeps_its_last_events(self, worker: ManualWorker, store: Store) -> None:
         """Old events go, some thousands stay, and their numbers go on."""
         run_id = worker.start("a")
         for number in range(11_500):
-            store.emit(run_id, "progress", "a", 1, number)
+            store.do(EmitEvent(run_id, "progress", "a", 1, number))
 
         last = store.events(run_id, "11490")
         assert [event.data for event in last][-1] == 11_499
@@ -217,7 +218,7 @@ class ReadingContract:
         readers = [threading.Thread(target=watch) for _ in range(2)]
         for reader in readers:
             reader.start()
-        store.emit(run_id, "progress", "a", 1, None)
+        store.do(EmitEvent(run_id, "progress", "a", 1, None))
         for reader in readers:
             reader.join(20)
 
@@ -387,8 +388,8 @@ class ReadingContract:
         assert listed(until=first + 2_000) == [plain, ruled]
         assert listed(tag=("number", "2")) == [late]
         assert listed(run=soon.partition(".")[0]) == [soon]
-        store.cancel(soon.partition(".")[0], "enough")
-        store.cancel(ruled.partition(".")[0], "enough")
+        store.do(CancelRun(soon.partition(".")[0], "enough"))
+        store.do(CancelRun(ruled.partition(".")[0], "enough"))
         assert listed() == [late, plain]
         assert listed(tool="pay") == listed(assignee="ann") == listed(selectors=["role:boss"]) == []
         queries = [InterruptQuery(tool="pay"), InterruptQuery(assignee="ann"), InterruptQuery()]
@@ -405,7 +406,7 @@ class ReadingContract:
         page = store.open_interrupts(query, 2)
         for question in page:
             worker.answer(question, responder="ann")
-        store.cancel(questions[2].run_id, "enough")
+        store.do(CancelRun(questions[2].run_id, "enough"))
 
         assert page.next is not None
         rest = store.open_interrupts(query, 2, page.next)

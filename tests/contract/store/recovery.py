@@ -11,6 +11,16 @@ from runner.errors import ConflictError, UsageError
 from runner.operations.recovery import ForkOptions, plan_fork, plan_retry, write_fork, write_retry
 from runner.records.run import Status
 from runner.store.interface import Reply, Store
+from runner.store.requests import (
+    CancelRun,
+    ClaimVisit,
+    EmitEvent,
+    ExpandMap,
+    ForkRun,
+    ParkVisit,
+    RewriteRuns,
+    SaveCheckpoint,
+)
 from tests.contract.store.manual_worker import ManualWorker, rung, saved, shape, word_of
 
 
@@ -34,7 +44,7 @@ class RecoveryContract:
 
         assert (names, reply.word, rung(reply)) == (["b"], "reopened", ["b.1.2"])
         assert worker.statuses(run_id) == "executing: a completed, b ready"
-        assert word_of(store.claim(run_id, "b", 1, 1, "old")) == "stale"
+        assert word_of(store.do(ClaimVisit(run_id, "b", 1, 1, "old"))) == "stale"
         claim = worker.claim(run_id, "b", 1, 2)
         assert list(claim.inputs) == [("a", 1, "a")]
         assert claim.token.fence > token.fence
@@ -53,7 +63,7 @@ class RecoveryContract:
         run_id, question = worker.asking("a")
         worker.answer(question)
         token = worker.token(run_id, "a")
-        store.save(token, saved(3, "hello"))
+        store.do(SaveCheckpoint(token, saved(3, "hello")))
         worker.fail(token)
         write_retry(store, run_id)
 
@@ -75,7 +85,7 @@ class RecoveryContract:
             (question.id, "withdrawn")
         ]
         again = worker.numbered_question(claim)
-        assert store.park(claim.token, [again], None).word == "waiting"
+        assert store.do(ParkVisit(claim.token, [again], None)).word == "waiting"
         assert [question.id for question in store.open_interrupts()] == [again.id]
         assert worker.answer(question) + worker.answer(again) == ["superseded", "accepted"]
 
@@ -87,7 +97,7 @@ class RecoveryContract:
         worker.fail(worker.token(run_id, "a"))
         worker.run(run_id, "b")
         token = worker.token(run_id, "c")
-        worker.store.save(token, saved(1, "old"))
+        worker.store.do(SaveCheckpoint(token, saved(1, "old")))
         worker.settle(token, "without a")
         assert worker.statuses(run_id) == "failed: a failed, b completed, c completed"
 
@@ -124,15 +134,15 @@ class RecoveryContract:
         worker.fail(worker.token(run_id, "a"))
         again = plan_retry(store, run_id)
 
-        assert rung(store.rewrite(again, "one")) == ["a.1.2"]
-        repeated = store.rewrite(again, "one")
+        assert rung(store.do(RewriteRuns(again, "one"))) == ["a.1.2"]
+        repeated = store.do(RewriteRuns(again, "one"))
         assert (repeated.word, rung(repeated)) == ("reopened", [])
-        assert store.rewrite(again, "two").word == "moved"
+        assert store.do(RewriteRuns(again, "two")).word == "moved"
 
         worker.fail(worker.token(run_id, "a", 1, 2))
         late = plan_retry(store, run_id)
-        store.emit(run_id, "agent", "a", 1, None)
-        assert store.rewrite(late, "three").word == "moved"
+        store.do(EmitEvent(run_id, "agent", "a", 1, None))
+        assert store.do(RewriteRuns(late, "three")).word == "moved"
         assert worker.statuses(run_id) == "failed: a failed"
 
     def test_a_loop_goes_on_in_its_round(self, worker: ManualWorker, store: Store) -> None:
@@ -162,7 +172,7 @@ class RecoveryContract:
             else run_id
         )
         last = worker.token(inner, "x" if nested else "a")
-        store.cancel(run_id, "enough")
+        store.do(CancelRun(run_id, "enough"))
         worker.settle(last, "done")
         if nested:
             worker.sweep()
@@ -229,7 +239,7 @@ class RecoveryContract:
     ) -> None:
         """A retried map runs what failed or was cancelled again, and leaves out what has completed."""
         run_id, token = worker.begin(shape("m>z", maps={"m": MapSpec("function")}), node="m")
-        assert store.expand(token, ["x", "y", "z"]).word == "expanded"
+        assert store.do(ExpandMap(token, ["x", "y", "z"])).word == "expanded"
         worker.run(run_id, "m[0]")
         worker.fail(worker.token(run_id, "m[1]"))
         worker.fail(worker.token(run_id, "m"))
@@ -238,7 +248,7 @@ class RecoveryContract:
         assert rung(write_retry(store, run_id)[1]) == ["m.1.2"]
 
         token = worker.token(run_id, "m", 1, 2)
-        reply = store.expand(token, None)
+        reply = store.do(ExpandMap(token, None))
         assert (reply.word, rung(reply)) == ("expanded", ["m[1].1.2", "m[2].1.2"])
         for item in ("m[1]", "m[2]"):
             worker.settle(worker.token(run_id, item, 1, 2), item)
@@ -250,8 +260,8 @@ class RecoveryContract:
         self, store: Store, run_id: str, node: str, visit: int | None = None, **options: Any
     ) -> Reply:
         """Fork a run into the run of `new_id`."""
-        return store.fork(
-            plan_fork(store, run_id, node, visit, ForkOptions(new_id(run_id), **options))
+        return store.do(
+            ForkRun(plan_fork(store, run_id, node, visit, ForkOptions(new_id(run_id), **options)))
         )
 
     @pytest.mark.routed
@@ -303,7 +313,7 @@ class RecoveryContract:
         run_id = worker.start(shape("a>b b>a b>c", any_join=["c"]))
         for visit in (1, 2, 3):
             token = worker.token(run_id, "a", visit)
-            store.save(token, saved(visit, "said"))
+            store.do(SaveCheckpoint(token, saved(visit, "said")))
             worker.settle(token, f"a{visit}")
             worker.settle(
                 worker.token(run_id, "b", visit), f"b{visit}", "10" if visit < 3 else "01"
@@ -319,7 +329,7 @@ class RecoveryContract:
     def test_what_nodes_keep_is_copied(self, worker: ManualWorker, store: Store) -> None:
         """A completed node whose visits are all kept has its document and messages in the new run."""
         run_id, token = worker.begin("a>b")
-        store.save(token, saved(1, "one", "two"))
+        store.do(SaveCheckpoint(token, saved(1, "one", "two")))
         worker.settle(token, "a")
         worker.run(run_id, "b")
 
@@ -338,11 +348,11 @@ class RecoveryContract:
         planned, other = (
             plan_fork(store, run_id, "z", None, ForkOptions(name)) for name in (new, control)
         )
-        assert store.fork(other).word == "forked"
+        assert store.do(ForkRun(other)).word == "forked"
         assert list(worker.claim(control, "z").inputs) == [("c", 1, "c")]
         write_retry(store, run_id)
 
-        assert (store.fork(planned).word, store.peek(new)) == ("moved", None)
+        assert (store.do(ForkRun(planned)).word, store.peek(new)) == ("moved", None)
 
         with pytest.raises(UsageError, match="'z' has not run yet"):
             write_fork(store, run_id, "z", None, ForkOptions(new))
@@ -354,14 +364,14 @@ class RecoveryContract:
         """A node that has begun another visit, before or after the plan, leaves no memory of it to a fork."""
         run_id = worker.start(shape("a>b b>a b>c a>d", any_join=["c"]))
         token = worker.token(run_id, "a")
-        store.save(token, saved(1, "first"))
+        store.do(SaveCheckpoint(token, saved(1, "first")))
         worker.settle(token, "a")
         worker.run(run_id, "d")
         planned = plan_fork(store, run_id, "d", None, ForkOptions(new_id(run_id)))
         assert planned.remembers == ["a"]
         worker.settle(worker.token(run_id, "b"), "b", "10")
-        store.save(worker.token(run_id, "a", 2), saved(2, "second"))
+        store.do(SaveCheckpoint(worker.token(run_id, "a", 2), saved(2, "second")))
 
-        assert store.fork(planned).word == "moved"
+        assert store.do(ForkRun(planned)).word == "moved"
         assert self.fork(store, run_id, "d").word == "forked"
         assert worker.read(new_id(run_id)).messages == {}

@@ -13,6 +13,22 @@ from runner.records.run import EventKind, RunRecord, Status
 from runner.scheduler import RELEASE_BUDGET
 from runner.scheduler.changes import CALLBACK_NODE
 from runner.store.interface import Claim, Doorbell, Settlement, Start, Store, Token
+from runner.store.requests import (
+    AskQuestions,
+    CancelRun,
+    ClaimVisit,
+    ExpandMap,
+    HoldVisit,
+    LeaveVisit,
+    ParkVisit,
+    ReleaseNodes,
+    RemoveRun,
+    ReportEnd,
+    RetryVisit,
+    SaveCheckpoint,
+    SettleVisit,
+    StartRun,
+)
 from tests.contract.store.manual_worker import ManualWorker, failure, rung, saved, shape, word_of
 
 TASK = "shop.done"
@@ -28,7 +44,7 @@ class RunContract:
         graph = shape("a>c b>c")
         store.publish([graph])
 
-        reply = store.start(Start("00run", "g", None, "task"), "n")
+        reply = store.do(StartRun(Start("00run", "g", None, "task")))
 
         assert reply.word == "started"
         assert reply.run_id == "00run"
@@ -39,29 +55,29 @@ class RunContract:
 
     def test_an_unknown_graph_starts_nothing(self, store: Store) -> None:
         """A run of a graph, or of a shape, that was not published is refused."""
-        assert store.start(Start("00run", "g", None, None), "n").word == "unknown_graph"
+        assert store.do(StartRun(Start("00run", "g", None, None))).word == "unknown_graph"
         store.publish([shape("a")])
-        assert store.start(Start("00run", "g", "other", None), "n").word == "unknown_graph"
+        assert store.do(StartRun(Start("00run", "g", "other", None))).word == "unknown_graph"
         assert store.read("00run") is None
 
     @pytest.mark.routed
     def test_an_idempotency_key_starts_one_run(self, store: Store) -> None:
         """The same key for the same graph returns the first run and rings nothing, however both are named."""
         store.publish([shape("a", name="g:h"), shape("a", name="g")])
-        store.start(Start("00one", "g:h", None, None, idempotency_key="k"), "n1")
+        store.do(StartRun(Start("00one", "g:h", None, None, idempotency_key="k")))
 
-        second = store.start(Start("00two", "g:h", None, None, idempotency_key="k"), "n2")
+        second = store.do(StartRun(Start("00two", "g:h", None, None, idempotency_key="k")))
         assert (second.word, second.run_id, rung(second)) == ("exists", "00one", [])
         for key in ("k", "h:k"):
             start = Start(f"00{key[0]}", "g", None, None, idempotency_key=key)
-            assert store.start(start, key).word == "started"
+            assert store.do(StartRun(start)).word == "started"
 
     def test_a_repeated_start_begins_once(self, store: Store) -> None:
         """A start that is sent twice gets the same word and begins one run."""
         store.publish([shape("a")])
         start = Start("00run", "g", None, None)
 
-        replies = [store.start(start, "n") for _ in range(2)]
+        replies = [store.do(StartRun(start)) for _ in range(2)]
         assert [(reply.word, reply.run_id) for reply in replies] == [("started", "00run")] * 2
         assert [rung(reply) for reply in replies] == [["a.1.1"], []]
         assert len(store.runs()) == 1
@@ -75,9 +91,9 @@ class RunContract:
         store.publish([new])
 
         assert store.graphs() == {"g": new.fingerprint}
-        store.start(Start("00new", "g", None, None), "n1")
-        store.start(Start("00old", "g", old.fingerprint, None), "n2")
-        claims = [store.claim(run, "a", 1, 1, run) for run in ("00new", "00old")]
+        store.do(StartRun(Start("00new", "g", None, None)))
+        store.do(StartRun(Start("00old", "g", old.fingerprint, None)))
+        claims = [store.do(ClaimVisit(run, "a", 1, 1, run)) for run in ("00new", "00old")]
         fingerprints = [claim.fingerprint for claim in claims if isinstance(claim, Claim)]
         assert fingerprints == [new.fingerprint, old.fingerprint]
 
@@ -111,23 +127,25 @@ class RunContract:
         """A second claim, or one for another visit or attempt, is stale."""
         run_id = worker.start("a")
 
-        assert word_of(store.claim("00none", "a", 1, 1, "none")) == "unknown"
+        assert word_of(store.do(ClaimVisit("00none", "a", 1, 1, "none"))) == "unknown"
         for visit, attempt in ((2, 1), (1, 2), (0, 0)):
-            assert word_of(store.claim(run_id, "a", visit, attempt, "early")) == "stale"
+            assert word_of(store.do(ClaimVisit(run_id, "a", visit, attempt, "early"))) == "stale"
         worker.claim(run_id, "a")
-        assert word_of(store.claim(run_id, "a", 1, 1, "late")) == "stale"
+        assert word_of(store.do(ClaimVisit(run_id, "a", 1, 1, "late"))) == "stale"
 
     def test_a_repeated_claim_gets_the_same_claim(self, worker: ManualWorker, store: Store) -> None:
         """A claim whose reply was lost can be repeated with its nonce."""
         run_id = worker.start("a")
 
-        assert store.claim(run_id, "a", 1, 1, "same") == store.claim(run_id, "a", 1, 1, "same")
+        assert store.do(ClaimVisit(run_id, "a", 1, 1, "same")) == store.do(
+            ClaimVisit(run_id, "a", 1, 1, "same")
+        )
 
     def test_a_node_held_for_an_error_shows_it(self, worker: ManualWorker, store: Store) -> None:
         """What it was about to do is refused: its entry and its event say why, and a repeat says it once."""
         run_id, token = worker.begin("a")
 
-        assert [store.hold(token, failure("not approved")).word for _ in range(2)] == [
+        assert [store.do(HoldVisit(token, failure("not approved"))).word for _ in range(2)] == [
             "held",
             "held",
         ]
@@ -142,17 +160,17 @@ class RunContract:
         """A document replaces the older one; messages are kept as deltas."""
         run_id, token = worker.begin("a")
 
-        assert store.save(token, saved(1, "one", "two", "three")).word == "saved"
-        assert store.save(token, saved(2, "zwei", keep=1)).word == "saved"
-        assert store.save(token, saved(3, {"n": 3}, keep=9)).word == "saved"
-        store.retry(token, 0, failure(), None)
+        assert store.do(SaveCheckpoint(token, saved(1, "one", "two", "three"))).word == "saved"
+        assert store.do(SaveCheckpoint(token, saved(2, "zwei", keep=1))).word == "saved"
+        assert store.do(SaveCheckpoint(token, saved(3, {"n": 3}, keep=9))).word == "saved"
+        store.do(RetryVisit(token, 0, failure(), None))
         worker.sweep()
         claim = worker.claim(run_id, "a", attempt=2)
 
         assert claim.document == {"v": 1, "step": 3}
         assert list(claim.messages) == ["one", "zwei", {"n": 3}]
         assert worker.read(run_id).messages == {"a": ["one", "zwei", {"n": 3}]}
-        store.save(claim.token, Saved({"v": 1}))
+        store.do(SaveCheckpoint(claim.token, Saved({"v": 1})))
         assert worker.read(run_id).messages == {"a": []}
 
     @pytest.mark.routed
@@ -164,13 +182,13 @@ class RunContract:
         worker.claim(run_id, "a", attempt=2)
         before = worker.read(run_id)
 
-        assert store.save(old, saved(1)).word == "stale"
-        assert store.ask(old, [worker.question(old)], saved(1)).word == "stale"
-        assert store.park(old, [worker.question(old)], saved(1)).word == "stale"
+        assert store.do(SaveCheckpoint(old, saved(1))).word == "stale"
+        assert store.do(AskQuestions(old, [worker.question(old)], saved(1))).word == "stale"
+        assert store.do(ParkVisit(old, [worker.question(old)], saved(1))).word == "stale"
         assert worker.settle(old) == "stale"
-        assert store.retry(old, 0, failure(), saved(1)).word == "stale"
-        assert store.hold(old).word == "stale"
-        assert store.leave(old).word == "stale"
+        assert store.do(RetryVisit(old, 0, failure(), saved(1))).word == "stale"
+        assert store.do(HoldVisit(old)).word == "stale"
+        assert store.do(LeaveVisit(old)).word == "stale"
         assert worker.read(run_id) == before
 
     def test_a_node_that_the_graph_does_not_have_is_stale(
@@ -180,14 +198,16 @@ class RunContract:
         run_id = worker.start("a")
         for node in ("gone", "gone[3]"):
             token = Token(run_id, node, 1, 1)
-            assert word_of(store.claim(run_id, node, 1, 1, worker.nonce())) == "stale"
+            assert word_of(store.do(ClaimVisit(run_id, node, 1, 1, worker.nonce()))) == "stale"
             assert store.renew([token]) == ["stale"]
-            assert store.save(token, saved(1)).word == "stale"
-            assert store.park(token, [worker.question(token)], None).word == "stale"
-            assert store.retry(token, 0, failure(), None).word == "stale"
-            assert store.leave(token).word == "stale"
+            assert store.do(SaveCheckpoint(token, saved(1))).word == "stale"
+            assert store.do(ParkVisit(token, [worker.question(token)], None)).word == "stale"
+            assert store.do(RetryVisit(token, 0, failure(), None)).word == "stale"
+            assert store.do(LeaveVisit(token)).word == "stale"
             assert (
-                store.settle(token, Settlement(Status.COMPLETED, "", 1, {"v": 1}), "n").word
+                store.do(
+                    SettleVisit(token, Settlement(Status.COMPLETED, "", 1, {"v": 1}), "n")
+                ).word
                 == "stale"
             )
 
@@ -198,7 +218,7 @@ class RunContract:
         run_id, token = worker.begin("a>b a>c")
         settlement = Settlement(Status.COMPLETED, "11", [1, 2.5, None], {"v": 1})
 
-        reply = store.settle(token, settlement, "n")
+        reply = store.do(SettleVisit(token, settlement, "n"))
 
         assert (reply.word, rung(reply)) == ("settled", ["b.1.1", "c.1.1"])
         assert list(worker.claim(run_id, "b").inputs) == [("a", 1, [1, 2.5, None])]
@@ -210,11 +230,11 @@ class RunContract:
         """A settle whose reply was lost can be repeated with its nonce; another one is stale."""
         run_id, token = worker.begin("a>b")
         settlement = Settlement(Status.COMPLETED, "1", "out", {"v": 1})
-        store.settle(token, settlement, "same")
+        store.do(SettleVisit(token, settlement, "same"))
         before = worker.read(run_id)
 
-        assert store.settle(token, settlement, "same").word == "settled"
-        assert store.settle(token, settlement, "other").word == "stale"
+        assert store.do(SettleVisit(token, settlement, "same")).word == "settled"
+        assert store.do(SettleVisit(token, settlement, "other")).word == "stale"
         assert worker.read(run_id) == before
 
     @pytest.mark.scripts
@@ -252,7 +272,7 @@ class RunContract:
         worker.run(run_id, "b")
         for edges in "01":
             stale = Settlement(Status.COMPLETED, edges, None, {}, None, [("b", 0, "")])
-            assert worker.store.settle(token, stale, f"n{edges}").word == "changed"
+            assert worker.store.do(SettleVisit(token, stale, f"n{edges}")).word == "changed"
         reads = [("b", 1, "completed"), ("c", 0, "")]
         assert worker.settle(token, edges="1", reads=reads) == "settled"
 
@@ -266,12 +286,12 @@ class RunContract:
             Status.COMPLETED, "", None, {}, None, [("b", 9, "completed")], insist=True
         )
 
-        assert store.settle(first, stale, "n1").word == "changed"
+        assert store.do(SettleVisit(first, stale, "n1")).word == "changed"
         assert worker.settle(other) == "locked"
         assert worker.settle(first, reads=[("b", 0, "")]) == "settled"
         assert worker.settle(other) == "settled"
 
-        assert store.settle(dead, stale, "n2").word == "changed"
+        assert store.do(SettleVisit(dead, stale, "n2")).word == "changed"
         worker.clock.advance(1)
         assert worker.settle(last) == "settled"
 
@@ -334,7 +354,7 @@ class RunContract:
         """A failed attempt runs again when its delay is over, and its error can be read meanwhile."""
         run_id, token = worker.begin("a")
 
-        assert store.retry(token, 2_000, failure("once"), saved(1)).word == "retrying"
+        assert store.do(RetryVisit(token, 2_000, failure("once"), saved(1))).word == "retrying"
         assert worker.read(run_id).entries["a", 1]["error"]["message"] == "once"
         assert worker.sweep() == []
         assert worker.sweep(after=2) == ["a.1.2"]
@@ -343,7 +363,7 @@ class RunContract:
     def test_putting_back_counts_no_attempt(self, worker: ManualWorker, store: Store) -> None:
         """A visit that is put back without an error keeps its attempt."""
         run_id = worker.start("a")
-        store.retry(worker.token(run_id, "a"), 0, None, None)
+        store.do(RetryVisit(worker.token(run_id, "a"), 0, None, None))
 
         assert worker.sweep() == ["a.1.1"]
         assert worker.read(run_id).entries == {}
@@ -352,8 +372,8 @@ class RunContract:
         """A retry whose reply was lost can be repeated, and counts once."""
         run_id, token = worker.begin("a")
 
-        assert store.retry(token, 0, failure(), None).word == "retrying"
-        assert store.retry(token, 0, failure(), None).word == "retrying"
+        assert store.do(RetryVisit(token, 0, failure(), None)).word == "retrying"
+        assert store.do(RetryVisit(token, 0, failure(), None)).word == "retrying"
         assert worker.read(run_id).nodes["a"].attempt == 2
 
     def test_events_have_the_beginning_of_a_long_error(
@@ -362,11 +382,13 @@ class RunContract:
         """However long an error is as JSON, the event of its node has the beginning of it."""
         for message in ("x" * 2000, "ж" * 2000, "\0" * 2000, '"' * 990):
             run_id, token = worker.begin("a")
-            store.retry(token, 0, failure(message), None)
+            store.do(RetryVisit(token, 0, failure(message), None))
             worker.sweep()
             token = worker.token(run_id, "a", attempt=2)
-            store.settle(
-                token, Settlement(Status.FAILED, "", None, failure(message)), worker.nonce()
+            store.do(
+                SettleVisit(
+                    token, Settlement(Status.FAILED, "", None, failure(message)), worker.nonce()
+                )
             )
 
             errors = [event.data["error"] for event in store.events(run_id) if event.data]
@@ -382,14 +404,17 @@ class RunContract:
         run_id, question = worker.asking("a b")
         worker.answer(question)
         token = worker.token(run_id, "a")
-        assert [store.hold(token).word for _ in range(2)] == ["held", "held"]
+        assert [store.do(HoldVisit(token)).word for _ in range(2)] == ["held", "held"]
         worker.run(run_id, "b")
         assert worker.statuses(run_id) == "needs_migration: a waiting, b completed"
 
-        reply = store.release(run_id, ["b", "a", "a"])
+        reply = store.do(ReleaseNodes(run_id, ["b", "a", "a"]))
 
         assert (reply.word, rung(reply)) == ("released", ["a.1.1"])
-        assert [store.release(run_id, ["a"]).word, store.release("00none", ["a"]).word] == [
+        assert [
+            store.do(ReleaseNodes(run_id, ["a"])).word,
+            store.do(ReleaseNodes("00none", ["a"])).word,
+        ] == [
             "stale",
             "stale",
         ]
@@ -408,7 +433,7 @@ class RunContract:
         }
         run_id = worker.start("a>b", odd, invocation_state={"odd": odd}, tags={"ü": "|"})
         claim = worker.claim(run_id, "a")
-        store.save(claim.token, Saved(odd, 0, [odd, [], "", None]))
+        store.do(SaveCheckpoint(claim.token, Saved(odd, 0, [odd, [], "", None])))
         worker.settle(claim.token, odd)
 
         snapshot, second = worker.read(run_id), worker.claim(run_id, "b")
@@ -430,7 +455,7 @@ class RunContract:
         worker.run(run_id, "s")
         for name in names:
             claim = worker.claim(run_id, name)
-            store.save(claim.token, saved(1, name))
+            store.do(SaveCheckpoint(claim.token, saved(1, name)))
             worker.settle(claim.token, name)
 
         snapshot = worker.read(run_id)
@@ -446,7 +471,7 @@ class RunContract:
         document = saved(1, "old", "one", {"two": 2})
         assert worker.settle(worker.token(run_id, "a"), saved=document, session=first) == "settled"
         token = worker.token(run_id, "b")
-        store.save(token, saved(1, "three"))
+        store.do(SaveCheckpoint(token, saved(1, "three")))
         second = Remembered("ann", 0, {"n": {"deep": [1]}}, ["gone", "never"])
         assert worker.settle(token, session=second) == "settled"
 
@@ -472,7 +497,9 @@ class RunContract:
         assert store.session("ann") == Session()
 
         settlement = Settlement(Status.COMPLETED, "", None, {"v": 1}, saved(1, "one"), session=more)
-        assert [store.settle(token, settlement, "same").word for _ in range(2)] == ["settled"] * 2
+        assert [store.do(SettleVisit(token, settlement, "same")).word for _ in range(2)] == [
+            "settled"
+        ] * 2
         assert store.session("ann") == Session(["one"], {"n": 1})
 
     @pytest.mark.routed
@@ -495,9 +522,9 @@ class RunContract:
     ) -> None:
         """A worker that leaves releases its visit: the same attempt is rung for, no lost lease is counted."""
         run_id, token = worker.begin("a>b")
-        store.save(token, saved(1))
+        store.do(SaveCheckpoint(token, saved(1)))
 
-        reply = store.leave(token)
+        reply = store.do(LeaveVisit(token))
 
         assert (reply.word, rung(reply)) == ("left", ["a.1.1"])
         assert worker.read(run_id).nodes["a"].crashes == 0
@@ -509,10 +536,13 @@ class RunContract:
         """A leave whose reply was lost can be repeated; after another worker's claim it does nothing."""
         run_id, token = worker.begin("a")
 
-        assert [store.leave(token).word, store.leave(token).word] == ["left", "left"]
-        assert len(rung(store.leave(token))) == 0
+        assert [store.do(LeaveVisit(token)).word, store.do(LeaveVisit(token)).word] == [
+            "left",
+            "left",
+        ]
+        assert len(rung(store.do(LeaveVisit(token)))) == 0
         worker.claim(run_id, "a")
-        assert store.leave(token).word == "stale"
+        assert store.do(LeaveVisit(token)).word == "stale"
         assert worker.statuses(run_id) == "executing: a running"
 
     def test_a_node_that_is_released_again_and_again_fails(
@@ -521,7 +551,8 @@ class RunContract:
         """Ten releases in a row of code that stored nothing new fail the node with an error that says why."""
         run_id = worker.start("a")
         words = [
-            store.leave(worker.token(run_id, "a"), stalled=True).word for _ in range(RELEASE_BUDGET)
+            store.do(LeaveVisit(worker.token(run_id, "a"), stalled=True)).word
+            for _ in range(RELEASE_BUDGET)
         ]
 
         assert words == ["left"] * (RELEASE_BUDGET - 1) + ["dead"]
@@ -536,7 +567,7 @@ class RunContract:
         for stalled in (
             [True] * (RELEASE_BUDGET - 1) + [False, *[True] * (RELEASE_BUDGET - 1)] + [None] * 9
         ):
-            assert store.leave(worker.token(run_id, "a"), stalled=stalled).word == "left"
+            assert store.do(LeaveVisit(worker.token(run_id, "a"), stalled=stalled)).word == "left"
 
         assert worker.statuses(run_id) == "executing: a ready"
 
@@ -545,9 +576,12 @@ class RunContract:
     ) -> None:
         """A visit that is released in a run that stops is not begun again, and ends the run."""
         run_id, token = worker.begin("a")
-        store.cancel(run_id, "enough")
+        store.do(CancelRun(run_id, "enough"))
 
-        assert [store.leave(token).word, store.leave(token).word] == ["cancelled", "cancelled"]
+        assert [store.do(LeaveVisit(token)).word, store.do(LeaveVisit(token)).word] == [
+            "cancelled",
+            "cancelled",
+        ]
         assert worker.statuses(run_id) == "cancelled: a cancelled"
 
     # -- failures and cancels ------------------------------------------------------------------------
@@ -555,7 +589,7 @@ class RunContract:
     def test_a_failure_stops_the_run(self, worker: ManualWorker, store: Store) -> None:
         """Under fail_fast a failed node cancels what is ready, retries and waits; its error is kept."""
         run_id, question = worker.asking("a b c d", node="b")
-        store.retry(worker.token(run_id, "c"), 5_000, failure(), None)
+        store.do(RetryVisit(worker.token(run_id, "c"), 5_000, failure(), None))
 
         assert worker.fail(worker.token(run_id, "a")) == "settled"
 
@@ -585,10 +619,12 @@ class RunContract:
         run_id, token = worker.begin("a b", node="b")
         worker.fail(worker.token(run_id, "a"))
 
-        assert store.ask(token, [worker.question(token, "one")], None).word == "stopping"
+        assert (
+            store.do(AskQuestions(token, [worker.question(token, "one")], None)).word == "stopping"
+        )
         both = [worker.question(token, "one"), worker.question(token, "two")]
-        assert store.park(token, both, saved(1)).word == "cancelled"
-        assert store.park(token, both, saved(1)).word == "cancelled"
+        assert store.do(ParkVisit(token, both, saved(1))).word == "cancelled"
+        assert store.do(ParkVisit(token, both, saved(1))).word == "cancelled"
 
         assert worker.statuses(run_id) == "failed: a failed, b cancelled"
         assert {question.status for question in worker.read(run_id).interrupts} == {
@@ -614,24 +650,26 @@ class RunContract:
         """A cancelled run ends at once when nothing runs; its reason can be read."""
         run_id, question = worker.asking("a b")
 
-        assert store.cancel(run_id, "not wanted").word == "cancelled"
+        assert store.do(CancelRun(run_id, "not wanted")).word == "cancelled"
 
         assert worker.statuses(run_id) == "cancelled: a cancelled, b cancelled"
         assert worker.sweep() == []
-        assert word_of(store.claim(run_id, "b", 1, 1, "n")) == "stale"
+        assert word_of(store.do(ClaimVisit(run_id, "b", 1, 1, "n"))) == "stale"
         assert worker.read(run_id).record.reason == "not wanted"
         assert worker.answer(question) == ["superseded"]
-        assert store.cancel(run_id, "again").word == "already"
-        assert store.cancel("00none", "?").word == "unknown"
+        assert store.do(CancelRun(run_id, "again")).word == "already"
+        assert store.do(CancelRun("00none", "?")).word == "unknown"
 
     def test_a_repeated_cancel_gets_its_first_reply(
         self, worker: ManualWorker, store: Store
     ) -> None:
         """The same request again is "cancelled" whatever has happened since; another one is "already"."""
         run_id = worker.start("a")
-        assert [store.cancel(run_id, "enough", "one").word for _ in range(2)] == ["cancelled"] * 2
-        assert store.cancel(run_id, "enough", "two").word == "already"
-        assert store.cancel(run_id, "enough").word == "already"
+        assert [store.do(CancelRun(run_id, "enough", "one")).word for _ in range(2)] == [
+            "cancelled"
+        ] * 2
+        assert store.do(CancelRun(run_id, "enough", "two")).word == "already"
+        assert store.do(CancelRun(run_id, "enough")).word == "already"
         ended = [event.kind for event in store.events(run_id)].count("run.ended")
         assert ended == 1
 
@@ -639,10 +677,10 @@ class RunContract:
         """The renewal of its lease returns that, and what the node does then ends the run."""
         run_id = worker.start("a b")
         one, two = worker.token(run_id, "a"), worker.token(run_id, "b")
-        worker.store.cancel(run_id, "enough")
+        worker.store.do(CancelRun(run_id, "enough"))
 
         assert worker.store.renew([one, two]) == ["cancelled", "cancelled"]
-        assert worker.store.retry(one, 0, failure(), None).word == "cancelled"
+        assert worker.store.do(RetryVisit(one, 0, failure(), None)).word == "cancelled"
         assert worker.statuses(run_id) == "executing: a cancelled, b running"
         assert worker.settle(two) == "settled"
         assert worker.statuses(run_id) == "cancelled: a cancelled, b completed"
@@ -663,7 +701,7 @@ class RunContract:
         names = [f"n{number:04d}" for number in range(1201)]
         run_id = worker.start(shape(" ".join(names), entries=names))
 
-        assert store.cancel(run_id, "enough").word == "cancelled"
+        assert store.do(CancelRun(run_id, "enough")).word == "cancelled"
         first = worker.read(run_id)
         cancelled = sorted(
             name for name, record in first.nodes.items() if record.status is Status.CANCELLED
@@ -682,7 +720,7 @@ class RunContract:
         for node in "abc":
             worker.park(run_id, node, *(f"q{number}" for number in range(300)))
 
-        store.cancel(run_id, "enough")
+        store.do(CancelRun(run_id, "enough"))
 
         assert len(store.open_interrupts(limit=1000)) == 300
         assert store.sweep().word == "1"
@@ -695,12 +733,12 @@ class RunContract:
         """What waits behind very many items is cancelled, too, and what has ended stays as it is."""
         graph = shape("a m z", entries=["a", "m", "z"], maps={"m": MapSpec("function", None, None)})
         run_id = worker.start(graph)
-        store.expand(worker.token(run_id, "m"), list(range(700)))
+        store.do(ExpandMap(worker.token(run_id, "m"), list(range(700))))
         worker.sweep()
         worker.run(run_id, "a", "m[3]", "m[600]")
         worker.park(run_id, "z")
 
-        store.cancel(run_id, "enough")
+        store.do(CancelRun(run_id, "enough"))
         assert [store.sweep().word for _ in range(2)] == ["1", "0"]
         final = worker.read(run_id)
         others = {
@@ -711,7 +749,7 @@ class RunContract:
     def test_a_failed_node_has_no_output(self, worker: ManualWorker, store: Store) -> None:
         """Only completed visits have an output and count in the order of execution."""
         run_id, token = worker.begin(shape("a", policy="continue"))
-        store.settle(token, Settlement(Status.FAILED, "", "ignored", failure()), "n")
+        store.do(SettleVisit(token, Settlement(Status.FAILED, "", "ignored", failure()), "n"))
 
         snapshot = worker.read(run_id)
         assert (snapshot.outputs, list(snapshot.order)) == ({}, [])
@@ -723,8 +761,8 @@ class RunContract:
         """Fail the last node of a run, and name what that rings."""
         token = worker.token(run_id, node, 1, attempt)
         return rung(
-            worker.store.settle(
-                token, Settlement(Status.FAILED, "", None, failure()), worker.nonce()
+            worker.store.do(
+                SettleVisit(token, Settlement(Status.FAILED, "", None, failure()), worker.nonce())
             )
         )
 
@@ -739,7 +777,7 @@ class RunContract:
         """The step that ends a run rings its first node's queue for the node @end, and counts the end."""
         run_id, token = worker.begin("a", on_end=TASK)
         before = self.record(worker, run_id)
-        reply = store.settle(token, Settlement(Status.COMPLETED, "", 1, {"v": 1}), "n")
+        reply = store.do(SettleVisit(token, Settlement(Status.COMPLETED, "", 1, {"v": 1}), "n"))
 
         assert (before.on_end, before.ends, before.unreported) == (TASK, 0, 0)
         assert list(reply.doorbells) == [Doorbell(run_id, CALLBACK_NODE, 1, 1, "g", 5, "g")]
@@ -758,7 +796,7 @@ class RunContract:
         assert worker.sweep(after=6) == [f"{CALLBACK_NODE}.1.1"]
         assert self.record(worker, run_id).status is Status.FAILED
 
-        reply = worker.store.cancel(worker.start("a", on_end=TASK), "enough")
+        reply = worker.store.do(CancelRun(worker.start("a", on_end=TASK), "enough"))
         assert rung(reply) == [f"{CALLBACK_NODE}.1.1"]
 
     def test_the_last_event_comes_before_the_end(self, worker: ManualWorker, store: Store) -> None:
@@ -767,7 +805,7 @@ class RunContract:
 
         assert self.last_of(worker, run_id, "a") == [f"{AFTER_GRAPH}.1.1"]
         token = worker.token(run_id, AFTER_GRAPH)
-        reply = store.settle(token, Settlement(Status.COMPLETED, "", None, {"v": 1}), "n")
+        reply = store.do(SettleVisit(token, Settlement(Status.COMPLETED, "", None, {"v": 1}), "n"))
         assert rung(reply) == [f"{CALLBACK_NODE}.1.1"]
 
     def test_an_end_that_was_not_reported_rings_again(self, worker: ManualWorker) -> None:
@@ -789,7 +827,7 @@ class RunContract:
         run_id = worker.start("a", on_end=TASK)
         self.last_of(worker, run_id, "a")
 
-        assert [store.end_reported(run_id, 1).word for _ in range(2)] == [
+        assert [store.do(ReportEnd(run_id, 1)).word for _ in range(2)] == [
             "end_reported",
             "end_reported",
         ]
@@ -801,11 +839,11 @@ class RunContract:
     def test_only_an_end_that_was_can_be_told(self, worker: ManualWorker, store: Store) -> None:
         """An end that has not come, or of a run that is not there, is stale."""
         run_id = worker.start("a", on_end=TASK)
-        assert store.end_reported(run_id, 1).word == "stale"
+        assert store.do(ReportEnd(run_id, 1)).word == "stale"
         self.last_of(worker, run_id, "a")
 
         assert [
-            store.end_reported(*which).word for which in ((run_id, 2), (run_id, 0), ("00no", 1))
+            store.do(ReportEnd(*which)).word for which in ((run_id, 2), (run_id, 0), ("00no", 1))
         ] == ["stale"] * 3
         assert self.record(worker, run_id).unreported == 1
 
@@ -818,9 +856,9 @@ class RunContract:
 
         assert self.last_of(worker, run_id, "a", 2) == [f"{CALLBACK_NODE}.2.1"]
 
-        assert store.end_reported(run_id, 1).word == "stale"
+        assert store.do(ReportEnd(run_id, 1)).word == "stale"
         assert self.record(worker, run_id).unreported == 1
-        assert store.end_reported(run_id, 2).word == "end_reported"
+        assert store.do(ReportEnd(run_id, 2)).word == "end_reported"
         worker.clock.advance(3600)
         assert store.sweep().word == "0"
 
@@ -829,8 +867,8 @@ class RunContract:
     ) -> None:
         """A start that meets an existing run changes nothing of it."""
         run_id = worker.start("a", on_end=TASK, idempotency_key="k")
-        again = store.start(
-            Start("00two", "g", None, None, idempotency_key="k", on_end="other"), "n"
+        again = store.do(
+            StartRun(Start("00two", "g", None, None, idempotency_key="k", on_end="other"))
         )
 
         assert (again.word, again.run_id) == ("exists", run_id)
@@ -845,7 +883,7 @@ class RunContract:
         worker.answer(question)
         worker.run(run_id, "a")
 
-        assert store.remove(run_id).word == "removed"
+        assert store.do(RemoveRun(run_id)).word == "removed"
         assert (store.read(run_id), store.peek(run_id)) == (None, None)
         assert store.interrupts([question.id]) == [None]
         assert list(store.events(run_id)) == []
@@ -856,7 +894,7 @@ class RunContract:
             RunQuery(tags={"team": "red"}),
         ):
             assert list(store.runs(query)) == []
-        assert store.remove(run_id).word == "unknown"
+        assert store.do(RemoveRun(run_id)).word == "unknown"
 
     def test_a_removed_run_leaves_its_idempotency_key(
         self, worker: ManualWorker, store: Store
@@ -864,11 +902,9 @@ class RunContract:
         """A start with the key of a run that was removed begins a new one."""
         run_id = worker.start("a", idempotency_key="k")
         worker.run(run_id, "a")
-        store.remove(run_id)
+        store.do(RemoveRun(run_id))
 
-        again = store.start(
-            Start("00later", "g", None, "task", idempotency_key="k"), worker.nonce()
-        )
+        again = store.do(StartRun(Start("00later", "g", None, "task", idempotency_key="k")))
         assert (again.word, again.run_id) == ("started", "00later")
 
     def test_a_run_that_goes_on_is_not_removed(self, worker: ManualWorker, store: Store) -> None:
@@ -878,12 +914,12 @@ class RunContract:
         unreported = worker.start("a", on_end="shop.done")
         worker.run(unreported, "a")
 
-        assert {store.remove(run_id).word for run_id in (executing, waiting, unreported)} == {
-            "goes_on"
-        }
+        assert {
+            store.do(RemoveRun(run_id)).word for run_id in (executing, waiting, unreported)
+        } == {"goes_on"}
         assert all(store.peek(run_id) for run_id in (executing, waiting, unreported))
-        store.end_reported(unreported, 1)
-        assert store.remove(unreported).word == "removed"
+        store.do(ReportEnd(unreported, 1))
+        assert store.do(RemoveRun(unreported)).word == "removed"
 
     def test_the_runs_inside_go_with_the_outermost(
         self, worker: ManualWorker, store: Store
@@ -895,8 +931,8 @@ class RunContract:
         for run_id, node in ((inmost, "x"), (child, "x"), (parent, "a")):
             worker.run(run_id, node)
 
-        assert store.remove(child).word == "inside"
-        assert store.remove(parent).word == "removed"
+        assert store.do(RemoveRun(child)).word == "inside"
+        assert store.do(RemoveRun(parent)).word == "removed"
         worker.sweep()
         assert [store.peek(run_id) for run_id in (parent, child, inmost)] == [None, None, None]
         assert list(store.runs()) == []

@@ -9,6 +9,15 @@ import pytest
 from runner.definition.model import MapSpec
 from runner.records.interrupts import InterruptStatus
 from runner.store.interface import Store
+from runner.store.requests import (
+    AskQuestions,
+    CancelRun,
+    ClaimVisit,
+    ExpandMap,
+    ParkVisit,
+    RetryVisit,
+    WithdrawQuestion,
+)
 from tests.contract.store.manual_worker import ManualWorker, failure, rung, shape
 
 LEASE = 30
@@ -78,7 +87,7 @@ class TimingContract:
             worker.sweep(after=LEASE)
         token = worker.token(run_id, "a", attempt=5)
         question = worker.question(token)
-        store.park(token, [question], None)
+        store.do(ParkVisit(token, [question], None))
         worker.answer(question)
         worker.claim(run_id, "a", attempt=5)
 
@@ -139,7 +148,7 @@ class TimingContract:
         graph = shape("a b c")
         run_id = worker.start(graph)
         for node in "abc":
-            store.retry(worker.token(run_id, node), 0, failure(), None)
+            store.do(RetryVisit(worker.token(run_id, node), 0, failure(), None))
 
         replies = [store.sweep(limit=2) for _ in range(3)]
 
@@ -158,7 +167,7 @@ class TimingContract:
         worker.park(run_id, "a", **FAIL)
 
         assert worker.sweep(after=60) == ["a.1.1"]
-        assert store.claim(run_id, "a", 1, 1, "late").word == "stale"  # type: ignore[union-attr] # a reply
+        assert store.do(ClaimVisit(run_id, "a", 1, 1, "late")).word == "stale"  # type: ignore[union-attr] # a reply
         assert worker.statuses(run_id) == "failed: a failed"
         snapshot = worker.read(run_id)
         error = snapshot.entries["a", 1]["error"]
@@ -189,7 +198,7 @@ class TimingContract:
         """A map that goes on without failed items collects the others."""
         graph = shape("m", maps={"m": MapSpec("function", None, None, stops=False)})
         run_id = worker.start(graph)
-        worker.store.expand(worker.token(run_id, "m"), ["x", "y"])
+        worker.store.do(ExpandMap(worker.token(run_id, "m"), ["x", "y"]))
         worker.park(run_id, "m[0]", **FAIL)
         worker.run(run_id, "m[1]")
 
@@ -200,7 +209,7 @@ class TimingContract:
         """With a route the node ends, its other edges die; the node that is next learns what was asked."""
         run_id, token = worker.begin("a>b a~late a~later late>c b>c")
         interrupt = worker.question(token, **ROUTE)
-        store.park(token, [interrupt], None)
+        store.do(ParkVisit(token, [interrupt], None))
 
         assert worker.sweep(after=60) == ["a.1.1", "late.1.1"]
         assert (
@@ -226,7 +235,7 @@ class TimingContract:
         """The edge is dead for a node that completes, whatever its worker settles for the others."""
         run_id, token = worker.begin("a>b a~late")
         interrupt = worker.question(token, **ROUTE)
-        store.park(token, [interrupt], None)
+        store.do(ParkVisit(token, [interrupt], None))
         worker.answer(interrupt)
         worker.settle(worker.token(run_id, "a"), edges="10")
 
@@ -238,7 +247,7 @@ class TimingContract:
         run_id = worker.start("late>a a~late a>b")
         worker.run(run_id, "late")
         token = worker.token(run_id, "a")
-        store.park(token, [worker.question(token, **ROUTE)], None)
+        store.do(ParkVisit(token, [worker.question(token, **ROUTE)], None))
 
         assert worker.sweep(after=60) == ["a.1.1", "late.2.1"]
         assert next(iter(worker.claim(run_id, "late", visit=2).inputs))[0] == "a"
@@ -250,11 +259,11 @@ class TimingContract:
         """A running worker may finish; meanwhile answers are refused, and none is lost."""
         run_id, token = worker.begin("a>b a~late")
         interrupt = worker.question(token, expires_in=20, on_expire=ends)
-        store.ask(token, [interrupt], None)
+        store.do(AskQuestions(token, [interrupt], None))
         assert worker.sweep(after=20) == []
         assert worker.statuses(run_id) == "executing: a running"
         assert worker.answer(interrupt) == ["expired"]
-        assert store.park(token, [interrupt], None).word == "waiting"
+        assert store.do(ParkVisit(token, [interrupt], None)).word == "waiting"
         worker.sweep(after=LEASE)
 
         status = "completed" if ends != "fail" else "failed"
@@ -270,7 +279,7 @@ class TimingContract:
         statuses = {question.id: question.status for question in worker.read(run_id).interrupts}
         assert sorted([statuses[second.id], statuses[third.id]]) == ["expired", "withdrawn"]
         assert statuses[first.id] is InterruptStatus.ANSWERED
-        assert store.claim(run_id, "a", 1, 1, worker.nonce()).word == "stale"  # type: ignore[union-attr] # a reply
+        assert store.do(ClaimVisit(run_id, "a", 1, 1, worker.nonce())).word == "stale"  # type: ignore[union-attr] # a reply
         assert not store.open_interrupts()
 
     def test_a_question_asked_again_says_anew_what_time_does(self, worker: ManualWorker) -> None:
@@ -280,10 +289,12 @@ class TimingContract:
         worker.answer(first)
         token = worker.token(run_id, "a")
         other = worker.question(token, "z")
-        worker.store.park(token, [other], None)
+        worker.store.do(ParkVisit(token, [other], None))
         worker.answer(other)
         claim = worker.claim(run_id, "a")
-        worker.store.park(claim.token, [worker.numbered_question(claim, "y", expires_in=60)], None)
+        worker.store.do(
+            ParkVisit(claim.token, [worker.numbered_question(claim, "y", expires_in=60)], None)
+        )
 
         assert worker.sweep(after=60) == ["a.1.1"]
         assert worker.store.sweep().word == "0"
@@ -337,11 +348,11 @@ class TimingContract:
         if how == "settled":
             worker.settle(token)
         else:
-            store.park(token, [interrupt], None)
+            store.do(ParkVisit(token, [interrupt], None))
         if how == "withdrawn":
-            store.withdraw(interrupt.id, "", reask=False)
+            store.do(WithdrawQuestion(interrupt.id, "", reask=False))
         if how == "cancelled":
-            store.cancel(run_id, "")
+            store.do(CancelRun(run_id, ""))
         worker.sweep(after=20)
         worker.sweep(after=8)
 

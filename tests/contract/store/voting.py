@@ -12,11 +12,13 @@ from runner.approvals.ballots import Ballot, Operation, Use
 from runner.approvals.digests import Action
 from runner.approvals.judgement import Evidence, judge
 from runner.approvals.rules import Auth, DecisionKind, Principal, Rule, Voter
+from runner.approvals.voting import ApplyOperation, CastVote
 from runner.records.checkpoints import Saved
 from runner.records.interrupts import Interrupt, InterruptStatus, Receipt, digest
 from runner.records.listings import InterruptQuery
 from runner.records.run import EventKind
 from runner.store.interface import Store
+from runner.store.requests import LeaveVisit, UseDecision, WithdrawQuestion
 from tests.contract.store.manual_worker import ManualWorker, rung
 
 REFUND = Action("runner", "tool", "refund", {"order": "7", "amount": "10"})
@@ -47,7 +49,8 @@ class Voting:
         voter = Voter(principal, frozenset(groups), level=level)
         effect = ballots.effect_of(self.question, decision, response)
         ballot = Ballot(self.question.id, voter, decision, response, effect, **options)
-        receipt, self.reply = self.store.vote(ballot, nonce or self.worker.nonce())
+        self.reply = self.store.do(CastVote(ballot, nonce or self.worker.nonce()))
+        (receipt,) = self.reply.receipts
         return receipt
 
     def act(
@@ -66,7 +69,8 @@ class Voting:
         voter = Voter(Principal(who), frozenset(groups), level=level)
         other = Voter(Principal(to), frozenset(others)) if to else None
         operation = Operation(self.question.id, kind, voter, other, **options)
-        receipt, self.reply = self.store.act(operation, nonce or self.worker.nonce())
+        self.reply = self.store.do(ApplyOperation(operation, nonce or self.worker.nonce()))
+        (receipt,) = self.reply.receipts
         return str(receipt.status)
 
     def words(self, *votes: tuple[Any, ...]) -> list[str]:
@@ -317,7 +321,7 @@ class VotingContract:
         worker.sweep()
         assert people.vote("ben").status == "expired"
         gone = voting(worker, TWO)
-        store.withdraw(gone.question.id, "", reask=False)
+        store.do(WithdrawQuestion(gone.question.id, "", reask=False))
         assert gone.vote("ana").status == "superseded"
         assert gone.now.status is InterruptStatus.WITHDRAWN
         plain = Voting(worker, worker.asking("a")[1])
@@ -335,12 +339,14 @@ class VotingContract:
         token = worker.claim(run_id, "a").token
         use = Use(name, REFUND.digest(), "first")
 
-        assert store.use(token, use, Saved({"v": 1, "step": 2})).word == "used"
-        assert store.use(token, use, Saved({"v": 1, "step": 3})).word == "used"
+        assert store.do(UseDecision(token, use, Saved({"v": 1, "step": 2}))).word == "used"
+        assert store.do(UseDecision(token, use, Saved({"v": 1, "step": 3}))).word == "used"
         for other in (replace(use, key="second"), replace(use, effect="sha256:0")):
-            assert store.use(token, other, Saved({"v": 1, "step": 4})).word == "spent"
+            assert store.do(UseDecision(token, other, Saved({"v": 1, "step": 4}))).word == "spent"
         assert (
-            store.use(token, replace(use, key="next", follows="first"), Saved({"v": 1})).word
+            store.do(
+                UseDecision(token, replace(use, key="next", follows="first"), Saved({"v": 1}))
+            ).word
             == "used"
         )
         used = people.now.used
@@ -358,9 +364,9 @@ class VotingContract:
         run_id, token = worker.begin("a")
         use = Use(people.question.id, REFUND.digest(), "key")
 
-        assert store.use(token, use, Saved({"v": 1})).word == "spent"
-        store.leave(token)
-        assert store.use(token, use, Saved({"v": 1})).word == "stale"
+        assert store.do(UseDecision(token, use, Saved({"v": 1}))).word == "spent"
+        store.do(LeaveVisit(token))
+        assert store.do(UseDecision(token, use, Saved({"v": 1}))).word == "stale"
         assert (store.documents(run_id), people.now.used) == ({}, None)
 
     def test_a_rule_is_not_met_by_an_answer(self, worker: ManualWorker) -> None:

@@ -1,0 +1,422 @@
+"""Requests in Redis: which script or transaction does each, and what that reads first.
+
+Most are planned in a transaction, as `runner.store.requests` says. A claim, a checkpoint and a settle have
+scripts of their own, which decline what is unusual; so have an event and what is spent.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from runner.approvals.ballots import Ballot, Operation
+from runner.approvals.voting import ApplyOperation, CastVote
+from runner.definition.model import AFTER_GRAPH, item_id
+from runner.records.checkpoints import Saved
+from runner.records.codec import JSON
+from runner.records.interrupts import Interrupt, ReceiptStatus, address_of
+from runner.records.run import Status
+from runner.scheduler.shared import stops
+from runner.store import encoding
+from runner.store.encoding import CHUNK, dump, reply_of
+from runner.store.interface import Claim, R, Reply, Request, Start, Token
+from runner.store.redis import freezes, ledger
+from runner.store.redis.connection import Argument
+from runner.store.redis.fast.fast_path import FastPath
+from runner.store.redis.fast.plan_arguments import ClaimRead
+from runner.store.redis.keys import TEMPLATE, idempotency_key, run_key, shape_key
+from runner.store.redis.run_fields import question_fields
+from runner.store.redis.transaction import run_end
+from runner.store.redis.transaction.questions import votes_field
+from runner.store.redis.transaction.read_set import Command, ReadSet
+from runner.store.redis.transaction.transaction import HEAD, Call, Transaction, Transactions, of_run
+from runner.store.redis.transaction.write_set import StoreSettings
+from runner.store.requests import (
+    AnswerQuestions,
+    AskQuestions,
+    CancelRun,
+    ClaimVisit,
+    EmitEvent,
+    ExpandMap,
+    ForkRun,
+    FreezeScope,
+    MigrateRuns,
+    ParkVisit,
+    RemoveRun,
+    ReportResult,
+    RetryVisit,
+    RewriteRuns,
+    SaveCheckpoint,
+    SettleVisit,
+    SpendBudget,
+    StartRun,
+    ThawScope,
+    UseDecision,
+    VisitRequest,
+    WithdrawQuestion,
+    owned,
+)
+
+Fields = list[tuple[str, str]]
+"""Fields of hashes: (key, field)."""
+
+HURRIED = 500
+"""Timers that one request looks at after a thaw."""
+
+
+class Requests:
+    """Does the requests of a RedisStore."""
+
+    def __init__(
+        self,
+        call: Call,
+        transactions: Transactions,
+        fast: FastPath,
+        settings: StoreSettings,
+        measure: Callable[[Sequence[Interrupt], str], None],
+    ) -> None:
+        """`measure` records the questions that were answered, and the decision of a vote."""
+        self._call, self._transactions, self._fast = call, transactions, fast
+        self._settings, self._measure = settings, measure
+        self._has_archive = False
+        self._handlers: dict[type[Request[Any]], Callable[[Any], Any]] = {
+            AnswerQuestions: self._answer,
+            ApplyOperation: self._operate,
+            AskQuestions: self._wait,
+            CastVote: self._vote,
+            ClaimVisit: self._claim,
+            EmitEvent: self._emit,
+            ExpandMap: self._expand,
+            FreezeScope: self._freeze,
+            ParkVisit: self._wait,
+            RemoveRun: self._remove,
+            SaveCheckpoint: self._save,
+            SettleVisit: self._settle,
+            SpendBudget: self._spend,
+            StartRun: self._start,
+            ThawScope: self._thaw,
+        }
+
+    def do(self, request: Request[R]) -> R:
+        """Do a request in the way of its type; one without any is planned in a transaction."""
+        reply: R = self._handlers.get(type(request), self._plan)(request)
+        return reply
+
+    def _plan(self, request: Request[Reply]) -> Reply:
+        room = isinstance(request, RetryVisit | CancelRun)
+        fields, commands = _reads(request)
+        return self._transactions.run(request.verb, request.plan, fields, commands, room=room)
+
+    # One visit on a worker
+
+    def _start(self, request: StartRun) -> Reply:
+        start, topologies = request.start, self._settings.topologies
+        graph_id, key = start.graph_id, start.idempotency_key
+        asks: list[Command] = [("GET", idempotency_key(graph_id, key))] if key else []
+        wants = of_run(start.run_id)
+        if start.parent is not None:
+            wants += _of_visit(start.parent)
+        elif fingerprint := start.fingerprint or topologies.latest.get(graph_id, ""):
+            speculation = _speculate(start, fingerprint, asks)
+            return self._transactions.run("start", request.plan, speculation=speculation)
+        if start.fingerprint is None:
+            wants.append(("graphs", graph_id))
+        return self._transactions.run("start", request.plan, wants, asks)
+
+    def _claim(self, request: ClaimVisit) -> Claim | Reply:
+        run_id, node = request.run_id, request.node
+        claim_reply = self._fast.claim(run_id, node, request.visit, request.attempt, request.nonce)
+        if claim_reply is not None:
+            return claim_reply
+        drafted: list[Callable[[], Claim]] = []
+
+        def plan(step: Transaction) -> Reply:
+            run, reply = step.find(run_id), request.plan(step)
+            claimed = run is not None and reply.word == "claimed"
+            drafted[:] = [self._fast.claim_from(run, node)] if run and claimed else []
+            return reply
+
+        names = (f"n:{node}", f"q:{node}", f"k:{node}", *self._fast.needed(run_id, node))
+        reply = self._transactions.run("claim", plan, of_run(run_id, *names))
+        return drafted[0]() if reply.word == "claimed" else reply
+
+    def _save(self, request: SaveCheckpoint) -> Reply:
+        token = request.token
+        _forget_kept(token)
+        saved = encoding.saved_arguments(request.saved)
+        return reply_of(self._call("save", *token_arguments(token), *saved))
+
+    def _wait(self, request: AskQuestions) -> Reply:
+        token, interrupts = request.token, request.interrupts
+        parks = isinstance(request, ParkVisit)
+
+        def plan(step: Transaction) -> Reply:
+            reply = request.plan(step)
+            if reply.word in {"asked", "waiting", "ready"}:
+                step.check_room(token.run_id)
+            return reply
+
+        ruled = [question.id for question in interrupts if question.rule is not None]
+        fields = [field for question in interrupts for field in question_fields(question.id)]
+        fields += [f"q:{token.node}", *map(votes_field, ruled)]
+        wants, asks = _of_visit_saving(token, request.saved, *fields)
+        wants += [("early", f"?{question.id}") for question in interrupts]
+        # The digest of a question with a rule covers when it expires, which only a look can tell.
+        speculation = self._fast.speculate(token, interrupts) if parks and not ruled else None
+        _forget_kept(token)
+        return self._transactions.run(
+            request.verb, plan, wants, asks, room=parks, speculation=speculation
+        )
+
+    def _settle(self, request: SettleVisit) -> Reply:
+        token, settlement, nonce = request.token, request.settlement, request.nonce
+        completes = settlement.status is Status.COMPLETED
+        if completes:
+            output, entry = self._written(token, settlement.output, settlement.entry)
+            claim_reply = self._fast.settle(token, settlement, nonce, output, entry)
+            if claim_reply is not None:
+                return claim_reply
+        repeats = False
+
+        def plan(step: Transaction) -> Reply:
+            nonlocal repeats
+            run = step.find(token.run_id)
+            repeats = run is not None and run.node(token.node).nonce == nonce
+            stopping = run is None or stops(step.changes(run), token.node)
+            reply = request.plan(step)
+            if run is not None and reply.word == "settled":
+                self._has_archive = step.write_set.exists(run_end.ARCHIVE)
+                attempt = run.node(token.node).attempt
+                step.write_set.rung_by = f"{token.run_id}.{token.node}.{token.visit}.{attempt}"
+                if completes and not stopping and token.node != AFTER_GRAPH:
+                    step.check_room(token.run_id)
+            return reply
+
+        fields = [f"n:{node}" for node, _, _ in settlement.reads]
+        for use in settlement.effects:
+            fields += question_fields(use.interrupt_id)
+        wants, asks = _of_visit_saving(token, settlement.saved, *fields)
+        asks += run_end.questions(token.run_id)
+        is_plain = completes and not (settlement.session or settlement.effects)
+        speculation = (
+            self._fast.speculate(token, has_archive=self._has_archive) if is_plain else None
+        )
+        reply = self._transactions.run(
+            "settle", plan, wants, asks, room=True, speculation=speculation
+        )
+        if settlement.stay and repeats and reply.word == "settled":
+            return Reply("settled", claim=self._fast.repeat_claim(token, nonce))
+        return reply
+
+    def _expand(self, request: ExpandMap) -> Reply:
+        # A long list comes in several requests, so that it blocks no other client; the last begins the map.
+        token = request.token
+        rows = self._written(token, *request.items or ())
+        for start in range(0, len(rows) - CHUNK, CHUNK):
+            put = functools.partial(self._put_chunk, token, rows, start)
+            self._transactions.run("expand", put, _of_visit(token))
+
+        def plan(step: Transaction) -> Reply:
+            self._put_chunk(token, rows, (len(rows) - 1) // CHUNK * CHUNK if rows else 0, step)
+            reply = request.plan(step)
+            if reply.word == "expanded":
+                step.check_room(token.run_id)
+            return reply
+
+        begun = (f"n:{item_id(token.node, index)}" for index in range(min(CHUNK, len(rows))))
+        return self._transactions.run("expand", plan, _of_visit(token, f"m:{token.node}", *begun))
+
+    def _put_chunk(
+        self, token: Token, rows: Sequence[bytes], start: int, step: Transaction
+    ) -> Reply:
+        """Write some items of a map that its worker still owns and that has none yet."""
+        run = owned(step, token)
+        if run is not None and run.map(token.node).visit != token.visit:
+            run.put_rows(token.node, token.visit, start, rows[start : start + CHUNK])
+            run.check_room(sum(map(len, rows)), self._settings.most())
+        return Reply("more")
+
+    def _written(self, token: Token, *values: JSON) -> list[bytes]:
+        """Write values of a run; of large ones references."""
+        return [self._settings.shelve(token.run_id, dump(value)) for value in values]
+
+    # What people do
+
+    def _answer(self, request: AnswerQuestions) -> Reply:
+        wants = [field for answer in request.answers for field in _of_question(answer.interrupt_id)]
+        answered: list[Interrupt] = []
+        reply = self._transactions.run("answer", _noting(request, answered), wants)
+        self._measure(answered, "")
+        return reply
+
+    def _vote(self, request: CastVote) -> Reply:
+        return self._on_question(request, "vote", request.ballot, str(request.ballot.decision))
+
+    def _operate(self, request: ApplyOperation) -> Reply:
+        return self._on_question(request, request.operation.kind, request.operation)
+
+    def _on_question(
+        self, request: Request[Reply], verb: str, operation: Ballot | Operation, decision: str = ""
+    ) -> Reply:
+        """Do what one person wants with a question with a rule."""
+        name, voter = operation.interrupt_id, operation.voter.principal.key
+        wants = _of_question(name, votes_field(name), votes_field(name, voter))
+        answered: list[Interrupt] = []
+        reply = self._transactions.run(verb, _noting(request, answered), wants)
+        counted = reply.receipts[0].status in {ReceiptStatus.ACCEPTED, ReceiptStatus.COUNTED}
+        self._measure(answered, decision if counted else "")
+        return reply
+
+    def _remove(self, request: RemoveRun) -> Reply:
+        def plan(step: Transaction) -> Reply:
+            run = run_end.read_record(step.write_set, request.run_id)
+            if run is None:
+                return Reply("unknown")
+            if run.parent:
+                return Reply("inside")
+            if run_end.in_use(run):
+                return Reply("goes_on")
+            step.write_set.read(run_key(request.run_id), "run")
+            ledger.note_removal(step.write_set, run)
+            run_end.remove(step.write_set, run)
+            return Reply("removed")
+
+        return self._transactions.run("remove", plan, room=True)
+
+    def _freeze(self, request: FreezeScope) -> Reply:
+        scope, reason, by = request.scope, request.reason, request.by
+
+        def plan(step: Transaction) -> Reply:
+            return freezes.freeze(step.write_set, scope, reason, by)
+
+        return self._transactions.run("freeze", plan, [(freezes.FROZEN, scope)], room=True)
+
+    def _thaw(self, request: ThawScope) -> Reply:
+        scope, reason, by = request.scope, request.reason, request.by
+        thawed = Reply("unknown")
+
+        def plan(step: Transaction) -> Reply:
+            nonlocal thawed
+            reply = freezes.thaw(step.write_set, scope, reason, by)
+            # A repeat, after a lost reply, finds nothing to thaw.
+            thawed = reply if reply.word == "thawed" else thawed
+            return thawed
+
+        reply = self._transactions.run("thaw", plan, [(freezes.FROZEN, scope)], room=True)
+        if reply.word == "thawed":
+            self.hurry()
+        return reply
+
+    def hurry(self) -> None:
+        """Make the doorbells of ready nodes due now, which a freeze has delayed."""
+        start, count = 0, HURRIED
+        while count == HURRIED:
+            _, count = self._call("hurry", start, HURRIED)
+            start += HURRIED
+
+    # Events and budgets
+
+    def _emit(self, request: EmitEvent) -> None:
+        place = (request.run_id, request.kind, request.node, request.visit)
+        self._call("emit", *place, dump(request.data))
+
+    def _spend(self, request: SpendBudget) -> str:
+        tagged, spending = request.tagged, request.spending
+        sum_of = (f"{tagged.tag}={tagged.value}", tagged.window) if tagged else ("", 0)
+        raises = [
+            item for question, raised in spending.raises.items() for item in (question, *raised)
+        ]
+        arguments: list[Argument] = [len(spending.raises), *raises]
+        for pairs in (sorted(spending.bounds.items()), spending.amounts.items()):
+            arguments += [len(pairs), *(item for pair in pairs for item in pair)]
+        head = (request.run_id, *sum_of, spending.who, spending.nonce)
+        return str(self._call("spend", *head, *arguments)[1].decode())
+
+
+def _reads(request: Request[Any]) -> tuple[Fields, list[Command]]:
+    """Name what the plan of a request reads: fields and commands."""
+    match request:
+        case RetryVisit(token, _, _, saved):
+            return _of_visit_saving(token, saved)
+        case UseDecision(token, use, saved):
+            return _of_visit_saving(token, saved, *question_fields(use.interrupt_id))
+        case VisitRequest(token):
+            return _of_visit(token), []
+        case ReportResult(run_id, node, _, reference):
+            return of_run(run_id, f"n:{node}", f"h:{reference}"), []
+        case CancelRun(run_id):
+            return of_run(run_id, "cancel"), []
+        case WithdrawQuestion(name):
+            return _of_question(name), []
+        case RewriteRuns(runs) | MigrateRuns(runs):
+            return [field for run in runs for field in of_run(run.run_id, "again")], []
+        case ForkRun(fork):
+            key = run_key(fork.source)
+            fields = [*of_run(fork.start.run_id), *of_run(fork.source)]
+            fields += [
+                (key, f"{kind}:{node}.{visit}") for node, visit in fork.results for kind in "xo"
+            ]
+            for node in fork.remembers:
+                fields += [(key, f"k:{node}"), (f"{key}:m", f"#{node}")]
+            return fields, []
+    return of_run(request.run_id), []
+
+
+def _of_visit(token: Token, *names: str) -> Fields:
+    """Name the fields that a request for a visit reads."""
+    return of_run(token.run_id, f"n:{token.node}", *names)
+
+
+def _of_visit_saving(
+    token: Token, saved: Saved | None, *names: str
+) -> tuple[Fields, list[Command]]:
+    """Name what a request reads that may write a checkpoint: fields and commands."""
+    fields = _of_visit(token, *names)
+    if saved is None:
+        return fields, []
+    key = run_key(token.run_id)
+    return [(f"{key}:m", f"#{token.node}"), *fields], [("HSTRLEN", key, f"k:{token.node}")]
+
+
+def _of_question(interrupt_id: str, *names: str) -> Fields:
+    """Name the fields that a request for a question reads; none where the id can't be one."""
+    address = address_of(interrupt_id)
+    if address is None:
+        return []
+    fields = question_fields(interrupt_id)
+    return of_run(address.run_id, f"n:{address.node_id}", *fields, *names)
+
+
+def _speculate(start: Start, fingerprint: str, asks: Sequence[Command]) -> ReadSet:
+    """Presume that a run is new, and its graph as this process knows it: so it starts in one request."""
+    fields: dict[str, dict[str, bytes | None]] = {
+        run_key(start.run_id): dict.fromkeys(HEAD),
+        shape_key(fingerprint): {"meta": b""},
+        "graphs": {start.graph_id: fingerprint.encode()},
+    }
+    reads = ReadSet()
+    reads.speculate(fields, {**dict.fromkeys(asks), ("EXISTS", TEMPLATE): 1})
+    return reads
+
+
+def _noting(request: Request[Reply], answered: list[Interrupt]) -> Callable[[Transaction], Reply]:
+    """Return a request's plan, which also lists the questions that it answers."""
+
+    def plan(step: Transaction) -> Reply:
+        reply = request.plan(step)
+        answered[:] = step.write_set.answered
+        return reply
+
+    return plan
+
+
+def _forget_kept(token: Token) -> None:
+    """Note that a visit writes a checkpoint or questions: what its claim has read is not all any more."""
+    if isinstance(token.seen, ClaimRead):
+        token.seen.kept = None
+
+
+def token_arguments(token: Token) -> tuple[Argument, ...]:
+    """Return a token as a script takes it."""
+    return (token.run_id, token.node, token.visit, token.fence)
