@@ -15,7 +15,7 @@ from runner.records.run import Status
 from runner.store.interface import Settlement
 from runner.store.redis.keys import Keys
 from runner.store.redis.store import RedisStore
-from runner.store.requests import AskQuestions, SettleVisit
+from runner.store.requests import AskQuestions, SaveCheckpoint, SettleVisit
 from runner.testing import ManualClock
 from tests.contract.store.manual_worker import ManualWorker
 from tests.contract.test_staying import BELL, QUEUE
