@@ -102,10 +102,12 @@ class PydanticAIAgent:
         return async_loop.run(outcome_of(self._execute(visit)))
 
     async def _execute(self, visit: Visit) -> Outcome:
-        past = restored(_Past, visit, type(self).__name__)
+        past = restored(_PydanticPast, visit, type(self).__name__)
         if past.visit != visit.address.visit:
-            past = _Past(visit=visit.address.visit)  # its conversation is the new visit's memory
-        execution = _Execution(visit, past)
+            past = _PydanticPast(
+                visit=visit.address.visit
+            )  # its conversation is the new visit's memory
+        execution = _PydanticExecution(visit, past)
         agent = await async_loop.in_thread(self._factory)
         deps = (
             await async_loop.in_thread(self._deps, visit.invocation_state) if self._deps else None
@@ -114,16 +116,16 @@ class PydanticAIAgent:
 
 
 @dataclass(kw_only=True)
-class _Past(Past):
+class _PydanticPast(Past):
     """`requests` is what the agent waits for, if it waits."""
 
     requests: JSON = None
 
 
-class _Execution:
+class _PydanticExecution:
     """One execution: what the agent is given, and what to store of it."""
 
-    def __init__(self, visit: Visit, past: _Past) -> None:
+    def __init__(self, visit: Visit, past: _PydanticPast) -> None:
         self._visit, self._past = visit, past
         self._messages = StoredMessages(visit.messages)
         self._questions = Questions(KIND, visit.address, visit.answers, past.questions)

@@ -77,7 +77,7 @@ class StrandsAgent:
         past = _past_of(visit)
         agent = await async_loop.in_thread(self._build)
         try:
-            return await _Execution(visit, agent, past).run()
+            return await _StrandsExecution(visit, agent, past).run()
         finally:
             # The agent is this execution's own; what its tools hold open goes with it.
             await async_loop.in_thread(agent.cleanup)
@@ -101,7 +101,7 @@ def _cause(error: BaseException) -> BaseException:
 
 
 @dataclass(kw_only=True)
-class _Past(Past):
+class _StrandsPast(Past):
     """`snapshot` lacks the messages; `waits` is true while the agent has stopped to ask."""
 
     snapshot: dict[str, JSON] | None = None
@@ -109,21 +109,21 @@ class _Past(Past):
     structured: JSON = None
 
 
-def _past_of(visit: Visit) -> _Past:
-    past, number = restored(_Past, visit, StrandsAgent.__name__), visit.address.visit
+def _past_of(visit: Visit) -> _StrandsPast:
+    past, number = restored(_StrandsPast, visit, StrandsAgent.__name__), visit.address.visit
     if past.visit == number:
         return past
     # A new visit: the conversation is its memory, but the old visit's questions are over.
     memory = copy.deepcopy(past.snapshot)
     if memory is not None:
         memory["data"].pop("interrupt_state", None)
-    return _Past(visit=number, snapshot=memory)
+    return _StrandsPast(visit=number, snapshot=memory)
 
 
-class _Execution:
+class _StrandsExecution:
     """One execution: an agent of its own, and what to store of it."""
 
-    def __init__(self, visit: Visit, agent: strands.Agent, past: _Past) -> None:
+    def __init__(self, visit: Visit, agent: strands.Agent, past: _StrandsPast) -> None:
         self._visit, self._agent, self._past = visit, agent, past
         self._messages = StoredMessages(visit.messages)
         self._questions = Questions(KIND, visit.address, visit.answers, past.questions)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from runner.server.pages.timeline import Phase, phases, rows
+from runner.server.pages.timeline import NodePhase, phases, rows
 from runner.store.interface import Event
 
 
@@ -28,8 +28,8 @@ def test_a_node_is_queued_from_the_end_of_the_one_before():
         before=[("b", ["a"])],
     )
 
-    assert phases["a"] == [Phase("queued", 0, 5), Phase("running", 5, 20)]
-    assert phases["b"] == [Phase("queued", 20, 50), Phase("running", 50, 60)]
+    assert phases["a"] == [NodePhase("queued", 0, 5), NodePhase("running", 5, 20)]
+    assert phases["b"] == [NodePhase("queued", 20, 50), NodePhase("running", 50, 60)]
 
 
 def test_waits_for_people_retries_and_limits_are_told_apart():
@@ -71,15 +71,23 @@ def test_a_graph_inside_and_a_map_wait_for_what_is_in_them():
     )
 
     assert [phase.kind for phase in phases["inner"]] == ["queued", "running", "inside"]
-    assert phases["inner/x"][0] == Phase("queued", 10, 30)
+    assert phases["inner/x"][0] == NodePhase("queued", 10, 30)
     assert [phase.kind for phase in phases["each"]] == ["queued", "running", "inside"]
-    assert phases["each[0]"][0] == Phase("queued", 10, 18)
+    assert phases["each[0]"][0] == NodePhase("queued", 10, 18)
 
 
 def test_rows_share_one_scale():
     """Each phase has its place on it, the shortest can be seen, and the words add them up."""
     (row,) = rows(
-        {"a": [Phase("queued", 0, 0), Phase("running", 0, 1), Phase("waiting", 1, 2_000)]}, 0, 2_000
+        {
+            "a": [
+                NodePhase("queued", 0, 0),
+                NodePhase("running", 0, 1),
+                NodePhase("waiting", 1, 2_000),
+            ]
+        },
+        0,
+        2_000,
     ).values()
 
     assert [(bar.kind, bar.x, bar.width) for bar in row.bars][1:] == [

@@ -57,7 +57,7 @@ VIEWS, MOST_BYTES = "runner_views", 3_800
 
 
 @dataclass(frozen=True, slots=True)
-class Row:
+class InboxRow:
     """A question in the inbox."""
 
     id: str
@@ -78,11 +78,11 @@ class Row:
     together: bool
 
 
-def row_of(question: QuestionView, person: Person, now: int) -> Row:
+def row_of(question: QuestionView, person: Person, now: int) -> InboxRow:
     """Return the row of a question; what it is about only for who may read it."""
     rule = question.rule or {}
     is_claimed = question.claim and question.claim_ends_at > now
-    return Row(
+    return InboxRow(
         question.id,
         question.name,
         _about(question) if person.may("read") else "",

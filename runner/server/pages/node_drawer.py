@@ -36,7 +36,7 @@ QUIET = ("completed", "pending", "skipped", "cancelled")
 
 
 @dataclass(frozen=True, slots=True)
-class Part:
+class ContentPart:
     """A piece of a message: a text, a call of a tool, or what came of one."""
 
     kind: str
@@ -45,15 +45,15 @@ class Part:
 
 
 @dataclass(frozen=True, slots=True)
-class Message:
+class MessageView:
     """One message of an agent's conversation."""
 
     role: str
-    parts: tuple[Part, ...]
+    parts: tuple[ContentPart, ...]
 
 
 @dataclass(frozen=True, slots=True)
-class Visit:
+class VisitView:
     """One visit of a node, as a row."""
 
     number: int
@@ -80,8 +80,8 @@ class Drawer:
     output: Any
     error: NodeError | None
     usage: str
-    visits: tuple[Visit, ...]
-    messages: tuple[Message, ...]
+    visits: tuple[VisitView, ...]
+    messages: tuple[MessageView, ...]
     earlier_messages: int
     items: tuple[NodeView, ...]
     more_items: int
@@ -135,7 +135,7 @@ def _usage(usage: Mapping[str, int]) -> str:
     return ", ".join(counts)
 
 
-def _visits(level: Level, node: NodeView) -> Iterator[Visit]:
+def _visits(level: Level, node: NodeView) -> Iterator[VisitView]:
     if level.snapshot is None:
         return
     keys: list[VisitKey] = sorted(key for key in level.snapshot.entries if key[0] == node.id)
@@ -144,25 +144,27 @@ def _visits(level: Level, node: NodeView) -> Iterator[Visit]:
         error = error_of(entry)
         status = "undone" if entry.get("undone") else "failed" if error else "completed"
         summary = error.type if error else ""
-        yield Visit(key[1], status, entry.get("ms", 0), _usage(entry.get("usage") or {}), summary)
+        yield VisitView(
+            key[1], status, entry.get("ms", 0), _usage(entry.get("usage") or {}), summary
+        )
 
 
-def _messages(packed_messages: Any) -> Iterator[Message]:
+def _messages(packed_messages: Any) -> Iterator[MessageView]:
     for packed_message in packed_messages:
         message = plain(packed_message)
         content = message.get("content", ()) if isinstance(message, dict) else ()
-        yield Message(message.get("role", ""), tuple(map(_part, content)))
+        yield MessageView(message.get("role", ""), tuple(map(_part, content)))
 
 
-def _part(block: Mapping[str, Any]) -> Part:
+def _part(block: Mapping[str, Any]) -> ContentPart:
     match block:
         case {"text": str(text)}:
-            return Part("text", "", text)
+            return ContentPart("text", "", text)
         case {"toolUse": {"name": name, "input": data}}:
-            return Part("calls", str(name), data)
+            return ContentPart("calls", str(name), data)
         case {"toolResult": {"content": data}}:
-            return Part("returned", str(block["toolResult"].get("status", "")), data)
-    return Part("data", "", block)
+            return ContentPart("returned", str(block["toolResult"].get("status", "")), data)
+    return ContentPart("data", "", block)
 
 
 def _links(level: Level, node: NodeView, services: Services) -> Iterator[tuple[str, str]]:

@@ -43,7 +43,7 @@ ENDS = {"node.completed", "node.failed", "node.skipped", "node.cancelled"}
 
 
 @dataclass(frozen=True, slots=True)
-class Phase:
+class NodePhase:
     """From when to when (ms) a node did something."""
 
     kind: str
@@ -62,7 +62,7 @@ class Bar:
 
 
 @dataclass(frozen=True, slots=True)
-class Row:
+class TimelineRow:
     """Phases of a node: as bars, and in words by kind."""
 
     bars: tuple[Bar, ...]
@@ -71,7 +71,7 @@ class Row:
 
 def phases(
     events: Iterable[Event], begun: int, now: int, before: Callable[[str], Sequence[str]]
-) -> dict[str, list[Phase]]:
+) -> dict[str, list[NodePhase]]:
     """Derive the phases of each node from the events of a run.
 
     A node is queued from the end of the last node `before` it until it starts; the first ones from when the
@@ -80,12 +80,12 @@ def phases(
     ends: dict[str, int] = {}
     starts: dict[str, int] = {}
     present: dict[str, tuple[str, int]] = {}
-    phases: dict[str, list[Phase]] = {}
+    phases: dict[str, list[NodePhase]] = {}
 
     def end(node: str, at: int) -> None:
         if node in present:
             kind, since = present.pop(node)
-            phases.setdefault(node, []).append(Phase(kind, since, max(at, since)))
+            phases.setdefault(node, []).append(NodePhase(kind, since, max(at, since)))
 
     for event in events:
         node, at = event.node, event.at
@@ -104,7 +104,7 @@ def phases(
         elif event.kind == "node.retrying":
             end(node, at)
             due = at + int(event.detail or 0)
-            phases.setdefault(node, []).append(Phase("retry", at, min(due, now)))
+            phases.setdefault(node, []).append(NodePhase("retry", at, min(due, now)))
             present[node] = ("queued", min(due, now))
         elif event.kind in ENDS:
             end(node, at)
@@ -114,16 +114,16 @@ def phases(
     return phases
 
 
-def rows(phases: Mapping[str, Sequence[Phase]], begun: int, now: int) -> dict[str, Row]:
+def rows(phases: Mapping[str, Sequence[NodePhase]], begun: int, now: int) -> dict[str, TimelineRow]:
     """Lay out the phases of each node on one scale."""
     scale = WIDTH / max(1, now - begun)
     return {
-        node: Row(tuple(_bars(node_phases, begun, scale)), ", ".join(_totals(node_phases)))
+        node: TimelineRow(tuple(_bars(node_phases, begun, scale)), ", ".join(_totals(node_phases)))
         for node, node_phases in phases.items()
     }
 
 
-def _bars(node_phases: Iterable[Phase], begun: int, scale: float) -> Iterator[Bar]:
+def _bars(node_phases: Iterable[NodePhase], begun: int, scale: float) -> Iterator[Bar]:
     for phase in node_phases:
         width = max(LEAST, (phase.end - phase.start) * scale)
         x = min((phase.start - begun) * scale, WIDTH - width)
@@ -131,7 +131,7 @@ def _bars(node_phases: Iterable[Phase], begun: int, scale: float) -> Iterator[Ba
         yield Bar(phase.kind, round(max(0.0, x), 1), round(width, 1), title)
 
 
-def _totals(node_phases: Iterable[Phase]) -> Iterator[str]:
+def _totals(node_phases: Iterable[NodePhase]) -> Iterator[str]:
     totals: dict[str, int] = {}
     for phase in node_phases:
         totals[phase.kind] = totals.get(phase.kind, 0) + phase.end - phase.start
