@@ -212,7 +212,7 @@ class Settings(BaseSettings):
     )
     log_format: Literal["text", "json"] = Field(
         default="text",
-        description="how a worker writes its log: as text, or a JSON document a line",
+        description="how a worker or server writes its log: as text, or a JSON document a line",
     )
 
     webhook_allow: Annotated[list[str], NoDecode] = Field(

@@ -10,6 +10,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from runner.errors import RunnerError, UsageError, needs_extra
+from runner.execution.telemetry import JsonFormatter
 from runner.server.access import GRANTS
 from runner.server.app import create_app
 from runner.server.auth import ApiKeys, Local, ProxyHeaders, is_loopback, new_key
@@ -93,9 +94,23 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return 2
     # Addresses of clients come from the connection: ProxyHeaders itself decides whom to believe.
     uvicorn.run(
-        app, host=options.host, port=options.port, proxy_headers=False, timeout_graceful_shutdown=3
+        app,
+        host=options.host,
+        port=options.port,
+        proxy_headers=False,
+        timeout_graceful_shutdown=3,
+        log_config=log_config(settings),
     )
     return 0
+
+
+def log_config(settings: Settings) -> dict[str, Any]:
+    """Return how the server logs: as uvicorn does, or in RUNNER_LOG_FORMAT=json each record as JSON."""
+    plain = uvicorn.config.LOGGING_CONFIG
+    if settings.log_format == "text":
+        return plain
+    formatters = {name: {"()": JsonFormatter} for name in plain["formatters"]}
+    return {**plain, "formatters": formatters, "root": {"handlers": ["default"], "level": "INFO"}}
 
 
 if __name__ == "__main__":
