@@ -477,23 +477,6 @@ def without(tally: Tally, vote: Vote) -> Tally:
     )
 
 
-def recount(rule: Rule, votes: Sequence[Vote]) -> Count:
-    """Count votes from the first to the last, as the worker does before the effect; a doubled one is passed
-    over.
-    """
-    tally, rounds = Tally(), dict[str, int]()
-    count = Count("counted", tally)
-    for vote in votes:
-        count = take(rule, tally, vote, rounds.get(vote.principal))
-        if count.word == "accepted":
-            return count
-        if count.word == "counted":
-            tally = count.tally
-            if vote.weight:
-                rounds[vote.principal] = tally.round
-    return replace(count, tally=tally)
-
-
 @dataclass(frozen=True, slots=True)
 class VoterFacts:
     """Facts besides the rule that decide who may vote.

@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
     from runner.settings import Settings
-    from runner.store.archive import Archive
+    from runner.store.archive.interface import Archive
     from runner.store.shared import AuditLog
 
 log = logging.getLogger(__name__)

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from runner.client import Client
     from runner.records.interrupts import Interrupt
     from runner.records.listings import Page, RunSummary
-    from runner.store.archive import Archive
+    from runner.store.archive.interface import Archive
 
 Command = TypeVar("Command", bound=Callable[..., Any])
 Item = TypeVar("Item")

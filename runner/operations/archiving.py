@@ -11,7 +11,7 @@ from runner.errors import ArchiveError, CorruptDocument, NotFoundError, RunnerEr
 from runner.operations.exports import read_export
 from runner.records.json_form import document
 from runner.records.run import FINAL
-from runner.store.archive import Archive, ArchivedRun, archived_run
+from runner.store.archive.interface import Archive, ArchivedRun, archived_run
 from runner.store.interface import Store
 
 log = logging.getLogger(__name__)

@@ -13,7 +13,8 @@ from runner.errors import StoreError
 from runner.records.metrics import Metric
 from runner.settings import Settings
 from runner.store.addresses import without_password
-from runner.store.archive import Archive, open_archive
+from runner.store.archive import open_archive
+from runner.store.archive.interface import Archive
 from runner.store.redis import layout, server_info
 from runner.store.redis.connection import RedisConnection
 from runner.store.redis.dead_letters import DeadLetters

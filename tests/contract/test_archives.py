@@ -18,8 +18,9 @@ from runner.operations.exports import read_export
 from runner.records.json_form import document, milliseconds, stamp
 from runner.records.listings import SKEW, RunQuery, RunSummary, id_span, merged, place_of
 from runner.records.run import Status
-from runner.store.archive import archived_run, open_archive
+from runner.store.archive import open_archive
 from runner.store.archive.folder import FolderArchive
+from runner.store.archive.interface import archived_run
 from runner.store.memory.store import MemoryStore
 from runner.testing import ManualClock
 from tests.contract.store.manual_worker import ManualWorker, shape

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+from collections.abc import Iterator, Sequence
 
 import pytest
 from hypothesis import given
@@ -13,13 +14,13 @@ from runner.approvals.rules import (
     MAX_EDITS,
     MAX_EFFECTS,
     Auth,
+    Count,
     Principal,
     Rule,
     Tally,
     Vote,
     Voter,
     forbidden,
-    recount,
     selector,
     take,
     weight_of,
@@ -34,17 +35,28 @@ def vote(who: str, decision: str = "approve", effect: str = "A", weight: int = 1
     return Vote(Principal(who).key, decision, effect, weight)
 
 
-def words(rule: Rule, *votes: Vote) -> list[str]:
-    """What each vote got, one after the other."""
-    tally, rounds, heard = Tally(), {}, []
+def counts(rule: Rule, votes: Sequence[Vote]) -> Iterator[Count]:
+    """Count one vote after the other, up to the one that decides."""
+    tally, rounds = Tally(), {}
     for entry in votes:
         count = take(rule, tally, entry, rounds.get(entry.principal))
-        heard.append(count.word)
+        yield count
         if count.word == "accepted":
-            break
+            return
         if count.word == "counted":
-            tally, rounds[entry.principal] = count.tally, count.tally.round
-    return heard
+            tally = count.tally
+            if entry.weight:
+                rounds[entry.principal] = tally.round
+
+
+def words(rule: Rule, *votes: Vote) -> list[str]:
+    """What each vote got, one after the other."""
+    return [count.word for count in counts(rule, votes)]
+
+
+def recount(rule: Rule, votes: Sequence[Vote]) -> Count:
+    """What the last vote got that counts."""
+    return [Count("counted", Tally()), *counts(rule, votes)][-1]
 
 
 # Principals and selectors

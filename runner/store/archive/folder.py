@@ -32,7 +32,7 @@ from runner.errors import ArchiveError
 from runner.records.codec import JSON
 from runner.records.listings import Page, RunQuery, RunSummary, cursor_of, cut, id_span, place_of
 from runner.records.run import Status
-from runner.store.archive import ArchivedRun, run_inside
+from runner.store.archive.interface import ArchivedRun, run_inside
 
 log = logging.getLogger(__name__)
 

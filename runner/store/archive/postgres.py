@@ -14,7 +14,7 @@ from runner.records import codec
 from runner.records.codec import JSON
 from runner.records.listings import Page, RunQuery, RunSummary, cut, place_of
 from runner.records.run import Status
-from runner.store.archive import ArchivedRun, run_inside
+from runner.store.archive.interface import ArchivedRun, run_inside
 
 with needs_extra("postgres", "an archive in Postgres"):
     import psycopg

@@ -1,0 +1,83 @@
+"""An archive: ended runs whole, as exports, and what every kind of archive does with them."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+from runner.records.codec import JSON
+from runner.records.json_form import milliseconds
+from runner.records.listings import Page, RunQuery, RunSummary
+from runner.records.run import Status
+
+
+@dataclass(frozen=True, slots=True)
+class ArchivedRun:
+    """An outermost run to write: its export as JSON, and how it and each run inside it are listed."""
+
+    text: str
+    summaries: Sequence[RunSummary]
+
+    @property
+    def run_id(self) -> str:
+        return self.summaries[0].run_id
+
+
+class Archive(Protocol):
+    """Where ended runs are kept. Raises ArchiveError when it can't be reached or is damaged.
+
+    `place` names it, without a password.
+    """
+
+    place: str
+
+    def write(self, runs: Sequence[ArchivedRun]) -> None:
+        """Keep all of these runs, safe from a crash of this machine, or raise."""
+
+    def read(self, run_id: str) -> Mapping[str, JSON] | None:
+        """Return the export of a run, also of one that is inside another; None for one that is not here."""
+
+    def runs(self, query: RunQuery, limit: int, cursor: str = "") -> Page[RunSummary]:
+        """List runs as the store does: newest first, with the same cursors."""
+
+    def write_audit(self, origin: str, first_number: int, lines: Sequence[str]) -> None:
+        """Keep entries of an audit's tree, from `first_number` on, each with its hash, as `write` does.
+
+        The same may come twice, also in other portions.
+        """
+
+    def read_audit(self, origin: str) -> Iterator[str]:
+        """Read the entries of an audit's tree, by their numbers; some may be there twice."""
+
+    def close(self) -> None:
+        """Release connections."""
+
+
+def archived_run(export: Mapping[str, JSON]) -> ArchivedRun:
+    """Prepare an export for writing."""
+    return ArchivedRun(json.dumps(export, separators=(",", ":")), tuple(_summaries(export)))
+
+
+def run_inside(export: Mapping[str, JSON], run_id: str) -> Mapping[str, JSON] | None:
+    """Return the export of a run, given that of one that it is, or is inside of."""
+    if export["run_id"] == run_id:
+        return export
+    inside = (run_inside(child, run_id) for child in export["runs"])
+    return next((child for child in inside if child is not None), None)
+
+
+def _summaries(export: Mapping[str, JSON]) -> Iterator[RunSummary]:
+    yield RunSummary(
+        run_id=export["run_id"],
+        graph_id=export["graph"],
+        status=Status(export["status"]),
+        created_at=milliseconds(export["created_at"]),
+        tags=export["tags"],
+        fingerprint=export["fingerprint"],
+        parent=export["parent"] or "",
+        archived=True,
+    )
+    for child in export["runs"]:
+        yield from _summaries(child)
