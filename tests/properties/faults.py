@@ -252,11 +252,4 @@ FAULTS = (
         "a claim that was returned runs with the next doorbell",
         test="tests/celery/test_stay.py::test_a_claim_that_was_returned_serves_no_later_doorbell",
     ),
-    Mutation(
-        "celery/doorbells.py",
-        "is_redis(producer.connection.as_uri()) else 9 - bell.priority",
-        "is_redis(producer.connection.as_uri()) else bell.priority",
-        "priorities are the other way round on RabbitMQ",
-        test="tests/celery/test_rabbitmq.py",
-    ),
 )
