@@ -59,12 +59,13 @@ test-lowest: $(STAMP) ## Run them with the lowest versions that pyproject.toml n
 test-all: $(STAMP) ## Run every test, the slow ones too, and ten times the random cases
 	$(BIN)/pytest -q -n 2 --dist loadfile --timeout 600 --hypothesis-profile thorough
 
-check: $(STAMP) ## Check format, lint, types and import contracts
+check: $(STAMP) ## Check format, lint, types, import contracts, and the structure's figures
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
 	$(BIN)/mypy
 	$(BIN)/pyright
 	$(BIN)/lint-imports
+	$(BIN)/python docs/internals/house.py
 
 # The oldest Redis that README claims, inside a wheel of another project.
 $(OLDEST_REDIS): | $(STAMP)

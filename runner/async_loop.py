@@ -126,7 +126,7 @@ _waits: contextvars.ContextVar[bool] = contextvars.ContextVar("runner_loop_waits
 
 
 def is_running() -> bool:
-    """Whether the caller is on a running loop."""
+    """Return whether the caller is on a running loop."""
     try:
         asyncio.get_running_loop()
     except RuntimeError:
@@ -198,7 +198,7 @@ def _caught(
 
 
 def is_cancelled() -> bool:
-    """Whether the running task was cancelled from outside.
+    """Return whether the running task was cancelled from outside.
 
     User code may end in a CancelledError of its own making; that is an error like any other.
     """

@@ -32,23 +32,25 @@ ROOT = Path(__file__).parents[2]
 LIBRARY = ROOT / "runner"
 
 LIMITS = {
-    "tokens": 0,
-    "tokens a code line": 0.0,
-    "vague names in functions, %": 0.0,
-    "class names used twice": 0,
+    "tokens": 374_000,
+    "tokens a code line": 8.7,
+    "vague names in functions, %": 3.5,
+    "class names used twice": 7,
     "docstrings that begin with What, Whether or How": 0,
-    "methods of the store's protocol": 0,
+    "methods of the store's protocol": 26,
     "most rooms with files of one feature": 3,
     "imports of store.redis from other rooms": 0,
-    "modules in import circles": 0,
-    "settle: files": 0,
-    "settle: calls": 0,
-    "answer: files": 0,
-    "answer: calls": 0,
-    "run's end: files": 0,
-    "run's end: calls": 0,
-    "park: files": 0,
-    "resume: files": 0,
+    "modules in import circles": 1,
+    "settle: files": 10,
+    "settle: calls": 26,
+    "run's end: files": 26,
+    "run's end: calls": 230,
+    "park: files": 48,
+    "park: calls": 440,
+    "answer: files": 38,
+    "answer: calls": 340,
+    "resume: files": 45,
+    "resume: calls": 390,
 }
 
 VAGUE = re.compile(
@@ -344,11 +346,11 @@ def main() -> int:
     """Print the figures; return 1 where one is over its limit."""
     figures = measure()
     for name, figure in figures.items():
-        limit = LIMITS.get(name, 0)
+        limit = LIMITS[name]
         sys.stdout.write(
             f"{'OVER' if figure > limit else '    '} {name:50} {figure:>10} of {limit}\n"
         )
-    return any(figure > LIMITS.get(name, 0) for name, figure in figures.items())
+    return any(figure > LIMITS[name] for name, figure in figures.items())
 
 
 if __name__ == "__main__":

@@ -30,7 +30,7 @@ MOST_CRON = 200
 """Characters of a cron expression: each look at a schedule reads it."""
 
 CHANCE = re.compile(r"(?<![a-z])[rh](?![a-z])", re.IGNORECASE)
-"""What croniter takes for a random or hashed value, another one at each look."""
+"""Fields that croniter takes for a random or hashed value, another one at each look."""
 
 SOON = 1_000
 """Ms after which a schedule is looked at again whose run waits for another one to end."""

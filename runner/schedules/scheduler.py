@@ -1,4 +1,4 @@
-"""What people and sweeps do to schedules: make, pause, resume, remove, backfill, and start what is due."""
+"""Operations on schedules: make, pause, resume, remove, backfill, and start what is due."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the library needs of the world: a store that keeps runs, and a dispatcher that rings for work.
+"""The library's needs of the world: a store that keeps runs, and a dispatcher that rings for work.
 
 A store applies the transitions of `runner.scheduler`, each atomically. Every writing call carries a
 nonce or is idempotent by its state: repeating it after a lost reply changes nothing and returns the
@@ -96,7 +96,7 @@ class Start:
 
 @dataclass(frozen=True, slots=True)
 class Reply:
-    """What a transition returned.
+    """The result of a transition.
 
     `doorbells` are still to be rung, a claim is delayed by `delay_ms`, and the external task named
     `reference` may be cancelled. `claim` is the node that a settle has claimed in turn, under its own nonce.

@@ -549,7 +549,7 @@ class ForkRun(Request[Reply]):
 
 
 def _as_planned(source: StoredRun, fork: Fork) -> bool:
-    """Whether a run still has what its fork takes over, as it was read."""
+    """Return whether a run still has what its fork takes over, as it was read."""
     visits, nodes = all(map(source.has_entry, fork.results)), fork.records.nodes
     memories = all(source.node(node).visit == nodes[node].visit for node in fork.remembers)
     return source.reopened == fork.reopened and visits and memories

@@ -1,4 +1,4 @@
-"""What programs share in a store beside its runs: rooms above the store open it here, by the settings.
+"""Shared data beside the runs: rooms above the store open it here, by the settings.
 
 A property connects when it is first used.
 """

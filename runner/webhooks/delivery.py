@@ -1,4 +1,4 @@
-"""What people do to webhooks: make, pause, resume, rotate, remove, deliver again; and how one is served.
+"""Operations on webhooks: make, pause, resume, rotate, remove, deliver again; and how one is served.
 
 A worker that sweeps finds a webhook by its timer and serves it in a thread (`WebhookSender`), unless another
 worker does. So a process that dies is followed by the next one that sweeps.

@@ -76,7 +76,7 @@ class Webhook:
 
     @property
     def is_filtered_by_run(self) -> bool:
-        """Whether the run of a notice has to be read."""
+        """Return whether the run of a notice has to be read."""
         return bool(self.graph or self.tags)
 
 

@@ -151,7 +151,7 @@ NOTICED_WITHIN = 0.5
 """Seconds within which a thread that waits for the server notices that it is to stop."""
 
 KERNEL_WAITS = sys.platform == "linux" and sys.maxsize > 2**32
-"""Whether a socket's own time limits are set as below: elsewhere they have another form."""
+"""True where a socket's own time limits are set as below: elsewhere they have another form."""
 
 ASKED_WITHIN = 1.0
 """Seconds that a Sentinel has to answer where the primary is, before another one is asked."""

@@ -35,7 +35,7 @@ BYTES, DROPPED = b"#bytes", b"#dropped"
 
 
 class Deliveries:
-    """What is to be sent to webhooks, and was. Every method raises StoreError when Redis can't be reached."""
+    """Deliveries to webhooks. Every method raises StoreError when Redis can't be reached."""
 
     def __init__(self, place: str | RedisConnection, namespace: str = NAMESPACE) -> None:
         """Take the first server, by its URL or as it is connected; nothing is connected yet."""

@@ -16,7 +16,7 @@ from runner.store.redis.connection import RedisConnection, connected
 from runner.store.redis.keys import Keys
 
 TRIES = 10
-"""How often a change is made again where another process came between."""
+"""Times that a change is retried where another process came between."""
 
 
 class Document(Protocol):

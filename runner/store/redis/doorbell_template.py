@@ -30,7 +30,7 @@ PLACES = frozenset(
         "argsrepr",
     }
 )
-"""What a script can fill in: each is the inside of a JSON string, but `priority`, a number, and
+"""Values that a script can fill in: each is the inside of a JSON string, but `priority`, a number, and
 `parent_id`, a whole string or null."""
 
 

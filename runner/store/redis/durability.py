@@ -1,4 +1,4 @@
-"""How safe a write must be before it is acknowledged: see docs/decisions/0010-durability.md.
+"""Levels of safety that a write must reach before it is acknowledged: see docs/decisions/0010-durability.md.
 
 `fast` trusts the server's reply. `fsync` waits until its append-only file is on its disk, `replica`
 until a replica has the write. Both ask on the connection that wrote, since the answer is about

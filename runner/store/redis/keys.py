@@ -31,7 +31,7 @@ STATUSES = (
     Status.FAILED,
     Status.CANCELLED,
 )
-"""What a run can be."""
+"""States of a run."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -26,7 +26,7 @@ LAYOUT = b"1"
 """
 
 FREE, LIMITED, LIMITED_SINCE = b"1", b"0", b"2"
-"""What is known of a graph: its runs may live in any partition, they have limits, they have limits now."""
+"""Facts about a graph: its runs may live in any partition, they have limits, they have limits now."""
 
 
 class Layout:

@@ -49,7 +49,7 @@ class Span:
         self._until = high
 
     def covers(self, moment: int) -> bool:
-        """Whether a time is early enough."""
+        """Return whether a time is early enough."""
         return self._until is None or moment < self._until
 
 

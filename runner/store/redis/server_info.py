@@ -1,4 +1,4 @@
-"""What is known of a Redis server and of the store on it, for `runner doctor` and for Prometheus."""
+"""Facts about a Redis server and of the store on it, for `runner doctor` and for Prometheus."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ class ServerInfo:
 
     @property
     def forgets(self) -> bool:
-        """Whether the server may evict waiting runs when memory is full."""
+        """Return whether the server may evict waiting runs when memory is full."""
         return self.policy.startswith("allkeys")
 
 

@@ -93,7 +93,7 @@ LONGEST_BLOCK = TIMEOUT / 2
 
 @dataclass(frozen=True, slots=True)
 class SessionPart:
-    """What visits have left for a session in a partition that is not its home; `values` are name, value ...
+    """Session data outside of the session's home partition; `values` are name, value ...
 
     A value is [value] (JSON), or [] where the visit deleted it.
     """

@@ -159,7 +159,7 @@ DEAD_STAY = 30 * 86_400
 
 @dataclass(frozen=True, slots=True)
 class Bounds:
-    """How many dead letters of messages are kept at most; at how many bytes the older half is deleted.
+    """Dead letters of messages that are kept at most; at how many bytes the older half is deleted.
 
     The bytes are those that the server estimates.
     """
@@ -465,7 +465,7 @@ class NoticeTail:
         return tuple(self._last(server, stream) for server, stream in self._streams)
 
     def knows(self, position: Sequence[str]) -> bool:
-        """Whether all that came behind a position is still there.
+        """Return whether all that came behind a position is still there.
 
         It is where the notice of the position itself is, since the oldest are deleted first, or where
         nothing has come.
