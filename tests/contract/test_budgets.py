@@ -13,7 +13,7 @@ from runner.records.budgets import COUNTERS, Spending, Tagged
 from runner.store.interface import Start
 from runner.store.memory.store import MemoryStore
 from runner.store.redis.keys import declared
-from runner.store.requests import SpendBudget
+from runner.store.requests import SpendBudget, StartRun
 from tests.contract.store.manual_worker import ManualWorker, shape
 
 spendings = st.builds(
@@ -43,11 +43,12 @@ def difference(store, clock, drawn):
     run_id = f"00run{next(fresh)}"
     for one in stores:
         one.publish([GRAPH])
-        one.start(Start(run_id, "g", GRAPH.fingerprint, None), run_id)
+        one.do(StartRun(Start(run_id, "g", GRAPH.fingerprint, None)))
     for of_tag, spending, seconds in drawn:
         sum_of = tagged if of_tag else None
         replies = [
-            (one.spend(run_id, sum_of, spending), one.spent(run_id, sum_of)) for one in stores
+            (one.do(SpendBudget(run_id, sum_of, spending)), one.spent(run_id, sum_of))
+            for one in stores
         ]
         if replies[0] != replies[1]:
             return replies
