@@ -81,6 +81,19 @@ def test_a_finished_run_expires_whole(worker, client):
     assert all(0 < client.pttl(key) <= 60_000 for key in stored_keys)
 
 
+def test_a_sweep_forgets_all_runs_that_have_expired(worker, store, clock, client):
+    """More runs than a sweep handles timers leave the lists in one sweep, however many end in a second."""
+    for _ in range(25):
+        worker.settle(worker.claim(worker.start(shape("a")), "a").token)
+    listed = [key for key in keys(client) if key.endswith(":retired")]
+    clock.advance(61)
+
+    assert [client.zcard(key) for key in listed] == [25]
+    store.sweep(limit=4)
+
+    assert not client.exists(*listed)
+
+
 def test_a_session_outlives_its_runs(worker, store, clock, client):
     """A session has no expiry, whatever becomes of the runs that wrote it."""
     token = worker.claim(worker.start(shape("a")), "a").token

@@ -101,7 +101,7 @@ DUE = {
 def let_expire(step: Transaction, limit: int) -> Reply:
     """Set the expiry of ended runs' children, and forget runs whose keys are gone: so many of each at most.
 
-    The word is the number of children.
+    The word is the number of children, and of the runs that were forgotten where there may be more of them.
     """
     write_set = step.write_set
     write_set.read_set.ask("LRANGE", "retiring", 0, limit - 1)
@@ -125,7 +125,8 @@ def let_expire(step: Transaction, limit: int) -> Reply:
             # Otherwise its parent goes on again since.
             run_end.retire(write_set, run)
     entries: list[bytes] = write_set.read_set.reply(*range_command)
-    for entry, at in zip(entries[::2], entries[1::2], strict=True):
-        if float(at) <= step.clock():
-            run_end.forget(write_set, entry)
-    return Reply(str(len(children)))
+    pairs = zip(entries[::2], entries[1::2], strict=True)
+    expired = [entry for entry, at in pairs if float(at) <= step.clock()]
+    for entry in expired:
+        run_end.forget(write_set, entry)
+    return Reply(str(len(children) + (limit if len(expired) == limit else 0)))

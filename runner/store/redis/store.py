@@ -103,6 +103,9 @@ class SessionPart:
     values: Sequence[bytes]
 
 
+EXPIRIES = 20
+"""Batches of expired runs that one sweep takes off the lists, so that a busy fleet's lists stay short."""
+
 TRIM_EVERY = 60.0
 """Seconds after which a sweep deletes notices that were read."""
 
@@ -434,11 +437,11 @@ class RedisStore:
             reply = self._ring_due(name, moved.decode(), failed=failing == b"1")
             doorbells += reply.doorbells
             fired += reply.fired
-        left = limit if ended == b"1" else 0
+        left = EXPIRIES * limit if ended == b"1" else 0
         while left > 0:
-            expire = functools.partial(due_timers.let_expire, limit=left)
-            children = int(self._transactions.run("sweep", expire, room=True).word)
-            left = left - children if children else 0
+            expire = functools.partial(due_timers.let_expire, limit=limit)
+            handled = int(self._transactions.run("sweep", expire, room=True).word)
+            left = left - handled if handled else 0
         if time.monotonic() >= self._trim_at:
             self._trim_at = time.monotonic() + TRIM_EVERY
             trim_notices(self._redis, self._keys.notices)
