@@ -343,7 +343,8 @@ def _assertion_holds(
     client_data = codec.load_json(client)
     flags = data[32] if len(data) >= 37 else 0
     if (
-        client_data.get("type") != "webauthn.get"
+        not isinstance(client_data, dict)
+        or client_data.get("type") != "webauthn.get"
         or not hmac.compare_digest(decoded(client_data.get("challenge")), challenge)
         or client_data.get("origin") not in key.origins
         or data[:32] != hashlib.sha256(key.rp_id.encode()).digest()

@@ -99,6 +99,12 @@ def by_passkey(
     return {**decision, "proof": {**proof, **parts}}
 
 
+def with_client_data(client: bytes) -> dict:
+    """A passkey's decision whose client data somebody exchanged."""
+    decision = by_passkey()
+    return {**decision, "proof": {**decision["proof"], "client_data": encoded(client)}}
+
+
 @pytest.mark.parametrize(
     ("decision", "level"),
     [
@@ -159,10 +165,12 @@ def test_nothing_of_a_decision_can_be_changed(decision, data):
         by_passkey(origin="https://evil.example"),
         by_passkey(kind="webauthn.create"),
         by_passkey(by=f"human:{LOGIN}|ben"),
+        with_client_data(b"3"),
     ],
     ids=[
         "none", "null", "other-key", "unknown-key", "issuer", "asserted", "person", "nobody", "no-name",
         "no-jti", "not-verified", "not-present", "origin", "type", "passkey-person",
+        "no-client-data",
     ],
 )  # fmt: skip
 def test_a_proof_of_another_or_of_nobody_is_refused(forged):
