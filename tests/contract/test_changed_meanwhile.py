@@ -9,7 +9,7 @@ import pytest
 from runner.operations.recovery import ForkOptions, plan_fork, write_retry
 from runner.store.interface import Start
 from runner.store.redis.store import RedisStore
-from runner.store.requests import CancelRun, ForkRun, StartRun
+from runner.store.requests import CancelRun, ExpandMap, ForkRun, StartRun
 from tests.contract.store.delegation import of_map
 from tests.contract.store.manual_worker import ManualWorker, shape
 
@@ -39,7 +39,7 @@ def test_a_cancel_stops_the_items_that_began_meanwhile(store, other, clock):
     """A map is expanded while a cancel is planned: its items are cancelled too, and the run ends."""
     worker = ManualWorker(other, clock)
     run_id, token = worker.begin(of_map(), node="m")
-    before_a_commit(store, lambda: other.expand(token, ["x", "y"]))
+    before_a_commit(store, lambda: other.do(ExpandMap(token, ["x", "y"])))
 
     store.do(CancelRun(run_id, "enough"))
 
@@ -52,7 +52,7 @@ def test_a_start_whose_repeat_was_first_finds_the_child(store, other, clock):
     parent, token = worker.begin("a")
     other.publish([inner])
     start = Start(f"{parent}child", "inner", inner.fingerprint, "task", parent=token)
-    before_a_commit(store, lambda: other.start(start, "n1"))
+    before_a_commit(store, lambda: other.do(StartRun(start)))
 
     assert store.do(StartRun(start)).run_id == start.run_id
     assert store.children(parent) == [start.run_id]

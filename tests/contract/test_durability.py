@@ -139,7 +139,7 @@ def test_without_a_replica_nothing_counts_as_accepted(opened, client, hurried):
         with pytest.raises(NotDurable):
             store.do(AnswerQuestions([Decision(question.id, "yes")], "n"))
 
-    ((receipt,), _) = opened("fast").answer([Decision(question.id, "yes")], "n")
+    (receipt,) = opened("fast").do(AnswerQuestions([Decision(question.id, "yes")], "n")).receipts
     assert receipt.status is ReceiptStatus.ACCEPTED
 
 
@@ -159,6 +159,6 @@ def test_the_claim_of_an_unconfirmed_settle_comes_with_its_repeat(opened, client
     _, token = worker.begin("a>b")
     for _ in range(2):
         with pytest.raises(NotDurable):
-            opened("replica").settle(token, STAYING, "n")
+            opened("replica").do(SettleVisit(token, STAYING, "n"))
 
-    assert opened("fast").settle(token, STAYING, "n").claim.token.node == "b"
+    assert opened("fast").do(SettleVisit(token, STAYING, "n")).claim.token.node == "b"

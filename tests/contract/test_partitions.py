@@ -26,7 +26,7 @@ from runner.store.redis.keys import Keys
 from runner.store.redis.layout import Layout
 from runner.store.redis.partitions import PartitionedStore, merged, open_store
 from runner.store.redis.store import RedisStore
-from runner.store.requests import CancelRun, StartRun
+from runner.store.requests import AnswerQuestions, CancelRun, StartRun
 from runner.testing import ManualClock
 from tests.chaos.transitions import Walk
 from tests.contract.store import StoreContract
@@ -137,7 +137,7 @@ def test_a_graph_that_gets_limits_stays_in_the_first(both):
     runs = {key: f"{both.partition('g', key):02d}{key}" for key in KEYS}
     for key, run_id in runs.items():
         assert (
-            both.start(Start(run_id, "g", None, None, idempotency_key=key), "n").word == "started"
+            both.do(StartRun(Start(run_id, "g", None, None, idempotency_key=key))).word == "started"
         )
     both.publish([shape("a", limits={"a": [Limit("x", rate=1)]})])
     both.publish([shape("a")])
@@ -270,7 +270,7 @@ def test_a_set_of_answers_is_for_one_partition(both, clock):
     assert worker.answer(questions[0]) == ["accepted"]
     assert worker.answer(*questions) == ["duplicate", "rejected"]
     unknown = [Decision(questions[1].id, 1), Decision("00none.a.1.x", 1)]
-    assert [str(receipt.status) for receipt in both.answer(unknown, "n")[0]] == [
+    assert [str(receipt.status) for receipt in both.do(AnswerQuestions(unknown, "n")).receipts] == [
         "rejected",
         "unknown",
     ]

@@ -414,7 +414,7 @@ def test_without_a_template_doorbells_are_returned(worker, store, redis_url):
     store.install_doorbell(TEMPLATE)
     assert rung(store.do(StartRun(Start("00two", "g", None, None)))) == []
     elsewhere = RedisStore(redis_url, push=False)
-    assert rung(elsewhere.start(Start("00three", "g", None, None), "n3")) == ["a.1.1"]
+    assert rung(elsewhere.do(StartRun(Start("00three", "g", None, None)))) == ["a.1.1"]
 
 
 def test_without_a_template_the_next_sweep_rings(worker, store, client):
@@ -745,7 +745,7 @@ def test_a_place_that_is_taken_in_between_is_waited_for(worker, redis_url, clock
         return clock()
 
     late = RedisStore(redis_url, clock=slow, retention=60, push=False)
-    reply = late.claim(run_id, "b", 1, 1, "late")
+    reply = late.do(ClaimVisit(run_id, "b", 1, 1, "late"))
     late.close()
     assert (reply.word, reply.delay_ms) == ("limited", 10_000)
     clock.advance(10)
@@ -792,7 +792,7 @@ def test_a_stop_between_others_cancels_what_waits(worker, store, redis_url, cloc
         return clock()
 
     late = RedisStore(redis_url, clock=slow, retention=60, push=False)
-    assert late.cancel(run_id, "enough").word == "cancelled"
+    assert late.do(CancelRun(run_id, "enough")).word == "cancelled"
     late.close()
 
     assert worker.read(run_id).record.stopping == Status.CANCELLED
