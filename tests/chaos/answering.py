@@ -12,21 +12,23 @@ import sys
 
 from runner import Client
 from runner.store.redis.store import RedisStore
+from runner.store.requests import AnswerQuestions
 
 question, response, key, moment = sys.argv[1:]
-answer = RedisStore.answer
+do = RedisStore.do
 
 
-@functools.wraps(answer)
-def dying(*args):
-    if moment == "before":
+@functools.wraps(do)
+def dying(self, request):
+    answers = isinstance(request, AnswerQuestions)
+    if answers and moment == "before":
         os.kill(os.getpid(), signal.SIGKILL)
-    receipt = answer(*args)
-    if moment == "after":
+    reply = do(self, request)
+    if answers and moment == "after":
         os.kill(os.getpid(), signal.SIGKILL)
-    return receipt
+    return reply
 
 
-RedisStore.answer = dying
+RedisStore.do = dying
 receipt = Client().respond(question, response, idempotency_key=key)
 print(f"{receipt.status} {receipt.run_id} {receipt.detail}")  # noqa: T201 - that is its answer

@@ -13,15 +13,30 @@ from typing import Any
 from celery.worker.request import Request
 
 import runner.celery.amqp
+from runner.approvals.voting import CastVote
 from runner.audit.anchors import FileAnchor
 from runner.celery.amqp import Relay
 from runner.celery.doorbells import NODE_TASK, CeleryDispatcher, visit_of
 from runner.execution.runs import RunStarter
-from runner.store.interface import Token
+from runner.store.interface import Request as StoreRequest
 from runner.store.redis.fast.fast_path import FastPath
 from runner.store.redis.ledger import AuditLog
 from runner.store.redis.store import RedisStore
 from runner.store.redis.streams import Intake
+from runner.store.requests import (
+    AnswerQuestions,
+    AskQuestions,
+    ClaimVisit,
+    ExpandMap,
+    ParkVisit,
+    RetryVisit,
+    SaveCheckpoint,
+    SettleVisit,
+    SpendBudget,
+    StartRun,
+    UseDecision,
+    VisitRequest,
+)
 from tasks.app import app
 from tests.chaos.kill_switch import reach
 
@@ -54,8 +69,43 @@ def around(
     setattr(owner, method, stepped)
 
 
-def of_token(_: RedisStore, token: Token, *__: object) -> str:
-    return f"{token.run_id}/{token.node}"
+def of_token(request: VisitRequest) -> str:
+    return f"{request.token.run_id}/{request.token.node}"
+
+
+REQUESTS: dict[type[StoreRequest[Any]], Callable[[Any], str]] = {
+    ClaimVisit: lambda request: f"{request.run_id}/{request.node}",
+    SaveCheckpoint: of_token,
+    AskQuestions: of_token,
+    ParkVisit: of_token,
+    RetryVisit: of_token,
+    ExpandMap: of_token,
+    SettleVisit: of_token,
+    UseDecision: of_token,
+    AnswerQuestions: lambda request: request.answers[0].interrupt_id,
+    CastVote: lambda request: request.ballot.interrupt_id,
+    SpendBudget: lambda request: request.run_id,
+    StartRun: lambda request: request.start.idempotency_key or ANY,
+}
+"""The requests that are points, each by its verb, and the name of the step."""
+
+
+def around_requests() -> None:
+    """Make both sides of these requests points."""
+    do = RedisStore.do
+
+    @functools.wraps(do)
+    def stepped(store: RedisStore, request: StoreRequest[Any]) -> Any:
+        name_of = REQUESTS.get(type(request))
+        if name_of is None:
+            return do(store, request)
+        step = name_of(request)
+        reach(f"{request.verb}.before", step)
+        reply = do(store, request)
+        reach(f"{request.verb}.after", step)
+        return reply
+
+    RedisStore.do = stepped
 
 
 def of_task(request: Request) -> str:
@@ -77,11 +127,8 @@ def always(_: object) -> bool:
 app.conf.worker_pool_start_method = "fork"
 runner.celery.amqp.TAKE_OVER_AFTER = 2.0
 
-around(RedisStore, "claim", "claim", lambda _, run_id, node, *__: f"{run_id}/{node}")
+around_requests()
 around(FastPath, "_claimed", "load", lambda _, node, seen, *__: f"{seen.run_id}/{node}")
-for verb in ("save", "ask", "park", "retry", "expand"):
-    around(RedisStore, verb, verb, of_token)
-around(RedisStore, "settle", "settle", lambda _, token, *__: of_token(_, token))
 around(
     RunStarter,
     "child",
@@ -96,15 +143,10 @@ around(
     always,
 )
 around(Request, "acknowledge", "ack", of_task, always)
-around(RedisStore, "answer", "answer", lambda _, answers, *__: answers[0].interrupt_id)
-around(RedisStore, "vote", "vote", lambda _, ballot, *__: ballot.interrupt_id)
 around(RedisStore, "votes", "votes", lambda _, interrupt_id: interrupt_id)
-around(RedisStore, "use", "use", of_token)
-around(RedisStore, "spend", "spend", lambda _, run_id, *__: run_id, always)
 around(
     Intake, "done", "done", lambda _, entry: json.loads(entry.body).get("interrupt_id", ANY), always
 )
-around(RedisStore, "start", "start", lambda _, start, *__: start.idempotency_key or ANY)
 around(Relay, "_publish", "relay", lambda *_: ANY, always)
 around(AuditLog, "change", "audit", lambda _, __, fields, *___: of_seal(fields))
 around(FileAnchor, "write", "anchor", lambda *_: ANY, always)
