@@ -14,6 +14,7 @@ BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 PEERS := build/peers
 OLDEST_REDIS := build/redis-6.2/bin/redis-server
+LOWEST := tests/agent tests/cli tests/server tests/tour
 COMMA := ,
 ALL := dev,docs,embedded,mcp,openai,pydantic-ai,strands
 VERSIONS_pinned := --require-hashes --requirement requirements/dev.txt
@@ -53,8 +54,8 @@ simulate: $(STAMP) ## Play simulated clusters under faults: make simulate SEEDS=
 test-newest: $(STAMP) ## Run them with the newest versions of all dependencies
 	@$(MAKE) --always-make test DEPS=newest UV=$(UV)
 
-test-lowest: $(STAMP) ## Run them with the lowest versions that pyproject.toml names
-	@$(MAKE) --always-make test DEPS=lowest UV=$(UV)
+test-lowest: $(STAMP) ## Run agents, commands, server and tour with the lowest versions that pyproject.toml names
+	@$(MAKE) --always-make test DEPS=lowest UV=$(UV) TESTS="$(or $(TESTS),$(LOWEST))"
 
 test-all: $(STAMP) ## Run every test, the slow ones too, and ten times the random cases
 	$(BIN)/pytest -q -n 2 --dist loadfile --timeout 600 --hypothesis-profile thorough

@@ -469,7 +469,7 @@ def _graphs(facts: Facts) -> Iterator[Check]:
     if lost := sorted(served_graphs.difference(graph_names)):
         missing = f"the store does not have {_names(lost)}, which workers have: it has lost data"
         action = (
-            "Workers publish them again within half a minute; docs/how-to/backup.md says what else "
+            "Workers publish them again within a minute; docs/how-to/backup.md says what else "
             "to do."
         )
         yield Check(FAIL, "graphs", missing, action)
