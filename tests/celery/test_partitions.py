@@ -222,8 +222,8 @@ def test_lists_and_numbers_span_both_partitions(spread):
         times = [getattr(item, "asked_at", None) or -item.created_at for item in items]
         assert times == sorted(times)
 
-    place = spread.partition_addresses
-    metrics = read_metrics(place.redis_url, place.namespace, place.partitions)
+    settings = spread.places
+    metrics = read_metrics(settings.redis_url, settings.namespace, settings.partitions)
     counts = {
         metric.labels["status"]: metric.value for metric in metrics if metric.name == "runner_runs"
     }

@@ -114,12 +114,13 @@ def test_a_crash_after_a_question_was_shown_keeps_the_question():
 def test_a_crash_in_a_resumed_batch_gives_the_answer_again():
     """An answer given to a batch that died before its end is given to it again."""
     asking = node([use("ask", "call_0", topic="sky"), use("ask", "call_1", topic="sea")], results)
+    colours = {"sky": "blue", "sea": "green"}
     first, second = waits(asking.execute())
-    asking.answer(first, "blue")
+    asking.answer(first, colours[first.reason["topic"]])
     waits(asking.execute(crash=True))
     [left] = waits(asking.execute())
     assert left.id == second.id
-    asking.answer(second, "green")
+    asking.answer(second, colours[second.reason["topic"]])
 
     assert done(asking.execute()).output == "sky is blue; sea is green"
 
