@@ -13,7 +13,7 @@ _post = WebhookSender._post
 
 
 def _note_and_post(self, webhook, delivery, body, now):
-    self._stored.record(webhook.id, replace(delivery, status="delivered", due_at=0))
+    self._deliveries.record(webhook.id, replace(delivery, status="delivered", due_at=0))
     return _post(self, webhook, delivery, body, now)
 
 
