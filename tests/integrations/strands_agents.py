@@ -35,10 +35,11 @@ def use(name, key, **given):
 
 
 def results(messages):
-    """All tool results of a conversation, as text."""
+    """All tool results of a conversation as text, ordered by their calls: Strands runs them at once."""
     blocks = [block for message in messages for block in message["content"]]
-    found = [block["toolResult"]["content"] for block in blocks if "toolResult" in block]
-    return "; ".join(part["text"] for content in found for part in content)
+    ended = [block["toolResult"] for block in blocks if "toolResult" in block]
+    contents = [result["content"] for result in sorted(ended, key=lambda each: each["toolUseId"])]
+    return "; ".join(block["text"] for content in contents for block in content)
 
 
 @tool(context=True)

@@ -97,7 +97,7 @@ def test_a_question_is_shown_while_other_tools_run():
     [question] = waits(asking.execute())
     asking.answer(question, "blue")
 
-    assert done(asking.execute()).output == "seen; sky is blue"
+    assert done(asking.execute()).output == "sky is blue; seen"
 
 
 def test_a_crash_after_a_question_was_shown_keeps_the_question():
@@ -132,9 +132,11 @@ def test_each_answer_can_wake_the_node():
     builder.add_node(StrandsAgent(lambda: agent(both, results)), "asks", resume="each")
     graph = builder.build()
     waiting = graph("go")
-    result = graph(answers(waiting, "blue", "green")[:1])
-    assert [q.id for q in result.interrupts] == [waiting.interrupts[1].id]
-    ended = graph(answers(result, "green"))
+    colours = {"sky": "blue", "sea": "green"}
+    first, second = answers(waiting, *(colours[q.reason["topic"]] for q in waiting.interrupts))
+    result = graph([first])
+    assert [q.id for q in result.interrupts] == [second["interruptResponse"]["interruptId"]]
+    ended = graph([second])
 
     assert ended.results["asks"].output == "sky is blue; sea is green"
 
