@@ -17,12 +17,20 @@ from runner.approvals.directory import looked_up
 from runner.approvals.judgement import level_of
 from runner.approvals.rules import DECISIONS, Principal, Rule, Voter
 from runner.approvals.voting import ApplyOperation, CastVote
-from runner.errors import DirectoryError, PayloadTooLarge, RunnerError, UnstorableError, UsageError
+from runner.errors import (
+    ConflictError,
+    DirectoryError,
+    PayloadTooLarge,
+    RunnerError,
+    UnstorableError,
+    UsageError,
+)
 from runner.execution import ids
 from runner.execution.engine import Engine
 from runner.records import codec, size_limits, validation
 from runner.records.codec import JSON
 from runner.records.interrupts import Decision, Interrupt, Receipt, ReceiptStatus
+from runner.records.listings import outermost
 from runner.records.validation import mismatch
 
 Sign = Callable[[dict[str, JSON]], dict[str, JSON]]
@@ -32,13 +40,18 @@ MOST_CLAIMED = 30 * 86_400
 """Seconds that a claim holds at most."""
 
 
-def apply_vote(engine: Engine, decision: Decision, question: Interrupt) -> Receipt:
+def apply_vote(
+    engine: Engine, decision: Decision, question: Interrupt, *, queued: bool = False
+) -> Receipt:
     """Count a decision on a question with a rule.
 
     Raises:
         DirectoryError: who the voter is can't be looked up now; nothing was counted.
-        StoreError: the store can't be reached.
+        ConflictError: it is `queued`, and for a process that has the graph. StoreError: the store can't be
+            reached.
     """
+    if queued:
+        _check_served(engine, question)
     rule = Rule.thawed(question.rule or {})
     kind, response = decision.decision or "respond", decision.response
     if kind == "approve" and response is None:
@@ -81,8 +94,27 @@ def apply_vote(engine: Engine, decision: Decision, question: Interrupt) -> Recei
     return freezing.noted(engine, [receipt])[0]
 
 
+def _check_served(engine: Engine, question: Interrupt) -> None:
+    """Refuse a queued message about a question of another service: that one's directory and keys judge it.
+
+    Raises:
+        ConflictError: this process does not have the question's graph; one that has it takes the message.
+    """
+    graph_id = outermost((question.place or {}).get("graph", ""))
+    if graph_id not in engine.registry.names():
+        raise ConflictError(
+            f"the vote on {question.id} is left to a process that has the graph {graph_id!r}, whose "
+            "directory and keys judge it. Name its module in RUNNER_GRAPHS of a worker or keeper."
+        )
+
+
 def apply_operation(
-    engine: Engine, body: Mapping[str, JSON], by: Voter | None = None, key: str | None = None
+    engine: Engine,
+    body: Mapping[str, JSON],
+    by: Voter | None = None,
+    key: str | None = None,
+    *,
+    queued: bool = False,
 ) -> Receipt:
     """Do what somebody wants with a question with a rule, besides voting.
 
@@ -92,6 +124,7 @@ def apply_operation(
     Raises:
         UsageError: a name is no principal, the time or the comment can't be used.
         DirectoryError: who they are can't be looked up now; nothing was done.
+        ConflictError: it is `queued`, and for a process that has the graph.
     """
     message: Mapping[str, Any] = body
     name, kind, comment, ttl = (
@@ -108,11 +141,13 @@ def apply_operation(
     if kind == "delegate" and not message.get("to"):
         raise UsageError("a delegation names `to`, who may vote instead.")
     by = by or Voter(Principal.read(message["by"]))
+    question = engine.store.interrupts([name])[0]
+    answered_by: dict[str, frozenset[str]] = {}
+    if queued and question is not None and question.rule is not None:
+        _check_served(engine, question)
     delegate = (
         _looked_up(engine, Voter(Principal.read(message["to"]))) if kind == "delegate" else None
     )
-    question = engine.store.interrupts([name])[0]
-    answered_by: dict[str, frozenset[str]] = {}
     if question is not None and question.rule is not None:
         rule = Rule.thawed(question.rule)
         by, body = sender_of(engine, by, body, level_of(rule))

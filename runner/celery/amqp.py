@@ -277,7 +277,10 @@ class AmqpConsumer(WorkerThread):
         later, self._later = self._later, []
         for index, delivery in enumerate(later):
             try:
-                self._apply_received(delivery)
+                if self._messages.apply(delivery, keep=True):
+                    delivery.message.ack()
+                else:  # perhaps another process can
+                    delivery.message.requeue()
             except StoreError:
                 self._later += later[index:]
                 raise

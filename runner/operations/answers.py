@@ -21,14 +21,17 @@ from runner.store.receipts import receipts_for
 from runner.store.requests import AnswerQuestions, WithdrawQuestion
 
 
-def apply_decisions(engine: Engine, decisions: Sequence[Decision]) -> list[Receipt]:
+def apply_decisions(
+    engine: Engine, decisions: Sequence[Decision], *, queued: bool = False
+) -> list[Receipt]:
     """Apply a set of decisions, all or none; each gets a receipt.
 
     On a question with a rule a decision is a vote: votes are counted one by one, after the answers of the
-    set, and only where those were accepted.
+    set, and only where those were accepted. `queued` ones came to any process that reads the queue.
 
     Raises:
         DirectoryError: who a voter is can't be looked up now; that vote was not counted.
+        ConflictError: a queued vote is on a question of a graph that this process doesn't have.
     """
     questions = engine.store.interrupts([decision.interrupt_id for decision in decisions])
     pairs = list(zip(decisions, questions, strict=True))
@@ -42,7 +45,7 @@ def apply_decisions(engine: Engine, decisions: Sequence[Decision]) -> list[Recei
         if question is None or question.rule is None
         else decision.receipt(ReceiptStatus.REJECTED, detail)
         if is_refused
-        else apply_vote(engine, decision, question)
+        else apply_vote(engine, decision, question, queued=queued)
         for decision, question in pairs
     ]
 

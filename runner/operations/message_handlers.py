@@ -72,14 +72,16 @@ def handle_answer(
 
     Raises:
         StoreError: the store can't be reached; try again.
+        ConflictError: a vote is for a process that has the question's graph; leave it to another.
     """
     try:
         message, body = read_answer(_body(incoming, size_limits.MAX_MESSAGE))
         if isinstance(message, OperationMessage):
             operation = {name: value for name, value in body.items() if name != "reply_to"}
-            receipt = apply_operation(engine, operation, key=incoming.key)
+            receipt = apply_operation(engine, operation, key=incoming.key, queued=True)
         else:
-            (receipt,) = apply_decisions(engine, [message.decided(incoming.key, body)])
+            decision = message.decided(incoming.key, body)
+            (receipt,) = apply_decisions(engine, [decision], queued=True)
     except UsageError as error:
         return HandlerResult(Disposition.DEAD, reason=str(error))
     unknown = receipt.status is ReceiptStatus.UNKNOWN

@@ -25,6 +25,8 @@ from runner.approvals.decision_keys import DecisionKeys
 from runner.approvals.proofs import encoded, run_name
 from runner.audit.checkpoint import public_bytes
 from runner.celery.kombu_fixes import message_of
+from runner.celery.messages import MessageHandler
+from runner.definition.registry import Registry
 from runner.errors import ResponseError, UsageError
 from runner.execution.engine import Engine
 from runner.operations.message_handlers import (
@@ -35,6 +37,7 @@ from runner.operations.message_handlers import (
 )
 from runner.operations.questions import read_question
 from runner.operations.views import read_run
+from runner.settings import Settings
 from tests.graphs import Bench, single, wired
 
 REFUND = Action("runner", "function", "refund", {"order": "7", "amount": "10"})
@@ -59,6 +62,16 @@ class People:
 
 
 people = People()
+
+
+class Strangers(People):
+    """The directory of another service, which puts everybody into finance."""
+
+    def groups(self, principal: Principal) -> list[str]:
+        return ["finance"]
+
+
+strangers = Strangers()
 
 
 class Asking:
@@ -681,3 +694,37 @@ def test_a_door_says_when_it_has_shown_the_question(door: str) -> None:
         if event.kind == "interrupt.voted"
     ]
     assert [data.get("shown_at") for data in voted] == [1_700_000_000_000, None]
+
+
+@pytest.mark.parametrize("kind", ["vote", "operation"])
+def test_a_service_judges_votes_on_its_own_questions_alone(kind):
+    """A worker without the graph leaves a message to one that has it, whose directory knows the people."""
+    team = asking(Rule(eligible=["group:finance"]))
+    body = {"v": 2, "interrupt_id": team.question, "decision": "approve", "by": "eve"}
+    if kind == "operation":
+        body = operation_body(team.question, "claim", "human:|eve", ttl=60)
+    other = Engine(team.bench.store, team.bench, Registry())
+    other.directory = f"{__name__}:strangers"
+    settings = Settings(redis_url="redis://unused")
+
+    assert MessageHandler(other, settings, "test").answer(sent(body), None) is None
+    result = MessageHandler(team.bench.engine, settings, "test").answer(sent(body), None)
+    assert result is not None
+    assert result.receipt is not None
+    assert result.receipt.status == "forbidden"
+    other.registry.add("bench", lambda: single(lambda ctx: None))  # the control: it has the graph
+    result = MessageHandler(other, settings, "test").answer(sent(body, 2), None)
+    assert result is not None
+    assert result.receipt is not None
+    assert result.receipt.status == "accepted"
+
+
+def test_a_plain_answer_is_applied_by_any_service():
+    """The control: without a rule nobody is judged, and no worker needs the graph."""
+    bench = Bench(single(lambda ctx: ctx.interrupt("go?"))).start()
+    (question,) = bench.finish().interrupts
+    other = Engine(bench.store, bench, Registry())
+    message = {"v": 1, "interrupt_id": question.id, "response": "yes"}
+    result = handle_answer(other, sent(message))
+    assert result.receipt is not None
+    assert result.receipt.status == "accepted"
