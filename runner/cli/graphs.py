@@ -169,6 +169,31 @@ def _tree(view: GraphView) -> Tree:
     return tree
 
 
+# -- remove ------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class RemovedGraph:
+    """A graph that was removed."""
+
+    name: str
+    status: str
+
+
+@graphs.command()
+@click.argument("name", metavar="GRAPH")
+@with_context
+def remove(context: CommandContext, name: str) -> None:
+    """Remove a graph from the store that no worker has any more.
+
+    It is refused while a worker has the graph, a schedule names it, or runs of it are in the store,
+    ended ones included: they would be in no list. A worker or a program that has the graph publishes it
+    again. Exit codes: 0 it was removed; 4 no such graph; 5 refused.
+    """
+    context.installation.remove_graph(name)
+    context.output.write(RemovedGraph(name, "removed"), [("removed", name)])
+
+
 # -- check -------------------------------------------------------------------------------------------
 
 

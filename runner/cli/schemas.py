@@ -63,6 +63,7 @@ DOCUMENTS: dict[str, tuple[str, Any]] = {
     "graphs check": ("", GraphCheck),
     "graphs draw": ("", graphs.GraphDrawing),
     "graphs list": ("graphs", graphs.GraphLine),
+    "graphs remove": ("", graphs.RemovedGraph),
     "graphs show": ("", graphs.GraphView),
     "init": ("", init.Project),
     "interrupts claim": ("", Receipt),

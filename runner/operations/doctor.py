@@ -480,6 +480,8 @@ def _graphs(facts: Facts) -> Iterator[Check]:
     if stuck_graphs:
         problem = f"no worker has {_names(stuck_graphs)}, and unfinished runs wait for one"
     fix = "Start a worker whose RUNNER_GRAPHS names their modules."
+    if not stuck_graphs:
+        fix += " `runner graphs remove` removes a graph that is not needed any more."
     yield from _check(
         "graphs",
         _names(graph_names) or "none yet",

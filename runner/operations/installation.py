@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from functools import cached_property
 
+from runner.errors import ConflictError, NotFoundError
 from runner.execution.engine import Engine
+from runner.records.listings import outermost
 from runner.schedules.schedule import Schedule
 from runner.schedules.scheduler import Scheduler
 from runner.store.shared import AuditLog, NoticeTail, Shared
@@ -24,3 +26,32 @@ class Installation(Shared):
     def scheduler(self, engine: Engine) -> Scheduler:
         """Return the schedules; the engine starts their runs."""
         return Scheduler(engine, self.documents(Schedule))
+
+    def remove_graph(self, name: str) -> None:
+        """Delete a graph that nothing needs any more, with those inside it.
+
+        Raises:
+            NotFoundError: there is no such graph. ConflictError: a worker has it, a schedule names it, or
+                runs of it are in the store; nothing was changed.
+        """
+        if name not in self.store.graphs() or name != outermost(name):
+            raise NotFoundError(f"this store has no graph {name!r}.")
+        now = self.workers.now()
+        workers = [
+            worker.name
+            for worker in self.workers.all()
+            if name in worker.graphs and worker.alive(now)
+        ]
+        schedules = [each.id for each in self.documents(Schedule).all() if each.graph == name]
+        problem = ""
+        if workers:
+            problem = f"the worker {workers[0]} has it and would publish it again; stop it first"
+        elif schedules:
+            problem = f"the schedule {schedules[0]!r} starts it; remove that first"
+        elif runs := self.store.remove_graph(name):
+            problem = (
+                f"runs of it are in the store ({runs}); end those that are open, and wait until they "
+                "expire (RUNNER_RETENTION), or delete them with `runner runs remove`"
+            )
+        if problem:
+            raise ConflictError(f"the graph {name!r} was not removed: {problem}.")

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import functools
 import json
 import sys
 from pathlib import Path
@@ -10,6 +11,9 @@ from click.testing import Result
 
 from runner.cli.schemas import schema
 from runner.definition.registry import registry
+from runner.settings import Settings
+from runner.store.shared import open_store
+from tests.contract.store.manual_worker import ManualWorker, shape
 
 HERE = Path(__file__).parent
 
@@ -220,3 +224,55 @@ def test_errors_of_graphs_fail_the_check(graphs, tmp_path):
         1,
         4,
     ]
+
+
+@pytest.fixture
+def two(call, redis_url):
+    """A store of two partitions with the graph `old`, and the command line on it."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("RUNNER_PARTITIONS", "2")
+        store = open_store(Settings(redis_url=redis_url), push=False)
+        store.publish(
+            [shape("a", name="old"), shape("a", name="old/inner"), shape("a", name="new")]
+        )
+        yield store, functools.partial(call, url=redis_url)
+        store.close()
+
+
+def test_a_graph_that_nothing_needs_is_removed(two):
+    """It goes from every partition with the graphs inside it, and a program that has it publishes it again."""
+    store, cli = two
+    assert "no worker has new, old: new runs would wait\tStart" in cli("doctor").stdout
+    assert "`runner graphs remove`" in cli("doctor").stdout
+
+    removed = cli("graphs", "remove", "old")
+
+    assert (removed.exit_code, removed.stdout) == (0, "removed\told\n")
+    assert [list(one.graphs()) for one in store._partitions] == [["new"], ["new"]]
+    assert [cli("graphs", "remove", name).exit_code for name in ("old", "nowhere")] == [4, 4]
+    assert ManualWorker(store).start(shape("a", name="old"))
+
+
+def test_a_graph_that_is_needed_is_not_removed(two, cli):
+    """Neither while a worker has it, nor while a schedule names it, nor while there are runs of it."""
+    store, command = two
+    worker = ManualWorker(store)
+    run_ids = [worker.start(shape("a", name="old"), beside=number) for number in ("00", "01")]
+
+    refused = command("graphs", "remove", "old")
+    assert (refused.exit_code, store.graphs().keys()) == (5, {"old", "old/inner", "new"})
+    assert "runs of it are in the store (1)" in refused.stderr
+    for run_id in reversed(run_ids):
+        worker.settle(worker.token(run_id, "a"))
+        assert command("graphs", "remove", "old").exit_code == 5
+        assert all(one.graphs() == store.graphs() for one in store._partitions)
+        assert command("runs", "remove", run_id, "--yes").exit_code == 0
+        worker.store.sweep()
+    assert command("schedules", "add", "nightly", "old", "--every", "5m").exit_code == 0
+    assert "the schedule 'nightly' starts it" in command("graphs", "remove", "old").stderr
+    assert command("schedules", "remove", "nightly").exit_code == 0
+    assert command("graphs", "remove", "old").exit_code == 0
+
+    served = cli("graphs", "remove", "shop-echo")
+    assert served.exit_code == 5
+    assert "has it and would publish it again" in served.stderr

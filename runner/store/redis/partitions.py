@@ -211,6 +211,20 @@ class PartitionedStore:
     def graphs(self) -> dict[str, str]:
         return self._first.graphs()
 
+    def remove_graph(self, name: str) -> int:
+        """Delete a graph as `RedisStore`, last where it is listed; with a run in one of them from none."""
+        shapes = [
+            self.topology(graph, fingerprint)
+            for graph, fingerprint in self.graphs().items()
+            if outermost(graph) == name
+        ]
+        for partition in reversed(self._partitions):
+            if runs := partition.remove_graph(name):
+                # A run may have begun in one while it was deleted from another.
+                self.publish([shape for shape in shapes if shape], replace=False)
+                return runs
+        return 0
+
     def topology(self, graph_id: str, fingerprint: str) -> Topology | None:
         shapes = (partition.topology(graph_id, fingerprint) for partition in self._partitions)
         return next((shape for shape in shapes if shape is not None), None)

@@ -34,6 +34,7 @@ from runner.records.listings import (
     Page,
     RunQuery,
     RunSummary,
+    outermost,
 )
 from runner.records.metrics import ANSWER
 from runner.records.run import (
@@ -248,6 +249,25 @@ class RedisStore:
     def _names(self, graph: str | None) -> Sequence[str]:
         """Return the graphs that a listing is of."""
         return [graph] if graph is not None else list(self.graphs())
+
+    def remove_graph(self, name: str) -> int:
+        """Delete a graph and those inside it, unless there are runs of them; return how many there are."""
+        family = [graph for graph in self.graphs().items() if outermost(graph[0]) == name]
+        indexes = self._keys.runs(RunQuery(), [graph for graph, _ in family])[0]
+
+        def write(pipe: Any) -> int:
+            runs = sum(pipe.zcard(index) for index in indexes)
+            pipe.multi()
+            for graph, fingerprint in family if not runs else ():
+                pipe.hdel(self._keys.graphs, graph)
+                pipe.pexpire(self._keys.shape(fingerprint), max(1, self._retention_ms))
+            return runs
+
+        with self._redis.translated():
+            client = self._redis.client_of(self._keys.graphs)
+            return int(
+                client.transaction(write, self._keys.graphs, *indexes, value_from_callable=True)
+            )
 
     def topology(self, graph_id: str, fingerprint: str) -> Topology | None:
         with self._redis.translated():
