@@ -14,7 +14,6 @@ from urllib.parse import urlsplit
 
 from runner.approvals.decision_keys import DecisionKeys, SigningKey
 from runner.approvals.freezes import Freeze
-from runner.audit.head import BEGINNING
 from runner.dev.embedded import OLDEST
 from runner.errors import UsageError
 from runner.operations.deploys import UNDER_WAY
@@ -80,7 +79,6 @@ class Facts:
     freezes: Sequence[Freeze] = ()
     audits: Sequence[Audited] = ()
     audit: str = "off"
-    audit_keep: float = 0.0
     signing: str = ""
     dropped: int = 0
     place: str = ""
@@ -109,7 +107,7 @@ class Facts:
 class Audited:
     """The audit of one partition: entries, how many are signed and not sealed yet, and for how long (ms).
 
-    `problem` is why it is not signed or anchored. `oldest` is the time of the first entry in the store (ms).
+    `problem` is why it is not signed or anchored.
     """
 
     origin: str
@@ -118,16 +116,12 @@ class Audited:
     waiting: int
     lag: int
     problem: str
-    oldest: int = 0
 
 
 def _audited(log: AuditLog) -> Audited:
     head = log.head()
     waiting, lag = log.unsealed(head)
-    oldest = next((int(name.partition("-")[0]) for name, _ in log.after(BEGINNING, 1)), head.now)
-    return Audited(
-        log.origin(head.epoch), head.size, head.signed, waiting, lag, head.problem, oldest
-    )
+    return Audited(log.origin(head.epoch), head.size, head.signed, waiting, lag, head.problem)
 
 
 def read_facts(settings: Settings) -> Facts:
@@ -148,7 +142,6 @@ def read_facts(settings: Settings) -> Facts:
         freezes=list(store.frozen().values()),
         audits=[_audited(log) for log in store.audit_logs],
         audit=settings.audit,
-        audit_keep=settings.audit_keep,
         clock=time.time_ns() // 1_000_000,
         workers=workers,
         graphs=store.graphs(),
@@ -638,47 +631,31 @@ def _archive(facts: Facts) -> Iterator[Check]:
 LATE_SEAL = 60_000
 """Ms after which an entry that is not sealed is late: workers seal every RUNNER_AUDIT_SEAL seconds."""
 
+GROWN = 1_000
+"""Entries, about 0.5 KB each, from which on their number without an archive is worth a warning."""
+
 
 def _audit(facts: Facts) -> Iterator[Check]:
-    for audit in facts.audits:
-        if facts.audit == "off" or not (audit.size or audit.waiting):
-            continue
-        if audit.problem:
-            yield Check(
-                FAIL, "audit", f"{audit.origin}: {audit.problem}", "Read docs/how-to/audit.md."
-            )
-        elif audit.lag > LATE_SEAL:
-            late = f"{audit.origin}: {audit.waiting} entries are not sealed, the oldest for {span(audit.lag)}"
-            yield Check(FAIL, "audit", late, "Start a worker or a keeper: each of them seals.")
-        elif audit.size and not audit.signed:
-            signature_problem = (
-                f"{audit.origin}: {audit.size} entries are sealed and none is signed"
-            )
-            yield Check(
-                WARN,
-                "audit",
-                signature_problem,
-                "Set RUNNER_AUDIT_KEY and RUNNER_AUDIT_ANCHOR for the workers.",
-            )
-        elif (
-            not facts.archive and (age := facts.vitals.now - audit.oldest) > facts.audit_keep * 1000
-        ):
-            age_problem = (
-                f"{audit.origin}: entries of {span(age)} ago take memory, "
-                "longer than RUNNER_AUDIT_KEEP"
-            )
-            yield Check(
-                WARN,
-                "audit",
-                age_problem,
-                "Set RUNNER_ARCHIVE: none leaves the store before an archive has it.",
-            )
-        else:
-            detail = (
-                f"{audit.origin}: {audit.size} entries, {audit.signed} signed, "
-                f"{audit.waiting} not sealed"
-            )
-            yield Check(PASS, "audit", detail)
+    audits = [audit for audit in facts.audits if audit.size or audit.waiting]
+    for audit in audits if facts.audit != "off" else ():
+        origin, size = audit.origin, audit.size
+        late = f"{audit.waiting} entries are not sealed, the oldest for {span(audit.lag)}"
+        unsigned = f"{size} entries are sealed and none is signed"
+        stay = f"its {size} entries stay in memory for ever, and all that come: there is no archive"
+        is_kept = facts.archive or facts.vitals.archive or size < GROWN
+        sealing = "Start a worker or a keeper: each of them seals."
+        signing = "Set RUNNER_AUDIT_KEY and RUNNER_AUDIT_ANCHOR for the workers."
+        found = (
+            (FAIL, audit.problem, "Read docs/how-to/audit.md."),
+            (FAIL, late if audit.lag > LATE_SEAL else "", sealing),
+            (WARN, unsigned if size > audit.signed == 0 else "", signing),
+            (WARN, "" if is_kept else stay, "Set RUNNER_ARCHIVE for the workers."),
+        )
+        problems = [
+            Check(result, "audit", f"{origin}: {why}", fix) for result, why, fix in found if why
+        ]
+        detail = f"{origin}: {size} entries, {audit.signed} signed, {audit.waiting} not sealed"
+        yield from problems or _check("audit", detail)
 
 
 def _freezes(facts: Facts) -> Iterator[Check]:

@@ -138,13 +138,13 @@ CASES = [
         (
             "audit",
             result,
-            replace(WELL, audit="all", audit_keep=60.0, audits=[Audited("runner/p00", *audited)]),
+            replace(WELL, audit="all", audits=[Audited("runner/p00", *audited)]),
         )
         for result, *audited in [
-            (FAIL, 9, 9, 0, 0, "the disk is full", NOW),
-            (FAIL, 9, 9, 3, 61_000, "", NOW),
-            (WARN, 9, 0, 0, 0, "", NOW),
-            (WARN, 9, 9, 0, 0, "", NOW - 61_000),
+            (FAIL, 9, 9, 0, 0, "the disk is full"),
+            (FAIL, 9, 9, 3, 61_000, ""),
+            (WARN, 9, 0, 0, 0, ""),
+            (WARN, 1_000, 9, 0, 0, ""),
         ]
     ),
     ("settings", WARN, replace(WELL, sizes={"result": 10, "state": 2, "run": 9})),
@@ -168,6 +168,19 @@ def test_deleted_dead_letters_are_told():
         PASS,
         "none; 224 were deleted, since there were too many",
     )
+
+
+def test_all_that_is_wrong_with_an_audit_is_reported():
+    """Neither a disk that is full nor a missing key hides that an audit without an archive grows."""
+    audited = Audited("runner/p00", 1_000, 0, 3, 61_000, "the disk is full")
+    facts = replace(WELL, audit="all", audits=[audited])
+
+    def results(facts):
+        return [check.result for check in examine(facts) if check.name == "audit"]
+
+    assert results(facts) == [FAIL, FAIL, WARN, WARN]
+    assert results(replace(facts, vitals=replace(VITALS, archive=ARCHIVE))) == [FAIL, FAIL, WARN]
+    assert results(replace(facts, audits=[replace(audited, size=0)])) == [FAIL, FAIL]
 
 
 def test_an_archive_that_works_passes():

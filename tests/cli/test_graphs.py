@@ -240,7 +240,7 @@ def two(call, redis_url):
 
 
 def test_a_graph_that_nothing_needs_is_removed(two):
-    """It goes from every partition with the graphs inside it, and a program that has it publishes it again."""
+    """It goes from every partition with the graphs inside it, until a program publishes it again."""
     store, cli = two
     assert "no worker has new, old: new runs would wait\tStart" in cli("doctor").stdout
     assert "`runner graphs remove`" in cli("doctor").stdout

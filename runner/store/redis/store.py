@@ -256,11 +256,11 @@ class RedisStore:
         indexes = self._keys.runs(RunQuery(), [graph for graph, _ in family])[0]
 
         def write(pipe: Any) -> int:
-            runs = sum(pipe.zcard(index) for index in indexes)
+            runs: int = sum(pipe.zcard(index) for index in indexes)
             pipe.multi()
             for graph, fingerprint in family if not runs else ():
                 pipe.hdel(self._keys.graphs, graph)
-                pipe.pexpire(self._keys.shape(fingerprint), max(1, self._retention_ms))
+                pipe.delete(self._keys.shape(fingerprint))
             return runs
 
         with self._redis.translated():
