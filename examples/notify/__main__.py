@@ -32,7 +32,8 @@ def by_mail(values: Mapping[str, str]) -> Tell:
     pages, addresses = values["RUNNER_PAGES"], (values["MAIL_FROM"], values["MAIL_TO"])
 
     def tell(notice: Mapping[str, Any]) -> None:
-        mail.send(mail.message(notice, pages, *addresses), host, int(port or 25))
+        if notice["question"]:  # it names those to whom it goes
+            mail.send(mail.message(notice, pages, *addresses), host, int(port or 25))
 
     return tell
 

@@ -27,7 +27,7 @@ REMEMBERED = 10_000
 def handler_for(
     secret: str, tell: Callable[[Mapping[str, Any]], None]
 ) -> type[BaseHTTPRequestHandler]:
-    """Return a handler class that passes notices of open questions to `tell`, each once."""
+    """Return a handler class that passes notices of open questions, and of edits, to `tell`, each once."""
     told: OrderedDict[str, None] = OrderedDict()
 
     class Handler(BaseHTTPRequestHandler):
@@ -46,7 +46,8 @@ def handler_for(
             self._answer(self._pass_on(self.headers["webhook-id"], notice))
 
         def _pass_on(self, message_id: str, notice: Mapping[str, Any]) -> HTTPStatus:
-            if notice["kind"] not in ASKING or message_id in told:
+            is_edit = (notice.get("data") or {}).get("decision") == "edit"
+            if not (notice["kind"] in ASKING or is_edit) or message_id in told:
                 return HTTPStatus.NO_CONTENT
             try:
                 tell(notice)

@@ -10,6 +10,9 @@ from urllib.parse import quote
 
 def title_of(notice: Mapping[str, Any]) -> str:
     """Return one line about the question of a notice."""
+    if not notice["question"]:
+        who = str(notice["data"]["by"]).rpartition("|")[2]
+        return " ".join(f"{who} changed the call of {notice['node']}: please decide again".split())
     name = " ".join(str(notice["question"]["name"]).split())
     return (
         f"Still open: {name}"
@@ -19,8 +22,11 @@ def title_of(notice: Mapping[str, Any]) -> str:
 
 
 def call_of(notice: Mapping[str, Any]) -> str:
-    """Return what would run where the question approves a call, else why it was asked, as JSON."""
-    question = notice["question"]
+    """Return what would run where the question approves a call, else why it was asked, as JSON.
+
+    Of an edit it is the new arguments; None where they are too long for a notice.
+    """
+    question = notice["question"] or {"reason": notice["data"].get("response")}
     action = question.get("action")
     shown = {action["tool"]: action["args"]} if action else question.get("reason")
     return json.dumps(shown, indent=2)  # ASCII: no character of it can act on what shows it
@@ -28,4 +34,4 @@ def call_of(notice: Mapping[str, Any]) -> str:
 
 def link_of(notice: Mapping[str, Any], pages: str) -> str:
     """Return the address of the question's page; `pages` is that of the server."""
-    return f"{pages.rstrip('/')}/q/{quote(notice['question']['id'], safe='')}"
+    return f"{pages.rstrip('/')}/q/{quote(notice['detail'], safe='')}"

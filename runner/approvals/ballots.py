@@ -295,9 +295,16 @@ def part_of(
 
 
 def voted(
-    ballot: Ballot, vote: Mapping[str, Any], vote_receipt: Receipt, voter_record: Mapping[str, Any]
+    ballot: Ballot,
+    vote: Mapping[str, Any],
+    vote_receipt: Receipt,
+    voter_record: Mapping[str, Any],
+    response: JSON,
 ) -> dict[str, JSON]:
-    """Return the data of the event that a vote leaves; `voter_record` is the voter's before it."""
+    """Return the data of the event that a vote leaves; `voter_record` is the voter's before it.
+
+    `response` is what an edit or an answer is, where that is short.
+    """
     data = {name: vote[name] for name in ("decision", "effect", "weight", "selector", "stage")}
     numbers = {
         "have": vote_receipt.have,
@@ -305,6 +312,8 @@ def voted(
         "against": vote_receipt.against,
     }
     optional = {"vote": vote["n"], "prev_vote": voter_record.get("n"), "comment": ballot.comment}
+    if response is not None and vote["decision"] in {"edit", "respond"}:
+        data["response"] = response
     return {
         **identity(ballot),
         **data,

@@ -86,7 +86,9 @@ class CastVote(Request[Reply]):
             run,
             EventKind.INTERRUPT_VOTED,
             name,
-            ballots.voted(ballot, vote_record, receipt, voter_record),
+            ballots.voted(
+                ballot, vote_record, receipt, voter_record, event_payloads.value(ballot.response)
+            ),
         )
         if count.word == "accepted":
             reply = _decide(unit, run, ballots.answer(question, ballot, count), nonce, now)

@@ -317,6 +317,11 @@ def vote_options(command: Command) -> Command:
 @decision_argument
 @vote_options
 @click.option(
+    "--variant",
+    metavar="EFFECT",
+    help="Approve the version with this effect, as show lists it (default: as it was proposed).",
+)
+@click.option(
     "--digest", metavar="DIGEST", help="Reject unless the question has this digest (default: any)."
 )
 @click.option(
@@ -332,6 +337,7 @@ def vote(
     decision: str,
     by: str,
     response: Any,
+    variant: str | None,
     digest: str | None,
     comment: str,
     idempotency_key: str | None,
@@ -351,6 +357,8 @@ def vote(
       runner interrupts vote ID approve --by ana --digest sha256:...
       runner interrupts vote ID edit --by ana --response '{"order": 7, "amount": 50}'
     """  # noqa: D301 - click reads the backspace: leave this paragraph as it is
+    if variant is not None:
+        response = _response_for(context, interrupt_id, decision, response, variant)
     _check_response(decision, response)
     receipt = context.client.vote(
         interrupt_id,
@@ -362,6 +370,18 @@ def vote(
         idempotency_key=idempotency_key,
     )
     return _show_outcome(context, receipt, digest)
+
+
+def _response_for(
+    context: CommandContext, interrupt_id: str, decision: str, response: Any, variant: str
+) -> Any:
+    from runner.operations.questions import read_question, response_for
+
+    if decision in {"edit", "reject"} or response is not None:
+        raise click.UsageError("--variant is for approve or respond, without --response.")
+    question = read_question(context.store, context.client.interrupt(interrupt_id))
+    answer = response_for(question, variant)
+    return None if answer is True and decision == "approve" else answer
 
 
 def _check_response(decision: str, response: Any) -> None:
@@ -663,8 +683,9 @@ def _ruled(question: QuestionView) -> list[str | tuple[str, str]]:
         comment = f": {one_line(vote.comment)}" if vote.comment else ""
         texts.append(
             f"  {one_line(person(vote.by))}{name} {vote.decision}, as {one_line(who(vote.selector))}, "
-            f"level {vote.level}, {clock_time(vote.at)}{comment}\n"
+            f"level {vote.level}, {clock_time(vote.at)}{', void since an edit' * vote.is_void}{comment}\n"
         )
+    texts += _versions(question)
     if question.claim:
         until = clock_time(question.claim_ends_at)
         texts.append(f"claimed by {one_line(person(question.claim))} until {until}\n")
@@ -673,6 +694,23 @@ def _ruled(question: QuestionView) -> list[str | tuple[str, str]]:
     if question.decision:
         texts.append((f"decided: {question.decision}\n", "bold"))
     return texts
+
+
+def _versions(question: QuestionView) -> Iterator[str | tuple[str, str]]:
+    """Describe what each approval is for, where that is not only the proposed call."""
+    from runner.approvals.rule_text import person
+
+    if all(variant.is_proposed for variant in question.variants):
+        return
+    for variant in question.variants:
+        people = ", ".join(one_line(person(key)) for key in variant.voters)
+        head = "as proposed" if variant.is_proposed else f"by {people}"
+        yield f"version {head}  {variant.have} of {question.need}\n", "bold"
+        for change in variant.changes:
+            yield f"  {one_line(change.name)}: {short(change.before, 200)} -> {short(change.after, 200)}\n"
+        if variant.response is not None and not variant.is_proposed:
+            yield block(variant.response) + "\n"
+        yield f"  {variant.effect}\n", "dim"
 
 
 def _expiry(question: Question) -> str:

@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+import json
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
 from typing import Any
 
-from runner.approvals.ballots import Standing
+from runner.approvals.ballots import Standing, approved, effect_of
 from runner.approvals.rule_text import in_words
 from runner.approvals.rules import Rule
-from runner.errors import UsageError
+from runner.errors import RunnerError, UsageError
 from runner.operations.exports import Question, plain, question_of
+from runner.records import codec
 from runner.records.codec import JSON
 from runner.records.interrupts import Interrupt, Receipt, preimages
 from runner.store.interface import Store
@@ -20,7 +22,8 @@ from runner.store.interface import Store
 class VoteView:
     """One vote: who, what for (a digest), with which weight, and how sure it is who it was.
 
-    `by` is the principal, `level` that of the proof, `at` is in ms.
+    `by` is the principal, `level` that of the proof, `at` is in ms. A vote `is_void` where a later edit reset
+    it. `response` is what the message of the vote has: an answer, or whole new arguments.
     """
 
     by: str
@@ -34,6 +37,34 @@ class VoteView:
     comment: str
     level: int
     at: int
+    is_void: bool = False
+    response: Any = None
+
+
+@dataclass(frozen=True, slots=True)
+class Change:
+    """One argument that an edit changes; before or after is None where that has no such argument."""
+
+    name: str
+    before: Any
+    after: Any
+
+
+@dataclass(frozen=True, slots=True)
+class Variant:
+    """One version of what a question decides: as it was proposed, or as somebody edited or answered it.
+
+    `effect` is its digest; votes for it weigh `have` together, in the open stage. `response` has all its
+    arguments, or the answer, None where no vote shows what the digest is of; `changes` are those to the
+    proposed arguments. `voters` are the principals who have voted for it since the last reset.
+    """
+
+    effect: str
+    response: Any
+    is_proposed: bool
+    changes: tuple[Change, ...]
+    have: int
+    voters: tuple[str, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,7 +72,8 @@ class QuestionView(Question):
     """A question with all that was done to it.
 
     `rule_words` is the rule in words. `have` and `against` are the weights of the largest approval and of the
-    rejections in the open `stage`, which needs `need`. `delegated` has by the principal who may vote instead
+    rejections in the open `stage`, which needs `need`; `variants` has what each approval is for, the proposed
+    one first. `delegated` has by the principal who may vote instead
     of another that other one. `digests` has the objects that are hashed, by the kind of the digest. All of
     that is empty for a question without a rule.
     """
@@ -52,6 +84,7 @@ class QuestionView(Question):
     against: int = 0
     stage: int = 0
     votes: tuple[VoteView, ...] = ()
+    variants: tuple[Variant, ...] = ()
     claim: str = ""
     claim_ends_at: int = 0
     delegated: Mapping[str, str] = field(default_factory=dict)
@@ -63,11 +96,28 @@ def read_question(store: Store, interrupt: Interrupt) -> QuestionView:
     view = _view(interrupt)
     if interrupt.rule is None:
         return view
-    votes = tuple(_vote(vote) for vote in store.votes(interrupt.id))
+    standing = store.standings([interrupt.id])[0]
+    votes = tuple(_vote(vote, standing) for vote in store.votes(interrupt.id))
     return replace(
-        _counted(view, store.standings([interrupt.id])[0]),
+        _counted(view, standing),
         votes=votes,
+        variants=tuple(_variants(view, votes, standing)),
         digests=preimages(interrupt),
+    )
+
+
+def response_for(view: QuestionView, effect: str) -> Any:
+    """Return what a vote responds that approves a variant: true as it was proposed, else its arguments.
+
+    Raises:
+        UsageError: no vote that counts is for it.
+    """
+    for variant in view.variants:
+        if variant.effect == effect and variant.response is not None:
+            return True if variant.is_proposed else variant.response
+    raise UsageError(
+        f"no vote that counts is for {effect!r:.100}, so nothing was done. Read the question again: it may "
+        "have changed."
     )
 
 
@@ -150,5 +200,54 @@ def _counted(view: QuestionView, standing: Standing) -> QuestionView:
     )
 
 
-def _vote(vote: Mapping[str, Any]) -> VoteView:
-    return VoteView(**{name: plain(vote[name]) for name in VoteView.__slots__})
+def _vote(vote: Mapping[str, Any], standing: Standing) -> VoteView:
+    stored_names = [item.name for item in fields(VoteView) if item.name in vote]
+    return VoteView(
+        **{name: plain(vote[name]) for name in stored_names},
+        is_void=vote["round"] < standing.tally.round,
+        response=vote.get("body", {}).get("response"),
+    )
+
+
+def _variants(
+    view: QuestionView, votes: Sequence[VoteView], standing: Standing
+) -> Iterator[Variant]:
+    """List the versions of a question: as it was proposed, then those with votes that count."""
+    proposed = approved(view)
+    valid_votes = [vote for vote in votes if vote.effect and not vote.is_void]
+    args = (view.action or {}).get("args")
+    for effect in dict.fromkeys(filter(None, [proposed, *(vote.effect for vote in valid_votes)])):
+        backers = [vote for vote in valid_votes if vote.effect == effect]
+        is_proposed = effect == proposed
+        response = args if is_proposed else next(_shown(view, backers), None)
+        yield Variant(
+            effect,
+            response,
+            is_proposed,
+            tuple(changes(args, response)) if view.action and response is not None else (),
+            standing.tally.effects.get(effect, 0),
+            tuple(vote.by for vote in backers),
+        )
+
+
+def _shown(view: QuestionView, votes: Iterable[VoteView]) -> Iterator[Any]:
+    """Find responses that have the digest of their votes: nothing else is shown as what was voted for."""
+    for vote in votes:
+        response = True if vote.response is None else vote.response
+        try:
+            if effect_of(view, vote.decision, codec.pack(response, "response")) == vote.effect:
+                yield response
+        except RunnerError:
+            continue  # no message of this program's: its digest is all that can be shown
+
+
+def changes(before: Mapping[str, Any] | None, after: Any) -> Iterator[Change]:
+    """Compare two sets of arguments as JSON, for True is not 1."""
+    older, newer = dict(before or {}), dict(after) if isinstance(after, Mapping) else {}
+    for name in dict.fromkeys([*older, *newer]):
+        pair = [
+            json.dumps({name: args[name]} if name in args else {}, sort_keys=True)
+            for args in (older, newer)
+        ]
+        if pair[0] != pair[1]:
+            yield Change(name, older.get(name), newer.get(name))

@@ -10,7 +10,8 @@ from typing import Any
 class Notice:
     """One notice; `entry` is its place in the stream, `at` milliseconds, `question` as it was asked.
 
-    `reminded` counts the reminders of a question, this one included; 0 where it is none.
+    `reminded` counts the reminders of a question, this one included; 0 where it is none. `data` is what
+    somebody did to a question with a rule.
     """
 
     entry: str
@@ -23,6 +24,7 @@ class Notice:
     at: int
     question: Any = None
     reminded: int = 0
+    data: Any = None
 
     def message(self) -> dict[str, Any]:
         """Return it as the JSON message that other systems get."""
@@ -31,4 +33,5 @@ class Notice:
             for name in ("id", "kind", "run_id", "node", "visit", "detail")
         }
         count = {"reminded": self.reminded} if self.reminded else {}
-        return {"v": 1, **details, "at": self.at, "question": self.question, **count}
+        data = {} if self.data is None else {"data": self.data}
+        return {"v": 1, **details, "at": self.at, "question": self.question, **count, **data}

@@ -158,6 +158,26 @@ def test_votes_are_taken_on_the_command_line(runner, store, monkeypatch):
     assert [taken["comment"] for taken in store.votes(question.id)] == ["", "fine"]
 
 
+def test_an_edit_is_shown_and_approved(runner, store, monkeypatch):
+    """`show` has what changes and how its votes stand; `--variant` is a vote for it, without its JSON."""
+    monkeypatch.setenv("RUNNER_DIRECTORY", f"{__name__}:directory")
+    people = voting(ManualWorker(store), FOUR_EYES)
+    question, edit = people.question, {"order": "7", "amount": "1"}
+    vote(runner, question, "approve", "eva")
+    vote(runner, question, "edit", "ben", "--response", json.dumps(edit))
+    view = read_question(store, store.interrupts([question.id])[0])
+    text = drawn(_show_whole, view)
+    effect = view.variants[1].effect
+    code, cells, _ = vote(runner, question, "approve", "ana", "--variant", effect)
+
+    assert "version by ben  1 of 2" in text
+    assert "amount: 10 -> 1" in text
+    assert "void since an edit" in text
+    assert (code, cells[0]) == (0, "accepted")
+    assert store.interrupts([question.id])[0].response == edit
+    assert vote(runner, question, "reject", "ana", "--variant", effect)[0] == 2
+
+
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [

@@ -19,6 +19,7 @@ from runner.webhooks import delivery as module
 from runner.webhooks.webhook import Webhook
 from tests.endpoints import Endpoint
 from tests.graphs import wired
+from tests.waiting import wait_until
 from tests.webhooks import Site
 
 PAGES = "https://runner.example/ops/"
@@ -26,7 +27,9 @@ PAGES = "https://runner.example/ops/"
 
 def ask(ctx):
     call = Action("shop", "function", "pay_back", {"order": 7, "to": "<!channel> & co"})
-    ctx.interrupt("refund", rule=Rule(eligible=["ana@example.com", "group:finance"]), action=call)
+    ctx.interrupt(
+        "refund", rule=Rule(eligible=["ana@example.com", "ben@example.com"], need=2), action=call
+    )
 
 
 @pytest.fixture
@@ -75,6 +78,25 @@ def test_slack_gets_the_call_and_a_button_to_the_page(site):
     assert button["url"] == f"https://runner.example/ops/q/{question.id}"
 
 
+def test_slack_gets_what_an_approver_changed(site):
+    """The new arguments, by whom, and a button to the question, so that the others decide on them."""
+    with (
+        Endpoint() as slack,
+        listening(site, by_slack({"RUNNER_PAGES": PAGES, "SLACK_URL": slack.url})),
+    ):
+        run_id = site.run()
+        (question,) = site.client.interrupts(run=run_id)
+        site.client.vote(
+            question.id, "edit", by="ana@example.com", response={"order": 8, "to": "x"}
+        )
+        wait_until(lambda: len(slack.requests) == 2, "both notices were posted")
+
+    header, call, actions = json.loads(slack.requests[1].body)["blocks"]
+    assert header["text"]["text"] == "ana@example.com changed the call of ask: please decide again"
+    assert '"order": 8' in call["text"]["text"]
+    assert actions["elements"][0]["url"] == f"https://runner.example/ops/q/{question.id}"
+
+
 def test_what_slack_refuses_comes_again(site):
     """The endpoint answers 502, so the runner tries again."""
     with (
@@ -102,7 +124,8 @@ def test_a_notice_of_somebody_else_is_refused(site):
 def test_a_long_call_says_where_the_rest_is():
     """Slack takes 3,000 characters, and the page has them all."""
     question = {"id": "q", "name": "n", "reason": "x" * LONGEST}
-    blocks = message({"kind": "interrupt.reminded", "question": question}, PAGES)["blocks"]
+    notice = {"kind": "interrupt.reminded", "question": question, "detail": "q"}
+    blocks = message(notice, PAGES)["blocks"]
 
     assert blocks[0]["text"]["text"] == "Still open: n"
     assert "see the page" in blocks[1]["text"]["text"]

@@ -182,6 +182,35 @@ def test_an_edit_shows_what_changes(site):
     assert (vote["decision"], vote["body"]["response"]) == ("edit", {"order": 7, "amount": 100})
 
 
+def test_a_second_approver_sees_each_version(site):
+    """With its changes, its tally and a button of its own; the vote that the edit reset is void."""
+    question = site.start("refund", requester="cora").interrupts()[0]
+    path, confirmed = f"/q/{question.id}", {"confirmed": "yes", "typed": "refund"}
+    shown = {}
+    for name, form in {
+        "ana": {"decision": "approve"},
+        "ben": {"decision": "edit", "arguments": '{"order": 7, "amount": 12}'},
+    }.items():
+        shown[name] = site.http.get(path, headers=HTML).text
+        site.as_role("approver", name=name, groups=["finance"])
+        send(site, path, **form, **confirmed, digest=question.digest)
+    site.as_role("approver", name="eva", groups=["finance"])
+    page = site.http.get(path, headers=HTML).text
+    effect = controls(page.partition("Changed by ben")[2])["variant"]
+    step = send(site, path, variant=effect, digest=question.digest).text
+    done = send(site, path, variant=effect, digest=question.digest, **confirmed)
+    site.work()
+
+    assert "Versions" not in shown["ben"]
+    assert "Approve as proposed" in page
+    assert "<del>120</del></td><td><ins>12</ins>" in page
+    assert "<s>approve</s>" in page
+    assert "<ins>12</ins>" in step
+    assert done.status_code == 200
+    output = site.client.run(question.run_id).result().results["refund"].output
+    assert output == ["edit", {"order": 7, "amount": 12}]
+
+
 TYPED = "\n می\u200cخواهم 👩\u200d💻 10\xa0€\n\u202e<b>&amp;\u2028"  # noqa: RUF001 - as Persian is written
 """What somebody types: Persian, an emoji of three characters, a no-break space, and what pages escape."""
 

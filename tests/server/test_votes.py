@@ -46,6 +46,52 @@ def test_two_of_finance_decide(site, asked):
     ]
 
 
+def test_an_edit_is_seen_and_agreed_on(site, asked):
+    """The second approver sees what the first one changed, at the API and in the notice; a vote names it."""
+    finance(site, "ben")
+    vote(site, asked, "edit", response={"order": 7, "amount": 12})
+    finance(site, "ana")
+    shown = site.http.get(f"/v1/questions/{asked.id}").json()
+    proposed, edited = shown["variants"]
+    lost = vote(site, asked, variant="sha256:other")
+    both = vote(site, asked, "edit", variant=edited["effect"], response={"order": 7, "amount": 1})
+    decided = vote(site, asked, variant=edited["effect"])
+    site.work()
+
+    assert (proposed["is_proposed"], proposed["have"], proposed["voters"]) == (True, 0, [])
+    assert (edited["have"], edited["voters"]) == (1, ["human:|ben"])
+    assert edited["response"] == {"order": 7, "amount": 12}
+    assert edited["changes"] == [{"name": "amount", "before": 120, "after": 12}]
+    assert (lost.status_code, both.status_code, decided.json()["status"]) == (422, 422, "accepted")
+    output = site.client.run(asked.run_id).result().results["refund"].output
+    assert output == ["edit", {"order": 7, "amount": 12}]
+    notices = site.app.state.services.notices.latest(10)
+    said = [notice.message()["data"] for notice in notices if notice.kind == "interrupt.voted"]
+    assert [one.get("response") for one in said] == [None, {"order": 7, "amount": 12}]
+
+
+def test_only_what_has_the_digest_is_shown_as_voted_for(site, asked):
+    """Who changes a stored vote shows the next approver nothing, and no vote can be for it."""
+    finance(site, "ben")
+    vote(site, asked, "edit", response={"order": 7, "amount": 12})
+    change_votes(site, asked, b'"amount":12', b'"amount":99')
+    finance(site, "ana")
+    _, edited = site.http.get(f"/v1/questions/{asked.id}").json()["variants"]
+
+    assert edited["response"] is None
+    assert vote(site, asked, variant=edited["effect"]).status_code == 422
+
+
+def change_votes(site, question, old, new):
+    """Replace something in all that Redis has of a question's votes."""
+    redis = site.client.engine.store.connection.client
+    for key in redis.keys(f"*{question.run_id}*"):
+        if redis.type(key) == b"hash":
+            for field, value in redis.hgetall(key).items():
+                if old in value:
+                    redis.hset(key, field, value.replace(old, new))
+
+
 def test_votes_are_counted_by_decision(site, asked):
     """One that is refused is not; Prometheus reads all of it, also a label with a line end and quotes."""
     site.client.engine.store.measure(spending("tokens", 1_234_567, 'the "whole"\nshop, größer \\'))

@@ -127,5 +127,5 @@ def bare_question(question: Question) -> Question:
     }
     bare["action"] = None
     if isinstance(question, QuestionView):
-        bare |= {"votes": (), "digests": {}}
+        bare |= {"votes": (), "variants": (), "digests": {}}
     return replace(question, **bare)

@@ -10,7 +10,7 @@ from pydantic import BaseModel, Field, StrictBool
 
 from runner.approvals.rules import Voter
 from runner.errors import RunnerError, StoreError
-from runner.operations.questions import check_alike, read_question, read_questions
+from runner.operations.questions import check_alike, read_question, read_questions, response_for
 from runner.records import codec
 from runner.records.interrupts import Decision, Receipt, ReceiptStatus
 from runner.records.json_form import document
@@ -40,12 +40,16 @@ STATUSES = {
 
 
 class Vote(BaseModel):
-    """A decision: `response` is the answer of "respond", or the whole new arguments of "edit"."""
+    """A decision: `response` is the answer of "respond", or the whole new arguments of "edit".
+
+    `variant` is the `effect` of one of the question's variants, which an approval is for instead.
+    """
 
     model_config = {"extra": "forbid"}
 
     decision: Word
     response: Any = None
+    variant: str = ""
     comment: str = ""
     proof: dict[str, Any] | None = Field(default=None, description="The voter's own signature.")
 
@@ -120,7 +124,14 @@ def vote(
     one that comes too late 410, with who was first. An Idempotency-Key that had another body: 422.
     """
     digest = _matched(services, question_id, if_match)
-    response = codec.pack(body.response, "response")
+    if body.variant and (body.decision in {"edit", "reject"} or body.response is not None):
+        raise Problem(
+            422, "A variant is approved as it is: it takes no response, edit or rejection."
+        )
+    response = codec.pack(
+        _response_for(services, question_id, body.variant) if body.variant else body.response,
+        "response",
+    )
     decision = Decision(
         question_id, response, None, idempotency_key, digest, body.decision, comment=body.comment
     )
@@ -132,6 +143,11 @@ def vote(
     if idempotency_key is not None:
         _check_same(services, person, decision)
     return answer
+
+
+def _response_for(services: Services, question_id: str, variant: str) -> Any:
+    view = read_question(services.store, services.client.interrupt(question_id))
+    return response_for(view, variant)
 
 
 def _pointer(services: Services, body: Vote, question_id: str) -> str:

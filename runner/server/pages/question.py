@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import re
 import time
 from collections.abc import Iterator, Mapping
@@ -23,7 +22,7 @@ from runner.authoring.drawing.diagram import RunShown
 from runner.authoring.drawing.svg import Links
 from runner.errors import CorruptDocument, UnstorableError
 from runner.operations.exports import Question, all_events, event_of, question_of
-from runner.operations.questions import read_question
+from runner.operations.questions import Change, changes, read_question, response_for
 from runner.records import codec
 from runner.records.interrupts import Decision, InterruptStatus, Receipt, ReceiptStatus
 from runner.server.access import Decides, Person, Seen
@@ -55,7 +54,7 @@ class Confirmation:
     word: str
     typed: bool
     answer: Any = None
-    changes: tuple[tuple[str, Any, Any], ...] = ()
+    changes: tuple[Change, ...] = ()
     before: str = ""
     after: str = ""
     problem: str = ""
@@ -74,6 +73,7 @@ class Shown:
     sent: Mapping[str, str] = field(default_factory=dict)
     comment: str = ""
     edited: str = ""
+    variant: str = ""
     problems: Mapping[str, str] = field(default_factory=dict)
     problem: str = ""
     confirm: Confirmation | None = None
@@ -137,9 +137,15 @@ def _decided(
 ) -> Shown:
     question = question_of(services.client.interrupt(question_id))
     kind, comment = form.get("decision", "respond"), form.get("comment", "")
-    shown = Shown(None, answer_fields(form), comment, form.get("arguments", ""))
+    variant = form.get("variant", "")
+    shown = Shown(None, answer_fields(form), comment, form.get("arguments", ""), variant=variant)
     response: Any = None
-    if kind == "respond":
+    if variant:
+        view = read_question(services.store, services.client.interrupt(question_id))
+        response = response_for(view, variant)
+        kind = "approve" if question.action or response is True else "respond"
+        shown = replace(shown, edited="")
+    elif kind == "respond":
         response, problems = answer_of(question.response_schema, shown.sent)
         if problems and question.is_open:
             return replace(shown, problems=problems, status=422)
@@ -199,23 +205,11 @@ def _second_step(
         return None
     problem = f"Type {name} exactly." if form.get("confirmed") else ""
     step = Confirmation(kind, name, high, response, problem=problem)
-    if kind != "edit":
+    if kind != "edit" and not form.get("variant"):
         return step
-    changes = tuple(_changes(action.get("args", {}), response))
+    differences = tuple(changes(action.get("args"), response))
     old_effect, new_effect = approved(question), effect_of(question, kind, response)
-    return replace(step, changes=changes, before=old_effect, after=new_effect)
-
-
-def _changes(
-    old_arguments: Mapping[str, Any], new_arguments: Mapping[str, Any]
-) -> Iterator[tuple[str, Any, Any]]:
-    for name in dict.fromkeys([*old_arguments, *new_arguments]):
-        # As JSON, for True is not 1.
-        old_argument, new_argument = (
-            {name: args[name]} if name in args else {} for args in (old_arguments, new_arguments)
-        )
-        if json.dumps(old_argument, sort_keys=True) != json.dumps(new_argument, sort_keys=True):
-            yield name, old_argument.get(name, "(none)"), new_argument.get(name, "(none)")
+    return replace(step, changes=differences, before=old_effect, after=new_effect)
 
 
 def _page(
@@ -242,11 +236,14 @@ def _page(
         position=str(snapshot.events) if snapshot else "0",
         fields=fields,
         decisions=decisions,
+        decides=bool(decisions & {"approve", "edit", "respond"}) and person.may("decide"),
+        versions=reads and any(not variant.is_proposed for variant in question.variants),
         receipt=shown.receipt,
         confirm=shown.confirm,
         sent=shown.sent,
         comment=shown.comment,
         edited=shown.edited,
+        variant=shown.variant,
         problem=shown.problem,
         history=history,
         comments=[line for line in history if line.kind == "commented"],

@@ -538,6 +538,7 @@ def _notice(entry: str, found: Mapping[bytes, bytes]) -> Notice:
         int(said["at"]),
         question,
         int(said["reminded"]),
+        encoding.load(said["data"]) if said.get("data") else None,
     )
 
 
