@@ -30,7 +30,8 @@ class Evidence:
 
     `votes` are those of the question as they are stored, in order. `requester` has the `principal` who asked
     for the run and the signed `body` that said so, `root` is that run's id. `answered` has, by node,
-    those who answered what the rule excludes. `keys` reads the keys that check proofs, by `kid`.
+    those who answered what the rule excludes. `keys` reads the keys that check proofs, by `kid`. `began` (ms)
+    is when the run was started, by its id, which the digest of the question covers.
     """
 
     votes: Sequence[Mapping[str, Any]] = ()
@@ -38,6 +39,7 @@ class Evidence:
     answered: Mapping[str, frozenset[str]] = field(default_factory=dict)
     keys: Callable[[], Mapping[str, VerificationKey]] = dict
     root: str = ""
+    began: int = 0
 
 
 def level_of(rule: Rule) -> int:
@@ -61,9 +63,9 @@ def judge(question: Interrupt, answered_question: Interrupt, evidence: Evidence)
         ) from error
 
 
-def is_stale(rule: Rule, question: Interrupt, now: int) -> bool:
-    """Return whether a decision is too old to be used for the first time; `now` is in ms."""
-    return now > question.answered_at + rule.use_within * 1000
+def is_stale(rule: Rule, question: Interrupt, now: int, retry_ms: int = 0) -> bool:
+    """Return whether a decision is too old to be used at `now` (ms), or once more after `retry_ms`."""
+    return now > question.answered_at + rule.use_within * 1000 + retry_ms
 
 
 def response_of(body: Mapping[str, Any]) -> Any:
@@ -199,7 +201,7 @@ def _signed(rule: Rule, question: Interrupt, evidence: Evidence) -> Iterator[Cou
     ]()  # in which round somebody has voted in one's place, and who
     edit_time = 0
     for vote_record in evidence.votes:
-        proof = _proved(vote_record["body"], question, keys)
+        proof = _proved(vote_record["body"], question, evidence, keys)
         if vote_record["body"].get("digest") != question.digest:
             raise ApprovalMismatch(f"a vote on {question.name!r} was signed for another question.")
         if proof.jti in seen_jtis:
@@ -222,7 +224,7 @@ def _signed(rule: Rule, question: Interrupt, evidence: Evidence) -> Iterator[Cou
         )
         lender = ""
         if vote_record["selector"] == rules.DELEGATED:
-            lender_proof = _proved(vote_record["lent"], question, keys)
+            lender_proof = _proved(vote_record["lent"], question, evidence, keys)
             lender, facts = lender_proof.principal.key, replace(facts, lent=tally.stage)
             lending = replace(
                 facts, escalated=_escalated(rule, question, lender_proof), lent=None, gave=False
@@ -252,8 +254,12 @@ def _signed(rule: Rule, question: Interrupt, evidence: Evidence) -> Iterator[Cou
 
 
 def _proved(
-    body: Mapping[str, Any], question: Interrupt, keys: Mapping[str, VerificationKey]
+    body: Mapping[str, Any],
+    question: Interrupt,
+    evidence: Evidence,
+    keys: Mapping[str, VerificationKey],
 ) -> Proved:
+    """Return the proof of a message about a question, which was signed while that could be decided."""
     from runner.approvals.proofs import ProofRefused, verify  # noqa: PLC0415 - an extra, which most do without
 
     try:
@@ -264,6 +270,11 @@ def _proved(
         ) from error
     if body.get("interrupt_id") != question.id:
         raise ApprovalMismatch(f"a vote on {question.name!r} was signed for another question.")
+    issued, skew = proof.issued * 1000, ballots.SKEW * 1000
+    if question.expires_in is not None and issued > question.ends_at + skew:
+        raise ApprovalMismatch(f"a vote on {question.name!r} was signed after that had expired.")
+    if issued < evidence.began - skew:
+        raise ApprovalMismatch(f"a vote on {question.name!r} was signed before its run began.")
     return proof
 
 

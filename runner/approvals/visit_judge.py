@@ -13,11 +13,14 @@ from typing import Any
 from runner.approvals import judgement
 from runner.approvals.calendars import escalates_at
 from runner.approvals.decision_keys import DecisionKeys
-from runner.approvals.judgement import Evidence
+from runner.approvals.judgement import Evidence, level_of
 from runner.approvals.rules import Approval, Rule
+from runner.definition.policies import RetryPolicy
 from runner.definition.registry import PATH
 from runner.errors import UsageError
+from runner.records import run_ids
 from runner.records.interrupts import Address, Interrupt, InterruptStatus
+from runner.scheduler.timers import CRASH_BUDGET
 from runner.store.interface import Claim, Store
 
 ANSWERED = "answered:"
@@ -29,11 +32,18 @@ MOST_AGAIN = 100
 class VisitJudge:
     """Judges what was decided on the questions of one visit."""
 
-    def __init__(self, store: Store, keys: DecisionKeys, claim: Claim) -> None:
-        """Read the votes on those of the claim's answers that were decided by a rule."""
+    def __init__(
+        self, store: Store, keys: DecisionKeys, claim: Claim, retry: RetryPolicy | None = None
+    ) -> None:
+        """Read the votes on those of the claim's answers that were decided by a rule.
+
+        `retry` is the node's: for so long an effect that has begun may begin again.
+        """
         self._run_id, self._nested = claim.token.run_id, PATH in claim.graph_id
         self.tenant = store.namespace
         self._store, self._keys = store, keys
+        self._retry_ms = round(retry.longest * 1000) if retry else 0
+        self._retry_ms += CRASH_BUDGET * store.lease_ms
         self._evidence = {
             answer.id: self._read(answer) for answer in claim.answers if answer.rule is not None
         }
@@ -48,9 +58,15 @@ class VisitJudge:
         return judgement.judge(question, decision, evidence)
 
     def is_stale(self, rule: Rule, decision: Interrupt) -> bool:
-        """Return whether it is too late to use a decision for the first time."""
-        clock = self._store.clock
-        return judgement.is_stale(rule, decision, clock() if clock else time.time_ns() // 1_000_000)
+        """Return whether it is too late to use a decision.
+
+        One that is marked as used has the time of a retry beside: anyone who writes to the store can mark it.
+        """
+        if decision.used is not None and level_of(rule) == 0:
+            return False
+        clock, retry_ms = self._store.clock, 0 if decision.used is None else self._retry_ms
+        now = clock() if clock else time.time_ns() // 1_000_000
+        return judgement.is_stale(rule, decision, now, retry_ms)
 
     def check(self, rule: Rule) -> None:
         """Check what a rule needs to know besides itself.
@@ -73,7 +89,10 @@ class VisitJudge:
             requester, root = self._store.requester(answer.run_id), self._root(answer.run_id)
         nodes = [entry.removeprefix(ANSWERED) for entry in exclusions if entry.startswith(ANSWERED)]
         answered_by = {node: self._store.answerers(answer.run_id, node) for node in nodes}
-        return Evidence(self._store.votes(answer.id), requester, answered_by, self._keys.read, root)
+        # Where a test has a clock of its own, ids are not of its time.
+        began = 0 if self._store.clock else run_ids.time_of(answer.run_id)
+        votes = self._store.votes(answer.id)
+        return Evidence(votes, requester, answered_by, self._keys.read, root, began)
 
     def _root(self, run_id: str) -> str:
         """Return the outermost run: for one of a nested graph the store says it."""

@@ -77,6 +77,11 @@ class RetryPolicy:
         full: float = min(self.max_backoff, self.backoff * 2.0 ** min(attempt - 1, 32))
         return full * (1 - self.jitter) + full * self.jitter * random
 
+    @property
+    def longest(self) -> float:
+        """The seconds that all retries wait together at most."""
+        return (self.max_attempts - 1) * self.max_backoff
+
     def covers(self, error: ErrorRecord) -> bool:
         """Return whether an error is of a type to retry; by names, as its class may not be imported here."""
         names = {_name(cls) for cls in self.retry_on}

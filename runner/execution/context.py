@@ -15,6 +15,7 @@ from runner.approvals.freezes import Freezes
 from runner.approvals.rules import Approval, Rule
 from runner.approvals.visit_judge import VisitJudge
 from runner.definition.model import HIDDEN
+from runner.definition.policies import RetryPolicy
 from runner.errors import ApprovalMismatch, LeaseLost, StoreError
 from runner.execution.leases import Lease
 from runner.records import codec, failures, size_limits
@@ -186,7 +187,7 @@ class ClaimedVisit:
         shown = rule.frozen() if rule else question.rule
         approval = self._request(lambda: judge.approval(replace(question, rule=shown), question))
         effective_rule = rule or Rule.thawed(question.rule or {})
-        if question.used is None and judge.is_stale(effective_rule, question):
+        if judge.is_stale(effective_rule, question):
             raise ApprovalMismatch(f"the approval of {name!r} was not used in its time.")
         expected_action = (
             None if action is None else Action(judge.tenant, "function", name, codec.plain(action))
@@ -322,10 +323,12 @@ def claimed_visit(
     routes: Sequence[str] = (),
     keys: DecisionKeys | None = None,
     freezes: Freezes | None = None,
+    retry: RetryPolicy | None = None,
 ) -> ClaimedVisit:
     """Build the visit of a claim. With `reset` a new visit starts without the memory of older ones.
 
-    `routes` are the nodes to which edges for expired questions lead, `keys` check signed decisions.
+    `routes` are the nodes to which edges for expired questions lead, `keys` check signed decisions, `retry`
+    is the node's policy.
     """
     token, record = claim.token, claim.record
     document = load_document(claim.document)
@@ -340,7 +343,7 @@ def claimed_visit(
             token.node,
             token.visit,
             routes=tuple(routes),
-            judge=VisitJudge(store, keys or DecisionKeys(), claim),
+            judge=VisitJudge(store, keys or DecisionKeys(), claim, retry),
         ),
         graph_id=claim.graph_id,
         attempt=record.attempt,

@@ -416,6 +416,7 @@ class Engine:
             routes=plan.routes(claim.token.node),
             keys=self.decision_keys,
             freezes=self.freezes,
+            retry=plan.node(claim.token.node).retry,
         )
 
     def _commit(

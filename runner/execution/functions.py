@@ -47,6 +47,7 @@ from runner.records.checkpoints import Saved
 from runner.records.executors import Visit, function_input, input_text, restorers
 from runner.records.interrupts import Interrupt, InterruptOptions
 from runner.records.outcomes import Failed, Interrupted, Outcome, Succeeded
+from runner.records.run_ids import effect_name
 
 # Functions with types: the input is checked before they run, and what they return after.
 #
@@ -376,7 +377,7 @@ class NodeContext:
         document = visit.document or {}
         ours = document.get("visit") == visit.address.visit
         self._once: dict[str, Any] = dict(document["once"]) if ours else {}
-        self._lock = threading.Lock()
+        self._lock, self._approval_key = threading.Lock(), ""
         self.task: Any = visit.task
         self.inputs: dict[str, Any] = Inputs({item.node_id: item.output for item in visit.inputs})
         self.invocation_state: dict[str, Any] = visit.invocation_state
@@ -397,9 +398,10 @@ class NodeContext:
         """The same text at every start of this visit: give it to services that take one.
 
         It follows from the idempotency key of the run's start, so a run started again with that key, after
-        the store was lost, does not pay twice. Without such a key it follows from the run's id.
+        the store was lost, does not pay twice. Without such a key it follows from the run's id. After
+        `approved` it is the key of that approval, in every visit that could use it.
         """
-        return self._visit.idempotency_key
+        return self._approval_key or self._visit.idempotency_key
 
     @typed_interrupt
     def interrupt(
@@ -435,9 +437,10 @@ class NodeContext:
 
     def _use(self, question: Interrupt, approval: Approval, follows: str = "") -> None:
         """Record what is done now by a decision, once for this visit."""
-        is_recorded = (question.used or {}).get("key") == self.idempotency_key
+        key = self._visit.idempotency_key
+        is_recorded = (question.used or {}).get("key") == key
         if approval.decision not in {"reject", "expired"} and not is_recorded:
-            use = Use(question.id, approval.effect, self.idempotency_key, follows)
+            use = Use(question.id, approval.effect, key, follows)
             self._visit.use(use, self.saved())
 
     def approved(
@@ -461,6 +464,8 @@ class NodeContext:
         question, approval = self._visit.approved(name, action, rule, node)
         first_key = f"{self.run_id}.{question.node_id}.{question.visit}"
         self._use(question, approval, first_key)
+        # Whoever writes to the store can make a used approval new: then the effect is a repeat by its key.
+        self._approval_key = effect_name(self.run_id) + question.id.removeprefix(self.run_id)
         return approval
 
     def once(

@@ -211,7 +211,7 @@ def _is_stale(earlier: Interrupt, options: InterruptOptions, address: Address) -
     rule, judge = options.get("rule"), address.judge
     if rule is None or judge is None or earlier.status is not InterruptStatus.ANSWERED:
         return False
-    return earlier.used is None and judge.is_stale(rule, earlier)
+    return judge.is_stale(rule, earlier)
 
 
 def is_outdated(earlier: Interrupt, question: Interrupt) -> bool:

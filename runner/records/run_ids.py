@@ -30,6 +30,15 @@ def letters(ms: int, version: int, digest: bytes) -> str:
     return base64.b32hexencode(name).decode().rstrip("=").lower()
 
 
+def time_of(run_id: str) -> int:
+    """Return when a run's id was made, in ms since 1970; 0 where the text is no such id."""
+    name = run_id[PARTITION_DIGITS:]
+    try:
+        return int.from_bytes(base64.b32hexdecode(f"{name.upper()}{'=' * (-len(name) % 8)}")[:6])
+    except ValueError:
+        return 0
+
+
 def keyed(ms: int, *names: str | int) -> str:
     """Return an id less its partition whose effects are named by these names, in their order."""
     text = "".join(f"{len(str(name))}:{name}" for name in names)

@@ -379,13 +379,14 @@ def test_a_rejection_is_a_decision(run_graph):
 
 
 def test_a_later_node_does_what_was_approved(run_graph):
-    """It names the question and the action, and has a key of its own under which the approval is used."""
+    """It names the question and the action; its effect has the key of the approval."""
     paid = []
     run = run_graph(chain(ask=asking(ONE), pay=paying(paid)).build())
+    (question,) = run.interrupts
     vote(run, "ana")
     assert (run.status, [amount for amount, _ in paid]) == (Status.COMPLETED, [120])
     keys = [event.data["key"] for event in run.events if event.kind == EventKind.INTERRUPT_USED]
-    assert keys == [f"{run.id}.ask.1", paid[0][1]]
+    assert (keys, paid[0][1]) == ([f"{run.id}.ask.1", f"{run.id}.pay.1"], question.id)
     assert endings(run) == [(key, "completed") for key in keys]
 
 
@@ -622,6 +623,56 @@ def test_a_retry_goes_on_under_the_same_approval_also_after_its_time(run_graph):
     run_graph.clock.advance(600)
     assert (run.status, len(keys), len(set(keys))) == (Status.COMPLETED, 3, 1)
     assert endings(run) == [(keys[0], "completed")]
+
+
+@pytest.mark.parametrize("late", [False, True])
+def test_a_mark_of_use_keeps_no_approval_fresh(run_graph, keys, late):
+    """Whoever writes to the store can mark a decision as used, and so no mark makes it last longer."""
+    paid, rule = [], replace(SIGNED, need=1, use_within=60)
+
+    def pay(ctx):
+        ctx.interrupt("refund", rule=rule, action=ACTION)
+        paid.append(ctx.idempotency_key)
+
+    run = run_graph(chain(pay=pay).build())
+    (asked,) = run.interrupts
+    run.go_on, go_on = (lambda: None), run.go_on
+    assert vote(run, "ana", signed=True, keys=keys) == "accepted"
+    run_graph.clock.now += 600_000 if late else 10_000
+    mark_use(run, asked.id, {"key": f"{run.id}.pay.1", "effect": ballots.approved(asked), "at": 1})
+    run.go_on = go_on
+    run.go_on()
+    assert (len(paid), [again.id != asked.id for again in run.interrupts]) == (
+        (0, [True]) if late else (1, [])
+    )
+
+
+def mark_use(run, question, use):
+    """Write to the store what was done by a decision, or None."""
+    questions = run.store._database.runs[run.id].questions
+    questions[question] = replace(questions[question], used=use)
+
+
+@pytest.mark.parametrize("wiped", [False, True])
+def test_an_approval_has_one_key_in_all_visits(run_graph, keys, wiped):
+    """A later node in a loop uses it once; where its use is deleted, each repeat has the same key."""
+    paid, rule = [], replace(SIGNED, need=1)
+
+    def pay(ctx):
+        ctx.approved("refund", ACTION, rule=rule, node="ask")
+        paid.append(ctx.idempotency_key)
+
+    def more(ctx):
+        if wiped:
+            mark_use(run, question.id, None)
+
+    builder = chain(ask=asking(rule), pay=pay, more=more)
+    builder.add_edge("more", "pay", lambda state: len(paid) < 2)
+    run = run_graph(builder.build())
+    (question,) = run.interrupts
+    vote(run, "ana", signed=True, keys=keys)
+    assert (len(paid), set(paid)) == (2 if wiped else 1, {question.id})
+    assert run.result.results["pay"].status is (Status.COMPLETED if wiped else Status.HELD)
 
 
 @pytest.mark.parametrize("booked", [True, False])

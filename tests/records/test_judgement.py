@@ -89,8 +89,15 @@ def word(
     )
 
 
-def decided(question: Interrupt, *decisions: tuple, rule: Rule = RULE, key=DOOR, kid: str = "door"):
-    """Decide a question as a store does: the question as it is stored then, and its votes."""
+def decided(
+    question: Interrupt,
+    *decisions: tuple,
+    rule: Rule = RULE,
+    key=DOOR,
+    kid: str = "door",
+    late: int = 0,
+):
+    """Decide a question as a store does, `late` s after it was asked: as it is stored then, and its votes."""
     stored = replace(
         question,
         place=PLACE,
@@ -100,7 +107,7 @@ def decided(question: Interrupt, *decisions: tuple, rule: Rule = RULE, key=DOOR,
     )
     stored = replace(stored, digest=interrupts.digest(stored))
     tally, rounds, votes = Tally(), {}, []
-    for number, (name, decision, *rest) in enumerate(decisions, 1):
+    for number, (name, decision, *rest) in enumerate(decisions, late + 1):
         body = {
             "v": 2,
             "interrupt_id": stored.id,
@@ -222,6 +229,22 @@ def test_the_question_of_the_code_counts(now, part):
     stored, votes = decided(asked(), *TWO)
     with pytest.raises(ApprovalMismatch, match=part):
         judge(now, stored, evidence(votes))
+
+
+@pytest.mark.parametrize(
+    ("late", "began", "words"),
+    [(0, 0, ""), (121, 0, "expired"), (0, 60, ""), (0, 121, "before its run began")],
+)
+def test_votes_were_signed_while_the_question_was_there(late, began, words):
+    """After its expiry or before its run, less a skew of clocks, nobody signs: a thief dates as he likes."""
+    question = asked(expires_in=60.0)
+    stored, votes = decided(question, *TWO, late=late)
+    known = evidence(votes, began=(NOW + began) * 1000)
+    if words:
+        with pytest.raises(ApprovalMismatch, match=words):
+            judge(question, stored, known)
+    else:
+        assert judge(question, stored, known).approved
 
 
 # What the judgement rests on, and what it doesn't: reminders, the name shown, the key of a repeat.
