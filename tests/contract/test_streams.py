@@ -19,6 +19,7 @@ from runner.store.redis.streams import (
     Outbox,
     trim_notices,
 )
+from runner.store.redis.transaction.transaction import LETTERS
 
 KEYS = Keys()
 STREAMS = (KEYS.responses, KEYS.starts, KEYS.handed_early(EARLY))
@@ -149,6 +150,28 @@ def test_dead_letters_that_are_deleted_are_counted(redis_url):
     (metric,) = [
         one for one in read_metrics(redis_url) if one.name == "runner_dead_letters_dropped_total"
     ]
+    assert metric.value == letters.dropped()
+    client.close()
+
+
+def test_dead_letters_of_nodes_that_are_deleted_are_counted(redis_url):
+    """Those of every partition are, beyond the number that stays; control: up to that number none is."""
+    letters, client = DeadLetters(redis_url, partitions=2), redis.Redis.from_url(redis_url)
+    for number, more in ((0, 0), (1, 101)):
+        keys = Keys(partition=f"p{number:02d}")
+        with client.pipeline() as pipe:
+            for _ in range(LETTERS - 1 + more):
+                pipe.xadd(keys.dead, {"reason": "bad"})
+            pipe.execute()
+        client.zadd(keys.timers, {"no timer": 1})
+        RedisStore(redis_url, partition=keys.partition, push=False).sweep()
+        if not more:
+            assert (letters.count(), letters.dropped()) == (LETTERS, 0)
+
+    assert letters.count() + letters.dropped() == 2 * LETTERS + 101
+    assert letters.dropped() >= 100
+    metrics = read_metrics(redis_url, partitions=2)
+    (metric,) = [one for one in metrics if one.name == "runner_dead_letters_dropped_total"]
     assert metric.value == letters.dropped()
     client.close()
 

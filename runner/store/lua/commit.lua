@@ -19,7 +19,7 @@
 --   sizes: key, bytes more, "1" if there must be room for them;
 --   then what is written: "1" to make room (parts/room.lua); hashes: key, fields
 --     (a list: field, value); hashes: key, fields to delete (a list); timers to set: ms, member; timers to drop;
---     commands: how many arguments, name, key, arguments; shapes that a run less uses: graph, fingerprint;
+--     commands (what XTRIM deletes is counted in metrics): how many arguments, name, key, arguments; shapes that a run less uses: graph, fingerprint;
 --     the task that rings or "";
 --     doorbells: run, node, visit, attempt, queue, priority, graph; places (parts/offers.lua).
 --   Keys have no prefix. In a value, event or time that begins with \1, "\1<run>:<n>\1" is the number of that
@@ -153,7 +153,10 @@ end
 for _ = 1, number() do
   local count, command, key, arguments = number(), take(), prefix .. take(), {}
   for nth = 1, count do arguments[nth] = filled(take()) end
-  redis.call(command, key, unpack(arguments))
+  local reply = redis.call(command, key, unpack(arguments))
+  if command == 'XTRIM' and reply > 0 then
+    redis.call('HINCRBYFLOAT', prefix .. 'metrics', '["runner_dead_letters_dropped_total", {}, "sum"]', reply)
+  end
 end
 for _ = 1, number() do
   local graph, fingerprint = take(), take()

@@ -29,7 +29,7 @@ class DeadLetters:
         self._redis = [
             RedisConnection(place.url, own.prefix) for place, own in zip(where, keys, strict=True)
         ]
-        self._metrics = keys[0].metrics
+        self._metrics = [own.metrics for own in keys]
         self._nodes, self._messages = [own.dead for own in keys], keys[0].dead_messages
         # Those behind the Celery tasks that take messages.
         self._doors = {"runner.respond": keys[0].responses, "runner.start": keys[0].starts}
@@ -39,9 +39,13 @@ class DeadLetters:
         return sum(int(redis.call("XLEN", stream)) for _, redis, stream in self._streams())
 
     def dropped(self) -> int:
-        """Return how many letters of messages were deleted since they were too many, old or large."""
+        """Return how many letters were deleted since they were too many, old or large."""
         (field,) = measurements.dropped(0)
-        return int(float(self._redis[0].call("HGET", self._metrics, field) or 0))
+        counts = (
+            redis.call("HGET", metrics, field)
+            for redis, metrics in zip(self._redis, self._metrics, strict=True)
+        )
+        return sum(int(float(count or 0)) for count in counts)
 
     def all(self, limit: int = 100) -> list[DeadLetter]:
         letters = [

@@ -31,7 +31,7 @@ HELP = {
     ANSWER: "How long questions were open before they were answered.",
     SPENT: "What agents with a budget or a price have spent, by graph and counter.",
     VOTES: "Votes that were counted, by decision.",
-    DROPPED: "Dead letters of messages that were deleted, because there were too many, old or large ones.",
+    DROPPED: "Dead letters that were deleted, because there were too many, old or large ones.",
 }
 
 
@@ -50,9 +50,9 @@ def dropped(letters: int) -> dict[str, float]:
     return {_field(DROPPED, {}, "sum"): letters}
 
 
-def counters(fields: Mapping[bytes, bytes]) -> Iterator[tuple[str, float, dict[str, str]]]:
+def counters(fields: Mapping[bytes, float]) -> Iterator[tuple[str, float, dict[str, str]]]:
     """Read what only grows: name, value and labels, in order."""
-    read = [(json.loads(key), float(value)) for key, value in fields.items()]
+    read = [(json.loads(key), value) for key, value in fields.items()]
     for (name, labels, _), value in sorted(read, key=lambda pair: json.dumps(pair[0])):
         if name in {SPENT, VOTES, DROPPED}:
             yield name, value, labels
@@ -66,13 +66,13 @@ def increments(name: str, seconds: float, **labels: str) -> dict[str, float]:
     return {_field(name, labels, bucket): 1, _field(name, labels, "sum"): seconds}
 
 
-def histograms(fields: Mapping[bytes, bytes]) -> Iterator[tuple[str, str, float, dict[str, str]]]:
+def histograms(fields: Mapping[bytes, float]) -> Iterator[tuple[str, str, float, dict[str, str]]]:
     """Read the hash as samples of Prometheus: histogram, suffix, value and labels, in order."""
     series: dict[tuple[str, str], dict[str, float]] = defaultdict(dict)
     for key, value in fields.items():
         name, labels, part = json.loads(key)
         if name in BOUNDS:
-            series[name, json.dumps(labels)][part] = float(value)
+            series[name, json.dumps(labels)][part] = value
     for (name, text), parts in sorted(series.items()):
         labels, count = json.loads(text), 0.0
         for bound in (*(f"{bound:g}" for bound in BOUNDS[name]), "+Inf"):

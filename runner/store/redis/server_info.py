@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -214,7 +215,7 @@ def read_metrics(urls: str, namespace: str = NAMESPACE, partitions: int = 1) -> 
             *_memory(opened),
             *_audit(opened, now),
             *_workers(workers, opened, now),
-            *_histograms(opened[0]),
+            *_histograms(opened),
         ]
     finally:
         for connection in connections:
@@ -406,10 +407,13 @@ def _workers(
     yield Metric("runner_runs_unserved", "Executing runs whose current graph no worker has.", count)
 
 
-def _histograms(first: Partition) -> Iterator[Metric]:
-    pairs = first.redis.call("HGETALL", first.keys.metrics)
-    fields = dict(zip(pairs[::2], pairs[1::2], strict=True))
-    for name, suffix, value, labels in measurements.histograms(fields):
-        yield Metric(f"{name}{suffix}", measurements.HELP[name], value, labels, family=name)
-    for name, value, labels in measurements.counters(fields):
-        yield Metric(name, measurements.HELP[name], value, labels)
+def _histograms(partitions: Sequence[Partition]) -> Iterator[Metric]:
+    fields: dict[bytes, float] = defaultdict(float)
+    for one in partitions:
+        pairs = one.redis.call("HGETALL", one.keys.metrics)
+        for name, value in zip(pairs[::2], pairs[1::2], strict=True):
+            fields[name] += float(value)
+    for family, suffix, count, labels in measurements.histograms(fields):
+        yield Metric(f"{family}{suffix}", measurements.HELP[family], count, labels, family=family)
+    for counter, count, labels in measurements.counters(fields):
+        yield Metric(counter, measurements.HELP[counter], count, labels)

@@ -184,10 +184,12 @@ class Transaction:
             "at",
             self.clock(),
         )
-        self.write_set.command("XADD", "dead", "MAXLEN", "~", LETTERS, "*", *body)
+        # The script counts what these delete.
+        self.write_set.command("XADD", "dead", "*", *body)
+        self.write_set.command("XTRIM", "dead", "MAXLEN", "~", LETTERS)
         # Ids are the server's time, which is not that of a test's clock.
         oldest = max(0, round(time.time()) - LETTER_DAYS * 86_400) * 1000
-        self.write_set.command("XTRIM", "dead", "MINID", oldest)
+        self.write_set.command("XTRIM", "dead", "MINID", "~", oldest)
 
     def limit(self, run_id: str, action: LimitAction) -> Sequence[tuple[str, str]]:
         """Write changes of slots and queues; the script alone knows who gets a slot, see `_offer_slots`."""
