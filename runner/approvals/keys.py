@@ -67,9 +67,12 @@ class KeySet:
             ConflictError: the set has the `kid`, or the private file exists.
             UsageError: the members don't fit together.
         """
-        public, private_members = _pair(hmac=hmac)
+        public, private_members = new_key(hmac=hmac)
         return self.add(
-            kid, public, lambda entry: _write_new(private, {**entry, **private_members}), **members
+            kid,
+            public,
+            lambda entry: write_private(private, {**entry, **private_members}),
+            **members,
         )
 
     def add(
@@ -169,7 +172,12 @@ class _Change:
         Path(new_file.name).replace(self._path)
 
 
-def _write_new(path: Path, entry: Mapping[str, JSON]) -> None:
+def write_private(path: Path, entry: Mapping[str, JSON]) -> None:
+    """Write a private key to a new file that only its owner can read.
+
+    Raises:
+        ConflictError: the file exists. UsageError: it can't be written.
+    """
     try:
         handle = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
     except FileExistsError:
@@ -183,7 +191,7 @@ def _write_new(path: Path, entry: Mapping[str, JSON]) -> None:
         file.write("\n")
 
 
-def _pair(*, hmac: bool) -> tuple[Entry, Entry]:
+def new_key(*, hmac: bool = False) -> tuple[Entry, Entry]:
     """Make a key: the members of its public entry, and those that the private file has beside them."""
     encode = proofs().encoded
     if hmac:

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import base64
 import json
-import os
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from runner.approvals.keys import new_key, write_private
 from runner.audit.sealing import Sealing, Signer, Terms, read_signer, sealed
-from runner.errors import ConflictError, UsageError, needs_extra
+from runner.errors import UsageError, needs_extra
 
 if TYPE_CHECKING:
     from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PublicKey
@@ -61,31 +61,10 @@ def own_key(path: Path, name: str) -> Signer:
     Raises:
         UsageError: the file can't be used.
     """
-    with needs_extra("audit", "the key of the audit"):
-        from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey  # noqa: PLC0415 - an extra
-
     if not path.exists():
-        key = Ed25519PrivateKey.generate()
-        entry = {
-            "kty": "OKP",
-            "crv": "Ed25519",
-            "x": _encoded(key.public_key().public_bytes_raw()),
-            "d": _encoded(key.private_bytes_raw()),
-        }
-        try:
-            handle = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
-        except FileExistsError:
-            raise ConflictError(f"{str(path)!r} was made by another program meanwhile.") from None
-        except OSError as error:
-            raise UsageError(f"the key can't be written: {error}.") from None
-        with os.fdopen(handle, "w", encoding="utf-8") as file:
-            json.dump(entry, file, indent=2)
-            file.write("\n")
+        public, private_members = new_key()
+        write_private(path, {**public, **private_members})
     return read_signer(str(path), name)
-
-
-def _encoded(data: bytes) -> str:
-    return base64.urlsafe_b64encode(data).rstrip(b"=").decode()
 
 
 class OneKey(Mapping[str, Any]):

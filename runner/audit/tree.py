@@ -1,7 +1,6 @@
 """Merkle trees as in RFC 9162, section 2.1: a root for any number of entries, and proofs of few hashes.
 
-Whoever has a root can be shown that an entry is in the tree (inclusion), and that a later tree contains this
-one unchanged (consistency), without the other entries.
+Whoever has a root can be shown that an entry is in the tree, without the other entries.
 """
 
 from __future__ import annotations
@@ -123,53 +122,6 @@ def is_included(leaf: bytes, index: int, size: int, path: Sequence[bytes], root:
             value = parent_hash(value, sibling)
         position, last_index = position >> 1, last_index >> 1
     return last_index == 0 and value == root
-
-
-def consistency_path(leaves: Sequence[bytes], size: int) -> list[bytes]:
-    """Return the proof that the first `size` leaves are the beginning of this tree."""
-    if not 0 < size < len(leaves):
-        return []
-    return _consistency(leaves, size, whole=True)
-
-
-def _consistency(leaves: Sequence[bytes], size: int, *, whole: bool) -> list[bytes]:
-    if size == len(leaves):
-        return [] if whole else [root_of(leaves)]
-    split = _split(len(leaves))
-    if size <= split:
-        return [*_consistency(leaves[:split], size, whole=whole), root_of(leaves[split:])]
-    return [*_consistency(leaves[split:], size - split, whole=False), root_of(leaves[:split])]
-
-
-def is_consistent(
-    sizes: tuple[int, int], roots: tuple[bytes, bytes], path: Sequence[bytes]
-) -> bool:
-    """Return whether a path proves that the first tree, by size and root, is the beginning of the second."""
-    (old_size, second), (old_root, new_root) = sizes, roots
-    if not 0 <= old_size <= second:
-        return False
-    if old_size in (0, second):
-        return not path and (old_size == 0 or old_root == new_root)
-    hashes = list(path)
-    if old_size & (old_size - 1) == 0:  # a full subtree is its own proof
-        hashes.insert(0, old_root)
-    if not hashes:
-        return False
-    position, last_index = old_size - 1, second - 1
-    while position & 1:
-        position, last_index = position >> 1, last_index >> 1
-    old_hash = new_hash = hashes[0]
-    for sibling in hashes[1:]:
-        if last_index == 0:
-            return False
-        if position & 1 or position == last_index:
-            old_hash, new_hash = parent_hash(sibling, old_hash), parent_hash(sibling, new_hash)
-            while not position & 1 and position:
-                position, last_index = position >> 1, last_index >> 1
-        else:
-            new_hash = parent_hash(new_hash, sibling)
-        position, last_index = position >> 1, last_index >> 1
-    return last_index == 0 and (old_hash, new_hash) == (old_root, new_root)
 
 
 def _split(size: int) -> int:

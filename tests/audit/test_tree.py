@@ -11,9 +11,7 @@ from hypothesis import strategies as st
 from runner.audit.tree import (
     EMPTY,
     Frontier,
-    consistency_path,
     inclusion_path,
-    is_consistent,
     is_included,
     leaf_hash,
     root_of,
@@ -83,21 +81,3 @@ def test_an_entry_is_proved_at_its_place_and_nowhere_else(size, data):
         assert is_included(tree[index], other, size, path, root) is (other == index)
     for place in range(len(path)):
         assert not is_included(tree[index], index, size, path[:place] + path[place + 1 :], root)
-
-
-@given(st.integers(0, 70), st.integers(0, 70), st.data())
-def test_a_later_tree_contains_an_earlier_one_unchanged(first, more, data):
-    """Consistency is proved for the true beginning, and not for one in which an entry is another."""
-    tree = leaves(first + more)
-    path = consistency_path(tree, first)
-    sizes, roots = (first, first + more), (root_of(tree[:first]), root_of(tree))
-
-    assert is_consistent(sizes, roots, path)
-    if first:
-        forged = list(tree[:first])
-        forged[data.draw(st.integers(0, first - 1))] = leaf_hash(b"other")
-        assert not is_consistent(sizes, (root_of(forged), roots[1]), path)
-        assert not is_consistent(sizes, (roots[0], leaf_hash(b"other")), path)
-        assert not is_consistent((first + more + 1, first + more), roots, path)
-    if path:
-        assert not is_consistent(sizes, roots, path[1:])
