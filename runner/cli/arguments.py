@@ -7,6 +7,7 @@ A question's id begins with that of its run.
 
 from __future__ import annotations
 
+import functools
 import re
 import sys
 import time
@@ -38,6 +39,13 @@ COMMENT = re.compile(r"^[ \t]*//.*(?:\n|\Z)", re.MULTILINE)
 
 MAX_PAGES = 100
 """Pages that one command reads when few of many items match; then it prints a cursor to continue from."""
+
+
+def add_options(*decorators: Callable[[Any], Any]) -> Callable[[Command], Command]:
+    """Return one decorator that adds these options, the last one first."""
+    return lambda command: functools.reduce(
+        lambda added, option: option(added), decorators, command
+    )
 
 
 # -- JSON --------------------------------------------------------------------------------------------
@@ -131,6 +139,20 @@ def to_ms(_: click.Context, option: click.Parameter, text: str | None) -> int | 
         raise click.BadParameter(f"{text!r} is not a time; {advice}.", param=option) from error
 
 
+def to_seconds(_: click.Context, option: click.Parameter, text: str | None) -> float | None:
+    """Read a duration such as 90s, 30m, 2h or 7d as seconds.
+
+    Raises:
+        UsageError: it is not one.
+    """
+    seconds = None if text is None else read_duration(text)
+    if text is not None and seconds is None:
+        raise click.UsageError(
+            f"{option.opts[0]} {text!r} is not a duration; use 90s, 30m, 2h or 7d."
+        )
+    return seconds
+
+
 def read_duration(text: str) -> float | None:
     """Read a duration such as 90s, 30m, 2h or 7d as seconds; None where it is not one."""
     match = re.fullmatch(r"(\d+(?:\.\d+)?)([smhd])", text)
@@ -140,25 +162,22 @@ def read_duration(text: str) -> float | None:
 # -- lists -------------------------------------------------------------------------------------------
 
 
-def limit_option(command: Command) -> Command:
-    """Add the option --limit."""
-    return click.option(
-        "--limit",
-        type=click.IntRange(1, 10_000),
-        default=50,
-        show_default=True,
-        help="Maximum number.",
-    )(command)
+limit_option = click.option(
+    "--limit",
+    type=click.IntRange(1, 10_000),
+    default=50,
+    show_default=True,
+    help="Maximum number.",
+)
 
-
-def paged(command: Command) -> Command:
-    """Add the options --limit and --cursor."""
-    cursor = click.option(
+paged = add_options(
+    click.option(
         "--cursor",
         metavar="CURSOR",
         help="Continue from this cursor, printed by the previous page (default: from the beginning).",
-    )
-    return limit_option(cursor(command))
+    ),
+    limit_option,
+)
 
 
 def read_pages(

@@ -9,11 +9,11 @@ import sys
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cached_property
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any
 
 import click
 
-from runner.cli.arguments import full_interrupt_id, full_run_id
+from runner.cli.arguments import add_options, full_interrupt_id, full_run_id
 from runner.cli.output import Output
 
 if TYPE_CHECKING:
@@ -21,8 +21,6 @@ if TYPE_CHECKING:
     from runner.operations.installation import Installation
     from runner.settings import Settings
     from runner.store.interface import Store
-
-Command = TypeVar("Command", bound=Callable[..., Any])
 
 
 @dataclass
@@ -109,6 +107,35 @@ def _import_from_here() -> None:
         sys.path.insert(0, os.getcwd())  # noqa: PTH109 - as above
 
 
+def _store_option(context: click.Context, parameter: click.Parameter, value: object) -> None:
+    # The same option may stand before the command and after it; the later one counts.
+    if value and parameter.name:
+        setattr(context.ensure_object(CommandContext), parameter.name, value)
+
+
+_stored: dict[str, Any] = {"expose_value": False, "callback": _store_option}
+
+common_options = add_options(
+    click.option(
+        "--debug", is_flag=True, help="After an error, also print its traceback.", **_stored
+    ),
+    click.option(
+        "--graphs",
+        metavar="MODULES",
+        help="Python modules that register your graphs, separated by commas (default: RUNNER_GRAPHS).",
+        **_stored,
+    ),
+    click.option(
+        "--redis-url",
+        metavar="URL",
+        help="Address of the store (default: RUNNER_REDIS_URL, or redis://127.0.0.1:6379/0).",
+        **_stored,
+    ),
+    click.option("--json", "as_json", is_flag=True, help="Write JSON, for programs.", **_stored),
+)
+"""The options that every command and group has."""
+
+
 pass_context = click.make_pass_decorator(CommandContext, ensure=True)
 
 
@@ -126,34 +153,3 @@ def with_context(function: Callable[..., Any]) -> Callable[..., Any]:
         return function(context, *arguments, **values)
 
     return common_options(pass_context(call))
-
-
-def common_options(command: Command) -> Command:
-    """Add the options that every command and group has."""
-    stored: dict[str, Any] = {"expose_value": False, "callback": _store_option}
-    for option in (
-        click.option(
-            "--debug", is_flag=True, help="After an error, also print its traceback.", **stored
-        ),
-        click.option(
-            "--graphs",
-            metavar="MODULES",
-            help="Python modules that register your graphs, separated by commas (default: RUNNER_GRAPHS).",
-            **stored,
-        ),
-        click.option(
-            "--redis-url",
-            metavar="URL",
-            help="Address of the store (default: RUNNER_REDIS_URL, or redis://127.0.0.1:6379/0).",
-            **stored,
-        ),
-        click.option("--json", "as_json", is_flag=True, help="Write JSON, for programs.", **stored),
-    ):
-        command = option(command)
-    return command
-
-
-def _store_option(context: click.Context, parameter: click.Parameter, value: object) -> None:
-    # The same option may stand before the command and after it; the later one counts.
-    if value and parameter.name:
-        setattr(context.ensure_object(CommandContext), parameter.name, value)

@@ -17,6 +17,9 @@ if TYPE_CHECKING:
     from runner.records.dead_letters import DeadLetter
 
 
+LETTERS = click.argument("letter_ids", metavar="LETTER...", nargs=-1, required=True)
+
+
 @click.group()
 @common_options
 def dead() -> None:
@@ -61,7 +64,7 @@ def show(context: CommandContext, letter_id: str) -> None:
 
 
 @dead.command()
-@click.argument("letter_ids", metavar="LETTER...", nargs=-1, required=True)
+@LETTERS
 @with_context
 def replay(context: CommandContext, letter_ids: tuple[str, ...]) -> None:
     """Send messages again and retry nodes.
@@ -98,7 +101,7 @@ class Dropped:
 
 
 @dead.command()
-@click.argument("letter_ids", metavar="LETTER...", nargs=-1, required=True)
+@LETTERS
 @click.option("--yes", is_flag=True, help="Don't ask for confirmation.")
 @with_context
 def drop(context: CommandContext, letter_ids: tuple[str, ...], *, yes: bool) -> int:

@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, TypeVar
 
 import click
 
+from runner.cli.arguments import add_options
 from runner.cli.context import CommandContext, with_context
-
-Command = TypeVar("Command", bound=Callable[..., Any])
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,24 +20,19 @@ class Frozen:
     by: str
 
 
-def _options(command: Command) -> Command:
-    for option in (
-        click.option(
-            "--by", metavar="NAME", default="", help="Who does it (default: the user's login name)."
-        ),
-        click.option(
-            "--reason", required=True, help="Why; it is shown, and the audit keeps its hash."
-        ),
-        click.option("--all", "everything", is_flag=True, help="Every graph."),
-        click.option(
-            "--tool", metavar="TOOL", default="", help="The calls of this tool (default: none)."
-        ),
-        click.option(
-            "--graph", metavar="GRAPH", default="", help="The nodes of this graph (default: none)."
-        ),
-    ):
-        command = option(command)
-    return command
+_options = add_options(
+    click.option(
+        "--by", metavar="NAME", default="", help="Who does it (default: the user's login name)."
+    ),
+    click.option("--reason", required=True, help="Why; it is shown, and the audit keeps its hash."),
+    click.option("--all", "everything", is_flag=True, help="Every graph."),
+    click.option(
+        "--tool", metavar="TOOL", default="", help="The calls of this tool (default: none)."
+    ),
+    click.option(
+        "--graph", metavar="GRAPH", default="", help="The nodes of this graph (default: none)."
+    ),
+)
 
 
 @click.command()

@@ -11,18 +11,19 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import IO, TYPE_CHECKING, Any, TypeVar
+from typing import IO, TYPE_CHECKING, Any
 
 import click
 
 from runner.cli.arguments import (
+    add_options,
     complete_run,
     interrupt_argument,
     limit_option,
     paged,
-    read_duration,
     read_json,
     read_pages,
+    to_seconds,
     without_comments,
 )
 from runner.cli.context import CommandContext, common_options, with_context
@@ -48,38 +49,33 @@ def interrupts() -> None:
     """
 
 
-Command = TypeVar("Command", bound=Callable[..., Any])
-
-
-def filtered(command: Command) -> Command:
-    """Add the options that choose among open questions."""
-    for option in (
-        click.option(
-            "--older-than",
-            metavar="TIME",
-            help="Open for longer than 90s, 30m, 2h, 7d (default: any age).",
-        ),
-        click.option(
-            "--assignee", metavar="WHO", help="Filter by a person who may answer (default: any)."
-        ),
-        click.option(
-            "--name", metavar="NAME", help="Filter by the name of the question (default: any)."
-        ),
-        click.option(
-            "--graph",
-            metavar="GRAPH",
-            help="Filter by graph, including inner graphs (default: any).",
-        ),
-        click.option(
-            "--run",
-            "run_id",
-            metavar="RUN",
-            shell_complete=complete_run,
-            help="Filter by run, including child runs (default: any).",
-        ),
-    ):
-        command = option(command)
-    return command
+filtered = add_options(
+    click.option(
+        "--older-than",
+        metavar="TIME",
+        callback=to_seconds,
+        help="Open for longer than 90s, 30m, 2h, 7d (default: any age).",
+    ),
+    click.option(
+        "--assignee", metavar="WHO", help="Filter by a person who may answer (default: any)."
+    ),
+    click.option(
+        "--name", metavar="NAME", help="Filter by the name of the question (default: any)."
+    ),
+    click.option(
+        "--graph",
+        metavar="GRAPH",
+        help="Filter by graph, including inner graphs (default: any).",
+    ),
+    click.option(
+        "--run",
+        "run_id",
+        metavar="RUN",
+        shell_complete=complete_run,
+        help="Filter by run, including child runs (default: any).",
+    ),
+)
+"""The options that choose among open questions."""
 
 
 @interrupts.command("list")
@@ -87,7 +83,7 @@ def filtered(command: Command) -> Command:
 @paged
 @with_context
 def list_interrupts(
-    context: CommandContext, *, limit: int, cursor: str | None, **filters: str | None
+    context: CommandContext, *, limit: int, cursor: str | None, **filters: Any
 ) -> None:
     """List open questions, oldest first.
 
@@ -107,7 +103,7 @@ def list_interrupts(
 
 def _selected(
     context: CommandContext,
-    filters: Mapping[str, str | None],
+    filters: Mapping[str, Any],
     limit: int,
     cursor: str | None = None,
 ) -> tuple[list[QuestionView], str | None]:
@@ -115,18 +111,11 @@ def _selected(
     from runner.operations.questions import read_questions
 
     client, query = context.client, dict(filters)
-    run_id, older_than = query.pop("run_id"), query.pop("older_than")
+    run_id = query.pop("run_id")
     if run_id is not None:
         client.run(run_id)  # raises if there is no such run
-    age = read_duration(older_than) if older_than is not None else None
-    if older_than is not None and age is None:
-        raise click.UsageError(
-            f"--older-than {older_than!r} is not a duration; use 90s, 30m, 2h or 7d."
-        )
     page = read_pages(
-        lambda number, after: client.interrupts(
-            run=run_id, **query, older_than=age, limit=number, cursor=after
-        ),
+        lambda number, after: client.interrupts(run=run_id, **query, limit=number, cursor=after),
         limit,
         cursor,
     )
@@ -171,6 +160,11 @@ def show(context: CommandContext, interrupt_id: str) -> None:
     output.present(question, lambda: _show_whole(output, question), rows)
 
 
+digest_option = click.option(
+    "--digest", metavar="DIGEST", help="Reject unless the question has this digest (default: any)."
+)
+
+
 def _answer_of(text: str) -> Any:
     from runner.records import codec
 
@@ -194,9 +188,7 @@ def _answer_of(text: str) -> Any:
 )
 @click.option("--edit", is_flag=True, help="Write the answer in $VISUAL or $EDITOR instead.")
 @click.option("--responder", metavar="NAME", help="Who answers (default: not named).")
-@click.option(
-    "--digest", metavar="DIGEST", help="Reject unless the question has this digest (default: any)."
-)
+@digest_option
 @click.option(
     "--idempotency-key",
     metavar="TEXT",
@@ -286,30 +278,27 @@ decision_argument = click.argument(
 )
 
 
-def vote_options(command: Command) -> Command:
-    """Add the options of every vote."""
-    for option in (
-        click.option(
-            "--comment",
-            default="",
-            metavar="TEXT",
-            help="A comment, shown with the vote (default: none).",
-        ),
-        click.option(
-            "--response",
-            metavar="JSON",
-            callback=lambda _context, _option, text: None if text is None else _answer_of(text),
-            help="The answer of respond, or all arguments of edit: JSON, @file, or - (default: none).",
-        ),
-        click.option(
-            "--by",
-            required=True,
-            metavar="WHO",
-            help="Who decides: a name, or kind:issuer|subject.",
-        ),
-    ):
-        command = option(command)
-    return command
+vote_options = add_options(
+    click.option(
+        "--comment",
+        default="",
+        metavar="TEXT",
+        help="A comment, shown with the vote (default: none).",
+    ),
+    click.option(
+        "--response",
+        metavar="JSON",
+        callback=lambda _context, _option, text: None if text is None else _answer_of(text),
+        help="The answer of respond, or all arguments of edit: JSON, @file, or - (default: none).",
+    ),
+    click.option(
+        "--by",
+        required=True,
+        metavar="WHO",
+        help="Who decides: a name, or kind:issuer|subject.",
+    ),
+)
+"""The options of every vote."""
 
 
 @interrupts.command()
@@ -321,9 +310,7 @@ def vote_options(command: Command) -> Command:
     metavar="EFFECT",
     help="Approve the version with this effect, as show lists it (default: as it was proposed).",
 )
-@click.option(
-    "--digest", metavar="DIGEST", help="Reject unless the question has this digest (default: any)."
-)
+@digest_option
 @click.option(
     "--idempotency-key",
     metavar="TEXT",
@@ -416,7 +403,7 @@ def vote_all(
     comment: str,
     shown: IO[str] | None,
     limit: int,
-    **filters: str | None,
+    **filters: Any,
 ) -> int:
     """Vote on the same question of several runs.
 
@@ -459,7 +446,7 @@ def vote_all(
     )
 
 
-def _list_all(context: CommandContext, filters: Mapping[str, str | None], limit: int) -> Exit:
+def _list_all(context: CommandContext, filters: Mapping[str, Any], limit: int) -> Exit:
     """Show all that would be decided together."""
     from runner.operations.questions import VotedAll, check_alike
 
@@ -523,18 +510,17 @@ def delegate(context: CommandContext, *, interrupt_id: str, to: str, by: str) ->
 @interrupts.command()
 @interrupt_argument
 @by_option
-@click.option("--ttl", default="10m", metavar="TIME", help="For how long (default: 10m).")
+@click.option(
+    "--ttl", default="10m", metavar="TIME", callback=to_seconds, help="For how long (default: 10m)."
+)
 @with_context
-def claim(context: CommandContext, *, interrupt_id: str, by: str, ttl: str) -> int:
+def claim(context: CommandContext, *, interrupt_id: str, by: str, ttl: float) -> int:
     """Claim a question.
 
     Others see that you work on it; anybody may still vote. Exit codes: 0 done; 4 no such question; 5 it
     is no longer open, or claimed by another; 6 you may not decide it.
     """
-    seconds = read_duration(ttl)
-    if seconds is None:
-        raise click.UsageError(f"--ttl {ttl!r} is not a duration; use 90s, 30m, 2h or 7d.")
-    return _show_outcome(context, context.client.claim(interrupt_id, by=by, ttl=seconds), None)
+    return _show_outcome(context, context.client.claim(interrupt_id, by=by, ttl=ttl), None)
 
 
 @interrupts.command()

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from runner.cli.arguments import input_option, read_duration, read_json, read_tags, tag_option
+from runner.cli.arguments import input_option, read_json, read_tags, tag_option, to_seconds
 from runner.cli.context import CommandContext, common_options, with_context
 from runner.cli.output import clock_time
 from runner.records.json_form import milliseconds, span, stamp
@@ -17,6 +17,8 @@ if TYPE_CHECKING:
     from runner.schedules.scheduler import Scheduler
 
 COLUMNS = ("SCHEDULE", "GRAPH", "WHEN", "NEXT", "LAST RUN", "OVERLAP")
+
+SCHEDULE = click.argument("schedule_id", metavar="SCHEDULE")
 
 
 @click.group()
@@ -69,7 +71,7 @@ def _next(schedule: Schedule) -> str:
 
 
 @schedules.command()
-@click.argument("schedule_id", metavar="SCHEDULE")
+@SCHEDULE
 @click.argument("graph")
 @input_option("The task of each run", "null")
 @click.option(
@@ -77,7 +79,12 @@ def _next(schedule: Schedule) -> str:
     metavar="TEXT",
     help="Minute, hour, day, month, weekday: '0 9 * * 1-5' (default: --every).",
 )
-@click.option("--every", metavar="TIME", help="An interval: 90s, 30m, 2h, 7d (default: --cron).")
+@click.option(
+    "--every",
+    metavar="TIME",
+    callback=to_seconds,
+    help="An interval: 90s, 30m, 2h, 7d (default: --cron).",
+)
 @click.option(
     "--timezone", default="UTC", show_default=True, help="The zone of --cron, such as Europe/Rome."
 )
@@ -97,7 +104,7 @@ def add(
     graph: str,
     input_text: str | None,
     cron: str | None,
-    every: str | None,
+    every: float | None,
     timezone: str,
     overlap: Any,
     tags: tuple[str, ...],
@@ -114,15 +121,12 @@ def add(
     """  # noqa: D301 - click reads the backspace: leave this paragraph as it is
     from runner.schedules.schedule import Schedule
 
-    interval = read_duration(every) if every is not None else None
-    if every is not None and interval is None:
-        raise click.UsageError(f"--every {every!r} is not a duration; use 90s, 30m, 2h or 7d.")
     task = read_json(input_text, "--input") if input_text is not None else None
     schedule = Schedule(
         schedule_id,
         graph,
         task,
-        interval,
+        every,
         cron or "",
         timezone,
         overlap,
@@ -132,7 +136,7 @@ def add(
 
 
 @schedules.command()
-@click.argument("schedule_id", metavar="SCHEDULE")
+@SCHEDULE
 @with_context
 def pause(context: CommandContext, schedule_id: str) -> None:
     """Start nothing by a schedule until it is resumed."""
@@ -140,7 +144,7 @@ def pause(context: CommandContext, schedule_id: str) -> None:
 
 
 @schedules.command()
-@click.argument("schedule_id", metavar="SCHEDULE")
+@SCHEDULE
 @with_context
 def resume(context: CommandContext, schedule_id: str) -> None:
     """Go on with the next time.
@@ -159,7 +163,7 @@ class RemovedSchedule:
 
 
 @schedules.command()
-@click.argument("schedule_id", metavar="SCHEDULE")
+@SCHEDULE
 @with_context
 def remove(context: CommandContext, schedule_id: str) -> None:
     """Delete a schedule; its runs go on."""
@@ -168,7 +172,7 @@ def remove(context: CommandContext, schedule_id: str) -> None:
 
 
 @schedules.command()
-@click.argument("schedule_id", metavar="SCHEDULE")
+@SCHEDULE
 @click.option("--from", "first", metavar="TIME", required=True, help="The first time, as RFC 3339.")
 @click.option("--to", "last", metavar="TIME", required=True, help="The last time, as RFC 3339.")
 @with_context

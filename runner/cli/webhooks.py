@@ -19,6 +19,8 @@ COLUMNS = ("WEBHOOK", "ADDRESS", "EVENTS", "STATE", "WAITING")
 
 DELIVERY_COLUMNS = ("DELIVERY", "EVENT", "RUN", "STATE", "ATTEMPTS", "CODE", "AT")
 
+WEBHOOK = click.argument("webhook_id", metavar="WEBHOOK")
+
 
 @click.group()
 @common_options
@@ -53,7 +55,7 @@ def _state(webhook: WebhookView) -> str:
 
 
 @webhooks.command()
-@click.argument("webhook_id", metavar="WEBHOOK")
+@WEBHOOK
 @click.argument("url")
 @click.option(
     "--event",
@@ -101,7 +103,7 @@ def add(
 
 
 @webhooks.command()
-@click.argument("webhook_id", metavar="WEBHOOK")
+@WEBHOOK
 @with_context
 def rotate(context: CommandContext, webhook_id: str) -> None:
     """Make a new secret; for a day the old one signs beside it.
@@ -112,7 +114,7 @@ def rotate(context: CommandContext, webhook_id: str) -> None:
 
 
 @webhooks.command()
-@click.argument("webhook_id", metavar="WEBHOOK")
+@WEBHOOK
 @with_context
 def pause(context: CommandContext, webhook_id: str) -> None:
     """Send nothing until it is resumed.
@@ -123,7 +125,7 @@ def pause(context: CommandContext, webhook_id: str) -> None:
 
 
 @webhooks.command()
-@click.argument("webhook_id", metavar="WEBHOOK")
+@WEBHOOK
 @with_context
 def resume(context: CommandContext, webhook_id: str) -> None:
     """Send what waits, and the notices from now on."""
@@ -139,7 +141,7 @@ class RemovedWebhook:
 
 
 @webhooks.command()
-@click.argument("webhook_id", metavar="WEBHOOK")
+@WEBHOOK
 @with_context
 def remove(context: CommandContext, webhook_id: str) -> None:
     """Delete a webhook and its deliveries."""
@@ -148,7 +150,7 @@ def remove(context: CommandContext, webhook_id: str) -> None:
 
 
 @webhooks.command()
-@click.argument("webhook_id", metavar="WEBHOOK")
+@WEBHOOK
 @click.option(
     "--limit", type=click.IntRange(1, 1000), default=50, show_default=True, help="How many."
 )
@@ -175,7 +177,7 @@ def deliveries(context: CommandContext, webhook_id: str, limit: int) -> None:
 
 
 @webhooks.command()
-@click.argument("webhook_id", metavar="WEBHOOK")
+@WEBHOOK
 @click.argument("delivery_id", metavar="DELIVERY")
 @with_context
 def redeliver(context: CommandContext, webhook_id: str, delivery_id: str) -> None:

@@ -30,6 +30,14 @@ QUIET = ("--without-gossip", "--without-mingle")
 """Workers need not know each other; that saves a second at every start."""
 
 
+LOG_LEVEL = click.option(
+    "--loglevel",
+    default="info",
+    show_default=True,
+    help="The lowest level that is logged: debug, info, warning or error.",
+)
+
+
 def worker_command(
     pool: str = "threads", concurrency: int | None = None, more: Sequence[str] = ()
 ) -> list[str]:
@@ -56,12 +64,7 @@ def worker_command(
     type=click.IntRange(min=1),
     help="Maximum number of nodes that run at the same time (default: 100 threads, or a process per CPU).",
 )
-@click.option(
-    "--loglevel",
-    default="info",
-    show_default=True,
-    help="The lowest level that is logged: debug, info, warning or error.",
-)
+@LOG_LEVEL
 @click.argument("more", nargs=-1, type=click.UNPROCESSED, metavar="[-- CELERY OPTIONS]")
 @with_context
 def worker(
@@ -92,12 +95,7 @@ def worker(
     metavar="MODULE:APP",
     help="The Celery app of your workers, whose broker is used (default: runner.celery:app).",
 )
-@click.option(
-    "--loglevel",
-    default="info",
-    show_default=True,
-    help="The lowest level that is logged: debug, info, warning or error.",
-)
+@LOG_LEVEL
 @with_context
 def keeper(context: CommandContext, app: str | None, loglevel: str) -> None:
     """Apply answers, starts and timers, and run no nodes.
