@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, replace
 from typing import Any, TypeVar, Unpack
 
 from runner.approvals import visit_judge
@@ -28,7 +28,7 @@ from runner.records.interrupts import Address, Interrupt, InterruptOptions
 from runner.records.outcomes import Failed, Interrupted, Outcome, Succeeded
 from runner.records.run import Status
 from runner.records.run_ids import effect_name
-from runner.store.interface import Claim, Fetched, Reply, RunSnapshot, Store
+from runner.store.interface import Claim, Fetched, Reply, Request, RunSnapshot, Store
 from runner.store.requests import AskQuestions, EmitEvent, SaveCheckpoint, SpendBudget, UseDecision
 
 log = logging.getLogger(__name__)
@@ -41,9 +41,11 @@ def never() -> bool:
     return False
 
 
-@dataclass
 class ClaimedVisit:
     """One claimed visit: what an executor may know and do. It reads from the claim and writes to the store.
+
+    With `reset` a new visit starts without the memory of older ones. `routes` are the nodes to which edges
+    for expired questions lead, `keys` check signed decisions, `retry` is the node's policy.
 
     `tentative` is the outcome of a node that has ended while the hooks after it still ask; `replays`: it
     was stored by an earlier execution, so only those hooks run now. `trace` names the span of the execution
@@ -52,31 +54,53 @@ class ClaimedVisit:
     says whether its settle may claim the next node for this process.
     """
 
-    claim: Claim
-    store: Store
-    lease: Lease
-    address: Address
-    graph_id: str
-    attempt: int
-    task: Any
-    inputs: Sequence[Input]
-    invocation_state: dict[str, Any]
-    answers: Mapping[str, Interrupt]
-    document: dict[str, JSON] | None
-    messages: list[JSON]
-    external_task: ExternalTaskState | None
-    tentative: dict[str, JSON] | None
-    trace: str
-    first_name: str
-    replays: bool = False
-    outage: StoreError | None = None
-    stays: Callable[[], bool] = never
-    freezes: Freezes | None = None
-
-    def __post_init__(self) -> None:
-        """Note what is stored now: `wrap_kept` writes it again."""
+    def __init__(
+        self,
+        claim: Claim,
+        lease: Lease,
+        store: Store,
+        *,
+        reset: bool,
+        routes: Sequence[str],
+        keys: DecisionKeys,
+        freezes: Freezes,
+        retry: RetryPolicy | None,
+    ) -> None:
+        self.claim, self.lease, self.store, self.freezes = claim, lease, store, freezes
+        token, record = claim.token, claim.record
+        document = load_document(claim.document)
+        of_this_visit = document if document and document.visit == token.visit else None
+        memory = of_this_visit if reset else document
+        judge = VisitJudge(store, keys, claim, retry)
+        self.address = Address(
+            token.run_id, token.node, token.visit, routes=tuple(routes), judge=judge
+        )
+        self.graph_id = claim.graph_id
+        self.attempt = record.attempt
+        self.task = codec.unpack(claim.task)
+        self.inputs: Sequence[Input] = [
+            Input(node, visit, output)
+            for node, visit, output in claim.inputs
+            if not node.startswith(HIDDEN)
+        ]
+        self.invocation_state: dict[str, Any] = codec.unpack(claim.invocation_state) or {}
+        self.answers: Mapping[str, Interrupt] = {
+            answer.id: _in_attempt(answer, record.attempt) for answer in claim.answers
+        }
+        self.document = memory.executor if memory else None
+        self.messages: list[JSON] = list(claim.messages) if memory else []
+        self.external_task = (
+            ExternalTaskState(record.handed, claim.report, record.late) if record.handed else None
+        )
+        self.tentative = of_this_visit.tentative if of_this_visit else None
+        self.replays = self.tentative is not None
+        self.trace = of_this_visit.trace if of_this_visit else ""
+        self.first_name = document.first_name(token.visit) if document else ""
+        self.outage: StoreError | None = None
+        self.stays = never
+        # What is stored now: `wrap_kept` writes it again.
         self._kept, self._kept_messages = self.document, len(self.messages)
-        self._begun = dict[str, Use]()
+        self._begun: dict[str, Use] = {}
         for question in self.answers.values():
             self._note_begun(question)
         self._warned = False
@@ -103,20 +127,12 @@ class ClaimedVisit:
 
     def save(self, checkpoint: Saved) -> None:
         """Checkpoint what the next attempt starts with."""
-        self._write(
-            lambda: self.store.do(SaveCheckpoint(self.claim.token, self.wrap(checkpoint))),
-            checkpoint,
-        )
+        self._write(SaveCheckpoint(self.claim.token, self.wrap(checkpoint)), checkpoint)
 
     def ask(self, interrupts: Sequence[Interrupt], checkpoint: Saved) -> None:
         """Publish questions at once, while other work of this node goes on."""
         size_limits.check_questions(interrupts, self.store.max_bytes)
-        self._write(
-            lambda: self.store.do(
-                AskQuestions(self.claim.token, interrupts, self.wrap(checkpoint))
-            ),
-            checkpoint,
-        )
+        self._write(AskQuestions(self.claim.token, interrupts, self.wrap(checkpoint)), checkpoint)
 
     def use(self, use: Use, checkpoint: Saved | None = None) -> None:
         """Record that a decision is used, with the checkpoint that starts what it is for.
@@ -127,15 +143,10 @@ class ClaimedVisit:
         if not use.result:
             self.check_effect()
         if checkpoint is None:
-            reply = self._request(
-                lambda: self.store.do(UseDecision(self.claim.token, use, self.wrap_kept()))
-            )
-            self._check_owned(reply)
+            reply = self._do(UseDecision(self.claim.token, use, self.wrap_kept()))
         else:
-            node_checkpoint = self.wrap(checkpoint)
             reply = self._write(
-                lambda: self.store.do(UseDecision(self.claim.token, use, node_checkpoint)),
-                checkpoint,
+                UseDecision(self.claim.token, use, self.wrap(checkpoint)), checkpoint
             )
         if reply.word == "spent":
             raise ApprovalMismatch(
@@ -258,8 +269,7 @@ class ClaimedVisit:
 
     def check_effect(self, tool: str = "") -> None:
         """Raise EffectsFrozen where an effect of this graph, or a call of this tool, is frozen."""
-        if self.freezes is not None:
-            self.freezes.check(self.graph_id, tool)
+        self.freezes.check(self.graph_id, tool)
 
     def waiting_for(self, outcome: Interrupted) -> Sequence[Interrupt]:
         """List the questions that the node waits for, older ones included where the outcome keeps them."""
@@ -286,7 +296,7 @@ class ClaimedVisit:
         )
         return Saved(document.dump(), self._kept_messages)
 
-    def _write(self, write: Callable[[], Reply], checkpoint: Saved) -> Reply:
+    def _write(self, request: Request[Reply], checkpoint: Saved) -> Reply:
         size = size_limits.check_saved(self.address.node_id, checkpoint, self.store)
         if size >= size_limits.LARGE_STATE and not self._warned:
             self._warned = True
@@ -296,8 +306,7 @@ class ClaimedVisit:
                 self.address.run_id,
                 f"{size:,}",
             )
-        reply = self._request(write)
-        self._check_owned(reply)
+        reply = self._do(request)
         self.lease.has_saved |= bool(checkpoint.messages) or checkpoint.document != self._kept
         self._kept, self._kept_messages = (
             checkpoint.document,
@@ -305,67 +314,15 @@ class ClaimedVisit:
         )
         return reply
 
-    def _check_owned(self, reply: Reply) -> None:
+    def _do(self, request: Request[Reply]) -> Reply:
+        reply = self._request(lambda: self.store.do(request))
         if reply.word == "stale":
             self.lease.state = "stale"
             raise LeaseLost(
                 f"node {self.address.node_id!r} of run {self.address.run_id} was given to another "
                 "worker; what this one wrote was refused."
             )
-
-
-def claimed_visit(
-    claim: Claim,
-    lease: Lease,
-    store: Store,
-    *,
-    reset: bool,
-    routes: Sequence[str] = (),
-    keys: DecisionKeys | None = None,
-    freezes: Freezes | None = None,
-    retry: RetryPolicy | None = None,
-) -> ClaimedVisit:
-    """Build the visit of a claim. With `reset` a new visit starts without the memory of older ones.
-
-    `routes` are the nodes to which edges for expired questions lead, `keys` check signed decisions, `retry`
-    is the node's policy.
-    """
-    token, record = claim.token, claim.record
-    document = load_document(claim.document)
-    of_this_visit = document if document and document.visit == token.visit else None
-    memory = of_this_visit if reset else document
-    return ClaimedVisit(
-        claim=claim,
-        store=store,
-        lease=lease,
-        address=Address(
-            token.run_id,
-            token.node,
-            token.visit,
-            routes=tuple(routes),
-            judge=VisitJudge(store, keys or DecisionKeys(), claim, retry),
-        ),
-        graph_id=claim.graph_id,
-        attempt=record.attempt,
-        task=codec.unpack(claim.task),
-        inputs=[
-            Input(node, visit, output)
-            for node, visit, output in claim.inputs
-            if not node.startswith(HIDDEN)
-        ],
-        invocation_state=codec.unpack(claim.invocation_state) or {},
-        answers={answer.id: _in_attempt(answer, record.attempt) for answer in claim.answers},
-        document=memory.executor if memory else None,
-        messages=list(claim.messages) if memory else [],
-        external_task=ExternalTaskState(record.handed, claim.report, record.late)
-        if record.handed
-        else None,
-        tentative=of_this_visit.tentative if of_this_visit else None,
-        replays=of_this_visit is not None and of_this_visit.tentative is not None,
-        trace=of_this_visit.trace if of_this_visit else "",
-        first_name=document.first_name(token.visit) if document else "",
-        freezes=freezes,
-    )
+        return reply
 
 
 def _in_attempt(answer: Interrupt, attempt: int) -> Interrupt:

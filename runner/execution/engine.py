@@ -33,7 +33,7 @@ from runner.errors import (
     StoreError,
 )
 from runner.execution import conditions, held_nodes, ids, nodes, telemetry
-from runner.execution.context import ClaimedVisit, claimed_visit, never
+from runner.execution.context import ClaimedVisit, never
 from runner.execution.held_nodes import RETURN_DELAY_MS, UnservedNodes
 from runner.execution.leases import Lease, Leases, Quarantine, SweepTimer
 from runner.execution.runs import RunStarter, StartOptions, call_on_end
@@ -52,7 +52,7 @@ from runner.records.outcomes import (
 )
 from runner.records.run import EventKind, Status, VisitEntry, no_such_run
 from runner.scheduler.changes import CALLBACK_NODE
-from runner.store.interface import Claim, Dispatcher, Reply, Settlement, Store, Token
+from runner.store.interface import Claim, Dispatcher, Reply, Request, Settlement, Store, Token
 from runner.store.requests import (
     CancelRun,
     ConfirmHandOver,
@@ -212,7 +212,7 @@ class Engine:
             PayloadTooLarge: it is larger than a value may be; nothing was stored.
         """
         size_limits.check(f"the report on {reference}", outcome, self.store.max_bytes)
-        return self.ring(self.store.do(ReportResult(run_id, node, visit, reference, outcome))).word
+        return self.do(ReportResult(run_id, node, visit, reference, outcome)).word
 
     def cancel(self, run_id: str, reason: str) -> str:
         """Stop a run: "cancelled", or "already" when it is stopping or has ended.
@@ -220,9 +220,7 @@ class Engine:
         Raises:
             NotFoundError: there is no such run. UsageError: the reason is no text, or too long.
         """
-        reply = self.ring(
-            self.store.do(CancelRun(run_id, validation.reason(reason), ids.nonce()))
-        ).word
+        reply = self.do(CancelRun(run_id, validation.reason(reason), ids.nonce())).word
         if reply == "unknown":
             raise no_such_run(run_id)
         self.leases.look()
@@ -278,6 +276,10 @@ class Engine:
             if self._release(token)
         ]
 
+    def do(self, request: Request[Reply]) -> Reply:
+        """Do a request in the store, and publish the doorbells of its reply."""
+        return self.ring(self.store.do(request))
+
     def ring(self, reply: Reply) -> Reply:
         """Publish the doorbells of a store's reply; one that is lost is rung again by a sweep."""
         if reply.doorbells:
@@ -311,9 +313,9 @@ class Engine:
                 claim.token.node,
                 claim.graph_id,
             )
-            return self.ring(self.store.do(HoldVisit(claim.token))).word
+            return self.do(HoldVisit(claim.token)).word
         if self._unserved.is_new(claim.token):
-            reply = self.ring(self.store.do(LeaveVisit(claim.token))).word
+            reply = self.do(LeaveVisit(claim.token)).word
         else:
             reply = self._return_to_queue(claim, RETURN_DELAY_MS)
         if reply in {"left", "retrying"}:
@@ -322,7 +324,7 @@ class Engine:
 
     def _return_to_queue(self, claim: Claim, delay_ms: int) -> str:
         """Have a node tried again later, by any worker; no attempt is counted."""
-        return self.ring(self.store.do(RetryVisit(claim.token, delay_ms, None, None))).word
+        return self.do(RetryVisit(claim.token, delay_ms, None, None)).word
 
     @contextmanager
     def _hold_lease(
@@ -344,7 +346,7 @@ class Engine:
         lease = self.leases.drop(token)
         try:
             stalled = None if lease is None else not lease.has_saved
-            return self.ring(self.store.do(LeaveVisit(token, stalled=stalled))).word != "stale"
+            return self.do(LeaveVisit(token, stalled=stalled)).word != "stale"
         except StoreError as error:
             log.warning("node.not_returned: %s Its lease runs out instead.", error)
             return False
@@ -372,9 +374,7 @@ class Engine:
             return self._hold_unapproved(plan, claim, error)
         except CorruptDocument as error:
             log.error("node.held: %s Run %s waits for migration.", error, claim.token.run_id)  # noqa: TRY400 - the message says all
-            return DoorbellOutcome(
-                self.ring(self.store.do(HoldVisit(claim.token))).word, claim.graph_id
-            )
+            return DoorbellOutcome(self.do(HoldVisit(claim.token)).word, claim.graph_id)
         except EffectsFrozen as error:
             return self._wait_for_thaw(claim, error)
         except RunStopped:
@@ -403,12 +403,10 @@ class Engine:
         )
         entry = nodes.entry(plan.node(token.node).kind, 0, {})
         entry["error"] = asdict(record)
-        return DoorbellOutcome(
-            self.ring(self.store.do(HoldVisit(token, entry))).word, claim.graph_id, error=record
-        )
+        return DoorbellOutcome(self.do(HoldVisit(token, entry)).word, claim.graph_id, error=record)
 
     def _visit(self, plan: CompiledGraph, claim: Claim, lease: Lease) -> ClaimedVisit:
-        return claimed_visit(
+        return ClaimedVisit(
             claim,
             lease,
             self.store,
@@ -439,9 +437,7 @@ class Engine:
                 reply = self.ring(self._starter.child(visit.claim, outcome.task))
                 return DoorbellOutcome(reply.word, graph_id, child=reply.run_id)
             case Expanded():
-                return DoorbellOutcome(
-                    self.ring(self.store.do(ExpandMap(token, outcome.items))).word, graph_id
-                )
+                return DoorbellOutcome(self.do(ExpandMap(token, outcome.items)).word, graph_id)
             case ExternalTask():
                 return DoorbellOutcome(
                     self._send_external(token, outcome, timeout),
@@ -503,9 +499,7 @@ class Engine:
             return self._settle_failed(visit, outcome, entry)
         entry["error"] = asdict(outcome.error)
         checkpoint = nodes.wrapped(visit, outcome)
-        reply = self.ring(
-            self.store.do(RetryVisit(visit.claim.token, round(delay * 1000), entry, checkpoint))
-        ).word
+        reply = self.do(RetryVisit(visit.claim.token, round(delay * 1000), entry, checkpoint)).word
         return DoorbellOutcome(reply, visit.graph_id, error=outcome.error, retry_in=delay)
 
     def _settle_failed(
@@ -523,7 +517,7 @@ class Engine:
         """Settle a visit; where another node has locked the run, wait until it has settled."""
         reply = Reply("locked")
         for _ in range(SETTLE_TRIES):
-            reply = self.ring(self.store.do(SettleVisit(token, settlement, nonce)))
+            reply = self.do(SettleVisit(token, settlement, nonce))
             if reply.word != "locked":
                 break
             time.sleep(LOCKED)
@@ -531,9 +525,7 @@ class Engine:
 
     def _park(self, visit: ClaimedVisit, outcome: Interrupted) -> DoorbellOutcome:
         claim, questions = visit.claim, visit.waiting_for(outcome)
-        reply = self.ring(
-            self.store.do(ParkVisit(claim.token, questions, nodes.wrapped(visit, outcome)))
-        ).word
+        reply = self.do(ParkVisit(claim.token, questions, nodes.wrapped(visit, outcome))).word
         if reply == "nothing_open":
             raise ConflictError(
                 f"node {claim.token.node!r} stopped to wait, but none of its questions is open; "
@@ -543,7 +535,7 @@ class Engine:
 
     def _send_external(self, token: Token, outcome: ExternalTask, timeout: float | None) -> str:
         """Have a node wait for an external task, then send that; `timeout` in seconds counts from there."""
-        reply = self.ring(self.store.do(HandOver(token, outcome.reference))).word
+        reply = self.do(HandOver(token, outcome.reference)).word
         if reply != "handed":
             return reply
         try:
