@@ -207,6 +207,54 @@ def due_beside_a_broken_one(site):
     site.engine.sweep()
 
 
+def documents(site):
+    """Store a schedule, and return what two processes have."""
+    site.scheduler().add(MINUTELY)
+    return [Documents(Schedule, site.settings.redis_url) for _ in range(2)]
+
+
+def test_changes_at_the_same_time_are_both_made(site):
+    """A change that another one comes between is made again, on what that has written."""
+    first, second = documents(site)
+    seen = []
+
+    def pause(schedule):
+        if not seen:
+            second.change("s", lambda other: replace(other, interval=120))
+        seen.append(schedule.interval)
+        return replace(schedule, paused=True)
+
+    assert first.change("s", pause) == second.get("s")
+    assert (second.get("s").interval, second.get("s").paused, seen) == (120, True, [60, 120])
+    assert site.timer() is None
+
+
+def test_a_change_whose_reply_is_lost_is_made_once(site):
+    """The repeat finds what the first request has written, and leaves it."""
+    first, second = documents(site)
+    calls = []
+
+    def double(schedule):
+        doubled = replace(schedule, interval=2 * schedule.interval)
+        if not calls:
+            second.replace(schedule, doubled)  # as the request whose reply is lost
+        calls.append(schedule)
+        return doubled
+
+    assert first.change("s", double).interval == second.get("s").interval == 120
+    assert len(calls) == 1
+
+
+def test_a_replacement_of_what_has_changed_is_refused(site):
+    """It changes nothing; the control is the one that comes first."""
+    first, second = documents(site)
+    before = first.get("s")
+
+    assert second.replace(before, replace(before, interval=120))
+    assert not first.replace(before, replace(before, interval=180))
+    assert first.get("s").interval == 120
+
+
 def test_schedules_have_a_most(site, monkeypatch):
     """One more than a namespace may have is refused until another one is removed."""
     monkeypatch.setattr(Schedule, "limit", 2)

@@ -1,7 +1,7 @@
 """Documents that have a timer each, such as schedules and webhooks, in the first partition of a namespace.
 
-A sweep takes the timer and moves it by a lease; whoever took it does what it stands for. Every change
-compares the document with what was read, so that of two processes one changes it.
+A sweep takes the timer and moves it by a lease; whoever took it does what it stands for. Every change is a
+transaction, so that of two processes one changes it.
 """
 
 from __future__ import annotations
@@ -12,11 +12,10 @@ from typing import Any, ClassVar, Generic, Protocol, TypeVar
 
 from runner.errors import ConflictError, NotFoundError, UsageError
 from runner.store.addresses import NAMESPACE
+from runner.store.interface import Reply
 from runner.store.redis.connection import RedisConnection, connected
 from runner.store.redis.keys import Keys
-
-TRIES = 10
-"""Times that a change is retried where another process came between."""
+from runner.store.redis.transaction.transaction import Transaction, transactions_of
 
 
 class Document(Protocol):
@@ -51,8 +50,9 @@ class Documents(Generic[Kind]):
     ) -> None:
         """Take the first server, by its URL or as it is connected; nothing is connected yet."""
         self._type, self._keys = document_type, Keys(namespace)
-        self._key = self._keys.documents[document_type.kind]
+        self._key = f"{document_type.kind}s"
         self._redis = connected(place, self._keys.prefix)
+        self._transactions = transactions_of(self._redis, self._keys.prefix)
 
     def _read(self, text: bytes) -> Kind:
         return self._type(**json.loads(text))
@@ -63,7 +63,7 @@ class Documents(Generic[Kind]):
 
     def all(self) -> list[Kind]:
         """List them by their ids."""
-        stored = self._redis.call("HGETALL", self._key)
+        stored = self._redis.call("HGETALL", self._keys.prefix + self._key)
         documents = stored.values() if isinstance(stored, dict) else stored[1::2]
         return sorted((self._read(text) for text in documents), key=lambda document: document.id)
 
@@ -73,10 +73,8 @@ class Documents(Generic[Kind]):
         Raises:
             NotFoundError: there is none of that id.
         """
-        text = self._redis.call("HGET", self._key, document_id)
-        if text is None:
-            raise NotFoundError(f"there is no {self._type.kind} {document_id!r:.80}.")
-        return self._read(text)
+        text = self._redis.call("HGET", self._keys.prefix + self._key, document_id)
+        return self._there(document_id, self._read(text) if text is not None else None)
 
     def add(self, document: Kind) -> None:
         """Store a new one.
@@ -84,68 +82,88 @@ class Documents(Generic[Kind]):
         Raises:
             UsageError: there are too many. ConflictError: there is one of that id.
         """
-        if self._redis.call("HLEN", self._key) >= self._type.limit:
+        if self._redis.call("HLEN", self._keys.prefix + self._key) >= self._type.limit:
             raise UsageError(
                 f"there are {self._type.limit:,} {self._type.kind}s already; remove one first."
             )
-        if not self._write(document.id, None, document):
-            raise ConflictError(
-                f"there is a {self._type.kind} {document.id!r} already; nothing was changed."
-            )
+
+        def begin(current: Kind | None) -> Kind:
+            if current is not None:
+                raise ConflictError(
+                    f"there is a {self._type.kind} {document.id!r} already; nothing was changed."
+                )
+            return document
+
+        self._update(document.id, begin)
 
     def replace(self, before: Kind, after: Kind) -> bool:
         """Change one; False where it is not what was read any more."""
-        return self._write(before.id, before, after)
+
+        def exchange(current: Kind | None) -> Kind:
+            if _text(current) != _text(before):
+                raise ConflictError(f"the {self._type.kind} {before.id!r} has changed.")
+            return after
+
+        try:
+            self._update(before.id, exchange)
+        except ConflictError:
+            return False
+        return True
 
     def change(self, document_id: str, change: Callable[[Kind], Kind]) -> Kind:
         """Read one, and replace it by what `change` makes of it.
 
         Raises:
-            NotFoundError: there is none of that id. ConflictError: others change it all the time.
+            NotFoundError: there is none of that id.
         """
-        for _ in range(TRIES):
-            before = self.get(document_id)
-            after = change(before)
-            if self._write(document_id, before, after):
-                return after
-        raise ConflictError(
-            f"the {self._type.kind} {document_id!r} changes all the time; nothing was done."
+        _, after = self._update(
+            document_id, lambda current: change(self._there(document_id, current))
         )
+        return self._there(document_id, after)
 
     def remove(self, document_id: str) -> Kind:
         """Delete one, and return what it was; it raises as `change` does."""
-        for _ in range(TRIES):
-            before = self.get(document_id)
-            if self._write(document_id, before, None):
-                return before
-        raise ConflictError(
-            f"the {self._type.kind} {document_id!r} changes all the time; nothing was done."
-        )
 
-    def _write(self, document_id: str, before: Kind | None, after: Kind | None) -> bool:
-        key, timer = self._key, timer_of(self._type.kind, document_id)
-        # Repeated after a lost reply, it finds what it has written itself.
-        same = {_text(before), _text(after)}
-        due = None if after is None else after.due_at(self.now())
+        def end(current: Kind | None) -> None:
+            self._there(document_id, current)
 
-        def write(pipe: Any) -> bool:
-            present = pipe.hget(key, document_id) or b""
-            if present.decode() not in same:
-                return False
-            pipe.multi()
+        before, _ = self._update(document_id, end)
+        return self._there(document_id, before)
+
+    def _there(self, document_id: str, document: Kind | None) -> Kind:
+        if document is None:
+            raise NotFoundError(f"there is no {self._type.kind} {document_id!r:.80}.")
+        return document
+
+    def _update(
+        self, document_id: str, change: Callable[[Kind | None], Kind | None]
+    ) -> tuple[Kind | None, Kind | None]:
+        """Replace a document and set its timer, in one transaction; return it before and after."""
+        pair: tuple[Kind | None, Kind | None] = None, None
+        proposed: list[str] = []
+
+        def plan(step: Transaction) -> Reply:
+            nonlocal pair
+            write_set = step.write_set
+            text = write_set.read(self._key, document_id)
+            # Repeated after a lost reply, it finds what it has written itself.
+            if (text or b"").decode() in proposed:
+                return Reply("done")
+            before = self._read(text) if text is not None else None
+            after = change(before)
+            pair = before, after
+            proposed.append(_text(after))
+            due = None
             if after is None:
-                pipe.hdel(key, document_id)
+                write_set.drop(self._key, document_id)
             else:
-                pipe.hset(key, document_id, _text(after))
-            if due is None:
-                pipe.zrem(self._keys.timers, timer)
-            else:
-                pipe.zadd(self._keys.timers, {timer: due})
-            return True
+                write_set.put(self._key, document_id, proposed[-1])
+                due = after.due_at(step.clock())
+            write_set.timer(timer_of(self._type.kind, document_id), due)
+            return Reply("done")
 
-        with self._redis.translated():
-            client = self._redis.client_of(key)
-            return bool(client.transaction(write, key, value_from_callable=True))
+        self._transactions.run(self._type.kind, plan, [(self._key, document_id)])
+        return pair
 
 
 def timer_of(kind: str, document_id: str) -> str:

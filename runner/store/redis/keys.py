@@ -407,10 +407,6 @@ class Keys:
         self.audit_leaves = f"{self.prefix}audit:leaves"
         self.frozen = f"{self.prefix}frozen"
         self.spread = f"{self.prefix}spread"
-        self.documents = {
-            "schedule": f"{self.prefix}schedules",
-            "webhook": f"{self.prefix}webhooks",
-        }
 
     def singleton_lock(self, name: str) -> str:
         """Name the lock on something that one worker does for all: a text that expires."""

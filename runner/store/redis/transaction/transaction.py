@@ -27,8 +27,9 @@ from runner.scheduler.changes import (
 from runner.store import encoding, requests
 from runner.store.encoding import EVENT_LETTERS, RECORD, doorbells_of, dump
 from runner.store.interface import Doorbell, Reply, Start
-from runner.store.redis.connection import Argument
+from runner.store.redis.connection import Argument, RedisConnection
 from runner.store.redis.keys import TEMPLATE, idempotency_key, run_key, shape_key
+from runner.store.redis.scripts import Scripts
 from runner.store.redis.transaction import new_run, questions
 from runner.store.redis.transaction.read_set import Command, ReadSet
 from runner.store.redis.transaction.run_view import RunInTransaction
@@ -343,3 +344,13 @@ class Transactions:
             offer = functools.partial(_offer, run_id=run_id, node=node)
             doorbells += self.run("offer", offer, of_run(run_id, f"n:{node}")).doorbells
         return doorbells
+
+
+def transactions_of(connection: RedisConnection, prefix: str) -> Transactions:
+    """Open transactions of a partition's keys that are no runs', and so need no settings of a store."""
+    scripts = Scripts(connection, prefix)
+
+    def call(name: str, *arguments: Argument, verb: str = "") -> list[Any]:
+        return scripts.run(name, "", 0, 0, 0, 0, *arguments, verb=verb)
+
+    return Transactions(call, scripts.confirm, StoreSettings(prefix))

@@ -44,16 +44,16 @@ class StoreSettings:
 
     `prefix` is the partition's, `most` returns how many bytes a run may have. `shelve` stores a large value
     of a run apart, and returns a reference to it. `full` are the limits that had no slot free when they were
-    last asked for one. `audit` is what is audited.
+    last asked for one. `audit` is what is audited. What has no runs needs the prefix alone.
     """
 
     prefix: str
-    lease_ms: int
-    retention_ms: int
-    most: Callable[[], int]
-    push: bool
-    shelve: Callable[[str, bytes], bytes]
-    topologies: Topologies
+    lease_ms: int = 0
+    retention_ms: int = 0
+    most: Callable[[], int] = int
+    push: bool = False
+    shelve: Callable[[str, bytes], bytes] = lambda _, data: data
+    topologies: Topologies = field(default_factory=Topologies)
     full: set[str] = field(default_factory=set)
     audit: Mode = "approvals"
 
