@@ -190,7 +190,7 @@ class Transaction:
         self.write_set.command("XTRIM", "dead", "MAXLEN", "~", LETTERS)
         # Ids are the server's time, which is not that of a test's clock.
         oldest = max(0, round(time.time()) - LETTER_DAYS * 86_400) * 1000
-        self.write_set.command("XTRIM", "dead", "MINID", "~", oldest)
+        self.write_set.command("XTRIM", "dead", "MINID", oldest)
 
     def limit(self, run_id: str, action: LimitAction) -> Sequence[tuple[str, str]]:
         """Write changes of slots and queues; the script alone knows who gets a slot, see `_offer_slots`."""
