@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from runner.approvals.freezes import ALL, parts_of
-from runner.definition.registry import tool_names
+from runner.definition.registry import tools_of
 from runner.errors import ConflictError, NotFoundError, UsageError
 from runner.execution.engine import Engine
 from runner.records import validation
@@ -72,9 +72,7 @@ def _check_known(engine: Engine, kind: str, name: str) -> None:
         nodes = [
             node for plan in engine.registry.everything() for node in plan.definition.nodes.values()
         ]
-        known_names = {
-            tool for node in nodes for tool in tool_names(getattr(node.executor, "config", None))
-        }
+        known_names = {tool.tool_name for node in nodes for tool in tools_of(node.executor)}
     else:
         paths = {*engine.store.graphs(), *engine.registry.names()}
         paths |= {plan.definition.id for plan in engine.registry.everything()}

@@ -35,6 +35,9 @@ HOUR, DAY = 3_600.0, 86_400.0
 SERVICE, LOGIN, OWN_KEY = 1, 2, 3
 """The levels above 0, at which nobody vouches for a name."""
 
+ANSWERED = "answered:"
+"""Begins the selector of those who answered a node's questions."""
+
 DELEGATED = "delegated"
 """Selector of a vote that is cast in the place of another person."""
 
@@ -263,6 +266,12 @@ def people_of(rule: Rule) -> list[str]:
 def excludes_requester(rule: Rule) -> bool:
     """Return whether who asked for the run may not decide."""
     return any("requester" in step.exclude for step in (rule, *rule.steps))
+
+
+def excluded_answerers(rule: Rule) -> list[str]:
+    """Name the nodes whose answerers may not decide."""
+    entries = {entry for step in (rule, *rule.steps) for entry in step.exclude}
+    return sorted(entry.removeprefix(ANSWERED) for entry in entries if entry.startswith(ANSWERED))
 
 
 def plain_name(key: str) -> str:

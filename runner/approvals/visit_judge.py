@@ -7,14 +7,13 @@ without one makes no request for this. Keys are read when a rule asks for identi
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping, Sequence
-from typing import Any
+from collections.abc import Callable, Sequence
 
 from runner.approvals import judgement
 from runner.approvals.calendars import escalates_at
 from runner.approvals.decision_keys import DecisionKeys
 from runner.approvals.judgement import Evidence, level_of
-from runner.approvals.rules import Approval, Rule
+from runner.approvals.rules import Approval, Rule, excluded_answerers, excludes_requester
 from runner.definition.policies import RetryPolicy
 from runner.definition.registry import PATH
 from runner.errors import UsageError
@@ -22,8 +21,6 @@ from runner.records import run_ids
 from runner.records.interrupts import Address, Interrupt, InterruptStatus
 from runner.scheduler.timers import CRASH_BUDGET
 from runner.store.interface import Claim, Store
-
-ANSWERED = "answered:"
 
 MOST_AGAIN = 100
 """Most repeats of a question among which a later node looks for the last."""
@@ -33,12 +30,19 @@ class VisitJudge:
     """Judges what was decided on the questions of one visit."""
 
     def __init__(
-        self, store: Store, keys: DecisionKeys, claim: Claim, retry: RetryPolicy | None = None
+        self,
+        store: Store,
+        keys: DecisionKeys,
+        claim: Claim,
+        retry: RetryPolicy | None,
+        check_exclusions: Callable[[Rule], None],
     ) -> None:
         """Read the votes on those of the claim's answers that were decided by a rule.
 
-        `retry` is the node's: for so long an effect that has begun may begin again.
+        `retry` is the node's: for so long an effect that has begun may begin again. `check_exclusions`
+        refuses a rule that excludes who answered a node that is none.
         """
+        self._check_exclusions = check_exclusions
         self._run_id, self._nested = claim.token.run_id, PATH in claim.graph_id
         self.tenant = store.namespace
         self._store, self._keys = store, keys
@@ -72,23 +76,21 @@ class VisitJudge:
         """Check what a rule needs to know besides itself.
 
         Raises:
-            UsageError: it excludes the requester, who is not known, or names an unknown calendar.
+            UsageError: it excludes the requester, who is not known, or names an unknown node or calendar.
         """
         escalates_at(rule, 0)
-        excludes = any("requester" in {*rule.exclude, *step.exclude} for step in rule.steps)
-        if excludes and self._store.requester(self._run_id) is None:
+        self._check_exclusions(rule)
+        if excludes_requester(rule) and self._store.requester(self._run_id) is None:
             raise UsageError(
                 "the rule excludes who asked for the run, but nobody was named when it was started: start it "
                 "with requester=."
             )
 
     def _read(self, answer: Interrupt) -> Evidence:
-        exclusions = _excluded(answer.rule or {})
-        requester, root = None, answer.run_id
-        if "requester" in exclusions:
+        rule, requester, root = Rule.thawed(answer.rule or {}), None, answer.run_id
+        if excludes_requester(rule):
             requester, root = self._store.requester(answer.run_id), self._root(answer.run_id)
-        nodes = [entry.removeprefix(ANSWERED) for entry in exclusions if entry.startswith(ANSWERED)]
-        answered_by = {node: self._store.answerers(answer.run_id, node) for node in nodes}
+        answered_by = answerers(self._store, rule, answer)
         # Where a test has a clock of its own, ids are not of its time.
         began = 0 if self._store.clock else run_ids.time_of(answer.run_id)
         votes = self._store.votes(answer.id)
@@ -121,5 +123,13 @@ def decided(store: Store, addresses: Sequence[Address], name: str) -> Interrupt 
     return newest
 
 
-def _excluded(rule: Mapping[str, Any]) -> set[str]:
-    return {entry for step in (rule, *rule.get("stages", ())) for entry in step.get("exclude", ())}
+def answerers(store: Store, rule: Rule, question: Interrupt) -> dict[str, frozenset[str]]:
+    """Return, by node, who answered what a rule excludes: in the question's run or one around it."""
+    nodes, runs = excluded_answerers(rule), [question.run_id]
+    if nodes and PATH in (question.place or {}).get("graph", ""):
+        while (record := store.peek(runs[-1])) is not None and record.parent:
+            runs.append(record.parent)
+    return {
+        node: frozenset().union(*(store.answerers(run_id, node) for run_id in runs))
+        for node in nodes
+    }

@@ -16,6 +16,7 @@ from runner.approvals.decision_keys import proofs
 from runner.approvals.directory import looked_up
 from runner.approvals.judgement import level_of
 from runner.approvals.rules import DECISIONS, Principal, Rule, Voter
+from runner.approvals.visit_judge import answerers
 from runner.approvals.voting import ApplyOperation, CastVote
 from runner.errors import (
     ConflictError,
@@ -84,7 +85,7 @@ def apply_vote(
         decision.digest,
         decision.comment,
         decision.idempotency_key,
-        answerers(engine, rule, question),
+        answerers(engine.store, rule, question),
         body,
         decision.shown_at,
     )
@@ -151,7 +152,7 @@ def apply_operation(
     if question is not None and question.rule is not None:
         rule = Rule.thawed(question.rule)
         by, body = sender_of(engine, by, body, level_of(rule))
-        answered_by = answerers(engine, rule, question)
+        answered_by = answerers(engine.store, rule, question)
     marks = {
         "idempotency_key": message.get("idempotency_key") or key,
         "shown_at": message.get("shown_at", 0),
@@ -307,15 +308,6 @@ def inherited(
         **({"on_behalf_of": behalf} if behalf else {}),
     }
     return requester_of(engine, sign(body) if sign else signed(engine, body, principal))
-
-
-def answerers(engine: Engine, rule: Rule, question: Interrupt) -> dict[str, frozenset[str]]:
-    """Return, by node, who answered what a rule excludes: read only for a rule that does."""
-    entries = {entry for step in (rule, *rule.steps) for entry in step.exclude}
-    nodes = sorted(
-        entry.removeprefix("answered:") for entry in entries if entry.startswith("answered:")
-    )
-    return {node: engine.store.answerers(question.run_id, node) for node in nodes}
 
 
 def _unfit(

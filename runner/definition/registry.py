@@ -9,15 +9,16 @@ from __future__ import annotations
 import contextlib
 import functools
 import importlib
+import itertools
 import threading
 import traceback
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
 from types import CodeType
-from typing import Protocol, TypeVar
+from typing import Any, Protocol, TypeVar
 
-from runner.approvals.rules import Rule, excludes_requester
+from runner.approvals.rules import Rule, excluded_answerers, excludes_requester
 from runner.definition.model import Definition, EdgeSpec, NodeSpec, Topology, map_of
 from runner.definition.topology import topology
 from runner.errors import DefinitionError, NotFoundError, RunnerError
@@ -64,8 +65,7 @@ def compile_graph(definition: Definition) -> CompiledGraph:
 
 def _rules(spec: NodeSpec) -> Iterator[Rule]:
     """List the rules by which a node or its tools are approved."""
-    tools = getattr(getattr(spec.executor, "config", None), "tools", None)
-    gates = [spec.approval, *(getattr(tool, "approval", None) for tool in (tools or {}).values())]
+    gates = [spec.approval, *(getattr(tool, "approval", None) for tool in tools_of(spec.executor))]
     return (rule for rule in gates if rule is not None)
 
 
@@ -113,10 +113,39 @@ class Registry:
             definition = self._define(path)
             if definition is None:
                 return None
-            self._plans[path] = compile_graph(
+            plan = compile_graph(
                 replace(definition, id=path, queue=definition.queue or self._queue_around(path))
             )
-            return self._plans[path]
+            for rule in itertools.chain(*map(_rules, definition.nodes.values())):
+                self._check(rule, definition, path)
+            self._plans[path] = plan
+            return plan
+
+    def check_exclusions(self, path: str, rule: Rule) -> None:
+        """Check the nodes whose answerers a rule in the graph at a path excludes.
+
+        Raises:
+            DefinitionError: neither the graph nor one around it has such a node, or nobody can answer it.
+        """
+        if excluded_answerers(rule) and (plan := self.find(path)):
+            self._check(rule, plan.definition, path)
+
+    def _check(self, rule: Rule, definition: Definition, path: str) -> None:
+        for name in excluded_answerers(rule):
+            node, outer = definition.nodes.get(name), path
+            while node is None and (outer := outer.rpartition(PATH)[0]):
+                around = self.find(outer)
+                node = around.definition.nodes.get(name) if around else None
+            if node is None:
+                problem = "is no node of it or of a graph around it"
+            elif node.approval is None and (inner(node) or node.map):
+                problem = "asks nothing itself: its questions are of the nodes inside it"
+            else:
+                continue
+            raise DefinitionError(
+                f"a rule in graph {path!r} excludes who answered {name!r}, which {problem}: nobody would be "
+                "excluded. Name the node that asks."
+            )
 
     def get(self, path: str) -> CompiledGraph:
         """Return the graph at a path.
@@ -192,11 +221,12 @@ class Registry:
         return definition
 
 
-def tool_names(config: object) -> Iterator[str]:
+def tools_of(agent: object) -> Iterator[Any]:
     """List the tools of an agent, and those of agents that are tools of it."""
-    for name, tool in (getattr(config, "tools", None) or {}).items():
-        yield name
-        yield from tool_names(getattr(tool, "config", None))
+    tools = getattr(getattr(agent, "config", None), "tools", None) or {}
+    for tool in tools.values():
+        yield tool
+        yield from tools_of(tool)
 
 
 def inner(node: NodeSpec) -> Definition | None:

@@ -65,13 +65,14 @@ class ClaimedVisit:
         keys: DecisionKeys,
         freezes: Freezes,
         retry: RetryPolicy | None,
+        check_exclusions: Callable[[Rule], None],
     ) -> None:
         self.claim, self.lease, self.store, self.freezes = claim, lease, store, freezes
         token, record = claim.token, claim.record
         document = load_document(claim.document)
         of_this_visit = document if document and document.visit == token.visit else None
         memory = of_this_visit if reset else document
-        judge = VisitJudge(store, keys, claim, retry)
+        judge = VisitJudge(store, keys, claim, retry, check_exclusions)
         self.address = Address(
             token.run_id, token.node, token.visit, routes=tuple(routes), judge=judge
         )

@@ -415,6 +415,7 @@ class Engine:
             keys=self.decision_keys,
             freezes=self.freezes,
             retry=plan.node(claim.token.node).retry,
+            check_exclusions=functools.partial(self.registry.check_exclusions, claim.graph_id),
         )
 
     def _commit(

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
-from runner import Client, Graph
+from runner import Client, Graph, Status
 from runner.approvals import (
     Action,
     Approval,
@@ -27,7 +27,7 @@ from runner.audit.checkpoint import public_bytes
 from runner.celery.kombu_fixes import message_of
 from runner.celery.messages import MessageHandler
 from runner.definition.registry import Registry
-from runner.errors import ResponseError, UsageError
+from runner.errors import DefinitionError, ResponseError, UsageError
 from runner.execution.engine import Engine
 from runner.operations.message_handlers import (
     Disposition,
@@ -346,6 +346,42 @@ def test_who_asked_for_a_run_does_not_decide_it():
     plain = Asking(rule=rule, action=REFUND)
     plain.start(requester={"principal": "human:|ana"})
     assert [plain.vote("ana"), plain.vote("ben")] == ["forbidden", "accepted"]
+
+
+@pytest.mark.parametrize(("name", "words"), [("lookup", "is no node"), ("inner", "asks nothing")])
+@pytest.mark.parametrize("static", [True, False])
+def test_an_exclusion_that_excludes_nobody_is_refused(name, words, static):
+    """A typo, or a node that asks nothing itself, is refused when the graph is built, or when it asks."""
+    rule = Rule(exclude=[f"answered:{name}"])
+
+    def pay(ctx):
+        if not static:
+            ctx.interrupt("pay?", rule=rule, action=REFUND)
+
+    builder = wired({"look_up": lambda ctx: 1, "inner": single(lambda ctx: 1)}, "look_up inner")
+    builder.add_node(pay, "pay", approval=rule if static else None)
+    builder.add_edge("inner", "pay")
+    bench = Bench(builder.build())
+    if static:
+        with pytest.raises(DefinitionError, match=words):
+            bench.start()
+    else:
+        assert words in str(bench.start().finish().results["pay"].result)
+
+
+def test_who_answered_a_node_of_the_graph_around_does_not_decide():
+    """A rule in a nested graph may name a node outside of it."""
+    rule = Rule(exclude=["answered:look"], need=2)
+    inner = single(lambda ctx: ctx.interrupt("pay?", rule=rule, action=REFUND).decision)
+    graph = wired(
+        {"look": lambda ctx: ctx.interrupt("seen?"), "inner": inner}, "look inner"
+    ).build()
+    team = Asking(graph)
+    team.start()
+    team.client.respond(team.question, "yes", responder="ana")
+    team.bench.finish()
+    assert [team.vote(who) for who in ("ana", "ben", "cid")] == ["forbidden", "counted", "accepted"]
+    assert team.bench.finish().status is Status.COMPLETED
 
 
 def test_who_answered_another_node_does_not_decide():
