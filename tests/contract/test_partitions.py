@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import itertools
+from contextlib import nullcontext
 
 import pytest
 import redis
@@ -251,6 +252,28 @@ def test_fewer_partitions_are_refused_while_one_has_runs_or_sessions(redis_url, 
     assert run_id.startswith("01")
     assert layout.record(partition_addresses(redis_url)) == ""
     assert layout.record(partition_addresses(redis_url, 2)) == ""
+    store.close()
+
+
+@pytest.mark.parametrize(
+    ("recorded", "number"), [(3, 1), (3, 2), (3, 3), (3, 4), (1, 1), (0, 1), (0, 3)]
+)
+def test_a_program_with_fewer_partitions_than_the_store_is_refused(
+    redis_url, other_url, recorded, number
+):
+    """It would list some of the runs and start others twice; as many as recorded, or more, are right."""
+    urls = [redis_url, other_url, other_url, other_url]
+    if recorded:
+        assert layout.record(partition_addresses(",".join(urls[:recorded]))) == ""
+    store = open_store(Settings(redis_url=",".join(urls[:number])), push=False)
+    worker = ManualWorker(store)
+    for request in (lambda: worker.start(shape("a")), store.runs):
+        with (
+            pytest.raises(StoreError, match=f"has 3 partitions, and {number} ")
+            if number < recorded
+            else nullcontext()
+        ):
+            request()
     store.close()
 
 

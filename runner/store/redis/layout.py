@@ -1,6 +1,7 @@
 """The number of a store's layout, and in which partition something is: runs, sessions, and their servers.
 
-A store of another layout is refused: a version that knows other keys would not see the runs that are there.
+A store of another layout is refused: a version that knows other keys would not see the runs that are there,
+nor would a program that has fewer partitions.
 
 A run stays where it was started, and its id names that partition. The partition of an idempotency key and
 of a session is computed from a hash and the number of partitions; where that number has grown, what exists
@@ -12,6 +13,7 @@ from __future__ import annotations
 import hashlib
 import random
 from collections.abc import Iterable, Sequence
+from functools import partial
 
 from runner.errors import StoreError
 from runner.records.listings import RunQuery
@@ -36,7 +38,9 @@ class Layout:
         """Nothing is connected yet."""
         self._keys = [Keys(namespace, place.partition) for place in places]
         self._connections = [
-            RedisConnection(place.url, keys.prefix)
+            RedisConnection(
+                place.url, keys.prefix, partial(check, keys=keys, partitions=len(places))
+            )
             for place, keys in zip(places, self._keys, strict=True)
         ]
         self._numbers: tuple[int, ...] = ()
@@ -104,13 +108,22 @@ class Layout:
         return [home for home in homes if home < present]
 
 
-def check(server: RedisConnection, keys: Keys) -> None:
-    """Refuse a partition of another layout.
+def check(server: RedisConnection, keys: Keys, partitions: int = 0) -> None:
+    """Refuse a partition of another layout, and the first one of a store that has more than so many, if any.
 
     Raises:
-        StoreError: it has another one, or the server can't be reached.
+        StoreError: it is such a one, or the server can't be reached.
     """
-    if problem := _other(server, keys):
+    problem = _other(server, keys)
+    if partitions and not problem:
+        recorded = int(server.call("LINDEX", keys.partitions, -1) or 0)
+        if recorded > partitions:
+            problem = (
+                f"the store at {server.place} has {recorded} partitions, and {partitions} "
+                f"{'is' if partitions == 1 else 'are'} set here: runs of the others would be missing. "
+                "Set RUNNER_PARTITIONS or RUNNER_REDIS_URL as its workers have it"
+            )
+    if problem:
         refusal = StoreError(f"{problem[:1].upper()}{problem[1:]}.")
         refusal.passing = False
         raise refusal

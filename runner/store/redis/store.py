@@ -120,6 +120,7 @@ class RedisStore:
         *,
         namespace: str = NAMESPACE,
         partition: str = PARTITION,
+        partitions: int = 0,
         lease: float = 30.0,
         retention: float | None = WEEK,
         push: bool = True,
@@ -137,6 +138,7 @@ class RedisStore:
             url: as redis-py reads it.
             namespace: how all keys begin.
             partition: which part of the keys to use; a run stays in its own.
+            partitions: how many are set; a store that has more is refused, unless it is 0.
             lease: seconds a worker may be silent before its node runs again.
             retention: seconds that a finished run is kept; None keeps it for ever.
             push: ring the task queue from the scripts, once a template is installed. Only right where
@@ -156,7 +158,7 @@ class RedisStore:
         self._trim_at = 0.0
         self._number, self._keys = int(partition[1:]), Keys(namespace, partition)
         self._redis = RedisConnection(
-            url, self._keys.prefix, lambda server: layout.check(server, self._keys)
+            url, self._keys.prefix, lambda server: layout.check(server, self._keys, partitions)
         )
         confirmed = None
         if durability != FAST:
