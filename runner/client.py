@@ -513,14 +513,14 @@ class Client:
         response: object = None,
         comment: str = "",
     ) -> list[Receipt]:
-        """Decide on the same question of several runs alike: one vote each, and a receipt each, in order.
+        """Decide on the same question of several runs, or of items of a map: one vote and a receipt each.
 
         `digests` has, by id, the digest of each question as it was shown. A vote that is refused stops none
         of the others.
 
         Raises:
-            UsageError: graph, node, name or schema differ, a digest is missing, or a question was never
-                asked; nothing was done.
+            UsageError: graph, node, name, schema, tool or risk differ, a digest is missing, or a question
+                was never asked; nothing was done.
         """
         ids = list(dict.fromkeys(interrupt_ids))
         check_alike(self.engine.store, ids, digests)

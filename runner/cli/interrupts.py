@@ -405,12 +405,12 @@ def vote_all(
     limit: int,
     **filters: Any,
 ) -> int:
-    """Vote on the same question of several runs.
+    """Vote on the same question of several runs or items of a map.
 
     Without --digests nothing is decided: it lists the open questions that pass the filters, each with
     its digest and all that is decided, whole. Read the list, and vote on what is in it: the file may be
-    that list, from which you may delete lines. All must be of the same graph, node, name and
-    schema; otherwise nothing is done. A question with another digest is rejected.
+    that list, from which you may delete lines. All must be of the same graph, node or
+    map, name and schema; otherwise nothing is done. A question with another digest is rejected.
 
     Without a terminal the list has id, digest, run id, node, name and the call or the reason; the
     receipts have status, interrupt id, run id and detail, separated by tabs.

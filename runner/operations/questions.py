@@ -10,11 +10,13 @@ from typing import Any
 from runner.approvals.ballots import Standing, approved, effect_of
 from runner.approvals.rule_text import in_words
 from runner.approvals.rules import Rule
+from runner.definition.model import map_of
 from runner.errors import RunnerError, UsageError
 from runner.operations.exports import Question, plain, question_of
 from runner.records import codec
 from runner.records.codec import JSON
 from runner.records.interrupts import Interrupt, Receipt, preimages
+from runner.records.listings import InterruptQuery, tool_of
 from runner.store.interface import Store
 
 
@@ -139,7 +141,7 @@ class VotedAll:
 
 
 def check_alike(store: Store, ids: Sequence[str], digests: Mapping[str, str]) -> None:
-    """Refuse to decide questions together that are not the same question to different runs.
+    """Refuse to decide questions together that are not the same question to different runs or items.
 
     Raises:
         UsageError: there are none, one was never asked, a digest is missing, or graph, node, name or
@@ -159,20 +161,47 @@ def check_alike(store: Store, ids: Sequence[str], digests: Mapping[str, str]) ->
         run_id: _graph(store, run_id)
         for run_id in dict.fromkeys(question.run_id for question in known_questions)
     }
-    model = known_questions[0]
-    for question in known_questions[1:]:
-        attributes = {
-            "graph": (graphs[question.run_id], graphs[model.run_id]),
-            "node": (question.node_id, model.node_id),
-            "name": (question.name, model.name),
-            "schema": (question.response_schema, model.response_schema),
-        }
-        differ = [attribute for attribute, (this, that) in attributes.items() if this != that]
+    model, *questions_after = known_questions
+    expected = likeness(model, graphs[model.run_id])
+    for question in questions_after:
+        attributes = likeness(question, graphs[question.run_id])
+        differ = [name for name, value in attributes.items() if value != expected[name]]
         if differ:
             raise UsageError(
                 f"the questions {model.id} and {question.id} differ in {' and '.join(differ)}, so they can't "
                 "be decided together; nothing was done."
             )
+
+
+def likeness(question: Interrupt, graph: str) -> dict[str, JSON]:
+    """Return what questions have in common that may be decided together; items of a map are one node."""
+    return {
+        "graph": graph,
+        "node": map_of(question.node_id) or question.node_id,
+        "name": question.name,
+        "schema": question.response_schema,
+        "tool": tool_of(question.action),
+        "risk": question.risk,
+    }
+
+
+def open_alike(
+    store: Store, interrupt_id: str, query: InterruptQuery, limit: int
+) -> list[Interrupt]:
+    """List open questions that match a query and may be decided together with one, that one among them."""
+    model = store.interrupts([interrupt_id])[0]
+    if model is None:
+        raise UsageError(f"no question {interrupt_id!r} was asked.")
+    expected = likeness(model, _graph(store, model.run_id))
+    query = replace(query, graph=str(expected["graph"]), name=model.name)
+    alike: list[Interrupt] = []
+    cursor: str | None = ""
+    while cursor is not None and len(alike) < limit:
+        page = store.open_interrupts(query, limit, cursor)
+        graphs = {name: _graph(store, name) for name in {one.run_id for one in page}}
+        alike += [one for one in page if likeness(one, graphs[one.run_id]) == expected]
+        cursor = page.next
+    return alike[:limit]
 
 
 def _graph(store: Store, run_id: str) -> str:

@@ -111,7 +111,8 @@ class InterruptQuery:
     """A filter of open questions: those that match all of these.
 
     `graph` and `run` include questions of graphs inside them. `until` and `due` (ms, of when it was asked
-    and when it expires) are exclusive. `selectors` are groups and roles, one of which its rule must name;
+    and when it expires) are exclusive. `selectors` are groups and roles, one of which its rule must name, or
+    `user:` and an assignee;
     `tool` is that of its call. `tag` is one of its outermost run, `text` is somewhere in what it says. With
     `urgent` those that expire come first, by when they do, then the others by when they were asked.
     """
@@ -149,7 +150,9 @@ class InterruptQuery:
             and (self.until is None or question.asked_at < self.until)
             and (
                 self.selectors is None
-                or not set(self.selectors).isdisjoint(selectors_of(question.rule))
+                or not set(self.selectors).isdisjoint(
+                    [*selectors_of(question.rule), *(f"user:{name}" for name in question.assignees)]
+                )
             )
             and self.tool in (None, tool_of(question.action))
             and self.risk in (None, question.risk)

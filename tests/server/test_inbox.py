@@ -1,12 +1,14 @@
 from __future__ import annotations
 
 import gzip
+import html
 import re
 from base64 import b64encode
 
 import pytest
 import redis
 
+from runner import GraphBuilder
 from runner.approvals import Action, Rule
 from runner.records.interrupts import Decision
 from runner.server.deciding import act, decide
@@ -57,7 +59,7 @@ def rows(site, query=""):
 
 
 def test_tabs_and_filters_show_what_they_say(desk):
-    """Mine, my groups, all; each filter leaves what it names, and what expires first is on top."""
+    """For me, by name or group, and all; each filter leaves what it names; what expires first is on top."""
     named = asked(desk, "names", {"assignees": ["ana"]}).id
     other = asked(
         desk, "names", {"assignees": ["ben"], "expires_in": 90_000.0}, tags={"region": "eu"}
@@ -65,10 +67,10 @@ def test_tabs_and_filters_show_what_they_say(desk):
     cheap = asked(desk, "payments", {"amount": 80}).id
     dear = asked(desk, "payments", {"amount": 900, "risk": "high", "expires_in": 60.0}).id
 
-    assert rows(desk) == [dear, other, named, cheap]
+    assert rows(desk) == [dear, named, cheap]
+    assert rows(desk, "tab=all") == [dear, other, named, cheap]
     for query, expected in {
-        "tab=mine": [named],
-        "tab=groups": [dear, cheap],
+        "tab=mine": [dear, named, cheap],
         "graph=names": [other, named],
         "name=pay": [dear, cheap],
         "tool=pay": [dear, cheap],
@@ -80,11 +82,11 @@ def test_tabs_and_filters_show_what_they_say(desk):
         "text=NEWSLETTER": [other, named],
         "text=900": [dear],
         f"run={cheap.partition('.')[0]}": [cheap],
-        "tab=groups&risk=high&text=acme": [dear],
+        "tab=mine&risk=high&text=acme": [dear],
     }.items():
         assert rows(desk, query) == expected, query
-    page = desk.http.get("/inbox?tab=groups", headers=HTML).text
-    assert "<title>My groups (2)" in page
+    page = desk.http.get("/inbox?tab=mine", headers=HTML).text
+    assert "<title>For me (3)" in page
     assert ("for cora" in page, "human:|cora" in page) == (True, False)
     assert "pay(to=&#34;Acme&#34;, amount=80)" in page
     assert desk.http.get("/inbox?tab=other", headers=HTML).status_code == 422
@@ -128,13 +130,13 @@ def test_who_may_not_read_can_not_search(desk):
 def test_views_are_kept_in_the_browser(desk):
     """A view has a tab and filters, nothing else; a cookie that is malformed has none."""
     saved = send(
-        desk, "/inbox/views", name="mine & high", address="tab=groups&risk=high&cursor=x&evil=1"
+        desk, "/inbox/views", name="mine & high", address="tab=mine&risk=high&cursor=x&evil=1"
     )
     desk.http.cookies.update(saved.cookies)
     page = desk.http.get("/inbox", headers=HTML).text
 
-    assert (saved.status_code, saved.headers["location"]) == (303, "/inbox?tab=groups&risk=high")
-    assert '<a href="/inbox?tab=groups&amp;risk=high">mine &amp; high</a>' in page
+    assert (saved.status_code, saved.headers["location"]) == (303, "/inbox?tab=mine&risk=high")
+    assert '<a href="/inbox?tab=mine&amp;risk=high">mine &amp; high</a>' in page
     assert {"httponly", "secure", "samesite=lax"} <= set(
         saved.headers["set-cookie"].lower().split("; ")
     )
@@ -177,6 +179,96 @@ def test_alike_questions_are_decided_on_one_page(desk):
     assert (silent.status_code, "why you reject" in silent.text) == (422, True)
     assert re.findall(r'data-result="(\w+)"', sent.text) == ["counted", "counted", "superseded"]
     assert [len(desk.client.engine.store.votes(name)) for name in ids] == [1, 1, 0]
+
+
+def review(ctx):
+    rule = Rule(eligible=["group:finance"], decisions=["approve", "reject"])
+    return ctx.interrupt("file it?", reason=f"{ctx.task}", rule=rule).decision
+
+
+def mapped(count):
+    builder = GraphBuilder()
+    builder.add_node(lambda ctx: list(range(count)), "list")
+    builder.add_map(review, "review", over="list")
+    builder.add_edge("list", "review")
+    return builder.build()
+
+
+@pytest.fixture
+def library(redis_url):
+    """A run whose map asks the same of 60 documents; ana of finance looks."""
+    site = Site(redis_url, {**ASKING, "library": lambda: mapped(60)})
+    site.as_role("reader", "approver", name="ana", groups=["finance"])
+    return site
+
+
+def test_the_items_of_a_map_are_one_row_and_one_decision(library):
+    """Folded among the others, shown one by one behind it, and decided all together, more than a page has."""
+    run = library.start("library")
+    dear = asked(library, "payments", {"amount": 900})
+    page = library.http.get("/inbox", headers=HTML).text
+    (link,) = re.findall(r'href="([^"]+)">decide all 60 together', page)
+    together = library.http.get(html.unescape(link), headers=HTML).text
+    ids, digests = (
+        re.findall(rf'name="{name}" value="([^"]+)"', together) for name in ("q", "digest")
+    )
+    done = send(library, "/inbox/together", q=ids, digest=digests, decision="approve")
+    library.work()
+
+    assert "file it? \N{MULTIPLICATION SIGN} 60" in page
+    assert rows(library, "") == [dear.id]
+    assert len(ids) == 60
+    assert done.text.count('data-result="accepted"') == 60
+    assert run.result().results["review"].output == ["approve"] * 60
+
+
+def test_the_items_of_a_map_are_listed_one_by_one(library):
+    """Behind their row, with a link to all that match; questions of another node are not among them."""
+    run = library.start("library")
+    one = asked(library, "payments", {"amount": 900})
+    single = f"tab=all&run={run.id}&name=file+it%3F&fold=no"
+    page = library.http.get(f"/inbox?{single}", headers=HTML).text
+    (link,) = re.findall(r'href="([^"]+)">Decide all that match', page)
+    together = library.http.get(html.unescape(link), headers=HTML).text
+    mixed = library.http.get(
+        f"/inbox/together?q={one.id}&q={rows(library, single)[0]}", headers=HTML
+    )
+
+    assert len(rows(library, single)) == 50
+    assert together.count('class="one"') == 60
+    assert mixed.status_code == 422
+    assert f"&amp;q={one.id}" in mixed.text  # the way back has the selection
+
+
+def test_programs_decide_the_items_of_a_map_together(library):
+    """By the client and by the API, each with its receipt; with another among them nothing is done."""
+    run = library.start("library")
+    digests = {question.id: question.digest for question in run.interrupts()}
+    one = asked(library, "payments", {"amount": 900})
+    mixed = {"digests": {**digests, one.id: one.digest}, "decision": "reject"}
+    refused = library.http.post("/v1/questions:vote", json=mixed)
+    taken = dict(list(digests.items())[:2])
+    library.client.engine.directory = f"{__name__}:FINANCE"
+    receipts = library.client.respond_all(list(taken), "approve", by="ben", digests=taken)
+    rest = {name: digest for name, digest in digests.items() if name not in taken}
+    voted = library.http.post("/v1/questions:vote", json={"digests": rest, "decision": "approve"})
+
+    assert refused.status_code == 422
+    assert [receipt.status for receipt in receipts] == ["accepted"] * 2
+    assert [item["status"] for item in voted.json()["items"]] == ["accepted"] * 58
+
+
+class Finance:
+    """A directory in which all are in finance."""
+
+    def groups(self, principal):
+        return ["finance"]
+
+    def roles(self, principal):
+        return []
+
+
+FINANCE = Finance()
 
 
 def test_high_risk_is_typed_for_all(desk):
@@ -299,7 +391,7 @@ def test_a_page_costs_the_same_among_more_questions(desk):
         names = ("total_commands_processed", "total_net_output_bytes")
         return [after[name] - before[name] for name in names]
 
-    queries = ["", "tab=groups", "tool=pay", "risk=low", "due=week", "graph=payments"]
+    queries = ["", "tab=mine", "tool=pay", "risk=low", "due=week", "graph=payments"]
     task = {"amount": 80, "risk": "low", "expires_in": 90_000.0}
     for _ in range(60):
         desk.start("payments", task, requester="cora")

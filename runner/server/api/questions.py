@@ -60,7 +60,7 @@ class Votes(BaseModel):
     model_config = {"extra": "forbid"}
 
     decision: Literal["approve", "reject"]
-    digests: dict[str, str] = Field(min_length=1, max_length=100)
+    digests: dict[str, str] = Field(min_length=1, max_length=300)
     comment: str = ""
 
 
@@ -270,7 +270,7 @@ def withdraw_vote(question_id: str, person: Decides, services: Served) -> Any:
 
 @router.post(":vote", summary="Decide several questions that are alike")
 def vote_all(body: Votes, person: Decides, services: Served) -> dict[str, Any]:
-    """Decide questions of one graph, node and schema. Each has its own receipt; others are refused first."""
+    """Decide questions of one graph, node or map, and name, each with a receipt; others are refused first."""
     check_alike(services.store, list(body.digests), body.digests)
     items = []
     for question_id, digest in body.digests.items():

@@ -17,9 +17,10 @@ from fastapi.responses import HTMLResponse
 from runner.approvals.directory import looked_up
 from runner.approvals.rule_text import who
 from runner.approvals.rules import Rule, plain_name
+from runner.definition.model import map_of
 from runner.errors import DirectoryError, RunnerError, StoreError, UsageError
-from runner.operations.questions import QuestionView, check_alike, read_questions
-from runner.records.interrupts import Decision, Receipt
+from runner.operations.questions import QuestionView, check_alike, open_alike, read_questions
+from runner.records.interrupts import Decision, Interrupt, Receipt
 from runner.records.listings import InterruptQuery, tool_of
 from runner.records.validation import one_line
 from runner.server.access import Decides, Person, Seen
@@ -43,7 +44,16 @@ ABOUT = 120
 LATELY = 200
 """Newest notices in which questions that were decided are looked for."""
 
-TABS = {"mine": "Mine", "groups": "My groups", "all": "All", "done": "Done"}
+READ = 300
+"""Questions that are read for a page at most, where those of one map are folded into one row."""
+
+MOST_TOGETHER = 300
+"""Questions that are decided together at most: each has three fields in one form."""
+
+FOLDED = 3
+"""Questions of one map that are folded into one row, at least."""
+
+TABS = {"mine": "For me", "all": "All", "done": "Done"}
 
 FILTERS = ("graph", "tool", "risk", "due", "age", "tag", "text", "name", "run")
 
@@ -76,6 +86,7 @@ class InboxRow:
     claim: str
     soon: bool
     together: bool
+    number: int = 1
 
 
 def row_of(question: QuestionView, person: Person, now: int) -> InboxRow:
@@ -144,9 +155,8 @@ def query_of(
         graph=filters["graph"] or None,
         run=filters["run"] or None,
         name=filters["name"] or None,
-        assignee=plain_name(person.principal.key) if tab == "mine" else None,
         until=now - SPANS[filters["age"]] if filters["age"] else None,
-        selectors=_selectors(services, person) if tab == "groups" else None,
+        selectors=_selectors(services, person) if tab == "mine" else None,
         # What they can't read they can't search either.
         tool=filters["tool"] or None if reads else None,
         risk=filters["risk"] or None,
@@ -159,12 +169,14 @@ def query_of(
 
 
 def _selectors(services: Services, person: Person) -> list[str]:
-    """Name the groups and roles of a person, as their login and the directory know them."""
+    """Name a person, and their groups and roles as their login and the directory know them."""
     voter = person.voter(time.time())
     with suppress(DirectoryError):
         voter = looked_up(voter, services.settings.directory)
     groups = [f"group:{name}" for name in sorted(voter.groups)]
-    return groups + [f"role:{name}" for name in sorted(voter.roles)]
+    return [f"user:{plain_name(person.principal.key)}", *groups] + [
+        f"role:{name}" for name in sorted(voter.roles)
+    ]
 
 
 @router.get("/inbox")
@@ -172,26 +184,36 @@ def inbox(
     request: Request,
     person: Seen,
     services: Served,
-    tab: Annotated[str, Query()] = "all",
+    tab: Annotated[str, Query()] = "",
     cursor: Annotated[str, Query()] = "",
+    *,
+    fold: Annotated[str, Query()] = "",
+    q: Annotated[list[str] | None, Query(max_length=MOST_TOGETHER)] = None,
 ) -> HTMLResponse:
-    """List questions: those that expire first, then the oldest."""
-    if tab not in TABS:
+    """List questions: those that expire first, then the oldest. It opens at what waits for the reader."""
+    if tab and tab not in TABS:
         raise Problem(422, f"{tab!r:.40} is no tab of the inbox; there are {', '.join(TABS)}.")
     now = round(time.time() * 1000)
     filters = {name: request.query_params.get(name, "")[:LONGEST] for name in FILTERS}
     empty = dict.fromkeys(FILTERS, "")
-    query = query_of(services, person, tab, filters, now)
     open_tabs = [name for name in TABS if name != "done"]
     counts = services.store.count_questions(
         [query_of(services, person, name, empty, now) for name in open_tabs]
     )
+    if not tab:
+        tab = "mine" if counts[0] and not any(filters.values()) else "all"
+    query = query_of(services, person, tab, filters, now)
+    following: str | None = None
     if tab == "done":
-        views, following = _decided(services, query), None
+        rows = [row_of(view, person, now) for view in _decided(services, query)]
     else:
-        questions_page = services.store.open_interrupts(query, ROWS, cursor)
-        views, following = read_questions(services.store, questions_page), questions_page.next
-    rows = [row_of(view, person, now) for view in views]
+        groups, following = _folded(services, query, cursor, folds=fold != "no")
+        views = read_questions(services.store, [group[0] for group in groups])
+        rows = [
+            replace(row_of(view, person, now), number=len(group))
+            for view, group in zip(views, groups, strict=True)
+        ]
+    together = [row for row in rows if row.together] if person.may("decide") else []
     return page(
         request,
         "inbox.html",
@@ -207,8 +229,35 @@ def inbox(
         filters=filters_of(request),
         views=saved_views(request),
         address=_address(dict(request.query_params)),
-        together=person.may("decide") and any(row.together for row in rows),
+        together=bool(together),
+        # Of one name where that was filtered; whether they are alike is checked when they are shown.
+        alike=together[0].id if len(together) > 1 and filters["name"] else "",
+        picked=q or [],
     )
+
+
+def _folded(
+    services: Services, query: InterruptQuery, cursor: str, *, folds: bool
+) -> tuple[list[list[Interrupt]], str | None]:
+    """Read the questions of a page, those of one map as one group, and the cursor of the next page."""
+    groups: dict[tuple[str, ...], list[Interrupt]] = {}
+    following: str | None = cursor
+    read = 0
+    while following is not None:
+        batch = services.store.open_interrupts(query, ROWS, following)
+        following, read = batch.next, read + len(batch)
+        for question in batch:
+            same = map_of(question.node_id) if folds else ""
+            key = (question.run_id, same, question.name, tool_of(question.action), question.risk)
+            groups.setdefault(key if same else (question.id,), []).append(question)
+        if query.searches or read >= READ or len(groups) >= ROWS:
+            break
+    rows = [
+        row
+        for group in groups.values()
+        for row in ([group] if len(group) >= FOLDED else [[question] for question in group])
+    ]
+    return rows, following
 
 
 def _decided(services: Services, query: InterruptQuery) -> list[QuestionView]:
@@ -283,10 +332,17 @@ def together(
     request: Request,
     person: Decides,
     services: Served,
-    q: Annotated[list[str] | None, Query(max_length=ROWS)] = None,
+    q: Annotated[list[str] | None, Query(max_length=MOST_TOGETHER)] = None,
+    like: Annotated[str, Query()] = "",
+    tab: Annotated[str, Query()] = "all",
 ) -> HTMLResponse:
-    """Show questions that are alike in full, with one form for all."""
-    return _together(request, services, person, q or [])
+    """Show questions that are alike in full, with one form for all: those picked, or all that match."""
+    ids = q or []
+    if like:
+        filters = {name: request.query_params.get(name, "")[:LONGEST] for name in FILTERS}
+        query = query_of(services, person, tab, filters, round(time.time() * 1000))
+        ids = [one.id for one in open_alike(services.store, like, query, MOST_TOGETHER)]
+    return _together(request, services, person, ids)
 
 
 @router.post("/inbox/together")
@@ -294,9 +350,9 @@ def decide_together(
     request: Request,
     person: Decides,
     services: Served,
-    q: Annotated[list[str], Form(max_length=ROWS)],
-    digest: Annotated[list[str], Form(max_length=ROWS)],
-    shown: Annotated[list[str] | None, Form(max_length=ROWS)] = None,
+    q: Annotated[list[str], Form(max_length=MOST_TOGETHER)],
+    digest: Annotated[list[str], Form(max_length=MOST_TOGETHER)],
+    shown: Annotated[list[str] | None, Form(max_length=MOST_TOGETHER)] = None,
     *,
     decision: Annotated[str, Form()],
     comment: Typed = "",
@@ -334,16 +390,10 @@ def _alike(services: Services, ids: Sequence[str]) -> list[QuestionView]:
     check_alike(
         services.store, ids, {question.id: question.digest for question in stored_questions}
     )
-    questions = read_questions(services.store, stored_questions)
-    model = questions[0]
-    for question in questions:
+    for question in stored_questions:
         if question.rule is None:
             raise UsageError(f"{question.name} takes an answer of its own: open it alone.")
-        if (tool_of(question.action), question.risk) != (tool_of(model.action), model.risk):
-            raise UsageError(
-                "the questions differ in their tool or their risk: decide them one by one."
-            )
-    return questions
+    return read_questions(services.store, stored_questions)
 
 
 def _word(questions: Sequence[QuestionView]) -> str:

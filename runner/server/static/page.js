@@ -161,7 +161,10 @@
       behavior,
     });
   }
+  const pickAll = document.getElementById("pick-all");
+  if (pickAll) pickAll.hidden = false;
   document.addEventListener("change", (event) => {
+    if (event.target.id === "pick-all") for (const box of all(document, "input[name=q]:enabled")) box.checked = event.target.checked;
     if (event.target.id === "follow") { memory.set("runner-follow", event.target.checked ? "on" : "off"); shown(); }
   });
   document.addEventListener("click", (event) => {

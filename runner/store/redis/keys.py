@@ -466,12 +466,18 @@ class Keys:
         kinds = {"a": query.assignee, "t": query.tool, "k": query.risk}
         sets += [[f"{kind}:{name}"] for kind, name in kinds.items() if name is not None]
         if query.selectors is not None:
-            sets.append([f"s:{form}" for form in query.selectors])
+            sets.append([_list_of(form) for form in query.selectors])
         return [[f"{self.open}:{name}" for name in names] for names in sets]
 
     def expiring(self, index: str) -> str:
         """Name the list of what expires among the questions of an index."""
         return f"{self.open}:due:{index.removeprefix(self.open)[1:]}"
+
+
+def _list_of(selector: str) -> str:
+    """Name the list of open questions for a group or role, or for a person by a plain name."""
+    kind, _, name = selector.partition(":")
+    return f"a:{name}" if kind == "user" else f"s:{selector}"
 
 
 def declared(key: str) -> Key | None:
