@@ -18,6 +18,7 @@ from runner.definition.registry import Registry
 from runner.errors import RunnerError, StoreError
 from runner.execution.engine import Engine
 from runner.store.interface import Claim, Reply, Request
+from runner.store.requests import StartRun
 
 READS = frozenset(
     {
@@ -131,6 +132,8 @@ class Wire:
     def _call(self, name: str, call: Callable[[], Any], request: Request | None) -> Any:
         actor = self._process.world.current
         actor.calls = 0
+        if isinstance(request, StartRun):
+            self._process.world.watch.unanswered.add(request.start.run_id)
         try:
             reply = call()
         finally:

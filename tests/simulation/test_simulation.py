@@ -27,6 +27,8 @@ ON_REDIS = range(1, 101)
 RACES = range(1, 101)
 VOTED = (5, 96)
 """Seeds with votes; in the second somebody votes again whose edit counted nothing, but voided others."""
+STARTED_TWICE = 70011
+"""A seed with races in which others look at a run before its start, sent twice, has a reply."""
 REGRESSIONS = (30, 42, 120)
 """Seeds to keep: each showed a fault, of the product or of a store with a mechanism taken out."""
 
@@ -144,7 +146,7 @@ def holds_in_races(seed, url, draw=drawn) -> None:
     assert not error, report(history, error, make, f"make simulate FROM={seed} SEEDS=1 STORE=races")
 
 
-@pytest.mark.parametrize("seed", RACES[5:8])
+@pytest.mark.parametrize("seed", [*RACES[5:8], STARTED_TWICE])
 def test_whoever_comes_in_between_two_calls_of_a_request_is_seen(seed, redis_url):
     """What was looked at may have changed when it is written: then it is planned again."""
     holds_in_races(seed, redis_url)

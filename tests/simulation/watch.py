@@ -65,6 +65,8 @@ class Watch:
         self.settled: dict[tuple[str, str, int], str] = {}
         self.accepted: dict[str, str] = {}
         self.keys: dict[str, str] = {}
+        self.unanswered: set[str] = set()
+        """Runs whose start has had no reply: they may be there, or not."""
         self._positions: dict[str, int] = {}
         self._ended: dict[str, Status] = {}
         self._stopping: set[str] = set()
@@ -77,6 +79,8 @@ class Watch:
 
     def judge(self, request: Request | None, reply: Any) -> None:
         """Judge a reply by what was asked before."""
+        if isinstance(request, StartRun):
+            self.unanswered.discard(request.start.run_id)
         if isinstance(reply, Claim):
             self.holders[reply.token.run_id, reply.token.node] = reply.token
         elif isinstance(request, SettleVisit) and reply.word == "settled":
@@ -148,7 +152,8 @@ class Watch:
                     self._alive(run, name, node, timers, runs)
             self._questions(run)
         for kind, run_id, key in timers:
-            must(run_id in runs, "I9", f"a timer {kind} {key} for a run that is not there")
+            is_there = run_id in runs or run_id in self.unanswered
+            must(is_there, "I9", f"a timer {kind} {key} for a run that is not there")
 
     def _events(self, run_id: str) -> None:
         last = self._positions.get(run_id, 0)
