@@ -24,7 +24,6 @@ from typing import Any
 from urllib.parse import quote, unquote
 
 from celery import bootsteps
-from celery.worker import state
 from celery.worker.request import Request
 
 from runner.celery.doorbells import NODE_TASK, visit_of
@@ -126,13 +125,14 @@ def _task_id(claim: Claim) -> str:
 
 _unused_claims: deque[Token] = deque()
 
+_unstarted_claims: dict[str, Token] = {}
+"""Claims whose tasks the pool has not started, by task id: a closing pool ignores what it is given."""
+
 
 def take_unused(*, pool_ended: bool = False) -> list[Token]:
     """Return the claims that no task will start, each once; after the pool's end all of them."""
     if pool_ended:
-        for request in list(state.requests.values()):
-            if isinstance(request, ContinuingRequest) and (token := request.unstarted_claim):
-                _unused_claims.append(token)
+        _unused_claims.extend(_unstarted_claims.values())
     return [_unused_claims.popleft() for _ in range(len(_unused_claims))]
 
 
@@ -162,15 +162,14 @@ class ContinuingRequest(Request):
         if "on_success" in vars(cls):
             cls.on_success = _then_continue(cls.on_success)
 
-    @property
-    def unstarted_claim(self) -> Token | None:
-        """The claim of a request whose task has not started."""
-        _, fence = self.request_dict.get(CLAIMED) or ("", 0)
-        return _token(self.id, fence) if fence and self.time_start is None else None
+    def on_accepted(self, pid: int, time_accepted: float) -> None:
+        """Note that the pool has started the task."""
+        _unstarted_claims.pop(self.id, None)
+        super().on_accepted(pid, time_accepted)
 
     def acknowledge(self) -> None:
         """Acknowledge the delivery; a claim that was not started, as of a revoked task, is not used."""
-        if not self.acknowledged and (token := self.unstarted_claim):
+        if not self.acknowledged and (token := _unstarted_claims.pop(self.id, None)):
             _unused_claims.append(token)
         super().acknowledge()
 
@@ -212,6 +211,7 @@ def _start_next(
     """Pass Celery the message of the next visit, with the delivery of the previous task."""
     message = copy(previous.message)
     message.headers = {**_headers(previous, task_id), CLAIMED: claim, "parent_id": parent}
+    token = _unstarted_claims[task_id] = _token(task_id, claim[1])
     try:
         handle = consumer.strategies[NODE_TASK]
         handle(message, None, previous.on_ack, previous.on_reject, consumer.on_task_message)
@@ -219,7 +219,8 @@ def _start_next(
         log.exception(
             "node.not_started: %s goes to the queue instead; please report this.", task_id
         )
-        _unused_claims.append(_token(task_id, claim[1]))
+        _unstarted_claims.pop(task_id, None)
+        _unused_claims.append(token)
         previous.on_ack(log, previous.connection_errors)
 
 

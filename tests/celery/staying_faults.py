@@ -1,4 +1,4 @@
-"""Sabotage: workers that die, or forget, between a node's settle and the start of the next one."""
+"""Sabotage: workers that die, forget or are late between a node's settle and the start of the next one."""
 
 from __future__ import annotations
 
@@ -19,6 +19,8 @@ def __getattr__(name):
         inline_continuation._start_next = _die
     elif name == "forgets":
         heartbeat.take_unused = lambda **_: []
+    elif name == "starts_late":
+        inline_continuation._takes_tasks = lambda *_: True
     else:
         raise AttributeError(name)
     return app

@@ -274,6 +274,18 @@ def test_a_worker_that_stops_starts_no_further_node(empty_site, pool):
     assert [result.results[node].attempts for node in "abc"] == [1, 1, 1]
 
 
+def test_a_node_that_a_closing_pool_ignores_is_returned(empty_site):
+    """The pool closes after the worker looks, and takes no task any more: the claim is returned."""
+    stopping = empty_site.add(
+        "prefork", slots=1, app="tests.celery.staying_faults:starts_late", **LONG
+    )
+    ready(empty_site)
+    run = stopped_between(empty_site, stopping)
+
+    assert starts(empty_site, run, "b") == []
+    assert status(empty_site, run, "b") is Status.READY
+
+
 @pytest.mark.parametrize("limit", ["soft", "hard"])
 def test_time_limits_hit_a_node_that_stays(empty_site, limit):
     """Celery's limits end it as they end any task."""
