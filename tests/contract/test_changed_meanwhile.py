@@ -3,15 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 
 import pytest
+import redis
 
 from runner.operations.recovery import ForkOptions, plan_fork, write_retry
 from runner.store.interface import Start
+from runner.store.redis.keys import Keys
 from runner.store.redis.store import RedisStore
 from runner.store.requests import CancelRun, ExpandMap, ForkRun, StartRun
 from tests.contract.store.delegation import of_map
 from tests.contract.store.manual_worker import ManualWorker, shape
+
+KEYS = Keys()
 
 
 @pytest.fixture
@@ -24,12 +29,19 @@ def other(redis_url, clock):
 
 def before_a_commit(store: RedisStore, do: Callable[[], object]) -> None:
     """Do something once, when a request of a store has been planned and not written."""
-    transactions, todo = store._transactions, [do]
+    before_a_call(store, do, "commit")
+
+
+def before_a_call(store: RedisStore, do: Callable[[], object], *names: str) -> None:
+    """Do something once, before the last of some calls that a request of a store makes in this order."""
+    transactions, todo = store._transactions, list(names)
     call = transactions._call
 
     def meanwhile(name, *arguments, **named):
-        if name == "commit" and todo:
-            todo.pop()()
+        if todo and name == todo[0]:
+            todo.pop(0)
+            if not todo:
+                do()
         return call(name, *arguments, **named)
 
     transactions._call = meanwhile
@@ -82,3 +94,28 @@ def test_a_question_that_expires_meanwhile_takes_no_answer(store, other, clock, 
     before_a_commit(store, lambda: clock.advance(seconds))
 
     assert ManualWorker(store, clock).answer(question) == [status]
+
+
+@pytest.mark.parametrize("replaces", [False, True])
+def test_a_graph_that_is_replaced_between_two_looks_is_known(
+    store, other, clock, redis_url, replaces
+):
+    """A refusal must be right at one moment: the name as it was before and the shape as it is now are not."""
+    first_shape, second_shape = shape("a"), shape("a>b")
+    process = RedisStore(redis_url, clock=clock)
+    other.publish([first_shape])
+
+    def replace_graph() -> None:
+        other.publish([second_shape])
+        with redis.Redis.from_url(redis_url) as client:  # the retention of the old shape is over
+            assert client.delete(KEYS.shape(first_shape.fingerprint)) == 1
+
+    if replaces:
+        before_a_call(process, replace_graph, "look", "look")
+    start = Start("00run", "g", None, "task")
+
+    assert process.do(StartRun(start)).word == "started"
+    current_shape = second_shape if replaces else first_shape
+    assert process.peek("00run").fingerprint == current_shape.fingerprint
+    assert process.do(StartRun(replace(start, graph_id="h"))).word == "unknown_graph"
+    process.close()

@@ -108,6 +108,22 @@ def test_a_start_is_one_request(push, key):
         store.close()
 
 
+@pytest.mark.parametrize("on_end", ["", "shop.done"])
+def test_the_end_of_a_run_is_one_request(on_end):
+    """A run of one node ends in one round trip, also where a task is to be called with its end."""
+    with embedded_store() as server:
+        store = RedisStore(f"{counts.SCHEME}://{urlsplit(server.url).path}")
+        store.install_doorbell(DoorbellTemplate(["", "id", ""]))
+        worker = ManualWorker(store)
+        _, token = worker.begin("a", on_end=on_end)
+        counts.TALLY.reset()
+
+        assert worker.settle(token) == "settled"
+
+        assert counts.TALLY.trips == 1
+        store.close()
+
+
 @pytest.mark.slow
 def test_a_node_costs_the_same_in_a_wide_graph():
     """Before and at a join of 500, a node makes as many calls as at a join of 50."""

@@ -171,6 +171,23 @@ def test_a_run_retried_before_its_end_was_told_counts_once(worker, store, client
     assert client.hget(KEYS.shape(graph.fingerprint), "runs") == b"0"
 
 
+def test_a_run_that_ends_again_is_rung_for_its_second_end(worker, store, client):
+    """The worker that saw the run's first end, and commits the second without a look, counts it."""
+    store.install_doorbell(TEMPLATE)
+    run_id = worker.start("a", on_end="shop.done")
+    worker.fail(worker.token(run_id, "a"))
+    write_retry(store, run_id)
+    worker.settle(worker.token(run_id, "a", 1, 2))
+
+    assert worker.read(run_id).record.ends == 2
+    assert [message["id"].partition(".")[2] for message in queued(client, "runner/g\x06\x163")] == [
+        "a.1.1",
+        "@end.1.1",
+        "a.1.2",
+        "@end.2.1",
+    ]
+
+
 def test_a_retried_run_stays(worker, store, clock, client):
     """A run that goes on loses its expiry, with its children, its shape and its idempotency key."""
     graph = shape("a>b")

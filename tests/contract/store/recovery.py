@@ -125,6 +125,18 @@ class RecoveryContract:
         worker.settle(worker.token(run_id, "a", 1, 2))
         assert worker.statuses(run_id) == "failed: a completed, b failed"
 
+    def test_a_join_counts_its_other_edges_when_a_node_is_retried(
+        self, worker: ManualWorker, store: Store
+    ) -> None:
+        """What arrived at a join before the failure has arrived, and the retried node completes the join."""
+        run_id = worker.start("a>c b>c")
+        worker.run(run_id, "b")
+        worker.fail(worker.token(run_id, "a"))
+
+        write_retry(store, run_id)
+        worker.settle(worker.token(run_id, "a", 1, 2))
+        assert worker.statuses(run_id) == "executing: a completed, b completed, c ready"
+
     @pytest.mark.routed
     def test_a_run_that_moved_since_it_was_read_is_left_alone(
         self, worker: ManualWorker, store: Store

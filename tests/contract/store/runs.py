@@ -601,6 +601,19 @@ class RunContract:
         assert worker.read(run_id).record.reason == 'node "a" failed'
         assert "interrupt.withdrawn b" in worker.kinds(run_id)
 
+    def test_a_node_that_completed_in_one_run_fails_in_another(self, worker: ManualWorker) -> None:
+        """A settle is recorded as it is, whatever the same node did in an earlier run of its graph."""
+        graph = shape("a b", policy="continue")
+        first, second = worker.start(graph), worker.start(graph)
+        for run_id in (first, second):
+            worker.token(run_id, "b")
+
+        assert worker.settle(worker.token(first, "a")) == "settled"
+        assert worker.fail(worker.token(second, "a")) == "settled"
+
+        assert worker.statuses(first) == "executing: a completed, b running"
+        assert worker.statuses(second) == "executing: a failed, b running"
+
     def test_what_runs_is_recorded_before_the_run_ends(self, worker: ManualWorker) -> None:
         """A node that runs when its run stops may finish; the run ends with it, and starts nothing."""
         run_id, token = worker.begin("a b>c", node="b")

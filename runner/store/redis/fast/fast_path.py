@@ -301,8 +301,7 @@ class FastPath:
             self._read_doorbell()
         claim_read = token.seen
         unusual = settlement.saved or settlement.session or settlement.reads or settlement.insist
-        is_usual = settlement.status is Status.COMPLETED and not (unusual or settlement.effects)
-        if not isinstance(claim_read, ClaimRead) or not is_usual:
+        if not isinstance(claim_read, ClaimRead) or unusual or settlement.effects:
             return None
         try:
             arguments, text = self._settle(token, claim_read, settlement, nonce, (output, entry))
@@ -370,7 +369,7 @@ class FastPath:
     ) -> ReadSet | None:
         """Presume what a request reads that ends or parks the only active node of its run; None if unknown.
 
-        It is what the claim has read, and that `questions` are new. The run has no children and no callback.
+        It is what the claim has read, and that `questions` are new. The run has no children.
         """
         claim_read, run = token.seen, self._runs.get(token.run_id)
         if (
@@ -380,7 +379,7 @@ class FastPath:
             or not claim_read.is_alone
         ):
             return None
-        if claim_read.is_child or run.head["on_end"] or run.graph is not claim_read.graph:
+        if claim_read.is_child or run.graph is not claim_read.graph:
             return None
         key, node, (document, messages) = run_key(token.run_id), token.node, claim_read.kept
         question_names = [field for question in questions for field in question_fields(question.id)]
