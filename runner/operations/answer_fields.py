@@ -10,6 +10,9 @@ from runner.records.validation import mismatch
 
 NULL = {"type": "null"}
 
+DEEPEST = 8
+""""Or null" in each other that are read; a schema may refer to itself."""
+
 
 @dataclass(frozen=True, slots=True)
 class AnswerField:
@@ -63,12 +66,15 @@ def _field(
     name: str, property_schema: Any, root: Mapping[str, Any], *, required: bool = True
 ) -> AnswerField:
     schema = _without_reference(property_schema, root)
-    options = schema.get("anyOf", ())
-    values = [option for option in options if option != NULL]
-    nullable = len(values) == 1 and len(options) > 1
-    if nullable:
+    nullable = False
+    for _ in range(DEEPEST):
+        options = schema.get("anyOf", ())
+        values = [option for option in options if option != NULL]
+        if len(values) != 1 or len(options) == 1:
+            break
+        nullable = True
         del schema["anyOf"]
-        schema |= _field(name, values[0], root).schema
+        schema |= _without_reference(values[0], root)
     return AnswerField(name, schema, root, required, nullable)
 
 

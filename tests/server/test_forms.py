@@ -147,3 +147,17 @@ def test_an_answer_without_fields_is_json():
     assert answer_of({"type": "string"}, {"answer": "7"}) == ("7", {})
     assert answer_of(None, {"answer": ""})[1]
     assert answer_of(None, {"answer": "null"})[1]
+
+
+@pytest.mark.parametrize(
+    ("inner", "kind"), [({"$ref": "#/$defs/Loop"}, "json"), ({"type": "integer"}, "number")]
+)
+def test_a_schema_that_refers_to_itself_has_a_field(inner, kind):
+    """One without an end is a field of JSON; control: one that ends has the field of its value."""
+    loop = {"anyOf": [inner, {"type": "null"}]}
+    whole = {"$ref": "#/$defs/Loop", "$defs": {"Loop": loop}}
+    part = {"type": "object", "properties": {"a": whole}, "$defs": {"Loop": loop}}
+
+    for schema in (whole, part):
+        (field,) = fields_of(schema)
+        assert (field.kind, answer_of(schema, {field.name: "7"})[1]) == (kind, {})
