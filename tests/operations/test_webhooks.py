@@ -302,7 +302,7 @@ def test_the_log_is_read_in_pages(site):
     assert second.next is None
 
 
-def test_an_address_inside_is_refused_where_it_is_entered(redis_url):
+def test_an_address_inside_is_refused_where_it_is_entered(redis_url, monkeypatch):
     """And nothing is stored; so is an id that is taken, and one webhook too many."""
     site, inside = Site(redis_url), Settings(redis_url=redis_url)
     with pytest.raises(UsageError, match="needs https"):
@@ -315,6 +315,13 @@ def test_an_address_inside_is_refused_where_it_is_entered(redis_url):
     with pytest.raises(ConflictError):
         site.admin.add(Webhook("h", "http://127.0.0.1/"))
     assert len(site.raw.xinfo_groups("runner:{p00}:notices")) == 1
+
+    monkeypatch.setattr(Webhook, "limit", 2)
+    site.admin.add(Webhook("i", "http://127.0.0.1/"))
+    with pytest.raises(UsageError, match="there are 2 webhooks already; remove one first"):
+        site.admin.add(Webhook("j", "http://127.0.0.1/"))
+    assert [webhook.id for webhook in site.webhooks.all()] == ["h", "i"]
+    assert len(site.raw.xinfo_groups("runner:{p00}:notices")) == 2
 
 
 def test_a_sweep_begins_what_is_to_be_served(site, endpoint):
