@@ -48,7 +48,7 @@ LIMITS = {
     "park: files": 48,
     "park: calls": 440,
     "answer: files": 38,
-    "answer: calls": 340,
+    "answer: calls": 300,
     "resume: files": 45,
     "resume: calls": 390,
 }

@@ -6,18 +6,16 @@ answer is refused with the place and the reason; its question stays open.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 
 from runner.approvals import freezing
 from runner.approvals.votes import apply_vote
-from runner.errors import ConflictError, NotFoundError, PayloadTooLarge, ResponseError
+from runner.errors import ConflictError, NotFoundError, ResponseError
 from runner.execution import ids
 from runner.execution.engine import Engine
-from runner.records import codec, size_limits, validation
-from runner.records.interrupts import Decision, Interrupt, Receipt, ReceiptStatus, address_of
+from runner.records import validation
+from runner.records.interrupts import Decision, Receipt, ReceiptStatus, address_of
 from runner.records.run import RunRecord
-from runner.records.validation import mismatch
-from runner.store.receipts import receipts_for
 from runner.store.requests import AnswerQuestions, WithdrawQuestion
 
 
@@ -33,35 +31,32 @@ def apply_decisions(
         DirectoryError: who a voter is can't be looked up now; that vote was not counted.
         ConflictError: a queued vote is on a question of a graph that this process doesn't have.
     """
+    # Most are answers: whether a question has a rule is found where it is answered.
+    receipts = [] if any(each.decision for each in decisions) else _answer(engine, decisions)
+    if receipts and all(receipt.status is ReceiptStatus.ACCEPTED for receipt in receipts):
+        return receipts
     questions = engine.store.interrupts([decision.interrupt_id for decision in decisions])
-    pairs = list(zip(decisions, questions, strict=True))
-    plain = [pair for pair in pairs if pair[1] is None or pair[1].rule is None]
-    receipts = _apply_answers(engine, plain) if plain else []
+    votes = {question.id: question for question in questions if question and question.rule}
+    if receipts and not votes:
+        return receipts
+    answers = [each.as_answer() for each in decisions if each.interrupt_id not in votes]
+    receipts = _answer(engine, answers) if answers else []
     is_refused = any(receipt.status is not ReceiptStatus.ACCEPTED for receipt in receipts)
     detail = "another answer of the same set was refused, so this vote was not counted"
     answer_receipts = iter(receipts)
     return [
         next(answer_receipts)
-        if question is None or question.rule is None
+        if decision.interrupt_id not in votes
         else decision.receipt(ReceiptStatus.REJECTED, detail)
         if is_refused
-        else apply_vote(engine, decision, question, queued=queued)
-        for decision, question in pairs
+        else apply_vote(engine, decision, votes[decision.interrupt_id], queued=queued)
+        for decision in decisions
     ]
 
 
-def _apply_answers(
-    engine: Engine, pairs: Sequence[tuple[Decision, Interrupt | None]]
-) -> list[Receipt]:
-    answers = [decision.as_answer() for decision, _ in pairs]
-    questions = [question for _, question in pairs]
-    reasons = refusals(answers, questions, engine.store.max_bytes)
-    if reasons:
-        return refuse(answers, questions, reasons)
-    reply = engine.store.do(AnswerQuestions(answers, ids.nonce()))
-    receipts = reply.receipts
-    engine.ring(reply)
-    return freezing.noted(engine, receipts)
+def _answer(engine: Engine, answers: Sequence[Decision]) -> list[Receipt]:
+    request = AnswerQuestions(answers, ids.nonce(), engine.store.max_bytes)
+    return freezing.noted(engine, engine.ring(engine.store.do(request)).receipts)
 
 
 def withdraw(engine: Engine, interrupt_id: str, reason: str, *, reask: bool) -> None:
@@ -102,50 +97,3 @@ def check_run(
                 f"the question {answer.interrupt_id} is of run {asking.run_id}, not of run {run_id} or a run "
                 "inside it; nothing was applied. Answer it there, or with client.respond."
             )
-
-
-def refusals(
-    answers: Sequence[Decision],
-    questions: Sequence[Interrupt | None],
-    max_bytes: int = size_limits.MAX_RESULT,
-) -> dict[str, str]:
-    """Map the ids of questions whose answers are None, too large or don't fit their schema to the reason."""
-    reasons = {
-        answer.interrupt_id: _reason(answer, question, max_bytes)
-        for answer, question in zip(answers, questions, strict=True)
-    }
-    return {interrupt_id: reason for interrupt_id, reason in reasons.items() if reason}
-
-
-def _reason(answer: Decision, question: Interrupt | None, max_bytes: int) -> str:
-    if answer.response is None:
-        return "None (null) is no answer"
-    if problem := answer.problem("responder", "idempotency_key", "digest"):
-        return problem
-    try:
-        size_limits.check_answer(answer.response, max_bytes)
-    except PayloadTooLarge as error:
-        return str(error)
-    if question is None or not question.is_open or question.response_schema is None:
-        return ""
-    return mismatch(question.response_schema, codec.plain(codec.unpack(answer.response))) or ""
-
-
-def refuse(
-    answers: Sequence[Decision], questions: Sequence[Interrupt | None], reasons: Mapping[str, str]
-) -> list[Receipt]:
-    """Write the receipts of a refused set: one answer is bad, so none is applied.
-
-    An answer that would be refused anyway (a duplicate, one to an unknown question) gets that receipt.
-    """
-    receipts, _ = receipts_for(answers, questions, lambda _: "", "-", 0)
-    usable = {ReceiptStatus.ACCEPTED, ReceiptStatus.REJECTED}
-    for position, (answer, receipt) in enumerate(zip(answers, receipts, strict=True)):
-        if answer.interrupt_id in reasons and receipt.status in usable:
-            receipts[position] = answer.receipt(
-                ReceiptStatus.REJECTED, reasons[answer.interrupt_id]
-            )
-        elif receipt.status is ReceiptStatus.ACCEPTED:
-            detail = "another answer of the same set was refused, so none was applied"
-            receipts[position] = answer.receipt(ReceiptStatus.REJECTED, detail)
-    return receipts

@@ -12,6 +12,8 @@ from typing import Any, Final
 from runner.approvals import ballots
 from runner.approvals.ballots import Ballot, Operation
 from runner.approvals.rules import plain_name
+from runner.errors import PayloadTooLarge
+from runner.records import codec
 from runner.records.interrupts import (
     Decision,
     Interrupt,
@@ -20,6 +22,8 @@ from runner.records.interrupts import (
     ReceiptStatus,
     address_of,
 )
+from runner.records.size_limits import MAX_RESULT, check_answer
+from runner.records.validation import mismatch
 
 CRASHED: Final[dict[str, Any]] = {
     "type": "runner.errors:NodeFailed",
@@ -44,8 +48,13 @@ def receipts_for(
     winner: Callable[[str], str],
     nonce: str,
     now: int,
+    *,
+    max_bytes: int = MAX_RESULT,
 ) -> tuple[list[Receipt], list[Decision]]:
-    """Judge a set of answers; the second value lists those to apply, empty when any is refused."""
+    """Judge a set of answers; the second value lists those to apply, empty when any is refused.
+
+    One of more than `max_bytes`, or that does not fit its question's schema, is refused.
+    """
     receipts, fresh = [], []
     ids: set[str] = set()
     for answer, interrupt in zip(answers, questions, strict=True):
@@ -55,6 +64,8 @@ def receipts_for(
         elif (
             receipt.status is ReceiptStatus.ACCEPTED and interrupt is not None and interrupt.is_open
         ):
+            if reason := _unfit(answer, interrupt, max_bytes):
+                receipt = answer.receipt(ReceiptStatus.REJECTED, reason)
             fresh.append(answer)
         ids.add(answer.interrupt_id)
         receipts.append(receipt)
@@ -69,6 +80,20 @@ def receipts_for(
     ], []
 
 
+def _unfit(answer: Decision, question: Interrupt, max_bytes: int) -> str:
+    if answer.response is None:
+        return "None (null) is no answer"
+    if problem := answer.problem("responder", "idempotency_key", "digest"):
+        return problem
+    try:
+        check_answer(answer.response, max_bytes)
+    except PayloadTooLarge as error:
+        return str(error)
+    if question.response_schema is None:
+        return ""
+    return mismatch(question.response_schema, codec.plain(codec.unpack(answer.response))) or ""
+
+
 def judge(answer: Decision, interrupt: Interrupt | None, is_repeat: bool, now: int) -> Receipt:  # noqa: FBT001 - a plain fact about the answer
     """Return the receipt of one answer to a question in its present state."""
     if interrupt is None:
@@ -77,7 +102,7 @@ def judge(answer: Decision, interrupt: Interrupt | None, is_repeat: bool, now: i
         answer.idempotency_key is not None and answer.idempotency_key == interrupt.idempotency_key
     )
     match interrupt.status:
-        case InterruptStatus.ANSWERED if is_repeat or same_key:
+        case InterruptStatus.ANSWERED if (is_repeat or same_key) and interrupt.rule is None:
             return answer.receipt(ReceiptStatus.ACCEPTED, "")
         case InterruptStatus.ANSWERED:
             responder = interrupt.responder or "another person"

@@ -26,6 +26,7 @@ from runner.records.interrupts import (
 )
 from runner.records.migration import Migration
 from runner.records.run import EventKind, Rewrite, RunRecord, Status, VisitEntry
+from runner.records.size_limits import MAX_RESULT
 from runner.scheduler.changes import TransitionResult
 from runner.store import event_payloads
 from runner.store.apply_transition import RunT, StoredRun, UnitOfWork, apply
@@ -389,11 +390,12 @@ class ReportResult(Request[Reply]):
 
 @dataclass(frozen=True, slots=True)
 class AnswerQuestions(Request[Reply]):
-    """Apply a set of checked answers: all of them or none, as the receipts say."""
+    """Apply a set of answers, each of at most `max_bytes`: all of them or none, as the receipts say."""
 
     verb = "answer"
     answers: Sequence[Decision]
     nonce: str
+    max_bytes: int = MAX_RESULT
 
     @property
     def run_id(self) -> str:
@@ -409,14 +411,17 @@ class AnswerQuestions(Request[Reply]):
             run = runs[interrupt_id]
             return run.winner(interrupt_id) if run else ""
 
-        receipts, fresh = receipts_for(answers, current, winner, self.nonce, unit.clock())
+        now = unit.clock()
+        receipts, fresh = receipts_for(
+            answers, current, winner, self.nonce, now, max_bytes=self.max_bytes
+        )
         doorbells: list[Doorbell] = []
         if all(receipt.status is ReceiptStatus.ACCEPTED for receipt in receipts):
             for (run_id, node, number), group in by_visit(fresh).items():
                 for each in group:
                     run = runs[each.interrupt_id]
                     if run is not None:
-                        run.decide(each, self.nonce, unit.clock())
+                        run.decide(each, self.nonce, now)
                 payloads = {each.interrupt_id: event_payloads.answer(each) for each in group}
                 reply = make(
                     unit, run_id, scheduler.answer, node, number, list(payloads), payloads=payloads

@@ -5,9 +5,9 @@ import dataclasses
 import pydantic
 import pytest
 
-from runner.operations.answers import refusals, refuse
 from runner.records import codec, validation
 from runner.records.interrupts import Address, Decision, Interrupt, InterruptStatus, ReceiptStatus
+from runner.store.receipts import receipts_for
 
 AT = Address("00run", "pay", 1)
 
@@ -23,6 +23,19 @@ def question(name: str, schema: object = Approved, **fields) -> Interrupt:
 
 def answer(asked: Interrupt, response: object) -> Decision:
     return Decision(asked.id, codec.pack(response, "response"))
+
+
+def receipts_of(answers, questions):
+    return receipts_for(answers, questions, lambda _: "", "nonce", 0)[0]
+
+
+def refusals(answers, questions):
+    """Map the questions whose answers are rejected to the reasons."""
+    return {
+        receipt.interrupt_id: receipt.detail
+        for receipt in receipts_of(answers, questions)
+        if receipt.status is ReceiptStatus.REJECTED
+    }
 
 
 @pytest.mark.parametrize(
@@ -100,7 +113,7 @@ def test_one_bad_answer_refuses_the_whole_set():
     ]
     found = [good, bad, done, None]
 
-    receipts = refuse(answers, found, refusals(answers, found))
+    receipts = receipts_of(answers, found)
 
     assert [receipt.status for receipt in receipts] == [
         ReceiptStatus.REJECTED,

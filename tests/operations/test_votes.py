@@ -223,6 +223,21 @@ def test_an_answer_to_a_rule_is_a_vote():
     assert (team.finish().decision, team.finish().response) == ("respond", "yes")
 
 
+def test_a_repeated_answer_to_a_rule_gets_the_receipt_of_its_vote():
+    """Also after it has decided: the receipt of version 1's message says how many votes there were."""
+    team = asking(Rule(eligible=["ana", "ben"], need=2), action=None, response_schema=None)
+    name, receipts = team.question, []
+    for number, who in ((1, "ana"), (2, "ben"), (2, "ben")):
+        body = {"v": 1, "interrupt_id": name, "response": "yes", "responder": who}
+        receipts.append(handle_answer(team.bench.engine, sent(body, number)).receipt)
+
+    assert [(receipt.status, receipt.have) for receipt in receipts] == [
+        ("counted", 1),
+        ("accepted", 2),
+        ("accepted", 2),
+    ]
+
+
 def test_answers_of_strands_may_be_decisions():
     """An interruptResponse may have a decision and a comment; votes of a set are counted one by one."""
     two = Asking(

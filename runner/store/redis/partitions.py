@@ -272,7 +272,10 @@ class PartitionedStore:
             partitions = {self._of_question(name) for name in asked} or {self._first}
         if len(partitions) > 1:
             now = self.clock() if self.clock else time.time_ns() // 1_000_000
-            receipts, _ = receipts_for(request.answers, questions, lambda _: "", request.nonce, now)
+            receipts, _ = receipts_for(
+                *(request.answers, questions, lambda _: "", request.nonce, now),
+                max_bytes=request.max_bytes,
+            )
             if any(receipt.status is not ReceiptStatus.ACCEPTED for receipt in receipts):
                 return Reply("answered", receipts=receipts)
             raise ConflictError(
