@@ -202,6 +202,10 @@ class Settings(BaseSettings):
         default="",
         description="the address at which people open the server, for links to a run or a question",
     )
+    cors_origins: Annotated[list[str], NoDecode] = Field(
+        default_factory=list,
+        description="origins whose pages may use the API with a key, such as https://app.example",
+    )
     flower_url: str = Field(default="", description="the address of Flower, for links from a node")
     trace_url: str = Field(
         default="", description="the address of a trace, with {trace_id}, for links from a node"
@@ -304,7 +308,13 @@ class Settings(BaseSettings):
         return steps
 
     @field_validator(
-        "graphs", "on_end", "audit_anchor", "webhook_allow", "webhook_retry", mode="before"
+        "graphs",
+        "on_end",
+        "audit_anchor",
+        "cors_origins",
+        "webhook_allow",
+        "webhook_retry",
+        mode="before",
     )
     @classmethod
     def _split(cls, value: Any) -> Any:

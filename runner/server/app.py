@@ -10,12 +10,13 @@ from fastapi import APIRouter, Depends, FastAPI, Request
 from fastapi.exceptions import RequestValidationError
 from fastapi.routing import APIRoute
 from starlette.exceptions import HTTPException
+from starlette.middleware.cors import CORSMiddleware
 
 from runner.errors import RunnerError, UsageError
 from runner.server import api, pages
 from runner.server.access import Allow, caller
 from runner.server.auth import Local
-from runner.server.browser import BodyLimit, FormTokens, SecurityHeaders, check_form
+from runner.server.browser import SHARED, BodyLimit, FormTokens, SecurityHeaders, check_form
 from runner.server.openapi import complete
 from runner.server.pages.rendering import error_page
 from runner.server.problems import Problem, respond
@@ -74,6 +75,8 @@ def create_app(
     app.state.error_page = error_page
     app.add_middleware(BodyLimit, most=settings.max_result + MARGIN)
     app.add_middleware(SecurityHeaders)
+    if settings.cors_origins:
+        app.add_middleware(CORSMiddleware, allow_origins=settings.cors_origins, **SHARED)
     for kind in (
         Problem,
         RunnerError,

@@ -11,6 +11,7 @@ import hashlib
 import hmac
 import secrets
 import time
+from typing import Any
 from urllib.parse import urlsplit
 
 from fastapi import Request
@@ -37,6 +38,19 @@ HEADERS = {
 
 OF_UNKNOWN = 65_536
 """Bytes of a body that are read before it is known who calls."""
+
+SHARED: dict[str, Any] = {
+    "allow_methods": ["GET", "POST", "DELETE"],
+    "allow_headers": [
+        "authorization",
+        "content-type",
+        "if-match",
+        "idempotency-key",
+        "last-event-id",
+    ],
+    "expose_headers": ["etag", "location", "retry-after"],
+}
+"""For pages of RUNNER_CORS_ORIGINS: what they may send and read, never with the cookies of this origin."""
 
 SAFE = frozenset({"GET", "HEAD", "OPTIONS"})
 
@@ -156,15 +170,16 @@ def check_origin(request: Request) -> bool:
             raise Problem(403, "Send JSON, or a form from a page of this server.")
         return False
     # A cookie is sent to every port of a name, and "same-site" includes names beside this one: neither is us.
-    if site not in {None, "same-origin"} or (
-        origin is not None and _host(origin) != request.headers.get("host")
-    ):
+    if site not in {None, "same-origin"} or (origin is not None and not _is_ours(request, origin)):
         raise Problem(403, "The request comes from a page of another site; nothing was done.")
     return True
 
 
-def _host(origin: str) -> str:
-    return urlsplit(origin).netloc
+def _is_ours(request: Request, origin: str) -> bool:
+    """Say if an origin is that of RUNNER_SERVER_URL, or has the host that the request names."""
+    ours, address = urlsplit(request.app.state.services.settings.server_url), urlsplit(origin)
+    is_public = bool(ours.netloc) and address[:2] == ours[:2]
+    return is_public or address.netloc == request.headers.get("host")
 
 
 async def check_form(request: Request, person: Person | None) -> None:
@@ -173,10 +188,10 @@ async def check_form(request: Request, person: Person | None) -> None:
     Raises:
         Problem: it comes from elsewhere, or has no such token.
     """
+    if request.headers.get("authorization", "").lower().startswith("bearer "):
+        return  # a browser adds the other schemes by itself, and never this one
     if request.method in SAFE or not check_origin(request):
         return
-    if request.headers.get("authorization"):
-        return  # no browser adds this header by itself
     token = request.headers.get(TOKEN_HEADER, "")
     if not token and "form" in request.headers.get("content-type", ""):
         token = str((await request.form()).get(TOKEN, ""))

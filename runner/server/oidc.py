@@ -7,26 +7,33 @@ cookie keeps who it is about, when they logged in and with which class, groups a
 from __future__ import annotations
 
 import hashlib
+import hmac
+import json
 import secrets
 import time
-from base64 import urlsafe_b64encode
+import zlib
+from base64 import urlsafe_b64decode, urlsafe_b64encode
 from collections.abc import Callable, Collection, Iterable, Mapping
+from contextlib import suppress
 from typing import Annotated, Any
 from urllib.parse import quote, urlencode
 
 import httpx
 from fastapi import APIRouter, Depends, Query, Request
-from fastapi.responses import RedirectResponse, Response
+from fastapi.responses import HTMLResponse, RedirectResponse, Response
 from joserfc import jwt
 from joserfc.errors import JoseError
-from joserfc.jwk import KeySet, OctKey
+from joserfc.jwk import JWKRegistry, KeySet
+from markupsafe import escape
 
 from runner.approvals.rules import Principal
 from runner.errors import UsageError
 from runner.server.access import GRANTS, OPEN, Person
+from runner.server.auth import same
 from runner.server.problems import Problem, prefix
+from runner.settings import Settings
 
-SESSION, LOGIN = "__Host-runner-session", "__Host-runner-login"
+SESSION, LOGIN = "__Host-runner-session", "__Host-runner-login-"
 """Cookies: `__Host-` means that no other host of the domain, and no page without TLS, can set them."""
 
 LOGIN_AGE = 600
@@ -35,6 +42,18 @@ LOGIN_AGE = 600
 ALGORITHMS = ["RS256", "PS256", "ES256", "EdDSA"]
 
 TIMEOUT = 10.0
+
+KEYS_AGE, KEYS_PAUSE = 300.0, 5.0
+"""Seconds for which the provider's keys are good, and between two reads for one that is not known."""
+
+MOST_COOKIE = 3_500
+"""Characters of a cookie: browsers drop one of more than 4,096 bytes. A longer session has several."""
+
+MOST_PIECES = 2
+"""Cookies of one session: proxies refuse a line of cookies that is longer than 8 KB."""
+
+MOST_LOGINS = 5
+"""Tabs of a browser in which a login is under way."""
 
 LEEWAY = 60
 """Seconds by which the provider's clock may differ."""
@@ -68,7 +87,7 @@ class OIDC:
         max_age: int = 8 * 3600,
         secret: str = "",
     ) -> None:
-        """`secret` signs sessions; with several processes all need the same one.
+        """`secret` signs sessions; with several processes all need the same one, or RUNNER_SERVER_SECRET.
 
         Raises:
             UsageError: the issuer is no https address (http only on this machine).
@@ -82,7 +101,7 @@ class OIDC:
             client_secret,
         )
         self._roles, self._groups, self._scopes, self._max_age = roles, groups, scopes, max_age
-        self._key = OctKey.import_key(secret or secrets.token_hex(32))
+        self._secret, self._random = secret, secrets.token_hex(32)
         self._metadata: dict[str, Any] = {}
         self._keys: tuple[float, KeySet | None] = (0.0, None)
         self.router = APIRouter(include_in_schema=False)
@@ -98,7 +117,8 @@ class OIDC:
 
     def __call__(self, request: Request) -> Person | None:
         """Return whose session the request has."""
-        claims = self._opened(request.cookies.get(SESSION, ""), "session")
+        pieces = (request.cookies.get(_piece(number), "") for number in range(MOST_PIECES))
+        claims = self._opened(request, "".join(pieces), "session")
         if claims is None:
             return None
         return Person(
@@ -126,7 +146,7 @@ class OIDC:
         query = {
             "response_type": "code",
             "client_id": self._client_id,
-            "redirect_uri": self._redirect_uri(request),
+            "redirect_uri": _address(request, "/callback"),
             "scope": " ".join(self._scopes),
             "state": state,
             "nonce": nonce,
@@ -138,8 +158,13 @@ class OIDC:
         response = RedirectResponse(
             f"{self._provider('authorization_endpoint')}?{urlencode(query)}", 303
         )
-        login = {"state": state, "nonce": nonce, "verifier": verifier, "next": _local(next)}
-        self._set(response, LOGIN, login, "login", LOGIN_AGE)
+        login = {"nonce": nonce, "verifier": verifier, "next": _local(next)}
+        # A cookie for each: of two tabs that log in, either may be the first to come back.
+        begun = [name for name in request.cookies if name.startswith(LOGIN)]
+        for name in begun[: max(0, len(begun) + 1 - MOST_LOGINS)]:
+            _drop(response, name)
+        cookie = self._sealed(request, login, "login", LOGIN_AGE, state)
+        _keep(response, LOGIN + state, cookie, LOGIN_AGE)
         return response
 
     def _callback(
@@ -147,30 +172,61 @@ class OIDC:
         request: Request,
         code: Annotated[str, Query()] = "",
         state: Annotated[str, Query()] = "",
+        error: Annotated[str, Query()] = "",
     ) -> Response:
-        login = self._opened(request.cookies.get(LOGIN, ""), "login")
-        if login is None or not state or not secrets.compare_digest(state, login["state"]):
+        login = self._opened(request, request.cookies.get(LOGIN + state, ""), "login", state)
+        if login is None:
             raise Problem(400, "This login was not begun here, or took too long. Begin again.")
+        if error or not code:
+            reason = error or "it sent no code"
+            raise Problem(403, f"The identity provider refused the login: {reason:.100}.")
         form = {
             "grant_type": "authorization_code",
             "code": code,
-            "redirect_uri": self._redirect_uri(request),
+            "redirect_uri": _address(request, "/callback"),
             "client_id": self._client_id,
             "code_verifier": login["verifier"],
         }
         form |= {"client_secret": self._client_secret} if self._client_secret else {}
         reply = self._fetch("POST", self._provider("token_endpoint"), data=form)
         claims = self._verified(str(reply.get("id_token", "")), login["nonce"])
-        base = prefix(request)
-        response = RedirectResponse(base + login["next"], 303)
-        self._set(response, SESSION, self._session(claims), "session", self._max_age)
-        response.delete_cookie(LOGIN, secure=True, httponly=True, samesite="lax")
+        response = RedirectResponse(prefix(request) + login["next"], 303)
+        self._begin(request, response, self._session(claims))
+        _drop(response, LOGIN + state)
         return response
 
+    def _begin(self, request: Request, response: Response, session: dict[str, Any]) -> None:
+        cookie = self._sealed(request, session, "session", self._max_age)
+        if len(cookie) > MOST_PIECES * MOST_COOKIE:
+            raise Problem(
+                403,
+                f"The session is too long for a browser: it has {len(session['groups'])} groups. Let the "
+                "identity provider send only the groups that are assigned to this application.",
+            )
+        for number in range(MOST_PIECES):
+            piece = cookie[number * MOST_COOKIE : (number + 1) * MOST_COOKIE]
+            if piece:
+                _keep(response, _piece(number), piece, self._max_age)
+            elif _piece(number) in request.cookies:
+                _drop(response, _piece(number))
+
     def _logout(self, request: Request) -> Response:
-        base = prefix(request)
-        response = RedirectResponse(f"{base}/", 303)
-        response.delete_cookie(SESSION, secure=True, httponly=True, samesite="lax")
+        """End the session here, then at the provider where it has an end of sessions."""
+        home = f"{prefix(request)}/"
+        response: Response = RedirectResponse(home, 303)
+        with suppress(Problem):  # without the provider the session here is over all the same
+            self._metadata_of_provider()
+        if end := self._metadata.get("end_session_endpoint"):
+            query = {
+                "client_id": self._client_id,
+                "post_logout_redirect_uri": _address(request, "/"),
+            }
+            # A redirect of a form to another site is what the Content Security Policy forbids.
+            there = f"{end}{'&' if '?' in str(end) else '?'}{urlencode(query)}"
+            text = f'<p>You are logged out here. <a href="{escape(there)}">Log out at the provider</a>.'
+            response = HTMLResponse(text, headers={"refresh": f"0; url={there}"})
+        for number in range(MOST_PIECES):
+            _drop(response, _piece(number))
         return response
 
     def _session(self, claims: Mapping[str, Any]) -> dict[str, Any]:
@@ -188,7 +244,7 @@ class OIDC:
     def _verified(self, token: str, nonce: str) -> Mapping[str, Any]:
         """Check an ID token: https://openid.net/specs/openid-connect-core-1_0.html#IDTokenValidation."""
         try:
-            id_token = jwt.decode(token, self._key_set(), algorithms=ALGORITHMS)
+            id_token = self._decoded(token)
             audience = {"essential": True, "values": [self._client_id]}
             issuer = {"essential": True, "value": self._provider("issuer")}
             registry = jwt.JWTClaimsRegistry(
@@ -208,20 +264,29 @@ class OIDC:
             raise Problem(403, "The identity provider's answer is for another program.")
         return id_token.claims
 
+    def _decoded(self, token: str) -> jwt.Token:
+        try:
+            return jwt.decode(token, self._key_set(KEYS_AGE), algorithms=ALGORITHMS)
+        except (JoseError, ValueError):  # the provider may have another key since
+            return jwt.decode(token, self._key_set(KEYS_PAUSE), algorithms=ALGORITHMS)
+
     # -- the provider --------------------------------------------------------------------------------------
 
-    def _provider(self, name: str) -> str:
+    def _metadata_of_provider(self) -> dict[str, Any]:
         if not self._metadata:
-            self._metadata = self._fetch("GET", f"{self._issuer}/.well-known/openid-configuration")
-            if str(self._metadata.get("issuer", "")).rstrip("/") != self._issuer:
-                self._metadata = {}
+            metadata = self._fetch("GET", f"{self._issuer}/.well-known/openid-configuration")
+            if str(metadata.get("issuer", "")).rstrip("/") != self._issuer:
                 raise Problem(503, "The identity provider says that it is another one.")
-        return str(self._metadata[name])
+            self._metadata = metadata
+        return self._metadata
 
-    def _key_set(self) -> KeySet:
+    def _provider(self, name: str) -> str:
+        return str(self._metadata_of_provider()[name])
+
+    def _key_set(self, age: float) -> KeySet:
         read_at, keys = self._keys
-        if keys is None or time.monotonic() - read_at > 300:  # it rotates its keys
-            keys = KeySet.import_key_set(self._fetch("GET", self._provider("jwks_uri")))  # type: ignore[arg-type]
+        if keys is None or time.monotonic() - read_at > age:
+            keys = _usable(self._fetch("GET", self._provider("jwks_uri")))
             self._keys = (time.monotonic(), keys)
         return keys
 
@@ -234,33 +299,58 @@ class OIDC:
             raise Problem(503, "The identity provider can't be reached; try again.") from error
         return document
 
-    def _redirect_uri(self, request: Request) -> str:
-        base = prefix(request)
-        return f"{request.url.scheme}://{request.url.netloc}{base}/callback"
-
     # -- cookies -------------------------------------------------------------------------------------------
 
-    def _set(
-        self, response: Response, name: str, claims: dict[str, Any], purpose: str, seconds: int
-    ) -> None:
-        cookie = jwt.encode(
-            {"alg": "HS256"},
-            {**claims, "aud": purpose, "exp": int(time.time()) + seconds},
-            self._key,
-        )
-        response.set_cookie(
-            name, cookie, max_age=seconds, secure=True, httponly=True, samesite="lax"
-        )
+    def _sealed(
+        self, request: Request, claims: dict[str, Any], purpose: str, seconds: int, state: str = ""
+    ) -> str:
+        """Write claims as a signed cookie; compressed, for people are in many groups."""
+        text = json.dumps({**claims, "exp": int(time.time()) + seconds}).encode()
+        body = urlsafe_b64encode(zlib.compress(text, 9)).decode()
+        return f"{body}.{self._mac(request, purpose, state, body)}"
 
-    def _opened(self, cookie: str, purpose: str) -> dict[str, Any] | None:
-        try:
-            token = jwt.decode(cookie, self._key, algorithms=["HS256"])
-            jwt.JWTClaimsRegistry(aud={"value": purpose}, exp={"essential": True}).validate(
-                token.claims
-            )
-        except (JoseError, ValueError):
+    def _opened(
+        self, request: Request, cookie: str, purpose: str, state: str = ""
+    ) -> dict[str, Any] | None:
+        body, _, mac = cookie.partition(".")
+        if not same(mac, self._mac(request, purpose, state, body)):
             return None
-        return token.claims
+        claims: dict[str, Any] = json.loads(zlib.decompress(urlsafe_b64decode(body)))
+        return claims if claims["exp"] > time.time() else None
+
+    def _mac(self, request: Request, *parts: str) -> str:
+        settings: Settings = request.app.state.services.settings
+        secret = self._secret or settings.server_secret or self._random
+        text = "\n".join((self._issuer, self._client_id, *parts))
+        return hmac.new(secret.encode(), text.encode(), hashlib.sha256).hexdigest()
+
+
+def _piece(number: int) -> str:
+    return f"{SESSION}-{number}" if number else SESSION
+
+
+def _keep(response: Response, name: str, value: str, seconds: int) -> None:
+    response.set_cookie(name, value, max_age=seconds, secure=True, httponly=True, samesite="lax")
+
+
+def _drop(response: Response, name: str) -> None:
+    response.delete_cookie(name, secure=True, httponly=True, samesite="lax")
+
+
+def _usable(document: Mapping[str, Any]) -> KeySet:
+    """Return the keys of a provider that this program can use; of new kinds it may have others."""
+    keys = []
+    for entry in document.get("keys", ()):
+        with suppress(JoseError, ValueError, KeyError, TypeError, AttributeError):
+            keys.append(JWKRegistry.import_key(entry))
+    return KeySet(keys)
+
+
+def _address(request: Request, path: str) -> str:
+    """Return the address of a page as people open it: that of RUNNER_SERVER_URL, if it is set."""
+    settings: Settings = request.app.state.services.settings
+    base = prefix(request)
+    return settings.page(path) or f"{request.url.scheme}://{request.url.netloc}{base}{path}"
 
 
 def _listed(value: Any) -> list[str]:

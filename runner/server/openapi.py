@@ -61,9 +61,15 @@ HEAD = fields(
 )
 MATCHES = {"dry_run": FLAG, "total": NUMBER, "more": FLAG}
 
+TEXTS = {"type": "array", "items": TEXT}
+ME = fields(
+    principal=TEXT, name=TEXT, roles=TEXTS, groups=TEXTS, permissions=TEXTS, form_token=TEXT
+)
+
 ANSWERS: dict[str, Any] = {
     "get /healthz": STATUS,
     "get /readyz": STATUS,
+    "get /v1/me": ME,
     "post /v1/runs": StartedRun,
     "get /v1/runs": Listing(RunSummary),
     "get /v1/runs/{run_id}": RunView,

@@ -332,3 +332,49 @@ def test_a_callable_may_be_async_and_refuse(redis_url):
 
     assert called(nobody, redis_url) == 401
     assert called(refusing, redis_url) == 403
+
+
+ELSEWHERE = {"Origin": "https://app.example", "Sec-Fetch-Site": "cross-site"}
+
+
+def test_a_front_end_of_this_origin_sends_requests(site):
+    """With the token of `/v1/me`; control: without it, or with credentials that browsers add, not."""
+    ours = {"Origin": "https://runner.example", "Sec-Fetch-Site": "same-origin"}
+    me = site.http.get("/v1/me").json()
+    statuses = [
+        site.http.post("/v1/runs", json={"graph": "echo"}, headers={**ours, **headers}).status_code
+        for headers in (
+            {"X-Form-Token": me["form_token"]},
+            {},
+            {"Authorization": "Basic YW5hOmFuYQ=="},
+        )
+    ]
+
+    assert statuses == [201, 403, 403]
+    assert (me["principal"], me["name"]) == ("human:|ana", "ana")
+    assert {"read", "decide"} <= set(me["permissions"])
+
+
+@pytest.mark.parametrize(("origins", "allowed"), [(["https://app.example"], True), ([], False)])
+def test_pages_of_other_origins_use_keys(site, tmp_path, origins, allowed):
+    """A key counts from anywhere, since no browser adds it; answers are read by origins of the setting."""
+    key, entry = new_key("app", ["operator"])
+    (tmp_path / "keys.json").write_text(json.dumps([entry]))
+    site.settings.cors_origins = origins
+    app = create_app(
+        site.settings, auth=ApiKeys(tmp_path / "keys.json", lambda request: site.person)
+    )
+    app.state.services.client = site.client
+    http = TestClient(app, base_url="https://runner.example")
+    asks = {**ELSEWHERE, "Access-Control-Request-Method": "POST"}
+    asked = http.options("/v1/runs", headers={**asks, "Access-Control-Request-Headers": "if-match"})
+    with_key = {**ELSEWHERE, "Authorization": f"Bearer {key}"}
+    started, as_person = (
+        http.post("/v1/runs", json={"graph": "echo"}, headers=headers)
+        for headers in (with_key, ELSEWHERE)
+    )
+
+    assert (asked.status_code == 200) is allowed
+    assert (started.headers.get("access-control-allow-origin") == "https://app.example") is allowed
+    assert "access-control-allow-credentials" not in started.headers
+    assert (started.status_code, as_person.status_code) == (201, 403)

@@ -4,8 +4,10 @@ import hashlib
 import json
 import re
 import time
+import uuid
 from base64 import urlsafe_b64encode
 from html import unescape
+from types import SimpleNamespace
 from urllib.parse import parse_qs, urlencode, urlsplit
 
 import httpx
@@ -19,7 +21,7 @@ from joserfc.jwk import RSAKey
 from runner.approvals import Auth, Rule
 from runner.approvals.keys import KeySet
 from runner.errors import UsageError
-from runner.server import OIDC, ApiKeys, create_app
+from runner.server import OIDC, ApiKeys, create_app, oidc
 from runner.server.auth import new_key
 from runner.settings import Settings
 from tests.graphs import wired
@@ -35,9 +37,10 @@ class Provider:
     def __init__(self, url):
         self.url, self.key, self.changes = url, RSAKey.generate_key(2048, {"kid": "k1"}), {}
         self.signer, self.codes, self.asked = self.key, {}, {}
+        self.more_keys, self.ends_sessions = [], False
         self.app = FastAPI()
         self.app.get("/.well-known/openid-configuration")(self.metadata)
-        self.app.get("/keys")(lambda: {"keys": [self.key.as_dict(private=False)]})
+        self.app.get("/keys")(self.key_set)
         self.app.get("/authorize")(self.authorize)
         self.app.post("/token")(self.token)
 
@@ -47,7 +50,15 @@ class Provider:
             "token_endpoint": "token",
             "jwks_uri": "keys",
         }
+        ends |= {"end_session_endpoint": "end"} if self.ends_sessions else {}
         return {"issuer": self.url, **{name: f"{self.url}/{end}" for name, end in ends.items()}}
+
+    def key_set(self):
+        return {"keys": [*self.more_keys, self.key.as_dict(private=False)]}
+
+    def rotate(self):
+        """Sign with a new key from now on."""
+        self.signer = self.key = RSAKey.generate_key(2048, {"kid": "k2"})
 
     def authorize(
         self, request: Request, state: str, nonce: str, redirect_uri: str, code_challenge: str
@@ -78,7 +89,8 @@ class Provider:
         claims = {
             name: value for name, value in {**claims, **self.changes}.items() if value is not None
         }
-        return {"id_token": jwt.encode({"alg": "RS256", "kid": "k1"}, claims, self.signer)}
+        header = {"alg": "RS256", "kid": self.signer.kid}
+        return {"id_token": jwt.encode(header, claims, self.signer)}
 
 
 @pytest.fixture
@@ -100,7 +112,11 @@ def people(site, provider):
 def log_in(people, path="/inbox?tab=all"):
     """Follow the redirects of a login as a browser does; the provider's are real requests."""
     first = people.get(path, headers=HTML)
-    begun = people.get(first.headers["location"])
+    return come_back(people, people.get(first.headers["location"]))
+
+
+def come_back(people, begun):
+    """Log in at the provider, and follow its redirect."""
     back = httpx.get(begun.headers["location"])
     return people.get(back.headers["location"].removeprefix("https://runner.example"))
 
@@ -200,7 +216,7 @@ def test_a_login_leads_nowhere_else(people, path):
 def test_a_forged_session_is_none(people):
     """Also one that is signed for another purpose, or by another server."""
     people.get("/login")
-    people.cookies.set("__Host-runner-session", people.cookies["__Host-runner-login"])
+    people.cookies.set("__Host-runner-session", next(iter(people.cookies.values())))
     assert people.get("/v1/runs").status_code == 401
     people.cookies.set("__Host-runner-session", "e30.e30.e30")
     assert people.get("/v1/runs").status_code == 401
@@ -218,6 +234,89 @@ def test_logging_out_ends_the_session(people, site):
 
     assert done.status_code == 303
     assert people.get("/v1/runs").status_code == 401
+
+
+def test_logging_out_goes_on_to_the_provider(people, provider):
+    """Where the provider ends sessions, the browser is sent there, and from there back."""
+    provider.ends_sessions = True
+    log_in(people)
+    token = people.get("/v1/me").json()["form_token"]
+    headers = {"Origin": "https://runner.example", "X-Form-Token": token}
+    done = people.post("/logout", headers=headers)
+
+    there = urlsplit(done.headers["refresh"].partition("url=")[2])
+    assert (done.status_code, there.path) == (200, "/end")
+    assert parse_qs(there.query)["post_logout_redirect_uri"] == ["https://runner.example/"]
+    assert people.get("/v1/runs").status_code == 401
+
+
+@pytest.mark.parametrize(("secret", "status"), [("of all processes", 200), ("", 401)])
+def test_a_login_holds_in_each_process(site, provider, secret, status):
+    """With RUNNER_SERVER_SECRET a session of one process is one of the others; control: without it."""
+    site.settings.server_secret = secret
+    browsers = []
+    for _ in range(2):
+        app = create_app(site.settings, auth=OIDC(provider.url, "runner"))
+        app.state.services.client = site.client
+        options = {"base_url": "https://runner.example", "follow_redirects": False}
+        browsers.append(TestClient(app, **options))
+    log_in(browsers[0])
+    browsers[1].cookies = browsers[0].cookies
+
+    assert browsers[1].get("/v1/runs").status_code == status
+
+
+def test_a_session_has_hundreds_of_groups(people, provider, site):
+    """No cookie is longer than browsers keep, and every group counts; what no browser keeps is refused."""
+    groups = [str(uuid.uuid4()) for _ in range(200)]
+    provider.changes = {"groups": groups}
+    done = log_in(people)
+
+    cookies = done.headers.get_list("set-cookie")
+    assert max(len(cookie) for cookie in cookies) < 4_000
+    assert set(people.get("/v1/me").json()["groups"]) == set(groups)
+    provider.changes = {"groups": [str(uuid.uuid4()) for _ in range(2_000)]}
+    assert "2000 groups" in come_back(people, people.get("/login")).text
+    provider.changes = {}
+    come_back(people, people.get("/login"))
+    assert people.get("/v1/me").json()["groups"] == ["finance"]
+
+
+def test_a_new_key_of_the_provider_counts_at_once(people, provider, monkeypatch):
+    """Who logs in after the provider has rotated its key is not refused until the old one is forgotten."""
+    monkeypatch.setattr(oidc, "KEYS_PAUSE", 0.0)
+    log_in(people)
+    provider.rotate()
+    people.cookies.clear()
+
+    assert log_in(people).status_code == 303
+
+
+def test_keys_of_unknown_kinds_are_ignored(people, provider):
+    """One that this program can't use, beside one that it can, keeps nobody out."""
+    curve = {"kty": "EC", "crv": "P-999", "kid": "k0", "x": "AA", "y": "AA"}
+    provider.more_keys = [curve, {"kty": "PQ"}, None]
+
+    assert log_in(people).status_code == 303
+
+
+def test_two_tabs_log_in_at_once(people):
+    """Whichever comes back first, both are where they wanted to be; many that never do are forgotten."""
+    begun = [people.get(f"/login?next=/runs?tab={number}") for number in range(2)]
+    for number, reply in enumerate(begun):
+        done = come_back(people, reply)
+        assert (done.status_code, done.headers.get("location")) == (303, f"/runs?tab={number}")
+    for _ in range(20):
+        people.get("/login")
+    assert len(people.cookies) <= oidc.MOST_LOGINS + 1
+
+
+def test_a_refusal_of_the_provider_is_said(people):
+    """`access_denied` is 403 with the reason, not an error of the connection."""
+    state = parse_qs(urlsplit(people.get("/login").headers["location"]).query)["state"][0]
+    done = people.get(f"/callback?error=access_denied&state={state}")
+
+    assert (done.status_code, "access_denied" in done.text) == (403, True)
 
 
 def test_the_challenge_is_sent_and_the_issuer_is_https(people):
@@ -318,13 +417,12 @@ def test_who_must_sign_in_again_finds_where(pay, provider):
     assert decide(pay).json()["status"] == "accepted"
 
 
-def test_a_session_that_is_over_decides_nothing(pay):
+def test_a_session_that_is_over_decides_nothing(pay, monkeypatch):
     """Its cookie says when it ends, whatever the browser does with it."""
     log_in(pay.people)
-    auth = pay.app.state.auth
-    claims = auth._opened(pay.people.cookies["__Host-runner-session"], "session")
-    pay.people.cookies.clear()
+    session = dict(pay.people.cookies)
     for over, status in (1, 401), (-60, 200):
-        ended = jwt.encode({"alg": "HS256"}, {**claims, "exp": int(time.time()) - over}, auth._key)
-        pay.people.cookies.set("__Host-runner-session", ended)
+        now = time.time() + 8 * 3600 + over
+        monkeypatch.setattr(oidc, "time", SimpleNamespace(time=lambda now=now: now))
+        pay.people.cookies.update(session)
         assert decide(pay).status_code == status

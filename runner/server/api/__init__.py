@@ -7,6 +7,7 @@ from runner.server.api import (
     graphs,
     health,
     jobs,
+    me,
     questions,
     runs,
     schedules,
@@ -16,6 +17,7 @@ from runner.server.api import (
 
 ROUTERS = (
     health.router,
+    me.router,
     runs.router,
     jobs.router,
     questions.router,
