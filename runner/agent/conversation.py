@@ -129,14 +129,14 @@ def with_session(state: AgentState, checkpoint: Saved) -> tuple[Saved, Remembere
     start = state.session
     if start is None:
         return checkpoint, None
-    changes = {k: v for k, v in state.user_state.items() if not _is_same(start.user_state, k, v)}
+    changes = {
+        k: v
+        for k, v in state.user_state.items()
+        if k not in start.user_state or codec.dump_json(start.user_state[k]) != codec.dump_json(v)
+    }
     deletions = [key for key in start.user_state if key not in state.user_state]
     # Calls that the invocation left open get their results here: the next one can't know of them.
     closed_checkpoint = replace(
         checkpoint, messages=[*checkpoint.messages, *_unfinished_results(state)]
     )
     return closed_checkpoint, Remembered(start.id, start.length, changes, deletions)
-
-
-def _is_same(earlier: dict[str, JSON], key: str, value: JSON) -> bool:
-    return key in earlier and codec.dump_json(earlier[key]) == codec.dump_json(value)

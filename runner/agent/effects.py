@@ -222,7 +222,11 @@ class ModelCall:
         options: dict[str, Any],
     ) -> bool:
         prompt = self._config.system_prompt
-        text = prompt if prompt is None or isinstance(prompt, str) else _joined_texts(prompt)
+        text = (
+            prompt
+            if prompt is None or isinstance(prompt, str)
+            else "\n".join(block["text"] for block in prompt if "text" in block)
+        )
         stream: Any = self._config.model.stream(messages, specs, text, **options)
         if not hasattr(stream, "aclose"):
             return await self._read_chunks(assembly, stream)
@@ -279,10 +283,6 @@ def _delta_text(chunk: Mapping[str, Any]) -> str | None:
     delta = (chunk.get("contentBlockDelta") or {}).get("delta") or {}
     text: str | None = delta.get("text")
     return text
-
-
-def _joined_texts(prompt: list[dict[str, Any]]) -> str:
-    return "\n".join(block["text"] for block in prompt if "text" in block)
 
 
 # -- the context window ------------------------------------------------------------------------------

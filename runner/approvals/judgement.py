@@ -125,17 +125,15 @@ def _check_question(question: Interrupt, answered_question: Interrupt) -> None:
     if ours != theirs or answered_question.digest_v != question.digest_v:
         fields = (set(ours) | set(theirs)) - {"question"}
         differences = sorted(field for field in fields if ours.get(field) != theirs.get(field))
-        differences += sorted(name for name in ours["question"] if _differ(ours, theirs, name))
+        differences += sorted(
+            name
+            for name in ours["question"]
+            if name not in {"action", "policy"}
+            and ours["question"][name] != theirs["question"].get(name)
+        )
         raise _differs(question, ", ".join(differences))
     if answered_question.digest != interrupts.digest(now) or answered_question.v != question.v:
         raise _differs(question, "its digest")
-
-
-def _differ(ours: Mapping[str, Any], theirs: Mapping[str, Any], name: str) -> bool:
-    return bool(ours["question"][name] != theirs["question"].get(name)) and name not in {
-        "action",
-        "policy",
-    }
 
 
 def _differs(question: Interrupt, difference: str) -> ApprovalMismatch:

@@ -27,7 +27,6 @@ from runner.definition.model import (
     EdgeKind,
     EdgeSpec,
     FailurePolicy,
-    InEdge,
     Join,
 )
 from runner.definition.registry import CompiledGraph
@@ -172,7 +171,11 @@ def _starts_inside(plan: CompiledGraph) -> Iterator[Finding]:
     headers = {loop.header for loop in shape.loops}
     for node in entries(plan.definition):
         spec = shape.nodes[node]
-        edges = [edge for edge in shape.incoming[node] if _counts(edge)]
+        edges = [
+            edge
+            for edge in shape.incoming[node]
+            if edge.kind is not EdgeKind.BACK and edge.source != BEFORE_GRAPH
+        ]
         if spec.loops and node not in headers:
             message = (
                 "The run starts in the middle of the loop that begins at "
@@ -192,10 +195,6 @@ def _starts_inside(plan: CompiledGraph) -> Iterator[Finding]:
                 message,
                 'Give it join="any", or remove it from the entry points.',
             )
-
-
-def _counts(edge: InEdge) -> bool:
-    return edge.kind is not EdgeKind.BACK and edge.source != BEFORE_GRAPH
 
 
 def _unbounded_maps(plan: CompiledGraph) -> Iterator[Finding]:

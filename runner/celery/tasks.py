@@ -230,14 +230,14 @@ PRIVATE: dict[str, Any] = {
 def report(self: Any, result: object = None, *, error: Any = None, **visit: Any) -> None:
     """Take the result of a task, or the record of its error, and wake its node."""
     try:
-        outcome = {"error": error} if error else {"result": codec.pack(result, _result_of(visit))}
+        outcome = (
+            {"error": error}
+            if error
+            else {"result": codec.pack(result, f"the result of {visit['reference']}")}
+        )
         _report(self.app, visit, outcome)
     except (PayloadTooLarge, UnstorableError) as refusal:
         _report(self.app, visit, {"error": asdict(failures.record(refusal))})
-
-
-def _result_of(visit: dict[str, Any]) -> str:
-    return f"the result of {visit['reference']}"
 
 
 def _report(app: Celery, visit: dict[str, Any], outcome: dict[str, Any]) -> None:

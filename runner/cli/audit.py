@@ -86,7 +86,7 @@ def export_audit(
 
 
 def _log(context: CommandContext, run_id: str, partition: int | None) -> AuditLog:
-    logs = _logs(context)
+    logs = list(context.installation.store.audit_logs)
     number = partition
     if number is None and run_id:
         number = int(run_id[:2]) if run_id[:2].isdecimal() else 0
@@ -98,10 +98,6 @@ def _log(context: CommandContext, run_id: str, partition: int | None) -> AuditLo
     if number >= len(logs):
         raise UsageError(f"the store has {len(logs)} partitions, and none has the number {number}.")
     return logs[number]
-
-
-def _logs(context: CommandContext) -> list[AuditLog]:
-    return list(context.installation.store.audit_logs)
 
 
 @dataclass(frozen=True, slots=True)

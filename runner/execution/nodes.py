@@ -310,7 +310,7 @@ def _before(
         node_id=visit.address.node_id,
         invocation_state=visit.invocation_state,
         attempt=visit.attempt,
-        is_replay=_knows(visit, BEFORE),
+        is_replay=any(answer.scope == BEFORE for answer in visit.answers.values()),
         asker=asker,
     )
     questions = _fire(hooks, event)
@@ -362,10 +362,6 @@ def _fire(hooks: HookRegistry, event: GraphEvent) -> Sequence[Interrupt] | Faile
     except Exception as error:  # noqa: BLE001 - an error in a user's callback fails the node
         return Failed(failures.record(error))
     return questions
-
-
-def _knows(visit: ClaimedVisit, scope: str) -> bool:
-    return any(answer.scope == scope for answer in visit.answers.values())
 
 
 def unchanged(plan: CompiledGraph, claim: Claim) -> bool:

@@ -267,7 +267,11 @@ def _with_children(store: Store, records: Records) -> tuple[Records, list[Rewrit
         rewrites = _plan_retry(store, child, None) if child is not None else []
         children += rewrites
         # A child that is gone, or has nothing left to do, is of no use: its node starts a new one.
-        nodes[name] = _waiting(record) if rewrites else replace(record, child="")
+        nodes[name] = (
+            replace(record, status=Status.WAITING, busy=True, attempt=record.attempt - 1, rings=0)
+            if rewrites
+            else replace(record, child="")
+        )
     return replace(records, nodes=nodes), children
 
 
@@ -320,10 +324,6 @@ def _visits_to_repeat(snapshot: RunSnapshot, topology: Topology, node: str | Non
             )
         failed_nodes &= {node}
     return {(name, snapshot.nodes[name].visit) for name in failed_nodes}
-
-
-def _waiting(record: NodeRecord) -> NodeRecord:
-    return replace(record, status=Status.WAITING, busy=True, attempt=record.attempt - 1, rings=0)
 
 
 def running_again(records: Records) -> list[str]:

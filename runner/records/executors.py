@@ -150,7 +150,11 @@ def input_blocks(task: Any, inputs: Sequence[Input]) -> list[dict[str, Any]]:
     task_blocks = task if _is_blocks(task) else [{"text": as_text(task)}]
     if not inputs:
         return list(task_blocks)
-    blocks = [{"text": "Original Task:"}, *task_blocks] if _is_blocks(task) else [_original(task)]
+    blocks = (
+        [{"text": "Original Task:"}, *task_blocks]
+        if _is_blocks(task)
+        else [{"text": f"Original Task: {as_text(task)}"}]
+    )
     blocks.append({"text": "\nInputs from previous nodes:"})
     for item in inputs:
         blocks += [
@@ -158,10 +162,6 @@ def input_blocks(task: Any, inputs: Sequence[Input]) -> list[dict[str, Any]]:
             {"text": f"  - Agent: {as_text(item.output)}"},
         ]
     return blocks
-
-
-def _original(task: Any) -> dict[str, Any]:
-    return {"text": f"Original Task: {as_text(task)}"}
 
 
 def _is_blocks(task: Any) -> bool:

@@ -25,7 +25,6 @@ from runner.errors import MaxTokensReached, StructuredOutputMissing
 from runner.records import failures
 from runner.records.budgets import QUESTION
 from runner.records.codec import JSON
-from runner.records.interrupts import Interrupt
 
 DENIED = "model call denied by hook"
 FORCE = "You must format the previous response as structured output."
@@ -206,13 +205,13 @@ def append_results(transition: Transition) -> None:
     state = transition.state
     content = [{"toolResult": call.result} for call in state.calls]
     output = next((c.structured for c in state.calls if c.structured is not None), None)
-    questions = {k: q for k, q in state.questions.items() if _stays(q)}
+    questions = {
+        k: q
+        for k, q in state.questions.items()
+        if q.scope == "before_invocation" or q.name.startswith(QUESTION)
+    }
     transition.put(calls=[], questions=questions, structured=output)
     _append(transition, {"role": "user", "content": content})
-
-
-def _stays(question: Interrupt) -> bool:
-    return question.scope == "before_invocation" or question.name.startswith(QUESTION)
 
 
 def results_added(transition: Transition) -> None:
