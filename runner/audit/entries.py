@@ -128,39 +128,11 @@ def of_event(
     question: Interrupt | None = None,
 ) -> dict[str, JSON]:
     """Build the entry for an event of a run; `question` is the one that it is about, as it stands then."""
-    about: Mapping[str, Any] = data if isinstance(data, dict) else {}
-    auth = {
-        name: _plain(about[field])
-        for name, field in AUTH.items()
-        if about.get(field) not in (None, "")
+    about: dict[str, Any] = {
+        name: value
+        for name, value in (data if isinstance(data, dict) else {}).items()
+        if value not in (None, "")
     }
-    actor = about.get("by") or about.get("responder") or ""
-    outcome: dict[str, JSON] = {}
-    hashes: dict[str, str] = {}
-    if question is not None:
-        hashes = _digests_of(question)
-        outcome = {
-            name: _plain(about[name]) for name in OUTCOME if about.get(name) not in (None, "")
-        }
-        if type_ == "decided":
-            actor = actor or question.responder or ""
-            outcome["decision"] = question.decision
-            hashes["payload"] = digests.payload_digest(question.response)
-        elif type_ == "asked":
-            actor = actor or question.requester
-        elif type_ == SHOWN:
-            outcome = {"shown_at": _plain(about["shown_at"])}
-        if about.get("effect"):
-            hashes["effect"] = _text(str(about["effect"]))
-    if type_ in {"run.ended", "run.retried"}:
-        outcome["status"] = str(run.status)
-    if type_ == "run.forked":
-        outcome["source"] = _text(detail)
-    payload = detail if type_ == "run.cancelled" else data
-    if type_ == "effect.ended":
-        hashes["payload"] = _text(str(about.get("result", "")))
-    elif type_ in HASHED and payload not in (None, ""):
-        hashes["payload"] = digests.payload_digest(payload)
     return entry(
         type_,
         at=at,
@@ -168,12 +140,55 @@ def of_event(
         node=node,
         visit=visit,
         question=question.id if question is not None else "",
-        actor=str(actor),
-        auth=auth,
+        actor=str(about.get("by") or about.get("responder") or _actor(type_, question)),
+        auth={name: _plain(about[field]) for name, field in AUTH.items() if field in about},
         prev_vote=int(about.get("prev_vote") or 0),
-        hashes=hashes,
-        outcome=outcome,
+        hashes=_hashes(type_, about, question, detail if type_ == "run.cancelled" else data),
+        outcome=_outcome(type_, about, question, run, detail),
     )
+
+
+def _actor(type_: str, question: Interrupt | None) -> str:
+    """Return who acts by the question, where the event's data names no one."""
+    if question is None:
+        return ""
+    actors = {"decided": question.responder, "asked": question.requester}
+    return actors.get(type_) or ""
+
+
+def _hashes(
+    type_: str, about: Mapping[str, Any], question: Interrupt | None, payload: JSON
+) -> dict[str, str]:
+    hashes = {} if question is None else _digests_of(question)
+    if question is not None and "effect" in about:
+        hashes["effect"] = _text(str(about["effect"]))
+    if type_ == "effect.ended":
+        hashes["payload"] = _text(str(about.get("result", "")))
+    elif type_ in HASHED and payload not in (None, ""):
+        hashes["payload"] = digests.payload_digest(payload)
+    elif type_ == "decided" and question is not None:
+        hashes["payload"] = digests.payload_digest(question.response)
+    return hashes
+
+
+def _outcome(
+    type_: str,
+    about: Mapping[str, Any],
+    question: Interrupt | None,
+    run: RunRecord,
+    detail: str,
+) -> dict[str, JSON]:
+    match type_:
+        case "run.ended" | "run.retried":
+            return {"status": str(run.status)}
+        case "run.forked":
+            return {"source": _text(detail)}
+    if question is None:
+        return {}
+    if type_ == SHOWN:
+        return {"shown_at": _plain(about["shown_at"])}
+    outcome: dict[str, JSON] = {name: _plain(about[name]) for name in OUTCOME if name in about}
+    return outcome | {"decision": question.decision} if type_ == "decided" else outcome
 
 
 def started(run: RunRecord, created_at: int, requester: Mapping[str, Any]) -> dict[str, JSON]:

@@ -199,6 +199,21 @@ def _leaf(number: int, entry: Mapping[str, JSON]) -> bytes:
 def _verify_all(
     file: _File, checkpoints: Sequence[Checkpoint], outside: Sequence[Checkpoint]
 ) -> Verdict:
+    if file.entries and (begin := file.entries[0][1].get("n")) != 0 and isinstance(begin, int):
+        return Verdict(
+            Result.INCOMPLETE, f"the file begins with entry {begin}: the first part is missing"
+        )
+    leaves = _leaves(file)
+    sealed_count = _check_roots(file, checkpoints, leaves)
+    if sealed_count < len(leaves):
+        return Verdict(
+            Result.INCOMPLETE, f"entries from {sealed_count} on are not signed by a checkpoint yet"
+        )
+    return _against(outside, leaves, f"all {len(leaves)} entries hold")
+
+
+def _leaves(file: _File) -> list[bytes]:
+    """Return the leaf hashes of the entries, in whose order and form they were sealed."""
     leaf_texts = (
         file.parts["proofs"].get("leaves") if isinstance(file.parts["proofs"], dict) else None
     )
@@ -206,11 +221,6 @@ def _verify_all(
         raise BrokenLine("the proofs are malformed")
     for index, (number, entry) in enumerate(file.entries):
         if entry.get("n") != index:
-            if index == 0 and isinstance(entry.get("n"), int):
-                return Verdict(
-                    Result.INCOMPLETE,
-                    f"the file begins with entry {entry['n']}: the first part is missing",
-                )
             raise BrokenLine(
                 f"line {number} should be entry {index}, but is {entry.get('n')!r}", number
             )
@@ -222,6 +232,11 @@ def _verify_all(
         raise BrokenLine(
             f"{len(leaf_texts)} entries were sealed, but the file has {len(leaves)}", file.end
         )
+    return leaves
+
+
+def _check_roots(file: _File, checkpoints: Sequence[Checkpoint], leaves: Sequence[bytes]) -> int:
+    """Compare the entries with the roots of the file's checkpoints; return how many are signed."""
     sealed_count = 0
     for checkpoint in checkpoints:
         if checkpoint.size > len(leaves):
@@ -236,11 +251,7 @@ def _verify_all(
                 file.entries[sealed_count][0] if sealed_count < len(file.entries) else 0,
             )
         sealed_count = checkpoint.size
-    if sealed_count < len(leaves):
-        return Verdict(
-            Result.INCOMPLETE, f"entries from {sealed_count} on are not signed by a checkpoint yet"
-        )
-    return _against(outside, leaves, f"all {len(leaves)} entries hold")
+    return sealed_count
 
 
 def _against(outside: Sequence[Checkpoint], leaves: Sequence[bytes], text: str) -> Verdict:
@@ -255,14 +266,11 @@ def _against(outside: Sequence[Checkpoint], leaves: Sequence[bytes], text: str) 
     return Verdict(Result.HOLDS, text)
 
 
-def _verify_run(
-    file: _File, checkpoints: Sequence[Checkpoint], outside: Sequence[Checkpoint]
-) -> Verdict:
-    proofs, last_checkpoint = file.parts["proofs"], checkpoints[-1]
-    paths = proofs["paths"]
-    if not isinstance(paths, dict):
-        raise BrokenLine("the proofs are malformed")
-    for index, (number, entry) in enumerate(file.entries):
+def _check_paths(
+    entries: Sequence[tuple[int, dict[str, Any]]], proofs: Mapping[str, Any], checkpoint: Checkpoint
+) -> None:
+    """Check that the entries are those of the run, in order, and in the checkpoint's tree."""
+    for index, (number, entry) in enumerate(entries):
         if entry.get("run") != proofs.get("run"):
             raise BrokenLine(f"line {number} is of another run", number)
         if entry.get("run_n") != index:
@@ -270,14 +278,22 @@ def _verify_run(
                 f"line {number} should be entry {index} of the run, but is {entry.get('run_n')!r}",
                 number,
             )
-        n, path = entry.get("n"), paths.get(str(entry.get("n")))
+        n, path = entry.get("n"), proofs["paths"].get(str(entry.get("n")))
         if not isinstance(n, int) or not isinstance(path, list):
             raise BrokenLine(f"line {number} has no proof", number)
         hashes = [_hash(text, f"a proof of line {number}") for text in path]
-        if not is_included(
-            _leaf(number, entry), n, last_checkpoint.size, hashes, last_checkpoint.root
-        ):
+        if not is_included(_leaf(number, entry), n, checkpoint.size, hashes, checkpoint.root):
             raise BrokenLine(f"line {number} is not the entry that was sealed", number)
+
+
+def _verify_run(
+    file: _File, checkpoints: Sequence[Checkpoint], outside: Sequence[Checkpoint]
+) -> Verdict:
+    proofs, last_checkpoint = file.parts["proofs"], checkpoints[-1]
+    paths = proofs["paths"]
+    if not isinstance(paths, dict):
+        raise BrokenLine("the proofs are malformed")
+    _check_paths(file.entries, proofs, last_checkpoint)
     if len(paths) != len(file.entries):
         raise BrokenLine(
             f"{len(paths)} entries were exported, but the file has {len(file.entries)}", file.end

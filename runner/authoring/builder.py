@@ -127,18 +127,7 @@ class GraphBuilder:
                 f"Duplicate node instance detected: the {kind} of node {name!r} is a node already. "
                 "Each node must have a unique object; build a second one."
             )
-        allowed_values: Mapping[str, tuple[object, tuple[Any, ...]]] = {
-            "join": (join, tuple(Join)),
-            "resume": (resume, ("all", "each")),
-            "priority": (priority, (None, *range(MAX_PRIORITY + 1))),
-        }
-        for option, (value, values) in allowed_values.items():
-            if value not in values:
-                raise DefinitionError(
-                    f"node {name!r}: {option} must be one of {sorted(map(str, values))}, not {value!r}."
-                )
-        if retry is not None and not isinstance(retry, RetryPolicy):
-            raise DefinitionError(f"node {name!r}: retry must be a RetryPolicy, not {retry!r}.")
+        _check_options(name, join, resume, priority, retry)
         if queue is not None:
             _checked_queue(queue, f"node {name!r}: queue")
         if not isinstance(version, str):
@@ -397,6 +386,28 @@ def _name(executor: object) -> str | None:
         if isinstance(name, str) and name and name != "<lambda>":
             return name
     return None
+
+
+def _check_options(
+    node: str, join: object, resume: object, priority: object, retry: object
+) -> None:
+    """Refuse values that no node can have.
+
+    Raises:
+        DefinitionError: there is one.
+    """
+    allowed_values: Mapping[str, tuple[object, tuple[Any, ...]]] = {
+        "join": (join, tuple(Join)),
+        "resume": (resume, ("all", "each")),
+        "priority": (priority, (None, *range(MAX_PRIORITY + 1))),
+    }
+    for option, (value, values) in allowed_values.items():
+        if value not in values:
+            raise DefinitionError(
+                f"node {node!r}: {option} must be one of {sorted(map(str, values))}, not {value!r}."
+            )
+    if retry is not None and not isinstance(retry, RetryPolicy):
+        raise DefinitionError(f"node {node!r}: retry must be a RetryPolicy, not {retry!r}.")
 
 
 def _gate(name: str, rule: Rule | None) -> Rule | None:

@@ -70,11 +70,12 @@ class ClaimedVisit:
         self.claim, self.lease, self.store, self.freezes = claim, lease, store, freezes
         token, record = claim.token, claim.record
         document = load_document(claim.document)
-        of_this_visit = document if document and document.visit == token.visit else None
-        memory = of_this_visit if reset else document
-        judge = VisitJudge(store, keys, claim, retry, check_exclusions)
+        is_current = document is not None and document.visit == token.visit
+        current = document if document and is_current else NodeDocument(token.visit)
+        memory = document if is_current or not reset else None
+        self._judge = VisitJudge(store, keys, claim, retry, check_exclusions)
         self.address = Address(
-            token.run_id, token.node, token.visit, routes=tuple(routes), judge=judge
+            token.run_id, token.node, token.visit, routes=tuple(routes), judge=self._judge
         )
         self.graph_id = claim.graph_id
         self.attempt = record.attempt
@@ -93,9 +94,9 @@ class ClaimedVisit:
         self.external_task = (
             ExternalTaskState(record.handed, claim.report, record.late) if record.handed else None
         )
-        self.tentative = of_this_visit.tentative if of_this_visit else None
+        self.tentative = current.tentative
         self.replays = self.tentative is not None
-        self.trace = of_this_visit.trace if of_this_visit else ""
+        self.trace = current.trace
         self.first_name = document.first_name(token.visit) if document else ""
         self.outage: StoreError | None = None
         self.stays = never
@@ -178,6 +179,34 @@ class ClaimedVisit:
         Raises:
             ApprovalMismatch: it does not, or there is none.
         """
+        question = self._decided(name, node)
+        shown = rule.frozen() if rule else question.rule
+        approval = self._request(
+            lambda: self._judge.approval(replace(question, rule=shown), question)
+        )
+        effective_rule = rule or Rule.thawed(question.rule or {})
+        if self._judge.is_stale(effective_rule, question):
+            raise ApprovalMismatch(f"the approval of {name!r} was not used in its time.")
+        expected_action = (
+            None
+            if action is None
+            else Action(self._judge.tenant, "function", name, codec.plain(action))
+        )
+        same = expected_action is None or expected_action.digest() == approval.effect
+        if approval.decision not in {"approve", "edit", "respond"} or not same:
+            raise ApprovalMismatch(
+                f"what this node is about to do is not what was approved as {name!r}: the decision is "
+                f"{approval.decision!r}, and the action is {'this' if same else 'another'}."
+            )
+        self._note_begun(question)
+        return question, approval
+
+    def _decided(self, name: str, node: str | None) -> Interrupt:
+        """Return the newest decided question of that name, of a node or of those before this one.
+
+        Raises:
+            ApprovalMismatch: there is none.
+        """
         visits = [
             (item.node_id, item.visit) for item in self.inputs if node in {None, item.node_id}
         ]
@@ -189,29 +218,13 @@ class ClaimedVisit:
             for node, visit in visits
         ]
         question = self._request(lambda: visit_judge.decided(self.store, addresses, name))
-        judge = self.address.judge
-        if question is None or judge is None:
+        if question is None:
             nodes = ", ".join(node for node, _ in visits) or "no node"
             raise ApprovalMismatch(
                 f"nobody has decided {name!r} by a rule: {nodes} came before this one, and asked nothing of "
                 "that name that was decided. Name the node that asks: ctx.approved(name, action, node=...)."
             )
-        shown = rule.frozen() if rule else question.rule
-        approval = self._request(lambda: judge.approval(replace(question, rule=shown), question))
-        effective_rule = rule or Rule.thawed(question.rule or {})
-        if judge.is_stale(effective_rule, question):
-            raise ApprovalMismatch(f"the approval of {name!r} was not used in its time.")
-        expected_action = (
-            None if action is None else Action(judge.tenant, "function", name, codec.plain(action))
-        )
-        same = expected_action is None or expected_action.digest() == approval.effect
-        if approval.decision not in {"approve", "edit", "respond"} or not same:
-            raise ApprovalMismatch(
-                f"what this node is about to do is not what was approved as {name!r}: the decision is "
-                f"{approval.decision!r}, and the action is {'this' if same else 'another'}."
-            )
-        self._note_begun(question)
-        return question, approval
+        return question
 
     def recall(self, session_id: str) -> Session:
         """Read a session as completed visits have left it."""
