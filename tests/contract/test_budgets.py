@@ -37,7 +37,11 @@ fresh = itertools.count()
 
 
 def difference(store, clock, drawn):
-    """Make the same requests of both stores, and return the first replies that differ."""
+    """Make the same requests of both stores, and return the first replies that differ.
+
+    They begin with a window: which of them it has depends on what was drawn alone.
+    """
+    clock.advance(-clock() % 60_000 / 1000)
     tagged = Tagged("team", f"é: {{x}} {next(fresh)}", 60_000)
     stores = [MemoryStore(clock=clock), store]
     run_id = f"00run{next(fresh)}"
