@@ -19,9 +19,12 @@ from runner.definition.model import MapSpec
 from runner.dev.embedded import embedded_store
 from runner.records.run import Status
 from runner.records.workers import EVERY
+from runner.scheduler import shared
+from runner.scheduler.shared import DRAIN_LIMIT
 from runner.store.interface import Start
 from runner.store.redis.doorbell_template import DoorbellTemplate
 from runner.store.redis.store import RedisStore
+from runner.store.redis.transaction import run_view
 from runner.store.redis.workers import WorkerRegistry
 from runner.store.requests import CancelRun, ClaimVisit, ExpandMap, StartRun
 from tests.contract.store.manual_worker import ManualWorker, shape
@@ -264,6 +267,30 @@ def test_a_stop_reads_all_open_questions_at_once(store, client, clock, cause):
     assert run.record.is_final
     assert {str(question.status) for question in run.interrupts} == {"withdrawn"}
     assert few == many <= 6
+
+
+@pytest.mark.parametrize("bound", [(DRAIN_LIMIT, [525, 525, 450]), (10_000, [1_500])], ids=str)
+def test_a_stop_of_many_questions_lets_others_in(store, client, clock, monkeypatch, bound):
+    """Each step withdraws about 500, and another run is rung before the next; control: another bound."""
+    limit, pieces = bound
+    for module in (shared, run_view):
+        monkeypatch.setattr(module, "DRAIN_LIMIT", limit)
+    worker, names = ManualWorker(store, clock), [f"n{number:02d}" for number in range(20)]
+    other, run_id = worker.start(shape("a", name="other")), worker.start(shape(" ".join(names)))
+    for name in names:
+        worker.park(run_id, name, *(f"q{number}" for number in range(75)))
+    clock.advance(store.lease_ms / 1000)
+    steps, left = [lambda: store.do(CancelRun(run_id, "enough"))], 1_500
+    steps += [lambda: store.sweep(limit=1)] * len(pieces)
+    withdrawn = []
+    for step in steps:
+        bells = step().doorbells
+        withdrawn.append(left - client.zcard("runner:{p00}:open:g:g"))
+        left -= withdrawn[-1]
+        assert [bell.run_id for bell in bells] == ([other] if len(withdrawn) == 2 else [])
+
+    assert [piece for piece in withdrawn if piece] == pieces
+    assert (withdrawn[1], worker.read(run_id).record.status) == (0, Status.CANCELLED)
 
 
 @pytest.mark.slow
