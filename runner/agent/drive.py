@@ -35,9 +35,9 @@ from runner.agent.machine.protocol import (
     RecordUse,
     RedactMessage,
     RunTool,
-    SaveCheckpoint,
     Started,
     Wait,
+    WriteCheckpoint,
 )
 from runner.agent.machine.state import AgentState, open_questions, to_document
 from runner.agent.machine.step import step
@@ -195,9 +195,9 @@ class Drive:
                 self._begin(self._effects.call_model(command, self.state, self.messages))
             case RunTool():
                 self._begin(self._effects.run_tool(command, self.state))
-            case SaveCheckpoint(blocking=True):
+            case WriteCheckpoint(blocking=True):
                 await self._store()
-            case SaveCheckpoint():
+            case WriteCheckpoint():
                 self._dirty = True
             case PublishQuestions():
                 self._unpublished.extend(command.questions)

@@ -64,7 +64,7 @@ Finding = tuple[str, str, str, str]
 
 
 @dataclass(frozen=True, slots=True)
-class Problem:
+class LintProblem:
     """A mistake at a node, and how to fix it; `code` is stable, so scripts may rely on it."""
 
     code: str
@@ -75,10 +75,10 @@ class Problem:
     advice: str
 
 
-def check(plan: CompiledGraph) -> list[Problem]:
+def check(plan: CompiledGraph) -> list[LintProblem]:
     """List the problems of one graph, without the graphs inside it, the most severe first."""
     problems = [
-        Problem(code, SEVERITIES[code], plan.definition.id, node, message, advice)
+        LintProblem(code, SEVERITIES[code], plan.definition.id, node, message, advice)
         for rule in RULES
         for code, node, message, advice in rule(plan)
         if not node.startswith(HIDDEN)

@@ -16,7 +16,7 @@ from runner.cli.exits import CommandError, Exit
 if TYPE_CHECKING:
     from rich.tree import Tree
 
-    from runner.authoring.lint import Problem
+    from runner.authoring.lint import LintProblem
     from runner.definition.registry import CompiledGraph
     from runner.operations.deploys import AffectedNode
     from runner.operations.views import RunView
@@ -257,7 +257,7 @@ def _held(context: CommandContext, names: Sequence[str]) -> Iterator[AffectedNod
 
 
 def _write_check(
-    context: CommandContext, problems: Sequence[Problem], nodes: Sequence[AffectedNode] | None
+    context: CommandContext, problems: Sequence[LintProblem], nodes: Sequence[AffectedNode] | None
 ) -> None:
     context.output.table(
         ("SEVERITY", "CODE", "GRAPH", "NODE", "MESSAGE", "ADVICE"),

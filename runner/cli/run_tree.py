@@ -355,8 +355,6 @@ class LiveTree:
 
     def draw(self) -> RenderableType:
         """Draw the run as last read, with the times of now."""
-        from runner.cli.run_tree import draw
-
         lines = 0 if self.whole else self._console.height - 3
         # The last drawing stays on the screen, so nothing of it is cut off.
         wrap = self.whole and self._console.width < NARROW

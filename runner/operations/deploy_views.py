@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from runner.authoring.lint import Problem, Severity, check
+from runner.authoring.lint import LintProblem, Severity, check
 from runner.definition.registry import Registry
 from runner.errors import DefinitionError
 from runner.operations.deploys import AffectedNode
@@ -19,17 +19,17 @@ from runner.operations.migration_plan import NodeOutcome
 class GraphCheck:
     """The problems of `runner graphs check`, and with --against-waiting the nodes that would be held."""
 
-    problems: tuple[Problem, ...]
+    problems: tuple[LintProblem, ...]
     held: tuple[AffectedNode, ...] | None
 
 
-def problems_of(registry: Registry, name: str) -> list[Problem]:
+def problems_of(registry: Registry, name: str) -> list[LintProblem]:
     """Check a graph and its inner graphs; a graph that can't be built is a problem, too."""
     try:
         return [problem for plan in registry.family(name) for problem in check(plan)]
     except DefinitionError as error:
         advice = "Fix what the message names; no worker can run this graph."
-        return [Problem("not-built", Severity.ERROR, name, "", str(error), advice)]
+        return [LintProblem("not-built", Severity.ERROR, name, "", str(error), advice)]
 
 
 @dataclass(frozen=True, slots=True)

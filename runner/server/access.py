@@ -7,9 +7,9 @@ not know, unless the route is open to all.
 from __future__ import annotations
 
 import inspect
-from collections.abc import Awaitable, Callable
+from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Annotated, Literal, Protocol, cast
+from typing import Annotated, Literal, cast
 
 from fastapi import Depends, Request
 
@@ -56,17 +56,6 @@ class Person:
         """Return the person as rules of approvals see them, at a time in seconds since 1970."""
         age = None if self.login_at is None else max(0.0, now - self.login_at)
         return Voter(self.principal, self.groups, self.roles, self.level, age, self.acr)
-
-
-class Auth(Protocol):
-    """Authenticates a request."""
-
-    def __call__(self, request: Request) -> Person | Awaitable[Person | None] | None:
-        """Return who calls; None for nobody known.
-
-        Raises:
-            Problem: the request says who calls in a way that does not hold.
-        """
 
 
 async def caller(request: Request) -> Person | None:

@@ -4,14 +4,14 @@ import pytest
 
 from runner import Agent, GraphBuilder, ToolContext, tool
 from runner.approvals import Rule as Approved
-from runner.authoring.lint import Problem, check
+from runner.authoring.lint import LintProblem, check
 from runner.definition.registry import compile_graph
 from runner.hooks import AfterGraphEvent, BeforeGraphEvent
 from runner.testing import ScriptedModel
 from tests.graphs import ident, wired
 
 
-def problems(builder: GraphBuilder) -> list[Problem]:
+def problems(builder: GraphBuilder) -> list[LintProblem]:
     return check(compile_graph(builder.build().definition))
 
 

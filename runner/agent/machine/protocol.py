@@ -85,7 +85,7 @@ class RunTool:
 
 
 @dataclass(frozen=True, slots=True)
-class SaveCheckpoint:
+class WriteCheckpoint:
     """Store a checkpoint; if it is `blocking`, what follows begins only once it is stored."""
 
     blocking: bool
@@ -127,7 +127,7 @@ Command = (
     | FireHook
     | CallModel
     | RunTool
-    | SaveCheckpoint
+    | WriteCheckpoint
     | PublishQuestions
     | RecordUse
     | Wait

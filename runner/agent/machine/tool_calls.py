@@ -20,11 +20,11 @@ from runner.agent.machine.protocol import (
     HookFired,
     RecordUse,
     RunTool,
-    SaveCheckpoint,
     SubagentAsked,
     SubagentSaved,
     ToolAsked,
     ToolEnded,
+    WriteCheckpoint,
 )
 from runner.agent.machine.state import (
     CallStage,
@@ -117,7 +117,7 @@ def _is_complete(transition: Transition) -> bool:
 
 
 def _start(transition: Transition, ready: Iterable[ToolCall]) -> None:
-    transition.add(SaveCheckpoint(blocking=True))
+    transition.add(WriteCheckpoint(blocking=True))
     for call in ready:
         transition.put_call(call.id, stage=CallStage.BEFORE)
         transition.add(FireHook("before_tool_call", call.id, call.attempt, replay=call.replayed))
@@ -212,7 +212,7 @@ def subagent_asked(transition: Transition, event: SubagentAsked) -> None:
 def subagent_saved(transition: Transition, event: SubagentSaved) -> None:
     """Store the checkpoint of an agent that serves as a tool."""
     transition.put_call(event.id, subagent=event.subagent)
-    transition.add(SaveCheckpoint(blocking=True))
+    transition.add(WriteCheckpoint(blocking=True))
 
 
 def approval_used(transition: Transition, event: ApprovalUsed) -> None:
@@ -241,7 +241,7 @@ def _end_attempt(
     transition: Transition, key: str, snapshot: Snapshot, effect: Use | None = None
 ) -> None:
     transition.put_call(key, snapshot=snapshot, stage=CallStage.AFTER, replayed=False)
-    transition.add(RecordUse(effect) if effect else SaveCheckpoint(blocking=False))
+    transition.add(RecordUse(effect) if effect else WriteCheckpoint(blocking=False))
     _fire_after(transition, key)
 
 
@@ -264,7 +264,7 @@ def after_call_fired(transition: Transition, event: HookFired) -> None:
         transition.put_call(
             call.id, result=result, stage=CallStage.DONE, snapshot=None, selection=None
         )
-        transition.add(SaveCheckpoint(blocking=False))
+        transition.add(WriteCheckpoint(blocking=False))
         _advance(transition)
 
 

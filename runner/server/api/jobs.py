@@ -31,7 +31,7 @@ MOST_RUNS = 1_000
 """Runs of one batch; where more match, a client sends the next one."""
 
 
-class RunFilter(BaseModel):
+class BatchFilter(BaseModel):
     """Which runs: those that match all of these, or those that are named."""
 
     model_config = {"extra": "forbid"}
@@ -48,7 +48,7 @@ class Batch(BaseModel):
     model_config = {"extra": "forbid"}
 
     action: JobAction
-    filter: RunFilter
+    filter: BatchFilter
     reason: str = ""
     dry_run: StrictBool = True
 
@@ -80,7 +80,7 @@ def batch(
     return {"dry_run": False, "job_id": job.job_id, "total": len(ids), "more": has_more}
 
 
-def _matching(services: Services, query: RunFilter) -> tuple[list[str], bool]:
+def _matching(services: Services, query: BatchFilter) -> tuple[list[str], bool]:
     if query.run_ids is not None:
         return list(dict.fromkeys(query.run_ids)), False
     if query.status is None and query.graph is None and not query.tags:

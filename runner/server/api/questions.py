@@ -39,7 +39,7 @@ STATUSES = {
 }
 
 
-class Vote(BaseModel):
+class VoteRequest(BaseModel):
     """A decision: `response` is the answer of "respond", or the whole new arguments of "edit".
 
     `variant` is the `effect` of one of the question's variants, which an approval is for instead.
@@ -112,7 +112,7 @@ def show(question_id: str, person: Seen, services: Served, response: Response) -
 @router.post("/{question_id}/votes", summary="Vote on a question, or answer it")
 def vote(
     question_id: str,
-    body: Vote,
+    body: VoteRequest,
     person: Decides,
     services: Served,
     if_match: Annotated[str | None, Header(description="The ETag of the question.")] = None,
@@ -150,7 +150,7 @@ def _response_for(services: Services, question_id: str, variant: str) -> Any:
     return response_for(view, variant)
 
 
-def _pointer(services: Services, body: Vote, question_id: str) -> str:
+def _pointer(services: Services, body: VoteRequest, question_id: str) -> str:
     """Return what is wrong in the body of a vote that can't be counted."""
     if body.decision not in {"respond", "edit"}:
         return "/body/decision"
@@ -209,7 +209,7 @@ def _answered(receipt: Receipt) -> Any:
     return answer
 
 
-class Claim(BaseModel):
+class ClaimRequest(BaseModel):
     """For how many seconds somebody works on a question."""
 
     model_config = {"extra": "forbid"}
@@ -238,7 +238,7 @@ def claim(
     question_id: str,
     person: Decides,
     services: Served,
-    body: Annotated[Claim, Body(default_factory=Claim)],
+    body: Annotated[ClaimRequest, Body(default_factory=ClaimRequest)],
 ) -> Any:
     """Show others that you work on it, for a time; they can still vote."""
     return _answered(act(services, person, question_id, "claim", ttl=body.ttl))

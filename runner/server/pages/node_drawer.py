@@ -53,7 +53,7 @@ class MessageView:
 
 
 @dataclass(frozen=True, slots=True)
-class VisitView:
+class DrawerVisit:
     """One visit of a node, as a row."""
 
     number: int
@@ -80,7 +80,7 @@ class Drawer:
     output: Any
     error: NodeError | None
     usage: str
-    visits: tuple[VisitView, ...]
+    visits: tuple[DrawerVisit, ...]
     messages: tuple[MessageView, ...]
     earlier_messages: int
     items: tuple[NodeView, ...]
@@ -135,7 +135,7 @@ def _usage(usage: Mapping[str, int]) -> str:
     return ", ".join(counts)
 
 
-def _visits(level: Level, node: NodeView) -> Iterator[VisitView]:
+def _visits(level: Level, node: NodeView) -> Iterator[DrawerVisit]:
     if level.snapshot is None:
         return
     keys: list[VisitKey] = sorted(key for key in level.snapshot.entries if key[0] == node.id)
@@ -144,7 +144,7 @@ def _visits(level: Level, node: NodeView) -> Iterator[VisitView]:
         error = error_of(entry)
         status = "undone" if entry.get("undone") else "failed" if error else "completed"
         summary = error.type if error else ""
-        yield VisitView(
+        yield DrawerVisit(
             key[1], status, entry.get("ms", 0), _usage(entry.get("usage") or {}), summary
         )
 
