@@ -237,6 +237,19 @@ def signatures(voter_record: Mapping[str, Any], now: int) -> dict[str, JSON]:
     return {jti: exp for jti, exp in ends_by_jti.items() if now <= (exp + 2 * SKEW) * 1000}
 
 
+def untimely(operation: Ballot | Operation, now: int) -> Receipt | None:
+    """Refuse a signature of another time than the store's (ms), in which a worker would not find the vote."""
+    proof: Any = operation.body.get("proof")
+    if not proof or (proof["iat"] - SKEW) * 1000 <= now <= (proof["exp"] + SKEW) * 1000:
+        return None
+    ahead = proof["iat"] - now / 1000
+    detail = (
+        f"by the store's clock it was signed {abs(ahead):.0f} s {'ahead' if ahead > 0 else 'ago'}: set the "
+        "clock of the door that signs, and sign when it is sent"
+    )
+    return receipt(operation, ReceiptStatus.FORBIDDEN, detail)
+
+
 def spent(
     operation: Ballot | Operation, voter_record: Mapping[str, Any], now: int
 ) -> Receipt | None:

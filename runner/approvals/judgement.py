@@ -317,6 +317,20 @@ def _check_stated(
         )
 
 
+def requester_level(
+    requester: Mapping[str, Any], keys: Callable[[], Mapping[str, VerificationKey]]
+) -> int | None:
+    """Return the level at which the start of a run was signed; None where nothing shows that."""
+    if not requester.get("body"):
+        return None
+    from runner.approvals.proofs import ProofRefused, verify  # noqa: PLC0415 - as above
+
+    try:
+        return verify(requester["body"], keys(), now=None, member="requester").level
+    except ProofRefused:
+        return None
+
+
 def _requesters(
     rule: Rule, question: Interrupt, evidence: Evidence, keys: Mapping[str, VerificationKey]
 ) -> frozenset[str]:
@@ -328,12 +342,18 @@ def _requesters(
 
     body = (evidence.requester or {}).get("body") or {}
     try:
-        key = verify(body, keys, now=None, member="requester").principal.key
+        proof = verify(body, keys, now=None, member="requester")
     except ProofRefused as error:
         raise ApprovalMismatch(
             f"the rule of {question.name!r} excludes who asked for the run, but nothing proves who that is: "
             f"{error}"
         ) from error
+    key, level = proof.principal.key, level_of(rule)
+    if proof.level < level:
+        raise ApprovalMismatch(
+            f"the rule of {question.name!r} excludes who asked for the run, and asks for level {level}, but "
+            f"that was signed at level {proof.level}."
+        )
     requesters = frozenset(
         {key, *(Principal.read(name).key for name in body.get("on_behalf_of") or ())}
     )

@@ -4,7 +4,8 @@ key.
 A decision is a JSON object; its `proof` names the key and the times, and `sig` covers everything else of
 the object but `reply_to`. Keys are a JSON Web Key Set (RFC 7517) with three members of our own: `level` (1
 a service, 2 a door that checks logins, 3 a person's own key), `issuers` (for whose principals levels 1 and
-2 may speak; without it for all) and `principal` (whose own key it is). `revoked` (seconds since 1970)
+2 may speak; without it for all) and `principal` (whose own key it is). Its `groups` and `roles` are those of
+that person; of a door those that it may state, without any of them all. `revoked` (seconds since 1970)
 refuses what was signed from then on.
 """
 
@@ -211,8 +212,8 @@ def sign(
 ) -> dict[str, JSON]:
     """Return a decision with its proof; `key` is a private key or a secret, `now` is in seconds since 1970.
 
-    `login` is what a door knows of the login: `auth_time` (seconds since 1970), `acr`, and the lists
-    `groups` and `roles` of bare names.
+    `login` is what a door knows of the login: `auth_time` (seconds since 1970), `acr`, the lists `groups`
+    and `roles` of bare names, and its `level`, if that is less than the key's.
     """
     proof: dict[str, JSON] = {
         "alg": "HS256" if isinstance(key, bytes) else "Ed25519",
@@ -262,7 +263,9 @@ def verify(
         raise ProofRefused(
             "the signature does not hold: the decision or its proof was changed, or the key is another."
         )
-    login = proof.get("auth_time")
+    login, level = proof.get("auth_time"), key.level
+    if level < OWN_KEY and type(proof.get("level")) is int:
+        level = max(0, min(level, proof["level"]))
     age = (
         proof["iat"] - login
         if isinstance(login, (int, float)) and not isinstance(login, bool)
@@ -271,24 +274,25 @@ def verify(
     acr = proof.get("acr")
     return Proved(
         principal,
-        key.level,
+        level,
         key.kid,
         proof["jti"],
         proof["iat"],
         proof["exp"],
         age,
         acr if isinstance(acr, str) else None,
-        key.groups if key.level == OWN_KEY else _names(proof.get("groups")),
-        key.roles if key.level == OWN_KEY else _names(proof.get("roles")),
+        _vouched(key, key.groups, proof.get("groups")),
+        _vouched(key, key.roles, proof.get("roles")),
     )
 
 
-def _names(value: object) -> frozenset[str]:
-    return (
-        frozenset(name for name in value if isinstance(name, str))
-        if isinstance(value, list)
-        else frozenset()
-    )
+def _vouched(key: VerificationKey, of_key: frozenset[str], stated: object) -> frozenset[str]:
+    """Return the groups or roles of who decides: those of their own key, or what a door may state of them."""
+    if key.level == OWN_KEY:
+        return of_key
+    names = stated if isinstance(stated, list) else []
+    stated_names = frozenset(name for name in names if isinstance(name, str))
+    return stated_names & of_key if of_key else stated_names
 
 
 def _check_times(proof: Mapping[str, Any], key: VerificationKey, now: float | None) -> None:

@@ -80,10 +80,19 @@ class VisitJudge:
         """
         escalates_at(rule, 0)
         self._check_exclusions(rule)
-        if excludes_requester(rule) and self._store.requester(self._run_id) is None:
+        if not excludes_requester(rule):
+            return
+        requester, level = self._store.requester(self._run_id), level_of(rule)
+        if requester is None:
             raise UsageError(
                 "the rule excludes who asked for the run, but nobody was named when it was started: start it "
                 "with requester=."
+            )
+        signed = judgement.requester_level(requester, self._keys.read) if level else 0
+        if signed is not None and signed < level:
+            raise UsageError(
+                f"the rule excludes who asked for the run, and asks for level {level}, but the start was "
+                f"signed at level {signed}: have who starts it sign at that level."
             )
 
     def _read(self, answer: Interrupt) -> Evidence:

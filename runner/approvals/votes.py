@@ -205,12 +205,18 @@ def sender_of(
         return replace(voter, doubt=doubt), body
     module = proofs()
     try:
-        voter = module.verify(body, engine.decision_keys.read(), now=time.time()).voter()
+        voter = module.verify(body, engine.decision_keys.read(), now=_now(engine)).voter()
     except module.ProofRefused as error:
         return replace(voter, doubt=str(error)), {
             name: value for name, value in body.items() if name != "proof"
         }
     return voter if level else _looked_up(engine, voter), body
+
+
+def _now(engine: Engine) -> float:
+    """Return the time in seconds since 1970: that of a store with a clock of its own."""
+    clock = engine.store.clock
+    return clock() / 1000 if clock else time.time()
 
 
 def _looked_up(engine: Engine, voter: Voter) -> Voter:
@@ -233,7 +239,9 @@ def signed(engine: Engine, body: dict[str, JSON], principal: Principal) -> dict[
     if key is None:
         return body
     voter = _looked_up(engine, Voter(principal))
-    return key.sign(body, login={"groups": sorted(voter.groups), "roles": sorted(voter.roles)})
+    return key.sign(
+        body, now=_now(engine), login={"groups": sorted(voter.groups), "roles": sorted(voter.roles)}
+    )
 
 
 def proven(
@@ -269,7 +277,7 @@ def requester_of(engine: Engine, body: Mapping[str, JSON]) -> dict[str, JSON]:
     keys = engine.decision_keys.read()
     try:
         if keys:
-            proofs().verify(body, keys, now=time.time(), member="requester")
+            proofs().verify(body, keys, now=_now(engine), member="requester")
     except UsageError:
         raise
     except RunnerError as error:

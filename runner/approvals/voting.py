@@ -18,7 +18,7 @@ from runner.records.interrupts import Decision, Interrupt, Receipt, ReceiptStatu
 from runner.records.run import EventKind
 from runner.scheduler.changes import TimerKind
 from runner.store import event_payloads
-from runner.store.apply_transition import RunT, UnitOfWork
+from runner.store.apply_transition import JTI, RunT, StoredRun, UnitOfWork
 from runner.store.interface import Reply, Request
 from runner.store.receipts import first, late, repeated
 from runner.store.requests import asking, make, note, run_of
@@ -53,7 +53,9 @@ class CastVote(Request[Reply]):
         earlier = (
             first(ballot, voter_record, nonce)
             or late(ballot, question, now)
+            or ballots.untimely(ballot, now)
             or ballots.spent(ballot, voter_record, now)
+            or _taken(run, ballot)
         )
         if earlier is not None:
             return Reply("refused", receipts=[earlier])
@@ -77,6 +79,8 @@ class CastVote(Request[Reply]):
         # their order, and without it the rounds and stages of those after it would be others.
         run.put_vote(name, number, vote_record)
         run.put_voter(name, key, ballots.part_of(ballot, voter_record, vote_record, receipt, nonce))
+        if (jti := ballots.jti_of(ballot)) is not None:
+            run.put_voter(name, f"{JTI}{jti}", {"by": key})
         spent = dict(standing.spent)
         if vote_counted.weight and key in standing.lent:
             spent[standing.lent[key]] = count.tally.round
@@ -107,6 +111,15 @@ def _decide(unit: UnitOfWork[RunT], run: RunT, answer: Decision, nonce: str, now
     return make(
         unit, run.record.run_id, scheduler.answer, *node_visit, list(payloads), payloads=payloads
     )
+
+
+def _taken(run: StoredRun, ballot: Ballot) -> Receipt | None:
+    """Refuse a vote with the `jti` of another person's: the worker counts a `jti` once on a question."""
+    jti = ballots.jti_of(ballot)
+    if jti is None or not run.voter(ballot.interrupt_id, f"{JTI}{jti}"):
+        return None
+    detail = "a vote with this jti has counted; sign each vote with a jti of its own"
+    return ballots.receipt(ballot, ReceiptStatus.DUPLICATE, detail)
 
 
 def _unknown(operation: Ballot | Operation, question: Interrupt | None) -> Receipt:
@@ -200,6 +213,7 @@ class ApplyOperation(Request[Reply]):
         earlier = (
             repeated(operation, voter_record, nonce)
             or late(operation, question, now)
+            or ballots.untimely(operation, now)
             or ballots.spent(operation, voter_record, now)
         )
         if earlier is not None:

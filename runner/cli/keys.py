@@ -70,8 +70,18 @@ def list_keys(context: CommandContext) -> None:
 @click.option(
     "--issuer", "issuers", multiple=True, help="For whose people it may speak; all without it."
 )
-@click.option("--group", "groups", multiple=True, help="A group of its owner, at level 3.")
-@click.option("--role", "roles", multiple=True, help="A role of its owner, at level 3.")
+@click.option(
+    "--group",
+    "groups",
+    multiple=True,
+    help="A group of its owner, at level 3; of a door one that it may state (default: all).",
+)
+@click.option(
+    "--role",
+    "roles",
+    multiple=True,
+    help="A role of its owner, at level 3; of a door one that it may state (default: all).",
+)
 @click.option(
     "--hmac", is_flag=True, help="A shared secret, at level 1: keep the public file secret then."
 )

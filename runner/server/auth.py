@@ -16,7 +16,7 @@ from typing import Any
 
 from fastapi import Request
 
-from runner.approvals.rules import Principal
+from runner.approvals.rules import LOGIN, SERVICE, Principal
 from runner.errors import UsageError
 from runner.server.access import GRANTS, Person
 from runner.server.problems import Problem
@@ -141,7 +141,7 @@ class ProxyHeaders:
         }
         for group in groups & self.role_of.keys():
             roles |= {*self.role_of[group]}
-        return Person(Principal(name, self.issuer), frozenset(roles), groups)
+        return Person(Principal(name, self.issuer), frozenset(roles), groups, level=LOGIN)
 
     def _is_trusted(self, host: str) -> bool:
         address = _address(host)
@@ -230,7 +230,8 @@ class ApiKeys:
 
     def _person(self, entry: Mapping[str, Any]) -> Person:
         principal = Principal(entry["name"], self._issuer, "service", entry["name"])
-        return Person(principal, frozenset(entry["roles"]), frozenset(entry.get("groups", ())))
+        groups = frozenset(entry.get("groups", ()))
+        return Person(principal, frozenset(entry["roles"]), groups, level=SERVICE)
 
 
 def new_key(

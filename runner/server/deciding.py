@@ -1,7 +1,7 @@
 """The server as a door: it says who decides or starts, and signs that where it has a key.
 
 With `RUNNER_SIGNING_KEY` each decision carries what the login said (when it was, of which class, groups and
-roles), signed, so that a worker can check it again. Without it the decision counts at level 0.
+roles) and its level, signed, so that a worker can check it again. Without it the decision counts at level 0.
 """
 
 from __future__ import annotations
@@ -66,7 +66,11 @@ def signer(services: Services, person: Person) -> Callable[[dict[str, JSON]], di
 def _signed(services: Services, person: Person, body: dict[str, JSON]) -> dict[str, JSON]:
     if not services.settings.signing_key:
         return body
-    login: dict[str, JSON] = {"groups": sorted(person.groups), "roles": sorted(person.roles)}
+    login: dict[str, JSON] = {
+        "groups": sorted(person.groups),
+        "roles": sorted(person.roles),
+        "level": person.level,
+    }
     if person.login_at is not None:
         login["auth_time"] = int(person.login_at)
     if person.acr is not None:

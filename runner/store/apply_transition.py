@@ -404,6 +404,10 @@ def _placed(run: StoredRun, question: Interrupt) -> Interrupt:
     return replace(full_question, digest=interrupts.digest(full_question))
 
 
+JTI = "jti:"
+"""Begins the name under which a vote's `jti` is stored among voters, whose names begin with a kind."""
+
+
 def _forget_votes(run: StoredRun, interrupt_id: str) -> None:
     """Drop what people did to a question that is asked again under its id: a node has its old name back."""
     standing = run.standing(interrupt_id)
@@ -411,6 +415,8 @@ def _forget_votes(run: StoredRun, interrupt_id: str) -> None:
         vote = run.vote(interrupt_id, number)
         if vote:
             run.put_voter(interrupt_id, vote["by"], {})
+            if jti := vote["body"].get("proof", {}).get("jti"):
+                run.put_voter(interrupt_id, f"{JTI}{jti}", {})
             run.put_vote(interrupt_id, number, None)
     if standing != Standing():
         run.put_standing(interrupt_id, Standing())

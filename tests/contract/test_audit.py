@@ -217,9 +217,11 @@ def test_a_run_names_who_asked_for_it(make):
 def test_a_vote_says_how_its_voter_is_known_and_which_one_it_follows(make):
     """`auth` has the proof of a vote, and one that comes after an edit names the voter's vote before."""
     store = make()
-    people = voting(ManualWorker(store), Rule(eligible=["group:finance"], need=2))
+    worker = ManualWorker(store)
+    people, now = voting(worker, Rule(eligible=["group:finance"], need=2)), worker.clock.now // 1000
     ana = Principal("ana", "https://login.example")
-    proof = {"alg": "Ed25519", "kid": "door", "jti": "1", "iat": 90, "exp": 99, "auth_time": 80}
+    times = {"iat": now, "exp": now + 99}
+    proof = {"alg": "Ed25519", "kid": "door", "jti": "1", **times, "auth_time": 80}
     people.vote(ana, level=2, body={"proof": proof})
     people.vote("ben", "edit", {"order": "7", "amount": "9"})
     people.vote(
@@ -227,7 +229,7 @@ def test_a_vote_says_how_its_voter_is_known_and_which_one_it_follows(make):
         "edit",
         {"order": "7", "amount": "9"},
         level=3,
-        body={"proof": {"alg": "webauthn", "iat": 95}},
+        body={"proof": {"alg": "webauthn", **times}},
     )
 
     first, edit, last = (entry for entry in entries(store) if entry["type"] == "voted")
@@ -240,7 +242,7 @@ def test_a_vote_says_how_its_voter_is_known_and_which_one_it_follows(make):
         "jti": "1",
         **issuer,
     }
-    assert last["auth"] == {"level": 3, "method": "webauthn", "at": 95_000, **issuer}
+    assert last["auth"] == {"level": 3, "method": "webauthn", "at": now * 1000, **issuer}
     assert (first.get("prev_vote"), edit.get("prev_vote"), last.get("prev_vote")) == (None, None, 1)
     assert [entry["outcome"]["vote"] for entry in (first, edit, last)] == [1, 2, 3]
 

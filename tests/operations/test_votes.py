@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import time
 from dataclasses import replace
 from typing import Any
 
@@ -566,6 +567,7 @@ def test_malformed_operations_are_dead(change):
 def test_a_rule_that_asks_for_identity_takes_signed_operations_alone(public):
     """Whatever is done above level 0 is signed and counts once; what is not leaves its trace."""
     team = asking(Rule(eligible=["ana", "ben"], need=2, delegate="anyone", auth=Auth(level=1)))
+    team.bench.clock.now = time.time_ns() // 1_000_000
     team.client.engine.decision_keys = team.bench.engine.decision_keys = DecisionKeys(public)
     question, digest = team.question, team.client.interrupt(team.question).digest
     operations = {
@@ -670,9 +672,26 @@ def test_who_makes_a_run_from_another_asks_for_it_too(made):
         assert team.client.start("bench", "task").fork("a").id  # nobody is known: none is made up
 
 
+@pytest.mark.parametrize("level", [1, 2])
+def test_who_asked_is_known_as_surely_as_who_decides(public, level):
+    """A start that was signed at a lower level than the rule's can't be asked about; the control can."""
+    rule = Rule(exclude=["requester"], auth=Auth(level=level))
+    team = Asking(rule=rule, action=REFUND)
+    team.bench.clock.now = time.time_ns() // 1_000_000
+    team.bench.engine.decision_keys = DecisionKeys(public)
+    message = DOOR.sign(start_body("bench", "task", "human:|ana"))
+    receipt = handle_start(team.bench.engine, sent(message)).receipt
+    assert receipt is not None
+    team.bench.run_id = receipt.run_id or ""
+    result = team.bench.finish()
+    assert len(result.interrupts) == (level == 1)
+    assert ("signed at level 1" in str(result.results["a"].result)) is (level == 2)
+
+
 def test_a_signed_start_is_one_run(public):
     """Its id follows from the signature, so a message that comes twice starts it once, by whatever door."""
     team = Asking(rule=FOUR_EYES, action=REFUND)
+    team.bench.clock.now = time.time_ns() // 1_000_000
     team.bench.engine.decision_keys = DecisionKeys(public)
     message = DOOR.sign(start_body("bench", "task", "human:|ana"))
 
@@ -710,6 +729,7 @@ def test_a_level_of_0_needs_no_keys(monkeypatch):
 def test_what_is_signed_comes_through_a_celery_task_as_it_was_signed(public):
     """The task adds nothing to it; delivered twice it counts once, and a change on the way is refused."""
     team = asking(Rule(need=2, auth=Auth(level=1)))
+    team.bench.clock.now = time.time_ns() // 1_000_000
     team.bench.engine.decision_keys = DecisionKeys(public)
     digest = team.client.interrupt(team.question).digest
     signed = DOOR.sign(vote_body(team.question, "approve", "ana", digest=digest))

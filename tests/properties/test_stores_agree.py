@@ -569,7 +569,8 @@ class Agreement(RuleBasedStateMachine):
     def body(self, data):
         """Return a message that is signed, or not; a signature may come again."""
         jti = data.draw(st.sampled_from([None, None, "1", "2", self.nonce()]))
-        return {} if jti is None else {"proof": {"jti": jti, "exp": self.clock.now // 1000 + 5}}
+        now = self.clock.now // 1000
+        return {} if jti is None else {"proof": {"jti": jti, "iat": now, "exp": now + 5}}
 
     def compare_votes(self, question):
         self.both("votes", question.id)

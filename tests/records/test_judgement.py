@@ -231,6 +231,24 @@ def test_the_question_of_the_code_counts(now, part):
         judge(now, stored, evidence(votes))
 
 
+def test_a_requester_is_signed_at_the_level_of_the_rule():
+    """A weaker word on who asked for the run does not say whom the rule excludes."""
+    weak = sign(
+        {name: value for name, value in START.items() if name != "proof"},
+        DOOR,
+        "door",
+        now=NOW - 60,
+        jti="start",
+        login={"level": 1},
+    )
+    question = asked()
+    question = replace(question, run_id="00" + run_name(weak))
+    stored, votes = decided(question, *TWO)
+    known = evidence(votes, requester={**REQUESTER, "body": weak}, root=question.run_id)
+    with pytest.raises(ApprovalMismatch, match="signed at level 1"):
+        judge(question, stored, known)
+
+
 @pytest.mark.parametrize(
     ("late", "began", "words"),
     [(0, 0, ""), (121, 0, "expired"), (0, 60, ""), (0, 121, "before its run began")],

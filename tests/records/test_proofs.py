@@ -229,6 +229,20 @@ def test_a_login_has_an_age_and_a_class():
     assert (proved.login_age, proved.acr) == (30, "gold")
 
 
+def test_a_door_states_no_more_than_its_key_may():
+    """The level of the person, at most the key's; groups and roles, at most those that the key names."""
+    login = {"level": 1, "groups": ["finance", "board"], "roles": ["cfo"]}
+    decision = sign(DECISION, DOOR, "door", now=NOW, jti="once", login=login)
+    (entry,) = (entry for entry in SET if entry["kid"] == "door")
+    free = verify(decision, KEYS, now=NOW)
+    assert (free.level, free.groups, free.roles) == (1, {"finance", "board"}, {"cfo"})
+    bound = read_keys(json.dumps({"keys": [{**entry, "groups": ["finance"], "roles": ["lead"]}]}))
+    proof = verify(decision, bound, now=NOW)
+    assert (proof.groups, proof.roles) == ({"finance"}, set())
+    above = sign(DECISION, DOOR, "door", now=NOW, jti="once", login={"level": 3})
+    assert verify(above, KEYS, now=NOW).level == 2
+
+
 @pytest.mark.parametrize(
     "keys",
     [

@@ -72,10 +72,10 @@ class Site:
         )
         return made
 
-    def as_role(self, *roles, name="ana", groups=()):
+    def as_role(self, *roles, name="ana", groups=(), level=2):
         """Log somebody in."""
         self.person = (
-            Person(Principal(name), frozenset(roles), frozenset(groups)) if roles else None
+            Person(Principal(name), frozenset(roles), frozenset(groups), level) if roles else None
         )
 
 

@@ -249,7 +249,7 @@ def test_alike_questions_are_decided_together(site):
 
 
 def test_the_server_signs_what_it_has_checked(redis_url, tmp_path, monkeypatch):
-    """With a key a login counts at level 2; without it, or by a name in a message, it does not."""
+    """With a key a login counts at level 2; without it, or by an API key, it does not."""
     from runner.approvals import Auth, Rule
     from tests.graphs import wired
     from tests.server.conftest import Site
@@ -271,10 +271,13 @@ def test_the_server_signs_what_it_has_checked(redis_url, tmp_path, monkeypatch):
     assert site.http.post(claim, json={"ttl": 60}).status_code == 403
     site.app.state.services.settings = Settings(redis_url=redis_url, signing_key=str(private))
     assert site.http.post(claim, json={"ttl": 60}).status_code == 200
+    site.as_role("approver", name="ana", groups=["finance"], level=1)
+    by_api_key = vote(site, run.interrupts()[0])
+    finance(site, "ana")
     signed = vote(site, run.interrupts()[0])
     site.work()
 
-    assert unsigned.status_code == 403
+    assert unsigned.status_code == by_api_key.status_code == 403
     assert signed.json()["status"] == "accepted"
     assert run.result().results["ask"].output == "approve"
 

@@ -10,6 +10,7 @@ import functools
 from collections.abc import Callable, Sequence
 from typing import Any
 
+from runner.approvals import ballots
 from runner.approvals.ballots import Ballot, Operation
 from runner.approvals.voting import ApplyOperation, CastVote
 from runner.definition.model import AFTER_GRAPH, item_id
@@ -19,6 +20,7 @@ from runner.records.interrupts import Interrupt, ReceiptStatus, address_of
 from runner.records.run import Status
 from runner.scheduler.shared import stops
 from runner.store import encoding
+from runner.store.apply_transition import JTI
 from runner.store.encoding import CHUNK, dump, reply_of
 from runner.store.interface import Claim, R, Reply, Request, Start, Token
 from runner.store.redis import freezes, ledger
@@ -261,7 +263,8 @@ class Requests:
     ) -> Reply:
         """Do what one person wants with a question with a rule."""
         name, voter = operation.interrupt_id, operation.voter.principal.key
-        wants = _of_question(name, votes_field(name), votes_field(name, voter))
+        voters = [voter] if (jti := ballots.jti_of(operation)) is None else [voter, f"{JTI}{jti}"]
+        wants = _of_question(name, votes_field(name), *(votes_field(name, key) for key in voters))
         answered: list[Interrupt] = []
         reply = self._transactions.run(verb, _noting(request, answered), wants)
         counted = reply.receipts[0].status in {ReceiptStatus.ACCEPTED, ReceiptStatus.COUNTED}

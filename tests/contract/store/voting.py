@@ -104,7 +104,8 @@ LIFETIME, SPENT = 300, "this signature has counted"
 
 def signed(worker: ManualWorker, jti: str) -> dict[str, Any]:
     """Return the body of a message whose signature a door has checked."""
-    return {"proof": {"jti": jti, "exp": worker.clock.now // 1000 + LIFETIME}}
+    now = worker.clock.now // 1000
+    return {"proof": {"jti": jti, "iat": now, "exp": now + LIFETIME}}
 
 
 class VotingContract:
@@ -179,16 +180,31 @@ class VotingContract:
         assert people.vote("ana", response=edited("5"), body=second).have == 2
         assert store.standings([people.question.id]) == [before]
 
-    def test_a_signature_is_forgotten_when_no_door_takes_it(self, worker: ManualWorker) -> None:
-        """The control of the test before: what refused it is what is kept, which does not grow."""
+    @pytest.mark.parametrize(
+        ("seconds", "taken"),
+        [(-61, False), (-60, True), (LIFETIME + 60, True), (LIFETIME + 61, False)],
+    )
+    def test_a_signature_is_of_the_stores_time(
+        self, worker: ManualWorker, seconds: int, taken: bool
+    ) -> None:
+        """What a worker would refuse later is refused when it comes, and no vote is spent."""
         people = voting(worker, TWO)
-        old = signed(worker, "1")
-        assert people.vote("ana", body=old).status == "counted"
-        assert people.act("ana", "withdraw_vote") == "withdrawn_vote"
-        worker.clock.advance(LIFETIME + 2 * ballots.SKEW)
-        assert people.vote("ana", body=old).detail == SPENT
-        worker.clock.advance(1)
-        assert people.vote("ana", body=old).status == "counted"
+        body = signed(worker, "1")
+        worker.clock.now += seconds * 1000
+        receipt = people.vote("ana", body=body)
+        assert receipt.status == ("counted" if taken else "forbidden")
+        assert ("clock" in receipt.detail) is not taken
+        again = people.act("ben", "claim", ttl=60, body=body)
+        assert again == ("accepted" if taken else "forbidden")
+
+    def test_a_jti_counts_once_on_a_question(self, worker: ManualWorker, store: Store) -> None:
+        """A vote with the jti of another person's is refused: the worker would not count it."""
+        people = voting(worker, TWO)
+        assert people.vote("ana", body=signed(worker, "1")).status == "counted"
+        refused = people.vote("ben", body=signed(worker, "1"))
+        assert (refused.status, "jti" in refused.detail) == ("duplicate", True)
+        assert len(store.votes(people.question.id)) == 1
+        assert people.vote("ben", body=signed(worker, "2")).status == "accepted"
 
     def test_who_may_not_vote_is_refused(self, worker: ManualWorker, store: Store) -> None:
         """Strangers, agents, the excluded and the unproved are forbidden, which is an event of the run."""
