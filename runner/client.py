@@ -299,8 +299,7 @@ class Client:
             "partitions": partitions,
         }
         self.engine = Engine(
-            store
-            or _open(**{name: value for name, value in settings.items() if value is not None}),
+            store or _open(**codec.without_none(settings)),
             dispatcher or SweeperDispatcher(),
             registry,
         )

@@ -11,7 +11,8 @@ import hashlib
 import logging
 import time
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from functools import partial
 from typing import Any, cast
@@ -22,7 +23,7 @@ from celery import Celery
 from kombu import Connection, Consumer, Exchange, Message, Producer, Queue
 from kombu.exceptions import OperationalError
 
-from runner.celery.config import CONNECT, is_amqp
+from runner.celery.config import CONNECT, is_amqp, settings_of
 from runner.celery.engines import bounds_of, connection_of
 from runner.celery.messages import MessageHandler
 from runner.celery.reader_slots import ReaderSlots
@@ -196,37 +197,68 @@ def publisher_of(app: Celery) -> Publish:
     """Return what publishes over an app's own connections, and raises BrokerError where it can't."""
 
     def publish(*message: Any, **options: Any) -> None:
-        try:
-            with app.producer_or_acquire() as producer:
-                producer.connection.ensure_connection(**CONNECT)
-                _publish(producer, *message, **options)
-        except BROKEN as error:
-            raise BrokerError(f"the broker could not be reached ({error}).") from error
+        with _broker_errors(), app.producer_or_acquire() as producer:
+            producer.connection.ensure_connection(**CONNECT)
+            _publish(producer, *message, **options)
 
     return publish
 
 
-class AmqpConsumer(WorkerThread):
-    """Reads the queues and applies each message; ends at once where the broker is no RabbitMQ."""
+@contextmanager
+def _broker_errors(release: Callable[[], object] = lambda: None) -> Iterator[None]:
+    """Release the connection where the broker can't be reached.
 
-    label = "amqp"
+    Raises:
+        BrokerError: it can't.
+    """
+    try:
+        yield
+    except BROKEN as error:
+        release()
+        raise BrokerError(f"the broker could not be reached ({error}).") from error
+
+
+class BrokerThread(WorkerThread):
+    """A thread with a connection of its own to RabbitMQ; there is none where the broker is another one."""
+
     app: Any
+    _connection: Connection | None = None
+
+    def include_if(self, worker: Any) -> bool:
+        """Return whether the broker is RabbitMQ."""
+        return is_amqp(settings_of(worker.app).broker)
 
     def prepare(self, worker: Any) -> None:
         """Keep the app, whose broker it is; nothing is connected yet."""
         self.app = worker.app
-        self._connection: Connection | None = None
+
+    def release(self) -> None:
+        """Close the connection."""
+        connection, self._connection = self._connection, None
+        if connection is not None:
+            try:
+                connection.release()
+            except BROKEN as error:
+                log.debug("amqp.closed: %s", error)
+
+
+class AmqpConsumer(BrokerThread):
+    """Reads the queues and applies each message."""
+
+    label = "amqp"
+
+    def prepare(self, worker: Any) -> None:
+        """Prepare what it applies messages by; nothing is connected yet."""
+        super().prepare(worker)
         self._waiting: deque[ReceivedMessage] = deque()
         self._later: list[ReceivedMessage] = []
         self._retry_at = 0.0
         self._doors = Doors(self.settings.namespace)
         self._messages = AmqpMessages(self.engine, self.settings, self._publish)
-        if not is_amqp(self.settings.broker):
-            self.finish()
 
     def run_once(self) -> None:
         """Apply what was received, every second also what was refused, then receive more."""
-        try:
+        with _broker_errors(self.release), suppress(TimeoutError):
             connection = self._connected()
             while self._waiting:
                 self._apply_received(self._waiting[0])
@@ -236,14 +268,12 @@ class AmqpConsumer(WorkerThread):
                 self._apply_later()
             connection.heartbeat_check()
             connection.drain_events(timeout=WAIT)
-        except TimeoutError:
-            return
-        except BROKEN as error:
-            self._close()
-            raise BrokerError(f"the broker could not be reached ({error}).") from error
 
     def release(self) -> None:
-        self._close()
+        """Close the connection; what is not acknowledged comes again."""
+        self._waiting.clear()
+        self._later.clear()
+        super().release()
 
     def _connected(self) -> Connection:
         if self._connection is None:
@@ -259,16 +289,6 @@ class AmqpConsumer(WorkerThread):
                 consumer.qos(prefetch_count=PREFETCH, apply_global=False)
                 consumer.consume()
         return self._connection
-
-    def _close(self) -> None:
-        connection, self._connection = self._connection, None
-        self._waiting.clear()
-        self._later.clear()
-        if connection is not None:
-            try:
-                connection.release()
-            except BROKEN as error:
-                log.debug("amqp.closed: %s", error)
 
     def _receive(self, queue: str, message: Message) -> None:
         self._waiting.append(ReceivedMessage(message, queue))
@@ -313,16 +333,14 @@ def _without_decompression(decode: Callable[[Any], Message], raw: Any) -> Messag
 GROUP = "relay"
 
 
-class Relay(WorkerThread):
-    """Publishes notices; ends at once where the broker is no RabbitMQ."""
+class Relay(BrokerThread):
+    """Publishes notices."""
 
     label = "relay"
-    app: Any
 
     def prepare(self, worker: Any) -> None:
         """Open the stream; nothing is connected yet."""
-        self.app = worker.app
-        self._connection: Connection | None = None
+        super().prepare(worker)
         settings = self.settings
         store = cast("SharedStore", self.engine.store)
         self._readers = [
@@ -333,8 +351,6 @@ class Relay(WorkerThread):
         ]
         self._slots = ReaderSlots(self.engine, settings, GROUP, self.stopping)
         self._exchange = Exchange(f"{settings.namespace}.notices", type="topic", durable=True)
-        if not is_amqp(self.settings.broker):
-            self.finish()
 
     def run_once(self) -> None:
         """Publish notices that other workers have not, then new ones until the slot lapses."""
@@ -370,32 +386,12 @@ class Relay(WorkerThread):
         if away is not None:
             raise away
 
-    def release(self) -> None:
-        self._close()
-
     def _publish(self, notices: list[Notice]) -> None:
-        try:
-            self._publish_all(notices)
-        except BROKEN as error:
-            self._close()
-            raise BrokerError(f"the broker could not be reached ({error}).") from error
-
-    def _publish_all(self, notices: list[Notice]) -> None:
-        if self._connection is None:
-            self._connection = self.app.connection_for_write()
-            self._connection.ensure_connection(max_retries=1, interval_start=0.1)
-        producer = Producer(self._connection.default_channel, exchange=self._exchange)
-        for notice in notices:
-            producer.publish(
-                pydantic_core.to_json(notice.message()),
-                routing_key=notice.kind,
-                content_type="application/json",
-                content_encoding="utf-8",
-                delivery_mode=2,
-                message_id=notice.id,
-            )
-
-    def _close(self) -> None:
-        connection, self._connection = self._connection, None
-        if connection is not None:
-            connection.release()
+        with _broker_errors(self.release):
+            if self._connection is None:
+                self._connection = self.app.connection_for_write()
+                self._connection.ensure_connection(max_retries=1, interval_start=0.1)
+            producer = Producer(self._connection.default_channel, exchange=self._exchange)
+            for notice in notices:
+                body = pydantic_core.to_json(notice.message())
+                _publish(producer, self._exchange.name, notice.kind, body, message_id=notice.id)

@@ -41,6 +41,7 @@ class CommandContext:
     @cached_property
     def settings(self) -> Settings:
         """The settings: flags first, then the environment and the files."""
+        from runner.records import codec
         from runner.settings import Settings
 
         flags: dict[str, Any] = {
@@ -48,7 +49,7 @@ class CommandContext:
             "namespace": self.namespace,
             "graphs": self.graphs,
         }
-        return Settings(**{name: value for name, value in flags.items() if value is not None})
+        return Settings(**codec.without_none(flags))
 
     @cached_property
     def installation(self) -> Installation:
@@ -93,12 +94,14 @@ class CommandContext:
 
     def environment(self) -> dict[str, str]:
         """Return the flags as environment variables, for the programs that this one starts."""
+        from runner.records import codec
+
         flags = {
             "RUNNER_REDIS_URL": self.redis_url,
             "RUNNER_NAMESPACE": self.namespace,
             "RUNNER_GRAPHS": self.graphs,
         }
-        return {name: value for name, value in flags.items() if value is not None}
+        return codec.without_none(flags)
 
 
 def _import_from_here() -> None:

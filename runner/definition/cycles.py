@@ -9,28 +9,12 @@ among them. Loops nest; an edge that leaves loops belongs to the outermost loop 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Protocol
 
+from runner.definition.model import EdgeSpec
 from runner.errors import DefinitionError
 
 
-class Edge(Protocol):
-    """The parts of a declared edge that matter here."""
-
-    @property
-    def source(self) -> str:
-        """The node it leaves."""
-
-    @property
-    def target(self) -> str:
-        """The node it enters."""
-
-    @property
-    def back(self) -> bool:
-        """Return whether it was declared to repeat a loop."""
-
-
-def back_edges(nodes: Sequence[str], entries: Sequence[str], edges: Sequence[Edge]) -> set[int]:
+def back_edges(nodes: Sequence[str], entries: Sequence[str], edges: Sequence[EdgeSpec]) -> set[int]:
     """Find the indexes of the edges that close a cycle, depth first without recursion."""
     leaving: dict[str, list[tuple[int, str]]] = {node: [] for node in nodes}
     back = set()
@@ -71,7 +55,7 @@ def _search(
 
 
 def loops(
-    nodes: Sequence[str], edges: Sequence[Edge], back: set[int]
+    nodes: Sequence[str], edges: Sequence[EdgeSpec], back: set[int]
 ) -> list[tuple[str, set[str]]]:
     """Collect the loops, smallest first: each header with the nodes of its loop.
 

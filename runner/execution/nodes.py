@@ -101,12 +101,9 @@ def execute_graph_event(
         if is_before
         else _after_graph(definition, visit, asker)
     )
-    try:
-        questions = async_loop.run(fire(event, hooks.callbacks_for(type(event))))
-    except ApprovalMismatch:
-        raise
-    except Exception as error:  # noqa: BLE001 - an error in a user's callback fails the run
-        return Failed(failures.record(error))
+    questions = _fire(hooks, event)
+    if isinstance(questions, Failed):
+        return questions
     return Interrupted(list(questions)) if questions else Succeeded(None, None)
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import importlib
 from collections.abc import Iterable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from runner.definition.model import HIDDEN, map_of
@@ -167,14 +167,10 @@ def _with_child(store: Store, record: NodeRecord, result: NodeResult) -> NodeRes
         # It ended long ago and its time is over; what its node left is still here.
         return result
     inner = graph_result(store, child)
-    return NodeResult(
-        status=result.status,
+    return replace(
+        result,
         result=result.result if result.error else inner,
-        output=result.output,
         interrupts=[*result.interrupts, *inner.interrupts],
-        attempts=result.attempts,
         execution_time=inner.execution_time,
         usage=inner.usage,
-        error=result.error,
-        visit=result.visit,
     )

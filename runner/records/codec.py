@@ -182,6 +182,11 @@ def plain(value: object) -> JSON:
     return str.__str__(value) if isinstance(value, str) else value
 
 
+def without_none(values: Mapping[str, JSON]) -> dict[str, JSON]:
+    """Copy values without those that are None."""
+    return {name: value for name, value in values.items() if value is not None}
+
+
 def dump_json(value: JSON) -> bytes:
     """Write JSON data (already packed) as compact UTF-8 bytes."""
     return pydantic_core.to_json(value)

@@ -250,7 +250,7 @@ def body_of(decision: Decision, by: str) -> dict[str, JSON]:
         "decision": decision.decision,
         "by": by,
     }
-    return body | {name: value for name, value in optional.items() if value is not None}
+    return body | codec.without_none(optional)
 
 
 def operation_body(
@@ -283,7 +283,7 @@ def operation_body(
         "operation": operation,
         "by": key_of(by),
     }
-    return body | {name: value for name, value in optional.items() if value is not None}
+    return body | codec.without_none(optional)
 
 
 def start_body(

@@ -60,13 +60,13 @@ def question(interrupt: Interrupt) -> JSON:
         "reason": value(interrupt.reason),
         "replaces": interrupt.replaces or None,
     }
-    return {name: item for name, item in data.items() if item is not None}
+    return codec.without_none(data)
 
 
 def answer(answer: Decision) -> JSON:
     """Return what was answered and by whom; parts that are missing or long are left out."""
     data = {"response": value(answer.response), "responder": answer.responder}
-    return {name: item for name, item in data.items() if item is not None}
+    return codec.without_none(data)
 
 
 def migration(move: Migration) -> dict[str, JSON]:
