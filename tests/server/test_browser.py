@@ -17,6 +17,7 @@ from runner.store.requests import EmitEvent
 from tests.graphs import wired
 from tests.ports import free_port
 from tests.server.conftest import GRAPHS, Served, Site, ask, echo
+from tests.waiting import wait_until
 
 ROOT = Path(__file__).parents[2]
 
@@ -332,6 +333,36 @@ def test_a_cut_stream_comes_back(site, served, browser):
         page.wait_for_selector("#head [data-state=answered]", timeout=30_000)
         assert page.is_checked("input[name='f.ok'][value='false']")
         page.wait_for_selector(".stale", state="hidden")
+    context.close()
+
+
+NO_LOCKS = "Object.defineProperty(Navigator.prototype, 'locks', {value: undefined});"
+
+
+@pytest.mark.parametrize(("tabs", "script"), [(50, ""), (6, NO_LOCKS)])
+def test_somebody_with_fifty_tabs_decides(site, served, browser, tabs, script):
+    """The next page opens, is live and sends its form; control: a stream for each page stops the seventh."""
+    runs = [site.start("approval") for _ in range(2)]
+    (other,), (question,) = (run.interrupts() for run in runs)
+    context = browser.new_context(base_url=served.url)
+    context.add_init_script(script)
+    for _ in range(tabs):
+        context.new_page().goto(f"/q/{other.id}")
+    streams = site.app.state.services.hub._people
+    wait_until(lambda: sum(streams.values()) == (6 if script else 2), "the streams are open")
+    page = context.new_page()
+    if script:
+        with pytest.raises(Exception, match="Timeout 3000ms"):
+            page.goto(f"/q/{question.id}", timeout=3_000)
+    else:
+        page.goto(f"/q/{question.id}")
+        site.client.respond(question.id, {"ok": True}, responder="ben")
+        page.wait_for_selector("#head [data-state=answered]")
+        page.goto(f"/q/{other.id}")
+        page.check("input[name='f.ok'][value='true']")
+        page.click("text=Send the answer")
+        page.wait_for_selector("#head [data-state=answered]")
+        assert sum(streams.values()) <= 2
     context.close()
 
 

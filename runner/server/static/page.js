@@ -109,24 +109,55 @@
   // A page that takes long to read is read less often.
   const soon = () => { if (!due) due = setTimeout(() => { due = 0; refresh(); }, Math.max(150, 2 * took)); };
 
+  // A browser opens six connections to a server that has no HTTP/2, and a stream is one: two pages have it, those
+  // that had the focus last, and none that is hidden. The others read what is new every 15 seconds.
+  const STREAMS = 2;
   if (main.dataset.stream && window.EventSource) {
-    const source = new EventSource(main.dataset.after ? `${main.dataset.stream}?after=${main.dataset.after}` : main.dataset.stream);
-    for (const kind of ["run.started", "run.ended", "node.started", "node.waiting", "node.resumed",
+    let source = null, position = main.dataset.after, leave = () => {};
+    const close = () => { source?.close(); source = null; leave(); leave = () => {}; };
+    const kinds = ["run.started", "run.ended", "node.started", "node.waiting", "node.resumed",
       "node.completed", "node.failed", "node.skipped", "node.cancelled", "node.retrying", "node.held", "node.released", "node.limited",
       "node.expanded", "node.lost", "node.left", "run.retried", "run.migrated", "run.status", "run.stopping", "progress",
       "interrupt.asked", "interrupt.answered", "interrupt.voted", "interrupt.claimed", "interrupt.released", "interrupt.delegated",
-      "interrupt.commented", "interrupt.escalated", "interrupt.expired", "interrupt.withdrawn", "interrupt.reminded", "reset", "snapshot"]) {
-      source.addEventListener(kind, (event) => {
-        if (ended.has(kind)) end(JSON.parse(event.data).detail, ended.get(kind));
+      "interrupt.commented", "interrupt.escalated", "interrupt.expired", "interrupt.withdrawn", "interrupt.reminded", "reset", "snapshot"];
+    function open() {
+      source = new EventSource(position ? `${main.dataset.stream}?after=${position}` : main.dataset.stream);
+      for (const kind of kinds) {
+        source.addEventListener(kind, (event) => {
+          position = event.lastEventId || position;
+          if (ended.has(kind)) end(JSON.parse(event.data).detail, ended.get(kind));
+          soon();
+        });
+      }
+      source.addEventListener("error", () => {
         soon();
+        // One that was refused does not come back by itself.
+        if (source?.readyState === EventSource.CLOSED) close();
       });
     }
-    source.addEventListener("error", () => {
-      soon();
-      // One that was refused does not come back by itself.
-      if (source.readyState === EventSource.CLOSED) setInterval(refresh, 15_000);
+    const hold = (number, how) => new Promise((resolve) => {
+      const held = (lock) => {
+        resolve(Boolean(lock));
+        if (!lock) return null;
+        if (document.hidden || source) return null;
+        open();
+        return new Promise((done) => { leave = done; });
+      };
+      navigator.locks.request(`runner-stream-${number}`, how, held).catch(close);
     });
-    addEventListener("pagehide", () => source.close());
+    async function follow() {
+      if (document.hidden || source) return;
+      if (!navigator.locks) { open(); return; } // a page without TLS
+      for (let number = 0; number < STREAMS; number += 1) if (await hold(number, { ifAvailable: true })) return;
+      await hold(Math.floor(Math.random() * STREAMS), { steal: true });
+    }
+    const seen = () => { if (document.hidden) close(); else if (!source) { soon(); follow(); } };
+    document.addEventListener("visibilitychange", seen);
+    addEventListener("focus", seen);
+    addEventListener("pagehide", close);
+    addEventListener("pageshow", (event) => { if (event.persisted) seen(); });
+    setInterval(() => { if (!source && !document.hidden) refresh(); }, 15_000);
+    follow();
   }
   if (main.dataset.refresh) {
     setInterval(() => { if (!document.hidden) refresh(); }, main.dataset.refresh * 1000);
