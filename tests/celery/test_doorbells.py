@@ -166,6 +166,16 @@ def test_a_broker_elsewhere_is_published_to(redis_url):
     app.close()
 
 
+@pytest.mark.parametrize(("prefix", "is_pushed"), [("", True), ("team:", False)])
+def test_queues_whose_names_kombu_changes_are_published_to(redis_url, prefix, is_pushed):
+    """The script of the store rings no queue to whose name kombu adds a prefix; it rings the others."""
+    app = make_app(Settings(redis_url=redis_url))
+    app.conf.broker_transport_options = {"global_keyprefix": prefix}
+
+    assert pushes(app, settings_of(app)) == is_pushed
+    app.close()
+
+
 @pytest.mark.parametrize(
     ("task_id", "visit"),
     [

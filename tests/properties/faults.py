@@ -1,11 +1,14 @@
 """Faults to plant where no model machine looks, each with the test that must find it.
 
 They stand in the transaction and the fast path of Redis, in votes, in their judgement, and around Celery.
+`python -m tests.properties.faults` lists them with those of `mutations.py`.
 """
 
 from __future__ import annotations
 
-from tests.properties.mutations import Mutation
+import sys
+
+from tests.properties.mutations import MUTATIONS, Mutation
 
 REDIS = "store/redis/"
 
@@ -309,4 +312,38 @@ FAULTS = (
         test="tests/celery/test_doorbells.py::"
         "test_the_first_priority_is_the_highest_where_the_broker_is_no_redis",
     ),
+    Mutation(
+        "celery/engines.py",
+        'if options.get("global_keyprefix") or not isinstance(url, str):',
+        "if not isinstance(url, str):",
+        "doorbells are pushed to queues that kombu names otherwise",
+        test="tests/celery/test_doorbells.py::test_queues_whose_names_kombu_changes_are_published_to",
+    ),
+    Mutation(
+        "celery/kombu_fixes.py",
+        "if self._is_busy and now - self._all_named_at < NAME_ALL_EVERY:",
+        "if self._is_busy:",
+        "a busy worker never finds messages of another priority",
+        test="tests/celery/test_channel.py",
+    ),
+    Mutation(
+        "celery/kombu_fixes.py",
+        "            timer.cancel()\n",
+        "            pass\n",
+        "the timers of each lost connection stay",
+        test="tests/celery/test_reconnects.py",
+    ),
 )
+
+
+def table() -> str:
+    """List all planted faults: where each is, what goes wrong, and which file of tests finds it."""
+    rows = [("where", "planted fault", "found by"), ("---", "---", "---")]
+    for fault in (*MUTATIONS, *FAULTS):
+        found_by = fault.test.partition("::")[0] or f"tests/properties/fast_slice.py, {fault.slice}"
+        rows.append((f"runner/{fault.file}", fault.breaks, found_by))
+    return "".join(f"| {' | '.join(row)} |\n" for row in rows)
+
+
+if __name__ == "__main__":
+    sys.stdout.write(table())
