@@ -313,13 +313,13 @@ def test_what_a_lost_process_left_of_a_session_is_moved(both, clock):
     worker.settle(token, saved=saved(1, "left"), session=Remembered(name, 0, {"n": 1}, ["gone"]))
     del both._move
     assert first.session(name) == Session()
-    part = second.take_session_part(name)
+    part = second.sessions.take_part(name)
     for _ in range(2):
-        first.add_session_part(name, "1", part)
+        first.sessions.add_part(name, "1", part)
 
     assert [both.session(name) for _ in range(2)] == [Session(["left"], {"n": 1})] * 2
-    assert second.take_session_part(name) is None
-    first.add_session_part(name, "1", part)
+    assert second.sessions.take_part(name) is None
+    first.sessions.add_part(name, "1", part)
     assert first.session(name) == Session(["left"], {"n": 1})
 
 

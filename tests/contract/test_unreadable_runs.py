@@ -7,10 +7,10 @@ import logging
 import pytest
 
 from runner.store.interface import Claim
+from runner.store.redis import due_timers
 from runner.store.redis.dead_letters import DeadLetters
 from runner.store.redis.keys import Keys
 from runner.store.redis.server_info import read_server_info
-from runner.store.redis.store import RedisStore
 from runner.store.requests import ClaimVisit
 from tests.contract.store import ManualWorker
 from tests.contract.store.manual_worker import shape
@@ -47,7 +47,7 @@ def test_the_timers_of_other_runs_are_applied(store, clock, client, caplog):
 
 def test_a_sweep_that_ends_at_the_first_error_would_lose_them(store, clock, client, monkeypatch):
     """The control: without protection a sweep ends at the damaged run, and others get no doorbell."""
-    monkeypatch.setattr(RedisStore, "_ring_due", RedisStore._ring)
+    monkeypatch.setattr(due_timers, "handle", due_timers.attempt)
     with pytest.raises(ValueError, match=r"key must be a string"):
         rung_after_a_loss(store, clock, client)
 

@@ -3,16 +3,20 @@
 from __future__ import annotations
 
 import contextlib
+import functools
+import logging
 from collections.abc import Callable
 
 from runner import scheduler
-from runner.errors import CorruptDocument
+from runner.errors import CorruptDocument, StoreError
 from runner.scheduler.changes import TimerKind
 from runner.store import requests
 from runner.store.interface import Reply
 from runner.store.redis import archive_queue, ledger
 from runner.store.redis.transaction import early_answers, run_end
-from runner.store.redis.transaction.transaction import Transaction
+from runner.store.redis.transaction.transaction import Transaction, Transactions, of_run
+
+log = logging.getLogger(__name__)
 
 LONGEST_DELAY_MS, FAILURES = 300_000, 5
 """The longest delay of a timer that fails, and its failures before there is a dead letter."""
@@ -87,6 +91,34 @@ def _fire(kind: str) -> Callable[[Transaction, str, str], Reply]:
         return Reply("due", fired=((kind, name),))
 
     return fire
+
+
+def handle(transactions: Transactions, member: str, moved: str, *, failed: bool) -> Reply:
+    """Handle a due timer. If it fails, postpone it and go on with the next."""
+    try:
+        return attempt(transactions, member, moved, failed=failed)
+    except Exception as error:
+        if isinstance(error, StoreError) and error.passing:
+            raise
+        problem = " ".join(f"{type(error).__name__}: {error}".split())
+    kind, run_id, key = member.split("|", 2)
+    log.error(
+        "timer.failed: run %r: what is due for it (%s %r) fails: %s. It is tried again later; other "
+        "runs are not affected. See `runner doctor`.",
+        run_id,
+        kind,
+        key,
+        problem,
+    )
+    return transactions.run("sweep", lambda step: put_off(step, member, problem), room=True)
+
+
+def attempt(transactions: Transactions, member: str, moved: str, *, failed: bool) -> Reply:
+    """Handle a due timer in a transaction."""
+    kind, run_id, key = member.split("|", 2)
+    plan = functools.partial(ring, member=member, new_score=moved, failed=failed)
+    wants = of_run(run_id, *([f"n:{key}"] if kind == TimerKind.NODE else []))
+    return transactions.run("sweep", plan, wants, [("ZSCORE", TIMERS, member)], room=True)
 
 
 DUE = {

@@ -6,7 +6,7 @@ few of many fit it ends early, and its cursor continues after those.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Any, TypeVar
@@ -81,19 +81,19 @@ class Listings:
         keys: Keys,
         call: Callable[..., list[Any]],
         read_questions: Callable[[Sequence[str]], list[Interrupt | None]],
+        graphs: Callable[[], Iterable[str]],
     ) -> None:
-        """`call` runs a script."""
-        self._redis, self._keys, self._call, self._read_questions = (
-            connection,
-            keys,
-            call,
-            read_questions,
-        )
+        """`call` runs a script, `graphs` names the graphs."""
+        self._redis, self._keys, self._call = connection, keys, call
+        self._read_questions, self._graphs = read_questions, graphs
 
-    def runs(
-        self, query: RunQuery, graphs: Sequence[str], limit: int, cursor: str
-    ) -> Page[RunSummary]:
-        """List runs of these graphs, the newest first."""
+    def _names(self, graph: str | None) -> Sequence[str]:
+        """Return the graphs that a listing is of."""
+        return [graph] if graph is not None else list(self._graphs())
+
+    def runs(self, query: RunQuery, limit: int, cursor: str) -> Page[RunSummary]:
+        """List runs, the newest first."""
+        graphs = self._names(query.graph)
         span = Span(query.since, query.until, newest=True)
 
         def read(ids: Sequence[str]) -> list[RunSummary | None]:
@@ -104,10 +104,9 @@ class Listings:
             part = Part(self._shortest(self._keys.runs(query, graphs), span), span, read)
             return self._page([part], cursor, limit, lambda run: run.place)
 
-    def questions(
-        self, query: InterruptQuery, graphs: Sequence[str], limit: int, cursor: str
-    ) -> Page[Interrupt]:
-        """List open questions of these graphs, the oldest first, or the urgent first."""
+    def questions(self, query: InterruptQuery, limit: int, cursor: str) -> Page[Interrupt]:
+        """List open questions, the oldest first, or the urgent first."""
+        graphs = self._names(query.graph)
         span = Span(None, query.until, newest=False)
         own: list[Place] = []
         with self._redis.translated():
@@ -166,14 +165,9 @@ class Listings:
             for interrupt, family, own in zip(interrupts, families, tags, strict=True)
         ]
 
-    def counts(
-        self, queries: Sequence[InterruptQuery], graphs: Sequence[Sequence[str]]
-    ) -> list[int]:
+    def counts(self, queries: Sequence[InterruptQuery]) -> list[int]:
         """Return how many open questions match at most: the length of the shortest list that has them all."""
-        sets = [
-            self._keys.questions(query, "", names)
-            for query, names in zip(queries, graphs, strict=True)
-        ]
+        sets = [self._keys.questions(query, "", self._names(query.graph)) for query in queries]
         with self._redis.translated():
             sums = iter(self._sums([indexes for each in sets for indexes in each], "-inf", "+inf"))
             return [min(next(sums) for _ in each) for each in sets]

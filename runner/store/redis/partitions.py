@@ -477,7 +477,7 @@ class PartitionedStore:
         self._gather(session_id, home)
         existed = home.forget_session(session_id)
         for partition in (home, *self._partitions):
-            partition.forget_session_parts(session_id)
+            partition.sessions.forget_parts(session_id)
         return existed
 
     def _home(self, session_id: str) -> RedisStore:
@@ -489,9 +489,9 @@ class PartitionedStore:
                 self._move(session_id, partition, home)
 
     def _move(self, session_id: str, partition: RedisStore, home: RedisStore) -> None:
-        while (part := partition.take_session_part(session_id)) is not None:
-            home.add_session_part(session_id, str(self._partitions.index(partition)), part)
-            partition.drop_session_part(session_id, part)
+        while (part := partition.sessions.take_part(session_id)) is not None:
+            home.sessions.add_part(session_id, str(self._partitions.index(partition)), part)
+            partition.sessions.drop_part(session_id, part)
 
 
 SharedStore = RedisStore | PartitionedStore

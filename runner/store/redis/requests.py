@@ -7,6 +7,7 @@ scripts of their own, which decline what is unusual; so have an event and what i
 from __future__ import annotations
 
 import functools
+import logging
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -14,16 +15,18 @@ from runner.approvals import ballots
 from runner.approvals.ballots import Ballot, Operation
 from runner.approvals.voting import ApplyOperation, CastVote
 from runner.definition.model import AFTER_GRAPH, item_id
+from runner.errors import StoreError
 from runner.records.checkpoints import Saved
 from runner.records.codec import JSON
 from runner.records.interrupts import Interrupt, ReceiptStatus, address_of
+from runner.records.metrics import ANSWER
 from runner.records.run import Status
 from runner.scheduler.shared import stops
 from runner.store import encoding
 from runner.store.apply_transition import JTI
 from runner.store.encoding import CHUNK, dump, reply_of
 from runner.store.interface import Claim, R, Reply, Request, Start, Token
-from runner.store.redis import freezes, ledger
+from runner.store.redis import freezes, ledger, measurements
 from runner.store.redis.connection import Argument
 from runner.store.redis.fast.fast_path import FastPath
 from runner.store.redis.fast.plan_arguments import ClaimRead
@@ -60,6 +63,8 @@ from runner.store.requests import (
     owned,
 )
 
+log = logging.getLogger(__name__)
+
 Fields = list[tuple[str, str]]
 """Fields of hashes: (key, field)."""
 
@@ -76,11 +81,13 @@ class Requests:
         transactions: Transactions,
         fast: FastPath,
         settings: StoreSettings,
-        measure: Callable[[Sequence[Interrupt], str], None],
+        add_measurements: Callable[[measurements.Increments], None],
+        *,
+        now: Callable[[], int],
     ) -> None:
-        """`measure` records the questions that were answered, and the decision of a vote."""
+        """`call` runs a script."""
         self._call, self._transactions, self._fast = call, transactions, fast
-        self._settings, self._measure = settings, measure
+        self._settings, self._add_measurements, self._now = settings, add_measurements, now
         self._has_archive = False
         self._handlers: dict[type[Request[Any]], Callable[[Any], Any]] = {
             AnswerQuestions: self._answer,
@@ -270,6 +277,22 @@ class Requests:
         counted = reply.receipts[0].status in {ReceiptStatus.ACCEPTED, ReceiptStatus.COUNTED}
         self._measure(answered, decision if counted else "")
         return reply
+
+    def _measure(self, questions: Sequence[Interrupt], decision: str) -> None:
+        """Record for how long questions were open that were just answered, and a vote that was counted."""
+        now = self._now()
+        measured = dict(measurements.vote(decision)) if decision else {}
+        for question in questions:
+            seconds = max(0, now - question.asked_at) / 1000
+            for field, number in measurements.increments(ANSWER, seconds).items():
+                measured[field] = measured.get(field, 0) + number
+        try:
+            if measured:
+                self._add_measurements(measured)
+        except StoreError:
+            log.info(
+                "metrics.lost: the time to an answer, or a vote, is missing in `runner metrics`."
+            )
 
     def _remove(self, request: RemoveRun) -> Reply:
         def plan(step: Transaction) -> Reply:

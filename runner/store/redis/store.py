@@ -11,7 +11,7 @@ import logging
 import random
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import astuple, dataclass
+from dataclasses import astuple
 from typing import Any
 
 from runner.approvals import ballots
@@ -36,7 +36,6 @@ from runner.records.listings import (
     RunSummary,
     outermost,
 )
-from runner.records.metrics import ANSWER
 from runner.records.run import (
     NodeRecord,
     RunRecord,
@@ -44,7 +43,6 @@ from runner.records.run import (
     no_such_run,
 )
 from runner.records.size_limits import MAX_RESULT, MAX_RUN, MAX_STATE, no_room
-from runner.scheduler.changes import TimerKind
 from runner.store import encoding, interface
 from runner.store.addresses import NAMESPACE
 from runner.store.encoding import doorbells_of, dump, load, topology_of
@@ -73,11 +71,11 @@ from runner.store.redis.listings import Listings
 from runner.store.redis.requests import Requests, token_arguments
 from runner.store.redis.run_fields import question_fields
 from runner.store.redis.scripts import Scripts
+from runner.store.redis.sessions import Sessions
 from runner.store.redis.streams import trim_notices
 from runner.store.redis.transaction import early_answers
 from runner.store.redis.transaction.questions import standing, votes_field
-from runner.store.redis.transaction.read_set import Command
-from runner.store.redis.transaction.transaction import Transaction, Transactions, of_run
+from runner.store.redis.transaction.transaction import Transaction, Transactions
 from runner.store.redis.transaction.write_set import StoreSettings, Topologies
 
 log = logging.getLogger(__name__)
@@ -90,18 +88,6 @@ FIRST_PAUSE, LONGEST_PAUSE = 0.05, 1.0
 
 LONGEST_BLOCK = TIMEOUT / 2
 """Seconds of one blocking read: it must end before the connection counts as dead."""
-
-
-@dataclass(frozen=True, slots=True)
-class SessionPart:
-    """Session data outside of the session's home partition; `values` are name, value ...
-
-    A value is [value] (JSON), or [] where the visit deleted it.
-    """
-
-    number: bytes
-    messages: Sequence[bytes]
-    values: Sequence[bytes]
 
 
 EXPIRIES = 20
@@ -180,7 +166,8 @@ class RedisStore:
             audit=audit,
         )
         self._transactions = Transactions(self._call, self._scripts.confirm, settings)
-        self._listings = Listings(self._redis, self._keys, self._call, self.interrupts)
+        self._listings = Listings(self._redis, self._keys, self._call, self.interrupts, self.graphs)
+        self.sessions = Sessions(self._redis, self._keys, self._call)
         self._fast = FastPath(
             self._redis,
             self._keys,
@@ -191,7 +178,8 @@ class RedisStore:
             lease_ms=self.lease_ms,
         )
         self._requests = Requests(
-            self._call, self._transactions, self._fast, settings, self._measure_answers
+            *(self._call, self._transactions, self._fast, settings, self.measure),
+            now=lambda: self.clock() if self.clock else time.time_ns() // 1_000_000,
         )
 
     @property
@@ -247,10 +235,6 @@ class RedisStore:
         with self._redis.translated():
             graphs: dict[bytes, bytes] = self._redis.client.hgetall(self._keys.graphs)
         return {name.decode(): fingerprint.decode() for name, fingerprint in graphs.items()}
-
-    def _names(self, graph: str | None) -> Sequence[str]:
-        """Return the graphs that a listing is of."""
-        return [graph] if graph is not None else list(self.graphs())
 
     def remove_graph(self, name: str) -> int:
         """Delete a graph and those inside it, unless there are runs of them; return how many there are."""
@@ -309,22 +293,6 @@ class RedisStore:
             )
 
         return self._transactions.run("keep_early", plan).word
-
-    def _measure_answers(self, questions: Sequence[Interrupt], decision: str) -> None:
-        """Record for how long questions were open that were just answered, and a vote that was counted."""
-        now = self.clock() if self.clock else time.time_ns() // 1_000_000
-        measured = dict(measurements.vote(decision)) if decision else {}
-        for question in questions:
-            seconds = max(0, now - question.asked_at) / 1000
-            for field, number in measurements.increments(ANSWER, seconds).items():
-                measured[field] = measured.get(field, 0) + number
-        try:
-            if measured:
-                self.measure(measured)
-        except StoreError:
-            log.info(
-                "metrics.lost: the time to an answer, or a vote, is missing in `runner metrics`."
-            )
 
     # Measured times
 
@@ -400,10 +368,10 @@ class RedisStore:
     def open_interrupts(
         self, query: InterruptQuery = interface.EVERY_QUESTION, limit: int = 100, cursor: str = ""
     ) -> Page[Interrupt]:
-        return self._listings.questions(query, self._names(query.graph), limit, cursor)
+        return self._listings.questions(query, limit, cursor)
 
     def count_questions(self, queries: Sequence[InterruptQuery]) -> list[int]:
-        return self._listings.counts(queries, [self._names(query.graph) for query in queries])
+        return self._listings.counts(queries)
 
     def hurry(self) -> None:
         """Make the doorbells of ready nodes due now, which a freeze has delayed."""
@@ -456,7 +424,9 @@ class RedisStore:
                 drop = functools.partial(due_timers.drop_malformed, member=member)
                 self._transactions.run("sweep", drop, room=True)
                 continue
-            reply = self._ring_due(name, moved.decode(), failed=failing == b"1")
+            reply = due_timers.handle(
+                self._transactions, name, moved.decode(), failed=failing == b"1"
+            )
             doorbells += reply.doorbells
             fired += reply.fired
         left = EXPIRIES * limit if ended == b"1" else 0
@@ -468,38 +438,6 @@ class RedisStore:
             self._trim_at = time.monotonic() + TRIM_EVERY
             trim_notices(self._redis, self._keys.notices)
         return Reply(str(len(due)), doorbells, fired=fired)
-
-    def _ring(self, member: str, moved: str, *, failed: bool) -> Reply:
-        """Do what a timer says that is due."""
-
-        def plan(step: Transaction) -> Reply:
-            return due_timers.ring(step, member, moved, failed=failed)
-
-        kind, run_id, key = member.split("|", 2)
-        wants = of_run(run_id, *([f"n:{key}"] if kind == TimerKind.NODE else []))
-        asks: list[Command] = [("ZSCORE", "timers", member)]
-        return self._transactions.run("sweep", plan, wants, asks, room=True)
-
-    def _ring_due(self, member: str, moved: str, *, failed: bool) -> Reply:
-        """Do what a timer says; one that fails is put off, and the others are done."""
-        kind, run_id, key = member.split("|", 2)
-        try:
-            return self._ring(member, moved, failed=failed)
-        except Exception as error:
-            if isinstance(error, StoreError) and error.passing:
-                raise
-            problem = " ".join(f"{type(error).__name__}: {error}".split())
-        log.error(
-            "timer.failed: run %r: what is due for it (%s %r) fails: %s. It is tried again later; other "
-            "runs are not affected. See `runner doctor`.",
-            run_id,
-            kind,
-            key,
-            problem,
-        )
-        return self._transactions.run(
-            "sweep", lambda step: due_timers.put_off(step, member, problem), room=True
-        )
 
     # Reading
 
@@ -546,8 +484,14 @@ class RedisStore:
 
     def fetch(self, run_id: str, nodes: Sequence[str]) -> list[Fetched]:
         """Read nodes, in one command those that are in no loop and had one visit."""
-        names = ["run", *(f"n:{node}" for node in nodes), *_results((node, 1) for node in nodes)]
-        values = self._fields(run_id, names)
+
+        def read_fields(*names: str) -> dict[str, bytes | None]:
+            values: list[bytes | None] = self._redis.call("HMGET", self._keys.run(run_id), *names)
+            return dict(zip(names, values, strict=True))
+
+        values = read_fields(
+            "run", *(f"n:{node}" for node in nodes), *_results((node, 1) for node in nodes)
+        )
         if values["run"] is None:
             raise no_such_run(run_id)
         stored = {
@@ -559,7 +503,7 @@ class RedisStore:
             )
         ]
         later += {f"l:{scope}" for _, scope in stored.values() if scope != ROOT}
-        values |= self._fields(run_id, later) if later else {}
+        values |= read_fields(*later) if later else {}
         records = {
             node: record.in_round(encoding.loop_record(values.get(f"l:{scope}") or b"{}").round)
             for node, (record, scope) in stored.items()
@@ -572,10 +516,6 @@ class RedisStore:
             (record, load(output) if output else None, load(entry) if entry else None)
             for (_, record), output, entry in zip(rows, outputs, entries, strict=True)
         ]
-
-    def _fields(self, run_id: str, names: Sequence[str]) -> dict[str, bytes | None]:
-        values: list[bytes | None] = self._redis.call("HMGET", self._keys.run(run_id), *names)
-        return dict(zip(names, values, strict=True))
 
     def documents(self, run_id: str) -> dict[str, JSON]:
         with self._redis.translated():
@@ -595,7 +535,7 @@ class RedisStore:
     def runs(
         self, query: RunQuery = interface.EVERY_RUN, limit: int = 100, cursor: str = ""
     ) -> Page[RunSummary]:
-        return self._listings.runs(query, self._names(query.graph), limit, cursor)
+        return self._listings.runs(query, limit, cursor)
 
     # Events
 
@@ -623,7 +563,12 @@ class RedisStore:
         with self._redis.translated():
             key, fields = self._keys.run(run_id), [f"b:{name}" for name in names]
             if tagged is not None:
-                key, fields = self._keys.budget(tagged.key(self._now())), names
+                key, fields = (
+                    self._keys.budget(
+                        tagged.key(self.clock() if self.clock else self._redis.now())
+                    ),
+                    names,
+                )
             elif root := self._redis.client.hget(key, "root"):
                 key = self._keys.run(root.decode())
             values: list[bytes | None] = self._redis.client.hmget(key, fields)
@@ -637,56 +582,15 @@ class RedisStore:
                 tags = self._redis.client.hget(self._keys.run(root.decode()), "tags")
         return dict(encoding.load(tags)) if tags else {}
 
-    def _now(self) -> int:
-        if self.clock:
-            return self.clock()
-        return self._redis.now()
-
     # Sessions
 
     def session(self, session_id: str) -> Session:
-        """Read a session as it is at one moment."""
-        _, messages, values = self._call("snapshot", *self._keys.session(session_id))
-        return Session(
-            [encoding.load(message) for message in messages],
-            {name.decode(): encoding.load(value) for name, value in _hash(values).items()},
-        )
+        return self.sessions.read(session_id)
 
     def forget_session(self, session_id: str) -> bool:
-        with self._redis.translated():
-            return bool(self._redis.client.delete(*self._keys.session(session_id)))
+        return self.sessions.forget(session_id)
 
-    # For a store of several partitions: a session whose home is another one, doorbells of other servers
-
-    def take_session_part(self, session_id: str) -> SessionPart | None:
-        """Return what visits have left here for a session, until it is dropped; None for nothing."""
-        reply = self._call("session_take", session_id)
-        return SessionPart(*reply[1:]) if reply[0] == b"taken" else None
-
-    def add_session_part(self, session_id: str, source: str, part: SessionPart) -> None:
-        """Add a part that lay in the partition `source` to a session, once."""
-        values: list[bytes] = []
-        for name, wrapped in zip(part.values[::2], part.values[1::2], strict=True):
-            value = encoding.load(wrapped)
-            values += [name, dump(value[0]) if value else b""]
-        self._call(
-            "session_add",
-            session_id,
-            source,
-            part.number,
-            len(part.messages),
-            *part.messages,
-            *values,
-        )
-
-    def drop_session_part(self, session_id: str, part: SessionPart) -> None:
-        """Delete a part that was added to its session."""
-        self._call("session_drop", session_id, part.number)
-
-    def forget_session_parts(self, session_id: str) -> None:
-        """Forget which parts of a session have come and gone; first in its home."""
-        with self._redis.translated():
-            self._redis.client.delete(*self._keys.moved_session(session_id))
+    # For a store of several partitions
 
     def push(self, doorbells: Sequence[interface.Doorbell]) -> list[interface.Doorbell]:
         """Push doorbells of other servers' runs onto the task queue here; return them where none can be."""
