@@ -7,6 +7,7 @@ import json
 import os
 import sys
 import tempfile
+import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
@@ -79,20 +80,40 @@ filtered = add_options(
 
 
 @interrupts.command("list")
+@click.option(
+    "--status",
+    type=click.Choice(["open", "closed", "answered", "expired", "withdrawn"]),
+    default="open",
+    help="Filter by status; closed is any but open (default: open).",
+)
+@click.option(
+    "--by", metavar="WHO", help="Filter closed ones by who voted or answered (default: any)."
+)
 @filtered
 @paged
 @with_context
 def list_interrupts(
-    context: CommandContext, *, limit: int, cursor: str | None, **filters: Any
+    context: CommandContext,
+    *,
+    status: str,
+    by: str | None,
+    limit: int,
+    cursor: str | None,
+    **filters: Any,
 ) -> None:
-    """List open questions, oldest first.
+    """List open questions, oldest first; with --status those that were closed lately, newest first.
 
     Without a terminal: id, run id, node, name, people, time of asking (UTC), reason and, for a question
-    with a rule, its votes such as "1 of 2", separated by tabs. If there are more, stderr has the cursor of
+    with a rule, its votes such as "1 of 2", separated by tabs; for a closed one who decided what, such as
+    "approved by ben, eva, 2 of 2". Closed ones are those of the audit, of the newest notices, and with --run
+    all of the run. If there are more, stderr has the cursor of
     the next page.
     """
     output = context.output
-    questions, next_cursor = _selected(context, filters, limit, cursor)
+    if status == "open":
+        questions, next_cursor = _selected(context, filters, limit, cursor)
+    else:
+        questions, next_cursor = _closed(context, filters, limit, status, by), None
     output.present(
         {"interrupts": questions, "next": next_cursor},
         lambda: _show_list(output, questions),
@@ -122,8 +143,36 @@ def _selected(
     return read_questions(context.store, page), page.next
 
 
+def _closed(
+    context: CommandContext, filters: Mapping[str, Any], limit: int, status: str, by: str | None
+) -> list[QuestionView]:
+    """Read closed questions that pass the filters, each with its votes."""
+    from runner.approvals.rules import Principal
+    from runner.operations.decided import closed_questions
+    from runner.operations.questions import read_question
+    from runner.records.listings import InterruptQuery
+
+    options = dict(filters)
+    run_id, age = options.pop("run_id"), options.pop("older_than")
+    if run_id is not None:
+        context.client.run(run_id)  # raises if there is no such run
+    until = None if age is None else time.time_ns() // 1_000_000 - round(age * 1000)
+    closed = closed_questions(
+        context.installation,
+        InterruptQuery(run=run_id, until=until, **options),
+        limit,
+        by=Principal.read(by) if by else None,
+        status="" if status == "closed" else status,
+    )
+    return [read_question(context.store, question) for question in closed]
+
+
 def _votes(question: QuestionView) -> str:
     """The tally of the votes: "1 of 2", with the stage and the rejections where they matter."""
+    if not question.is_open:
+        from runner.operations.decided import decision_of
+
+        return decision_of(question).sentence
     if not question.need:
         return ""
     stage = f"stage {question.stage + 1}: " if question.rule and question.rule["stages"] else ""
@@ -598,13 +647,14 @@ def _show_list(output: Output, questions: Sequence[QuestionView]) -> None:
             (one_line(question.name), "bold yellow"), f"  asked by {one_line(question.node_id)}"
         )
         line.append(f" of {people(question)}, {span(now - question.asked_at)} ago")
-        line.append(f", votes {votes}" if (votes := _votes(question)) else "", style="bold")
+        votes = _votes(question)
+        line.append(f", {'votes ' * question.is_open}{votes}" if votes else "", style="bold")
         line.append(f", reminded {times(question.reminded)}" if question.reminded else "")
         line.append(f"\n  {short(question.reason, 90)}" if question.reason is not None else "")
         line.append(f"\n  {question.id}", style="dim")
         output.show(line)
     if not questions:
-        output.note("No open questions.")
+        output.note("No such questions.")
 
 
 def _show_whole(output: Output, question: QuestionView, *, hint: bool = True) -> None:
@@ -663,7 +713,7 @@ def _ruled(question: QuestionView) -> list[str | tuple[str, str]]:
         action = question.action
         texts += [(f"the {action['kind']} {one_line(action['tool'])} will run with\n", "bold")]
         texts += [block(action["args"]) + "\n"]
-    texts.append((f"votes  {_votes(question)}\n", "bold"))
+    texts.append((f"{'votes  ' * question.is_open}{_votes(question)}\n", "bold"))
     for vote in question.votes:
         name = f" ({one_line(vote.name)})" if vote.name else ""
         comment = f": {one_line(vote.comment)}" if vote.comment else ""

@@ -14,7 +14,7 @@ from rich.tree import Tree
 
 from runner.approvals.rules import plain_name
 from runner.authoring.drawing.diagram import SIGNS
-from runner.cli.output import NARROW, Output, compact, short, style, times
+from runner.cli.output import NARROW, Output, clock_time, compact, short, style, times
 from runner.operations.exports import event_of
 from runner.operations.views import RunView, read_run, spendings
 from runner.records.json_form import span
@@ -23,6 +23,7 @@ from runner.records.validation import one_line
 if TYPE_CHECKING:
     from rich.console import Console, RenderableType
 
+    from runner.operations.decided import DecisionView
     from runner.operations.exports import Question
     from runner.operations.views import NodeView, RunView
     from runner.records.interrupts import Interrupt
@@ -94,9 +95,15 @@ def _add_nodes(tree: Tree, run: RunView, now: int, lines: int) -> None:
     for question in run.interrupts:
         if question.run_id == run.run_id:
             questions.setdefault(question.node_id, []).append(question)
+    decided: dict[str, list[DecisionView]] = {}
+    for decision in run.decided:
+        if decision.run_id == run.run_id:
+            decided.setdefault(decision.node_id, []).append(decision)
     width = min(32, max((len(node.id) for node in nodes), default=0))
     for node in nodes:
         branch = tree.add(_line(node, now, width))
+        for decision in decided.get(node.id, ()):
+            branch.add(_decision(decision))
         for question in questions.get(node.id, ()):
             branch.add(_question(question, now))
         if node.run is not None:
@@ -195,6 +202,15 @@ def _question(question: Question, now: int) -> Group:
         line.append(f"  reminded {times(question.reminded)}")
     # The id is there to be copied, so it is never cut.
     return Group(line, Text(question.id, style="dim", overflow="fold"))
+
+
+def _decision(decision: DecisionView) -> Text:
+    line = Text(no_wrap=True, overflow="ellipsis")
+    line.append(f"{one_line(decision.name)} ").append(one_line(decision.sentence), style="bold")
+    line.append(f"  {clock_time(decision.answered_at)}", style="dim")
+    for who, comment in decision.comments.items():
+        line.append(f"  {one_line(plain_name(who))}: {short(comment, 60)}", style="dim")
+    return line
 
 
 POLL = 0.5

@@ -15,6 +15,7 @@ from runner.definition.model import item_id, map_of
 from runner.definition.registry import registry
 from runner.errors import UsageError
 from runner.execution.results import total_usage
+from runner.operations.decided import DecisionView, decisions_of
 from runner.operations.exports import (
     NodeError,
     Question,
@@ -73,16 +74,18 @@ class NodeView:
 class RunView(RunHead):
     """A run with its nodes: in the order of the graph where this program has it, otherwise as they began.
 
-    `interrupts` are the open ones and `size` is in bytes, both including child runs; 0 for an `archived` run,
-    which the store does not have any more. `spent` is what agents have spent of budgets per run, in the
-    outermost run; a cost is in millionths. `frozen` says what keeps its nodes from running, if anything does.
-    `requester` is the principal who asked for it, `on_behalf_of` for whom.
+    `interrupts` are the open ones, `decided` the closed ones, and `size` is in bytes, all including child
+    runs; an `archived` run, which the store does not have any more, has none of them. `spent` is what agents
+    have spent of budgets per run, in the outermost run; a cost is in millionths. `frozen` says what keeps its
+    nodes from running, if anything does. `requester` is the principal who asked for it, `on_behalf_of` for
+    whom.
     """
 
     task: Any
     nodes: tuple[NodeView, ...]
     interrupts: tuple[Question, ...]
     execution_order: tuple[str, ...]
+    decided: tuple[DecisionView, ...] = ()
     usage: dict[str, int] = field(default_factory=dict)
     size: int = 0
     archived: bool = False
@@ -134,8 +137,9 @@ def read_run(store: Store, run_id: str) -> RunView:
         NotFoundError: there is no such run.
     """
     snapshot, requester = existing(store.read(run_id), run_id), store.requester(run_id) or {}
+    all_of_run = all_events(store, run_id)
     events: dict[str, list[Event]] = {}
-    for event in all_events(store, run_id):
+    for event in all_of_run:
         events.setdefault(event.node, []).append(event)
     graph = snapshot.record.graph_id, snapshot.record.fingerprint
     nodes = tuple(
@@ -147,6 +151,7 @@ def read_run(store: Store, run_id: str) -> RunView:
         nodes=nodes,
         interrupts=tuple(_open_questions(snapshot, nodes)),
         execution_order=tuple(snapshot.order),
+        decided=(*decisions_of(snapshot.interrupts, all_of_run), *_decided_inside(nodes)),
         usage=total_usage(snapshot.entries.values()),
         size=snapshot.size,
         spent=store.spent(run_id),
@@ -284,6 +289,12 @@ def _open_questions(snapshot: RunSnapshot, nodes: Iterable[NodeView]) -> Iterato
         yield from questions.get(node.id, ())
         if node.run is not None:
             yield from node.run.interrupts
+
+
+def _decided_inside(nodes: Iterable[NodeView]) -> Iterator[DecisionView]:
+    for node in with_items(nodes):
+        if node.run is not None:
+            yield from node.run.decided
 
 
 def _progress(events: Sequence[Event]) -> str:

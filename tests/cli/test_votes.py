@@ -15,8 +15,10 @@ from runner import AsyncClient, Client
 from runner.approvals import Rule, digests
 from runner.cli.interrupts import _show_list, _show_whole
 from runner.cli.output import Output
+from runner.cli.run_tree import draw
 from runner.errors import UsageError
 from runner.operations.questions import check_alike, read_question, read_questions
+from runner.operations.views import read_run
 from runner.store.redis.store import RedisStore
 from tests.contract.store.manual_worker import ManualWorker
 from tests.contract.store.voting import TWO, Voting, voting
@@ -133,6 +135,33 @@ def test_only_the_same_question_is_decided_for_several_runs(store):
         check_alike(store, [first.id, f"{first.run_id}.a.1.0000000000000000"], known)
     with pytest.raises(UsageError, match="nothing to decide"):
         check_alike(store, [], known)
+
+
+def test_closed_questions_say_who_decided(runner, store, monkeypatch):
+    """`list --status`, with who voted on it, and the tree of `runs show`; open ones are not among them."""
+    monkeypatch.setenv("RUNNER_DIRECTORY", f"{__name__}:directory")
+    question = voting(ManualWorker(store), FOUR_EYES).question
+    vote(runner, question, "approve", "ana")
+    before = runner("interrupts", "list", "--status", "closed").stdout
+    vote(runner, question, "approve", "ben")
+    lines = {
+        options: runner("interrupts", "list", "--status", *options).stdout
+        for options in (
+            ("closed",),
+            ("answered", "--by", "ana"),
+            ("closed", "--by", "zoe"),
+            ("expired",),
+        )
+    }
+
+    assert before == ""
+    for options in (("closed",), ("answered", "--by", "ana")):
+        cells = lines[options].strip().split("\t")
+        assert (cells[0], cells[-1]) == (question.id, "approved by ana, ben, 2 of 2")
+    assert lines["closed", "--by", "zoe"] == lines["expired",] == ""
+    shown = io.StringIO()
+    Console(file=shown, width=200).print(draw(read_run(store, question.run_id), 0))
+    assert "approved by ana, ben, 2 of 2" in shown.getvalue()
 
 
 def vote(runner, question, decision, who, *options):

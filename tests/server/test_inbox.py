@@ -110,7 +110,7 @@ def test_a_row_says_who_works_on_it_and_what_was_decided(desk):
     assert rows(desk) == []
     assert rows(desk, "tab=done") == rows(desk, "tab=done&tool=pay") == [question.id]
     assert rows(desk, "tab=done&text=nowhere") == []
-    assert (">ben</td>" in done, "answered" in done) == (True, True)
+    assert (">ana, ben</td>" in done, "answered" in done) == (True, True)
 
 
 def test_who_may_not_read_can_not_search(desk):

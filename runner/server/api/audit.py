@@ -39,7 +39,7 @@ class RunAudit:
 
 
 def audit_of(services: Services, run_id: str) -> RunAudit:
-    """Read what is signed of a run's audit, and verify it with this server's key.
+    """Read a run's audit and verify what is signed of it, with this server's key.
 
     Looking signs nothing. The key that stands in the store verifies nothing either: whoever can write there
     could have put it there.
@@ -50,7 +50,9 @@ def audit_of(services: Services, run_id: str) -> RunAudit:
         conditions = replace(terms(services.settings, services.archive), signer=None)
         lines = list(export_lines(logs[number % len(logs)], conditions, "jsonl", run_id))
     except UsageError as error:
-        return RunAudit([], "unsigned", str(error), [])
+        kept = (json.loads(text) for _, text in logs[number % len(logs)].kept())
+        of_run = [entry for entry in kept if entry.get("run") == run_id]
+        return RunAudit(of_run, "unsigned", str(error), [])
     entries = [entry for entry in map(json.loads, lines) if "type" in entry]
     if not services.settings.audit_key:
         detail = "this server has no RUNNER_AUDIT_KEY to verify with; export it, then `runner audit verify`."

@@ -102,6 +102,7 @@ def without_payloads(run: RunView) -> RunView:
         reason="",
         nodes=tuple(map(_bare_node, run.nodes)),
         interrupts=tuple(map(bare_question, run.interrupts)),
+        decided=tuple(replace(decision, comments={}) for decision in run.decided),
     )
 
 

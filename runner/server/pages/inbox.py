@@ -19,7 +19,14 @@ from runner.approvals.rule_text import who
 from runner.approvals.rules import Rule, plain_name
 from runner.definition.model import map_of
 from runner.errors import DirectoryError, RunnerError, StoreError, UsageError
-from runner.operations.questions import QuestionView, check_alike, open_alike, read_questions
+from runner.operations.decided import VERBS, closed_questions, decision_of
+from runner.operations.questions import (
+    QuestionView,
+    check_alike,
+    open_alike,
+    read_question,
+    read_questions,
+)
 from runner.records.interrupts import Decision, Interrupt, Receipt
 from runner.records.listings import InterruptQuery, tool_of
 from runner.records.validation import one_line
@@ -40,9 +47,6 @@ ROWS = 50
 
 ABOUT = 120
 """Characters of what a question is about in a row; its page has all."""
-
-LATELY = 200
-"""Newest notices in which questions that were decided are looked for."""
 
 READ = 300
 """Questions that are read for a page at most, where those of one map are folded into one row."""
@@ -87,11 +91,13 @@ class InboxRow:
     soon: bool
     together: bool
     number: int = 1
+    verb: str = ""
 
 
 def row_of(question: QuestionView, person: Person, now: int) -> InboxRow:
     """Return the row of a question; what it is about only for who may read it."""
     rule = question.rule or {}
+    decision = decision_of(question)
     is_claimed = question.claim and question.claim_ends_at > now
     return InboxRow(
         question.id,
@@ -105,11 +111,12 @@ def row_of(question: QuestionView, person: Person, now: int) -> InboxRow:
         question.expires_at,
         question.answered_at,
         str(question.status),
-        plain_name(question.responder or "") if not question.is_open else _people(question),
+        _people(question) if question.is_open else ", ".join(map(plain_name, decision.by)),
         f"{question.have} of {question.need}" if rule and question.is_open else "",
         plain_name(question.claim) if is_claimed else "",
         question.is_open and 0 < question.expires_at < now + SPANS["hour"],
         question.is_open and {"approve", "reject"} <= set(rule.get("decisions", ())),
+        verb=VERBS.get(decision.decision, ""),
     )
 
 
@@ -188,6 +195,7 @@ def inbox(
     cursor: Annotated[str, Query()] = "",
     *,
     fold: Annotated[str, Query()] = "",
+    by: Annotated[str, Query()] = "",
     q: Annotated[list[str] | None, Query(max_length=MOST_TOGETHER)] = None,
 ) -> HTMLResponse:
     """List questions: those that expire first, then the oldest. It opens at what waits for the reader."""
@@ -205,7 +213,9 @@ def inbox(
     query = query_of(services, person, tab, filters, now)
     following: str | None = None
     if tab == "done":
-        rows = [row_of(view, person, now) for view in _decided(services, query)]
+        principal = person.principal if by == "me" else None
+        closed = closed_questions(services, query, ROWS, by=principal)
+        rows = [row_of(read_question(services.store, one), person, now) for one in closed]
     else:
         groups, following = _folded(services, query, cursor, folds=fold != "no")
         views = read_questions(services.store, [group[0] for group in groups])
@@ -258,28 +268,6 @@ def _folded(
         for row in ([group] if len(group) >= FOLDED else [[question] for question in group])
     ]
     return rows, following
-
-
-def _decided(services: Services, query: InterruptQuery) -> list[QuestionView]:
-    """Return questions that were decided lately, the newest first; of them those that match."""
-    kinds = ("interrupt.answered", "interrupt.expired", "interrupt.withdrawn")
-    notices = [notice for notice in services.notices.latest(LATELY) if notice.kind in kinds]
-    questions = services.store.interrupts(list(dict.fromkeys(notice.detail for notice in notices)))
-    closed_questions = [
-        question for question in questions if question is not None and not question.is_open
-    ]
-    graphs = {
-        name: services.store.peek(name)
-        for name in {question.run_id for question in closed_questions}
-    }
-    query = replace(query, tag=None)
-    fitting = [
-        question
-        for question in closed_questions
-        if (run := graphs[question.run_id]) and query.fits(question, run.graph_id, run.root, {})
-    ]
-    fitting.sort(key=lambda question: question.answered_at, reverse=True)
-    return read_questions(services.store, fitting[:ROWS])
 
 
 # -- saved views ---------------------------------------------------------------------------------------------

@@ -8,6 +8,7 @@ from typing import Any
 from urllib.parse import quote
 
 from runner.execution.telemetry import trace_of
+from runner.operations.decided import DecisionView
 from runner.operations.exports import NodeError, Question, error_of, plain
 from runner.operations.views import NodeView
 from runner.records.budgets import MICROS
@@ -75,6 +76,7 @@ class Drawer:
     is_outermost: bool
     reads: bool
     questions: tuple[Question, ...]
+    decided: tuple[DecisionView, ...]
     inputs: Mapping[str, Any]
     task: Any
     output: Any
@@ -103,6 +105,7 @@ def drawer(level: Level, node: NodeView, person: Person, services: Services) -> 
         questions=tuple(
             question for question in level.run.interrupts if question.node_id == node.id
         ),
+        decided=tuple(one for one in level.run.decided if one.node_id == node.id),
         inputs=_inputs(level, node) if reads else {},
         task=level.run.task if reads and not level.before(node.id) else None,
         output=node.output,

@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import time
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Annotated, Any
 from urllib.parse import urlencode
 
 from fastapi import APIRouter, Query, Request
 from fastapi.responses import HTMLResponse
 
-from runner.definition.model import HIDDEN
+from runner.approvals.rules import plain_name
+from runner.definition.model import HIDDEN, map_of
+from runner.operations.decided import DecisionView
 from runner.operations.exports import all_events
 from runner.operations.views import NodeView, RunView, archived_run, read_run, spendings, with_items
 from runner.records.run import FINAL, Status, existing
@@ -33,6 +35,8 @@ ROWS = 50
 
 NODES = 300
 """Rows of nodes at most: those that need attention, then the others; the graph leads to every node."""
+
+OF_INTERRUPTS = "interrupt."
 
 LINES = 200
 """Events of a timeline at most, the newest; the API has them all."""
@@ -131,6 +135,7 @@ def show(request: Request, run_id: str, person: Seen, services: Served) -> HTMLR
         times=rows(spent, run.created_at, ended_at),
         ended=ended_at,
         timeline=list(_timeline(events, run.created_at)),
+        decided=_grouped(run.decided),
         left_out=max(0, len(events) - LINES),
         final=final,
         spent=list(spendings(run.spent)),
@@ -157,6 +162,16 @@ def _paths(run: RunView, prefix: str = "") -> Iterator[tuple[str, NodeView]]:
                 yield prefix + item.id, item
 
 
+def _grouped(decisions: Sequence[DecisionView]) -> list[tuple[DecisionView, int]]:
+    """List decisions, the newest first; equal ones of one map are one, with their number."""
+    groups: dict[tuple[object, ...], list[DecisionView]] = {}
+    for decision in reversed(decisions):
+        same = map_of(decision.node_id)
+        key = (decision.run_id, same, decision.name, decision.sentence) if same else (decision.id,)
+        groups.setdefault(key, []).append(decision)
+    return [(group[0], len(group)) for group in groups.values()]
+
+
 def _timeline(events: list[Event], start: int) -> Iterator[dict[str, Any]]:
     for event in events[-LINES:]:
         yield {
@@ -164,13 +179,24 @@ def _timeline(events: list[Event], start: int) -> Iterator[dict[str, Any]]:
             "offset": "+" + span(event.at - start),
             "kind": event.kind,
             "node": event.node,
-            "detail": event.detail if not event.kind.startswith("interrupt.") else "",
+            "detail": event.detail if not event.kind.startswith(OF_INTERRUPTS) else _said(event),
+            "question": event.detail if event.kind.startswith(OF_INTERRUPTS) else "",
         }
+
+
+def _said(event: Event) -> str:
+    """Say who did what to a question, and the comment."""
+    data = event.data if isinstance(event.data, Mapping) else {}
+    who = plain_name(str(data.get("by") or data.get("responder") or ""))
+    words = [data.get("decision"), data.get("to") and f"to {plain_name(str(data['to']))}"]
+    comment = data.get("comment") or data.get("detail")
+    text = " ".join(str(word) for word in (who, *words) if word)
+    return f"{text}: {comment}" if comment else text
 
 
 @router.get("/runs/{run_id}/audit")
 def audit(request: Request, run_id: str, person: Reads, services: Served) -> HTMLResponse:
-    """Show what was recorded of the run's approvals, verified now."""
+    """Show what was recorded of the run's approvals, and whether it holds, as far as this server can tell."""
     record = existing(services.store.peek(run_id), run_id)
     return page(
         request,

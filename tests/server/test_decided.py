@@ -1,0 +1,104 @@
+"""Who decided what, as everybody can see it afterwards."""
+
+from __future__ import annotations
+
+import re
+
+import pytest
+
+from runner.approvals import Action, Rule
+from runner.approvals.rules import Principal
+from runner.operations.decided import NOTICES, closed_questions
+from runner.operations.views import read_run
+from runner.records.listings import InterruptQuery
+from tests.graphs import wired
+from tests.server.conftest import GRAPHS, Site
+from tests.server.test_pages import HTML
+
+
+def pay(ctx):
+    rule = Rule(eligible=["ana", "ben", "eva"], need=2)
+    action = Action("shop", "function", "pay", {"amount": 7})
+    return ctx.interrupt("pay?", rule=rule, action=action).decision
+
+
+@pytest.fixture
+def paid(redis_url):
+    """A payment that ana approved as it was, and ben and eva with another amount, beside cora's answer."""
+    site = Site(redis_url, {**GRAPHS, "pay": lambda: wired({"pay": pay}).build()})
+    plain = site.start("approval")
+    site.client.respond(plain.interrupts()[0].id, {"ok": True}, responder="cora")
+    site.run = site.start("pay")
+    site.question = site.run.interrupts()[0]
+    site.client.vote(site.question.id, "approve", by="ana")
+    site.client.vote(site.question.id, "edit", by="ben", response={"amount": 5}, comment="too much")
+    site.client.vote(site.question.id, "approve", by="eva", response={"amount": 5})
+    site.work()
+    return site
+
+
+def test_the_run_says_who_decided(paid):
+    """Its page, its node, its events and its JSON, with a link; who was overruled is not among them."""
+    page = paid.http.get(f"/runs/{paid.run.id}?node=pay", headers=HTML).text
+    (decision,) = paid.http.get(f"/v1/runs/{paid.run.id}").json()["decided"]
+    head, _, drawer = page.partition('<aside id="node"')
+
+    assert decision["by"] == ["human:|ben", "human:|eva"]
+    assert (decision["decision"], decision["have"], decision["need"]) == ("edit", 2, 2)
+    for text in (head, drawer):
+        assert "approved with changes by ben, eva, 2 of 2" in text
+        assert f'href="/q/{paid.question.id}"' in text
+    assert "ben edit: too much" in page.partition('id="timeline"')[2]
+    paid.as_role("viewer")
+    assert "too much" not in paid.http.get(f"/runs/{paid.run.id}?node=pay", headers=HTML).text
+
+
+def test_a_rejection_names_who_rejected(site):
+    """And no one who approved before."""
+    question = site.start("refund", requester="cora").interrupts()[0]
+    site.client.engine.directory = "tests.server.test_inbox:FINANCE"
+    site.client.vote(question.id, "approve", by="ana")
+    site.client.vote(question.id, "reject", by="ben", comment="not this customer")
+
+    (decision,) = read_run(site.client.engine.store, question.run_id).decided
+    assert decision.sentence == "rejected by ben"
+    assert decision.comments == {"human:|ben": "not this customer"}
+
+
+def test_done_survives_many_new_notices(paid):
+    """It is read from the audit, not from the newest notices; *By me* has only what one voted on."""
+    other = paid.start("refund", requester="cora").interrupts()[0]
+    for number in range(NOTICES):
+        assert paid.client.comment(other.id, f"{number}", by="cora").status == "accepted"
+
+    done = paid.http.get("/inbox?tab=done", headers=HTML).text
+    assert f'id="q-{paid.question.id}"' in done
+    assert ">ben, eva</td>" in done
+    for name, number in (("ben", 1), ("zoe", 0)):
+        paid.as_role("reader", "approver", name=name)
+        page = paid.http.get("/inbox?tab=done&by=me", headers=HTML).text
+        assert len(re.findall(r"<tr data-row", page)) == number
+
+
+def test_who_answered_a_question_without_a_rule_is_listed(paid):
+    """By the newest notices, or by its run; by whom narrows it to them."""
+    shared = paid.app.state.services
+    every = closed_questions(shared, InterruptQuery(), 9)
+    of_cora = closed_questions(shared, InterruptQuery(), 9, by=Principal("cora"))
+    of_run = closed_questions(shared, InterruptQuery(run=paid.run.id), 9, by=Principal("ana"))
+
+    assert [question.name for question in every] == ["pay?", "refund"]
+    assert [question.name for question in of_cora] == ["refund"]
+    assert [question.name for question in of_run] == ["pay?"]
+    assert closed_questions(shared, InterruptQuery(), 9, status="expired") == []
+
+
+def test_the_audit_is_read_without_a_key(paid):
+    """It says that it is not signed, and who approved; a run that asked no one has nothing there."""
+    page = paid.http.get(f"/runs/{paid.run.id}/audit", headers=HTML).text
+    other = paid.start("echo", 1)
+
+    assert "Not signed" in page
+    assert re.search(r"voted <b>edit</b>.*?>ben</td>", page)
+    assert re.search(r"decided <b>edit</b>", page)
+    assert "nothing of this run" in paid.http.get(f"/runs/{other.id}/audit", headers=HTML).text
