@@ -126,6 +126,26 @@ PROBLEM = fields(type=TEXT, title=TEXT, status=NUMBER, detail=TEXT) | {
     "description": "What went wrong, as RFC 9457 has it; `errors` has a pointer to each place in the request."
 }
 
+FRAME = {
+    "type": "string",
+    "description": (
+        "Frames of `id`, `event` and `data`. The `data` of `snapshot` is what the route has as JSON, with "
+        "/v1/events a page of open questions; that of any other event is an Event, or with /v1/events its "
+        "`run_id`, `node`, `at` and `detail`. `detail` of `interrupt.*` is the id of the question."
+    ),
+}
+
+HEADERS = {
+    "etag": "The digest of the question, for If-Match",
+    "location": "The path of what was made",
+    "retry-after": "Seconds to wait",
+}
+
+SCHEMES = {
+    "key": {"type": "http", "scheme": "bearer", "description": "An API key, rk_…"},
+    "session": {"type": "apiKey", "in": "cookie", "name": "__Host-runner-session"},
+}
+
 PROBLEMS = {
     400: "The request can't be read, or its cursor is none",
     401: "Nobody known calls",
@@ -148,6 +168,9 @@ def complete(document: dict[str, Any]) -> dict[str, Any]:
     for name in ("HTTPValidationError", "ValidationError"):
         schemas.pop(name, None)
     schemas["ProblemDocument"] = PROBLEM
+    document["components"]["securitySchemes"] = SCHEMES
+    document["security"] = [{name: []} for name in SCHEMES]
+    document["servers"] = [{"url": "/"}]
     kinds = [value.kind if isinstance(value, Listing) else value for value in ANSWERS.values()]
     types = {kind for kind in kinds if isinstance(kind, type)}
     bodies, definitions = TypeAdapter.json_schemas(
@@ -170,6 +193,18 @@ def complete(document: dict[str, Any]) -> dict[str, Any]:
 
 def _describe(route: str, operation: dict[str, Any]) -> None:
     responses = operation["responses"]
+    if route.partition(" ")[2] in OPEN:
+        operation["security"] = []
+    for parameter in operation.get("parameters", ()):
+        if parameter["name"] == "if-match":  # without it the answer is 428
+            parameter |= {"required": True, "schema": TEXT}
+    for answer in responses.values():
+        if "text/event-stream" in answer.get("content", ()):
+            answer["content"]["text/event-stream"] = {"schema": FRAME}
+    if route == "get /v1/questions/{question_id}":
+        responses["200"]["headers"] = _headers("etag")
+    if "201" in responses and "/runs" in route:
+        responses["201"]["headers"] = _headers("location")
     if route in ANSWERS:
         content = {"application/json": {"schema": _schema(ANSWERS[route])}}
         (good,) = (code for code in responses if code.startswith("2"))
@@ -178,11 +213,18 @@ def _describe(route: str, operation: dict[str, Any]) -> None:
             begun = fields(job_id=TEXT, **MATCHES)
             responses["202"] = {
                 "description": "The job",
+                "headers": _headers("location"),
                 "content": {"application/json": {"schema": begun}},
             }
     for status in sorted(_problems(route, operation)):
         content = {MEDIA_TYPE: {"schema": {"$ref": f"{PLACE}ProblemDocument"}}}
         responses[str(status)] = {"description": PROBLEMS[status], "content": content}
+        if status == 503:
+            responses["503"]["headers"] = _headers("retry-after")
+
+
+def _headers(name: str) -> dict[str, Any]:
+    return {name: {"description": HEADERS[name], "schema": TEXT}}
 
 
 def _schema(answer: Any) -> dict[str, Any]:
@@ -201,7 +243,7 @@ def _problems(route: str, operation: dict[str, Any]) -> Iterator[int]:
     names = {parameter["name"] for parameter in operation.get("parameters", ())}
     if "{" in path or method != "get":
         yield 404
-    if names or "requestBody" in operation:
+    if names or "requestBody" in operation or "422" in operation["responses"]:
         yield 422
     if "cursor" in names:
         yield 400

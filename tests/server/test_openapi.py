@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import itertools
 
+import openapi_spec_validator
 import pytest
 import schemathesis
 from hypothesis import HealthCheck, given, settings
+from referencing.exceptions import PointerToNowhere
 from schemathesis.checks import not_a_server_error
 from schemathesis.specs.openapi.checks import (
     content_type_conformance,
@@ -48,6 +50,28 @@ def test_every_answer_in_json_is_described():
     }
 
     assert in_json == set(ANSWERS)
+
+
+def test_the_description_is_valid():
+    """A validator accepts it, each operation has a short name, and what must be sent is marked so."""
+    document = create_app().openapi()
+    operations = [part for parts in document["paths"].values() for part in parts.values()]
+    names = {part["operationId"] for part in operations}
+    vote = document["paths"]["/v1/questions/{question_id}/votes"]["post"]
+
+    openapi_spec_validator.validate(document)
+    assert {"runs_start", "questions_vote", "me_show"} <= names
+    assert len(names) == len(operations)
+    assert [part["required"] for part in vote["parameters"] if part["name"] == "if-match"] == [True]
+
+
+def test_a_description_with_a_broken_reference_is_not_valid():
+    """The control of the test above."""
+    document = create_app().openapi()
+    document["components"]["schemas"].pop("ProblemDocument")
+
+    with pytest.raises(PointerToNowhere):
+        openapi_spec_validator.validate(document)
 
 
 def stored(site):

@@ -49,7 +49,9 @@ def _lacking(name: str) -> NotFoundError:
 
 
 @router.get("/{name}:check", summary="Check a graph for mistakes")
-@router.post("/{name}:check", summary="Check a graph for mistakes")
+@router.post(
+    "/{name}:check", operation_id="graphs_post_check", summary="Check a graph for mistakes"
+)
 def check(
     name: str,
     _: Seen,

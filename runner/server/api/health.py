@@ -49,4 +49,4 @@ def openapi(request: Request) -> dict[str, Any]:
     """Return the OpenAPI document."""
     document: dict[str, Any] = request.app.openapi()
     base = prefix(request)
-    return {**document, "servers": [{"url": base}]} if base else document
+    return {**document, "servers": [{"url": base or "/"}]}
