@@ -6,6 +6,7 @@ import json
 import zlib
 
 import pytest
+import redis
 
 from runner import Client, Status
 from runner.operations.doctor import examine, read_facts
@@ -98,7 +99,7 @@ def test_keys_without_a_common_tag_would_not_share_a_server(empty):
 
 
 def test_a_partition_that_moves_to_another_server_is_found_there(empty):
-    """When the slot of a partition is given to another server, the next requests follow it by themselves."""
+    """When another server gets the slot of a partition, requests follow; control: one server refuses them."""
     store = RedisStore(empty.url, push=False)
     home, other = empty.owner(Keys().prefix), empty.servers[0]
     walk = iter(Walk(store, "00walk"))
@@ -109,6 +110,8 @@ def test_a_partition_that_moves_to_another_server_is_found_there(empty):
     try:
         # The first request finds the old map wrong, and is repeated.
         assert store.read("00walk").record.status is not Status.CANCELLED
+        with pytest.raises(redis.exceptions.MovedError):
+            home.client.hgetall(Keys().run("00walk"))
         for verb, wanted, send in walk:
             assert send("") == wanted, verb
         assert store.read("00walk").record.status is Status.CANCELLED
