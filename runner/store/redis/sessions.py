@@ -28,7 +28,7 @@ class SessionPart:
     values: Sequence[bytes]
 
 
-class Sessions:
+class SessionStore:
     """The sessions in one partition."""
 
     def __init__(

@@ -71,7 +71,7 @@ from runner.store.redis.listings import Listings
 from runner.store.redis.requests import Requests, token_arguments
 from runner.store.redis.run_fields import question_fields
 from runner.store.redis.scripts import Scripts
-from runner.store.redis.sessions import Sessions
+from runner.store.redis.sessions import SessionStore
 from runner.store.redis.streams import trim_notices
 from runner.store.redis.transaction import early_answers
 from runner.store.redis.transaction.questions import standing, votes_field
@@ -167,7 +167,7 @@ class RedisStore:
         )
         self._transactions = Transactions(self._call, self._scripts.confirm, settings)
         self._listings = Listings(self._redis, self._keys, self._call, self.interrupts, self.graphs)
-        self.sessions = Sessions(self._redis, self._keys, self._call)
+        self.sessions = SessionStore(self._redis, self._keys, self._call)
         self._fast = FastPath(
             self._redis,
             self._keys,
