@@ -88,11 +88,11 @@ class VisitJudge:
                 "the rule excludes who asked for the run, but nobody was named when it was started: start it "
                 "with requester=."
             )
-        signed = judgement.requester_level(requester, self._keys.read) if level else 0
-        if signed is not None and signed < level:
+        keys = self._keys.read() if level else {}
+        if keys and (signed := judgement.requester_level(requester, keys)) < level:
             raise UsageError(
-                f"the rule excludes who asked for the run, and asks for level {level}, but the start was "
-                f"signed at level {signed}: have who starts it sign at that level."
+                f"the rule excludes who asked for the run, and asks for level {level}, but the start is "
+                f"proven at level {signed} alone: have who starts it sign at that level."
             )
 
     def _read(self, answer: Interrupt) -> Evidence:

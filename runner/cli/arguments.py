@@ -99,6 +99,17 @@ def _content(text: str, option: str) -> str:
 # -- tags and times ----------------------------------------------------------------------------------
 
 
+by_option = click.option(
+    "--by", metavar="NAME", default="", help="Who does it (default: the user's login name)."
+)
+requester_option = click.option(
+    "--requester",
+    metavar="NAME",
+    default="",
+    help="Who asks for it, whom a rule may exclude from deciding (default: the user's login name).",
+)
+
+
 def tag_option(text: str) -> Callable[[Command], Command]:
     """Make the option --tag, whose values `read_tags` reads."""
     return click.option(

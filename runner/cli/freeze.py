@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 import click
 
-from runner.cli.arguments import add_options
+from runner.cli.arguments import add_options, by_option
 from runner.cli.context import CommandContext, with_context
 
 
@@ -21,9 +21,7 @@ class Frozen:
 
 
 _options = add_options(
-    click.option(
-        "--by", metavar="NAME", default="", help="Who does it (default: the user's login name)."
-    ),
+    by_option,
     click.option("--reason", required=True, help="Why; it is shown, and the audit keeps its hash."),
     click.option("--all", "everything", is_flag=True, help="Every graph."),
     click.option(

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from runner.cli.arguments import (
+    by_option,
     complete_run,
     input_option,
     read_json,
@@ -94,6 +95,7 @@ def remove(context: CommandContext, run_id: str, *, yes: bool) -> None:
 )
 @input_option("Another task for NODE", "that of RUN")
 @tag_option("A tag to find the new run by")
+@by_option
 @with_context
 def fork(
     context: CommandContext,
@@ -103,6 +105,7 @@ def fork(
     visit: int | None,
     input_text: str | None,
     tags: tuple[str, ...],
+    by: str,
 ) -> None:
     """Start a new run from a node of RUN, and write its id.
 
@@ -116,21 +119,22 @@ def fork(
     changes: dict[str, Any] = (
         {} if input_text is None else {"input": read_json(input_text, "--input")}
     )
-    _write_new(
-        context, context.client.run(run_id).fork(node, visit=visit, tags=read_tags(tags), **changes)
-    )
+    run, by = context.client.run(run_id), by or context.user
+    forked = run.fork(node, visit=visit, tags=read_tags(tags), by=by or None, **changes)
+    _write_new(context, forked)
 
 
 @click.command()
 @run_argument
 @input_option("Another task", "that of RUN")
+@by_option
 @with_context
-def again(context: CommandContext, run_id: str, *, input_text: str | None) -> None:
+def again(context: CommandContext, run_id: str, *, input_text: str | None, by: str) -> None:
     """Start a new run like RUN from the beginning, and write its id."""
     changes: dict[str, Any] = (
         {} if input_text is None else {"task": read_json(input_text, "--input")}
     )
-    _write_new(context, context.client.run(run_id).again(**changes))
+    _write_new(context, context.client.run(run_id).again(by=by or context.user or None, **changes))
 
 
 def _write_new(context: CommandContext, run: Run) -> None:

@@ -14,6 +14,7 @@ from runner.cli.arguments import (
     read_json,
     read_pages,
     read_tags,
+    requester_option,
     run_argument,
     tag_option,
     to_ms,
@@ -66,6 +67,7 @@ timeout_option = click.option(
     help="Repeating the command with the same key returns the existing run (default: no key).",
 )
 @tag_option("A tag to find the run by")
+@requester_option
 @with_context
 def run(
     context: CommandContext,
@@ -76,6 +78,7 @@ def run(
     timeout: float | None,
     idempotency_key: str | None,
     tags: tuple[str, ...],
+    requester: str,
 ) -> int:
     """Start a run of GRAPH and write its id.
 
@@ -92,7 +95,11 @@ def run(
         raise click.UsageError("--timeout limits --wait; use both.")
     task = read_json(input_text, "--input") if input_text is not None else None
     new_run = context.client.start(
-        graph, task, idempotency_key=idempotency_key, tags=read_tags(tags)
+        graph,
+        task,
+        idempotency_key=idempotency_key,
+        tags=read_tags(tags),
+        requester=requester or context.user or None,
     )
     if wait:
         return _wait(context, new_run, timeout)

@@ -7,7 +7,14 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from runner.cli.arguments import input_option, read_json, read_tags, tag_option, to_seconds
+from runner.cli.arguments import (
+    input_option,
+    read_json,
+    read_tags,
+    requester_option,
+    tag_option,
+    to_seconds,
+)
 from runner.cli.context import CommandContext, common_options, with_context
 from runner.cli.output import clock_time
 from runner.records.json_form import milliseconds, span, stamp
@@ -96,6 +103,7 @@ def _next(schedule: Schedule) -> str:
     help="While the last run goes on: leave a time out, start it after, or start it beside.",
 )
 @tag_option("A tag of each run")
+@requester_option
 @with_context
 def add(
     context: CommandContext,
@@ -108,6 +116,7 @@ def add(
     timezone: str,
     overlap: Any,
     tags: tuple[str, ...],
+    requester: str,
 ) -> None:
     """Make a schedule that starts GRAPH.
 
@@ -119,6 +128,7 @@ def add(
       runner schedules add nightly report --cron '0 3 * * *' --timezone Europe/Rome
       runner schedules add poll inbox --every 5m --overlap skip
     """  # noqa: D301 - click reads the backspace: leave this paragraph as it is
+    from runner.approvals.rules import Principal
     from runner.schedules.schedule import Schedule
 
     task = read_json(input_text, "--input") if input_text is not None else None
@@ -131,6 +141,7 @@ def add(
         timezone,
         overlap,
         tags=dict(read_tags(tags)),
+        requester=Principal.read(name).key if (name := requester or context.user) else "",
     )
     _write(context, _scheduler(context).add(schedule))
 

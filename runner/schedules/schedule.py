@@ -46,7 +46,8 @@ class Schedule:
     Either `interval` (seconds) or `cron` (five fields) with `timezone`. `overlap` is what happens at a time
     at which the last run still goes on: it is left out ("skip"), started once that has ended ("buffer": one
     waits at most), or started beside it ("all"). `next_at` is when the next run is started, `last_run` the
-    last one. `waiting_at` is the time whose run waits for the last one to end; 0 for none.
+    last one, `requester` the principal who made it, and so asks for its runs. `waiting_at` is the time whose
+    run waits for the last one to end; 0 for none.
     """
 
     id: str
@@ -63,6 +64,7 @@ class Schedule:
     last_at: int = 0
     last_run: str = ""
     waiting_at: int = 0
+    requester: str = ""
     v: int = 1
 
     kind: ClassVar = "schedule"

@@ -120,4 +120,5 @@ class Scheduler:
             schedule.task,
             idempotency_key=key_of(schedule, at),
             tags=tags_of(schedule, at),
+            requester={"principal": schedule.requester} if schedule.requester else None,
         )

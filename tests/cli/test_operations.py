@@ -60,6 +60,38 @@ def output_of(cli, run_id):
     return json.loads(cli("runs", "show", run_id, "--json").stdout)["nodes"][0]["output"]
 
 
+def test_who_works_at_the_terminal_asks_for_a_run(cli, waiting, monkeypatch):
+    """By the login name, or by another: runs, forks, repeats and schedules, so rules can exclude them."""
+    monkeypatch.setenv("LOGNAME", "ana")
+    started = cli("run", "shop-refund", "--input", "1").stdout.strip()
+    forked = cli("runs", "fork", waiting[0], "--from", "stock", "--by", "ben").stdout.strip()
+    again = cli("runs", "again", started).stdout.strip()
+    add = (
+        "schedules",
+        "add",
+        "asked",
+        "shop-refund",
+        "--every",
+        "5m",
+        "--requester",
+        "cid",
+        "--json",
+    )
+    scheduled = json.loads(cli(*add).stdout)
+
+    def asked(run: str) -> str:
+        return json.loads(cli("runs", "show", run, "--json").stdout)["requester"]
+
+    assert [asked(run) for run in (started, forked, again)] == [
+        f"human:|{name}" for name in ("ana", "ben", "ana")
+    ]
+    assert scheduled["requester"] == "human:|cid"
+    times = ("--from", "2026-01-01T00:00:00Z", "--to", "2026-01-01T00:05:00Z")
+    (run, *_) = cli("schedules", "backfill", "asked", *times).stdout.split()
+    assert asked(run) == "human:|cid"
+    assert cli("schedules", "remove", "asked").exit_code == 0
+
+
 def test_a_run_is_forked_and_started_again(cli):
     """`runs fork` and `runs again` write the id of the new run; the node gets the new input."""
     source = cli("run", "shop-echo", "--input", "1", "--wait").stdout.split("\t")[1]

@@ -45,7 +45,7 @@ def test_waiting_for_a_run_that_completes_ends_with_0(cli):
     done = cli("run", "shop-echo", "--input", "1", "--wait")
 
     assert done.exit_code == 0
-    assert done.stdout.splitlines()[1].startswith("node\techo\tcompleted\t1\t1\t")
+    assert done.stdout.splitlines()[-1].startswith("node\techo\tcompleted\t1\t1\t")
     kinds = [line.split("\t")[1] for line in done.stderr.splitlines()]
     assert kinds[-1] == "run.ended"
     assert "node.completed" in kinds
@@ -272,8 +272,8 @@ def test_control_characters_of_users_stay_inside_their_cell(cli):
     """What a node returns can't add a line, a cell or a colour to the output."""
     done = cli("run", "shop-echo", "--input", '"\\u202eabc"', "--wait")
 
-    node = done.stdout.splitlines()[1].split("\t")
-    assert len(done.stdout.splitlines()) == 2
+    node = done.stdout.splitlines()[-1].split("\t")
+    assert len(done.stdout.splitlines()) == 3
     assert node[6] == r"\u202eabc\x1b[31m\tand\nmore"
 
 

@@ -685,7 +685,7 @@ def test_who_asked_is_known_as_surely_as_who_decides(public, level):
     team.bench.run_id = receipt.run_id or ""
     result = team.bench.finish()
     assert len(result.interrupts) == (level == 1)
-    assert ("signed at level 1" in str(result.results["a"].result)) is (level == 2)
+    assert ("proven at level 1" in str(result.results["a"].result)) is (level == 2)
 
 
 def test_a_signed_start_is_one_run(public):

@@ -53,9 +53,11 @@ def show(schedule_id: str, _: Reads, services: Served) -> Any:
 
 
 @router.post("", status_code=201, summary="Make a schedule")
-def add(body: NewSchedule, _: Operates, services: Served) -> Any:
-    """Make a schedule; its first run starts at its next time."""
-    return document(services.schedules.add(Schedule(**body.model_dump())))
+def add(body: NewSchedule, person: Operates, services: Served) -> Any:
+    """Make a schedule; its first run starts at its next time, and its maker asks for each."""
+    return document(
+        services.schedules.add(Schedule(**body.model_dump(), requester=person.principal.key))
+    )
 
 
 @router.delete("/{schedule_id}", status_code=204, summary="Remove a schedule")

@@ -37,7 +37,7 @@ def schedules(request: Request, person: Reads, services: Served) -> HTMLResponse
 @router.post("/schedules")
 def add(
     request: Request,
-    _: Operates,
+    person: Operates,
     services: Served,
     name: Annotated[str, Form()],
     graph: Annotated[str, Form()],
@@ -54,7 +54,16 @@ def add(
         raise Problem(
             422, f"The task is JSON, the interval a number of seconds: {error}."
         ) from error
-    schedule = Schedule(name, graph, value, seconds, cron, timezone, overlap)  # type: ignore[arg-type] # checked by add
+    schedule = Schedule(
+        name,
+        graph,
+        value,
+        seconds,
+        cron,
+        timezone,
+        overlap,  # type: ignore[arg-type] # checked by add
+        requester=person.principal.key,
+    )
     services.schedules.add(schedule)
     return back(request, "/schedules")
 
