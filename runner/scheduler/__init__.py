@@ -43,6 +43,7 @@ doorbell for its callback, pushed again until a worker has confirmed the call.
 
 from __future__ import annotations
 
+from runner.scheduler.changes import IDLE, MAX_REDISPATCH_MS, drain_order, owns
 from runner.scheduler.lifecycle import (
     RELEASE_BUDGET,
     claim,
@@ -55,7 +56,6 @@ from runner.scheduler.lifecycle import (
 )
 from runner.scheduler.questions import answer, ask, note, park, withdraw
 from runner.scheduler.runs import cancel, drain, end_reported, fork, migrate, reopen, start
-from runner.scheduler.shared import IDLE, MAX_REDISPATCH_MS, drain_order, owns
 from runner.scheduler.timers import CRASH_BUDGET, due
 from runner.scheduler.waits import (
     child_changed,

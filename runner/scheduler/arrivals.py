@@ -9,8 +9,7 @@ from dataclasses import replace
 
 from runner.definition.model import ROOT, EdgeKind, Join
 from runner.records.run import Arrivals, EventKind, LoopRecord, Status
-from runner.scheduler.changes import AddEvent, Arrival, Changes
-from runner.scheduler.shared import dispatch, stop
+from runner.scheduler.changes import AddEvent, Arrival, Changes, dispatch, stop
 
 
 def spread(changes: Changes, origin: str) -> None:

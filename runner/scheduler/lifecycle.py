@@ -20,6 +20,7 @@ from runner.records.run import FINAL, EventKind, NodeRecord, Status, next_fence,
 from runner.scheduler.arrivals import spread
 from runner.scheduler.changes import (
     CALLBACK_NODE,
+    MAX_REDISPATCH_MS,
     Action,
     AddEvent,
     Changes,
@@ -34,10 +35,6 @@ from runner.scheduler.changes import (
     TimerKind,
     TransitionResult,
     WriteDeadLetter,
-)
-from runner.scheduler.maps import advance_map, count_failure, rewind
-from runner.scheduler.shared import (
-    MAX_REDISPATCH_MS,
     cancel_node,
     dispatch,
     owns,
@@ -47,6 +44,7 @@ from runner.scheduler.shared import (
     unassigned,
     withdrawals,
 )
+from runner.scheduler.maps import advance_map, count_failure, rewind
 
 
 def finish(changes: Changes, node: str, record: NodeRecord, status: Status, edges: str) -> None:

@@ -6,8 +6,15 @@ from dataclasses import replace
 
 from runner.definition.model import item_id
 from runner.records.run import MapRecord, Status
-from runner.scheduler.changes import Changes, SetTimer, TimerKind
-from runner.scheduler.shared import IDLE, cancel_idle, dispatch, unassigned
+from runner.scheduler.changes import (
+    IDLE,
+    Changes,
+    SetTimer,
+    TimerKind,
+    cancel_idle,
+    dispatch,
+    unassigned,
+)
 
 MAP_LIMIT = 500
 """Items started or cancelled in one transition; a timer continues with the rest."""

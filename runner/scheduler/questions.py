@@ -8,6 +8,7 @@ from dataclasses import replace
 from runner.records.interrupts import Interrupt, address_of, ends_node, next_reminder, route
 from runner.records.run import EventKind, NodeRecord, Status
 from runner.scheduler.changes import (
+    IDLE,
     AddEvent,
     Changes,
     CloseQuestion,
@@ -17,10 +18,6 @@ from runner.scheduler.changes import (
     SetTimer,
     TimerKind,
     TransitionResult,
-)
-from runner.scheduler.lifecycle import close, finish
-from runner.scheduler.shared import (
-    IDLE,
     cancel_node,
     dispatch,
     drop_timers,
@@ -29,6 +26,7 @@ from runner.scheduler.shared import (
     stops,
     withdrawals,
 )
+from runner.scheduler.lifecycle import close, finish
 
 PARKED = {Status.WAITING: "waiting", Status.READY: "ready", Status.CANCELLED: "cancelled"}
 

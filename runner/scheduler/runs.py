@@ -16,9 +16,12 @@ from runner.scheduler.changes import (
     StopChild,
     TimerKind,
     TransitionResult,
+    cancel_all_idle,
+    dispatch,
+    stop,
+    withdrawals,
 )
 from runner.scheduler.lifecycle import close
-from runner.scheduler.shared import cancel_all_idle, dispatch, stop, withdrawals
 
 
 def start(changes: Changes) -> TransitionResult:

@@ -6,6 +6,7 @@ from dataclasses import replace
 
 from runner.records.run import EventKind, NodeRecord, Status
 from runner.scheduler.changes import (
+    MAX_REDISPATCH_MS,
     AddEvent,
     Changes,
     Dispatch,
@@ -13,18 +14,15 @@ from runner.scheduler.changes import (
     TimerKind,
     TransitionResult,
     WriteDeadLetter,
-)
-from runner.scheduler.lifecycle import close, dispatch_callback, finish
-from runner.scheduler.questions import due_question
-from runner.scheduler.runs import drain
-from runner.scheduler.shared import (
-    MAX_REDISPATCH_MS,
     cancel_node,
     dispatch,
     stop,
     stops,
     withdrawals,
 )
+from runner.scheduler.lifecycle import close, dispatch_callback, finish
+from runner.scheduler.questions import due_question
+from runner.scheduler.runs import drain
 
 CRASH_BUDGET = 5
 """Leases lost in a row before a node fails with a dead letter."""

@@ -14,9 +14,6 @@ from runner.scheduler.changes import (
     SetTimer,
     TimerKind,
     TransitionResult,
-)
-from runner.scheduler.lifecycle import close
-from runner.scheduler.shared import (
     cancel_node,
     dispatch,
     owns,
@@ -25,6 +22,7 @@ from runner.scheduler.shared import (
     unassigned,
     withdrawals,
 )
+from runner.scheduler.lifecycle import close
 
 LIVE = frozenset({Status.READY, Status.RUNNING, Status.WAITING, Status.RETRYING})
 """Nodes that are neither pending nor settled."""

@@ -19,8 +19,8 @@ from runner.definition.model import MapSpec
 from runner.dev.embedded import embedded_store
 from runner.records.run import Status
 from runner.records.workers import EVERY
-from runner.scheduler import shared
-from runner.scheduler.shared import DRAIN_LIMIT
+from runner.scheduler import changes
+from runner.scheduler.changes import DRAIN_LIMIT
 from runner.store.interface import Start
 from runner.store.redis.doorbell_template import DoorbellTemplate
 from runner.store.redis.store import RedisStore
@@ -273,7 +273,7 @@ def test_a_stop_reads_all_open_questions_at_once(store, client, clock, cause):
 def test_a_stop_of_many_questions_lets_others_in(store, client, clock, monkeypatch, bound):
     """Each step withdraws about 500, and another run is rung before the next; control: another bound."""
     limit, pieces = bound
-    for module in (shared, run_view):
+    for module in (changes, run_view):
         monkeypatch.setattr(module, "DRAIN_LIMIT", limit)
     worker, names = ManualWorker(store, clock), [f"n{number:02d}" for number in range(20)]
     other, run_id = worker.start(shape("a", name="other")), worker.start(shape(" ".join(names)))

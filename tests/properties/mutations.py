@@ -85,7 +85,7 @@ MUTATIONS = (
         "one execution too many",
     ),
     Mutation(
-        OF + "shared.py",
+        OF + "changes.py",
         "return (record.status, record.visit, record.fence) == (Status.RUNNING, visit, fence)",
         "return (record.status, record.visit) == (Status.RUNNING, visit)",
         "a worker that lost its lease still writes",
@@ -191,7 +191,7 @@ MUTATIONS = (
         "maps",
     ),
     Mutation(
-        OF + "shared.py",
+        OF + "changes.py",
         "return bool(changes.run.stopping) or (bool(owner) and changes.map(owner).stopped)",
         "return bool(changes.run.stopping)",
         "an item of a stopped map goes on",

@@ -21,7 +21,7 @@ from runner.records.codec import JSON
 from runner.records.interrupts import Interrupt, ReceiptStatus, address_of
 from runner.records.metrics import ANSWER
 from runner.records.run import Status
-from runner.scheduler.shared import stops
+from runner.scheduler.changes import stops
 from runner.store import encoding
 from runner.store.apply_transition import JTI
 from runner.store.encoding import CHUNK, dump, reply_of

@@ -14,7 +14,7 @@ from runner.records.listings import InterruptQuery, RunQuery, outermost
 from runner.records.metrics import Metric
 from runner.records.run import Status
 from runner.records.workers import Worker
-from runner.scheduler.shared import MAX_REDISPATCH_MS
+from runner.scheduler.changes import MAX_REDISPATCH_MS
 from runner.store import encoding
 from runner.store.addresses import NAMESPACE, partition_addresses
 from runner.store.redis import measurements

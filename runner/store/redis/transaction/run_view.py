@@ -26,8 +26,7 @@ from runner.records.run import (
     VisitKey,
 )
 from runner.records.size_limits import no_room
-from runner.scheduler.changes import TimerKind, TransitionResult
-from runner.scheduler.shared import DRAIN_LIMIT, IDLE, drain_order
+from runner.scheduler.changes import DRAIN_LIMIT, IDLE, TimerKind, TransitionResult, drain_order
 from runner.store import encoding
 from runner.store.encoding import NOTHING, dump, load
 from runner.store.interface import Fork
