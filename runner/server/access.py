@@ -61,9 +61,14 @@ class Person:
 async def caller(request: Request) -> Person | None:
     """Return who calls, asked once a request."""
     if not hasattr(request.state, "person"):
-        person = cast("Callable[[Request], object]", request.app.state.auth)(request)
-        request.state.person = await person if inspect.isawaitable(person) else person
+        request.state.person = await asked(request)
     return cast("Person | None", request.state.person)
+
+
+async def asked(request: Request) -> Person | None:
+    """Return who calls by what `auth` says now."""
+    person = cast("Callable[[Request], object]", request.app.state.auth)(request)
+    return cast("Person | None", await person if inspect.isawaitable(person) else person)
 
 
 class Allow:

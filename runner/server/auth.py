@@ -196,7 +196,7 @@ class ApiKeys:
         for name in ("router", "login_path"):
             if hasattr(then, name):
                 setattr(self, name, getattr(then, name))
-        self._changed = 0.0
+        self._version: tuple[int, ...] = ()
         self._people: dict[str, Person] = {}
         self._read()
 
@@ -207,8 +207,11 @@ class ApiKeys:
             return self._then(request) if self._then else None
         try:
             self._read()
-        except UsageError as error:
-            log.error("api_keys.unread: %s Those that were read last count.", error)  # noqa: TRY400 - says all
+        except UsageError as error:  # those that were read before may have been revoked since
+            log.error("api_keys.unread: %s No key counts until it can be read.", error)  # noqa: TRY400 - says all
+            raise Problem(
+                503, "The API keys can't be read; nothing was done.", headers={"Retry-After": "5"}
+            ) from error
         person = self._people.get(hash_of(key))
         if person is None:
             raise Problem(401, "The API key is not known, or was revoked.")
@@ -216,12 +219,13 @@ class ApiKeys:
 
     def _read(self) -> None:
         try:
-            modified_at = self._path.stat().st_mtime
-            if modified_at == self._changed:
+            file = self._path.stat()
+            version = file.st_mtime_ns, file.st_size, file.st_ino
+            if version == self._version:
                 return
             entries = json.loads(self._path.read_text(encoding="utf-8"))
             self._people = {entry["hash"]: self._person(entry) for entry in entries}
-            self._changed = modified_at
+            self._version = version
         except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
             raise UsageError(
                 f"the API keys in {self._path} can't be read: {error!r}. The file is a JSON list of "

@@ -11,6 +11,7 @@ import asyncio
 import json
 import logging
 import threading
+import time
 from collections import Counter, deque
 from collections.abc import AsyncGenerator, Callable, Iterable, Iterator
 from contextlib import aclosing, contextmanager
@@ -26,7 +27,7 @@ from runner.errors import StoreError
 from runner.operations.installation import NoticeTail
 from runner.records.notices import Notice
 from runner.records.run import existing
-from runner.server.access import Person
+from runner.server.access import Person, asked
 from runner.server.problems import Problem
 from runner.store.interface import Event, Store
 
@@ -212,13 +213,33 @@ def _has_gap(store: Store, run_id: str, after: str) -> bool:
     return int(after) > existing(store.read(run_id), run_id).events
 
 
-class Stream(StreamingResponse):
-    """A stream of one person, which no proxy keeps back."""
+async def _while_known(
+    request: Request, lines: AsyncGenerator[str], person: Person
+) -> AsyncGenerator[str]:
+    """Pass lines on as long as who began the stream is still known, with the same permissions."""
+    checked_at = time.monotonic()
+    async with aclosing(lines):
+        async for line in lines:
+            if time.monotonic() - checked_at >= COMMENT:
+                checked_at = time.monotonic()
+                try:
+                    present = await asked(request)
+                except Problem:
+                    return
+                if present is None or present.permissions != person.permissions:
+                    return
+            yield line
 
-    def __init__(self, lines: AsyncGenerator[str], hub: Hub, person: Person) -> None:
+
+class Stream(StreamingResponse):
+    """A stream of one person, which no proxy keeps back; it ends when their login has ended or changed."""
+
+    def __init__(
+        self, request: Request, lines: AsyncGenerator[str], hub: Hub, person: Person
+    ) -> None:
         """Take one of the person's seats; it is free again when the response is over, begun or not."""
-        self._lines, self._leave = lines, hub.take_seat(person)
-        super().__init__(lines, media_type="text/event-stream", headers=HEADERS)
+        self._lines, self._leave = _while_known(request, lines, person), hub.take_seat(person)
+        super().__init__(self._lines, media_type="text/event-stream", headers=HEADERS)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Send it until the client has gone."""

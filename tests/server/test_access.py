@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import json
+import os
 
 import httpx
 import pytest
@@ -95,10 +96,30 @@ def test_viewers_see_no_payloads(site):
     site.as_role("viewer")
     for path in (*paths[:3], f"/runs/{run.id}"):
         assert "secret" not in site.http.get(path, headers={"Accept": "text/html"}).text, path
-    assert site.http.get("/v1/dead").status_code == 403
     site.as_role("reader")
     assert "secret" in site.http.get(paths[0]).text
     assert "unpunctual" in site.http.get(paths[-1]).text
+
+
+def test_operators_see_what_they_operate(site):
+    """Schedules and dead letters are listed to all who may see; their payloads to readers only."""
+    schedule = {"id": "daily", "graph": "echo", "interval": 60, "task": "secret task"}
+    made = site.http.post("/v1/schedules", json=schedule)
+    with redis.Redis.from_url(site.settings.redis_url) as raw:
+        message = {"source": "runner:responses", "reason": "a secret reason", "body": "secret"}
+        raw.xadd("runner:dead", message)
+    (letter,) = site.http.get("/v1/dead").json()["items"]
+    paths = ["/v1/schedules", "/v1/schedules/daily", "/v1/dead", f"/v1/dead/{letter['id']}"]
+    replies = {}
+    for role in ("reader", "operator"):
+        site.as_role(role)
+        replies[role] = [site.http.get(path) for path in (*paths, "/schedules", "/dead")]
+
+    assert made.status_code == 201
+    assert all(reply.status_code == 200 for reply in replies["operator"])
+    assert not any("secret" in reply.text for reply in replies["operator"])
+    assert all("secret" in reply.text for reply in replies["reader"][:4])
+    assert "secret" not in site.http.post("/v1/schedules/daily:pause").text
 
 
 def test_looking_changes_nothing(site):
@@ -310,12 +331,13 @@ def test_an_api_key_is_read_from_the_file_until_it_is_removed(redis_url, tmp_pat
     assert called(auth, redis_url, Authorization=f"Bearer {key}") == 200
     assert called(auth, redis_url, Authorization="Bearer rk_guessed") == 401
     assert called(auth, redis_url) == 401
+    at = file.stat().st_mtime_ns
     file.write_text("[")
-    assert called(auth, redis_url, Authorization=f"Bearer {key}") == 200
+    assert called(auth, redis_url, Authorization=f"Bearer {key}") == 503
+    file.unlink()
+    assert called(auth, redis_url, Authorization=f"Bearer {key}") == 503
     file.write_text("[]")
-    import os
-
-    os.utime(file, (1, 1))
+    os.utime(file, ns=(at, at))
     assert called(auth, redis_url, Authorization=f"Bearer {key}") == 401
     with pytest.raises(UsageError, match="boss"):
         new_key("ci", ["boss"])

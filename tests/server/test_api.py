@@ -56,6 +56,19 @@ def test_a_repeated_start_returns_the_same_run(site):
     ] * 3
 
 
+def test_a_key_of_somebody_else_starts_nothing(site):
+    """Another requester, or another person for whom it is, is 422: rules exclude them from deciding."""
+    body, headers = {"graph": "echo"}, {"Idempotency-Key": "of ana"}
+    statuses = [site.http.post("/v1/runs", json=body, headers=headers).status_code] * 2
+    other = {**body, "on_behalf_of": ["cora"]}
+    statuses.append(site.http.post("/v1/runs", json=other, headers=headers).status_code)
+    site.as_role("operator", name="ben")
+    statuses.append(site.http.post("/v1/runs", json=body, headers=headers).status_code)
+
+    assert statuses == [201, 201, 422, 422]
+    assert len(site.client.runs()) == 1
+
+
 def test_a_list_continues_with_its_cursor(site):
     """Pages together have every run once, newest first."""
     ids = [site.start("echo", number).id for number in range(5)]

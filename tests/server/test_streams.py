@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import asyncio
+import itertools
 import json
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
@@ -103,6 +104,24 @@ def test_a_person_has_a_few_streams_at_a_time(site, served):
         wait_until(lambda: not site.app.state.services.hub._people, "the seats are free again")
 
 
+@pytest.mark.parametrize("roles", [(), ("viewer",), ("reader",)])
+def test_a_stream_ends_with_its_login(site, served, monkeypatch, roles):
+    """Who is not known any more, or may read less, hears nothing more; control: who may as much goes on."""
+    monkeypatch.setattr(streams, "COMMENT", 0.05)
+    site.as_role("reader")
+    run = site.start("approval")
+    with (
+        httpx.Client(base_url=served.url, timeout=20) as http,
+        http.stream("GET", f"/v1/runs/{run.id}/events", headers=SSE) as reply,
+    ):
+        lines = (line for line in reply.iter_lines() if line)
+        wait_until(lambda: next(lines).startswith("data:"), "the snapshot is read")
+        site.as_role(*roles)
+        later = list(itertools.islice(lines, 20))
+
+    assert (len(later) == 20) is (roles == ("reader",))
+
+
 def test_a_stream_that_never_began_is_not_counted(site):
     """A client that goes before the first line does not lock its person out."""
     hub = site.app.state.services.hub
@@ -117,7 +136,7 @@ def test_a_stream_that_never_began_is_not_counted(site):
         return {"type": "http.disconnect"}
 
     for _ in range(2 * streams.STREAMS_EACH):
-        response = streams.Stream(lines(), hub, site.person)
+        response = streams.Stream(None, lines(), hub, site.person)
         with pytest.raises((OSError, ExceptionGroup)):
             asyncio.run(response({"type": "http"}, disconnect, gone))
 

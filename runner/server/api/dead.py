@@ -7,24 +7,24 @@ from typing import Any
 from fastapi import APIRouter
 
 from runner.operations.dead import replay
-from runner.records.json_form import document
-from runner.server.access import Operates, Reads
-from runner.server.api.documents import ONE_PAGE, PAGE, Limit
+from runner.server.access import Operates, Seen
+from runner.server.api.documents import ONE_PAGE, PAGE, Limit, letter_document
 from runner.server.services import Served
 
 router = APIRouter(prefix="/v1/dead", tags=["dead letters"])
 
 
 @router.get("", summary="List dead letters, newest first", dependencies=[ONE_PAGE])
-def list_letters(_: Reads, services: Served, limit: Limit = PAGE) -> dict[str, Any]:
-    """List messages that could not be used and nodes that were given up, with the reasons."""
-    return {"items": document(services.dead_letters.all(limit)), "next": None}
+def list_letters(person: Seen, services: Served, limit: Limit = PAGE) -> dict[str, Any]:
+    """List messages that could not be used and nodes that were given up; readers see why and the message."""
+    letters = services.dead_letters.all(limit)
+    return {"items": [letter_document(letter, person) for letter in letters], "next": None}
 
 
 @router.get("/{letter_id}", summary="Show one dead letter")
-def show(letter_id: str, _: Reads, services: Served) -> Any:
-    """Show a dead letter with the message as it was received."""
-    return document(services.dead_letters.get(letter_id))
+def show(letter_id: str, person: Seen, services: Served) -> Any:
+    """Show a dead letter, to readers with the message as it was received."""
+    return letter_document(services.dead_letters.get(letter_id), person)
 
 
 @router.post("/{letter_id}:replay", summary="Send a message again, or retry a node")

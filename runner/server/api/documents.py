@@ -12,9 +12,11 @@ from pydantic import AfterValidator
 from runner.operations.exports import Question
 from runner.operations.questions import QuestionView
 from runner.operations.views import NodeView, RunView
+from runner.records.dead_letters import DeadLetter
 from runner.records.json_form import document
 from runner.records.listings import Page, place_of
 from runner.records.run import EventKind
+from runner.schedules.schedule import Schedule
 from runner.server.access import Person
 from runner.server.problems import Problem
 from runner.store.interface import Event
@@ -76,6 +78,21 @@ def run_document(run: RunView, person: Person | None) -> Any:
 def question_document(question: Question, person: Person | None) -> Any:
     """Return a question as JSON; without payloads for who may not read them."""
     return document(question if _reads(person) else bare_question(question))
+
+
+def schedule_document(schedule: Schedule, person: Person | None) -> Any:
+    """Return a schedule as JSON; without its task for who may not read it."""
+    return document(schedule if _reads(person) else replace(schedule, task=None))
+
+
+def bare_letter(letter: DeadLetter) -> DeadLetter:
+    """Return a dead letter without what users and agents have written: the message, and why it failed."""
+    return replace(letter, reason="", body=b"")
+
+
+def letter_document(letter: DeadLetter, person: Person | None) -> Any:
+    """Return a dead letter as JSON; without its reason and message for who may not read them."""
+    return document(letter if _reads(person) else bare_letter(letter))
 
 
 def event_document(event: Event, person: Person | None) -> Any:

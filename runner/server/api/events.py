@@ -60,4 +60,4 @@ def events(
     lines = streams.ticker_stream(
         request, services.ticker, last_event_id or after, snapshot, wanted
     )
-    return streams.Stream(lines, services.hub, person)
+    return streams.Stream(request, lines, services.hub, person)

@@ -110,7 +110,7 @@ async def show(request: Request, job_id: str, person: Operates, services: Served
     """
     job = await run_in_threadpool(services.jobs.get, job_id)
     if "text/event-stream" in request.headers.get("accept", ""):
-        return streams.Stream(_progress(request, services, job_id), services.hub, person)
+        return streams.Stream(request, _progress(request, services, job_id), services.hub, person)
     return document(job_view(job))
 
 

@@ -118,21 +118,31 @@ def start(
         on_behalf_of=[key_of(name) for name in body.on_behalf_of],
     )
     if idempotency_key is not None:
-        _check_same(services, run, body)
+        _check_same(services, run, body, person)
     response.headers["location"] = f"{prefix(request)}/v1/runs/{run.id}"
     return {"run_id": run.id, "graph": body.graph, "status": str(run.status)}
 
 
-def _check_same(services: Services, run: Run, body: NewRun) -> None:
+def _check_same(services: Services, run: Run, body: NewRun, person: Person) -> None:
     snapshot = services.store.read(run.id)
     if snapshot is None:
         return
     inputs = (snapshot.task, snapshot.invocation_state or {})
     earlier = (*(plain(codec.unpack(value)) for value in inputs), dict(snapshot.tags))
-    if earlier != (body.task, body.invocation_state or {}, body.tags):
+    # Who asked, and for whom, decides who may answer.
+    requester = services.store.requester(run.id) or {}
+    asked = (requester.get("principal"), list(requester.get("on_behalf_of", ())))
+    names = [key_of(name) for name in body.on_behalf_of]
+    if (*earlier, *asked) != (
+        body.task,
+        body.invocation_state or {},
+        body.tags,
+        person.principal.key,
+        names,
+    ):
         raise Problem(
             422,
-            f"The Idempotency-Key is that of run {run.id}, which has another body.",
+            f"The Idempotency-Key is that of run {run.id}, which has another body or requester.",
             run_id=run.id,
         )
 
@@ -232,7 +242,7 @@ def _stream(
 
     hub = services.hub
     lines = streams.run_stream(request, hub, services.store, run_id, after, snapshot, show)
-    return streams.Stream(lines, hub, person)
+    return streams.Stream(request, lines, hub, person)
 
 
 @router.post("/{run_id}:cancel", summary="Stop a run and its child runs")

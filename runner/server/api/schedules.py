@@ -7,10 +7,9 @@ from typing import Any, Literal
 from fastapi import APIRouter
 from pydantic import BaseModel, Field
 
-from runner.records.json_form import document
 from runner.schedules.schedule import Schedule
-from runner.server.access import Operates, Reads
-from runner.server.api.documents import ONE_PAGE, Time
+from runner.server.access import Operates, Seen
+from runner.server.api.documents import ONE_PAGE, Time, schedule_document
 from runner.server.services import Served
 
 router = APIRouter(prefix="/v1/schedules", tags=["schedules"])
@@ -41,23 +40,23 @@ class Range(BaseModel):
 
 
 @router.get("", summary="List schedules", dependencies=[ONE_PAGE])
-def list_schedules(_: Reads, services: Served) -> dict[str, Any]:
-    """List the schedules by their ids."""
-    return {"items": document(services.schedules.schedules.all()), "next": None}
+def list_schedules(person: Seen, services: Served) -> dict[str, Any]:
+    """List the schedules by their ids; their tasks are shown to readers only."""
+    schedules = services.schedules.schedules.all()
+    return {"items": [schedule_document(each, person) for each in schedules], "next": None}
 
 
 @router.get("/{schedule_id}", summary="Show a schedule")
-def show(schedule_id: str, _: Reads, services: Served) -> Any:
+def show(schedule_id: str, person: Seen, services: Served) -> Any:
     """Show a schedule with its next time and its last run."""
-    return document(services.schedules.schedules.get(schedule_id))
+    return schedule_document(services.schedules.schedules.get(schedule_id), person)
 
 
 @router.post("", status_code=201, summary="Make a schedule")
 def add(body: NewSchedule, person: Operates, services: Served) -> Any:
     """Make a schedule; its first run starts at its next time, and its maker asks for each."""
-    return document(
-        services.schedules.add(Schedule(**body.model_dump(), requester=person.principal.key))
-    )
+    made = services.schedules.add(Schedule(**body.model_dump(), requester=person.principal.key))
+    return schedule_document(made, person)
 
 
 @router.delete("/{schedule_id}", status_code=204, summary="Remove a schedule")
@@ -67,15 +66,15 @@ def remove(schedule_id: str, _: Operates, services: Served) -> None:
 
 
 @router.post("/{schedule_id}:pause", summary="Pause a schedule")
-def pause(schedule_id: str, _: Operates, services: Served) -> Any:
+def pause(schedule_id: str, person: Operates, services: Served) -> Any:
     """Start nothing until it is resumed."""
-    return document(services.schedules.pause(schedule_id))
+    return schedule_document(services.schedules.pause(schedule_id), person)
 
 
 @router.post("/{schedule_id}:resume", summary="Resume a schedule")
-def resume(schedule_id: str, _: Operates, services: Served) -> Any:
+def resume(schedule_id: str, person: Operates, services: Served) -> Any:
     """Go on with the next time; those that passed are left out."""
-    return document(services.schedules.resume(schedule_id))
+    return schedule_document(services.schedules.resume(schedule_id), person)
 
 
 @router.post("/{schedule_id}:backfill", summary="Start runs for times that have passed")

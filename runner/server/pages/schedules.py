@@ -12,7 +12,7 @@ from fastapi.responses import HTMLResponse
 from runner.errors import CorruptDocument
 from runner.records import codec
 from runner.schedules.schedule import Schedule, in_words
-from runner.server.access import Operates, Reads
+from runner.server.access import Operates, Seen
 from runner.server.pages.rendering import back, page
 from runner.server.problems import Problem
 from runner.server.services import Served
@@ -21,7 +21,7 @@ router = APIRouter(include_in_schema=False)
 
 
 @router.get("/schedules")
-def schedules(request: Request, person: Reads, services: Served) -> HTMLResponse:
+def schedules(request: Request, person: Seen, services: Served) -> HTMLResponse:
     """Show the schedules, and a form for a new one."""
     return page(
         request,
