@@ -119,3 +119,16 @@ def test_a_graph_that_is_replaced_between_two_looks_is_known(
     assert process.peek("00run").fingerprint == current_shape.fingerprint
     assert process.do(StartRun(replace(start, graph_id="h"))).word == "unknown_graph"
     process.close()
+
+
+@pytest.mark.parametrize("starts", [False, True])
+def test_a_graph_whose_first_run_begins_meanwhile_stays(store, other, clock, starts):
+    """A start comes between the look and the commit that removes its graph; without it the graph goes."""
+    worker, graph = ManualWorker(other, clock), shape("a")
+    other.publish([graph])
+    if starts:
+        before_a_commit(store, lambda: worker.start(graph))
+
+    assert store.remove_graph("g") == int(starts)
+    assert store.graphs() == ({"g": graph.fingerprint} if starts else {})
+    assert (store.topology("g", graph.fingerprint) is None) != starts

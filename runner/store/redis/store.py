@@ -61,10 +61,7 @@ from runner.store.redis.connection import TIMEOUT, Argument, RedisConnection
 from runner.store.redis.doorbell_template import DoorbellTemplate
 from runner.store.redis.durability import FAST, WORKERS_OWN, Durability
 from runner.store.redis.fast.fast_path import FastPath
-from runner.store.redis.keys import (
-    PARTITION,
-    Keys,
-)
+from runner.store.redis.keys import PARTITION, Keys, shape_key
 from runner.store.redis.large_values import LargeValues
 from runner.store.redis.ledger import AuditLog
 from runner.store.redis.listings import Listings
@@ -75,6 +72,7 @@ from runner.store.redis.sessions import SessionStore
 from runner.store.redis.streams import trim_notices
 from runner.store.redis.transaction import early_answers
 from runner.store.redis.transaction.questions import standing, votes_field
+from runner.store.redis.transaction.read_set import Command
 from runner.store.redis.transaction.transaction import Transaction, Transactions
 from runner.store.redis.transaction.write_set import StoreSettings, Topologies
 
@@ -238,22 +236,24 @@ class RedisStore:
 
     def remove_graph(self, name: str) -> int:
         """Delete a graph and those inside it, unless there are runs of them; return how many there are."""
-        family = [graph for graph in self.graphs().items() if outermost(graph[0]) == name]
-        indexes = self._keys.runs(RunQuery(), [graph for graph, _ in family])[0]
+        family = [graph for graph in self.graphs() if outermost(graph) == name]
+        keys = self._keys.runs(RunQuery(), family)[0]
+        indexes = [key.removeprefix(self._keys.prefix) for key in keys]
 
-        def write(pipe: Any) -> int:
-            runs: int = sum(pipe.zcard(index) for index in indexes)
-            pipe.multi()
-            for graph, fingerprint in family if not runs else ():
-                pipe.hdel(self._keys.graphs, graph)
-                pipe.delete(self._keys.shape(fingerprint))
-            return runs
+        def plan(step: Transaction) -> Reply:
+            write_set = step.write_set
+            runs = sum(write_set.read_set.reply("ZCARD", index) or 0 for index in indexes)
+            for graph in family if not runs else ():
+                fingerprint = write_set.read("graphs", graph)
+                if fingerprint is not None:
+                    write_set.drop("graphs", graph)
+                    write_set.command("DEL", shape_key(fingerprint.decode()))
+            write_set.patterns.update({(index, ""): "^$" for index in indexes})
+            return Reply(str(runs))
 
-        with self._redis.translated():
-            client = self._redis.client_of(self._keys.graphs)
-            return int(
-                client.transaction(write, self._keys.graphs, *indexes, value_from_callable=True)
-            )
+        wants = [("graphs", graph) for graph in family]
+        counts: list[Command] = [("ZCARD", index) for index in indexes]
+        return int(self._transactions.run("remove_graph", plan, wants, counts).word)
 
     def topology(self, graph_id: str, fingerprint: str) -> Topology | None:
         with self._redis.translated():
