@@ -88,7 +88,10 @@ def sign(checkpoint: Checkpoint, name: str, key: Ed25519PrivateKey) -> str:
 
 
 def read(note: str, keys: Mapping[str, Ed25519PublicKey]) -> Checkpoint:
-    """Read a checkpoint that one of these keys, by name, has signed; signatures of others are passed over.
+    """Read a checkpoint that one of these keys has signed; signatures of others are passed over.
+
+    The keys are by name, or by name and id with a "+" between: after a rotation several have one name. One
+    whose name is empty stands for each.
 
     Raises:
         UsageError: it is no checkpoint, or no signature of a known key holds.
@@ -119,14 +122,19 @@ def read(note: str, keys: Mapping[str, Ed25519PublicKey]) -> Checkpoint:
 
 def _holds(line: str, text: str, keys: Mapping[str, Ed25519PublicKey]) -> bool:
     name, _, signature_text = line.removeprefix(DASH).partition(" ")
-    key = keys.get(name)
-    if not line.startswith(DASH) or key is None:
+    if not line.startswith(DASH):
         return False
-    try:
-        data = base64.b64decode(signature_text, validate=True)
-        if data[:4] != key_id(name, public_bytes(key)):
-            return False
-        key.verify(data[4:], text.encode())
-    except (InvalidSignature, binascii.Error):
-        return False
-    return True
+    for key in named(keys, name):
+        try:
+            data = base64.b64decode(signature_text, validate=True)
+            if data[:4] == key_id(name, public_bytes(key)):
+                key.verify(data[4:], text.encode())
+                return True
+        except (InvalidSignature, binascii.Error):
+            continue
+    return False
+
+
+def named(keys: Mapping[str, Ed25519PublicKey], name: str) -> list[Ed25519PublicKey]:
+    """List the keys of a name, see `read`."""
+    return [key for label, key in keys.items() if label.partition("+")[0] in {"", name}]

@@ -13,7 +13,7 @@ import enum
 import itertools
 import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from runner.audit import checkpoint as notes
@@ -22,6 +22,7 @@ from runner.audit.tree import inclusion_paths, is_included, leaf_of, root_of
 from runner.errors import UnstorableError, UsageError, needs_extra
 from runner.records import codec
 from runner.records.codec import JSON
+from runner.records.json_form import stamp
 
 with needs_extra("audit", "a signed audit"):
     from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PublicKey
@@ -43,12 +44,13 @@ class Result(enum.IntEnum):
 @dataclass(frozen=True, slots=True)
 class Verdict:
     """The result, in words, and the line (from 1) at which the file is broken; 0 where no line can be
-    named.
+    named. `tree` says of which tree the file is, how large that was, and until when the file goes.
     """
 
     result: Result
     text: str
     line: int = 0
+    tree: str = ""
 
 
 def export(
@@ -109,10 +111,14 @@ class _File:
 
 
 def verify(
-    lines: Iterable[str], keys: Mapping[str, Ed25519PublicKey], anchored_notes: Sequence[str] = ()
+    lines: Iterable[str],
+    keys: Mapping[str, Ed25519PublicKey],
+    anchored_notes: Sequence[str] = (),
+    origin: str = "",
 ) -> Verdict:
-    """Verify an export with public keys, by name, that do not come from the file itself.
+    """Verify an export with public keys, see `checkpoint.read`, that do not come from the file itself.
 
+    `origin` is the tree that it must be of; "" for any.
     `anchored_notes` are checkpoints that were kept elsewhere: each of the file's tree must be a beginning
     of what the file has. An anchor has those of other partitions, and of trees that were given up, as well.
     """
@@ -127,16 +133,23 @@ def verify(
                 "the end of the file is missing: it has no checkpoint or no proofs",
             )
         anywhere = [notes.read(note, keys) for note in anchored_notes]
-        origin = checkpoints[-1].origin
+        tree = checkpoints[-1]
+        if origin and tree.origin != origin:
+            return Verdict(
+                Result.BROKEN, f"the file is of the tree {tree.origin!r}, not of {origin!r}"
+            )
+        origin = tree.origin
         outside = [checkpoint for checkpoint in anywhere if checkpoint.origin == origin]
         if anywhere and not outside:
             return Verdict(
                 Result.INCOMPLETE,
                 f"no checkpoint that was kept elsewhere is of this tree, {origin!r}",
             )
-        if "paths" in file.parts["proofs"]:
-            return _verify_run(file, checkpoints, outside)
-        return _verify_all(file, checkpoints, outside)
+        verify_part = _verify_run if "paths" in file.parts["proofs"] else _verify_all
+        verdict = verify_part(file, checkpoints, outside)
+        last_at = file.entries[-1][1].get("at") if file.entries else None
+        until = f", the last of {stamp(last_at)}" if isinstance(last_at, int) else ""
+        return replace(verdict, tree=f"the tree {origin!r} of {tree.size} entries{until}")
     except BrokenLine as error:
         return Verdict(Result.BROKEN, str(error), error.line)
 
@@ -199,38 +212,42 @@ def _leaf(number: int, entry: Mapping[str, JSON]) -> bytes:
 def _verify_all(
     file: _File, checkpoints: Sequence[Checkpoint], outside: Sequence[Checkpoint]
 ) -> Verdict:
-    if file.entries and (begin := file.entries[0][1].get("n")) != 0 and isinstance(begin, int):
-        return Verdict(
-            Result.INCOMPLETE, f"the file begins with entry {begin}: the first part is missing"
-        )
-    leaves = _leaves(file)
+    begin = file.entries[0][1].get("n") if file.entries else 0
+    begin = begin if type(begin) is int and begin > 0 else 0
+    leaves = _leaves(file, begin)
     sealed_count = _check_roots(file, checkpoints, leaves)
     if sealed_count < len(leaves):
         return Verdict(
             Result.INCOMPLETE, f"entries from {sealed_count} on are not signed by a checkpoint yet"
         )
-    return _against(outside, leaves, f"all {len(leaves)} entries hold")
+    verdict = _against(outside, leaves, f"all {len(leaves)} entries hold")
+    if begin and verdict.result is Result.HOLDS:
+        text = f"the entries from {begin} on hold, but the first part of the file is missing"
+        return Verdict(Result.INCOMPLETE, text)
+    return verdict
 
 
-def _leaves(file: _File) -> list[bytes]:
-    """Return the leaf hashes of the entries, in whose order and form they were sealed."""
+def _leaves(file: _File, begin: int) -> list[bytes]:
+    """Return the leaf hashes of the tree; the entries, from number `begin` on, are those that were sealed."""
     leaf_texts = (
         file.parts["proofs"].get("leaves") if isinstance(file.parts["proofs"], dict) else None
     )
     if not isinstance(leaf_texts, list):
         raise BrokenLine("the proofs are malformed")
-    for index, (number, entry) in enumerate(file.entries):
+    for index, (number, entry) in enumerate(file.entries, begin):
         if entry.get("n") != index:
             raise BrokenLine(
                 f"line {number} should be entry {index}, but is {entry.get('n')!r}", number
             )
-    leaves = [_leaf(number, entry) for number, entry in file.entries]
-    for (number, _), leaf, text in zip(file.entries, leaves, leaf_texts, strict=False):
-        if leaf != _hash(text, f"the hash of line {number}"):
+    leaves = [_hash(text, f"the hash of entry {n}") for n, text in enumerate(leaf_texts)]
+    for (number, entry), leaf in zip(file.entries, leaves[begin:], strict=False):
+        if leaf != _leaf(number, entry):
             raise BrokenLine(f"line {number} is not the entry that was sealed", number)
-    if len(leaves) != len(leaf_texts):
+    if begin + len(file.entries) != len(leaves):
         raise BrokenLine(
-            f"{len(leaf_texts)} entries were sealed, but the file has {len(leaves)}", file.end
+            f"{len(leaves)} entries were sealed, but the file ends with entry "
+            f"{begin + len(file.entries) - 1}",
+            file.end,
         )
     return leaves
 
@@ -305,11 +322,15 @@ def _verify_run(
             f"a checkpoint that was kept elsewhere has {newer} entries, "
             f"that of the file {last_checkpoint.size}",
         )
-    if any(
-        checkpoint.size == last_checkpoint.size and checkpoint.root != last_checkpoint.root
-        for checkpoint in outside
-    ):
+    roots = {checkpoint.root for checkpoint in outside if checkpoint.size == last_checkpoint.size}
+    if roots - {last_checkpoint.root}:
         raise BrokenLine("a checkpoint that was kept elsewhere has signed other entries")
+    if outside and not roots:
+        return Verdict(
+            Result.INCOMPLETE,
+            f"the checkpoint of the file, of {last_checkpoint.size} entries, is none of those that were kept "
+            "elsewhere: get newer ones, or export again",
+        )
     last_type = file.entries[-1][1].get("type") if file.entries else ""
     text = "" if last_type in ENDS else "; the end of the run is not among them"
     return Verdict(Result.HOLDS, f"all {len(file.entries)} entries of the run hold{text}")

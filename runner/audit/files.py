@@ -6,7 +6,7 @@ import base64
 import json
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from runner.approvals.keys import new_key, write_private
 from runner.audit.sealing import Sealing, Signer, Terms, read_signer, sealed
@@ -67,28 +67,10 @@ def own_key(path: Path, name: str) -> Signer:
     return read_signer(str(path), name)
 
 
-class OneKey(Mapping[str, Any]):
-    """A key without a name, which stands for each."""
-
-    def __init__(self, key: Ed25519PublicKey) -> None:
-        """Take the key."""
-        self._key = key
-
-    def __getitem__(self, name: str) -> Ed25519PublicKey:
-        """Return it."""
-        return self._key
-
-    def __iter__(self) -> Iterator[str]:
-        """Name none."""
-        return iter(())
-
-    def __len__(self) -> int:
-        """Count one."""
-        return 1
-
-
 def read_public(path_or_key: str) -> Mapping[str, Ed25519PublicKey]:
     """Read public keys: `name+id+key` as `runner audit key` prints it, or a file with such lines, PEM or JWK.
+
+    They are by `name+id`, a PEM or JWK by an id alone: see `checkpoint.read`.
 
     Raises:
         UsageError: it is none of these.
@@ -97,12 +79,10 @@ def read_public(path_or_key: str) -> Mapping[str, Ed25519PublicKey]:
         from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PublicKey  # noqa: PLC0415 - an extra
         from cryptography.hazmat.primitives.serialization import load_pem_public_key  # noqa: PLC0415 - as above
 
-    from runner.audit.checkpoint import read_verifier_key  # noqa: PLC0415 - as above
-
     path = Path(path_or_key)
     if not path.is_file():
         if "+" in path_or_key:
-            return dict([read_verifier_key(path_or_key)])
+            return _by_id([path_or_key])
         raise UsageError(f"there is no file {path_or_key!r} with a public key.")
     data = path.read_bytes()
     try:
@@ -112,20 +92,29 @@ def read_public(path_or_key: str) -> Mapping[str, Ed25519PublicKey]:
             value = json.loads(data)
             key = Ed25519PublicKey.from_public_bytes(base64.urlsafe_b64decode(value["x"] + "=="))
         else:
-            return dict(
-                read_verifier_key(line) for line in data.decode().splitlines() if line.strip()
-            )
+            return _by_id(line for line in data.decode().splitlines() if line.strip())
     except (ValueError, KeyError, TypeError) as error:
         raise UsageError(f"{path_or_key!r} has no Ed25519 public key: {error}.") from error
     if not isinstance(key, Ed25519PublicKey):
         raise UsageError(f"{path_or_key!r} has a key of another kind than Ed25519.")
-    return OneKey(key)
+    return {f"+{key.public_bytes_raw().hex()}": key}
+
+
+def _by_id(lines: Iterable[str]) -> dict[str, Ed25519PublicKey]:
+    from runner.audit.checkpoint import read_verifier_key  # noqa: PLC0415 - needs an extra
+
+    return {line.strip().rpartition("+")[0]: read_verifier_key(line)[1] for line in lines}
 
 
 def verify_file(
-    lines: Iterable[str], keys: Mapping[str, Ed25519PublicKey], anchored_texts: Iterable[str]
+    lines: Iterable[str],
+    keys: Mapping[str, Ed25519PublicKey],
+    anchored_texts: Iterable[str],
+    origin: str = "",
 ) -> Verdict:
     """Verify an export in either format; `anchored_texts` have checkpoints that were kept elsewhere.
+
+    `origin` is the tree that a file of entries must be of; "" for any.
 
     Raises:
         UsageError: a checkpoint can't be read.
@@ -136,4 +125,4 @@ def verify_file(
     if whole and statements.is_envelope(whole[0]):
         return statements.verify_statements(whole, keys)
     outside = [note for text in anchored_texts for note in anchors.notes(text)]
-    return export.verify(whole, keys, outside)
+    return export.verify(whole, keys, outside, origin)

@@ -155,11 +155,10 @@ def _problem(envelope: Mapping[str, Any], keys: Mapping[str, Ed25519PublicKey]) 
 def _holds(
     signature: Mapping[str, str], message: bytes, keys: Mapping[str, Ed25519PublicKey]
 ) -> bool:
-    key = keys.get(signature["keyid"])
-    if key is None:
-        return False
-    try:
-        key.verify(base64.b64decode(signature["sig"], validate=True), message)
-    except (InvalidSignature, binascii.Error):
-        return False
-    return True
+    for key in notes.named(keys, signature["keyid"]):
+        try:
+            key.verify(base64.b64decode(signature["sig"], validate=True), message)
+        except (InvalidSignature, binascii.Error):
+            continue
+        return True
+    return False

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -102,11 +103,15 @@ def _log(context: CommandContext, run_id: str, partition: int | None) -> AuditLo
 
 @dataclass(frozen=True, slots=True)
 class Verified:
-    """The result of verifying: holds, broken or incomplete, in words, and the line; 0 where none is named."""
+    """The result of verifying: holds, broken or incomplete, in words, and the line; 0 where none is named.
+
+    `tree` says of which tree the file is, how large that was, and until when the file goes.
+    """
 
     result: str
     detail: str
     line: int
+    tree: str
 
 
 @audit.command()
@@ -122,14 +127,22 @@ class Verified:
     type=click.Path(path_type=Path),
     help="A file with checkpoints that were kept elsewhere, such as an anchor.",
 )
+@click.option(
+    "--origin", metavar="NAME", default="", help="The tree that it must be of (default: any)."
+)
 @with_context
 def verify(
-    context: CommandContext, path: Path, key: tuple[str, ...], checkpoints: tuple[Path, ...]
+    context: CommandContext,
+    path: Path,
+    key: tuple[str, ...],
+    checkpoints: tuple[Path, ...],
+    origin: str,
 ) -> int:
     """Verify an exported file; no store is needed.
 
     A checkpoint that was kept elsewhere also shows entries that were cut off at the end. Without a
-    terminal: the result, the line that is broken (0: none) and the detail, separated by tabs.
+    terminal: the result, the line that is broken (0: none), the detail, and of which tree the file is,
+    separated by tabs.
 
     Exit codes: 0 all entries hold; 1 the file is broken, and where; 2 the file or the key can't be read;
     3 something is missing: the beginning, the end, a checkpoint, or entries that a checkpoint kept
@@ -144,17 +157,10 @@ def verify(
         checkpoint_texts = [checkpoint.read_text(encoding="utf-8") for checkpoint in checkpoints]
     except (OSError, UnicodeDecodeError) as error:
         raise CommandError(Exit.USAGE, f"A file can't be read: {error}.") from error
-    public = [read_public(key_path) for key_path in key]
-    keys = (
-        public[0]
-        if len(public) == 1
-        else {
-            name: public_key for keys_of_file in public for name, public_key in keys_of_file.items()
-        }
-    )
-    verdict = verify_file(lines, keys, checkpoint_texts)
-    shown = Verified(verdict.result.name.lower(), verdict.text, verdict.line)
-    context.output.write(shown, [(shown.result, shown.line, shown.detail)])
+    public = (read_public(key_path).items() for key_path in key)
+    verdict = verify_file(lines, dict(itertools.chain(*public)), checkpoint_texts, origin)
+    shown = Verified(verdict.result.name.lower(), verdict.text, verdict.line, verdict.tree)
+    context.output.write(shown, [(shown.result, shown.line, shown.detail, shown.tree)])
     return int(verdict.result)
 
 

@@ -6,11 +6,13 @@ import json
 
 import pytest
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
+from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat
 from hypothesis import given
 from hypothesis import strategies as st
 
 from runner.audit.checkpoint import Checkpoint, read, read_verifier_key, sign, verifier_key
 from runner.audit.export import Result, export, leaf_of, verify
+from runner.audit.files import read_public
 from runner.audit.tree import root_of
 from runner.errors import UsageError
 
@@ -88,6 +90,54 @@ def test_a_file_that_was_cut_off_or_begins_late_is_incomplete():
     for end in range(len(WHOLE)):
         assert verify(WHOLE[:end], KEYS).result is Result.INCOMPLETE
     assert verify(WHOLE[1:], KEYS).result is Result.INCOMPLETE
+
+
+def test_a_cut_at_the_front_hides_no_forgery():
+    """What is there is verified before the file is called incomplete; reversed it is broken."""
+    cut = verify(WHOLE[1:], KEYS)
+    assert (cut.result, "entries from 1 on hold" in cut.text) == (Result.INCOMPLETE, True)
+    for place in (1, 5, 19):
+        forged = json.dumps({**json.loads(WHOLE[place]), "actor": "human:|eve"}) + "\n"
+        verdict = verify([*WHOLE[1:place], forged, *WHOLE[place + 1 :]], KEYS)
+        assert (verdict.result, verdict.line) == (Result.BROKEN, place)
+    assert verify([*reversed(WHOLE[:20]), *WHOLE[20:]], KEYS).result is Result.BROKEN
+
+
+def test_a_tree_that_no_anchor_has_seen_does_not_hold():
+    """A stolen key signs another tree, one entry longer than the newest anchor: for a run's file, too."""
+    forged = [*SEALED[:4], {**SEALED[4], "actor": "human:|eve"}, *SEALED[5:]]
+    anchors = [note(SEALED[:13]), note(SEALED[:19])]
+    assert verify(written(forged, run_id="run1"), KEYS, anchors).result is Result.INCOMPLETE
+    assert verify(written(forged), KEYS, anchors).result is Result.BROKEN
+    assert verify(RUN, KEYS, [*anchors, note(SEALED)]).result is Result.HOLDS
+
+
+def test_a_verdict_says_of_which_tree_it_is():
+    """Its name, its size and the last time; the file of another partition is refused where one is named."""
+    verdict = verify(RUN, KEYS)
+    assert verdict.tree.startswith(f"the tree {ORIGIN!r} of 20 entries, the last of 1970-01-01")
+    assert verify(RUN, KEYS, origin=ORIGIN).result is Result.HOLDS
+    assert verify(RUN, KEYS, origin="shop.example/runner/p01").result is Result.BROKEN
+
+
+def test_a_rotated_key_leaves_old_checkpoints_readable(tmp_path):
+    """The old and the new key have one name: in two lines of a file, as two options, or as two PEM files."""
+    after = Ed25519PrivateKey.from_private_bytes(b"n" * 32)
+    lines = written(SEALED, key=after)
+    anchors = [note(SEALED[:13]), note(SEALED, after)]
+    texts = [verifier_key("shop", key.public_key()) for key in (KEY, after)]
+    one = tmp_path / "keys"
+    one.write_text("\n".join(texts))
+    pems = [tmp_path / "old.pem", tmp_path / "new.pem"]
+    for path, key in zip(pems, (KEY, after), strict=True):
+        path.write_bytes(
+            key.public_key().public_bytes(Encoding.PEM, PublicFormat.SubjectPublicKeyInfo)
+        )
+    for paths in ([str(one)], texts, list(map(str, pems))):
+        keys = {label: key for path in paths for label, key in read_public(path).items()}
+        assert verify(lines, keys, anchors).result is Result.HOLDS
+    with pytest.raises(UsageError, match="no signature"):  # the control: the old one alone
+        verify(WHOLE, read_public(texts[0]), [note(SEALED, after)])
 
 
 def test_a_file_that_was_sealed_again_is_broken():

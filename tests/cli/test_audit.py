@@ -56,7 +56,7 @@ class Audit:
         """Verify lines; return the exit code, the line that is named, and the words."""
         (self.folder / "file.jsonl").write_text("".join(f"{line}\n" for line in lines))
         done = self.audit("verify", "file.jsonl", "--key", key, *options)
-        _, place, words = done.stdout.rstrip("\n").split("\t")
+        _, place, words, _ = done.stdout.rstrip("\n").split("\t")
         return done.exit_code, int(place), words
 
 
@@ -143,7 +143,7 @@ def test_a_file_against_its_checkpoints(audit):
         ((entries,), "it has no checkpoint"),
         (([*entries, '{"checkpoints":[]}', keys, proofs],), "it has no checkpoint"),
         (([],), "the file is empty"),
-        ((lines[3:],), "the first part is missing"),
+        ((lines[3:],), "the first part of the file is missing"),
         ((lines, *anchor), "a checkpoint kept elsewhere has 12 entries, the file has 11"),
     ):
         code, _, said = audit.verify(*incomplete)
