@@ -235,7 +235,7 @@ class Shop:
             "audit": f"/runs/{shown}/audit",
             "question": f"/q/{question.id}",
             "together": f"/inbox/together?q={question.id}",
-            "search": "/inbox?tab=groups&risk=high&text=carrier",
+            "search": "/inbox?tab=mine&risk=high&text=carrier",
             "failed": f"/runs/{failed.run_id}",
             "deliveries": "/webhooks/chat",
             "missing": "/runs/0none",

@@ -190,6 +190,83 @@ def answer_of(
     return value, {WHOLE: "An answer is needed."} if value in (None, "") else {}
 
 
+def edit_schema(schema: Mapping[str, Any] | None, args: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Return the schema of a call's arguments, or one by their values where there is none."""
+    if schema and schema.get("properties"):
+        return schema
+    properties = {
+        name: {"type": _kind(value)} if _kind(value) else {} for name, value in args.items()
+    }
+    return {"type": "object", "properties": properties, "required": list(args)}
+
+
+def _kind(value: Any) -> str:
+    kinds = {bool: "boolean", int: "number", float: "number", str: "string"}
+    return next((kind for of, kind in kinds.items() if isinstance(value, of)), "")
+
+
+def edit_texts(schema: Mapping[str, Any], args: Mapping[str, Any]) -> dict[str, str]:
+    """Return arguments as the fields of a form have them; {} where they are edited as JSON.
+
+    That is where they have no fields, or characters that can't be seen there.
+    """
+    plain = json.dumps(args, ensure_ascii=False)
+    if json_text(plain) != json.dumps(plain, ensure_ascii=False):
+        return {}
+    return {
+        path: _typed_text(inner, args_value)
+        for path, names, inner in _leaves(answer_field(schema))
+        if (args_value := _at(args, names)) is not MISSING
+    }
+
+
+def _typed_text(field: AnswerField, value: Any) -> str:
+    if _is_lines(field) and isinstance(value, list):
+        return "\n".join(map(_text, value))
+    if value is None:
+        return ""
+    is_choice = field.choices or field.schema.get("type") == "boolean"
+    return json.dumps(value) if is_choice else _text(value)
+
+
+def _leaves(
+    group: AnswerField, names: tuple[str, ...] = ()
+) -> Iterator[tuple[str, tuple[str, ...], AnswerField]]:
+    """List the fields that hold a value, each with its path in the form and in the value."""
+    for inner in group.fields:
+        path = (*names, inner.name)
+        if _is_group(inner, f"{'/'.join(path)}/"):
+            yield from _leaves(inner, path)
+        else:
+            yield "/".join(path), path, inner
+
+
+MISSING = object()
+
+
+def _at(value: Any, names: Iterable[str]) -> Any:
+    for name in names:
+        value = value.get(name, MISSING) if isinstance(value, Mapping) else MISSING
+    return value
+
+
+def edit_of(
+    schema: Mapping[str, Any], args: Mapping[str, Any], answer_texts: Mapping[str, str]
+) -> tuple[Any, dict[str, str]]:
+    """Return the arguments that a form gives, and the problems; what was not changed stays as it was."""
+    texts = edit_texts(schema, args)
+    answer, problems = answer_of(schema, answer_texts)
+    edited = {**{name: args[name] for name in args if name not in schema["properties"]}, **answer}
+    for path, names, _ in _leaves(answer_field(schema)):
+        if path in texts and answer_texts.get(path) == line_ends(texts[path]):
+            problems.pop(path, None)
+            inside = edited
+            for name in names[:-1]:
+                inside = inside.setdefault(name, {})
+            inside[names[-1]] = _at(args, names)
+    return edited, problems
+
+
 def _object(
     group: AnswerField, answer_texts: Mapping[str, str], prefix: str, problems: dict[str, str]
 ) -> dict[str, Any]:

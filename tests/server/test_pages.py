@@ -12,6 +12,7 @@ from pydantic import BaseModel
 from runner import Agent, GraphBuilder, tool
 from runner.approvals import Action, Rule, freezing
 from runner.execution.telemetry import trace_id
+from runner.server.forms import edit_of, edit_schema, edit_texts, line_ends
 from runner.server.pages.rendering import ago, coded, humanize, markdown, visible
 from runner.settings import Settings
 from runner.testing import ScriptedModel
@@ -180,6 +181,63 @@ def test_an_edit_shows_what_changes(site):
     assert "<ins>100</ins>" in step
     (vote,) = site.client.engine.store.votes(question.id)
     assert (vote["decision"], vote["body"]["response"]) == ("edit", {"order": 7, "amount": 100})
+
+
+def test_arguments_are_edited_in_fields(site):
+    """Of their kinds: what is wrong is said at the field; *Back* keeps what was typed."""
+    question = site.start("refund", requester="cora").interrupts()[0]
+    site.as_role("approver", name="ana", groups=["finance"])
+    path, form = f"/q/{question.id}", {"decision": "edit", "digest": question.digest}
+    fresh = controls(site.http.get(path, headers=HTML).text)
+    wrong = send(site, path, **form, **{"f.order": "7", "f.amount": "many"})
+    step = send(site, path, **form, comment="less", **{"f.order": "7", "f.amount": "12"})
+    sent = controls(step.text)
+    back = controls(send(site, path, **sent, back="yes").text)
+    send(site, path, **{**sent, "confirmed": "yes", "typed": "refund"})
+
+    assert (fresh["f.order"], fresh["f.amount"], "arguments" in fresh) == ("7", "120", False)
+    assert wrong.status_code == 422
+    assert "number" in re.search('role="alert">(.*?)<', wrong.text)[1]
+    assert "<ins>12</ins>" in step.text
+    assert (back["f.amount"], back["comment"]) == ("12", "less")
+    (vote,) = site.client.engine.store.votes(question.id)
+    assert vote["body"]["response"] == {"order": 7, "amount": 12}
+
+
+def test_unchanged_fields_keep_their_values():
+    """Also those that a form can't write: a line end of Windows, a number with a fraction of zero, null."""
+    args = {
+        "text": "a\r\nb",
+        "sum": 2.0,
+        "none": None,
+        "list": ["a\nb"],
+        "deep": {"a": {"b": [1]}},
+        "on": True,
+    }
+    schema = edit_schema(None, args)
+    texts = {name: line_ends(text) for name, text in edit_texts(schema, args).items()}
+
+    assert edit_of(schema, args, texts) == (args, {})
+    edited, _ = edit_of(schema, args, {**texts, "text": "c", "on": "false"})
+    assert edited == {**args, "text": "c", "on": False}
+    assert json.dumps(edited["sum"]) == "2.0"
+
+
+def test_who_may_not_decide_sees_no_button(site):
+    """But why; who may decide has them."""
+    question = site.start("refund", requester="cora").interrupts()[0]
+    pages = {}
+    for name, groups in (("zoe", []), ("cora", ["finance"]), ("ana", ["finance"])):
+        site.as_role("approver", name=name, groups=groups)
+        pages[name] = site.http.get(f"/q/{question.id}", headers=HTML).text
+
+    assert "decide this: not one of those who may decide this." in pages["zoe"]
+    assert "decide this: who asked for this does not decide it." in pages["cora"]
+    assert {name: 'value="approve"' in page for name, page in pages.items()} == {
+        "zoe": False,
+        "cora": False,
+        "ana": True,
+    }
 
 
 def test_a_second_approver_sees_each_version(site):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 import time
 from collections.abc import Iterator, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from typing import Annotated, Any
 from urllib.parse import quote, urlencode
@@ -14,15 +15,23 @@ from fastapi.concurrency import run_in_threadpool
 from fastapi.responses import HTMLResponse
 from markupsafe import Markup, escape
 
-from runner.approvals.ballots import approved, effect_of
-from runner.approvals.rules import OWN_KEY, Rule, plain_name, unsure
+from runner.approvals.ballots import approved, effect_of, escalated
+from runner.approvals.directory import looked_up
+from runner.approvals.rules import OWN_KEY, Rule, VoterFacts, barred, plain_name, unsure
+from runner.approvals.visit_judge import answerers
 from runner.approvals.votes import unfit_response
 from runner.authoring.drawing import draw_run
 from runner.authoring.drawing.diagram import RunShown
 from runner.authoring.drawing.svg import Links
-from runner.errors import CorruptDocument, UnstorableError
+from runner.errors import CorruptDocument, DirectoryError, UnstorableError
 from runner.operations.exports import Question, all_events, event_of, question_of
-from runner.operations.questions import Change, changes, read_question, response_for
+from runner.operations.questions import (
+    Change,
+    QuestionView,
+    changes,
+    read_question,
+    response_for,
+)
 from runner.records import codec
 from runner.records.interrupts import Decision, InterruptStatus, Receipt, ReceiptStatus
 from runner.server.access import Decides, Person, Seen
@@ -30,7 +39,17 @@ from runner.server.api.documents import bare_question
 from runner.server.browser import FormTokens
 from runner.server.deciding import act as operation
 from runner.server.deciding import decide
-from runner.server.forms import Typed, answer_fields, answer_of, fields_of, fields_sent, marked
+from runner.server.forms import (
+    Typed,
+    answer_fields,
+    answer_of,
+    edit_of,
+    edit_schema,
+    edit_texts,
+    fields_of,
+    fields_sent,
+    marked,
+)
 from runner.server.pages.rendering import back, page
 from runner.server.problems import Problem, prefix
 from runner.server.services import Served, Services
@@ -139,18 +158,25 @@ def _decided(
     kind, comment = form.get("decision", "respond"), form.get("comment", "")
     variant = form.get("variant", "")
     shown = Shown(None, answer_fields(form), comment, form.get("arguments", ""), variant=variant)
+    if form.get("back"):
+        return shown
     response: Any = None
     if variant:
         view = read_question(services.store, services.client.interrupt(question_id))
         response = response_for(view, variant)
         kind = "approve" if question.action or response is True else "respond"
         shown = replace(shown, edited="")
+    elif kind == "edit" and shown.sent and "arguments" not in form:
+        args = (question.action or {}).get("args", {})
+        response, problems = edit_of(edit_schema(question.response_schema, args), args, shown.sent)
+        if problems and question.is_open:
+            return replace(shown, problems=problems, status=422)
     elif kind == "respond":
         response, problems = answer_of(question.response_schema, shown.sent)
         if problems and question.is_open:
             return replace(shown, problems=problems, status=422)
     try:
-        if kind == "edit":
+        if kind == "edit" and response is None:
             response = codec.load_json(shown.edited)
         problem = _problem(question, kind, response, comment)
         step = None if problem else _second_step(question, kind, response, form)
@@ -217,12 +243,17 @@ def _page(
 ) -> HTMLResponse:
     question = read_question(services.store, services.client.interrupt(question_id))
     snapshot = services.store.read(question.run_id)
-    fields = marked(fields_of(question.response_schema, shown.sent or None), shown.problems)
     rule = Rule.thawed(question.rule) if question.rule else None
     decisions = set(rule.decisions if rule else ("respond",))
     # A call is approved, edited or rejected; only a question without one is answered with words.
     decisions -= {"respond"} if question.action else {"edit"}
     reads = person.may("read")
+    schema: Mapping[str, Any] | None = question.response_schema
+    texts = shown.sent
+    if question.action and reads:
+        schema = edit_schema(schema, question.action["args"])
+        texts = texts or edit_texts(schema, question.action["args"])
+    fields = marked(fields_of(schema, texts or None), shown.problems)
     history = list(_history(services, question)) if reads else []
     return page(
         request,
@@ -235,8 +266,11 @@ def _page(
         asker=snapshot.record.graph_id if snapshot else "",
         position=str(snapshot.events) if snapshot else "0",
         fields=fields,
+        as_json=bool(shown.edited or not texts),
+        opened=bool(shown.edited or shown.sent),
         decisions=decisions,
         decides=bool(decisions & {"approve", "edit", "respond"}) and person.may("decide"),
+        barred=_barred(services, person, question, rule) if question.is_open else "",
         versions=reads and any(not variant.is_proposed for variant in question.variants),
         receipt=shown.receipt,
         confirm=shown.confirm,
@@ -255,6 +289,26 @@ def _page(
         voted=any(vote.by == person.principal.key for vote in question.votes),
         drawing=_drawing(request, services, question, snapshot) if snapshot else "",
     )
+
+
+def _barred(services: Services, person: Person, question: QuestionView, rule: Rule | None) -> str:
+    """Return why a person may not decide a question, as far as that is known before they vote."""
+    key, names = person.principal.key, question.assignees
+    if rule is None:
+        return "" if not names or plain_name(key) in names else f"only {', '.join(names)} may"
+    voter = replace(person.voter(time.time()), level=OWN_KEY)
+    with suppress(DirectoryError):
+        voter = looked_up(voter, services.settings.directory)
+    facts = VoterFacts(
+        (question.requester, *question.on_behalf_of),
+        answerers(services.store, rule, question),
+        escalated(question, round(time.time() * 1000)),
+        question.stage if key in question.delegated else None,
+        gave=key in question.delegated.values(),
+    )
+    why = barred(rule, voter, facts, question.stage)
+    # A login that is too old is said beside the form, with the way to another.
+    return "" if why == unsure(rule, voter, question.stage) else why
 
 
 @dataclass(frozen=True, slots=True)
