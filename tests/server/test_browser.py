@@ -376,7 +376,7 @@ def desk(site):
 def test_a_new_question_is_announced(desk, tab):
     """The rows that somebody reads stay where they are; what was decided meanwhile is marked."""
     first = desk.start("refund", requester="cora").interrupts()[0]
-    tab.goto("/inbox")
+    tab.goto("/inbox?tab=all")
     tab.check("[name=q]")
 
     desk.start("approval")
