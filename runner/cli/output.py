@@ -15,7 +15,8 @@ from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 from runner.records.json_form import document
-from runner.records.validation import escaped, one_line
+from runner.records.shown_text import shown
+from runner.records.validation import one_line
 
 if TYPE_CHECKING:
     from rich.console import Console, RenderableType
@@ -206,7 +207,7 @@ def style(status: object) -> str:
 
 def visible(text: str) -> str:
     """Escape control, direction and zero-width characters; line ends stay."""
-    return "".join(char if char == "\n" else escaped(char) for char in text)
+    return shown(text).replace("\t", "\\t")
 
 
 def compact(value: Any) -> str:

@@ -19,7 +19,7 @@ from markupsafe import Markup, escape
 from runner.approvals.rule_text import who
 from runner.approvals.rules import plain_name
 from runner.records import json_form
-from runner.records.validation import escaped
+from runner.records.shown_text import shown
 from runner.server.access import Person
 from runner.server.browser import TOKEN
 from runner.server.forms import json_text
@@ -85,13 +85,13 @@ STATES = {
 
 
 def visible(value: Any) -> Any:
-    """Write control, direction and zero-width characters as escapes, in everything that a page shows.
+    """Write what would not be seen as escapes, in everything that a page shows.
 
     What a control holds comes back with its form, so it stays as it is: templates write it with `|e`.
     """
     if not isinstance(value, str) or isinstance(value, Markup):
         return value
-    return "".join(char if char in "\n\t" else escaped(char) for char in value)
+    return shown(value)
 
 
 def pretty(value: Any) -> str:
