@@ -13,7 +13,7 @@ import math
 import uuid
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Literal
+from typing import Any, Literal
 
 from runner import hooks
 from runner.agent.checkpointer import Checkpointer
@@ -128,7 +128,7 @@ class Budget:
             raise DefinitionError(f'over of a budget is "fail" or "ask", not {self.over!r:.40}.')
         if not self.window > 0:
             raise DefinitionError("the window of a budget must be longer than 0 seconds.")
-        limits = {name: limit for name in COUNTERS if (limit := getattr(self, name)) is not None}
+        limits = self._declared
         for name, limit in limits.items():
             kinds = (int, float) if name == "cost" else (int,)
             if isinstance(limit, bool) or not isinstance(limit, kinds) or not 0 < limit < 2**43:
@@ -141,11 +141,14 @@ class Budget:
     @property
     def limits(self) -> dict[str, int]:
         """The limits by counter; a cost in millionths."""
-        limits = {name: limit for name in COUNTERS if (limit := getattr(self, name)) is not None}
         return {
             name: round(limit * MICROS) if name == "cost" else limit
-            for name, limit in limits.items()
+            for name, limit in self._declared.items()
         }
+
+    @property
+    def _declared(self) -> dict[str, Any]:
+        return {name: limit for name in COUNTERS if (limit := getattr(self, name)) is not None}
 
 
 def checked_budgets(

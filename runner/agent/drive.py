@@ -81,7 +81,7 @@ class Drive:
         self.state, self.messages = state, list(messages)
         self._config, self._checkpointer, self._stored = config, checkpointer, stored_count
         self._cancel = cancel or threading.Event()
-        self._emit = emit or _discard
+        self._emit = emit or (lambda _: None)
         self._user_state = UserState.restored(state.user_state)
         view = AgentView(config.name, self._user_state, lambda: self.messages, self._cancel)
         self._hook_events = HookEvents(
@@ -299,7 +299,3 @@ class _Posted:
 
     event: MachineEvent
     taken: asyncio.Future[None]
-
-
-def _discard(event: dict[str, Any]) -> None:
-    del event

@@ -397,7 +397,7 @@ class ToolExecution:
         error = UsageError(
             f"{self.command.use[INVALID]}. The call was not made; send other arguments."
         )
-        return self.failed(error, self.effects.record(error))
+        return self.failed(error)
 
     # Calls that people approve
 
@@ -422,7 +422,7 @@ class ToolExecution:
             call, schema = self._action(self.command.use["input"]), whole_schema(self.tool) or None
             call.digest()
         except (ValidationError, UsageError) as error:
-            return self.failed(error, self.effects.record(error))
+            return self.failed(error)
         try:
             approval, question = asker.decide(
                 tool, reason, rule=rule, action=call, response_schema=schema
@@ -432,7 +432,7 @@ class ToolExecution:
         except UsageError as error:
             return CallbackFailed("tool", self.id, self.effects.record(error))
         except (InterruptExpired, InterruptWithdrawn) as error:
-            return self.failed(error, self.effects.record(error))
+            return self.failed(error)
         match approval.decision:
             case "reject":
                 rejection = approval.response["rejected"]
@@ -446,7 +446,7 @@ class ToolExecution:
                 try:
                     self._take_over(self._edited(approval))
                 except (ValidationError, UsageError) as error:
-                    return self.failed(error, self.effects.record(error))
+                    return self.failed(error)
         await self._use(question, approval)
         # A stream of events or a tool of the same reply may hold the use that was shown, and change it.
         self._take_over(self.command.use["input"])
@@ -512,7 +512,7 @@ class ToolExecution:
         except BaseException as error:
             if async_loop.is_cancelled():
                 raise
-            outcome = self.failed(error, self.effects.record(error), time.monotonic() - start)
+            outcome = self.failed(error, time.monotonic() - start)
         if asker.mismatch is not None:
             raise asker.mismatch
         # A question counts even where the tool swallowed its exception, and so does a refused one.
@@ -520,11 +520,10 @@ class ToolExecution:
             return CallbackFailed("tool", self.id, self.effects.record(asker.refused))
         return ToolAsked(self.id, asker.asked) if asker.asked else outcome
 
-    def failed(
-        self, error: BaseException, record: ErrorRecord, duration: float | None = None
-    ) -> ToolEnded:
+    def failed(self, error: BaseException, duration: float | None = None) -> ToolEnded:
         """Make the error the result of the call, for the model to read."""
         text = f"Error: {type(error).__name__} - {error}"
+        record = self.effects.record(error)
         return ToolEnded(self.id, error_result(self.id, text), record, duration)
 
     def _returned(self, value: Any, duration: float) -> ToolEnded:

@@ -102,7 +102,7 @@ class SubagentTool:
         if ending.error is not None:
             record = ending.state.failure or failures.record(ending.error)
             execution.effects.hook_events.remember(record, ending.error)
-            return replace(execution.failed(ending.error, record), usage=usage)
+            return replace(execution.failed(ending.error), exception=record, usage=usage)
         output = ending.result.output
         block = (
             {"text": output} if isinstance(output, str) else {"json": codec.pack(output, "output")}

@@ -405,14 +405,19 @@ def stops(changes: Changes, node: str) -> bool:
     return bool(changes.run.stopping) or (bool(owner) and changes.map(owner).stopped)
 
 
+def doorbell(changes: Changes, node: str, record: NodeRecord) -> Dispatch:
+    """Return the doorbell of a node's visit, for its queue."""
+    shape = changes.shape(node)
+    return Dispatch(node, record.visit, record.attempt, shape.queue, shape.priority)
+
+
 def dispatch(changes: Changes, node: str, record: NodeRecord) -> None:
     """Make a node ready and push its doorbell; a timer pushes it again in case it is lost."""
-    shape = changes.shape(node)
     uncounted_attempts = record.uncounted if record.attempt > 1 else 0
     ready = replace(record, status=Status.READY, rings=0, busy=False, held=False, items=False)
     changes.put(node, replace(ready, uncounted=uncounted_attempts))
     changes.add(
-        Dispatch(node, record.visit, record.attempt, shape.queue, shape.priority),
+        doorbell(changes, node, record),
         SetTimer(TimerKind.NODE, node, changes.now + changes.lease_ms),
     )
 
@@ -487,8 +492,7 @@ def cancel_idle(changes: Changes, node: str) -> None:
         changes.add(StopChild(record.child, node))
     if record.is_out:
         # The worker that gets this doorbell revokes the external task: see `claim`.
-        shape = changes.shape(node)
-        changes.add(Dispatch(node, record.visit, record.attempt, shape.queue, shape.priority))
+        changes.add(doorbell(changes, node, record))
     if record.items or record.is_out or not record.busy:
         cancel_node(changes, node)
 

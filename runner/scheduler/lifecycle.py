@@ -311,15 +311,22 @@ def leave(
     if stalled is not None:
         record = replace(record, releases=record.releases + 1 if stalled else 0)
     if record.releases >= RELEASE_BUDGET:
-        changes.add(
-            DropTimer(TimerKind.NODE, node),
-            WriteDeadLetter(node, visit, released=True),
-            *withdrawals(node, visit, record.questions),
-        )
-        finish(changes, node, replace(record, questions=(), unseen=0), Status.FAILED, "")
-        return close(changes, "dead")
+        changes.add(DropTimer(TimerKind.NODE, node))
+        return fail_with_letter(changes, node, record, released=True)
     dispatch(changes, node, record)
     return close(changes, "left")
+
+
+def fail_with_letter(
+    changes: Changes, node: str, record: NodeRecord, *, released: bool = False
+) -> TransitionResult:
+    """Fail a node that has used up its budget of lost leases or releases, with a dead letter: "dead"."""
+    changes.add(
+        WriteDeadLetter(node, record.visit, released=released),
+        *withdrawals(node, record.visit, record.questions),
+    )
+    finish(changes, node, replace(record, questions=(), unseen=0), Status.FAILED, "")
+    return close(changes, "dead")
 
 
 # Limits of concurrency and rate: whether an execution may begin, and what is written either way.

@@ -12,7 +12,6 @@ from runner.scheduler.changes import (
     AddEvent,
     Changes,
     CloseQuestion,
-    Dispatch,
     DropTimer,
     EndExpired,
     SetTimer,
@@ -20,6 +19,7 @@ from runner.scheduler.changes import (
     TransitionResult,
     cancel_node,
     dispatch,
+    doorbell,
     drop_timers,
     owns,
     refusal,
@@ -189,8 +189,7 @@ def _conclude(changes: Changes, question: Interrupt) -> TransitionResult:
         cancel_node(changes, node)
         return close(changes, "cancelled")
     # Its doorbell is stale for the worker that gets it, and shows monitors how the node ended.
-    shape = changes.shape(node)
-    changes.add(Dispatch(node, record.visit, record.attempt, shape.queue, shape.priority))
+    changes.add(doorbell(changes, node, record))
     target, leaving = route(question), changes.topology.outgoing.get(node, ())
     edges = "".join("01"[edge.on_expire and edge.target == target] for edge in leaving)
     changes.add(EndExpired(node, record.visit, interrupt, edges))

@@ -9,18 +9,16 @@ from runner.scheduler.changes import (
     MAX_REDISPATCH_MS,
     AddEvent,
     Changes,
-    Dispatch,
     SetTimer,
     TimerKind,
     TransitionResult,
-    WriteDeadLetter,
     cancel_node,
     dispatch,
+    doorbell,
     stop,
     stops,
-    withdrawals,
 )
-from runner.scheduler.lifecycle import close, dispatch_callback, finish
+from runner.scheduler.lifecycle import close, dispatch_callback, fail_with_letter
 from runner.scheduler.questions import due_question
 from runner.scheduler.runs import drain
 
@@ -73,11 +71,11 @@ def _due_node(changes: Changes, node: str) -> TransitionResult:
 
 
 def _dispatch_again(changes: Changes, node: str, record: NodeRecord) -> TransitionResult:
-    shape, rings = changes.shape(node), record.rings + 1
+    rings = record.rings + 1
     wait = min(MAX_REDISPATCH_MS, changes.lease_ms * 2 ** min(rings, 16))
     changes.put(node, replace(record, rings=rings))
     changes.add(
-        Dispatch(node, record.visit, record.attempt, shape.queue, shape.priority),
+        doorbell(changes, node, record),
         SetTimer(TimerKind.NODE, node, changes.now + wait),
     )
     return close(changes, "rung")
@@ -97,10 +95,6 @@ def _lost(changes: Changes, node: str, record: NodeRecord) -> TransitionResult:
         cancel_node(changes, node)
         return close(changes, "cancelled")
     if lost.crashes >= CRASH_BUDGET:
-        changes.add(
-            WriteDeadLetter(node, record.visit), *withdrawals(node, record.visit, record.questions)
-        )
-        finish(changes, node, replace(record, questions=(), unseen=0), Status.FAILED, "")
-        return close(changes, "dead")
+        return fail_with_letter(changes, node, record)
     dispatch(changes, node, lost)
     return close(changes, "ready")
