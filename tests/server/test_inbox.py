@@ -222,6 +222,18 @@ def test_the_items_of_a_map_are_one_row_and_one_decision(library):
     assert run.result().results["review"].output == ["approve"] * 60
 
 
+def test_a_run_page_has_one_line_for_a_map_that_asks(library):
+    """With the number and a way to them in the inbox; a question of another run is not among them."""
+    run = library.start("library")
+    page = library.http.get(f"/runs/{run.id}", headers=HTML).text
+    asks = page.partition('id="asks"')[2].partition("</section>")[0]
+    (link,) = re.findall(r'href="(/inbox[^"]+)"', asks)
+
+    assert asks.count("<li>") == 1
+    assert "file it? \N{MULTIPLICATION SIGN} 60" in asks
+    assert len(rows(library, html.unescape(link).partition("?")[2])) == 50
+
+
 def test_the_items_of_a_map_are_listed_one_by_one(library):
     """Behind their row, with a link to all that match; questions of another node are not among them."""
     run = library.start("library")

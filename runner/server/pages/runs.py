@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import Annotated, Any
 from urllib.parse import urlencode
 
@@ -14,7 +15,7 @@ from fastapi.responses import HTMLResponse
 from runner.approvals.rules import plain_name
 from runner.definition.model import HIDDEN, map_of
 from runner.operations.decided import DecisionView
-from runner.operations.exports import all_events
+from runner.operations.exports import Question, all_events
 from runner.operations.views import NodeView, RunView, archived_run, read_run, spendings, with_items
 from runner.records.run import FINAL, Status, existing
 from runner.server.access import Reads, Seen
@@ -136,6 +137,7 @@ def show(request: Request, run_id: str, person: Seen, services: Served) -> HTMLR
         ended=ended_at,
         timeline=list(_timeline(events, run.created_at)),
         decided=_grouped(run.decided),
+        asks=_asks(run.interrupts, {level.run.run_id: level.path for level in shown}),
         left_out=max(0, len(events) - LINES),
         final=final,
         spent=list(spendings(run.spent)),
@@ -160,6 +162,27 @@ def _paths(run: RunView, prefix: str = "") -> Iterator[tuple[str, NodeView]]:
         for item in with_items([node]):
             if item is not node and item.status in {"waiting", "failed", "running", "retrying"}:
                 yield prefix + item.id, item
+
+
+@dataclass(frozen=True, slots=True)
+class Asked:
+    """Open questions of one node, or of all items of one map: the first, by whom, and how many."""
+
+    question: Question
+    path: str
+    number: int = 1
+
+
+def _asks(questions: Sequence[Question], paths: Mapping[str, str]) -> list[Asked]:
+    """List open questions, those of one map as one line; `paths` has those of the runs inside."""
+    lines: dict[tuple[str, ...], Asked] = {}
+    for question in questions:
+        same = map_of(question.node_id)
+        path = paths.get(question.run_id, "") + (same or question.node_id)
+        key = (path, question.name) if same else (question.id,)
+        line = lines.get(key)
+        lines[key] = replace(line, number=line.number + 1) if line else Asked(question, path)
+    return list(lines.values())
 
 
 def _grouped(decisions: Sequence[DecisionView]) -> list[tuple[DecisionView, int]]:
