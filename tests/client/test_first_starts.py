@@ -78,27 +78,23 @@ def test_a_program_starts_a_run_before_any_worker(project, redis_url):
 
 
 @pytest.mark.parametrize("project", ["environment"], indirect=True)
-@pytest.mark.parametrize("program", [START, START_ASYNC])
-def test_a_program_may_name_the_store_itself(project, redis_url, program):
+def test_a_program_may_name_the_store_itself(project, redis_url):
     """Then no setting has to, in both clients."""
     address = f"redis_url={redis_url!r}"
-    done = project("-c", program.format(url=address, graph="refund"), with_url=False)
+    program = "".join(each.format(url=address, graph="refund") for each in (START, START_ASYNC))
+    done = project("-c", program, with_url=False)
 
-    assert Client(redis_url).run(done.stdout.strip()).status is Status.EXECUTING, done.stderr
-
-
-def test_the_command_line_starts_a_run_before_any_worker(project, redis_url):
-    """`runner run` reads the same settings."""
-    done = project("-m", "runner.cli", "run", "refund")
-
-    assert Client(redis_url).run(done.stdout.strip()).status is Status.EXECUTING, done.stderr
+    started = [Client(redis_url).run(run).status for run in done.stdout.split()]
+    assert started == [Status.EXECUTING] * 2, done.stderr
 
 
 @pytest.mark.parametrize("project", ["environment"], indirect=True)
-def test_the_command_line_says_what_to_do_about_an_unknown_graph(project):
-    """A graph that nobody has is one line with what to do."""
+def test_the_command_line_starts_a_run_before_any_worker(project, redis_url):
+    """`runner run` reads the same settings; a graph that nobody has is one line with what to do."""
+    done = project("-m", "runner.cli", "run", "refund")
     unknown = project("-m", "runner.cli", "run", "payout")
 
+    assert Client(redis_url).run(done.stdout.strip()).status is Status.EXECUTING, done.stderr
     assert (unknown.returncode, len(unknown.stderr.splitlines())) == (4, 2)
     assert "Or set RUNNER_GRAPHS of this program." in unknown.stderr
 

@@ -9,6 +9,7 @@ import re
 import subprocess
 import sys
 import tomllib
+from functools import cache
 from importlib.metadata import packages_distributions, requires
 from pathlib import Path
 
@@ -25,7 +26,7 @@ said = []
 for package, module in json.load(sys.stdin):
     blocked = {name: sys.modules[name] for name in sys.modules if f"{name}.".startswith(f"{package}.")}
     sys.modules |= dict.fromkeys([package, *blocked])
-    for name in [name for name in sys.modules if name.startswith("runner.") and name != "runner.errors"]:
+    for name in [name for name in sys.modules if f"{name}.".startswith(f"{module}.")]:
         del sys.modules[name]
     try:
         importlib.import_module(module)
@@ -79,12 +80,22 @@ def with_theirs(names: set[str]) -> set[str]:
     return with_theirs(names | more) if more else names
 
 
-BASE = with_theirs({distribution(line) for line in PROJECT["dependencies"]})
-HOMES = {
-    name: {each.lower().replace("_", "-") for each in homes}
-    for name, homes in packages_distributions().items()
-}
-FILES = {path: ast.parse(path.read_text()) for path in sorted((ROOT / "runner").rglob("*.py"))}
+@cache
+def base() -> set[str]:
+    return with_theirs({distribution(line) for line in PROJECT["dependencies"]})
+
+
+@cache
+def homes() -> dict[str, set[str]]:
+    return {
+        name: {each.lower().replace("_", "-") for each in homes}
+        for name, homes in packages_distributions().items()
+    }
+
+
+@cache
+def files() -> dict[Path, ast.AST]:
+    return {path: ast.parse(path.read_text()) for path in sorted((ROOT / "runner").rglob("*.py"))}
 
 
 def is_optional(package: str) -> bool:
@@ -95,43 +106,49 @@ def is_optional(package: str) -> bool:
         "pydantic_core",
         "billiard",
     }
-    return not known and not HOMES.get(package, set()) & BASE
+    return not known and not homes().get(package, set()) & base()
 
 
 def module_of(path: Path) -> str:
     return ".".join(path.relative_to(ROOT).with_suffix("").parts).removesuffix(".__init__")
 
 
-GUARDED = {
-    (package, module_of(path), extra if home == PROJECT["name"] else f"{home}[{extra}]")
-    for path, tree in FILES.items()
-    for extra, home, block in blocks(tree)
-    if block in tree.body
-    for package in imported(block)
-    if is_optional(package)
-}
-SERVER = {
-    package
-    for path, tree in FILES.items()
-    if path.is_relative_to(ROOT / "runner" / "server")
-    for package in imported(tree)
-    if is_optional(package) and package not in {"uvicorn", "runner"}
-}
-CASES = sorted(GUARDED | {(package, "runner.server", "server") for package in SERVER})
+@cache
+def server_packages() -> set[str]:
+    return {
+        package
+        for path, tree in files().items()
+        if path.is_relative_to(ROOT / "runner" / "server")
+        for package in imported(tree)
+        if is_optional(package) and package not in {"uvicorn", "runner"}
+    }
+
+
+def misses() -> list[tuple[str, str, str]]:
+    """Each optional package, a module that needs it, and the extra that its error must name."""
+    guarded = {
+        (package, module_of(path), extra if home == PROJECT["name"] else f"{home}[{extra}]")
+        for path, tree in files().items()
+        for extra, home, block in blocks(tree)
+        if block in tree.body
+        for package in imported(block)
+        if is_optional(package)
+    }
+    return sorted(guarded | {(package, "runner.server", "server") for package in server_packages()})
 
 
 def test_what_an_extra_has_is_imported_where_it_is_named():
     """Imports of optional packages are in blocks that name the extra, as the import of `runner.server` is."""
     unnamed = []
-    for path, tree in FILES.items():
+    for path, tree in files().items():
         for extra, home, block in blocks(tree):
-            homes = set().union(*(HOMES.get(name, set()) for name in imported(block)))
+            having = set().union(*(homes().get(name, set()) for name in imported(block)))
             listed = (
                 {distribution(line) for line in EXTRAS[extra]}
                 if home == PROJECT["name"]
                 else {home}
             )
-            assert homes & listed or not imported(block) - {"runner"}, path
+            assert having & listed or not imported(block) - {"runner"}, path
         guarded = {id(node) for *_, block in blocks(tree) for node in ast.walk(block)}
         for node in ast.walk(tree):
             if isinstance(node, ast.If) and ast.unparse(node.test) == "TYPE_CHECKING":
@@ -143,21 +160,22 @@ def test_what_an_extra_has_is_imported_where_it_is_named():
                 ]
 
     assert {
-        package for package in SERVER if ("runner.server.app", package) in unnamed
+        package for package in server_packages() if ("runner.server.app", package) in unnamed
     }  # what a miss looks like
     assert [each for each in unnamed if not each[0].startswith("runner.server.")] == []
 
 
 def test_the_error_names_the_extra():
     """Without a package the import of each module that needs it fails with the command that installs it."""
-    cases = json.dumps([(package, module) for package, module, _ in CASES])
+    cases = misses()
+    asked = json.dumps([(package, module) for package, module, _ in cases])
     command = [sys.executable, "-c", PROGRAM]
 
     said = json.loads(
-        subprocess.run(command, input=cases, capture_output=True, text=True, check=True).stdout
+        subprocess.run(command, input=asked, capture_output=True, text=True, check=True).stdout
     )
 
-    for (package, module, extra), message in zip(CASES, said, strict=True):
+    for (package, module, extra), message in zip(cases, said, strict=True):
         named = extra if "[" in extra else f"celery-graph-runner[{extra}]"
         assert f"pip install '{named}'" in message, (package, module)
 
