@@ -11,7 +11,6 @@ import asyncio
 import threading
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from typing import Any
 
 from runner import async_loop
 from runner.approvals.ballots import Use
@@ -19,11 +18,9 @@ from runner.approvals.digests import Action
 from runner.definition.model import (
     AFTER_GRAPH,
     BEFORE_GRAPH,
-    HIDDEN,
     Definition,
     EdgeSpec,
     NodeSpec,
-    map_of,
     shape_name,
 )
 from runner.definition.registry import CompiledGraph
@@ -41,7 +38,7 @@ from runner.errors import (
 )
 from runner.execution import map_nodes
 from runner.execution.context import ClaimedVisit, dump_outcome, load_outcome
-from runner.execution.results import graph_result, total_usage
+from runner.execution.results import graph_result, sink_outputs, total_usage
 from runner.hooks import (
     AfterGraphEvent,
     AfterNodeCallEvent,
@@ -276,21 +273,6 @@ def _child_failure(child: RunSnapshot) -> str:
     reason = child.record.reason or "; ".join(errors)
     cause = "; ".join(errors) or reason
     return f"the graph inside ended as {child.record.status} (run {child.record.run_id}): {cause}"
-
-
-def sink_outputs(child: RunSnapshot) -> Any:
-    """The output of a graph: its only sink's output, or those of all sinks by node id.
-
-    Sinks are the completed nodes none of whose edges was taken.
-    """
-    outputs = {
-        node: child.outputs.get((node, record.visit))
-        for node, record in child.nodes.items()
-        if record.status is Status.COMPLETED
-        and "1" not in record.edges
-        and not (node.startswith(HIDDEN) or map_of(node))
-    }
-    return next(iter(outputs.values())) if len(outputs) == 1 else outputs
 
 
 def _before(

@@ -174,3 +174,18 @@ def _with_child(store: Store, record: NodeRecord, result: NodeResult) -> NodeRes
         execution_time=inner.execution_time,
         usage=inner.usage,
     )
+
+
+def sink_outputs(child: RunSnapshot) -> Any:
+    """The output of a graph: its only sink's output, or those of all sinks by node id.
+
+    Sinks are the completed nodes none of whose edges was taken.
+    """
+    outputs = {
+        node: child.outputs.get((node, record.visit))
+        for node, record in child.nodes.items()
+        if record.status is Status.COMPLETED
+        and "1" not in record.edges
+        and not (node.startswith(HIDDEN) or map_of(node))
+    }
+    return next(iter(outputs.values())) if len(outputs) == 1 else outputs

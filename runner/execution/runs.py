@@ -10,7 +10,7 @@ from runner.definition.model import Topology, map_of
 from runner.definition.registry import PATH, CompiledGraph, Registry
 from runner.errors import NotFoundError, UsageError
 from runner.execution import ids
-from runner.execution.nodes import sink_outputs
+from runner.execution.results import sink_outputs
 from runner.execution.telemetry import callers_trace
 from runner.records import codec, run_ids, size_limits, validation
 from runner.records.codec import JSON

@@ -14,7 +14,7 @@ from runner.approvals.freezes import frozen
 from runner.definition.model import item_id, map_of
 from runner.definition.registry import registry
 from runner.errors import UsageError
-from runner.execution.results import total_usage
+from runner.execution.results import sink_outputs, total_usage
 from runner.operations.decided import DecisionView, decisions_of
 from runner.operations.exports import (
     NodeError,
@@ -29,7 +29,7 @@ from runner.operations.exports import (
 )
 from runner.records.budgets import MICROS, Sum
 from runner.records.json_form import milliseconds
-from runner.records.run import existing
+from runner.records.run import Status, existing
 from runner.records.workers import Worker
 from runner.store.interface import Event
 
@@ -74,6 +74,7 @@ class NodeView:
 class RunView(RunHead):
     """A run with its nodes: in the order of the graph where this program has it, otherwise as they began.
 
+    `output` is that of a completed run's last node, or those of its last nodes by id; none of an archived one.
     `interrupts` are the open ones, `decided` the closed ones, and `size` is in bytes, all including child
     runs; an `archived` run, which the store does not have any more, has none of them. `spent` is what agents
     have spent of budgets per run, in the outermost run; a cost is in millionths. `frozen` says what keeps its
@@ -86,6 +87,7 @@ class RunView(RunHead):
     interrupts: tuple[Question, ...]
     execution_order: tuple[str, ...]
     decided: tuple[DecisionView, ...] = ()
+    output: Any = None
     usage: dict[str, int] = field(default_factory=dict)
     size: int = 0
     archived: bool = False
@@ -153,6 +155,9 @@ def read_run(store: Store, run_id: str) -> RunView:
         execution_order=tuple(snapshot.order),
         decided=(*decisions_of(snapshot.interrupts, all_of_run), *_decided_inside(nodes)),
         usage=total_usage(snapshot.entries.values()),
+        output=plain(sink_outputs(snapshot))
+        if snapshot.record.status is Status.COMPLETED
+        else None,
         size=snapshot.size,
         spent=store.spent(run_id),
         frozen="" if snapshot.record.is_final else _frozen(store, snapshot.record.graph_id, events),

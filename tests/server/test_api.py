@@ -3,6 +3,7 @@ from __future__ import annotations
 import asyncio
 import socket
 import time
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 from urllib.parse import urlsplit
 
@@ -54,6 +55,29 @@ def test_a_repeated_start_returns_the_same_run(site):
     assert [(other.status_code, other.json()["run_id"]) for other in others] == [
         (422, first["run_id"])
     ] * 3
+
+
+def test_a_client_waits_for_the_output(site, served):
+    """The answer comes when only people can go on, or with the output at the end; control: time is over."""
+    run = site.client.start("approval", 7)
+    address = f"{served.url}/v1/runs/{run.id}"
+
+    assert httpx.get(address, params={"wait": 0.2}).json()["status"] == "executing"
+    with ThreadPoolExecutor(1) as threads:
+        asked = threads.submit(httpx.get, address, params={"wait": 60}, timeout=60)
+        watched = site.app.state.services.hub._watched
+        wait_until(lambda: run.id in watched, "the request waits")
+        site.work()
+        assert asked.result(50).json()["status"] == "interrupted"
+        site.client.respond(run.interrupts()[0].id, {"ok": True})
+        ended = threads.submit(httpx.get, address, params={"wait": 60}, timeout=60)
+        wait_until(lambda: run.id in watched, "the request waits")
+        site.work()
+        document = ended.result(50).json()
+    assert (document["status"], document["output"]) == ("completed", {"task": 7})
+    assert httpx.get(f"{served.url}/v1/runs/none", params={"wait": 1}).status_code == 404
+    site.as_role("viewer")
+    assert httpx.get(address).json()["output"] is None
 
 
 def test_a_key_of_somebody_else_starts_nothing(site):

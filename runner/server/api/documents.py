@@ -116,6 +116,7 @@ def without_payloads(run: RunView) -> RunView:
     return replace(
         run,
         task=None,
+        output=None,
         reason="",
         nodes=tuple(map(_bare_node, run.nodes)),
         interrupts=tuple(map(bare_question, run.interrupts)),

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+from contextlib import suppress
 from typing import Annotated, Any
 
 from fastapi import APIRouter, Body, Header, Query, Request, Response
@@ -34,6 +36,10 @@ from runner.server.services import Served, Services
 from runner.store.interface import Event
 
 router = APIRouter(prefix="/v1/runs", tags=["runs"])
+
+
+MOST_WAIT = 60
+"""Seconds of one request; proxies end those that are silent for longer."""
 
 
 class NewRun(BaseModel):
@@ -184,8 +190,38 @@ def _pair(text: str) -> tuple[str, str]:
 
 
 @router.get("/{run_id}", summary="Show a run with its nodes")
-def show(run_id: str, person: Seen, services: Served) -> Any:
-    """Show a run; one that has expired comes from the archive."""
+async def show(
+    run_id: str,
+    person: Seen,
+    services: Served,
+    wait: Annotated[
+        float,
+        Query(ge=0, le=MOST_WAIT, description="Seconds to wait until only people can go on."),
+    ] = 0,
+) -> Any:
+    """Show a run with its output; one that has expired comes from the archive.
+
+    With `wait` the answer comes when the run has ended or only people can go on, or when the time is over.
+    """
+    if wait:
+        with suppress(TimeoutError):
+            async with asyncio.timeout(wait):
+                await _settled(services, run_id)
+    return await run_in_threadpool(_shown, services, run_id, person)
+
+
+async def _settled(services: Services, run_id: str) -> None:
+    """Return when a run doesn't execute; no thread waits meanwhile."""
+    snapshot = await run_in_threadpool(services.store.read, run_id)
+    if snapshot is None:
+        return
+    with services.hub.subscribed(run_id, str(snapshot.events)) as subscriber:
+        run = services.client.run(run_id)
+        while await run_in_threadpool(lambda: run.status) is Status.EXECUTING:
+            await subscriber.queue.get()
+
+
+def _shown(services: Services, run_id: str, person: Person) -> Any:
     if services.archive is not None and services.store.peek(run_id) is None:
         export = services.archive.read(run_id)
         if export is not None:
