@@ -31,7 +31,9 @@ SCHEMA = {
     "anyOf": [
         {
             "type": "object",
-            "properties": {"raise_by": {"type": "number", "exclusiveMinimum": 0}},
+            "properties": {
+                "raise_by": {"type": "number", "exclusiveMinimum": 0, "maximum": 1_000_000_000}
+            },
             "required": ["raise_by"],
             "additionalProperties": False,
         },
@@ -224,7 +226,11 @@ class Meter:
     # -- what a call is counted as ----------------------------------------------------------------
 
     async def replied(self, usage: Mapping[str, int]) -> dict[str, int]:
-        """Add a model's reply to all sums, and return its usage with what a budget counts."""
+        """Add a model's reply to all sums, and return its usage with what a budget counts.
+
+        A count below 0, which some providers send, gives nothing back.
+        """
+        usage = {name: max(0, count) for name, count in usage.items()}
         cost = self.price.of_reply(usage) if self.price else 0
         amounts = {"tokens": usage.get("totalTokens", 0), "cost": cost}
         amounts = {counter: amount for counter, amount in amounts.items() if amount}

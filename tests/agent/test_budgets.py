@@ -8,10 +8,12 @@ from decimal import Decimal
 import pytest
 
 from runner import Agent, Budget, GraphBuilder, Price, Status, tool
+from runner.agent.budgets import SCHEMA
 from runner.agent.models.scripted import ScriptedModel
 from runner.errors import BudgetExceeded, DefinitionError
 from runner.hooks import BeforeModelCallEvent, BeforeToolCallEvent
 from runner.records.budgets import Sum, sums
+from runner.records.validation import mismatch
 from runner.store.memory.store import MemoryStore
 from tests.agent.visits import Hooks, Killed, Node, done, failed, use
 
@@ -119,6 +121,21 @@ def test_usage_counts_calls_and_costs():
     assert (spent["modelCalls"], spent["toolCalls"]) == (2, 1)
     assert spent["costMicros"] == 2 * (300 + 150 + 2) + 10_000
     assert spent["totalTokens"] == 220
+
+
+@pytest.mark.parametrize("per", ["invocation", "run"])
+def test_usage_below_0_gives_nothing_back(per):
+    """A provider that counts a reply as less than nothing raises no budget; the control counts what it is."""
+    for tokens, spent in ((-1_000, 0), (15, 15)):
+        usage = {"inputTokens": tokens, "outputTokens": 0, "totalTokens": tokens}
+        node = Shop(usage=usage, budgets=[Budget(per=per, tokens=100)], price=PRICE).node()
+        assert done(node.run()).usage["totalTokens"] == spent
+
+
+@pytest.mark.parametrize(("amount", "fits"), [(1e9, True), (1e9 + 1, False), (1e300, False)])
+def test_a_raise_has_a_bound(amount, fits):
+    """A number that a sum can't hold is refused when it is answered, not when it is counted."""
+    assert (mismatch(SCHEMA, {"raise_by": amount}) == "") is fits
 
 
 def test_a_person_raises_a_budget_and_the_agent_goes_on():
