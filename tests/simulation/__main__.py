@@ -6,9 +6,20 @@ import argparse
 import logging
 import sys
 import time
+from collections.abc import Callable
 
 from runner.dev.embedded import embedded_store
-from tests.simulation.history import Make, drawn, play, raced, report, voted
+from tests.simulation.history import (
+    OPTIONS,
+    History,
+    Make,
+    drawn,
+    play,
+    raced,
+    recovered,
+    report,
+    voted,
+)
 from tests.simulation.on_redis import on_redis
 from tests.simulation.world import in_memory
 
@@ -16,15 +27,15 @@ PROGRESS = 100
 """Seeds between two lines that say how far it is."""
 
 
-def search(first: int, count: int, make: Make, store: str, *, votes: bool) -> int:
+def search(first: int, count: int, make: Make, store: str, draw: Callable[[int], History]) -> int:
     """Play seeds until one fails; returns the exit code."""
     began = time.monotonic()
     for number, seed in enumerate(range(first, first + count), 1):
-        history = voted(seed) if votes else drawn(seed)
+        history = draw(seed)
         history = raced(history) if store == "races" else history
         error = play(history, make).error
         if error:
-            command = f"make simulate FROM={seed} SEEDS=1{' VOTES=1' if votes else ''}"
+            command = f"make simulate FROM={seed} SEEDS=1{OPTIONS[draw]}"
             sys.stdout.write(report(history, error, make, f"{command} STORE={store}") + "\n")
             return 1
         if number % PROGRESS == 0 or number == count:
@@ -46,14 +57,16 @@ def main() -> int:
     parser.add_argument(
         "--votes", action="store_true", help="many questions have a rule, and people vote"
     )
+    parser.add_argument("--recovery", action="store_true", help="runs are retried and forked")
     chosen = parser.parse_args()
+    draw = voted if chosen.votes else recovered if chosen.recovery else drawn
     logging.disable(logging.CRITICAL)  # planned outages are no news
     if chosen.store == "memory":
-        return search(chosen.first, chosen.seeds, in_memory, chosen.store, votes=chosen.votes)
+        return search(chosen.first, chosen.seeds, in_memory, chosen.store, draw)
     with embedded_store() as server:
         partitions = 2 if chosen.store == "partitions" else 1
         make = on_redis(server.url, partitions, races=chosen.store == "races")
-        return search(chosen.first, chosen.seeds, make, chosen.store, votes=chosen.votes)
+        return search(chosen.first, chosen.seeds, make, chosen.store, draw)
 
 
 if __name__ == "__main__":

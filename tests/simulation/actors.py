@@ -136,6 +136,9 @@ class Wire:
             self._process.world.watch.unanswered.add(request.start.run_id)
         try:
             reply = call()
+        except BaseException:
+            self._process.world.watch.recovered(request)  # its reply is lost, but it may be done
+            raise
         finally:
             actor.calls = None
         self._process.world.judge(name, request, reply)

@@ -75,7 +75,7 @@ def racing(call: Callable[..., Any], world: Callable[[], World]) -> Callable[...
 
 def inside(world: World, store: SharedStore) -> Iterator[tuple[str, Seen]]:
     """Look at every run that was begun, and those inside it."""
-    todo = sorted(set(world.watch.keys.values()))
+    todo = sorted({*world.watch.keys.values(), *world.watch.forks})
     while todo:
         run_id = todo.pop(0)
         snapshot = store.read(run_id)

@@ -42,6 +42,7 @@ KINDS = (
     "is limited",
     "kills",
 )
+FAILING = (*KINDS, *("fails",) * 8)
 RULED = (*KINDS, *("is approved",) * 10, *("is approved in time",) * 4)
 CONDITIONS = ("always", "always", "always", "peeks", "never", "odd visits", "even visits")
 LIMIT = Limit("one at a time", concurrency=1)

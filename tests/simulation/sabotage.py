@@ -18,7 +18,9 @@ from runner.store.memory.store import MemoryStore
 from runner.store.requests import (
     AnswerQuestions,
     ClaimVisit,
+    ForkRun,
     ParkVisit,
+    RewriteRuns,
     SaveCheckpoint,
     SettleVisit,
     StartRun,
@@ -358,6 +360,51 @@ class LateVotes(SabotagedStore):
             )
         return reply
 
+
+class AnyFork(SabotagedStore):
+    """A fork is written whatever has become of the results that it takes over."""
+
+    request_type = ForkRun
+
+    def sabotage(self, request):
+        as_planned, requests._as_planned = requests._as_planned, lambda source, fork: True
+        try:
+            return self.as_it_should(request)
+        finally:
+            requests._as_planned = as_planned
+
+
+class SleepyRetry(SabotagedStore):
+    """A retry reopens a run and wakes nobody."""
+
+    request_type = RewriteRuns
+
+    def sabotage(self, request):
+        reply = self.as_it_should(request)
+        for bell in reply.doorbells:
+            self._database.timers.pop(("node", bell.run_id, bell.node), None)
+        return replace(reply, doorbells=())
+
+
+class SecondRetry(SabotagedStore):
+    """A run is reopened again while it goes on."""
+
+    request_type = RewriteRuns
+
+    def sabotage(self, request):
+        for rewrite in request.runs:
+            run = self._database.runs.get(rewrite.run_id)
+            if run is not None and not run.record.is_final:
+                run.record = replace(run.record, status=Status.FAILED)
+        runs = [
+            replace(rewrite, events=self._database.runs[rewrite.run_id].last_event())
+            for rewrite in request.runs
+            if rewrite.run_id in self._database.runs
+        ]
+        return self.as_it_should(replace(request, runs=runs))
+
+
+OF_RECOVERY = (AnyFork, SleepyRetry, SecondRetry)
 
 OF_VOTES = (ManyNames, EveryGroup, AnyEffect, NoUse, ForgetsVoidVotes, SleepyVote, LateVotes)
 

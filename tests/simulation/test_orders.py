@@ -111,7 +111,7 @@ def end_alike(kind: str, doubled: str, make=in_memory) -> int:
     """Play all orders of a diamond, and count them."""
     ends: Counter[str] = Counter()
     for world in orders(diamond(kind), answered, doubled=doubled, make=make):
-        ends[str(summary(world.result("run0")))] += 1
+        ends[str(summary(world.result(world.watch.keys["run0"])))] += 1
         receipts = Counter(
             receipt.status for request in world.requests[1:] for receipt in request.reply
         )
@@ -166,7 +166,7 @@ def both_are_told(make=in_memory) -> Counter:
     """Play all orders of a cancel, and count how they end."""
     ends: Counter[tuple] = Counter()
     for world in orders(diamond("asks"), cancelled, make=make):
-        result, word = world.result("run0"), world.requests[1].reply
+        result, word = world.result(world.watch.keys["run0"]), world.requests[1].reply
         receipts = [receipt.status for request in world.requests[2:] for receipt in request.reply]
         (question,) = world.store.read(world.watch.keys["run0"]).interrupts or (None,)
         kinds = [event.kind for event in world.store.events(world.watch.keys["run0"])]

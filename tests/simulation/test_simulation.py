@@ -16,7 +16,18 @@ import pytest
 
 from tests.chaos.test_racing_answers import NO_CHECK, UncheckedScripts
 from tests.simulation import sabotage
-from tests.simulation.history import History, drawn, kind_of, play, raced, report, shortest, voted
+from tests.simulation.history import (
+    OPTIONS,
+    History,
+    drawn,
+    kind_of,
+    play,
+    raced,
+    recovered,
+    report,
+    shortest,
+    voted,
+)
 from tests.simulation.on_redis import on_redis
 from tests.simulation.world import World, in_memory
 
@@ -27,6 +38,8 @@ ON_REDIS = range(1, 101)
 RACES = range(1, 101)
 VOTED = (5, 96)
 """Seeds with votes; in the second somebody votes again whose edit counted nothing, but voided others."""
+RECOVERED = (1, 182)
+"""Seeds with retries and forks; in the second what a fork takes over is taken back after it is planned."""
 STARTED_TWICE = 70011
 """A seed with races in which others look at a run before its start, sent twice, has a reply."""
 REGRESSIONS = (30, 42, 120)
@@ -36,7 +49,7 @@ REGRESSIONS = (30, 42, 120)
 def holds(seed: int, make=in_memory, draw=drawn) -> None:
     history = draw(seed)
     error = play(history, make).error
-    command = f"make simulate FROM={seed} SEEDS=1{' VOTES=1' if draw is voted else ''}"
+    command = f"make simulate FROM={seed} SEEDS=1{OPTIONS[draw]}"
     assert not error, report(history, error, make, command)
 
 
@@ -72,6 +85,20 @@ def test_many_votes_keep_every_promise(first):
     """What runs is what the votes come to, once, whoever votes when: and all runs end."""
     for seed in range(first, first + PART):
         holds(seed, draw=voted)
+
+
+@pytest.mark.parametrize("seed", RECOVERED)
+def test_retries_and_forks_keep_every_promise(seed):
+    """Runs that are stopped, retried and forked at any time end as others do; a fork changes no other run."""
+    holds(seed, draw=recovered)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("first", range(1, SEEDS + 1, PART))
+def test_many_retries_and_forks_keep_every_promise(first):
+    """Runs that are stopped, retried and forked at any time end as others do; a fork changes no other run."""
+    for seed in range(first, first + PART):
+        holds(seed, draw=recovered)
 
 
 # -- one seed, one history -----------------------------------------------------------------------------
@@ -162,6 +189,14 @@ def test_votes_that_come_in_between_are_seen(first, redis_url):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("first", RACES[::10])
+def test_retries_and_forks_that_come_in_between_are_seen(first, redis_url):
+    """As above, with runs that are retried and forked meanwhile."""
+    for seed in range(first, first + 10):
+        holds_in_races(seed, redis_url, recovered)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("first", RACES[::10])
 def test_many_who_come_in_between_are_seen(first, redis_url):
     """What was looked at may have changed when it is written: then it is planned again."""
     for seed in range(first, first + 10):
@@ -183,6 +218,8 @@ def test_without_the_look_at_what_has_changed_a_race_breaks_a_promise(redis_url)
 # -- controls: with a mechanism taken out, the simulator must complain ------------------------------------
 
 CAUGHT_AT = {
+    "AnyFork": 182,
+    "SecondRetry": 14,
     "SecondResult": 42,
     "DeafPark": 30,
     "EveryGroup": 3,
@@ -239,6 +276,14 @@ def test_a_missing_mechanism_of_votes_is_noticed(saboteur):
     _, error = caught(saboteur, voted)
 
     assert error.partition(":")[0] in {"I1", "I3", "I4", "I8", "liveness"}
+
+
+@pytest.mark.parametrize("saboteur", sabotage.OF_RECOVERY, ids=lambda store: store.__name__)
+def test_a_missing_mechanism_of_retries_and_forks_is_noticed(saboteur):
+    """Without it some seed with retries and forks breaks a promise."""
+    _, error = caught(saboteur, recovered)
+
+    assert error.partition(":")[0] in {"I6", "I8", "I11"}
 
 
 def test_a_failing_seed_is_explained():

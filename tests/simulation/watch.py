@@ -8,7 +8,7 @@ I10, same seed same history, and I11, same result, are checked over whole histor
 
 from __future__ import annotations
 
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
@@ -20,7 +20,14 @@ from runner.records.run import ACTIVE, MapRecord, NodeRecord, RunRecord, Status,
 from runner.scheduler import MAX_REDISPATCH_MS
 from runner.store.interface import Claim, Event, Request
 from runner.store.memory.store import MemoryStore
-from runner.store.requests import AnswerQuestions, ParkVisit, SettleVisit, StartRun
+from runner.store.requests import (
+    AnswerQuestions,
+    ForkRun,
+    ParkVisit,
+    RewriteRuns,
+    SettleVisit,
+    StartRun,
+)
 
 CALLED = {"progress", "agent", "receipt"}
 """Events that anybody may add at any time."""
@@ -65,6 +72,10 @@ class Watch:
         self.settled: dict[tuple[str, str, int], str] = {}
         self.accepted: dict[str, str] = {}
         self.keys: dict[str, str] = {}
+        self.forks: set[str] = set()
+        self.retried: set[str] = set()
+        self._nonces: set[str] = set()
+        self._repeated: dict[str, set[tuple[str, str, int]]] = defaultdict(set)
         self.unanswered: set[str] = set()
         """Runs whose start has had no reply: they may be there, or not."""
         self._positions: dict[str, int] = {}
@@ -104,6 +115,8 @@ class Watch:
                 "I1",
                 f"{key} began two runs",
             )
+        elif isinstance(request, ForkRun | RewriteRuns) and reply.word in {"forked", "reopened"}:
+            self.recovered(request)
         elif isinstance(request, AnswerQuestions):
             self._answered(request.answers, reply.receipts)
         elif isinstance(request, CastVote) and reply.receipts[0].status is ReceiptStatus.ACCEPTED:
@@ -167,6 +180,8 @@ class Watch:
             )
             if event.kind in CALLED:
                 continue
+            if event.kind == "run.retried":
+                self._reopen(run_id)
             ended = self._ended.get(run_id)
             if (
                 "/" in event.node
@@ -175,6 +190,29 @@ class Watch:
             must(ended is None, "I6", f"{event.kind} {event.node} of {run_id} after it {ended}")
             self._event(run_id, event)
         self._positions[run_id] = last
+
+    def recovered(self, request: Request | None) -> None:
+        """Expect a fork, or that each visit that a retry repeats has another result; perhaps in vain."""
+        if isinstance(request, ForkRun):
+            self.forks.add(request.fork.start.run_id)
+        if not isinstance(request, RewriteRuns) or request.nonce in self._nonces:
+            return
+        self._nonces.add(request.nonce)
+        for rewrite in request.runs:
+            for name, node in rewrite.records.nodes.items():
+                if node.status in ACTIVE or node.status is Status.WAITING:
+                    self._repeated[rewrite.run_id].add((rewrite.run_id, name, node.visit))
+                    self.settled.pop((rewrite.run_id, name, node.visit), None)
+
+    def _reopen(self, run_id: str) -> None:
+        """Let an ended run go on."""
+        must(run_id in self._ended, "I6", f"{run_id} was retried before it had ended")
+        del self._ended[run_id]
+        self._stopping.discard(run_id)
+        self.retried.add(run_id)
+        for where in self._repeated[run_id]:
+            self._chances[where] += 1
+            self._ends.pop(where, None)
 
     def _event(self, run_id: str, event: Event) -> None:
         where = (run_id, event.node, event.visit)
@@ -362,6 +400,14 @@ class Watch:
                 "I4",
                 f"{where} was told of {by}: {question}",
             )
+
+    def results(self) -> None:
+        """Look for what was taken over from another run and is no result any more (I11)."""
+        for run_id in self.forks:
+            fork = self._world.store.read(run_id)
+            entries = fork.entries if fork else {}
+            undone = [visit for visit, entry in entries.items() if entry.get("undone")]
+            must(not undone, "I11", f"{run_id} has results that were taken back: {undone}")
 
     def _name(self, question: Interrupt) -> tuple[str, str, int, str]:
         return question.run_id, question.node_id, question.visit, question.name

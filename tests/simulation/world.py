@@ -12,9 +12,11 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from runner.errors import ConflictError
+from runner.errors import ConflictError, NotFoundError, UsageError
+from runner.execution.engine import Engine
 from runner.execution.results import GraphResult, graph_result
 from runner.operations.answers import apply_decisions, withdraw
+from runner.operations.recovery import fork, retry
 from runner.records.interrupts import Decision, Interrupt, Receipt, ReceiptStatus
 from runner.records.run import FINAL, Status
 from runner.scheduler import CRASH_BUDGET
@@ -545,6 +547,44 @@ class World:
             self._send(self._ask("cancel", lambda process: process.engine.cancel(run_id, "enough")))
         return bool(run_ids)
 
+    def do_fork(self, number: int) -> bool:
+        """A person starts a run from a node of another one, which goes on meanwhile."""
+        node = f"n{number // 7 % len(self.setting.plan.kinds)}"
+        return self._recover("fork", number, lambda engine, run_id: fork(engine, run_id, node))
+
+    def do_retry(self, number: int) -> bool:
+        """A person has a run go on that has failed or was stopped."""
+        return self._recover("retry", number, retry)
+
+    def do_overtaken(self, number: int) -> bool:
+        """A fork is planned, and before it is written its source is retried and goes on."""
+        if not self.do_fork(number):
+            return False
+        forks = self._newest()
+        while not forks.done and forks.point != "before fork":
+            self.resume(forks)
+        self.do_retry(number)
+        self.finish(self._newest())
+        while not forks.done and self.broker.queue and number % 2:
+            self.do_run(number)
+            number //= 2
+        return self.finish(forks)
+
+    def _recover(self, name: str, number: int, do: Callable[[Engine, str], object]) -> bool:
+        run_ids = sorted(self.watch.keys.values())
+        if not run_ids:
+            return False
+        run_id = run_ids[number % len(run_ids)]
+
+        def recover(process: Process) -> str:
+            try:
+                return f"done: {do(process.engine, run_id)}"
+            except (ConflictError, NotFoundError, UsageError) as error:
+                return f"refused: {error}"
+
+        self._send(self._ask(name, recover))
+        return True
+
     # -- healing -------------------------------------------------------------------------------------
 
     def heal(self) -> None:
@@ -618,6 +658,7 @@ class World:
         if self.looks:
             self.watch.indexes()
             self.watch.effects()
+            self.watch.results()
             self.voters.check()
         self._told()
 
@@ -637,9 +678,9 @@ class World:
                 )
                 must(accepted == mine, "I3", f"{request.name} was told {receipt}")
 
-    def result(self, key: str) -> GraphResult:
+    def result(self, run_id: str) -> GraphResult:
         """Read how a run has ended."""
-        return graph_result(self.store, self.store.read(self.watch.keys[key]))
+        return graph_result(self.store, self.store.read(run_id))
 
     def events(self) -> list[str]:
         """Write all that was told of all runs."""
