@@ -161,9 +161,7 @@ class Sealing:
 
     def _seal(self, head: Head, rows: Sequence[tuple[str, bytes]]) -> bool:
         leaves = [leaf_of(sealed_entry(raw, n)) for n, (_, raw) in enumerate(rows, head.size)]
-        tree = head.frontier
-        for leaf in leaves:
-            tree = tree.append(leaf)
+        tree = head.frontier.extend(leaves)
         fields = {**tree_fields("frontier", "size", tree), "last": rows[-1][0]}
         return self._log.change(head, fields, leaves)
 
@@ -246,10 +244,7 @@ class Sealing:
         """Return the tree of the first `size` entries, or that of those that are archived if it was later."""
         if size == head.size:
             return head.frontier
-        tree = head.base
-        for leaf in self._log.leaves(0, size - head.first):
-            tree = tree.append(leaf)
-        return tree
+        return head.base.extend(self._log.leaves(0, size - head.first))
 
     def _report(self, head: Head, problem: str) -> None:
         self.problem = problem
@@ -283,13 +278,9 @@ class Sealing:
         except ArchiveError as error:
             self._report(head, str(error))
             return
-        tree = head.base
-        for leaf in leaves:
-            tree = tree.append(leaf)
+        fields = tree_fields("base", "first", head.base.extend(leaves))
         stays = rows[len(old_rows)][0]
-        self._log.change(
-            head, tree_fields("base", "first", tree), trimmed=len(old_rows), stays=stays
-        )
+        self._log.change(head, fields, trimmed=len(old_rows), stays=stays)
 
 
 def line(entry: Mapping[str, JSON], leaf: bytes) -> str:

@@ -5,8 +5,9 @@ Whoever has a root can be shown that an entry is in the tree, without the other 
 
 from __future__ import annotations
 
+import functools
 import hashlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from runner.approvals.digests import canonical
@@ -50,6 +51,10 @@ class Frontier:
             size >>= 1
         return Frontier(self.size + 1, tuple(hashes))
 
+    def extend(self, leaves: Iterable[bytes]) -> Frontier:
+        """Return the tree with more leaf hashes."""
+        return functools.reduce(Frontier.append, leaves, self)
+
     @property
     def root(self) -> bytes:
         """The root: the subtrees joined from the smallest to the largest."""
@@ -63,10 +68,7 @@ class Frontier:
 
 def root_of(leaves: Sequence[bytes]) -> bytes:
     """Return the root over leaf hashes."""
-    tree = Frontier()
-    for leaf in leaves:
-        tree = tree.append(leaf)
-    return tree.root
+    return Frontier().extend(leaves).root
 
 
 def inclusion_path(leaves: Sequence[bytes], index: int) -> list[bytes]:

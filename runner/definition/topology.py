@@ -113,11 +113,13 @@ def _node(
 
 def _loop(k: int, loops: list[tuple[str, set[str]]], exits: list[tuple[str, int]]) -> LoopTopology:
     header, body = loops[k]
-    by_size = sorted((j for j in range(len(loops)) if j != k), key=lambda j: len(loops[j][1]))
-    return LoopTopology(
-        header=header,
-        size=len(body),
-        inner=tuple(j for j in by_size if loops[j][1] < body or (loops[j][1] == body and j > k)),
-        outer=tuple(j for j in by_size if body < loops[j][1] or (loops[j][1] == body and j < k)),
-        exits=tuple(exits),
-    )
+    inner: list[int] = []
+    outer: list[int] = []
+    for j, (_, second_body) in sorted(enumerate(loops), key=lambda loop: len(loop[1][1])):
+        if j == k:
+            continue
+        if second_body < body or (second_body == body and j > k):
+            inner.append(j)
+        elif body <= second_body:
+            outer.append(j)
+    return LoopTopology(header, len(body), tuple(inner), tuple(outer), tuple(exits))
