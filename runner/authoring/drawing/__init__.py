@@ -9,7 +9,7 @@ from collections.abc import Mapping
 
 from runner.authoring.drawing import mermaid, svg, text
 from runner.authoring.drawing.diagram import RunShown, diagram, shape
-from runner.authoring.drawing.groups import grouped
+from runner.authoring.drawing.layout import grouped
 from runner.authoring.drawing.svg import Links
 from runner.definition.model import Definition, Topology
 from runner.errors import UsageError
