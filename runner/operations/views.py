@@ -74,7 +74,8 @@ class NodeView:
 class RunView(RunHead):
     """A run with its nodes: in the order of the graph where this program has it, otherwise as they began.
 
-    `output` is that of a completed run's last node, or those of its last nodes by id; none of an archived one.
+    `output` is that of a completed run's last node, or those of its last nodes by id; never of an archived
+    run.
     `interrupts` are the open ones, `decided` the closed ones, and `size` is in bytes, all including child
     runs; an `archived` run, which the store does not have any more, has none of them. `spent` is what agents
     have spent of budgets per run, in the outermost run; a cost is in millionths. `frozen` says what keeps its

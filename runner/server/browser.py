@@ -52,6 +52,8 @@ SHARED: dict[str, Any] = {
 }
 """For pages of RUNNER_CORS_ORIGINS: what they may send and read, never with the cookies of this origin."""
 
+JSON_TYPE, FORM_TYPE = "application/json", "application/x-www-form-urlencoded"
+
 SAFE = frozenset({"GET", "HEAD", "OPTIONS"})
 
 TOKEN, TOKEN_HEADER = "form_token", "x-form-token"
@@ -163,10 +165,10 @@ def check_origin(request: Request) -> bool:
     """
     site, origin = request.headers.get("sec-fetch-site"), request.headers.get("origin")
     if site is None and origin is None:
-        if (
-            request.headers.get("content-type", "application/json").partition(";")[0]
-            != "application/json"
-        ):
+        kind = request.headers.get("content-type", JSON_TYPE).partition(";")[0].strip().lower()
+        if kind.startswith("application/") and kind not in {JSON_TYPE, FORM_TYPE}:
+            raise Problem(415, f"Send application/json, not {kind:.80}.")
+        if kind != JSON_TYPE:
             raise Problem(403, "Send JSON, or a form from a page of this server.")
         return False
     # A cookie is sent to every port of a name, and "same-site" includes names beside this one: neither is us.

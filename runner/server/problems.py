@@ -61,6 +61,9 @@ def problem_of(error: BaseException) -> Problem:
     match error:
         case Problem():
             return error
+        case RequestValidationError() if error.errors()[0]["type"] == "json_invalid":
+            where = f"{pointer(error.errors()[0]['loc'])}: {error.errors()[0]['ctx']['error']}"
+            return Problem(400, f"The body can't be read as JSON: {where}.")
         case RequestValidationError():
             faults = [
                 {"pointer": pointer(item["loc"]), "detail": item["msg"]} for item in error.errors()

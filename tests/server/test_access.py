@@ -96,7 +96,11 @@ def test_viewers_see_no_payloads(site):
     site.as_role("viewer")
     for path in (*paths[:3], f"/runs/{run.id}"):
         assert "secret" not in site.http.get(path, headers={"Accept": "text/html"}).text, path
+    question = site.start("approval").interrupts()[0].id
+    site.client.withdraw(question, "a secret reason")
+    assert "secret" not in site.http.get(f"/v1/questions/{question}").text
     site.as_role("reader")
+    assert "secret" in site.http.get(f"/v1/questions/{question}").text
     assert "secret" in site.http.get(paths[0]).text
     assert "unpunctual" in site.http.get(paths[-1]).text
 

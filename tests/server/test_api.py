@@ -151,6 +151,21 @@ def test_a_refused_request_gets_a_problem_document(site, method, path, body, sta
     assert reply.json()["detail"]
 
 
+@pytest.mark.parametrize(
+    ("kind", "body", "status"),
+    [
+        ("application/json", b'{"graph": ', 400),
+        ("application/merge-patch+json", b'{"graph": "echo"}', 415),
+        ("APPLICATION/JSON ; charset=utf-8", b'{"graph": "echo"}', 201),
+    ],
+)
+def test_a_body_is_json(site, kind, body, status):
+    """What is malformed is 400, another type 415; the control is a type in other letters."""
+    reply = site.http.post("/v1/runs", content=body, headers={"Content-Type": kind})
+
+    assert reply.status_code == status
+
+
 def test_events_go_on_from_a_position(site):
     """A page of events ends in the position from which the next one goes on."""
     run = site.start("echo")

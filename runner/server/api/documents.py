@@ -145,6 +145,7 @@ def bare_question(question: Question) -> Question:
         "response_schema": None,
     }
     bare["action"] = None
+    bare["withdrawal"] = question.withdrawal and {**question.withdrawal, "reason": ""}
     if isinstance(question, QuestionView):
         bare |= {"votes": (), "variants": (), "digests": {}}
     return replace(question, **bare)
