@@ -1,7 +1,7 @@
 """Takes the pictures of the server's pages: `python docs/screenshots.py`, with Chromium and Playwright.
 
 The runs are those of a shop, on an embedded Redis server and a clock that nodes move: each picture shows the
-same. `python docs/screenshots.py FOLDER [PAGE ...]` writes the pages in both themes at three widths instead.
+same. `python docs/screenshots.py FOLDER [PAGE ...]` writes the pages in both themes at two widths instead.
 """
 
 from __future__ import annotations
@@ -42,8 +42,8 @@ IMAGES = Path(__file__).parent / "images"
 MINUTE, HOUR, DAY = 60, 3_600, 86_400
 
 KEPT = {
-    "server-question": ("question", "light", 1280, 900),
-    "server-run": ("run", "light", 768, 900),
+    "server-question": ("versions", "light", 1280, 900),
+    "server-run": ("paid", "light", 1280, 900),
     "server-inbox": ("inbox", "dark", 320, 800),
 }
 """The pictures of the guides: page, theme, width, height."""
@@ -115,7 +115,7 @@ class Shop:
                 "pay back",
                 reason="The parcel came **eleven days late**, and the customer has asked twice.\n\n"
                 "- The carrier confirms the delay.\n- No refund was made for this order before.",
-                rule=Rule(eligible=["group:finance", "ben"], need=2, exclude=["requester"]),
+                rule=Rule(eligible=["group:finance", "ben", "dan"], need=2, exclude=["requester"]),
                 action=call,
                 risk="high",
                 expires_in=6 * HOUR,
@@ -165,7 +165,18 @@ class Shop:
             builder.add_edge("list", "resize")
             return builder.build()
 
+        def review(ctx: Any) -> Any:
+            rule = Rule(eligible=["group:finance"], decisions=["approve", "reject"])
+            return ctx.interrupt("file it?", reason=f"Receipt {ctx.task}", rule=rule).decision
+
+        def receipts() -> Any:
+            builder = wired({"list": self.step(1, list(range(40)))})
+            builder.add_map(review, "review", over="list")
+            builder.add_edge("list", "review")
+            return builder.build()
+
         return {
+            "receipts": receipts,
             "refund": lambda: wired(
                 {
                     "look_up": self.step(1, {"order": 1042, "state": "delivered late"}),
@@ -220,6 +231,9 @@ class Shop:
         shown = self.run(12 * MINUTE, "refund", task, tags={"team": "billing"}, requester=cora)
         question = next(iter(self.client.interrupts(run=shown)))
         self.client.vote(question.id, "approve", by="ben", comment="The carrier wrote to me, too.")
+        edited = self._edited()
+        receipts = self.run(5 * MINUTE, "receipts", {"month": "October"}, tags={"team": "billing"})
+        paid = next(iter(self.client.runs("completed", graph="refund")))
         failed = next(iter(self.client.runs("failed")))
         self._schedules()
         self._letters()
@@ -234,12 +248,35 @@ class Shop:
             "cancel": f"/runs/{shown}/plan/cancel",
             "audit": f"/runs/{shown}/audit",
             "question": f"/q/{question.id}",
+            "versions": f"/q/{edited}",
+            "receipts": f"/runs/{receipts}",
+            "paid": f"/runs/{paid.run_id}?node=approve",
+            "done": "/inbox?tab=done",
             "together": f"/inbox/together?q={question.id}",
             "search": "/inbox?tab=mine&risk=high&text=carrier",
             "failed": f"/runs/{failed.run_id}",
             "deliveries": "/webhooks/chat",
             "missing": "/runs/0none",
         }
+
+    def _edited(self) -> str:
+        """Ask for a refund whose sum an approver has changed; pay another one. Return the question."""
+        task = {"order": 1043, "amount": 4_800, "iban": "DE89 3704 0044 0532 0130 00"}
+        cora = Principal("cora", name="Cora Lind")
+        ids = []
+        for ago in (30 * MINUTE, 8 * MINUTE):
+            run = self.run(ago, "refund", task, tags={"team": "billing"}, requester=cora)
+            ids.append(next(iter(self.client.interrupts(run=run))).id)
+        action = self.client.interrupt(ids[1]).action or {}
+        less = {**action["args"], "amount": 480}
+        self.client.vote(ids[1], "approve", by="dan")
+        self.client.vote(ids[1], "edit", by="ben", response=less, comment="A zero too many.")
+        for name in ("ben", "dan"):
+            self.client.vote(ids[0], "approve", by=name)
+        while self.bells:
+            bell = self.bells.popleft()
+            self.client.engine.deliver(bell.run_id, bell.node, bell.visit, bell.attempt)
+        return ids[1]
 
     def _schedules(self) -> None:
         scheduler = Scheduler(self.client.engine, Shared(self.settings).documents(Schedule))
@@ -358,7 +395,7 @@ def main(folder: Path | None, only: Sequence[str]) -> None:
                 return
             folder.mkdir(exist_ok=True)
             for theme in ("light", "dark"):
-                for width in (320, 768, 1280):
+                for width in (390, 1280):
                     shop.show_workers()
                     for name in only or paths:
                         where = folder / f"{name}-{theme}-{width}.png"

@@ -16,7 +16,7 @@ from runner.approvals.rules import plain_name
 from runner.definition.model import HIDDEN, map_of
 from runner.operations.decided import DecisionView
 from runner.operations.exports import Question, all_events
-from runner.operations.views import NodeView, RunView, archived_run, read_run, spendings, with_items
+from runner.operations.views import NodeView, RunView, archived_run, read_run, spendings
 from runner.records.run import FINAL, Status, existing
 from runner.server.access import Reads, Seen
 from runner.server.api.audit import audit_of
@@ -38,6 +38,9 @@ NODES = 300
 """Rows of nodes at most: those that need attention, then the others; the graph leads to every node."""
 
 OF_INTERRUPTS = "interrupt."
+
+ITEMS, LOUD = 10, ("failed", "retrying", "running", "waiting")
+"""Items of a map that have rows at most, and their states in that order; the map's row counts all."""
 
 LINES = 200
 """Events of a timeline at most, the newest; the API has them all."""
@@ -159,9 +162,9 @@ def _paths(run: RunView, prefix: str = "") -> Iterator[tuple[str, NodeView]]:
         yield prefix + node.id, node
         if node.run is not None:
             yield from _paths(node.run, f"{prefix}{node.id}/")
-        for item in with_items([node]):
-            if item is not node and item.status in {"waiting", "failed", "running", "retrying"}:
-                yield prefix + item.id, item
+        items = [item for item in node.items if item.status in LOUD]
+        for item in sorted(items, key=lambda item: LOUD.index(item.status))[:ITEMS]:
+            yield prefix + item.id, item
 
 
 @dataclass(frozen=True, slots=True)
