@@ -6,6 +6,7 @@ The button decides nothing: who decides logs in on the page, where the whole cal
 from __future__ import annotations
 
 import json
+import urllib.error
 import urllib.request
 from collections.abc import Mapping
 from typing import Any
@@ -46,5 +47,9 @@ def post(notice: Mapping[str, Any], pages: str, url: str) -> None:
     """Post the message to a channel's address; OSError where Slack does not take it."""
     body = json.dumps(message(notice, pages)).encode()
     request = urllib.request.Request(url, body, {"Content-Type": "application/json"}, method="POST")  # noqa: S310 - the URL is the operator's
-    with urllib.request.urlopen(request, timeout=TIMEOUT):  # noqa: S310 - as above
-        return
+    try:
+        with urllib.request.urlopen(request, timeout=TIMEOUT):  # noqa: S310 - as above
+            return
+    except urllib.error.HTTPError as error:
+        error.close()
+        raise

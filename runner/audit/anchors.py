@@ -114,6 +114,7 @@ class WebAnchor:
             with urllib.request.urlopen(request, timeout=TIMEOUT):  # noqa: S310 - as above
                 return
         except urllib.error.HTTPError as error:
+            error.close()
             if error.code == CONFLICT:
                 raise AnchorRefused(
                     f"The anchor {self.name} has another checkpoint of this tree, or a newer one."

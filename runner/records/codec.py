@@ -209,7 +209,9 @@ def load_json(data: bytes | str) -> JSON:
         )
         if "\\ud" in text.lower():
             json.dumps(value, ensure_ascii=False).encode()
-    except (ValueError, RecursionError) as error:
+    except RecursionError as error:
+        raise CorruptDocument("not valid JSON: nested too deep") from error
+    except ValueError as error:
         raise CorruptDocument(f"not valid JSON: {error}") from error
     return value
 

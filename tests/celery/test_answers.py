@@ -397,7 +397,7 @@ def publish(site, body, **properties):
         ('"response":1e999', "larger than any float"),
         ('"response":' + "9" * 5_000, "too many digits"),
         ('"response":"\\ud800"', "surrogates not allowed"),
-        ('"response":' + "[" * 100_000 + "]" * 100_000, "recursion"),
+        ('"response":' + "[" * 100_000 + "]" * 100_000, "nested too deep"),
         ('"response":', "not valid JSON"),
     ],
 )

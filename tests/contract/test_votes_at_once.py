@@ -21,7 +21,7 @@ from runner.store.redis import scripts
 from runner.store.redis.store import RedisStore
 from runner.store.redis.transaction import questions
 from runner.store.redis.transaction.run_view import RunInTransaction
-from tests.contract.store.manual_worker import ManualWorker
+from tests.contract.store.manual_worker import ManualWorker, shape
 
 CALL = Action("runner", "tool", "refund", {"amount": "10"})
 
@@ -115,6 +115,7 @@ def test_one_person_by_two_doors_counts_once(clients, ask):
     question = ask(Rule(need=2))
     stream = Engine(clients[0].engine.store, SweeperDispatcher(), Registry())
     stream.directory = ""
+    stream.registry.add("g", lambda: shape("a"))
     body = codec.dump_json(
         {"v": 2, "interrupt_id": question.id, "decision": "approve", "by": "ana"}
     )

@@ -164,7 +164,7 @@ def test_a_tool_runs_once_it_is_approved(run_graph):
 def test_a_call_that_fails_says_so(run_graph):
     """The end of the effect has the status of the tool; one that nobody made has no end."""
     run = run_graph(Till(ONE, calls=[("1042", -1), ("1043", 1)]).graph, "refund 1042")
-    first, second = run.interrupts
+    first, second = sorted(run.interrupts, key=lambda each: each.action["args"]["order"])
     vote(run, "ana", question=second.id, decision="reject", comment="no")
     vote(run, "ana", question=first.id)
     assert [status for _, status in endings(run)] == ["failed"]

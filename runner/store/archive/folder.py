@@ -120,7 +120,7 @@ class FolderArchive:
     def read_audit(self, origin: str) -> Iterator[str]:
         with self._translated("read"):
             folder = self._audit(origin)
-            for path in sorted(folder.glob("[0-9]*.jsonl.gz")) if folder.is_dir() else ():
+            for path in sorted(folder / name for name in _names(folder) if name[0].isdigit()):
                 try:
                     with gzip.open(path, "rt", encoding="utf-8") as lines:
                         yield from (line.rstrip("\n") for line in lines)
@@ -192,13 +192,8 @@ class FolderArchive:
         """List the files of the index with runs of a time, newest runs first; days are read one by one."""
         with self._translated("read"):
             folder = self._folder / "index"
-            days = (
-                sorted((day.name for day in folder.iterdir()), reverse=True)
-                if folder.is_dir()
-                else []
-            )
             first_day, last_day = _day(since), _day(min(until, _END))
-            for day in days:
+            for day in sorted(_names(folder), reverse=True):
                 if first_day <= day <= last_day:
                     files = filter(None, map(_index_file, (folder / day).glob("*.jsonl")))
                     for file in sorted(files, reverse=True):
@@ -238,6 +233,14 @@ class FolderArchive:
             yield
         except OSError as error:
             raise ArchiveError(f"The archive {self.place} can't be {verb}: {error}.") from error
+
+
+def _names(folder: Path) -> list[str]:
+    """List a folder that may not exist; from Python 3.14 `is_dir` is also false where access is denied."""
+    try:
+        return [path.name for path in folder.iterdir()]
+    except FileNotFoundError:
+        return []
 
 
 def _day(milliseconds: int) -> str:
