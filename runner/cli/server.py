@@ -19,6 +19,13 @@ from runner.errors import needs_extra
     "--port", type=click.IntRange(1, 65535), default=8080, show_default=True, help="The port."
 )
 @click.option(
+    "--workers",
+    type=click.IntRange(1),
+    default=1,
+    show_default=True,
+    help="Processes that serve the port.",
+)
+@click.option(
     "--auth",
     default="local",
     show_default=True,

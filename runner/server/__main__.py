@@ -5,9 +5,13 @@ from __future__ import annotations
 import argparse
 import importlib
 import json
+import os
+import secrets
 import sys
 from collections.abc import Callable, Sequence
 from typing import Any
+
+from fastapi import FastAPI
 
 from runner.errors import RunnerError, UsageError, needs_extra
 from runner.execution.telemetry import JsonFormatter
@@ -18,6 +22,10 @@ from runner.settings import Settings
 
 with needs_extra("server", "the HTTP API and the pages"):
     import uvicorn
+
+
+ARGUMENTS = "RUNNER_SERVER_ARGUMENTS"
+"""The environment variable by which the processes of one server get its options."""
 
 
 def auth_of(name: str, api_keys: str, **proxy: Any) -> Callable[..., Any]:
@@ -58,11 +66,11 @@ def roles_of(pairs: Sequence[str]) -> dict[str, list[str]]:
     return roles
 
 
-def main(arguments: Sequence[str] | None = None) -> int:
-    """Serve until the process is asked to stop."""
+def _options(arguments: Sequence[str] | None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="runner server")
     parser.add_argument("--host", default="127.0.0.1")
     parser.add_argument("--port", type=int, default=8080)
+    parser.add_argument("--workers", type=int, default=1)
     parser.add_argument("--auth", default="local")
     parser.add_argument("--api-keys", default="")
     parser.add_argument("--trusted", action="append", default=[])
@@ -70,7 +78,27 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--roles-header", default="")
     parser.add_argument("--new-key", default="")
     parser.add_argument("--role", action="append", default=[])
-    options = parser.parse_args(arguments)
+    return parser.parse_args(arguments)
+
+
+def _application(options: argparse.Namespace, settings: Settings) -> FastAPI:
+    proxy = {
+        "trusted": options.trusted,
+        "role_of": roles_of(options.role_of),
+        "roles": options.roles_header,
+        "secret": settings.proxy_secret,
+    }
+    return create_app(settings, auth_of(options.auth, options.api_keys, **proxy))
+
+
+def worker_application() -> FastAPI:
+    """Return the application of one of several processes, by the options of the first one."""
+    return _application(_options(json.loads(os.environ[ARGUMENTS])), Settings())
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Serve until the process is asked to stop."""
+    options = _options(arguments)
     try:
         if options.new_key:
             key, entry = new_key(options.new_key, options.role)
@@ -82,16 +110,19 @@ def main(arguments: Sequence[str] | None = None) -> int:
                 "another --auth: proxy, or MODULE:OBJECT."
             )
         settings = Settings()
-        proxy = {
-            "trusted": options.trusted,
-            "role_of": roles_of(options.role_of),
-            "roles": options.roles_header,
-            "secret": settings.proxy_secret,
-        }
-        app = create_app(settings, auth_of(options.auth, options.api_keys, **proxy))
+        if options.workers < 1:
+            raise UsageError(f"--workers is a number from 1, not {options.workers}.")
+        app: FastAPI | str = _application(options, settings)
     except RunnerError as error:
         print(f"Error: {error}", file=sys.stderr)  # noqa: T201 - a program
         return 2
+    several: dict[str, Any] = {}
+    if options.workers > 1:
+        os.environ[ARGUMENTS] = json.dumps(sys.argv[1:] if arguments is None else [*arguments])
+        # A form of one process is sent to any other.
+        os.environ["RUNNER_SERVER_SECRET"] = settings.server_secret or secrets.token_hex(32)
+        app = "runner.server.__main__:worker_application"
+        several = {"workers": options.workers, "factory": True}
     # Addresses of clients come from the connection: ProxyHeaders itself decides whom to believe.
     uvicorn.run(
         app,
@@ -100,6 +131,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         proxy_headers=False,
         timeout_graceful_shutdown=3,
         log_config=log_config(settings),
+        **several,
     )
     return 0
 

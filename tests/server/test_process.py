@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import os
+import re
+import signal
 import subprocess
 import sys
 
@@ -47,3 +49,37 @@ def test_a_server_logs_json_on_request(redis_url, log_format, expected):
 
     assert {is_json(line) for line in lines} == expected
     assert any("Uvicorn running" in line for line in lines)
+
+
+def test_several_processes_are_one_server(redis_url):
+    """A form of one process counts in each, and one that is killed is replaced."""
+    port, command = free_port(), [sys.executable, "-m", "runner.server", "--workers", "2", "--port"]
+    server = subprocess.Popen(
+        [*command, str(port)],
+        env={**os.environ, "RUNNER_REDIS_URL": redis_url},
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    url, started = f"http://127.0.0.1:{port}", []
+
+    def wait_for(number):
+        while len(started) < number:
+            started.extend(
+                map(int, re.findall(r"Started server process \[(\d+)\]", next(server.stderr)))
+            )
+
+    try:
+        wait_for(2)
+        wait_until(lambda: answers(f"{url}/healthz"), "it answers")
+        token = httpx.get(f"{url}/v1/me").json()["form_token"]
+        headers = {"Origin": url, "X-Form-Token": token}
+        sent = [httpx.post(f"{url}/v1/runs/none:cancel", headers=headers) for _ in range(20)]
+        os.kill(started[0], signal.SIGKILL)
+        wait_for(3)
+        wait_until(lambda: answers(f"{url}/healthz"), "it answers again")
+    finally:
+        server.terminate()
+        server.communicate(timeout=30)
+
+    assert {reply.status_code for reply in sent} == {404}
+    assert len(set(started)) == 3
