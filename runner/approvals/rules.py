@@ -8,6 +8,7 @@ effect.
 
 from __future__ import annotations
 
+import unicodedata
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal
@@ -15,6 +16,7 @@ from typing import Any, Literal
 from runner.errors import UsageError
 from runner.records import validation
 from runner.records.codec import JSON
+from runner.records.shown_text import shown
 
 Kind = Literal["human", "service", "agent"]
 KINDS = ("human", "service", "agent")
@@ -53,6 +55,12 @@ class Principal:
     kind: Kind = "human"
     name: str = ""
 
+    def __post_init__(self) -> None:
+        """Normalize the names: one person is not two by how an accent is written, or by a space around."""
+        for field_name in ("sub", "iss"):
+            words = unicodedata.normalize("NFC", getattr(self, field_name)).split()
+            object.__setattr__(self, field_name, " ".join(words))
+
     @property
     def key(self) -> str:
         """The principal as one text, `kind:iss|sub`: the same for the same person, whatever the display
@@ -65,13 +73,18 @@ class Principal:
         """Read `kind:iss|sub`; a plain name such as "ana" is the human of that name for whom nobody vouches.
 
         Raises:
-            UsageError: the text is empty, or has one of the two separators in another form.
+            UsageError: the text is empty, has a character that nobody sees, or has one of the two separators
+                in another form.
         """
         head, bar, sub = text.partition("|")
         kind, colon, iss = head.partition(":")
         if not bar:
             kind, colon, iss, sub = "human", ":", "", text
-        if not sub or not colon or kind not in KINDS or validation.problem(text):
+        if shown(text) != text:
+            raise UsageError(
+                f"{validation.one_line(text)!r:.80} names no principal: it has characters that nobody sees."
+            )
+        if not sub.strip() or not colon or kind not in KINDS or validation.problem(text):
             raise UsageError(
                 f"{text!r:.80} names no principal: write a name such as 'ana', or kind:issuer|subject with a "
                 f"kind of {', '.join(KINDS)}."

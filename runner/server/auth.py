@@ -92,7 +92,8 @@ class ProxyHeaders:
     for the names.
 
     `default_roles` has everybody, `role_of` has by group the roles of its members. `roles` names a header of
-    roles; only for a proxy that deletes it from what clients send, which most do not.
+    roles; only for a proxy that deletes it from what clients send, which most do not. With `casefold` names
+    that differ in their case only are one, as in LDAP.
     """
 
     user: str = "x-forwarded-user"
@@ -102,6 +103,7 @@ class ProxyHeaders:
     issuer: str = ""
     default_roles: Collection[str] = ()
     role_of: Mapping[str, Collection[str]] = field(default_factory=dict)
+    casefold: bool = False
     secret: str = ""
     secret_header: str = "x-proxy-secret"  # noqa: S105 - a name
 
@@ -141,7 +143,12 @@ class ProxyHeaders:
         }
         for group in groups & self.role_of.keys():
             roles |= {*self.role_of[group]}
-        return Person(Principal(name, self.issuer), frozenset(roles), groups, level=LOGIN)
+        try:
+            key = f"human:{self.issuer}|{name.casefold() if self.casefold else name}"
+            principal = Principal.read(key)
+        except UsageError as error:
+            raise Problem(403, f"The login can't be used: {error}") from error
+        return Person(principal, frozenset(roles), groups, level=LOGIN)
 
     def _is_trusted(self, host: str) -> bool:
         address = _address(host)

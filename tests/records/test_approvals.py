@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import unicodedata
 
 import pytest
 from hypothesis import given
@@ -53,6 +54,24 @@ def test_a_principal_is_read_as_it_is_written(text, key):
     """A plain name is another principal than the one of a login with that name."""
     assert Principal.read(text).key == key
     assert Principal.read(key) == Principal.read(text)
+
+
+def test_one_person_is_one_whatever_the_spelling():
+    """How an accent is written and spaces around a name make nobody another; another issuer does."""
+    composed, decomposed = "Jos\u00e9", "Jose\u0301"
+    assert Principal(decomposed).key == Principal(composed).key == Principal.read(decomposed).key
+    assert Principal.read("ana\u00a0b").key == Principal("ana  b").key
+    assert Principal.read(" ana ").key == Principal("ana ").key == "human:|ana"
+    assert Principal("ana", "https://login.example").key != Principal("ana").key
+
+
+@pytest.mark.parametrize("text", ["an\u200ba", "ana\ufe0f", "\u3164", "a\u202ena", " "])
+def test_a_name_with_what_nobody_sees_is_refused(text):
+    """Two names that look the same are never two people; the controls are names of many languages."""
+    with pytest.raises(UsageError):
+        Principal.read(text)
+    for name in ("Zoë Müller", "Łukasz", "佐藤 花子", "محمد", "O'Brien-Ng"):
+        assert Principal.read(name).sub == unicodedata.normalize("NFC", name)
 
 
 @pytest.mark.parametrize("text", ["", "human:iss|", "robot:iss|x", "iss|x", "human:iss|\ud800"])

@@ -251,6 +251,23 @@ def named(auth, headers=(), client=("127.0.0.1", 1)):
         return problem.status
 
 
+def test_a_proxys_names_are_one_person_each():
+    """What nobody sees in a name is refused; with `casefold` the case of a name makes nobody another."""
+    for name, sub in (("Ana", "Ana"), ("Jose\u0301", "José"), ("an\u200ba", None)):
+        caller = called_as(name, ProxyHeaders())
+        assert caller == 403 if sub is None else caller.principal.sub == sub
+    assert called_as("Ana", ProxyHeaders(casefold=True)).principal.sub == "ana"
+
+
+def called_as(name, auth):
+    """Return who calls by the header of a name; a status where it is refused."""
+    headers = [(b"x-forwarded-user", name.encode())]
+    try:
+        return auth(Request({"type": "http", "headers": headers, "client": ("127.0.0.1", 1)}))
+    except Problem as problem:
+        return problem.status
+
+
 def test_a_caller_gets_no_role_by_a_header():
     """Roles are those of the groups that the proxy names; a header of roles counts only by its name."""
     auth = ProxyHeaders(role_of={"finance": ["approver"], "ops": ["operator", "viewer"]})
