@@ -193,10 +193,23 @@ PLAIN = {
     "entries",
     "files",
     "health",
+    "me",
     "sealing",
 }
 """Commands and modules whose names mean what they mean anywhere."""
-SETTINGS = {"alive", "flower", "log", "max", "on", "redis", "shutdown", "signing", "trace", "early"}
+SETTINGS = {
+    "alive",
+    "cors",
+    "flower",
+    "log",
+    "max",
+    "on",
+    "redis",
+    "shutdown",
+    "signing",
+    "trace",
+    "early",
+}
 """First words of settings that are no nouns of the library; the second one says what they are about."""
 HANDLES = re.compile(r"^Async|Result$|Context$|Builder$|State$|^Client$|^Auth$")
 """Classes of the API that hold what another word names."""
