@@ -93,6 +93,35 @@ def test_tabs_and_filters_show_what_they_say(desk):
     assert desk.http.get("/inbox?due=later", headers=HTML).status_code == 422
 
 
+def test_the_api_lists_what_the_inbox_shows(desk):
+    """Each filter of the page is one of `/v1/questions`, decided ones too; who may not read can't search."""
+    named = asked(desk, "names", {"assignees": ["ana"]}).id
+    other = asked(
+        desk, "names", {"assignees": ["ben"], "expires_in": 90_000.0}, tags={"region": "eu"}
+    ).id
+    cheap = asked(desk, "payments", {"amount": 80}).id
+    dear = asked(desk, "payments", {"amount": 900, "risk": "high", "expires_in": 60.0}).id
+
+    def listed(**query):
+        reply = desk.http.get("/v1/questions", params=query)
+        assert reply.status_code == 200, reply.text
+        return {item["id"] for item in reply.json()["items"]}
+
+    assert listed() == {named, other, cheap, dear}
+    assert listed(mine=True) == {named, cheap, dear}
+    assert listed(tool="pay") == {cheap, dear}
+    assert listed(risk="high") == listed(due_within=3600) == listed(text="900") == {dear}
+    assert listed(tag="region=eu") == {other}
+    assert listed(status="decided") == set()
+    desk.client.respond(named, "Autumn", responder="ana")
+    desk.client.respond(other, "Spring", responder="ben")
+    assert listed(status="decided") == {named, other}
+    assert listed(status="decided", mine=True) == {named}
+    assert listed() == {cheap, dear}
+    desk.as_role("viewer")
+    assert desk.http.get("/v1/questions", params={"text": "900"}).status_code == 403
+
+
 def test_a_row_says_who_works_on_it_and_what_was_decided(desk):
     """Votes and a claim while it is open; afterwards it is among those that are done."""
     question = asked(desk, "payments", {"amount": 80})

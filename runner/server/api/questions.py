@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from dataclasses import replace
 from typing import Annotated, Any, Literal
 
@@ -10,14 +11,16 @@ from pydantic import BaseModel, Field, StrictBool
 
 from runner.approvals.rules import Voter
 from runner.errors import RunnerError, StoreError
+from runner.operations.decided import closed_questions
 from runner.operations.questions import check_alike, read_question, read_questions, response_for
 from runner.records import codec
 from runner.records.interrupts import Decision, Receipt, ReceiptStatus
 from runner.records.json_form import document
+from runner.records.listings import InterruptQuery, Page
 from runner.records.validation import violation
 from runner.server.access import Decides, Operates, Person, Seen
 from runner.server.api.documents import PAGE, Cursor, Limit, question_document
-from runner.server.deciding import act, decide
+from runner.server.deciding import act, decide, selectors_of
 from runner.server.problems import Problem, pointer
 from runner.server.services import Served, Services
 from runner.settings import CENTURY
@@ -73,7 +76,7 @@ class Withdrawal(BaseModel):
     reask: StrictBool = False
 
 
-@router.get("", summary="List open questions, oldest first")
+@router.get("", summary="List questions: open ones, oldest first, or those decided")
 def list_questions(
     person: Seen,
     services: Served,
@@ -84,19 +87,48 @@ def list_questions(
     older_than: Annotated[
         float | None, Query(ge=0, le=CENTURY, description="Seconds since it was asked.")
     ] = None,
+    *,
+    status: Annotated[
+        Literal["open", "decided"], Query(description="Decided ones are the newest, on one page.")
+    ] = "open",
+    mine: Annotated[
+        bool, Query(description="What waits for who calls; of decided ones, those they decided.")
+    ] = False,
+    tool: Annotated[str | None, Query(description="Of calls of this tool.")] = None,
+    risk: Annotated[str | None, Query()] = None,
+    due_within: Annotated[
+        float | None, Query(ge=0, le=CENTURY, description="Seconds until it expires.")
+    ] = None,
+    tag: Annotated[str | None, Query(description="name=value of its run.")] = None,
+    text: Annotated[
+        str | None, Query(max_length=500, description="Is somewhere in what it says.")
+    ] = None,
     limit: Limit = PAGE,
     cursor: Cursor = None,
 ) -> dict[str, Any]:
-    """List the open questions that match all filters; those of graphs inside a graph or run are included."""
-    page = services.client.interrupts(
-        graph=graph,
-        run=run,
-        name=name,
-        assignee=assignee,
-        older_than=older_than,
-        limit=limit,
-        cursor=cursor,
+    """List the questions that match all filters; those of graphs inside a graph or run are included."""
+    if (tool or text) and not person.may("read"):
+        raise Problem(403, "Who may not read payloads can't search them by tool or text.")
+    now = round(time.time() * 1000)
+    label, _, value = (tag or "").partition("=")
+    query = InterruptQuery(
+        graph,
+        run,
+        name,
+        assignee,
+        None if older_than is None else now - round(older_than * 1000),
+        selectors_of(services, person) if mine and status == "open" else None,
+        tool,
+        risk,
+        None if due_within is None else now + round(due_within * 1000),
+        (label, value) if tag else None,
+        text,
     )
+    if status == "decided":
+        by = person.principal if mine else None
+        page = Page(closed_questions(services, query, limit, by=by), None)
+    else:
+        page = services.store.open_interrupts(query, limit, cursor or "")
     views = read_questions(services.store, page)
     return {"items": [question_document(view, person) for view in views], "next": page.next}
 

@@ -6,7 +6,6 @@ import base64
 import json
 import time
 from collections.abc import Mapping, Sequence
-from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import Annotated, Any
 from urllib.parse import parse_qsl, urlencode
@@ -14,11 +13,10 @@ from urllib.parse import parse_qsl, urlencode
 from fastapi import APIRouter, Form, Query, Request, Response
 from fastapi.responses import HTMLResponse
 
-from runner.approvals.directory import looked_up
 from runner.approvals.rule_text import who
 from runner.approvals.rules import Rule, plain_name
 from runner.definition.model import map_of
-from runner.errors import DirectoryError, RunnerError, StoreError, UsageError
+from runner.errors import RunnerError, StoreError, UsageError
 from runner.operations.decided import VERBS, closed_questions, decision_of
 from runner.operations.questions import (
     QuestionView,
@@ -32,7 +30,7 @@ from runner.records.listings import InterruptQuery, tool_of
 from runner.records.validation import one_line
 from runner.server.access import Decides, Person, Seen
 from runner.server.api.documents import bare_question
-from runner.server.deciding import decide
+from runner.server.deciding import decide, selectors_of
 from runner.server.forms import Typed
 from runner.server.pages.question import shown_at_of
 from runner.server.pages.rendering import back, page
@@ -163,7 +161,7 @@ def query_of(
         run=filters["run"] or None,
         name=filters["name"] or None,
         until=now - SPANS[filters["age"]] if filters["age"] else None,
-        selectors=_selectors(services, person) if tab == "mine" else None,
+        selectors=selectors_of(services, person) if tab == "mine" else None,
         # What they can't read they can't search either.
         tool=filters["tool"] or None if reads else None,
         risk=filters["risk"] or None,
@@ -173,17 +171,6 @@ def query_of(
         # Those that are old are listed by age, which a list has.
         urgent=not filters["age"],
     )
-
-
-def _selectors(services: Services, person: Person) -> list[str]:
-    """Name a person, and their groups and roles as their login and the directory know them."""
-    voter = person.voter(time.time())
-    with suppress(DirectoryError):
-        voter = looked_up(voter, services.settings.directory)
-    groups = [f"group:{name}" for name in sorted(voter.groups)]
-    return [f"user:{plain_name(person.principal.key)}", *groups] + [
-        f"role:{name}" for name in sorted(voter.roles)
-    ]
 
 
 @router.get("/inbox")
