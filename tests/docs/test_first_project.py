@@ -21,6 +21,7 @@ def test_the_first_project_goes_as_its_page_shows(store_server, tmp_path):
         "PYTHONPATH": str(ROOT),
         # For a checkout that was installed before there was a plugin; elsewhere pytest knows it anyway.
         "PYTEST_PLUGINS": "runner.testing.plugin",
+        "LOGNAME": "maria",
     }
     typed = replay(PAGE, tmp_path, known)
 
