@@ -26,4 +26,4 @@ def test_the_pictures_can_be_taken_again(tmp_path):
     command = [sys.executable, DOCS / "screenshots.py", tmp_path, "graphs"]
     subprocess.run(command, check=True, timeout=120)
 
-    assert len(list(tmp_path.glob("graphs-*.png"))) == 6
+    assert len(list(tmp_path.glob("graphs-*.png"))) == 4
