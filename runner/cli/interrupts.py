@@ -101,7 +101,9 @@ def list_interrupts(
     cursor: str | None,
     **filters: Any,
 ) -> None:
-    """List open questions, oldest first; with --status those that were closed lately, newest first.
+    """List open questions, or closed ones.
+
+    Open ones come oldest first; with --status those that were closed lately, newest first.
 
     Without a terminal: id, run id, node, name, people, time of asking (UTC), reason and, for a question
     with a rule, its votes such as "1 of 2", separated by tabs; for a closed one who decided what, such as
