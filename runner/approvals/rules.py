@@ -374,7 +374,12 @@ def forbidden(
         *(selector(entry) for entry in step.eligible),
         *map(selector, escalated_selectors),
     }:
-        return "not one of those who may decide this"
+        where = (
+            "; groups and roles are those of the key or the login that signed"
+            if voter.level
+            else ""
+        )
+        return f"not one of those who may decide this{where}"
     for entry in {*rule.exclude, *step.exclude}:
         form = selector(entry)
         if form == "requester" and key in requesters:

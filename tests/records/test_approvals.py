@@ -56,6 +56,13 @@ def test_a_principal_is_read_as_it_is_written(text, key):
     assert Principal.read(key) == Principal.read(text)
 
 
+def test_a_refusal_says_where_groups_come_from():
+    """Of somebody who has signed, the key or the login says them; at level 0 the directory does."""
+    rule = Rule(eligible=["group:finance"])
+    assert "the key or the login" in forbidden(rule, Voter(ANA, level=1))
+    assert "the key or the login" not in forbidden(rule, Voter(ANA))
+
+
 def test_one_person_is_one_whatever_the_spelling():
     """How an accent is written and spaces around a name make nobody another; another issuer does."""
     composed, decomposed = "Jos\u00e9", "Jose\u0301"

@@ -231,7 +231,7 @@ def test_who_may_not_decide_sees_no_button(site):
         site.as_role("approver", name=name, groups=groups)
         pages[name] = site.http.get(f"/q/{question.id}", headers=HTML).text
 
-    assert "decide this: not one of those who may decide this." in pages["zoe"]
+    assert "decide this: not one of those who may decide this; groups" in pages["zoe"]
     assert "decide this: who asked for this does not decide it." in pages["cora"]
     assert {name: 'value="approve"' in page for name, page in pages.items()} == {
         "zoe": False,
