@@ -1,4 +1,4 @@
-# One command each, on a machine with Python 3.11 to 3.13 and a package index; `make` lists them.
+# One command each, on a machine with Python 3.11 to 3.14 and a package index; `make` lists them.
 #
 # PY is an interpreter, or a version: PY=3.12 is that of PATH or of pyenv. DEPS is which versions of the
 # dependencies: pinned (requirements/dev.txt), newest, or lowest (those that pyproject.toml names). Each version
@@ -116,12 +116,12 @@ $(STAMP): pyproject.toml requirements/dev.txt
 		echo "Install it, or name an interpreter: make PY=/path/to/python $(MAKECMDGOALS)" >&2; exit 1; fi
 	@if [ -n '$(UV)' ]; then \
 		echo "Installing into $(VENV) with uv."; \
-		[ -x $(BIN)/python ] || $(UV) venv --quiet --python '$(if $(PY),$(PYTHON),>=3.11,<3.14)' $(VENV) || exit 1; \
+		[ -x $(BIN)/python ] || $(UV) venv --quiet --python '$(if $(PY),$(PYTHON),>=3.11,<3.15)' $(VENV) || exit 1; \
 		$(UV) pip install --quiet --compile-bytecode --python $(BIN)/python $(VERSIONS_$(DEPS)) || exit 1; \
 		$(UV) pip install --quiet --python $(BIN)/python --no-deps --no-build-isolation --editable . || exit 1; \
 	else \
-		$(PYTHON) -c 'import sys; sys.exit(not (3, 11) <= sys.version_info < (3, 14))' 2>/dev/null || { \
-			echo "$(PYTHON) is not Python 3.11, 3.12 or 3.13, so nothing was installed." >&2; \
+		$(PYTHON) -c 'import sys; sys.exit(not (3, 11) <= sys.version_info < (3, 15))' 2>/dev/null || { \
+			echo "$(PYTHON) is not Python 3.11, 3.12, 3.13 or 3.14, so nothing was installed." >&2; \
 			echo "Install one of them, or name it: make PY=python3.12 $(MAKECMDGOALS)" >&2; exit 1; }; \
 		$(PYTHON) -c 'import ensurepip, venv' 2>/dev/null || { \
 			echo "$(PYTHON) can't make virtual environments, so nothing was installed." >&2; \

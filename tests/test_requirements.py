@@ -16,7 +16,7 @@ PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
 PINS = (ROOT / "requirements" / "dev.txt").read_text()
 PINNED = re.compile(r"^([\w.-]+)==(\S+)", re.MULTILINE)
 LINE = re.compile(r"[\w.-]+==\S+( ; .+)? \\|    --hash=sha256:[0-9a-f]{64}( \\)?")
-PYTHONS = ["3.11", "3.12", "3.13"]
+PYTHONS = ["3.11", "3.12", "3.13", "3.14"]
 WORKFLOWS = sorted((ROOT / ".github" / "workflows").glob("*.yml"))
 
 
@@ -50,7 +50,7 @@ def test_each_python_that_is_claimed_is_tested():
     workflow = yaml.safe_load((ROOT / ".github" / "workflows" / "test.yml").read_text())
 
     assert classified == PYTHONS
-    assert PROJECT["requires-python"] == ">=3.11,<3.14"
+    assert PROJECT["requires-python"] == ">=3.11,<3.15"
     assert f"for python in {' '.join(PYTHONS)}; do" in (ROOT / ".ci" / "run").read_text()
     assert workflow["jobs"]["test"]["strategy"]["matrix"]["python"] == PYTHONS
 
