@@ -207,6 +207,10 @@
     refresh();
   });
   addEventListener("popstate", () => refresh());
+  // A frame does not follow the focus into a drawing by itself.
+  document.addEventListener("focusin", (event) => {
+    if (event.target.matches(".graph a:focus-visible")) centre(event.target, "auto");
+  });
   localize(document);
   // A graph that is larger than its frame begins with the node that is looked at, else with its first one.
   for (const graph of document.querySelectorAll(".graph")) {
