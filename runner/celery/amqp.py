@@ -299,7 +299,9 @@ class AmqpConsumer(BrokerThread):
             try:
                 if self._messages.apply(delivery, keep=True):
                     delivery.message.ack()
-                else:  # perhaps another process can
+                elif delivery.message.delivery_info.get("redelivered"):
+                    self._later.append(delivery)
+                else:  # perhaps another process can; RabbitMQ bounds how often it is returned
                     delivery.message.requeue()
             except StoreError:
                 self._later += later[index:]
