@@ -22,8 +22,10 @@ from runner.errors import UsageError
 from runner.records.size_limits import MAX_DEAD, MAX_DEAD_BYTES, MAX_RESULT, MAX_RUN, MAX_STATE
 from runner.store.addresses import (
     ANOTHER,
+    CLUSTERS,
     MOST_PARTITIONS,
     NAMESPACE,
+    SENTINELS,
     PartitionAddress,
     cluster,
     partition_addresses,
@@ -32,9 +34,7 @@ from runner.store.addresses import (
 from runner.store.archive import POSTGRES
 
 DEFAULT_REDIS_URL = "redis://127.0.0.1:6379/0"
-STORES = frozenset(
-    {"redis", "rediss", "unix", "sentinel", "redis+cluster", "rediss+cluster", "fakeredis"}
-)
+STORES = frozenset({"redis", "rediss", "unix", "fakeredis", *SENTINELS, *CLUSTERS})
 """The schemes of `redis_url`."""
 
 BROKERS = frozenset(
@@ -42,7 +42,7 @@ BROKERS = frozenset(
         "redis",
         "rediss",
         "unix",
-        "sentinel",
+        *SENTINELS,
         "valkey",
         "valkeys",
         "amqp",
@@ -368,8 +368,8 @@ class Settings(BaseSettings):
         """True where the store's scripts can ring doorbells: same Redis, same database."""
         if cluster(self.first_url):
             return False
-        if self.broker_url.startswith("sentinel://"):
-            return sentinels(self.broker_url) == sentinels(self.first_url)
+        if (service := sentinels(self.broker_url)) is not None:
+            return service == sentinels(self.first_url)
         return same_database(self.broker, as_broker(self.first_url))
 
     @classmethod

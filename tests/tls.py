@@ -54,6 +54,15 @@ class Certificate:
             ],
         )
 
+    @property
+    def options(self) -> dict[str, str]:
+        """What a client's URL says: whom it trusts, and the certificate by which it is known."""
+        return {
+            "ssl_ca_certs": str(self.authority),
+            "ssl_certfile": str(self.certificate),
+            "ssl_keyfile": str(self.key),
+        }
+
 
 def _openssl(folder: Path, *words: str) -> None:
     subprocess.run(["openssl", *words], cwd=folder, check=True, capture_output=True, timeout=60)

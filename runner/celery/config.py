@@ -105,6 +105,7 @@ def _transport(broker_url: str, service: Sentinels | None) -> dict[str, Any]:
         return {
             "broker_channel_error_retry": True,
             "broker_transport_options": _redis_options(service),
+            **({"broker_use_ssl": dict(service.tls)} if service and service.tls else {}),
         }
     return {
         "broker_transport_options": dict(RABBITMQ_OPTIONS),
@@ -124,10 +125,9 @@ def _tls(broker_url: str) -> dict[str, Any]:
 def _redis_options(service: Sentinels | None) -> dict[str, Any]:
     if service is None:
         return dict(REDIS_OPTIONS)
-    login = {"username": service.sentinel_username, "password": service.sentinel_password}
     options = {
         "socket_timeout": SENTINEL_TIMEOUT,
         "socket_connect_timeout": SENTINEL_TIMEOUT,
-        **login,
+        **service.login_of_sentinels,
     }
     return {**REDIS_OPTIONS, "master_name": service.service, "sentinel_kwargs": options}

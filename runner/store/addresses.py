@@ -1,6 +1,6 @@
 """Where a store is when its URL names several servers: Sentinels, or a cluster.
 
-    sentinel://host:port,host:port/service?db=0     which name the primary
+    sentinel://host:port,host:port/service?db=0     which name the primary; sentinels:// means TLS
     redis+cluster://host:port,host:port             some of the servers among which the keys are spread
 
 kombu writes Sentinels in another form, which is made here too; clusters it does not know. Takes and
@@ -11,8 +11,8 @@ the servers of partitions, in their order.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
 from typing import Any
 from urllib.parse import parse_qsl, unquote, urlencode, urlsplit
 
@@ -24,6 +24,12 @@ CLUSTER_PORT = 6379
 
 CLUSTERS = {"redis+cluster": False, "rediss+cluster": True}
 """Schemes, and whether they mean TLS."""
+
+SENTINELS = {"sentinel": False, "sentinels": True}
+"""As CLUSTERS, for Sentinels and the servers that they watch."""
+
+TLS_OPTIONS = ("ssl_ca_certs", "ssl_certfile", "ssl_keyfile", "ssl_cert_reqs")
+"""Options of a URL that means TLS, as redis-py and kombu name them."""
 
 FORM = "sentinel://host:26379,host:26379/service?db=0"
 
@@ -94,12 +100,22 @@ class Cluster(Hosts):
 
 @dataclass(frozen=True, slots=True)
 class Sentinels(Hosts):
-    """Several Sentinels and the service that they watch; the login is that of its servers."""
+    """Several Sentinels and the service that they watch; the login is that of its servers.
+
+    `tls` has the options of TLS, for both; it is empty without TLS.
+    """
 
     service: str
     database: int = 0
     sentinel_username: str | None = None
     sentinel_password: str | None = None
+    tls: Mapping[str, str] = field(default_factory=dict)
+
+    @property
+    def login_of_sentinels(self) -> dict[str, Any]:
+        """Return what a client of a Sentinel needs to get in."""
+        login = {"username": self.sentinel_username, "password": self.sentinel_password}
+        return {**login, "ssl": bool(self.tls), **self.tls}
 
     @property
     def broker_url(self) -> str:
@@ -121,10 +137,15 @@ def sentinels(url: str) -> Sentinels | None:
     Raises:
         UsageError: it does, but not as it must.
     """
-    if not url.startswith("sentinel://"):
+    scheme = url.partition("://")[0]
+    if scheme not in SENTINELS:
         return None
     url_parts = urlsplit(url)
     query = dict(parse_qsl(url_parts.query))
+    tls = {}
+    if SENTINELS[scheme]:
+        given = {name: query.pop(name) for name in TLS_OPTIONS if name in query}
+        tls = {"ssl_cert_reqs": "required", **given}  # kombu alone verifies nothing
     try:
         address = Sentinels(
             *_hosts(url_parts.netloc, SENTINEL_PORT),
@@ -132,6 +153,7 @@ def sentinels(url: str) -> Sentinels | None:
             database=int(query.pop("db", "0")),
             sentinel_username=query.pop("sentinel_username", None),
             sentinel_password=query.pop("sentinel_password", None),
+            tls=tls,
         )
     except ValueError as error:
         raise _unreadable("Sentinels", str(error)) from error
@@ -174,7 +196,8 @@ def _host(text: str, default: int) -> tuple[str, int]:
 def _unreadable(server_kind: str, why: str) -> UsageError:
     return UsageError(
         f"the address of the {server_kind} can't be read ({why}), so nothing was done. Write {FORM}, with "
-        "sentinel_username= and sentinel_password= behind for the Sentinels, or redis+cluster://host:6379,"
+        "sentinel_username= and sentinel_password= behind for the Sentinels (sentinels:// for TLS, with "
+        f"{', '.join(TLS_OPTIONS)}), or redis+cluster://host:6379,"
         "host:6379; `user:password@` in front is for the servers."
     )
 

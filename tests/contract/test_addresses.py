@@ -38,6 +38,8 @@ def test_other_urls_name_no_sentinels():
         "sentinel://:1/main",
         "sentinel://one/main?db=a",
         "sentinel://one/m?bd=1",
+        "sentinel://one/m?ssl_ca_certs=ca.pem",
+        "sentinels://one/m?ssl_ca_cert=ca.pem",
     ],
 )
 def test_a_wrong_url_is_refused_without_its_password(url):
@@ -74,6 +76,12 @@ def test_celery_is_given_the_same_sentinels():
     assert (options["master_name"], options["sentinel_kwargs"]["password"]) == ("main", "eye")
     assert settings.broker_is_store
     assert pushes(app, settings)
+
+    conf = make_app(Settings(redis_url="sentinels://one/main?ssl_ca_certs=ca.pem")).conf
+    assert (conf.broker_url, app.conf.broker_use_ssl) == ("sentinel://one:26379/0", False)
+    assert conf.broker_use_ssl == {"ssl_cert_reqs": "required", "ssl_ca_certs": "ca.pem"}
+    login = conf.broker_transport_options["sentinel_kwargs"]
+    assert {"ssl": True, **conf.broker_use_ssl}.items() <= login.items()
 
 
 @pytest.mark.parametrize(

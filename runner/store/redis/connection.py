@@ -29,7 +29,7 @@ from redis.exceptions import (
     RedisError,
     TryAgainError,
 )
-from redis.sentinel import Sentinel
+from redis.sentinel import MasterNotFoundError, Sentinel
 
 from runner.errors import StoreError, UsageError
 from runner.store.addresses import CLIENTS, Cluster, Sentinels, cluster, sentinels
@@ -450,21 +450,49 @@ def _client(url: str) -> Any:
         ) from error
 
 
+class Watchers(Sentinel):
+    """Sentinels, whose errors say why each of them named no primary: redis-py's have no reasons."""
+
+    def discover_master(self, service_name: str) -> tuple[str, int]:
+        """Return where the primary of a service is, by the first Sentinel that knows.
+
+        Raises:
+            MasterNotFoundError: none of them does.
+        """
+        base: Any = self  # redis-py's Sentinel has no annotations
+        reasons = []
+        for number, watcher in enumerate(base.sentinels):
+            try:
+                state = watcher.sentinel_masters().get(service_name)
+            except (redis.ConnectionError, redis.TimeoutError) as error:
+                reasons.append(str(error))
+                continue
+            if state and base.check_master_state(state, service_name):
+                if number:  # ask it first the next time
+                    base.sentinels.insert(0, base.sentinels.pop(number))
+                return state["ip"], state["port"]
+            reasons.append("one was asked that knows none")
+        raise MasterNotFoundError(
+            f"no Sentinel names the primary of {service_name!r}: {'; '.join(reasons)}"
+        )
+
+
 def _primary(service: Sentinels) -> Any:
     """Return a client of which each new connection asks the Sentinels where the primary is."""
     # Any: redis-py's Sentinel has no annotations.
-    watching: Any = Sentinel
+    watching: Any = Watchers
     watchers = watching(
         service.hosts,
         sentinel_kwargs={
-            "username": service.sentinel_username,
-            "password": service.sentinel_password,
+            **service.login_of_sentinels,
             "socket_timeout": ASKED_WITHIN,
             "socket_connect_timeout": ASKED_WITHIN,
         },
     )
-    login = {"username": service.username, "password": service.password}
-    return watchers.master_for(service.service, db=service.database, **login, **OPTIONS)
+    login = {"username": service.username, "password": service.password, "ssl": bool(service.tls)}
+    return watchers.master_for(
+        service.service, db=service.database, **login, **service.tls, **OPTIONS
+    )
 
 
 def _place(url: str) -> str:
