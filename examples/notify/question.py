@@ -1,4 +1,4 @@
-"""What people are told of a question: its name, the exact call, and where they answer."""
+"""What people are told of a question: its title, the exact call, and where they answer."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ def title_of(notice: Mapping[str, Any]) -> str:
     if not notice["question"]:
         who = str(notice["data"]["by"]).rpartition("|")[2]
         return " ".join(f"{who} changed the call of {notice['node']}: please decide again".split())
-    name = " ".join(str(notice["question"]["name"]).split())
+    name = " ".join(str(notice["question"].get("title") or notice["question"]["name"]).split())
     return (
         f"Still open: {name}"
         if notice["kind"] == "interrupt.reminded"

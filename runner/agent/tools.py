@@ -34,6 +34,7 @@ from runner import async_loop
 from runner.agent.context import ToolContext
 from runner.agent.models.port import TOOL_NAME
 from runner.approvals.rules import Rule
+from runner.approvals.titles import check_names
 from runner.errors import DefinitionError, UnstorableError, UsageError
 from runner.records import codec, validation
 from runner.records.codec import JSON
@@ -103,6 +104,12 @@ class FunctionTool(Generic[Parameters, Returned]):
             "description": description or description_of(docstring) or self.tool_name,
             "inputSchema": {"json": dict(schema) if schema is not None else self._signature.schema},
         }
+        if approval is not None:
+            names = self.whole_schema.get("properties", {})
+            try:
+                check_names(approval.title, names, f"tool {self.tool_name!r}")
+            except UsageError as error:
+                raise DefinitionError(str(error)) from None
         self._self: Any = None
         functools.update_wrapper(self, function)
 

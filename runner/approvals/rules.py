@@ -13,6 +13,7 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
+from runner.approvals import titles
 from runner.errors import UsageError
 from runner.records import validation
 from runner.records.codec import JSON
@@ -115,7 +116,8 @@ class Rule:
     opens when the one before it is met, and only the stages' own numbers and selectors count.
     `edit="resets"` makes an edit void earlier votes. `delegate` is "none", "group" or "anyone". `escalate`
     lists (seconds, selectors that become eligible then), in the business time of the `calendar`, if there
-    is one. `use_within` is how many seconds after the decision it may be used.
+    is one. `use_within` is how many seconds after the decision it may be used. `title` says the effect in one
+    sentence, with the names of arguments in braces: "Refund {amount} to {customer}".
     """
 
     eligible: Sequence[str] = ("anyone",)
@@ -132,6 +134,7 @@ class Rule:
     escalate: Sequence[tuple[float, Sequence[str]]] = ()
     calendar: str = ""
     use_within: float = DAY
+    title: str = ""
 
     def __post_init__(self) -> None:
         """Check all of it where it is declared.
@@ -161,6 +164,7 @@ class Rule:
             ],
             "calendar": self.calendar,
             "use_within": self.use_within,
+            **({"title": self.title} if self.title else {}),
         }
 
     @classmethod
@@ -210,10 +214,13 @@ def selector(text: str) -> str:
 def _check(rule: Rule) -> None:
     if not rule.eligible:
         raise UsageError("a rule needs somebody who is eligible.")
+    titles.check(rule.title)
     _check_selectors(rule)
     _check_numbers(rule)
-    if len(rule.stages) > MAX_STAGES or any(stage.stages for stage in rule.stages):
-        raise UsageError(f"a rule may have {MAX_STAGES} stages, and a stage has none of its own.")
+    if len(rule.stages) > MAX_STAGES or any(stage.stages or stage.title for stage in rule.stages):
+        raise UsageError(
+            f"a rule may have {MAX_STAGES} stages, and a stage has no stages or title of its own."
+        )
     if not rule.decisions or not set(rule.decisions) <= set(DECISIONS):
         raise UsageError(
             f"decisions of a rule must be some of {', '.join(DECISIONS)}, not {rule.decisions!r:.80}."

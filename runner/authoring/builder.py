@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, Literal, NoReturn, Protocol
 
 from runner.agent.agent import Agent, refuse_overrides
 from runner.approvals.rules import Rule
+from runner.approvals.titles import check_names
 from runner.definition import policies
 from runner.definition.cycles import reach
 from runner.definition.model import (
@@ -416,6 +417,10 @@ def _gate(name: str, rule: Rule | None) -> Rule | None:
         return None
     if not isinstance(rule, Rule):
         raise DefinitionError(f"node {name!r}: approval must be a Rule, not {rule!r:.80}.")
+    try:
+        check_names(rule.title, {"task", "inputs"}, f"node {name!r}")
+    except UsageError as error:
+        raise DefinitionError(str(error)) from None
     decisions = [decision for decision in rule.decisions if decision != "edit"]
     if not decisions:
         raise DefinitionError(

@@ -646,7 +646,7 @@ def _show_list(output: Output, questions: Sequence[QuestionView]) -> None:
     now = wall_clock()
     for question in questions:
         line = Text.assemble(
-            (one_line(question.name), "bold yellow"), f"  asked by {one_line(question.node_id)}"
+            (one_line(question.title), "bold yellow"), f"  asked by {one_line(question.node_id)}"
         )
         line.append(f" of {people(question)}, {span(now - question.asked_at)} ago")
         votes = _votes(question)
@@ -665,7 +665,7 @@ def _show_whole(output: Output, question: QuestionView, *, hint: bool = True) ->
     from runner.cli.run_tree import people
 
     texts: list[str | tuple[str, str]] = [
-        (f"{one_line(question.name)}  {question.status}\n", "bold"),
+        (f"{one_line(question.title)}  {question.status}\n", "bold"),
         f"asked by node {one_line(question.node_id)} of run {question.run_id}, ",
         f"{clock_time(question.asked_at)}, of {people(question)}\n",
         f"reminded {times(question.reminded)}\n" if question.reminded else "",
@@ -873,7 +873,7 @@ def answer_template(question: Question) -> str:
 
     Lines that begin with // are comments. JSON has none, so they are removed when the file is read.
     """
-    head = [f"{question.name}, asked by node {question.node_id} of run {question.run_id}"]
+    head = [f"{question.title}, asked by node {question.node_id} of run {question.run_id}"]
     if question.reason is not None:
         head += ["Reason:", *block(question.reason).split("\n")]
     fields = list(_template_lines(question.response_schema))

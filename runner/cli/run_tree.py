@@ -193,7 +193,9 @@ def _details(node: NodeView, now: int) -> Iterator[str]:
 
 def _question(question: Question, now: int) -> Group:
     line = Text(no_wrap=True, overflow="ellipsis")
-    line.append(f"asks {one_line(question.name)}", style="yellow").append(f" of {people(question)}")
+    line.append(f"asks {one_line(question.title)}", style="yellow").append(
+        f" of {people(question)}"
+    )
     line.append(f"  {short(question.reason, 50)}", style="dim")
     if question.expires_at:
         remaining = question.expires_at - now

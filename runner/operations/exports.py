@@ -10,7 +10,7 @@ from dataclasses import dataclass, fields, replace
 from typing import Any, TypeVar
 
 from runner.records import codec, failures
-from runner.records.interrupts import Interrupt
+from runner.records.interrupts import Interrupt, title_of
 from runner.records.run import NodeRecord, VisitEntry, existing
 from runner.store.interface import Event, RunSnapshot, Store
 
@@ -31,8 +31,9 @@ def plain(packed_value: Any) -> Any:
 
 @dataclass(frozen=True, slots=True)
 class Question(Interrupt):
-    """An interrupt with plain data, and the time at which it expires (0: never)."""
+    """An interrupt with plain data, what it is about in a sentence, and when it expires (0: never)."""
 
+    title: str = ""
     expires_at: int = 0
 
 
@@ -44,6 +45,7 @@ def question_of(interrupt: Interrupt) -> Question:
         reason=plain(interrupt.reason),
         response=plain(interrupt.response),
         on_expire=plain(interrupt.on_expire),
+        title=title_of(interrupt),
         expires_at=interrupt.ends_at,
     )
 

@@ -23,6 +23,7 @@ import pydantic
 from runner.approvals import digests
 from runner.approvals.digests import Action
 from runner.approvals.rules import Approval, Principal, Rule, Voter, people_of, plain_name
+from runner.approvals.titles import check_names, filled
 from runner.errors import InterruptExpired, InterruptWithdrawn, ResponseError, UsageError
 from runner.records import codec, failures, validation
 from runner.records.codec import JSON
@@ -345,6 +346,8 @@ def _ruled(options: InterruptOptions, field: str, name: str, judge: Judge | None
         raise UsageError(
             f"{field}: action must be an object of JSON data, not a {type(action).__name__}."
         )
+    names = () if action is None else {*action.args, *(action.schema or {}).get("properties", ())}
+    check_names(rule.title, names, field)
     shown = None if action is None else action.preimage()
     return {"rule": rule.frozen(), "risk": risk, "action": shown, "digest_v": 2}
 
@@ -360,6 +363,20 @@ def digest(interrupt: Interrupt) -> str:
     shown = [1, interrupt.id, interrupt.name, interrupt.reason, interrupt.response_schema]
     text = json.dumps(shown, sort_keys=True, separators=(",", ":"), ensure_ascii=False)
     return "sha256:" + hashlib.sha256(text.encode()).hexdigest()
+
+
+def title_of(interrupt: Interrupt) -> str:
+    """Say in one sentence what a question is about, by the title of its rule; else its name.
+
+    The arguments are those asked about; of one that was decided with an edit those of the edit.
+    """
+    template: str = (interrupt.rule or {}).get("title", "")
+    if not template:
+        return interrupt.name
+    # A decision with an edit says what was decided, not what was asked.
+    edit = codec.plain(codec.unpack(interrupt.response)) if interrupt.decision == "edit" else None
+    args = edit if isinstance(edit, Mapping) else (interrupt.action or {}).get("args", {})
+    return filled(template, args)
 
 
 def policy_of(interrupt: Interrupt) -> dict[str, JSON]:

@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
+from runner.approvals.titles import filled
+
 
 @dataclass(frozen=True, slots=True)
 class Notice:
@@ -34,4 +36,8 @@ class Notice:
         }
         count = {"reminded": self.reminded} if self.reminded else {}
         data = {} if self.data is None else {"data": self.data}
-        return {"v": 1, **details, "at": self.at, "question": self.question, **count, **data}
+        question = self.question
+        if template := ((question or {}).get("rule") or {}).get("title"):
+            args = (question.get("action") or {}).get("args", {})
+            question = {**question, "title": filled(template, args)}
+        return {"v": 1, **details, "at": self.at, "question": question, **count, **data}

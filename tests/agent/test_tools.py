@@ -15,6 +15,7 @@ from pydantic import Field
 from runner.agent import Agent, ToolContext, tool
 from runner.agent.models.scripted import ScriptedModel
 from runner.agent.tools import FunctionTool, result_of
+from runner.approvals import Rule
 from runner.errors import DefinitionError, UnstorableError
 from tests.agent.visits import Node, done, use
 
@@ -29,6 +30,20 @@ class Address(pydantic.BaseModel):
 
     street: str
     number: int = 1
+
+
+def test_a_title_names_arguments_of_its_tool() -> None:
+    """A name that the tool does not take is refused where the tool is declared."""
+
+    def pay(amount: int, iban: str = "DE0") -> str:
+        """Pay."""
+        return f"{amount} {iban}"
+
+    known, unknown = (Rule(title=f"Pay {{amount}} to {{{name}}}") for name in ("iban", "name"))
+
+    assert tool(approval=known)(pay).approval is known
+    with pytest.raises(DefinitionError, match="'name', which is no argument of tool 'pay'"):
+        tool(approval=unknown)(pay)
 
 
 def run_tool(tool: Any, **arguments: Any) -> Any:

@@ -23,7 +23,9 @@ from runner.store.redis.store import RedisStore
 from tests.contract.store.manual_worker import ManualWorker
 from tests.contract.store.voting import TWO, Voting, voting
 
-FOUR_EYES = Rule(eligible=["group:finance"], need=2, exclude=["requester"])
+FOUR_EYES = Rule(
+    eligible=["group:finance"], need=2, exclude=["requester"], title="Give back {amount}"
+)
 
 
 @pytest.fixture
@@ -78,7 +80,10 @@ def test_a_question_shows_its_rule_its_call_and_its_votes(store, people):
     assert '"amount": "10"' in text
     assert "votes  1 of 2" in text
     assert "ana approve, as group finance, level 0," in text
-    assert "votes 1 of 2" in drawn(_show_list, read_questions(store, [people.now]))
+    listed = drawn(_show_list, read_questions(store, [people.now]))
+    assert "votes 1 of 2" in listed
+    assert text.startswith("Give back 10  open\n")
+    assert listed.startswith("Give back 10  asked by a")
 
 
 def test_a_long_call_is_shown_whole(store):

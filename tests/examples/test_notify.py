@@ -28,7 +28,9 @@ PAGES = "https://runner.example/ops/"
 def ask(ctx):
     call = Action("shop", "function", "pay_back", {"order": 7, "to": "<!channel> & co"})
     ctx.interrupt(
-        "refund", rule=Rule(eligible=["ana@example.com", "ben@example.com"], need=2), action=call
+        "refund",
+        rule=Rule(eligible=["ana@example.com", "ben@example.com"], need=2, title="Refund {order}"),
+        action=call,
     )
 
 
@@ -73,7 +75,7 @@ def test_slack_gets_the_call_and_a_button_to_the_page(site):
     (request,) = slack.requests
     header, call, actions = json.loads(request.body)["blocks"]
     (button,) = actions["elements"]
-    assert header["text"]["text"] == "Please decide: refund"
+    assert header["text"]["text"] == "Please decide: Refund 7"
     assert '"to": "&lt;!channel&gt; &amp; co"' in call["text"]["text"]
     assert button["url"] == f"https://runner.example/ops/q/{question.id}"
 
@@ -168,6 +170,6 @@ def test_a_mail_goes_to_those_who_may_decide(site):
 
     (mail,) = server.mails
     (question,) = site.client.interrupts(run=run_id)
-    assert "Subject: Please decide: refund" in mail
+    assert "Subject: Please decide: Refund 7" in mail
     assert "To: " in mail
     assert f"https://runner.example/ops/q/{question.id}" in mail.replace("=\r\n", "")

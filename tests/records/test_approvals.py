@@ -22,6 +22,7 @@ from runner.approvals.rules import (
     selector,
     weight_of,
 )
+from runner.approvals.titles import filled
 from runner.errors import UsageError
 from tests.records.counting import counts, recount
 
@@ -118,6 +119,13 @@ def test_a_plain_name_selects_that_person_alone():
         {"edit": "reset"},
         {"delegate": "all"},
         {"auth": Auth(level=4)},
+        {"title": "Pay {amount.__class__}"},
+        {"title": "Pay {amount!r}"},
+        {"title": "Pay {amount"},
+        {"title": "Pay\n{amount}"},
+        {"title": "Pay \u202e{amount}"},
+        {"title": "x" * 201},
+        {"stages": [Rule(title="Pay")]},
     ],
     ids=repr,
 )
@@ -140,6 +148,7 @@ def test_a_rule_is_read_as_it_was_frozen():
         escalate=[(3600, ["role:lead"])],
         calendar="office",
         stages=[Rule(eligible=["ana"]), Rule(eligible=["role:cfo"], auth=Auth(3))],
+        title="Pay {amount} to {name}",
     )
 
     assert Rule.thawed(rule.frozen()).frozen() == rule.frozen()
@@ -152,6 +161,28 @@ def test_a_rule_is_read_as_it_was_frozen():
                 Rule.thawed(broken)
     with pytest.raises(UsageError):
         Rule.thawed({**rule.frozen(), "more": 1})
+
+
+@pytest.mark.parametrize(
+    ("value", "title"),
+    [
+        ("DE89", "To DE89."),
+        (48000, "To 48000."),
+        (True, "To true."),
+        ("Ana Miller", 'To "Ana Miller".'),
+        ("", 'To "".'),
+        ("{other}", "To {other}."),
+        ('x"', r'To "x\"".'),
+        ("a\u202eb", r"To a\u202eb."),
+        ("a\nb", r'To "a\nb".'),
+        (["a", 1], 'To ["a", 1].'),
+        ("x" * 81, f"To {'x' * 80}…."),
+        (None, "To null."),
+    ],
+)
+def test_a_title_shows_a_value_as_one_line(value, title):
+    """Nothing in an argument is evaluated or hidden, and a text with spaces is seen as one value."""
+    assert filled("To {name}.", {"name": value, "other": "no"}) == title
 
 
 # Who may vote

@@ -27,6 +27,11 @@ def pay(ctx):
     return decided.decision
 
 
+def transfer(ctx):
+    rule = Rule(eligible=["ana"], title="Transfer {amount} {currency} to {iban}")
+    return ctx.interrupt("transfer", rule=rule, action={**ctx.task}).decision
+
+
 def name_it(ctx):
     return ctx.interrupt("name it", reason="For the newsletter.", **ctx.task)
 
@@ -34,6 +39,7 @@ def name_it(ctx):
 ASKING = {
     **GRAPHS,
     "payments": lambda: wired({"pay": pay}).build(),
+    "transfers": lambda: wired({"transfer": transfer}).build(),
     "names": lambda: wired({"name": name_it}).build(),
 }
 
@@ -140,6 +146,37 @@ def test_a_row_says_who_works_on_it_and_what_was_decided(desk):
     assert rows(desk, "tab=done") == rows(desk, "tab=done&tool=pay") == [question.id]
     assert rows(desk, "tab=done&text=nowhere") == []
     assert (">ana, ben</td>" in done, "answered" in done) == (True, True)
+
+
+def test_the_effect_is_said_first_at_every_door(desk):
+    """A title is filled from what is approved; with an edit from that, and not for who may not read."""
+    call = {"amount": 48000, "currency": "EUR", "iban": "DE89\u202e"}
+    sentence, decided = (rf"Transfer {amount} EUR to DE89\u202e" for amount in (48000, 4800))
+    question = asked(desk, "transfers", call)
+    heading, row = f"<h1>{sentence}</h1>", f'{question.id}">{sentence}</a>'
+    texts = [desk.http.get(path, headers=HTML).text for path in (f"/q/{question.id}", "/inbox")]
+    api = desk.http.get("/v1/questions").json()["items"]
+    (notice,) = desk.app.state.services.notices.latest(1)
+    desk.as_role("viewer")
+    hidden = [desk.http.get(path, headers=HTML).text for path in (f"/q/{question.id}", "/inbox")]
+    bare = desk.http.get(f"/v1/questions/{question.id}").json()
+    desk.as_role("reader", "approver", name="ana")
+    edit = {**call, "amount": 4800}
+    vote = Decision(question.id, edit, digest=question.digest, decision="edit")
+    decide(desk.app.state.services, desk.person, vote)
+
+    assert (heading in texts[0], row in texts[1]) == (True, True)
+    assert [one["title"] for one in api] == [notice.message()["question"]["title"]] == [sentence]
+    assert (bare["title"], [text for text in hidden if "48000" in text]) == ("transfer", [])
+    assert f"<h1>{decided}" in desk.http.get(f"/q/{question.id}", headers=HTML).text
+
+
+def test_a_title_that_names_no_argument_is_not_asked(desk):
+    """The node fails with the name, instead of asking with a hole in the sentence."""
+    run = desk.start("transfers", {"amount": 1})
+
+    assert (run.status, run.interrupts()) == ("failed", [])
+    assert "'currency', which is no argument" in str(run.result().results["transfer"].result)
 
 
 def test_who_may_not_read_can_not_search(desk):

@@ -139,6 +139,7 @@ def _bare_node(node: NodeView) -> NodeView:
 def bare_question(question: Question) -> Question:
     """Return a question without what users and agents have written."""
     bare: dict[str, Any] = {
+        "title": question.name,
         "reason": None,
         "response": None,
         "on_expire": None,

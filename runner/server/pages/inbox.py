@@ -74,6 +74,7 @@ class InboxRow:
 
     id: str
     name: str
+    title: str
     about: str
     run_id: str
     node_id: str
@@ -100,6 +101,7 @@ def row_of(question: QuestionView, person: Person, now: int) -> InboxRow:
     return InboxRow(
         question.id,
         question.name,
+        question.title if person.may("read") else question.name,
         _about(question) if person.may("read") else "",
         question.run_id,
         question.node_id,
