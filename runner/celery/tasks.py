@@ -49,7 +49,7 @@ cache_traceback_code()
 WAITS_FOR = {
     "expanded": "its items",
     "limited": "its turn: a limit is reached",
-    "held": "migration: its graph is not what its run began with",
+    "held": "an operator: it is held, and its run says why",
     "left": "a worker that has its graph",
     "retrying": "a worker that has its graph",
     "crowded": "its turn: another node in quarantine runs in this process",

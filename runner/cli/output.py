@@ -190,6 +190,7 @@ STYLES = {
     "waiting": "yellow",
     "interrupted": "yellow",
     "needs_migration": "yellow",
+    "held": "yellow",
     "running": "cyan",
     "executing": "cyan",
     "retrying": "magenta",
@@ -198,6 +199,11 @@ STYLES = {
     "skipped": "dim",
     "cancelled": "dim",
 }
+
+
+def worded(status: str) -> str:
+    """Return the status of a run as people read it: a run that needs a migration, or a decision, is held."""
+    return "held" if status == "needs_migration" else status
 
 
 def style(status: object) -> str:

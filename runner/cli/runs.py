@@ -21,7 +21,7 @@ from runner.cli.arguments import (
 )
 from runner.cli.context import CommandContext, common_options, with_context
 from runner.cli.exits import CommandError, Exit, exit_of_run
-from runner.cli.output import NARROW, Output, clock_time, compact
+from runner.cli.output import NARROW, Output, clock_time, compact, worded
 from runner.records.json_form import stamp
 
 if TYPE_CHECKING:
@@ -33,14 +33,15 @@ STATUSES = ("executing", "interrupted", "needs_migration", "completed", "failed"
 
 
 class StatusWord(click.Choice[str]):
-    """A status of a run, written as any output shows it: `Needs migration` is `needs_migration`."""
+    """A status of a run, written as any output shows it: `held` is `needs_migration`."""
 
     def convert(
         self, value: str, parameter: click.Parameter | None, context: click.Context | None
     ) -> str:
         """Ignore case, and take spaces and hyphens for underscores."""
         names = str(value).replace("-", " ").lower().split()
-        return super().convert("_".join(names), parameter, context)
+        name = "_".join(names)
+        return super().convert("needs_migration" if name == "held" else name, parameter, context)
 
 
 timeout_option = click.option(
@@ -191,10 +192,11 @@ def list_runs(
 ) -> None:
     """List runs, newest first.
 
-    A run is executing, interrupted (it waits only for people), needs_migration (a deploy changed a node
-    that it needs), completed, failed or cancelled. Without a terminal: run id, graph, status, start time
-    (UTC), tags, the parent of a child run, and "archived" for a run that is in the archive only, separated by
-    tabs. If there are more, stderr has the cursor of the next page.
+    A run is executing, interrupted (it waits only for people), needs_migration (held: a deploy changed a
+    node, a document is damaged, or nobody has approved what would run), completed, failed or cancelled.
+    Without a terminal: run id, graph, status, start time (UTC), tags, the parent of a child run, and
+    "archived" for a run that is in the archive only, separated by tabs. If there are more, stderr has the
+    cursor of the next page.
 
     A child run, which is the run of a node that is a graph, stands below its parent if both are on the
     page.
@@ -213,7 +215,7 @@ def list_runs(
         if output.is_terminal:
             graph_text = f"{'  ' * (depth - 1)}└ {summary.graph_id}" if depth else summary.graph_id
             start_time = clock_time(summary.created_at)
-            status_text = f"{summary.status}, archived" if summary.archived else summary.status
+            status_text = worded(summary.status) + (", archived" if summary.archived else "")
             rows.append((summary.run_id, graph_text, status_text, start_time, tags_text))
         else:
             started_at, archive = stamp(summary.created_at), "archived" if summary.archived else ""

@@ -370,11 +370,8 @@ class Engine:
         except LeaseLost as error:
             log.info("node.lost: %s", error)
             return DoorbellOutcome("stale", claim.graph_id)
-        except ApprovalMismatch as error:
-            return self._hold_unapproved(plan, claim, error)
-        except CorruptDocument as error:
-            log.error("node.held: %s Run %s waits for migration.", error, claim.token.run_id)  # noqa: TRY400 - the message says all
-            return DoorbellOutcome(self.do(HoldVisit(claim.token)).word, claim.graph_id)
+        except (ApprovalMismatch, CorruptDocument) as error:
+            return self._hold_refused(plan, claim, error)
         except EffectsFrozen as error:
             return self._wait_for_thaw(claim, error)
         except RunStopped:
@@ -393,10 +390,10 @@ class Engine:
             self._return_to_queue(claim, WAIT_MS), claim.graph_id, retry_in=WAIT_MS / 1000
         )
 
-    def _hold_unapproved(
-        self, plan: CompiledGraph, claim: Claim, error: ApprovalMismatch
+    def _hold_refused(
+        self, plan: CompiledGraph, claim: Claim, error: ApprovalMismatch | CorruptDocument
     ) -> DoorbellOutcome:
-        """Hold a node whose next effect nobody has approved; released, it is judged anew."""
+        """Hold a node whose next effect nobody has approved, or whose document is damaged, until released."""
         token, record = claim.token, failures.record(error)
         log.error(
             "node.held: node %r of run %s was not run on: %s", token.node, token.run_id, error

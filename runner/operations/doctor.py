@@ -20,6 +20,7 @@ from runner.operations.deploys import UNDER_WAY
 from runner.operations.setting_sources import unknown_settings
 from runner.records.json_form import span
 from runner.records.listings import RunQuery, outermost
+from runner.records.run import Status
 from runner.records.workers import Worker
 from runner.settings import Settings
 from runner.store.addresses import without_password
@@ -53,7 +54,7 @@ class Facts:
     graphs that have unfinished runs; `unreadable` are queues whose key is no list. `others` are the servers
     of other partitions than the first, by their places; `layout` is why the partitions can't be used as they
     are set, or ""; `limited` are graphs whose runs stay in the first. `signing` is what is wrong with the
-    keys of decisions, or "".
+    keys of decisions, or "". `held` are the newest runs that are held.
     """
 
     vitals: ServerInfo
@@ -72,6 +73,7 @@ class Facts:
     durability: str = "fast"
     sizes: Mapping[str, int] = field(default_factory=dict)
     archive: bool = False
+    held: Sequence[str] = ()
     others: Mapping[str, ServerInfo] = field(default_factory=dict)
     partitions: int = 1
     layout: str = ""
@@ -162,6 +164,7 @@ def read_facts(settings: Settings) -> Facts:
         unknown_settings=unknown_settings(),
         durability=settings.durability,
         archive=bool(settings.archive),
+        held=[run.run_id for run in store.runs(RunQuery(Status.NEEDS_MIGRATION), MOST_HELD)],
         signing=signing_problem(settings.signing_key, settings.decision_keys),
         sizes={name: getattr(settings, f"max_{name}") for name in ("result", "state", "run")},
     )
@@ -244,7 +247,7 @@ NEARLY_FULL, FULL = 0.9, 0.99
 """Parts of the memory limit: a full store stays a little below it, since it refuses what needs more."""
 MAX_SKEW = 1_000
 """Ms by which a clock may be wrong before the times that people see are misleading."""
-MAX_LATE_SWEEPS = 3
+MAX_LATE_SWEEPS, MOST_HELD = 3, 5
 UNATTENDED = 60
 """Intervals of the sweep in which some worker looks for runs to archive."""
 
@@ -590,6 +593,12 @@ def _events(facts: Facts) -> Iterator[Check]:
     yield from _check("events", detail, problem, fix)
 
 
+def _held(facts: Facts) -> Iterator[Check]:
+    problem = f"runs wait for an operator: {_names(facts.held)}" if facts.held else ""
+    fix = "`runner runs show RUN` says why. Migrate or cancel it, or release a node by `runner dead replay`."
+    yield from _check("held", "", problem, fix)
+
+
 def _letters(facts: Facts) -> Iterator[Check]:
     dropped_note = (
         f"; {facts.dropped} were deleted, since there were too many" if facts.dropped else ""
@@ -696,6 +705,7 @@ CHECKS: Iterable[Callable[[Facts], Iterator[Check]]] = (
     _audit,
     _freezes,
     _letters,
+    _held,
 )
 
 CHECKS_OF_SERVERS = frozenset({_version, _eviction, _disk, _durability, _memory, _sweep, _timers})

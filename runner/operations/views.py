@@ -37,8 +37,10 @@ if TYPE_CHECKING:
     from runner.store.interface import RunSnapshot, Store
     from runner.store.shared import Shared
 
-STATUS_EVENTS = {"node.started", "node.waiting", "node.retrying"}
+STATUS_EVENTS = {"node.started", "node.waiting", "node.retrying", "node.held"}
 """Events after which a node has a status that lasts."""
+
+CHANGED = "its graph is not what it was when the run began; `runner runs migrate` moves the run"
 
 
 @dataclass(frozen=True, slots=True)
@@ -148,8 +150,10 @@ def read_run(store: Store, run_id: str) -> RunView:
     nodes = tuple(
         _node(store, snapshot, name, events) for name in _in_order(graph, snapshot.nodes, events)
     )
+    head = head_of(snapshot)
+    head["reason"] = head["reason"] or "; ".join(_reasons_held(nodes, events))
     return RunView(
-        **head_of(snapshot),
+        **head,
         task=plain(snapshot.task),
         nodes=nodes,
         interrupts=tuple(_open_questions(snapshot, nodes)),
@@ -182,6 +186,18 @@ def _frozen_node(events: Sequence[Event]) -> object:
         (event for event in reversed(events) if event.kind in {"node.started", "node.frozen"}), None
     )
     return wait.data.get("reason") if wait is not None and isinstance(wait.data, dict) else None
+
+
+def _reasons_held(
+    nodes: Iterable[NodeView], events: Mapping[str, Sequence[Event]]
+) -> Iterator[str]:
+    """Say which nodes are held, and why."""
+    for node in with_items(nodes):
+        if node.status == Status.HELD:
+            of_node = reversed(events.get(node.id, ()))
+            data = next((event.data for event in of_node if event.kind == "node.held"), None)
+            error = data.get("error") if isinstance(data, dict) else None
+            yield f"{node.id} is held: {(node.run and node.run.reason) or error or CHANGED}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -263,7 +279,7 @@ def _node(
     items = [item for item in _begun_items(snapshot, name, record.visit) if item in snapshot.nodes]
     return NodeView(
         id=name,
-        status=str(record.status),
+        status=str(Status.HELD if record.held else record.status),
         visit=record.visit,
         attempts=record.attempt,
         since=max(

@@ -301,9 +301,9 @@ class ExpandMap(VisitRequest):
 
 @dataclass(frozen=True, slots=True)
 class HoldVisit(VisitRequest):
-    """Hold a visit until its run is migrated: "held" or "stale".
+    """Hold a visit until it is released, or its run is migrated: "held" or "stale".
 
-    With an `entry` (its error) what it was about to do is refused: that leaves a dead letter, too.
+    An `entry` has the error for which it is held: that leaves a dead letter, too.
     """
 
     verb = "hold"

@@ -129,6 +129,7 @@ CASES = [
     ("visibility", WARN, replace(WELL, workers=[replace(WORKER, visibility=10.0)])),
     ("events", WARN, replace(WELL, workers=[replace(WORKER, events=False)])),
     ("dead letters", WARN, replace(WELL, letters=3)),
+    ("held", WARN, replace(WELL, held=["0run"])),
     (
         "settings",
         WARN,

@@ -460,7 +460,7 @@ def test_an_adapters_document_may_have_any_fields():
 
 
 def test_a_document_that_cannot_be_read_is_kept_and_held(caplog):
-    """A stored document of an unknown form is left alone: the run needs migration, and the log says why."""
+    """A stored document of an unknown form is left alone: its run, a dead letter and the log say why."""
 
     def damaged(visit):
         raise CorruptDocument(
@@ -470,7 +470,10 @@ def test_a_document_that_cannot_be_read_is_kept_and_held(caplog):
     bench = Bench(wired({"a": Adapter(damaged)}).build()).start()
 
     assert bench.finish().status is Status.NEEDS_MIGRATION
-    assert "node.held: a stored state has version 9" in caplog.text
+    assert "CorruptDocument: a stored state has version 9" in str(bench.result().results["a"].error)
+    assert "CorruptDocument: a stored state has version 9" in bench.store.dead[0]["reason"]
+    assert "node.held" in caplog.text
+    assert "a stored state has version 9" in caplog.text
 
 
 def test_a_node_document_of_another_version_is_held():

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import html
+import io
 import json
 import re
 from html.parser import HTMLParser
@@ -8,10 +9,13 @@ from html.parser import HTMLParser
 import pytest
 from markupsafe import escape
 from pydantic import BaseModel
+from rich.console import Console
 
 from runner import Agent, GraphBuilder, tool
 from runner.approvals import Action, Rule, freezing
+from runner.cli.run_tree import draw
 from runner.execution.telemetry import trace_id
+from runner.operations.views import read_run
 from runner.server.forms import edit_of, edit_schema, edit_texts, line_ends
 from runner.server.pages.rendering import ago, coded, humanize, markdown, visible
 from runner.settings import Settings
@@ -829,3 +833,31 @@ def test_a_webhook_is_made_with_a_form(site):
     assert send(site, "/webhooks/mail/deliveries/msg_1").status_code == 303
     assert "msg_1" in site.http.get("/webhooks/mail", headers=HTML).text
     assert send(site, "/webhooks/mail/burn").status_code == 404
+
+
+def test_a_held_run_says_held_and_why(site):
+    """Its page, the API and the terminal name the node that is held, and what for; one that asks is not."""
+
+    def pay(ctx):
+        return ctx.approved("refund", Action("runner", "function", "refund", {}), rule=Rule())
+
+    site.registry.add("unapproved", lambda: wired({"pay": pay}).build())
+    site.client.engine.publish(["unapproved"])
+    held, asking = site.start("unapproved"), site.start("approval")
+
+    shown = [site.http.get(f"/v1/runs/{run.id}").json() for run in (held, asking)]
+    assert [run["status"] for run in shown] == ["needs_migration", "interrupted"]
+    why = shown[0]["reason"]
+    assert why.startswith("pay is held: ApprovalMismatch: ")
+    assert shown[0]["nodes"][0]["status"] == "held"
+    assert (shown[1]["reason"], shown[1]["nodes"][1]["status"]) == ("", "waiting")
+
+    sign = 'data-state="needs_migration"><span aria-hidden="true">!</span> held</span>'
+    page, other = (site.http.get(f"/runs/{run.id}", headers=HTML).text for run in (held, asking))
+    assert (sign in page, str(escape(why)) in page) == (True, True)
+    assert sign not in other
+    assert sign in site.http.get("/runs?status=needs_migration", headers=HTML).text
+    console = Console(file=io.StringIO(), width=400)
+    console.print(draw(read_run(site.app.state.services.store, held.id), 0, wrap=False))
+    assert "unapproved  held  " in console.file.getvalue()
+    assert why in console.file.getvalue()
