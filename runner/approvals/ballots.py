@@ -72,7 +72,7 @@ class Use:
 
 @dataclass(frozen=True, slots=True)
 class Operation:
-    """One operation on a question besides voting: see `store/voting.py`.
+    """One operation on a question besides voting: see voting.py.
 
     `kind` is one of `OPERATIONS`. `to` is who gets a delegated vote, `ttl` how long a claim holds in ms.
     `body` is the message as it was signed.

@@ -1,4 +1,4 @@
-"""Freezing effects: what stops every effect of a graph, of a tool or all, and what says so."""
+"""Setting and ending freezes, and saying so in receipts; `Freezes.check` of freezes.py stops the effects."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ TAKEN = frozenset({ReceiptStatus.ACCEPTED, ReceiptStatus.COUNTED})
 
 
 def freeze(engine: Engine, scope: str, reason: str, by: str = "", *, force: bool = False) -> None:
-    """Freeze a scope: see `records.freezes.scope_of`. Every process obeys within a few seconds.
+    """Freeze a scope: see `scope_of` in freezes.py. Every process obeys within a few seconds.
 
     `force` freezes a name that nothing has here, such as a tool that only a worker's code or a framework's
     agent has.

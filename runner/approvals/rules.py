@@ -533,12 +533,13 @@ class VoterFacts:
 def cast(
     rule: Rule, tally: Tally, voter: Voter, vote: Vote, facts: VoterFacts
 ) -> tuple[Count, Vote]:
-    """Judge who votes and count the vote, which is returned as it was counted: store and worker use this.
+    """Judge who votes and count the vote, which is returned as it was counted.
 
     An approval of other arguments than were shown is an edit, unless somebody has voted for these before;
     then an edit is an approval. An edit counts nothing in the first stage for one who may not vote there.
 
-    The weight of `vote` is not looked at: the rule has it.
+    The weight of `vote` is not looked at: the rule has it. The store counts by this, and a worker again where
+    the rule asks for signatures; without them the worker only adds the stored weights up, by `take`.
     """
     if facts.original and vote.decision in {"approve", "edit"}:
         is_supported = vote.effect in {facts.original, tally.settled, *tally.effects}

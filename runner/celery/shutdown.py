@@ -1,5 +1,12 @@
 """The end of a worker: its nodes have some seconds to end; those still running then go to other workers.
 
+1. A signal sets Celery's flags. The worker fetches no doorbell, and its threads end but for the heartbeat
+   (heartbeat.py), which calls `Shutdown.check` twice a second until the pool has stopped.
+2. For `RUNNER_SHUTDOWN_GRACE` seconds nodes go on; at a cold shutdown for none.
+3. Then `check` returns those of this process to the queue, and signals children that run some to do the same.
+4. Children that still run after `HANGS` seconds more are killed; a node in a thread is reported.
+5. When the pool has stopped, the heartbeat takes the worker off the list.
+
 Without this a node that never ends would keep a stopping worker, and its own lease, for ever: Celery waits
 for it. Nothing here ends the worker, which may run other tasks.
 """

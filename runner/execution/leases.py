@@ -1,7 +1,9 @@
-"""Leases of this process: one thread renews all of them, and stops nodes whose lease is gone.
+"""Leases of this process: one thread renews all of them, and marks those that are refused.
 
-The same thread watches the nodes' timeouts. Past its deadline a node's code gets an error at its next
-check, and async code at once; the node itself is settled by a callback, whatever its code does.
+A node whose lease is lost, or whose run was cancelled, gets an error at its next check: async code, too,
+goes on until then. The same thread watches the nodes' timeouts. Past its deadline a node's code gets an
+error at its next check, and async code at once; the node itself is settled by a callback, whatever its
+code does.
 The thread starts with a lease and ends when none is held, so after a fork each process has its own.
 Beside the leases stand two more things of which each process has one: the quarantine of nodes that may have
 killed their workers, and the timer of sweeps.
@@ -81,7 +83,7 @@ class Lease:
         self.stop(self.timed_out())
 
     def lose(self) -> None:
-        """Make the node's next check raise LeaseLost, and raise it in async code at once."""
+        """Stop a node that this process returns: its next check raises LeaseLost, async code at once."""
         self.state = "stale"
         self.stop(self.lost())
 

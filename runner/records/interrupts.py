@@ -387,7 +387,7 @@ def policy_of(interrupt: Interrupt) -> dict[str, JSON]:
 
 
 def preimages(interrupt: Interrupt) -> dict[str, dict[str, JSON]]:
-    """Return what is hashed of a question with a rule, by the kind of its digest: see `records/digests.py`.
+    """Return what is hashed of a question with a rule, by the kind of its digest: see `approvals/digests.py`.
 
     Raises:
         UnstorableError: it has values that other languages would read as others.

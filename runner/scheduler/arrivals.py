@@ -37,7 +37,7 @@ def spread(changes: Changes, origin: str) -> None:
 def arrive(changes: Changes, node: str, scope: int, *, live: bool, todo: list[str]) -> None:
     """Count one arrival, which may make the node ready or skip it; a skipped node is added to `todo`.
 
-    The script `lua/apply.lua` counts by the same rule: test_redis_does_what_the_model_says.
+    The script `store/lua/apply.lua` counts by the same rule: test_redis_does_what_the_model_says.
     """
     stamp = changes.round(scope)
     if changes.uncounted is not None:

@@ -1,4 +1,5 @@
-"""Server-sent events: one reader in the process follows the store, for any number of clients.
+"""Server-sent events: two readers in the process follow the store for all clients, the `Hub` the runs
+that are watched, the `Ticker` the notices of all runs.
 
 A stream begins with a `snapshot`; then each event has its position as the id, with which a client that comes
 back goes on (`Last-Event-ID`). Where the store no longer has what came in between, the client gets a `reset`

@@ -68,7 +68,7 @@ EVENT_LETTERS: dict[str, str] = {
 EVENTS = {letter: str(kind) for kind, letter in EVENT_LETTERS.items()}
 
 LARGE = 65_536
-"""Bytes of a value that is stored in place; larger ones are stored apart, see large_values.py."""
+"""Bytes of a value that is stored in place; larger ones are stored apart, see redis/large_values.py."""
 
 CHUNK = 500
 """Items of a map that are written in one request, so that a long list does not block other clients."""
@@ -250,7 +250,7 @@ def saved_arguments(checkpoint: Saved | None) -> list[bytes | str | int]:
 
 
 def event(number: int, text: bytes) -> Event:
-    """Read an event; see parts/echo.lua."""
+    """Read an event; see lua/parts/echo.lua."""
     kind, at, visit, node, data, detail = text.decode().split("\n", 5)
     return Event(
         str(number),

@@ -1,5 +1,5 @@
 -- Apply a plan that a worker has made for one node of a run, from what its claim has read: check what it relies
--- on, count arrivals, write. Anything else is left to the script that decides by itself.
+-- on, count arrivals, write. Anything else is left to a transaction (commit.lua).
 --
 -- Keys touched: r:<run> (nodes, loops, maps, arrivals, counters, results), r:<run>:e, timers, queues; r:<root>
 --   (size) and its :e.
@@ -174,7 +174,7 @@ for _ = 1, b1 * 256 + b2 do
   at = at + 4
 end
 if ARGV[8] ~= '' and #bells > 0 then rung_by_task(ARGV[8]) end
--- The template is a constant in front of this text (see doorbell_template.py), unless a worker has stored another.
+-- The template is a constant in front of this text (see redis/doorbell_template.py), unless a worker has stored another.
 local is_known = push and #bells > 0 and not follows and redis.call('HGET', prefix .. 'doorbell:1', 'digest') == DOORBELL
 -- As `push_all` of parts/doorbells.lua: test_a_doorbell_is_the_same_from_a_settle_and_from_the_part.
 local function ring()

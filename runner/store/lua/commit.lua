@@ -1,30 +1,31 @@
 -- Write what was planned from what `look` had read: all of it, or nothing where that has changed since.
 --
 -- Counters of runs and arrivals are added, and only what follows from them is checked: so steps of different
--- nodes of a run don't disturb each other. Nothing here knows a rule; store/redis/transaction/transaction.py writes the arguments.
+-- nodes of a run don't disturb each other. Nothing here knows a rule. redis/transaction/__init__.py explains it;
+-- `WriteSet.arguments` in redis/transaction/write_set.py writes the arguments, and its names are in brackets.
 -- Keys touched: r:<run> and its parts, timers, early, queues, limits (parts/offers.lua), and all that the
 --   arguments name.
 -- Arguments: from 6, each list after how many there are:
---   guards: key, fields (a list, then their values, "" for none); forms: key, field, pattern of its value (without a field: of
+--   [expected] key, fields (a list, then their values, "" for none); [patterns] key, field, pattern of its value (without a field: of
 --   "1", where there is such a key);
---   sorted sets: key, member, its score; the time (ms) before which it must be, or 0;
---   runs: key, pattern of what the field `run` was ("": only its events are written, if it is there; "^$": the run
+--   [scores] key, member, its score; [deadline] the time (ms) before which it must be, or 0;
+--   [runs] key, pattern of what the field `run` was ("": only its events are written, if it is there; "^$": the run
 --     is new), what it
 --     comes to (a letter for each counter that decides: small above 0, large 0), how many executions it may have
 --     begun or 0, what is added to active, waiting, held, failed and started, its status, what it stops for,
 --     events (a list);
---   arrivals: key, field, round, how many, how many of them live, below how many they stay or 0;
---   places of limits that are taken or waited for: limit, run|node, since (ms), how many there are, "1" if one must be
+--   [arrivals] key, field, round, how many, how many of them live, below how many they stay or 0;
+--   [limit_positions] slots of limits that are taken or waited for: limit, run|node, since (ms), how many there are, "1" if one must be
 --     free for it, "0" if none;
---   sizes: key, bytes more, "1" if there must be room for them;
+--   [sizes] key, bytes more, "1" if there must be room for them;
 --   then what is written: "1" to make room (parts/room.lua); hashes: key, fields
 --     (a list: field, value); hashes: key, fields to delete (a list); timers to set: ms, member; timers to drop;
 --     commands (what XTRIM deletes is counted in metrics): how many arguments, name, key, arguments; shapes that a run less uses: graph, fingerprint;
 --     the task that rings or "";
---     doorbells: run, node, visit, attempt, queue, priority, graph; places (parts/offers.lua).
+--     doorbells: run, node, visit, attempt, queue, priority, graph; [slots] that are returned or offered (parts/offers.lua).
 --   Keys have no prefix. In a value, event or time that begins with \1, "\1<run>:<n>\1" is the number of that
 --   run's n-th event, and "\1 0:<ms>\1" without the blank the time so many ms from now.
--- Words: "done", then in lines the nodes that are offered a place; "changed", then each place
+-- Words: "done", then in lines the nodes that are offered a slot; "changed", then each of limit_positions
 --   (taken, ahead, own) as it is; "full" and two sizes (parts/size.lua).
 -- include: settings
 -- include: doorbells

@@ -1,4 +1,4 @@
--- Read what a transaction is planned from, all at one moment: see store/redis/transaction/transaction.py.
+-- Read what a transaction is planned from, all at one moment: see redis/transaction/__init__.py.
 --
 -- Keys touched (read only): those that the arguments name.
 -- Arguments: 6 ... commands that only read, each after how many arguments it has: name, key without prefix,

@@ -1,10 +1,11 @@
-"""Every key of the Redis store: the data dictionary, and the only place that names keys in Python.
+"""Every key of the Redis store: the data dictionary.
 
 All keys begin with the namespace, `runner` unless RUNNER_NAMESPACE says another, so that two environments
 can share a server. Those of a partition begin with `runner:{pNN}:`. The braces are Redis Cluster's hash
 tag, so they share one slot. Scripts get that prefix as their one key and build the others from it (see
 docs/decisions/0003-one-key-scripts.md). `DICTIONARY` lists what each key is; a test checks that no
-other key appears.
+other key appears. `Keys` has those of a namespace and the full names of a partition's; the code of
+transactions names the latter without the prefix.
 
 The lists of the queues are Celery's and belong to the broker: `runner` and `runner/<queue>`, see
 runner/settings.py.

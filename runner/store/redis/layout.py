@@ -24,7 +24,7 @@ from runner.store.redis.keys import Keys
 LAYOUT = b"1"
 """The number of what `keys.DICTIONARY` says: a change that other versions can't read gets another number.
 
-`publish.lua` writes it, before a store has any run.
+`lua/publish.lua` writes it, before a store has any run.
 """
 
 FREE, LIMITED, LIMITED_SINCE = b"1", b"0", b"2"

@@ -206,7 +206,7 @@ class Requests:
         for use in settlement.effects:
             fields += question_fields(use.interrupt_id)
         wants, asks = _of_visit_saving(token, settlement.saved, *fields)
-        asks += run_end.questions(token.run_id)
+        asks += run_end.end_reads(token.run_id)
         is_plain = completes and not (settlement.session or settlement.effects)
         speculation = (
             self._fast.speculate(token, has_archive=self._has_archive) if is_plain else None

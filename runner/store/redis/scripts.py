@@ -1,6 +1,6 @@
 """The Lua scripts: each is put together from its file and the parts it includes.
 
-A line `-- include: name` in a script or part stands for `lua/parts/name.lua`, once per script.
+A line `-- include: name` in a script or part stands for `lua/parts/<name>.lua`, once per script.
 Scripts are called by their hash; a server that has forgotten them is given the text again.
 """
 

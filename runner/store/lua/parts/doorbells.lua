@@ -18,7 +18,7 @@ local function values_of(bell)
     argsrepr = 'visit=' .. bell[3] .. ' attempt=' .. bell[4]}
 end
 
--- A message, by filling in the template that the workers left (see doorbell_template.py). The number in its key
+-- A message, by filling in the template that the workers left (see redis/doorbell_template.py). The number in its key
 -- is the version of `values_of`.
 local function message(template, places, bell)
   local values, texts = values_of(bell), {}

@@ -3,7 +3,7 @@
 -- Arguments: 1 the time in ms of a test's clock ("" for the server's own), 2 lease in ms,
 --   3 "1" to ring doorbells from here, 4 retention in ms (0: for ever), 5 bytes that a run may have,
 --   then the script's own from 6.
--- `prefix` names the partition; every key is built from it, so all share its slot (see keys.py).
+-- `prefix` names the partition; every key is built from it, so all share its slot (see redis/keys.py).
 local prefix = KEYS[1]
 
 local lease, push, retention, most = tonumber(ARGV[2]), ARGV[3] == '1', tonumber(ARGV[4]), tonumber(ARGV[5])

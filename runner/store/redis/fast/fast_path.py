@@ -123,7 +123,10 @@ class FastPath:
     def claim(
         self, run_id: str, node: str, visit: int, attempt: int, nonce: str
     ) -> Claim | Reply | None:
-        """Claim a ready visit of a node without limits, in a run that goes on; otherwise "stale"."""
+        """Claim a ready visit of a node without limits, in a run that goes on; "stale" where it is not due.
+
+        None where this can't decide: a transaction does, such as for a node with limits.
+        """
         run = self._runs.get(run_id)
         graph = run.graph if run else self._likely.get(shape_name(node))
         if graph is not None:

@@ -1,4 +1,4 @@
-"""The read set of a transaction: values of one moment, or values that are only guessed."""
+"""The read set of a transaction: values that were read, or that are only guessed."""
 
 from __future__ import annotations
 
@@ -25,9 +25,10 @@ ABSENT = {
 
 
 class ReadSet:
-    """Fields and replies that were read at one moment, or found unchanged since.
+    """Fields and replies, those of each look of one moment.
 
-    A speculative one was not read: its `now` is 0, and times are counted from the moment of the commit.
+    `Transactions.run` says why a commit may follow several looks. A speculative read set was not
+    read: its `now` is 0, and times are counted from the moment of the commit.
     """
 
     def __init__(self) -> None:

@@ -70,8 +70,8 @@ def _revive(write_set: WriteSet, initial: RunRecord) -> None:
             write_set.command("PERSIST", idem)
 
 
-def questions(run_id: str) -> list[Command]:
-    """Name the commands that the end of a run needs."""
+def end_reads(run_id: str) -> list[Command]:
+    """Return the commands that read what the end of a run needs."""
     return [("EXISTS", ARCHIVE), ("LRANGE", f"{run_key(run_id)}:c", 0, -1)]
 
 

@@ -67,7 +67,9 @@ class RunInTransaction:
         self.initial = self.record = record
         self.key = run_key(record.run_id)
         self._defer_cancel = defer_cancel
-        self._strict = False
+        self._strict = (
+            False  # whether the commit compares the whole line of the run, events included
+        )
         self._nodes: dict[str, NodeRecord] = {}
         self._read_nodes: dict[str, NodeRecord] = {}
         self._loops: dict[int, LoopRecord] = {}

@@ -193,7 +193,7 @@ class Transaction:
         self.write_set.command("XTRIM", "dead", "MINID", oldest)
 
     def limit(self, run_id: str, action: LimitAction) -> Sequence[tuple[str, str]]:
-        """Write changes of slots and queues; the script alone knows who gets a slot, see `_offer_slots`."""
+        """Write changes of slots and queues; the script knows who gets one: `Transactions._offer_slots`."""
         write_set = self.write_set
         match action:
             case ReturnSlot():
@@ -299,7 +299,9 @@ class Transactions:
                 self._confirm(verb)
                 return reply
             # A conflict, or a refusal that was planned on several looks or on a guess: a refusal must be
-            # right at one moment, and unvalidated values must not be older than validated ones.
+            # right at one moment. A commit may follow several looks: what it validates it compares with what
+            # is stored then. Any other value must never change, only be added to, or change only together
+            # with a validated one that was read no later: so after a conflict nothing is read alone.
             read_set.invalidate()
             self._look(read_set, verb)
         raise StoreError(

@@ -1,4 +1,4 @@
-"""The write set of one try of a transaction, with what `commit.lua` validates before it writes."""
+"""The write set of one try of a transaction, with what `lua/commit.lua` validates before it writes."""
 
 from __future__ import annotations
 
@@ -247,7 +247,7 @@ class WriteSet:
         )
 
     def arguments(self, doorbells: Sequence[Doorbell]) -> list[Argument]:
-        """Return the arguments of `commit.lua`, in the order of its header."""
+        """Return the arguments of `lua/commit.lua`, in the order of its header."""
         arguments = self._validation()
         sizes = {root: size for root, size in self.sizes.items() if size}
         arguments.append(len(sizes))
