@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from runner.approvals.rules import DELEGATED, Principal, Rule, plain_name, selector
+from runner.approvals.rules import DELEGATED, KINDS, Principal, Rule, plain_name, selector
 
 NUMBERS = ("none", "one", "two", "three", "four", "five", "six", "seven", "eight", "nine", "ten")
 
@@ -61,6 +61,8 @@ def _step(step: Rule, rule: Rule) -> str:
         f"{who(form)} counts {weight}" for form, weight in step.weights.items() if weight > 1
     ]
     text += f" ({', '.join(heavier)})" if heavier else ""
+    kinds = [kind for kind in _barred_kinds(step) if kind not in _barred_kinds(rule)]
+    text += f", not {_listed(kinds, 'nor')}" if kinds else ""
     level = max(step.auth.level, rule.auth.level)
     text += f", each {LEVELS[level]}" if level else ""
     age = step.auth.max_age or rule.auth.max_age
@@ -81,8 +83,12 @@ def _excluded(rule: Rule, requester: str, on_behalf_of: Sequence[str]) -> list[s
             names.append(f"who answered {node}")
         else:
             names.append(who(form))
-    agents = [] if rule.agents else ["agents"]
-    return [f"not {_listed([*names, *agents], 'nor')}"] if names or agents else []
+    kinds = _barred_kinds(rule)
+    return [f"not {_listed([*names, *kinds], 'nor')}"] if names or kinds else []
+
+
+def _barred_kinds(rule: Rule) -> list[str]:
+    return [f"{kind}s" for kind in KINDS if not rule.counts(kind)]
 
 
 def _ends(rule: Rule) -> list[str]:

@@ -116,8 +116,9 @@ class Rule:
     opens when the one before it is met, and only the stages' own numbers and selectors count.
     `edit="resets"` makes an edit void earlier votes. `delegate` is "none", "group" or "anyone". `escalate`
     lists (seconds, selectors that become eligible then), in the business time of the `calendar`, if there
-    is one. `use_within` is how many seconds after the decision it may be used. `title` says the effect in one
-    sentence, with the names of arguments in braces: "Refund {amount} to {customer}".
+    is one. Humans and services vote, with `agents` also agents, or exactly those of `kinds`: two of
+    ("human",) are two people. `use_within` is how many seconds after the decision it may be used. `title`
+    says the effect in one sentence, with the names of arguments in braces: "Refund {amount} to {customer}".
     """
 
     eligible: Sequence[str] = ("anyone",)
@@ -135,6 +136,7 @@ class Rule:
     calendar: str = ""
     use_within: float = DAY
     title: str = ""
+    kinds: Sequence[Kind] = ()
 
     def __post_init__(self) -> None:
         """Check all of it where it is declared.
@@ -165,6 +167,7 @@ class Rule:
             "calendar": self.calendar,
             "use_within": self.use_within,
             **({"title": self.title} if self.title else {}),
+            **({"kinds": list(self.kinds)} if self.kinds else {}),
         }
 
     @classmethod
@@ -181,11 +184,16 @@ class Rule:
             fields["escalate"] = tuple(
                 (seconds, tuple(selectors)) for seconds, selectors in fields["escalate"]
             )
-            for name in ("eligible", "exclude", "decisions"):
+            fields.setdefault("kinds", ())
+            for name in ("eligible", "exclude", "decisions", "kinds"):
                 fields[name] = tuple(fields[name])
             return cls(**fields)
         except (TypeError, KeyError, ValueError) as error:
             raise UsageError(f"this is no rule for approvals: {error!r}.") from error
+
+    def counts(self, kind: str) -> bool:
+        """Return whether principals of a kind may vote."""
+        return kind in self.kinds if self.kinds else kind != "agent" or self.agents
 
     @property
     def steps(self) -> Sequence[Rule]:
@@ -225,6 +233,12 @@ def _check(rule: Rule) -> None:
         raise UsageError(
             f"decisions of a rule must be some of {', '.join(DECISIONS)}, not {rule.decisions!r:.80}."
         )
+    if isinstance(rule.kinds, str) or not set(rule.kinds) <= set(KINDS):
+        raise UsageError(
+            f"kinds of a rule must be some of {', '.join(KINDS)}, not {rule.kinds!r:.80}."
+        )
+    if rule.agents and rule.kinds:
+        raise UsageError("a rule has either agents=True, or its kinds: name agents among them.")
     for name, value, choices in (
         ("edit", rule.edit, ("resets", "keeps")),
         ("delegate", rule.delegate, ("none", "group", "anyone")),
@@ -375,8 +389,9 @@ def forbidden(
         return voter.doubt
     step = rule.steps[stage]
     selectors, key = voter.selectors, voter.principal.key
-    if voter.principal.kind == "agent" and not (rule.agents and step.agents):
-        return "agents don't decide this"
+    kind = voter.principal.kind
+    if not (rule.counts(kind) and step.counts(kind)):
+        return f"{kind}s don't decide this"
     if not selectors & {
         *(selector(entry) for entry in step.eligible),
         *map(selector, escalated_selectors),

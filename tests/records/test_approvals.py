@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import itertools
+import json
 import unicodedata
+from dataclasses import replace
 
 import pytest
 from hypothesis import given
@@ -119,6 +121,9 @@ def test_a_plain_name_selects_that_person_alone():
         {"edit": "reset"},
         {"delegate": "all"},
         {"auth": Auth(level=4)},
+        {"kinds": ["people"]},
+        {"kinds": "human"},
+        {"kinds": ["human"], "agents": True},
         {"title": "Pay {amount.__class__}"},
         {"title": "Pay {amount!r}"},
         {"title": "Pay {amount"},
@@ -236,6 +241,22 @@ def test_an_agent_needs_both_the_rule_and_the_stage():
     for whole, stage in itertools.product([False, True], repeat=2):
         rule = Rule(agents=whole, stages=[Rule(agents=stage)])
         assert bool(forbidden(rule, agent)) is not (whole and stage)
+
+
+@pytest.mark.parametrize("kind", ["service", "agent"])
+def test_two_people_are_not_a_person_and_a_program(kind):
+    """A rule for people counts no service or agent, in a stage or behind an escalation; others may."""
+    program = Voter(Principal("bot", kind=kind), groups=frozenset({"finance"}))
+    people = Rule(eligible=["group:finance"], need=2, kinds=["human"])
+    stages = Rule(stages=[people], kinds=["human", "service", "agent"])
+    for declared in (people, stages, Rule(stages=[replace(people, kinds=())], kinds=["human"])):
+        rule = Rule.thawed(json.loads(json.dumps(declared.frozen())))
+        assert forbidden(rule, program) == f"{kind}s don't decide this"
+        assert forbidden(rule, program, escalated_selectors=["anyone"])
+        assert not forbidden(rule, replace(program, principal=ANA))
+    for rule in (replace(people, kinds=[kind]), replace(people, kinds=["human", kind])):
+        assert not forbidden(rule, program)
+    assert bool(forbidden(replace(people, kinds=()), program)) is (kind == "agent")
 
 
 def test_escalation_adds_those_who_may_decide():

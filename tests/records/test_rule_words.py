@@ -57,6 +57,18 @@ LOGIN = "human:https://login.example|ben"
             ],
         ),
         (
+            Rule(stages=[Rule(kinds=["human"]), Rule()]),
+            [
+                "one of anyone, not services, then one of anyone",
+                "not agents",
+                "one rejection ends it",
+            ],
+        ),
+        (
+            Rule(need=2, kinds=["human"], edit="keeps"),
+            ["two of anyone", "not services nor agents", "one rejection ends it"],
+        ),
+        (
             Rule(
                 agents=True,
                 auth=Auth(level=2, max_age=900),
