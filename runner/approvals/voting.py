@@ -40,11 +40,11 @@ class CastVote(Request[Reply]):
         """The run that asked the question."""
         return run_of(self.ballot.interrupt_id)
 
-    def plan(self, unit: UnitOfWork[RunT]) -> Reply:
+    def plan(self, transaction: UnitOfWork[RunT]) -> Reply:
         """Count the vote; of one that comes again return the earlier receipt."""
         ballot, nonce = self.ballot, self.nonce
-        name, voter, now = ballot.interrupt_id, ballot.voter, unit.clock()
-        run = asking(unit, name)
+        name, voter, now = ballot.interrupt_id, ballot.voter, transaction.clock()
+        run = asking(transaction, name)
         question = run.question(name) if run else None
         if run is None or question is None or question.rule is None:
             return Reply("unknown", receipts=[_unknown(ballot, question)])
@@ -65,7 +65,7 @@ class CastVote(Request[Reply]):
         count, vote_counted = rules.cast(rule, standing.tally, voter, vote_cast, facts)
         receipt = ballots.counted(ballot, count)
         if count.word in {"duplicate", "forbidden"}:
-            return _refuse(unit, run, ballot, receipt)
+            return _refuse(transaction, run, ballot, receipt)
         number, stage = (
             standing.votes + 1,
             0 if count.tally.round > standing.tally.round else standing.tally.stage,
@@ -86,7 +86,7 @@ class CastVote(Request[Reply]):
             spent[standing.lent[key]] = count.tally.round
         run.put_standing(name, replace(standing, tally=count.tally, votes=number, spent=spent))
         reply = note(
-            unit,
+            transaction,
             run,
             EventKind.INTERRUPT_VOTED,
             name,
@@ -95,21 +95,28 @@ class CastVote(Request[Reply]):
             ),
         )
         if count.word == "accepted":
-            reply = _decide(unit, run, ballots.answer(question, ballot, count), nonce, now)
+            reply = _decide(transaction, run, ballots.answer(question, ballot, count), nonce, now)
         return replace(reply, receipts=[receipt])
 
 
-def _decide(unit: UnitOfWork[RunT], run: RunT, answer: Decision, nonce: str, now: int) -> Reply:
+def _decide(
+    transaction: UnitOfWork[RunT], run: RunT, answer: Decision, nonce: str, now: int
+) -> Reply:
     """Write what the votes on a question came to, and answer it."""
     address = address_of(answer.interrupt_id)
-    unit.drop_timer(TimerKind.ESCALATE, run.record.run_id, answer.interrupt_id)
+    transaction.drop_timer(TimerKind.ESCALATE, run.record.run_id, answer.interrupt_id)
     run.decide(answer, nonce, now)
     if address is None:
         return Reply("unknown")
     payloads: dict[str, JSON] = {answer.interrupt_id: event_payloads.answer(answer)}
     node_visit = (address.node_id, address.visit)
     return make(
-        unit, run.record.run_id, scheduler.answer, *node_visit, list(payloads), payloads=payloads
+        transaction,
+        run.record.run_id,
+        scheduler.answer,
+        *node_visit,
+        list(payloads),
+        payloads=payloads,
     )
 
 
@@ -128,14 +135,14 @@ def _unknown(operation: Ballot | Operation, question: Interrupt | None) -> Recei
 
 
 def _refuse(
-    unit: UnitOfWork[RunT], run: RunT, operation: Ballot | Operation, receipt: Receipt
+    transaction: UnitOfWork[RunT], run: RunT, operation: Ballot | Operation, receipt: Receipt
 ) -> Reply:
     """Record that a vote or an operation was forbidden; one that came twice leaves nothing."""
     if receipt.status is not ReceiptStatus.FORBIDDEN:
         return Reply("refused", receipts=[receipt])
     choice = operation.decision if isinstance(operation, Ballot) else operation.kind
     data = {**ballots.identity(operation), "decision": choice, "detail": receipt.detail}
-    reply = note(unit, run, EventKind.INTERRUPT_REFUSED, operation.interrupt_id, data)
+    reply = note(transaction, run, EventKind.INTERRUPT_REFUSED, operation.interrupt_id, data)
     return replace(reply, receipts=[receipt])
 
 
@@ -201,11 +208,11 @@ class ApplyOperation(Request[Reply]):
         """The run that asked the question."""
         return run_of(self.operation.interrupt_id)
 
-    def plan(self, unit: UnitOfWork[RunT]) -> Reply:
+    def plan(self, transaction: UnitOfWork[RunT]) -> Reply:
         """Do the operation, where the person may do it."""
         operation, nonce = self.operation, self.nonce
-        name, key, now = operation.interrupt_id, operation.voter.principal.key, unit.clock()
-        run = asking(unit, name)
+        name, key, now = operation.interrupt_id, operation.voter.principal.key, transaction.clock()
+        run = asking(transaction, name)
         question = run.question(name) if run else None
         if run is None or question is None or question.rule is None:
             return Reply("unknown", receipts=[_unknown(operation, question)])
@@ -223,7 +230,7 @@ class ApplyOperation(Request[Reply]):
             Case(Rule.thawed(question.rule), facts, operation, standing, voter_record, now)
         )
         if isinstance(outcome, Receipt):
-            return _refuse(unit, run, operation, outcome)
+            return _refuse(transaction, run, operation, outcome)
         if outcome.gone:
             run.put_vote(name, outcome.gone, None)
         if outcome.loan is not None and operation.to is not None:
@@ -241,7 +248,7 @@ class ApplyOperation(Request[Reply]):
         )
         run.put_standing(name, outcome.standing)
         data = {**ballots.identity(operation), **outcome.data}
-        reply = note(unit, run, EVENTS[operation.kind], name, data)
+        reply = note(transaction, run, EVENTS[operation.kind], name, data)
         return replace(reply, receipts=[receipt])
 
 

@@ -113,7 +113,7 @@ class StoredRun(View, Protocol):
         """Write the outcome of an external task."""
 
     def put_items(self, node: str, visit: int, items: Sequence[JSON]) -> None:
-        """Write the items of a map, unless this visit of it has some."""
+        """Write the items of a map, once; a store that has them already counts their bytes."""
 
     def last_event(self) -> int:
         """Return the number of the run's last event."""
@@ -219,7 +219,7 @@ class UnitOfWork(Protocol[RunT]):
 
 
 def apply(
-    unit: UnitOfWork[RunT],
+    transaction: UnitOfWork[RunT],
     run_id: str,
     transition: Callable[..., TransitionResult],
     *arguments: object,
@@ -232,7 +232,7 @@ def apply(
     `questions` are those that it may ask; `payloads` are the data of events, by the event's kind or
     the question's id.
     """
-    run = unit.find(run_id)
+    run = transaction.find(run_id)
     if run is None:
         return "stale", []
     by_id = {question.id: question for question in questions}
@@ -241,7 +241,7 @@ def apply(
         or {interrupt_id: event_payloads.question(by_id[interrupt_id]) for interrupt_id in by_id}
     )
     doorbells: list[Doorbell] = []
-    result = transition(unit.changes(run), *arguments, **options)
+    result = transition(transaction.changes(run), *arguments, **options)
     actions = deque(_write(run, result))
     while actions:
         owner, action = actions.popleft()
@@ -251,46 +251,49 @@ def apply(
                 visit = (run_id, action.node, action.visit, action.attempt)
                 doorbells.append(Doorbell(*visit, action.queue, action.priority, record.graph_id))
             case SetTimer():
-                unit.set_timer(action.kind, run_id, action.key, action.due)
+                transaction.set_timer(action.kind, run_id, action.key, action.due)
             case DropTimer():
-                unit.drop_timer(action.kind, run_id, action.key)
+                transaction.drop_timer(action.kind, run_id, action.key)
             case AddEvent():
-                _add_event(unit, owner, action, by_id, data)
+                _add_event(transaction, owner, action, by_id, data)
             case CloseQuestion():
-                owner.close(action.interrupt_id, action.status, unit.clock())
+                owner.close(action.interrupt_id, action.status, transaction.clock())
             case EndExpired():
                 data |= _end_expired(owner, action)
             case WriteDeadLetter():
                 error = RELEASED if action.released else CRASHED
                 owner.leave_result(action.node, action.visit, Status.FAILED, {"error": error}, None)
-                unit.write_dead_letter(run_id, action.node, action.visit, error["message"])
+                transaction.write_dead_letter(run_id, action.node, action.visit, error["message"])
                 data[EventKind.NODE_FAILED] = event_payloads.error({"error": error})
             case _:
-                for affected_run, following in _follow(unit, owner, action):
+                for affected_run, following in _follow(transaction, owner, action):
                     actions += _write(affected_run, following)
     return result.reply, doorbells
 
 
 def _follow(
-    unit: UnitOfWork[RunT], run: RunT, action: NotifyParent | StopChild | LimitAction
+    transaction: UnitOfWork[RunT], run: RunT, action: NotifyParent | StopChild | LimitAction
 ) -> Iterator[tuple[RunT, TransitionResult]]:
     """Make the transitions of other runs that follow from an action."""
     record = run.record
     match action:
         case StopChild():
-            child = unit.find(action.run_id)
+            child = transaction.find(action.run_id)
             if child is not None:
-                yield child, scheduler.cancel(unit.changes(child), "its parent run stops")
+                yield child, scheduler.cancel(transaction.changes(child), "its parent run stops")
         case NotifyParent():
-            parent, status = unit.find(record.parent), Status(action.status)
+            parent, status = transaction.find(record.parent), Status(action.status)
             if parent is not None:
-                changes, node = unit.changes(parent), record.parent_node
+                changes, node = transaction.changes(parent), record.parent_node
                 yield parent, scheduler.child_changed(changes, node, record.run_id, status)
         case _:
-            for other_id, node in unit.limit(record.run_id, action):
-                affected_run = unit.find(other_id)
+            for other_id, node in transaction.limit(record.run_id, action):
+                affected_run = transaction.find(other_id)
                 if affected_run is not None:
-                    yield affected_run, scheduler.offer_slot(unit.changes(affected_run), node)
+                    yield (
+                        affected_run,
+                        scheduler.offer_slot(transaction.changes(affected_run), node),
+                    )
 
 
 def _write(run: RunT, result: TransitionResult) -> list[tuple[RunT, Action]]:
@@ -299,7 +302,7 @@ def _write(run: RunT, result: TransitionResult) -> list[tuple[RunT, Action]]:
 
 
 def _add_event(
-    unit: UnitOfWork[RunT],
+    transaction: UnitOfWork[RunT],
     run: RunT,
     action: AddEvent,
     questions: Mapping[str, Interrupt],
@@ -307,25 +310,27 @@ def _add_event(
 ) -> None:
     kind = action.kind
     if kind is EventKind.INTERRUPT_ASKED:
-        _open(unit, run, questions[action.detail])
+        _open(transaction, run, questions[action.detail])
     if kind is EventKind.INTERRUPT_REMINDED:
         payloads[kind] = {"count": run.remind(action.detail)}
     if kind is EventKind.INTERRUPT_ESCALATED:
-        payloads[kind] = _escalated(run, action.detail, unit.clock())
+        payloads[kind] = _escalated(run, action.detail, transaction.clock())
     if kind is EventKind.RUN_ENDED:
-        run.end(unit.clock())
+        run.end(transaction.clock())
     data = (
         payloads.get(kind)
         if kind in OF_QUESTIONS
         else payloads.get(action.detail, payloads.get(kind))
     )
-    unit.event(run, kind, action.node, action.visit, detail=action.detail, data=data)
-    if unit.audits != "off" and (type_ := audit_entries.type_of(kind, run.record)):
-        _audit(unit, run, type_, action, new_question=questions.get(action.detail), data=data)
+    transaction.event(run, kind, action.node, action.visit, detail=action.detail, data=data)
+    if transaction.audits != "off" and (type_ := audit_entries.type_of(kind, run.record)):
+        _audit(
+            transaction, run, type_, action, new_question=questions.get(action.detail), data=data
+        )
 
 
 def _audit(
-    unit: UnitOfWork[RunT],
+    transaction: UnitOfWork[RunT],
     run: RunT,
     type_: str,
     action: AddEvent,
@@ -344,14 +349,14 @@ def _audit(
             and new_question is not None
             and new_question.rule is not None
         )
-        if unit.audits != "all" and not has_rule:
+        if transaction.audits != "all" and not has_rule:
             return
-        begun = unit.clock() if type_ == audit_entries.STARTED else run.created_at
+        begun = transaction.clock() if type_ == audit_entries.STARTED else run.created_at
         run.audit(audit_entries.started(run.record, begun, run.requester()))
         if type_ == audit_entries.STARTED:
             return
     question = run.question(action.detail) if action.kind.startswith(OF_INTERRUPTS) else None
-    about = {"at": unit.clock(), "detail": action.detail, "data": data, "question": question}
+    about = {"at": transaction.clock(), "detail": action.detail, "data": data, "question": question}
     shown = (audit_entries.SHOWN,) if isinstance(data, dict) and data.get("shown_at") else ()
     for entry_type in (*shown, type_):
         run.audit(
@@ -359,19 +364,21 @@ def _audit(
         )
 
 
-def _open(unit: UnitOfWork[RunT], run: RunT, question: Interrupt) -> None:
-    now, run_id = unit.clock(), run.record.run_id
+def _open(transaction: UnitOfWork[RunT], run: RunT, question: Interrupt) -> None:
+    now, run_id = transaction.clock(), run.record.run_id
     new_question = replace(question, asked_at=now, reminded=0)
     if new_question.rule is not None:
         new_question = _placed(run, new_question)
     run.open(new_question)
     if new_question.expires_in is not None:
         expires_at = now + round(new_question.expires_in * 1000)
-        unit.set_timer(TimerKind.EXPIRE, run_id, new_question.id, expires_at)
+        transaction.set_timer(TimerKind.EXPIRE, run_id, new_question.id, expires_at)
     if new_question.escalates_at:
-        unit.set_timer(TimerKind.ESCALATE, run_id, new_question.id, new_question.escalates_at[0])
+        transaction.set_timer(
+            TimerKind.ESCALATE, run_id, new_question.id, new_question.escalates_at[0]
+        )
     if reminder_delay := interrupts.first_reminder(new_question):
-        unit.set_timer(TimerKind.REMIND, run_id, new_question.id, now + reminder_delay)
+        transaction.set_timer(TimerKind.REMIND, run_id, new_question.id, now + reminder_delay)
 
 
 def _escalated(run: StoredRun, interrupt_id: str, now: int) -> JSON:

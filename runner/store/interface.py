@@ -236,7 +236,7 @@ class Request(Generic[R]):
         @property
         def run_id(self) -> str: ...
 
-    def plan(self, unit: Any) -> R:
+    def plan(self, transaction: Any) -> R:
         """Plan it on the runs of a `UnitOfWork`, where each store does it alike."""
         raise NotImplementedError(f"{type(self).__name__} has no plan.")
 

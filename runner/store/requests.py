@@ -48,18 +48,18 @@ WAITS = frozenset({Status.INTERRUPTED, Status.NEEDS_MIGRATION})
 
 
 def make(
-    unit: UnitOfWork[RunT],
+    transaction: UnitOfWork[RunT],
     run_id: str,
     transition: Callable[..., TransitionResult],
     *arguments: object,
     **named: Any,
 ) -> Reply:
     """Make a transition of a run, with all that follows from it."""
-    return replied(*apply(unit, run_id, transition, *arguments, **named))
+    return replied(*apply(transaction, run_id, transition, *arguments, **named))
 
 
 def visit(
-    unit: UnitOfWork[RunT],
+    transaction: UnitOfWork[RunT],
     token: Token,
     transition: Callable[..., TransitionResult],
     *arguments: object,
@@ -67,30 +67,39 @@ def visit(
 ) -> Reply:
     """Make a transition of a worker's visit."""
     return make(
-        unit, token.run_id, transition, token.node, token.visit, token.fence, *arguments, **named
+        transaction,
+        token.run_id,
+        transition,
+        token.node,
+        token.visit,
+        token.fence,
+        *arguments,
+        **named,
     )
 
 
-def owned(unit: UnitOfWork[RunT], token: Token) -> RunT | None:
+def owned(transaction: UnitOfWork[RunT], token: Token) -> RunT | None:
     """Return the run of a visit that its worker still owns; None when it does not."""
-    run = unit.find(token.run_id)
+    run = transaction.find(token.run_id)
     if run is None:
         return None
-    owns = scheduler.owns(unit.changes(run).node(token.node), token.visit, token.fence)
+    owns = scheduler.owns(transaction.changes(run).node(token.node), token.visit, token.fence)
     return run if owns else None
 
 
 def note(
-    unit: UnitOfWork[RunT], run: RunT, kind: EventKind, interrupt_id: str, data: JSON
+    transaction: UnitOfWork[RunT], run: RunT, kind: EventKind, interrupt_id: str, data: JSON
 ) -> Reply:
     """Add an event of a question that stays open."""
-    return make(unit, run.record.run_id, scheduler.note, kind, interrupt_id, payloads={kind: data})
+    return make(
+        transaction, run.record.run_id, scheduler.note, kind, interrupt_id, payloads={kind: data}
+    )
 
 
-def asking(unit: UnitOfWork[RunT], interrupt_id: str) -> RunT | None:
+def asking(transaction: UnitOfWork[RunT], interrupt_id: str) -> RunT | None:
     """Find the run that asked a question, by the question's id."""
     run_id = run_of(interrupt_id)
-    return unit.find(run_id) if run_id else None
+    return transaction.find(run_id) if run_id else None
 
 
 def run_of(interrupt_id: str) -> str:
@@ -116,31 +125,31 @@ class StartRun(Request[Reply]):
     def run_id(self) -> str:
         return self.start.run_id
 
-    def plan(self, unit: UnitOfWork[RunT]) -> Reply:
+    def plan(self, transaction: UnitOfWork[RunT]) -> Reply:
         start = self.start
-        fingerprint = start.fingerprint or unit.current(start.graph_id)
-        if not fingerprint or not unit.has_shape(start.graph_id, fingerprint):
+        fingerprint = start.fingerprint or transaction.current(start.graph_id)
+        if not fingerprint or not transaction.has_shape(start.graph_id, fingerprint):
             return Reply("unknown_graph")
         if start.idempotency_key and (
-            first := unit.started_by(start.graph_id, start.idempotency_key)
+            first := transaction.started_by(start.graph_id, start.idempotency_key)
         ):
             return Reply("exists", run_id=first)
-        if unit.find(start.run_id) is not None:
+        if transaction.find(start.run_id) is not None:
             return Reply("started", run_id=start.run_id)
         doorbells: list[Doorbell] = []
         if start.parent is not None:
-            delegated = visit(unit, start.parent, scheduler.delegate, start.run_id)
+            delegated = visit(transaction, start.parent, scheduler.delegate, start.run_id)
             if delegated.word != "delegated":
                 return delegated
             doorbells += delegated.doorbells
-        _begin(unit, start, fingerprint)
-        started = make(unit, start.run_id, scheduler.start)
+        _begin(transaction, start, fingerprint)
+        started = make(transaction, start.run_id, scheduler.start)
         return Reply(started.word, [*doorbells, *started.doorbells], start.run_id)
 
 
-def _begin(unit: UnitOfWork[RunT], start: Start, fingerprint: str) -> RunT:
+def _begin(transaction: UnitOfWork[RunT], start: Start, fingerprint: str) -> RunT:
     parent = start.parent
-    above = unit.find(parent.run_id) if parent else None
+    above = transaction.find(parent.run_id) if parent else None
     record = RunRecord(
         start.run_id,
         start.graph_id,
@@ -152,7 +161,7 @@ def _begin(unit: UnitOfWork[RunT], start: Start, fingerprint: str) -> RunT:
         on_end=start.on_end,
         trace=start.trace,
     )
-    return unit.begin(record, start)
+    return transaction.begin(record, start)
 
 
 @dataclass(frozen=True, slots=True)
@@ -166,12 +175,12 @@ class ClaimVisit(Request[Claim | Reply]):
     attempt: int
     nonce: str
 
-    def plan(self, unit: UnitOfWork[RunT]) -> Reply:
+    def plan(self, transaction: UnitOfWork[RunT]) -> Reply:
         """Take the visit; the store makes the claim of what is taken."""
-        if unit.find(self.run_id) is None:
+        if transaction.find(self.run_id) is None:
             return Reply("unknown")
         place = (self.node, self.visit, self.attempt)
-        return make(unit, self.run_id, scheduler.claim, *place, self.nonce)
+        return make(transaction, self.run_id, scheduler.claim, *place, self.nonce)
 
 
 @dataclass(frozen=True, slots=True)
@@ -192,8 +201,8 @@ class SaveCheckpoint(VisitRequest):
     verb = "save"
     saved: Saved
 
-    def plan(self, unit: UnitOfWork[RunT]) -> Reply:
-        run = owned(unit, self.token)
+    def plan(self, transaction: UnitOfWork[RunT]) -> Reply:
+        run = owned(transaction, self.token)
         if run is None:
             return Reply("stale")
         run.keep(self.token.node, self.saved)
@@ -208,15 +217,17 @@ class AskQuestions(VisitRequest):
     interrupts: Sequence[Interrupt]
     saved: Saved | None
 
-    def plan(self, unit: UnitOfWork[RunT]) -> Reply:
-        return self._wait(unit, scheduler.ask)
+    def plan(self, transaction: UnitOfWork[RunT]) -> Reply:
+        return self._wait(transaction, scheduler.ask)
 
-    def _wait(self, unit: UnitOfWork[RunT], transition: Callable[..., TransitionResult]) -> Reply:
-        run = owned(unit, self.token)
+    def _wait(
+        self, transaction: UnitOfWork[RunT], transition: Callable[..., TransitionResult]
+    ) -> Reply:
+        run = owned(transaction, self.token)
         if run is not None:
             run.keep(self.token.node, self.saved)
         ids = list(dict.fromkeys(interrupt.id for interrupt in self.interrupts))
-        return visit(unit, self.token, transition, ids, questions=self.interrupts)
+        return visit(transaction, self.token, transition, ids, questions=self.interrupts)
 
 
 @dataclass(frozen=True, slots=True)
@@ -225,8 +236,8 @@ class ParkVisit(AskQuestions):
 
     verb = "park"
 
-    def plan(self, unit: UnitOfWork[RunT]) -> Reply:
-        return self._wait(unit, scheduler.park)
+    def plan(self, transaction: UnitOfWork[RunT]) -> Reply:
+        return self._wait(transaction, scheduler.park)
 
 
 @dataclass(frozen=True, slots=True)
@@ -237,11 +248,11 @@ class SettleVisit(VisitRequest):
     settlement: Settlement
     nonce: str
 
-    def plan(self, unit: UnitOfWork[RunT]) -> Reply:
+    def plan(self, transaction: UnitOfWork[RunT]) -> Reply:
         token, settlement = self.token, self.settlement
-        run = owned(unit, token)
+        run = owned(transaction, token)
         reply = visit(
-            unit,
+            transaction,
             token,
             scheduler.settle,
             nonce=self.nonce,
@@ -273,15 +284,17 @@ class RetryVisit(VisitRequest):
     entry: VisitEntry | None
     saved: Saved | None
 
-    def plan(self, unit: UnitOfWork[RunT]) -> Reply:
+    def plan(self, transaction: UnitOfWork[RunT]) -> Reply:
         token, entry = self.token, self.entry
-        run = owned(unit, token)
+        run = owned(transaction, token)
         if run is not None:
             run.keep(token.node, self.saved)
             if entry is not None:
                 run.note_error(token.node, token.visit, entry)
         counts, payloads = entry is not None, event_payloads.retried(entry)
-        return visit(unit, token, scheduler.retry, self.delay_ms, counts=counts, payloads=payloads)
+        return visit(
+            transaction, token, scheduler.retry, self.delay_ms, counts=counts, payloads=payloads
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -291,9 +304,9 @@ class ExpandMap(VisitRequest):
     verb = "expand"
     items: Sequence[JSON] | None
 
-    def plan(self, unit: UnitOfWork[RunT]) -> Reply:
-        run, token, items = owned(unit, self.token), self.token, self.items
-        reply = visit(unit, token, scheduler.expand, None if items is None else len(items))
+    def plan(self, transaction: UnitOfWork[RunT]) -> Reply:
+        run, token, items = owned(transaction, self.token), self.token, self.items
+        reply = visit(transaction, token, scheduler.expand, None if items is None else len(items))
         if items is not None and run is not None and reply.word == "expanded":
             run.put_items(token.node, token.visit, items)
         return reply
@@ -309,14 +322,14 @@ class HoldVisit(VisitRequest):
     verb = "hold"
     entry: VisitEntry | None = None
 
-    def plan(self, unit: UnitOfWork[RunT]) -> Reply:
+    def plan(self, transaction: UnitOfWork[RunT]) -> Reply:
         token, entry = self.token, self.entry
-        run, error = owned(unit, token), event_payloads.error(entry)
-        reply = visit(unit, token, scheduler.hold, payloads={EventKind.NODE_HELD: error})
+        run, error = owned(transaction, token), event_payloads.error(entry)
+        reply = visit(transaction, token, scheduler.hold, payloads={EventKind.NODE_HELD: error})
         if run is not None and entry is not None and reply.word == "held":
             run.note_error(token.node, token.visit, entry)
             reason = str(failures.load(entry["error"]))
-            unit.write_dead_letter(token.run_id, token.node, token.visit, reason)
+            transaction.write_dead_letter(token.run_id, token.node, token.visit, reason)
         return reply
 
 
@@ -331,8 +344,8 @@ class LeaveVisit(VisitRequest):
     verb = "leave"
     stalled: bool | None = None
 
-    def plan(self, unit: UnitOfWork[RunT]) -> Reply:
-        return visit(unit, self.token, scheduler.leave, stalled=self.stalled)
+    def plan(self, transaction: UnitOfWork[RunT]) -> Reply:
+        return visit(transaction, self.token, scheduler.leave, stalled=self.stalled)
 
 
 # External tasks: another system works for a node, which waits without a worker. First the node is made to
@@ -347,8 +360,8 @@ class HandOver(VisitRequest):
     verb = "hand"
     reference: str
 
-    def plan(self, unit: UnitOfWork[RunT]) -> Reply:
-        return visit(unit, self.token, scheduler.hand, self.reference)
+    def plan(self, transaction: UnitOfWork[RunT]) -> Reply:
+        return visit(transaction, self.token, scheduler.hand, self.reference)
 
 
 @dataclass(frozen=True, slots=True)
@@ -359,9 +372,9 @@ class ConfirmHandOver(VisitRequest):
     reference: str
     timeout_ms: int
 
-    def plan(self, unit: UnitOfWork[RunT]) -> Reply:
+    def plan(self, transaction: UnitOfWork[RunT]) -> Reply:
         timeout = self.timeout_ms
-        return visit(unit, self.token, scheduler.sent, self.reference, timeout_ms=timeout)
+        return visit(transaction, self.token, scheduler.sent, self.reference, timeout_ms=timeout)
 
 
 @dataclass(frozen=True, slots=True)
@@ -375,11 +388,13 @@ class ReportResult(Request[Reply]):
     reference: str
     outcome: JSON
 
-    def plan(self, unit: UnitOfWork[RunT]) -> Reply:
-        run = unit.find(self.run_id)
+    def plan(self, transaction: UnitOfWork[RunT]) -> Reply:
+        run = transaction.find(self.run_id)
         if run is None:
             return Reply("unknown")
-        reply = make(unit, self.run_id, scheduler.report, self.node, self.visit, self.reference)
+        reply = make(
+            transaction, self.run_id, scheduler.report, self.node, self.visit, self.reference
+        )
         if reply.word == "reported" and not run.reported(self.reference):
             run.put_report(self.reference, self.outcome)
         return reply
@@ -401,9 +416,9 @@ class AnswerQuestions(Request[Reply]):
     def run_id(self) -> str:
         return run_of(self.answers[0].interrupt_id) if self.answers else ""
 
-    def plan(self, unit: UnitOfWork[RunT]) -> Reply:
+    def plan(self, transaction: UnitOfWork[RunT]) -> Reply:
         answers = self.answers
-        runs = {each.interrupt_id: asking(unit, each.interrupt_id) for each in answers}
+        runs = {each.interrupt_id: asking(transaction, each.interrupt_id) for each in answers}
         names = [(each.interrupt_id, runs[each.interrupt_id]) for each in answers]
         current = [run.question(name) if run else None for name, run in names]
 
@@ -411,7 +426,7 @@ class AnswerQuestions(Request[Reply]):
             run = runs[interrupt_id]
             return run.winner(interrupt_id) if run else ""
 
-        now = unit.clock()
+        now = transaction.clock()
         receipts, fresh = receipts_for(
             answers, current, winner, self.nonce, now, max_bytes=self.max_bytes
         )
@@ -424,7 +439,13 @@ class AnswerQuestions(Request[Reply]):
                         run.decide(each, self.nonce, now)
                 payloads = {each.interrupt_id: event_payloads.answer(each) for each in group}
                 reply = make(
-                    unit, run_id, scheduler.answer, node, number, list(payloads), payloads=payloads
+                    transaction,
+                    run_id,
+                    scheduler.answer,
+                    node,
+                    number,
+                    list(payloads),
+                    payloads=payloads,
                 )
                 doorbells += reply.doorbells
         return Reply("answered", doorbells, receipts=receipts)
@@ -441,8 +462,8 @@ class UseDecision(VisitRequest):
     use: Use
     saved: Saved
 
-    def plan(self, unit: UnitOfWork[RunT]) -> Reply:
-        run, use = owned(unit, self.token), self.use
+    def plan(self, transaction: UnitOfWork[RunT]) -> Reply:
+        run, use = owned(transaction, self.token), self.use
         if run is None:
             return Reply("stale")
         question = run.question(use.interrupt_id)
@@ -457,11 +478,11 @@ class UseDecision(VisitRequest):
             if "result" not in (question.used or {}):  # not a repeat
                 run.note_use(question, {**(question.used or {}), "result": use.result})
                 effect = event_payloads.effect(use)
-                note(unit, run, EventKind.EFFECT_ENDED, use.interrupt_id, effect)
+                note(transaction, run, EventKind.EFFECT_ENDED, use.interrupt_id, effect)
         elif question.used is None or question.used["key"] != use.key:
             data: dict[str, JSON] = {"key": use.key, "effect": use.effect}
-            run.note_use(question, {**data, "at": unit.clock()})
-            note(unit, run, EventKind.INTERRUPT_USED, use.interrupt_id, data)
+            run.note_use(question, {**data, "at": transaction.clock()})
+            note(transaction, run, EventKind.INTERRUPT_USED, use.interrupt_id, data)
         return Reply("used")
 
 
@@ -478,18 +499,20 @@ class WithdrawQuestion(Request[Reply]):
     def run_id(self) -> str:
         return run_of(self.interrupt_id)
 
-    def plan(self, unit: UnitOfWork[RunT]) -> Reply:
+    def plan(self, transaction: UnitOfWork[RunT]) -> Reply:
         name, reask = self.interrupt_id, self.reask
-        run = asking(unit, name)
+        run = asking(transaction, name)
         question = run.question(name) if run else None
         if run is None or question is None:
             return Reply("unknown")
         withdrawal: dict[str, JSON] = {"reason": self.reason, "reask": reask}
         if question.withdrawal is not None and question.withdrawal.items() >= withdrawal.items():
             return Reply("withdrawn")
-        attempt = unit.changes(run).node(question.node_id).attempt
+        attempt = transaction.changes(run).node(question.node_id).attempt
         payloads: dict[str, JSON] = {EventKind.INTERRUPT_WITHDRAWN: withdrawal}
-        reply = make(unit, self.run_id, scheduler.withdraw, name, reask=reask, payloads=payloads)
+        reply = make(
+            transaction, self.run_id, scheduler.withdraw, name, reask=reask, payloads=payloads
+        )
         if reply.word == "closed":
             return reply
         run.note_withdrawal(name, attempt, withdrawal)
@@ -508,11 +531,11 @@ class CancelRun(Request[Reply]):
     reason: str
     nonce: str = ""
 
-    def plan(self, unit: UnitOfWork[RunT]) -> Reply:
-        run = unit.find(self.run_id)
+    def plan(self, transaction: UnitOfWork[RunT]) -> Reply:
+        run = transaction.find(self.run_id)
         if run is None:
             return Reply("unknown")
-        reply = make(unit, self.run_id, scheduler.cancel, self.reason)
+        reply = make(transaction, self.run_id, scheduler.cancel, self.reason)
         if reply.word == "already" and self.nonce and run.cancelled == self.nonce:
             return Reply("cancelled")
         if reply.word == "cancelled" and self.nonce:
@@ -535,20 +558,20 @@ class ForkRun(Request[Reply]):
     def run_id(self) -> str:
         return self.fork.source
 
-    def plan(self, unit: UnitOfWork[RunT]) -> Reply:
+    def plan(self, transaction: UnitOfWork[RunT]) -> Reply:
         fork, start = self.fork, self.fork.start
-        if unit.find(start.run_id) is not None:
+        if transaction.find(start.run_id) is not None:
             return Reply("forked", run_id=start.run_id)
-        source = unit.find(fork.source)
+        source = transaction.find(fork.source)
         if source is None:
             return Reply("unknown")
         fingerprint = start.fingerprint or ""
-        if not unit.has_shape(start.graph_id, fingerprint):
+        if not transaction.has_shape(start.graph_id, fingerprint):
             return Reply("unknown_graph")
         if not _as_planned(source, fork):
             return Reply("moved")
-        run = _begin(unit, start, fingerprint)
-        reply = make(unit, start.run_id, scheduler.fork, fork.records, fork.source)
+        run = _begin(transaction, start, fingerprint)
+        reply = make(transaction, start.run_id, scheduler.fork, fork.records, fork.source)
         run.copy_results(source, fork)
         return Reply(reply.word, reply.doorbells, start.run_id)
 
@@ -576,14 +599,14 @@ class MigrateRuns(Request[Reply]):
     def run_id(self) -> str:
         return self.runs[0].run_id
 
-    def plan(self, unit: UnitOfWork[RunT]) -> Reply:
+    def plan(self, transaction: UnitOfWork[RunT]) -> Reply:
         runs, nonce = self.runs, self.nonce
-        pairs = [(run, move) for move in runs if (run := unit.find(move.run_id)) is not None]
+        pairs = [(run, move) for move in runs if (run := transaction.find(move.run_id)) is not None]
         if len(pairs) < len(runs):
             return Reply("unknown")
         if all(run.reopened == nonce for run, _ in pairs):
             return Reply("migrated")
-        if not all(unit.has_shape(move.graph_id, move.fingerprint) for move in runs):
+        if not all(transaction.has_shape(move.graph_id, move.fingerprint) for move in runs):
             return Reply("unknown_graph")
         if any(
             run.record.status not in WAITS or run.last_event() != move.events for run, move in pairs
@@ -595,7 +618,12 @@ class MigrateRuns(Request[Reply]):
             run.reopened = nonce
             data, questions = event_payloads.migration(move), move.replacements
             reply = make(
-                unit, move.run_id, scheduler.migrate, move, questions=questions, payloads=data
+                transaction,
+                move.run_id,
+                scheduler.migrate,
+                move,
+                questions=questions,
+                payloads=data,
             )
             doorbells += reply.doorbells
         return Reply("migrated", doorbells)
@@ -613,9 +641,9 @@ class RewriteRuns(Request[Reply]):
     def run_id(self) -> str:
         return self.runs[0].run_id
 
-    def plan(self, unit: UnitOfWork[RunT]) -> Reply:
+    def plan(self, transaction: UnitOfWork[RunT]) -> Reply:
         runs, nonce = self.runs, self.nonce
-        pairs = [(run, rewrite) for rewrite in runs if (run := unit.find(rewrite.run_id))]
+        pairs = [(run, rewrite) for rewrite in runs if (run := transaction.find(rewrite.run_id))]
         if len(pairs) < len(runs):
             return Reply("unknown")
         if all(run.reopened == nonce for run, _ in pairs):
@@ -628,7 +656,9 @@ class RewriteRuns(Request[Reply]):
         for run, rewrite in pairs:
             run.erase(rewrite.undone, rewrite.forgets)
             run.reopened = nonce
-            doorbells += make(unit, rewrite.run_id, scheduler.reopen, rewrite.records).doorbells
+            doorbells += make(
+                transaction, rewrite.run_id, scheduler.reopen, rewrite.records
+            ).doorbells
         return Reply("reopened", doorbells)
 
 
@@ -640,8 +670,8 @@ class ReleaseNodes(Request[Reply]):
     run_id: str
     nodes: Sequence[str]
 
-    def plan(self, unit: UnitOfWork[RunT]) -> Reply:
-        return make(unit, self.run_id, scheduler.release, self.nodes)
+    def plan(self, transaction: UnitOfWork[RunT]) -> Reply:
+        return make(transaction, self.run_id, scheduler.release, self.nodes)
 
 
 @dataclass(frozen=True, slots=True)
@@ -663,8 +693,8 @@ class ReportEnd(Request[Reply]):
     run_id: str
     end: int
 
-    def plan(self, unit: UnitOfWork[RunT]) -> Reply:
-        return make(unit, self.run_id, scheduler.end_reported, self.end)
+    def plan(self, transaction: UnitOfWork[RunT]) -> Reply:
+        return make(transaction, self.run_id, scheduler.end_reported, self.end)
 
 
 @dataclass(frozen=True, slots=True)
@@ -696,10 +726,10 @@ class EmitEvent(Request[None]):
     visit: int
     data: JSON
 
-    def plan(self, unit: UnitOfWork[RunT]) -> None:
-        run = unit.find(self.run_id)
+    def plan(self, transaction: UnitOfWork[RunT]) -> None:
+        run = transaction.find(self.run_id)
         if run is not None:
-            unit.event(run, self.kind, self.node, self.visit, data=pack_copy(self.data))
+            transaction.event(run, self.kind, self.node, self.visit, data=pack_copy(self.data))
 
 
 @dataclass(frozen=True, slots=True)

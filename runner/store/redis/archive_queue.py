@@ -20,7 +20,7 @@ LONGEST_DELAY_MS = 3_600_000
 """The longest wait of a run that could not be archived for its next try."""
 
 AT_ONCE = 100
-"""Runs that are given up in one step."""
+"""Runs that are given up in one transaction."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,12 +40,12 @@ class Search:
         return ("ZRANGE", UNARCHIVED, 0, self.limit - 1, "WITHSCORES")
 
 
-def take(step: Transaction, search: Search, runs: list[str]) -> Reply:
+def take(transaction: Transaction, search: Search, runs: list[str]) -> Reply:
     """Put the runs into a list that their caller is to archive; no other gets them for a while.
 
     It also notes that there is an archive, for which ended runs are kept from now on.
     """
-    write_set, now = step.write_set, step.clock()
+    write_set, now = transaction.write_set, transaction.clock()
     oldest = write_set.read_set.reply(*search.oldest)
     times = {run_id.decode(): int(at) for run_id, at in zip(oldest[::2], oldest[1::2], strict=True)}
     due = {run_id: at for run_id, at in times.items() if at <= now}
@@ -61,7 +61,7 @@ def take(step: Transaction, search: Search, runs: list[str]) -> Reply:
         write_set.scores[UNARCHIVED, run_id] = at
         age_ms = now - int(write_set.read_unvalidated(run_key(run_id), "ended") or now)
         if age_ms > search.hold:
-            _give_up(step, run_id, "it could not be written")
+            _give_up(transaction, run_id, "it could not be written")
         else:
             # One that fails is tried again later and later.
             wait = min(max(search.mine, age_ms // 8), LONGEST_DELAY_MS)
@@ -78,13 +78,13 @@ def reads(runs: Mapping[str, int]) -> tuple[Sequence[tuple[str, str]], Sequence[
     return fields, asks + [("LRANGE", f"{run_key(run_id)}:c", 0, -1) for run_id in runs]
 
 
-def let_expire(step: Transaction, runs: Mapping[str, int]) -> Reply:
+def let_expire(transaction: Transaction, runs: Mapping[str, int]) -> Reply:
     """Let runs expire that the archive has: run -> when it had ended.
 
     One that goes on again since, or has ended again, does not; nor does it wait for the archive while it
     goes on, since its end puts it back.
     """
-    write_set = step.write_set
+    write_set = transaction.write_set
     for run_id, ended_at in runs.items():
         run, end_text = (
             run_end.read_record(write_set, run_id),
@@ -101,24 +101,24 @@ def let_expire(step: Transaction, runs: Mapping[str, int]) -> Reply:
     return Reply("archived")
 
 
-def end(step: Transaction, run_id: str, key: str) -> Reply:  # noqa: ARG001 - of no run
+def end(transaction: Transaction, run_id: str, key: str) -> Reply:  # noqa: ARG001 - of no run
     """Give up all runs, some at a time: there is no archive any more."""
-    write_set = step.write_set
+    write_set = transaction.write_set
     write_set.command("DEL", ARCHIVE)
     waiting: list[bytes] = write_set.read_set.reply("ZRANGE", UNARCHIVED, 0, AT_ONCE - 1)
     for name in waiting:
-        _give_up(step, name.decode(), "no worker writes to an archive any more")
+        _give_up(transaction, name.decode(), "no worker writes to an archive any more")
     if waiting:
-        write_set.timer(TIMER, step.clock())
+        write_set.timer(TIMER, transaction.clock())
     return Reply("ended")
 
 
-def _give_up(step: Transaction, run_id: str, why: str) -> None:
+def _give_up(transaction: Transaction, run_id: str, why: str) -> None:
     """Let a run expire that is not in the archive, with a dead letter; not one that goes on again."""
-    write_set = step.write_set
+    write_set = transaction.write_set
     write_set.command("ZREM", UNARCHIVED, run_id)
     run, end_text = run_end.read_record(write_set, run_id), write_set.read(run_key(run_id), "ended")
     if run is not None and end_text is not None:
         reason = f"the run expires and is not in the archive: {why}"
-        step.write_dead_letter(run_id, "", 0, reason)
+        transaction.write_dead_letter(run_id, "", 0, reason)
         run_end.retire(write_set, run)

@@ -142,9 +142,9 @@ class Documents(Generic[Kind]):
         pair: tuple[Kind | None, Kind | None] = None, None
         proposed: list[str] = []
 
-        def plan(step: Transaction) -> Reply:
+        def plan(transaction: Transaction) -> Reply:
             nonlocal pair
-            write_set = step.write_set
+            write_set = transaction.write_set
             text = write_set.read(self._key, document_id)
             # Repeated after a lost reply, it finds what it has written itself.
             if (text or b"").decode() in proposed:
@@ -158,7 +158,7 @@ class Documents(Generic[Kind]):
                 write_set.drop(self._key, document_id)
             else:
                 write_set.put(self._key, document_id, proposed[-1])
-                due = after.due_at(step.clock())
+                due = after.due_at(transaction.clock())
             write_set.timer(timer_of(self._type.kind, document_id), due)
             return Reply("done")
 

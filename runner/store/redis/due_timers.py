@@ -32,18 +32,18 @@ def name_of(member: bytes) -> str | None:
     return None
 
 
-def drop_malformed(step: Transaction, member: bytes) -> Reply:
+def drop_malformed(transaction: Transaction, member: bytes) -> Reply:
     """Delete what is no timer, with a dead letter."""
-    step.write_set.command("ZREM", TIMERS, member)
-    step.write_dead_letter(
+    transaction.write_set.command("ZREM", TIMERS, member)
+    transaction.write_dead_letter(
         "", "", 0, f"{member!r} is no timer and was deleted: only this library writes there"
     )
     return Reply("malformed")
 
 
-def ring(step: Transaction, member: str, new_score: str, *, failed: bool) -> Reply:
+def ring(transaction: Transaction, member: str, new_score: str, *, failed: bool) -> Reply:
     """Handle a timer that was moved to `new_score` meanwhile; one that is gone was handled."""
-    write_set = step.write_set
+    write_set = transaction.write_set
     at: bytes | None = write_set.read_set.reply("ZSCORE", TIMERS, member)
     if at is None or float(at) != float(new_score):
         return Reply("stale")
@@ -51,42 +51,43 @@ def ring(step: Transaction, member: str, new_score: str, *, failed: bool) -> Rep
     kind, run_id, key = member.split("|", 2)
     if kind not in DUE and kind not in set(TimerKind):
         # One that a newer version set is left to its workers.
-        write_set.timer(member, step.clock() + write_set.settings.lease_ms)
+        write_set.timer(member, transaction.clock() + write_set.settings.lease_ms)
         return Reply("left")
     write_set.timer(member, None)
     if failed:
         write_set.drop(FAILING, member)
     if kind in DUE:
-        return DUE[kind](step, run_id, key)
-    return requests.make(step, run_id, scheduler.due, TimerKind(kind), key)
+        return DUE[kind](transaction, run_id, key)
+    return requests.make(transaction, run_id, scheduler.due, TimerKind(kind), key)
 
 
-def put_off(step: Transaction, member: str, problem: str) -> Reply:
+def put_off(transaction: Transaction, member: str, problem: str) -> Reply:
     """Postpone a timer that fails, longer each time; after some failures write a dead letter."""
-    write_set = step.write_set
+    write_set = transaction.write_set
     times = int(write_set.read(FAILING, member) or 0) + 1
     write_set.put(FAILING, member, times)
     write_set.timer(
         member,
-        step.clock() + min(LONGEST_DELAY_MS, write_set.settings.lease_ms * 2 ** min(times, 16)),
+        transaction.clock()
+        + min(LONGEST_DELAY_MS, write_set.settings.lease_ms * 2 ** min(times, 16)),
     )
     if times == FAILURES:
         _, run_id, key = member.split("|", 2)
-        step.write_dead_letter(run_id, key, 0, f"what is due for this run fails: {problem}")
+        transaction.write_dead_letter(run_id, key, 0, f"what is due for this run fails: {problem}")
     return Reply("failing")
 
 
-def _hand_early(step: Transaction, run_id: str, key: str) -> Reply:
+def _hand_early(transaction: Transaction, run_id: str, key: str) -> Reply:
     number, _, interrupt_id = key.partition(" ")
-    early_answers.hand(step.write_set, run_id, interrupt_id, number)
+    early_answers.hand(transaction.write_set, run_id, interrupt_id, number)
     return Reply("handed")
 
 
 def _fire(kind: str) -> Callable[[Transaction, str, str], Reply]:
-    # What follows is not this step's: whoever swept does it. Another does where that process dies.
-    def fire(step: Transaction, name: str, key: str) -> Reply:
-        step.write_set.timer(
-            f"{kind}|{name}|{key}", step.clock() + step.write_set.settings.lease_ms
+    # What follows is not this transaction's: whoever swept does it. Another does where that process dies.
+    def fire(transaction: Transaction, name: str, key: str) -> Reply:
+        transaction.write_set.timer(
+            f"{kind}|{name}|{key}", transaction.clock() + transaction.write_set.settings.lease_ms
         )
         return Reply("due", fired=((kind, name),))
 
@@ -110,7 +111,9 @@ def handle(transactions: Transactions, member: str, moved: str, *, failed: bool)
         key,
         problem,
     )
-    return transactions.run("sweep", lambda step: put_off(step, member, problem), room=True)
+    return transactions.run(
+        "sweep", lambda transaction: put_off(transaction, member, problem), makes_room=True
+    )
 
 
 def attempt(transactions: Transactions, member: str, moved: str, *, failed: bool) -> Reply:
@@ -118,7 +121,7 @@ def attempt(transactions: Transactions, member: str, moved: str, *, failed: bool
     kind, run_id, key = member.split("|", 2)
     plan = functools.partial(ring, member=member, new_score=moved, failed=failed)
     wants = of_run(run_id, *([f"n:{key}"] if kind == TimerKind.NODE else []))
-    return transactions.run("sweep", plan, wants, [("ZSCORE", TIMERS, member)], room=True)
+    return transactions.run("sweep", plan, wants, [("ZSCORE", TIMERS, member)], makes_room=True)
 
 
 DUE = {
@@ -130,12 +133,12 @@ DUE = {
 }
 
 
-def let_expire(step: Transaction, limit: int) -> Reply:
+def let_expire(transaction: Transaction, limit: int) -> Reply:
     """Set the expiry of ended runs' children, and forget runs whose keys are gone: so many of each at most.
 
     The word is the number of children, and of the runs that were forgotten where there may be more of them.
     """
-    write_set = step.write_set
+    write_set = transaction.write_set
     write_set.read_set.ask("LRANGE", "retiring", 0, limit - 1)
     # The time is no part of the question: it is another one at each look.
     range_command: tuple[str | int, ...] = ("ZRANGE", "retired", 0, limit - 1, "WITHSCORES")
@@ -158,7 +161,7 @@ def let_expire(step: Transaction, limit: int) -> Reply:
             run_end.retire(write_set, run)
     entries: list[bytes] = write_set.read_set.reply(*range_command)
     pairs = zip(entries[::2], entries[1::2], strict=True)
-    expired = [entry for entry, at in pairs if float(at) <= step.clock()]
+    expired = [entry for entry, at in pairs if float(at) <= transaction.clock()]
     for entry in expired:
         run_end.forget(write_set, entry)
     return Reply(str(len(children) + (limit if len(expired) == limit else 0)))

@@ -113,9 +113,11 @@ class Requests:
         return reply
 
     def _plan(self, request: Request[Reply]) -> Reply:
-        room = isinstance(request, RetryVisit | CancelRun)
+        makes_room = isinstance(request, RetryVisit | CancelRun)
         fields, commands = _reads(request)
-        return self._transactions.run(request.verb, request.plan, fields, commands, room=room)
+        return self._transactions.run(
+            request.verb, request.plan, fields, commands, makes_room=makes_room
+        )
 
     # One visit on a worker
 
@@ -140,8 +142,8 @@ class Requests:
             return claim_reply
         drafted: list[Callable[[], Claim]] = []
 
-        def plan(step: Transaction) -> Reply:
-            run, reply = step.find(run_id), request.plan(step)
+        def plan(transaction: Transaction) -> Reply:
+            run, reply = transaction.find(run_id), request.plan(transaction)
             claimed = run is not None and reply.word == "claimed"
             drafted[:] = [self._fast.claim_from(run, node)] if run and claimed else []
             return reply
@@ -160,10 +162,10 @@ class Requests:
         token, interrupts = request.token, request.interrupts
         parks = isinstance(request, ParkVisit)
 
-        def plan(step: Transaction) -> Reply:
-            reply = request.plan(step)
+        def plan(transaction: Transaction) -> Reply:
+            reply = request.plan(transaction)
             if reply.word in {"asked", "waiting", "ready"}:
-                step.check_room(token.run_id)
+                transaction.bound_size(token.run_id)
             return reply
 
         ruled = [question.id for question in interrupts if question.rule is not None]
@@ -175,7 +177,7 @@ class Requests:
         speculation = self._fast.speculate(token, interrupts) if parks and not ruled else None
         _forget_kept(token)
         return self._transactions.run(
-            request.verb, plan, wants, asks, room=parks, speculation=speculation
+            request.verb, plan, wants, asks, makes_room=parks, speculation=speculation
         )
 
     def _settle(self, request: SettleVisit) -> Reply:
@@ -188,18 +190,20 @@ class Requests:
                 return claim_reply
         repeats = False
 
-        def plan(step: Transaction) -> Reply:
+        def plan(transaction: Transaction) -> Reply:
             nonlocal repeats
-            run = step.find(token.run_id)
+            run = transaction.find(token.run_id)
             repeats = run is not None and run.node(token.node).nonce == nonce
-            stopping = run is None or stops(step.changes(run), token.node)
-            reply = request.plan(step)
+            stopping = run is None or stops(transaction.changes(run), token.node)
+            reply = request.plan(transaction)
             if run is not None and reply.word == "settled":
-                self._has_archive = step.write_set.exists(run_end.ARCHIVE)
+                self._has_archive = transaction.write_set.exists(run_end.ARCHIVE)
                 attempt = run.node(token.node).attempt
-                step.write_set.rung_by = f"{token.run_id}.{token.node}.{token.visit}.{attempt}"
+                transaction.write_set.rung_by = (
+                    f"{token.run_id}.{token.node}.{token.visit}.{attempt}"
+                )
                 if completes and not stopping and token.node != AFTER_GRAPH:
-                    step.check_room(token.run_id)
+                    transaction.bound_size(token.run_id)
             return reply
 
         fields = [f"n:{node}" for node, _, _ in settlement.reads]
@@ -212,7 +216,7 @@ class Requests:
             self._fast.speculate(token, has_archive=self._has_archive) if is_plain else None
         )
         reply = self._transactions.run(
-            "settle", plan, wants, asks, room=True, speculation=speculation
+            "settle", plan, wants, asks, makes_room=True, speculation=speculation
         )
         if settlement.stay and repeats and reply.word == "settled":
             return Reply("settled", claim=self._fast.repeat_claim(token, nonce))
@@ -226,24 +230,26 @@ class Requests:
             put = functools.partial(self._put_chunk, token, rows, start)
             self._transactions.run("expand", put, _of_visit(token))
 
-        def plan(step: Transaction) -> Reply:
-            self._put_chunk(token, rows, (len(rows) - 1) // CHUNK * CHUNK if rows else 0, step)
-            reply = request.plan(step)
+        def plan(transaction: Transaction) -> Reply:
+            self._put_chunk(
+                token, rows, (len(rows) - 1) // CHUNK * CHUNK if rows else 0, transaction
+            )
+            reply = request.plan(transaction)
             if reply.word == "expanded":
-                step.check_room(token.run_id)
+                transaction.bound_size(token.run_id)
             return reply
 
         begun = (f"n:{item_id(token.node, index)}" for index in range(min(CHUNK, len(rows))))
         return self._transactions.run("expand", plan, _of_visit(token, f"m:{token.node}", *begun))
 
     def _put_chunk(
-        self, token: Token, rows: Sequence[bytes], start: int, step: Transaction
+        self, token: Token, rows: Sequence[bytes], start: int, transaction: Transaction
     ) -> Reply:
         """Write some items of a map that its worker still owns and that has none yet."""
-        run = owned(step, token)
+        run = owned(transaction, token)
         if run is not None and run.map(token.node).visit != token.visit:
             run.put_rows(token.node, token.visit, start, rows[start : start + CHUNK])
-            run.check_room(sum(map(len, rows)), self._settings.most())
+            run.check_size(sum(map(len, rows)), self._settings.most())
         return Reply("more")
 
     def _written(self, token: Token, *values: JSON) -> list[bytes]:
@@ -295,41 +301,41 @@ class Requests:
             )
 
     def _remove(self, request: RemoveRun) -> Reply:
-        def plan(step: Transaction) -> Reply:
-            run = run_end.read_record(step.write_set, request.run_id)
+        def plan(transaction: Transaction) -> Reply:
+            run = run_end.read_record(transaction.write_set, request.run_id)
             if run is None:
                 return Reply("unknown")
             if run.parent:
                 return Reply("inside")
             if run_end.in_use(run):
                 return Reply("goes_on")
-            step.write_set.read(run_key(request.run_id), "run")
-            ledger.note_removal(step.write_set, run)
-            run_end.remove(step.write_set, run)
+            transaction.write_set.read(run_key(request.run_id), "run")
+            ledger.note_removal(transaction.write_set, run)
+            run_end.remove(transaction.write_set, run)
             return Reply("removed")
 
-        return self._transactions.run("remove", plan, room=True)
+        return self._transactions.run("remove", plan, makes_room=True)
 
     def _freeze(self, request: FreezeScope) -> Reply:
         scope, reason, by = request.scope, request.reason, request.by
 
-        def plan(step: Transaction) -> Reply:
-            return freezes.freeze(step.write_set, scope, reason, by)
+        def plan(transaction: Transaction) -> Reply:
+            return freezes.freeze(transaction.write_set, scope, reason, by)
 
-        return self._transactions.run("freeze", plan, [(freezes.FROZEN, scope)], room=True)
+        return self._transactions.run("freeze", plan, [(freezes.FROZEN, scope)], makes_room=True)
 
     def _thaw(self, request: ThawScope) -> Reply:
         scope, reason, by = request.scope, request.reason, request.by
         thawed = Reply("unknown")
 
-        def plan(step: Transaction) -> Reply:
+        def plan(transaction: Transaction) -> Reply:
             nonlocal thawed
-            reply = freezes.thaw(step.write_set, scope, reason, by)
+            reply = freezes.thaw(transaction.write_set, scope, reason, by)
             # A repeat, after a lost reply, finds nothing to thaw.
             thawed = reply if reply.word == "thawed" else thawed
             return thawed
 
-        reply = self._transactions.run("thaw", plan, [(freezes.FROZEN, scope)], room=True)
+        reply = self._transactions.run("thaw", plan, [(freezes.FROZEN, scope)], makes_room=True)
         if reply.word == "thawed":
             self.hurry()
         return reply
@@ -429,9 +435,9 @@ def _speculate(start: Start, fingerprint: str, asks: Sequence[Command]) -> ReadS
 def _noting(request: Request[Reply], answered: list[Interrupt]) -> Callable[[Transaction], Reply]:
     """Return a request's plan, which also lists the questions that it answers."""
 
-    def plan(step: Transaction) -> Reply:
-        reply = request.plan(step)
-        answered[:] = step.write_set.answered
+    def plan(transaction: Transaction) -> Reply:
+        reply = request.plan(transaction)
+        answered[:] = transaction.write_set.answered
         return reply
 
     return plan

@@ -240,8 +240,8 @@ class RedisStore:
         keys = self._keys.runs(RunQuery(), family)[0]
         indexes = [key.removeprefix(self._keys.prefix) for key in keys]
 
-        def plan(step: Transaction) -> Reply:
-            write_set = step.write_set
+        def plan(transaction: Transaction) -> Reply:
+            write_set = transaction.write_set
             runs = sum(write_set.read_set.reply("ZCARD", index) or 0 for index in indexes)
             for graph in family if not runs else ():
                 fingerprint = write_set.read("graphs", graph)
@@ -287,9 +287,11 @@ class RedisStore:
             return "crowded"
         text = dump(message)
 
-        def plan(step: Transaction) -> Reply:
+        def plan(transaction: Transaction) -> Reply:
             return Reply(
-                early_answers.keep(step.write_set, interrupt_id, door, text, round(seconds * 1000))
+                early_answers.keep(
+                    transaction.write_set, interrupt_id, door, text, round(seconds * 1000)
+                )
             )
 
         return self._transactions.run("keep_early", plan).word
@@ -397,19 +399,19 @@ class RedisStore:
         )
         runs: list[str] = []
 
-        def plan(step: Transaction) -> Reply:
-            return archive_queue.take(step, search, runs)
+        def plan(transaction: Transaction) -> Reply:
+            return archive_queue.take(transaction, search, runs)
 
-        self._transactions.run("archivable", plan, asks=[search.oldest], room=True)
+        self._transactions.run("archivable", plan, asks=[search.oldest], makes_room=True)
         return runs
 
     def archived(self, runs: Mapping[str, int]) -> None:
         """Let runs expire that are archived: run -> when it had ended (ms), 0 for one that has not."""
         self._transactions.run(
             "archived",
-            lambda step: archive_queue.let_expire(step, runs),
+            lambda transaction: archive_queue.let_expire(transaction, runs),
             *archive_queue.reads(runs),
-            room=True,
+            makes_room=True,
         )
 
     # Time
@@ -422,7 +424,7 @@ class RedisStore:
             name = due_timers.name_of(member)
             if name is None:
                 drop = functools.partial(due_timers.drop_malformed, member=member)
-                self._transactions.run("sweep", drop, room=True)
+                self._transactions.run("sweep", drop, makes_room=True)
                 continue
             reply = due_timers.handle(
                 self._transactions, name, moved.decode(), failed=failing == b"1"
@@ -432,7 +434,7 @@ class RedisStore:
         left = EXPIRIES * limit if ended == b"1" else 0
         while left > 0:
             expire = functools.partial(due_timers.let_expire, limit=limit)
-            handled = int(self._transactions.run("sweep", expire, room=True).word)
+            handled = int(self._transactions.run("sweep", expire, makes_room=True).word)
             left = left - handled if handled else 0
         if time.monotonic() >= self._trim_at:
             self._trim_at = time.monotonic() + TRIM_EVERY

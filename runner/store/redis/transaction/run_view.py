@@ -318,7 +318,7 @@ class RunInTransaction:
         for index, row in enumerate(rows, start):
             self.write_set.put(f"{self.key}:f", f"{node}.{visit}.{index}", row)
 
-    def check_room(self, growth: int, most: int) -> None:
+    def check_size(self, growth: int, most: int) -> None:
         """Refuse bytes for which there is no room; a run that stops takes all that its nodes leave.
 
         Raises:

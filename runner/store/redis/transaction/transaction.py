@@ -213,7 +213,7 @@ class Transaction:
                 pass  # before it was planned with: see `Transactions`
         return ()
 
-    def check_room(self, run_id: str) -> None:
+    def bound_size(self, run_id: str) -> None:
         """Refuse what is written if its run has no room for it."""
         run = self.find(run_id)
         if run is not None:
@@ -242,8 +242,8 @@ def of_run(run_id: str, *names: str) -> list[tuple[str, str]]:
     return [(key, name) for name in (*HEAD, *names)]
 
 
-def _offer(step: Transaction, run_id: str, node: str) -> Reply:
-    return requests.make(step, run_id, scheduler.offer_slot, node)
+def _offer(transaction: Transaction, run_id: str, node: str) -> Reply:
+    return requests.make(transaction, run_id, scheduler.offer_slot, node)
 
 
 Plan = Callable[[Transaction], Reply]
@@ -263,12 +263,12 @@ class Transactions:
         wants: Iterable[tuple[str, str]] = (),
         asks: Iterable[Command] = (),
         *,
-        room: bool = False,
+        makes_room: bool = False,
         speculation: ReadSet | None = None,
     ) -> Reply:
         """Plan a request of the store and commit it; return its reply, with doorbells that are still to ring.
 
-        `wants` and `asks` are what it will read: (key, field) and commands. With `room` it is done on a
+        `wants` and `asks` are what it will read: (key, field) and commands. With `makes_room` it is done on a
         server whose memory is full. With `speculation` the first commit comes without a look, if that has all
         that the plan reads.
 
@@ -280,7 +280,7 @@ class Transactions:
         if not read_set.is_speculative:
             self._look(read_set, verb)
         while conflicts < TRIES:
-            write_set = WriteSet(read_set, self._settings, makes_room=room)
+            write_set = WriteSet(read_set, self._settings, makes_room=makes_room)
             reply = self._plan(write_set, plan, defer_cancel=conflicts >= DEFER_CANCEL_AFTER)
             if read_set.is_incomplete:
                 self._look(read_set, verb)
