@@ -569,6 +569,29 @@ def test_an_agent_shows_its_conversation(redis_url):
     assert "input tokens" in text
 
 
+def test_a_question_has_its_case(redis_url):
+    """Task, inputs and conversation are folded on its page, bounded, and only for who may read."""
+    agent = Agent("clerk", model=ScriptedModel(["It came late\u202e."]))
+    nodes = {"clerk": agent, "ask": lambda ctx: ctx.interrupt("pay?")}
+    site = Site(redis_url, {"agent": lambda: wired(nodes, "clerk ask").build()})
+    pages = {}
+    for task in ("How much for A-7?", "x" * 300_000 + " the end"):
+        (question,) = site.start("agent", task).interrupts()
+        pages[task] = site.http.get(f"/q/{question.id}", headers=HTML).text
+    short, long = pages.values()
+    site.as_role("viewer")
+
+    case = short[short.index('<details id="case">') :]
+    assert [case.count(text) for text in ("How much for A-7?", "It came late", "\u202e")] == [
+        2,
+        2,
+        0,
+    ]
+    assert ("This is not all" in short, "This is not all" in long) == (False, True)
+    assert (len(long) < len(short) + 40_000, "the end" in long) == (True, False)
+    assert "came late" not in site.http.get(f"/q/{question.id}", headers=HTML).text
+
+
 def test_a_step_is_shown_before_it_is_done(site):
     """Which nodes run again, are copied or cancelled, which questions are withdrawn; nothing happens yet."""
     run, broken = site.start("approval", {"order": 7}), site.start("broken")

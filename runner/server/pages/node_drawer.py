@@ -94,7 +94,7 @@ def drawer(level: Level, node: NodeView, person: Person, services: Services) -> 
     """Collect what there is of a node; `level` is the run that it belongs to."""
     reads = person.may("read")
     snapshot = level.snapshot
-    messages = list(_messages(snapshot.messages.get(node.id, ()) if snapshot and reads else ()))
+    messages = list(messages_of(snapshot.messages.get(node.id, ()) if snapshot and reads else ()))
     items = sorted(node.items, key=lambda item: item.status in QUIET)
     entry = snapshot.entries.get((node.id, node.visit), {}) if snapshot else {}
     return Drawer(
@@ -106,7 +106,7 @@ def drawer(level: Level, node: NodeView, person: Person, services: Services) -> 
             question for question in level.run.interrupts if question.node_id == node.id
         ),
         decided=tuple(one for one in level.run.decided if one.node_id == node.id),
-        inputs=_inputs(level, node) if reads else {},
+        inputs=level.inputs(node.id) if reads else {},
         task=level.run.task if reads and not level.before(node.id) else None,
         output=node.output,
         error=node.error,
@@ -118,13 +118,6 @@ def drawer(level: Level, node: NodeView, person: Person, services: Services) -> 
         more_items=max(0, len(items) - ITEMS),
         links=dict(_links(level, node, services)),
     )
-
-
-def _inputs(level: Level, node: NodeView) -> dict[str, Any]:
-    """Return the latest outputs of the nodes whose edges to this one were taken."""
-    nodes = {node_view.id: node_view for node_view in level.run.nodes}
-    sources = [name for name in level.before(node.id) if level.taken(name).get(node.id)]
-    return {name: nodes[name].output for name in sources if name in nodes}
 
 
 def _usage(usage: Mapping[str, int]) -> str:
@@ -152,7 +145,8 @@ def _visits(level: Level, node: NodeView) -> Iterator[DrawerVisit]:
         )
 
 
-def _messages(packed_messages: Any) -> Iterator[MessageView]:
+def messages_of(packed_messages: Any) -> Iterator[MessageView]:
+    """Read stored messages for people."""
     for packed_message in packed_messages:
         message = plain(packed_message)
         content = message.get("content", ()) if isinstance(message, dict) else ()

@@ -50,7 +50,9 @@ from runner.server.forms import (
     fields_sent,
     marked,
 )
+from runner.server.pages.case import case_of
 from runner.server.pages.rendering import back, page
+from runner.server.pages.run_graph import Wiring, shape_of
 from runner.server.problems import Problem, prefix
 from runner.server.services import Served, Services
 from runner.store.interface import RunSnapshot
@@ -287,6 +289,9 @@ def _page(
         if rule and question.is_open
         else None,
         voted=any(vote.by == person.principal.key for vote in question.votes),
+        case=case_of(Wiring(snapshot, shape_of(services, snapshot.record)), question)
+        if snapshot and reads
+        else None,
         drawing=_drawing(request, services, question, snapshot) if snapshot else "",
     )
 

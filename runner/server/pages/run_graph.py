@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass, field
+from typing import Any
 from urllib.parse import urlencode
 
 from fastapi import Request
@@ -14,6 +15,7 @@ from runner.authoring.drawing.diagram import Progress, RunShown
 from runner.authoring.drawing.svg import Links
 from runner.definition.model import Definition, Topology
 from runner.definition.registry import PATH, inner
+from runner.operations.exports import plain
 from runner.operations.views import NodeView, RunView
 from runner.records.run import NodeRecord, RunRecord
 from runner.server.services import Services
@@ -26,11 +28,9 @@ GROUP = "#"
 
 
 @dataclass(frozen=True, slots=True)
-class Level:
-    """One run of a page: the outermost or one inside it, whose nodes' paths begin with `path`."""
+class Wiring:
+    """A run as stored, with the shape of its graph."""
 
-    path: str
-    run: RunView
     snapshot: RunSnapshot | None
     topology: Topology | None
 
@@ -48,20 +48,36 @@ class Level:
         incoming = self.topology.incoming.get(node, ()) if self.topology is not None else ()
         return list(dict.fromkeys(edge.source for edge in incoming))
 
+    def inputs(self, node: str) -> dict[str, Any]:
+        """Read the latest outputs of the nodes whose edges to this one were taken."""
+        sources = [name for name in self.before(node) if self.taken(name).get(node)]
+        if self.snapshot is None:
+            return {}
+        nodes, outputs = self.snapshot.nodes, self.snapshot.outputs
+        keys = {name: (name, nodes[name].visit) for name in sources}
+        return {name: plain(outputs[key]) for name, key in keys.items() if key in outputs}
+
+
+@dataclass(frozen=True, slots=True)
+class Level(Wiring):
+    """One run of a page: the outermost or one inside it, whose nodes' paths begin with `path`."""
+
+    path: str
+    run: RunView
+
 
 def levels(services: Services, run: RunView, path: str = "") -> Iterator[Level]:
     """Read a run and those inside it; one that has expired from the store has no snapshot."""
     snapshot = None if run.archived else services.store.read(run.run_id)
-    yield Level(
-        path, run, snapshot, _shape(services, snapshot.record) if snapshot is not None else None
-    )
+    topology = shape_of(services, snapshot.record) if snapshot is not None else None
+    yield Level(snapshot, topology, path, run)
     for node in run.nodes:
         for child in (node, *node.items):
             if child.run is not None:
                 yield from levels(services, child.run, f"{path}{child.id}{PATH}")
 
 
-def _shape(services: Services, record: RunRecord) -> Topology | None:
+def shape_of(services: Services, record: RunRecord) -> Topology | None:
     """Return the shape that a run's graph had: that of the code if it is the same, else the stored one."""
     plan = services.plan(record.graph_id)
     if plan is not None and plan.topology.fingerprint == record.fingerprint:

@@ -1,0 +1,71 @@
+"""The case of a question: the task, the inputs and the conversation that led to it, bounded in size."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import Any
+
+from runner.definition.model import map_of
+from runner.operations.exports import Question, plain
+from runner.server.pages.node_drawer import MessageView, messages_of
+from runner.server.pages.rendering import pretty
+from runner.server.pages.run_graph import Wiring
+
+LONGEST = 8_000
+"""Characters of a task or an input; the page of the node has all of it."""
+
+CONVERSATION = 24_000
+"""Characters of the newest messages."""
+
+INPUTS = 8
+
+
+@dataclass(frozen=True, slots=True)
+class CaseView:
+    """Texts by what they are, and the newest messages; `is_cut` says that something is left out."""
+
+    values: Mapping[str, str]
+    messages: tuple[MessageView, ...]
+    is_cut: bool
+
+
+def case_of(run: Wiring, question: Question) -> CaseView:
+    """Collect what led to a question of a run.
+
+    The conversation is that of the agent that asks, else of one whose result the node got.
+    """
+    snapshot, node = run.snapshot, question.node_id
+    if snapshot is None:
+        return CaseView({}, (), is_cut=False)
+    inputs = run.inputs(map_of(node) or node)
+    values: dict[str, Any] = {"task": plain(snapshot.task)}
+    values |= {f"from {name}": value for name, value in list(inputs.items())[:INPUTS]}
+    texts = {name: pretty(value) for name, value in values.items() if value is not None}
+    talks = [talk for name in (node, *inputs) if (talk := snapshot.messages.get(name))]
+    messages, left = _newest(list(messages_of(talks[0])) if talks else [])
+    return CaseView(
+        {name: _cut(text, LONGEST) for name, text in texts.items()},
+        messages,
+        is_cut=left <= 0
+        or len(inputs) > INPUTS
+        or any(len(text) > LONGEST for text in texts.values()),
+    )
+
+
+def _newest(messages: list[MessageView]) -> tuple[tuple[MessageView, ...], int]:
+    """Return the newest messages, and how many characters more there might be: 0 where some are left out."""
+    newest: list[MessageView] = []
+    left = CONVERSATION
+    for message in reversed(messages):
+        parts = []
+        for part in message.parts:
+            text = pretty(part.data)
+            parts += [replace(part, data=_cut(text, left))] if left > 0 else []
+            left -= len(text)
+        newest += [replace(message, parts=tuple(parts))] if parts else []
+    return tuple(reversed(newest)), left
+
+
+def _cut(text: str, longest: int) -> str:
+    return text if len(text) <= longest else f"{text[:longest]}…"
