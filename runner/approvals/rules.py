@@ -74,8 +74,8 @@ class Principal:
         """Read `kind:iss|sub`; a plain name such as "ana" is the human of that name for whom nobody vouches.
 
         Raises:
-            UsageError: the text is empty, has a character that nobody sees, or has one of the two separators
-                in another form.
+            UsageError: the text is empty, has a character that nobody sees or takes for another, or has one
+                of the two separators in another form.
         """
         head, bar, sub = text.partition("|")
         kind, colon, iss = head.partition(":")
@@ -83,7 +83,8 @@ class Principal:
             kind, colon, iss, sub = "human", ":", "", text
         if shown(text) != text:
             raise UsageError(
-                f"{validation.one_line(text)!r:.80} names no principal: it has characters that nobody sees."
+                f"{validation.one_line(text)!r:.80} names no principal: it has characters that nobody sees, "
+                "or that look like those of another script."
             )
         if not sub.strip() or not colon or kind not in KINDS or validation.problem(text):
             raise UsageError(

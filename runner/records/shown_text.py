@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import unicodedata
 
 LINE = "\n\t"
@@ -11,6 +12,16 @@ BLANK = frozenset("\u034f\u115f\u1160\u17b4\u17b5\u180b\u180c\u180d\u180f\u2800\
 
 MOST_MARKS = 4
 """Combining marks on one letter; more are no language, and cover the lines around."""
+
+TWINS = frozenset(
+    "\u0391\u0392\u0395\u0396\u0397\u0399\u039a\u039c\u039d\u039f\u03a1\u03a4\u03a5\u03a7\u03b1\u03b3\u03b9\u03bd\u03bf"
+    "\u03c1\u03c5\u03f2\u03f3\u0405\u0406\u0408\u0410\u0412\u0415\u041a\u041c\u041d\u041e\u0420\u0421\u0422\u0423\u0425"
+    "\u0430\u0435\u043e\u0440\u0441\u0443\u0445\u0455\u0456\u0458\u0475\u04ae\u04af\u04bb\u04cf\u0501\u050c\u051b\u051d"
+    "\u0570\u0578\u057d\u0581\u0585"
+)
+"""Letters of Greek, Cyrillic and Armenian that are drawn as a Latin one."""
+
+WORD = re.compile(r"\w+")
 
 NON_JOINER, JOINER, KEYCAP = "\u200c", "\u200d", "\u20e3"
 
@@ -27,14 +38,25 @@ def shown(text: str) -> str:
     """Return text with everything that would not be seen, or would turn text around, as escapes.
 
     Ordinary use stays: one wide or unbreakable space, the joiners of scripts and emoji that need them, the
-    variants of emoji and of ideographs.
+    variants of emoji and of ideographs. Of a word that reads as a Latin one, letters of other scripts are
+    escapes; a word of one script stays, and so does one that is seen to mix them.
     """
     if text.isascii() and text.isprintable():
         return text
+    if not TWINS.isdisjoint(text):
+        text = WORD.sub(_without_twins, text)
     return "".join(
         char if char in LINE or _is_seen(text, number) else _escape(char)
         for number, char in enumerate(text)
     )
+
+
+def _without_twins(match: re.Match[str]) -> str:
+    word = match[0]
+    letters = [char for char in word if char.isalpha()]
+    others = {char for char in letters if "LATIN" not in unicodedata.name(char, "")}
+    is_mixed = others and others <= TWINS and len(others) < len(set(letters))
+    return "".join(_escape(char) if char in others else char for char in word) if is_mixed else word
 
 
 def _escape(char: str) -> str:

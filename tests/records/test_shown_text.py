@@ -15,6 +15,7 @@ ORDINARY = [
     "क्\u200dष श्री क्\u200cष",
     "Tiếng Việt, Việ\u0323t, שָׁלוֹם, ก็ที่",
     "한국어 и русский, Ελληνικά",
+    "счёт в JSONом и SMSки, оса, ΔE, λx, Ωm, Ünal-Ёлкин",  # noqa: RUF001 - Russian and formulas
 ]
 
 HIDING = {
@@ -34,6 +35,11 @@ HIDING = {
     "a stack of marks": "a" + 12 * "\u0301",
     "a soft hyphen": "pay\u00adment",
     "half a pair": "\ud800",
+    "a Cyrillic letter in a name": "\u0430mount",
+    "Latin letters among Cyrillic ones": "\u0440\u0430\u0443\u0440\u0430l",
+    "a Greek letter in capitals": "IB\u0391N",
+    "a Cyrillic segment of an identifier": "total_\u0430",
+    "an Armenian letter": "n\u0578te",
 }
 
 
@@ -45,7 +51,7 @@ def test_ordinary_text_is_shown_as_it_is(text):
 
 @pytest.mark.parametrize("text", HIDING.values(), ids=HIDING)
 def test_what_would_be_hidden_is_shown(text):
-    """Selectors, blank letters, stacks of marks and what turns text around are escapes."""
+    """Selectors, blank letters, twins of Latin letters, and what turns text around are escapes."""
     written = shown(text)
 
     assert "\\" in written
