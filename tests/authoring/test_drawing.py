@@ -220,7 +220,7 @@ def test_a_run_shows_the_way_that_it_took():
     assert edges["approve to review, not taken"] == "edge dead"
     assert edges["stock to send"] == "edge"
     assert "✓ completed, visit 2" in drawn
-    assert '<a href="?node=approve">' in drawn
+    assert '<a id="at-approve" href="?node=approve">' in drawn
     marked = draw_run(shop().definition, RunShown({}), replace(LINKS, marked="approve"))
     assert '<g class="node marked" data-node="approve"' in marked
 

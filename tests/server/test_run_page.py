@@ -78,6 +78,34 @@ def test_the_graph_follows_what_goes_on(site, tab):
     assert tab.problems == []
 
 
+def test_a_long_graph_fits_and_leads_to_what_waits(site, served, browser):
+    """Two links, without JavaScript too; while people answer the graph keeps its size."""
+    run = site.start("chain")
+    size = {"width": 700, "height": 800}
+    plain, live = (
+        browser.new_page(base_url=served.url, java_script_enabled=scripts, viewport=size)
+        for scripts in (False, True)
+    )
+    for page in (plain, live):
+        page.goto(f"/runs/{run.id}")
+        assert not is_seen(page, "step_4")
+        page.click("text=Go to what waits")
+        assert is_seen(page, "step_4")
+        page.click("text=Fit to width")
+        page.wait_for_selector(".graph.fits")
+        assert [is_seen(page, f"step_{number}") for number in (0, STEPS - 1)] == [True, True]
+    answer(site, run)
+    live.wait_for_selector("[data-node=step_9][data-state=waiting]")
+
+    assert live.query_selector(".graph.fits")
+    assert live.get_attribute("text=Go to what waits", "href") == "#at-step_9"
+    live.click("text=Natural size")
+    live.wait_for_selector(".graph:not(.fits)")
+    assert not is_seen(live, "step_11")
+    plain.close()
+    live.close()
+
+
 def test_without_the_switch_the_graph_stays_where_it_was_moved(site, tab):
     """What happens is drawn in place; neither the position nor the focus is lost."""
     run = site.start("chain")

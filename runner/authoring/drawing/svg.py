@@ -99,6 +99,11 @@ class Frame:
     column: tuple[float, float]
 
 
+def fragment(path: str) -> str:
+    """Return the fragment of an address that leads to a node within a drawing with links."""
+    return f"at-{path}"
+
+
 def draw(diagram: Diagram, links: Links | None = None) -> str:
     """Draw a graph as SVG; with `links` its nodes lead to what is known of them."""
     drawing = _drawing(diagram, "", links)
@@ -261,7 +266,8 @@ def _box(
     is_link = links is not None and box.kind != "group"
     if links is not None and is_link:
         current = ' aria-current="true"' if is_marked else ""
-        yield f'<a href="{_attribute(links.node(name))}"{current}>'
+        target = _attribute(fragment(name))
+        yield f'<a id="{target}" href="{_attribute(links.node(name))}"{current}>'
     yield (
         f'<rect x="{frame.x:.1f}" y="{top:.1f}" width="{frame.width:.1f}" height="{frame.height:.1f}" '
         f'rx="{corner}" fill="{fill}" stroke="{stroke}" stroke-width="{thick}"{dash}/>'

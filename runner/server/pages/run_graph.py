@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field, replace
 from typing import Any
 from urllib.parse import urlencode
 
 from fastapi import Request
-from markupsafe import Markup
+from markupsafe import Markup, escape
 
 from runner.authoring.drawing import draw_run
 from runner.authoring.drawing.diagram import Progress, RunShown
-from runner.authoring.drawing.svg import Links
+from runner.authoring.drawing.svg import Links, fragment
 from runner.definition.model import Definition, Topology
 from runner.definition.registry import PATH, inner
 from runner.operations.exports import plain
@@ -87,11 +87,15 @@ def shape_of(services: Services, record: RunRecord) -> Topology | None:
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """State in the address of a run's page: the node that is shown, and what is opened or closed."""
+    """State in the address of a run's page: the node that is shown, and what is opened or closed.
+
+    The graph `fits` into the width of the page, or has its natural size.
+    """
 
     node: str = ""
     opened: frozenset[str] = field(default_factory=frozenset)
     closed: frozenset[str] = field(default_factory=frozenset)
+    fits: bool = False
 
     @classmethod
     def of(cls, request: Request) -> Place:
@@ -101,11 +105,12 @@ class Place:
             query.get("node", ""),
             frozenset(query.getlist("open")),
             frozenset(query.getlist("close")),
+            bool(query.get("fit")),
         )
 
     def link(self, node: str, target: str, opened: frozenset[str], closed: frozenset[str]) -> str:
         """Write the address of the same page at another place."""
-        pairs = [("node", node)] * bool(node)
+        pairs = [("node", node)] * bool(node) + [("fit", "yes")] * self.fits
         pairs += [("open", name) for name in sorted(opened)] + [
             ("close", name) for name in sorted(closed)
         ]
@@ -114,6 +119,10 @@ class Place:
     def at(self, node: str) -> str:
         """Return the address at which a node is shown; "" for none."""
         return self.link(node, "node" if node else "graph", self.opened, self.closed)
+
+    def resized(self) -> str:
+        """Return the address at which the graph has its other size."""
+        return replace(self, fits=not self.fits).link(self.node, "graph", self.opened, self.closed)
 
     def toggled(self, node: str, *, is_open: bool) -> str:
         """Return the address at which a node is open if it is closed, and closed if it is open."""
@@ -150,6 +159,16 @@ def drawing(services: Services, shown: list[Level], place: Place) -> Markup:
     states = {level.path + node.id: node.status for level in shown for node in level.run.nodes}
     text = draw_run(graph, RunShown(states, dict(_progress(shown)), open_groups), links)
     return Markup(text)  # noqa: S704 - our own, escaped
+
+
+def waiting_in(drawing: str, paths: Iterable[str]) -> str:
+    """Return the fragment of the first of some nodes that is drawn, or of the node that it is inside of."""
+    for path in paths:
+        while path:
+            if f'<a id="{escape(fragment(path))}"' in drawing:
+                return fragment(path)
+            path = path.rpartition(PATH)[0]  # noqa: PLW2901 - the next one around it
+    return ""
 
 
 def _size(graph: Definition) -> int:

@@ -24,7 +24,7 @@ from runner.server.api.documents import bare_event, without_payloads
 from runner.server.pages.node_drawer import QUIET, drawer
 from runner.server.pages.rendering import page, span
 from runner.server.pages.run_actions import actions
-from runner.server.pages.run_graph import Level, Place, drawing, find, levels
+from runner.server.pages.run_graph import Level, Place, drawing, find, levels, waiting_in
 from runner.server.pages.timeline import phases, rows
 from runner.server.problems import Problem
 from runner.server.services import Served, Services
@@ -125,6 +125,8 @@ def show(request: Request, run_id: str, person: Seen, services: Served) -> HTMLR
         paths.sort(key=lambda one: one[0] != place.node and one[1].status in QUIET)
     spent = phases(events, run.created_at, ended_at, lambda node: sources.get(node, []))
     final = run.status in set(map(str, FINAL))
+    asks = _asks(run.interrupts, {level.run.run_id: level.path for level in shown})
+    picture = drawing(services, shown, place)
     return page(
         request,
         "run.html",
@@ -133,14 +135,15 @@ def show(request: Request, run_id: str, person: Seen, services: Served) -> HTMLR
         position=position,
         nodes=paths[:NODES],
         hidden_nodes=Counter(node.status for _, node in paths[NODES:]),
-        drawing=drawing(services, shown, place),
+        drawing=picture,
+        waiting=waiting_in(picture, [ask.path for ask in asks]),
         place=place,
         drawer=drawer(*chosen, person, services) if chosen is not None else None,
         times=rows(spent, run.created_at, ended_at),
         ended=ended_at,
         timeline=list(_timeline(events, run.created_at)),
         decided=_grouped(run.decided),
-        asks=_asks(run.interrupts, {level.run.run_id: level.path for level in shown}),
+        asks=asks,
         left_out=max(0, len(events) - LINES),
         final=final,
         spent=list(spendings(run.spent)),
