@@ -31,6 +31,7 @@ from runner.cli.run_changes import again, cancel, fork, migrate, remove, retry
 from runner.cli.runs import run, runs
 from runner.cli.schedules import schedules
 from runner.cli.server import server
+from runner.cli.sessions import sessions
 from runner.cli.webhooks import webhooks
 from runner.cli.workers import keeper, metrics, worker, workers
 from runner.records.validation import one_line
@@ -210,6 +211,7 @@ for _command in (
     graphs,
     workers,
     dead,
+    sessions,
     keys,
     audit,
     freeze,

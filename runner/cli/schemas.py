@@ -22,6 +22,7 @@ from runner.cli import (
     interrupts,
     program,
     schedules,
+    sessions,
     webhooks,
 )
 from runner.operations.dead import Replayed
@@ -40,7 +41,7 @@ from runner.operations.views import (
 from runner.records.dead_letters import DeadLetter
 from runner.records.interrupts import Receipt
 from runner.records.json_form import as_written
-from runner.records.listings import RunSummary
+from runner.records.listings import RunSummary, SessionSummary
 from runner.records.metrics import Metric
 from runner.schedules.schedule import Schedule
 from runner.store.interface import Event
@@ -100,6 +101,8 @@ DOCUMENTS: dict[str, tuple[str, Any]] = {
     "schedules pause": ("", Schedule),
     "schedules remove": ("", schedules.RemovedSchedule),
     "schedules resume": ("", Schedule),
+    "sessions forget": ("", sessions.ForgottenSession),
+    "sessions list": ("sessions", SessionSummary),
     "thaw": ("", freeze.Frozen),
     "version": ("", program.Versions),
     "webhooks add": ("", WebhookView),
@@ -114,7 +117,7 @@ DOCUMENTS: dict[str, tuple[str, Any]] = {
 }
 """By command: the key of its list, or "" where it writes one document, and the type of each."""
 
-PAGED = {"interrupts list", "runs list"}
+PAGED = {"interrupts list", "runs list", "sessions list"}
 """Commands whose lists have a key `next`: what `--cursor` takes to continue, null at the end."""
 
 

@@ -79,6 +79,14 @@ class RunSummary:
 
 
 @dataclass(frozen=True, slots=True)
+class SessionSummary:
+    """One line of a listing of sessions: its id, and how many messages it has."""
+
+    id: str
+    messages: int
+
+
+@dataclass(frozen=True, slots=True)
 class RunQuery:
     """A filter of runs: those that match all of these. Times are ms; `until` is exclusive.
 
@@ -231,9 +239,13 @@ def place_of(cursor: str) -> tuple[int, str]:
         time, _, name = text.partition(" ")
         return int(time), name
     except (binascii.Error, ValueError) as error:
-        raise UsageError(
-            f"{cursor!r} is no cursor of a listing; give `next` of the page before, or none to begin."
-        ) from error
+        raise unreadable_cursor(cursor) from error
+
+
+def unreadable_cursor(cursor: str) -> UsageError:
+    return UsageError(
+        f"{cursor!r} is no cursor of a listing; give `next` of the page before, or none to begin."
+    )
 
 
 def cut(

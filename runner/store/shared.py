@@ -10,6 +10,7 @@ from functools import cached_property
 from urllib.parse import urlsplit
 
 from runner.errors import StoreError
+from runner.records.listings import Page, SessionSummary
 from runner.records.metrics import Metric
 from runner.settings import Settings
 from runner.store.addresses import SENTINELS, without_password
@@ -23,8 +24,9 @@ from runner.store.redis.documents import Documents, Kind
 from runner.store.redis.jobs import Jobs
 from runner.store.redis.keys import Keys
 from runner.store.redis.ledger import AuditLog
-from runner.store.redis.partitions import SharedStore, open_store
+from runner.store.redis.partitions import SharedStore, connections, open_store
 from runner.store.redis.server_info import ServerInfo
+from runner.store.redis.sessions import list_sessions
 from runner.store.redis.store import RedisStore
 from runner.store.redis.streams import NoticeGroups, NoticeReader, NoticeTail
 from runner.store.redis.workers import WorkerRegistry
@@ -106,6 +108,14 @@ class Shared:
     def workers(self) -> WorkerRegistry:
         """The workers."""
         return WorkerRegistry(self._first, self.settings.namespace)
+
+    def sessions(self, limit: int = 100, cursor: str | None = None) -> Page[SessionSummary]:
+        """List sessions, see `list_sessions`."""
+        places, namespace = self.settings.partition_addresses, self.settings.namespace
+        keys = [Keys(namespace, place.partition) for place in places]
+        return list_sessions(
+            list(zip(connections(self.store), keys, strict=True)), limit, cursor or ""
+        )
 
     def metrics(self) -> list[Metric]:
         """Read all numbers, those of partitions together; StoreError where a server can't be reached."""

@@ -6,14 +6,26 @@ session that is moved to the home before the session is read.
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from runner.records.checkpoints import Session
+from runner.records.listings import (
+    Page,
+    SessionSummary,
+    checked_limit,
+    cursor_of,
+    place_of,
+    unreadable_cursor,
+)
 from runner.store.encoding import dump, load
 from runner.store.redis.connection import RedisConnection
 from runner.store.redis.keys import Keys
+
+SCANNED = 5_000
+"""Keys that one page of a listing searches, about."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,3 +93,71 @@ class SessionStore:
         """Forget which parts of a session have come and gone; first in its home."""
         with self._redis.translated():
             self._redis.client.delete(*self._keys.moved_session(session_id))
+
+
+def list_sessions(
+    partitions: Sequence[tuple[RedisConnection, Keys]], limit: int, cursor: str
+) -> Page[SessionSummary]:
+    """List the sessions of one batch of keys, sorted by id; a page may be empty although more follow.
+
+    The order of pages is that of SCAN in one partition after the other. A session that lies in several of
+    them is listed in the first, with the messages of all.
+
+    Raises:
+        UsageError: the limit or the cursor can't be used. StoreError: a server can't be reached.
+    """
+    number, start, end, last = _position(cursor, len(partitions))
+    server, keys = partitions[number]
+    with server.translated():
+        follows, batch = server.client.scan(start, f"{keys.prefix}session:[ms]:*", SCANNED)
+    with_messages, with_state = (
+        {key[len(prefix) :].decode() for key in batch if key.startswith(prefix.encode())}
+        for prefix in keys.session("")
+    )
+    # If the table of keys was resized since the page before, this is another batch: repeat rather than miss.
+    names = [
+        name
+        for name in sorted(with_messages | with_state)
+        if last is None or follows != end or name > last
+    ]
+    is_cut, names = len(names) > checked_limit(limit), names[:limit]
+    sizes = [_sizes(*partition, names) for partition in partitions]
+    items = tuple(
+        SessionSummary(name, sum(size[index][0] for size in sizes))
+        for index, name in enumerate(names)
+        if any(sizes[number][index])
+        and not any(any(size[index]) for size in sizes[:number])
+        # One that has both keys is listed where SCAN has that of its messages.
+        and (name in with_messages or not sizes[number][index][0])
+    )
+    if is_cut:
+        return Page(items, cursor_of((number, json.dumps([start, follows, names[-1]]))))
+    if not follows and number + 1 == len(partitions):
+        return Page(items)
+    return Page(items, cursor_of((number + (not follows), json.dumps([follows, 0, None]))))
+
+
+def _position(cursor: str, partitions: int) -> tuple[int, int, int, str | None]:
+    """Read a cursor: a partition, a batch of it by two cursors of SCAN, and the last id that was listed."""
+    if not cursor:
+        return 0, 0, 0, None
+    number, batch = place_of(cursor)
+    try:
+        start, end, last = json.loads(batch)
+        start, end = int(start), int(end)
+    except (TypeError, ValueError) as error:
+        raise unreadable_cursor(cursor) from error
+    if not 0 <= number < partitions:
+        raise unreadable_cursor(cursor)
+    return number, start, end, last
+
+
+def _sizes(server: RedisConnection, keys: Keys, names: Sequence[str]) -> list[tuple[int, int]]:
+    """Count messages and values of state of sessions in one partition."""
+    with server.translated(), server.client.pipeline(transaction=False) as pipe:
+        for name in names:
+            messages, state = keys.session(name)
+            pipe.llen(messages)
+            pipe.hlen(state)
+        replies = pipe.execute()
+    return list(zip(replies[::2], replies[1::2], strict=True))
