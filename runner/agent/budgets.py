@@ -12,16 +12,18 @@ import asyncio
 import math
 import uuid
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
 from runner import hooks
 from runner.agent.checkpointer import Checkpointer
 from runner.agent.machine.protocol import FireHook
 from runner.agent.machine.state import AgentState, CallStage
+from runner.approvals.rules import Rule
 from runner.errors import BudgetExceeded, DefinitionError
 from runner.records import codec
 from runner.records.budgets import COUNTERS, MICROS, QUESTION, USAGE, Spending, Tagged
+from runner.records.interrupts import Interrupt
 
 MONTH = 30 * 86_400.0
 
@@ -102,7 +104,7 @@ class Budget:
     all runs with the same value of the tag, in windows of so many seconds, counted from 1970. `tokens` are
     input and output together, `cost` is in the currency of the agent's prices. Where a call would go over
     it, the call is not made: `over` "fail" fails the node, "ask" asks `assignees` to raise the budget or to
-    stop; the question may expire as one of `interrupt()`.
+    stop, or by a `rule` those whom it names, by votes; the question may expire as one of `interrupt()`.
     """
 
     per: str = "invocation"
@@ -114,6 +116,7 @@ class Budget:
     window: float = MONTH
     assignees: Sequence[str] | None = None
     expires_in: float | None = None
+    rule: Rule | None = None
 
     def __post_init__(self) -> None:
         """Check the parts.
@@ -128,6 +131,10 @@ class Budget:
             )
         if self.over not in {"fail", "ask"}:
             raise DefinitionError(f'over of a budget is "fail" or "ask", not {self.over!r:.40}.')
+        if self.rule is not None and (self.over == "fail" or self.assignees is not None):
+            raise DefinitionError(
+                'the rule of a budget says who raises it: it needs over="ask", and no assignees.'
+            )
         if not self.window > 0:
             raise DefinitionError("the window of a budget must be longer than 0 seconds.")
         limits = self._declared
@@ -189,6 +196,12 @@ class Bound:
         """The name of the question that asks to raise it."""
         return f"{QUESTION}{self.agent}.{self.budget.per}.{self.counter}"
 
+    @property
+    def rule(self) -> Rule | None:
+        """The rule of that question, which shows no call: it is answered, or rejected."""
+        rule = self.budget.rule
+        return rule and replace(rule, decisions=("respond", "reject"))
+
 
 class Meter:
     """Counts what one execution of an agent spends, for itself and for the agents above it."""
@@ -222,6 +235,7 @@ class Meter:
         # Calls that have begun in an earlier execution are in `usage` once they end.
         self.used["tool_calls"] += sum(call.stage is CallStage.RUNNING for call in state().calls)
         self._tags: Mapping[str, str] | None = None
+        self._judged: dict[str, Any] = {}
 
     # -- what a call is counted as ----------------------------------------------------------------
 
@@ -358,6 +372,7 @@ class Meter:
 
         Raises:
             BudgetExceeded: somebody has decided to stop.
+            ApprovalMismatch: the votes don't come to what is stored.
         """
         raises = {}
         for meter in self._chain():
@@ -365,7 +380,7 @@ class Meter:
                 name, _, _ = question.name.partition("#")
                 if name != bound.question or question.response is None:
                     continue
-                response = codec.plain(codec.unpack(question.response))
+                response = self._answer(question, bound)
                 amount = response.get("raise_by") if isinstance(response, dict) else None
                 if not isinstance(amount, (int, float)):
                     by_whom = f" by {question.responder}" if question.responder else ""
@@ -374,6 +389,16 @@ class Meter:
                     round(amount * MICROS) if bound.counter == "cost" else round(amount)
                 )
         return list(raises.items())
+
+    def _answer(self, question: Interrupt, bound: Bound) -> Any:
+        """Return the answer to the question of a bound; by a rule its votes are counted again, once."""
+        judge = self._checkpointer.address.judge
+        if bound.rule is None or judge is None:
+            return codec.plain(codec.unpack(question.response))
+        if question.id not in self._judged:
+            asked = replace(question, rule=bound.rule.frozen())
+            self._judged[question.id] = codec.plain(judge.approval(asked, question).response)
+        return self._judged[question.id]
 
     async def _refuse(self, event: hooks.AgentEvent, bound: Bound) -> None:
         raises = self._raises(bound)
@@ -395,6 +420,7 @@ class Meter:
             },
             response_schema=SCHEMA,
             assignees=bound.budget.assignees,
+            rule=bound.rule,
             expires_in=bound.budget.expires_in,
         )
 

@@ -8,7 +8,7 @@ from dataclasses import replace
 import pytest
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
-from runner import Agent, GraphBuilder, RetryPolicy, Status, tool
+from runner import Agent, Budget, GraphBuilder, RetryPolicy, Status, tool
 from runner.approvals import Auth, Principal, Rule, SigningKey, ballots, digests
 from runner.approvals.ballots import Ballot, Operation
 from runner.approvals.decision_keys import DecisionKeys
@@ -842,3 +842,48 @@ def test_a_signed_delegation_counts_at_the_effect(run_graph, keys):
         assert vote(run, "eve", signed=True, keys=keys, groups=()) == "counted"
         assert vote(run, "ben", signed=True, keys=keys) == "accepted"
         assert (run.status, len(till.paid)) == (status, int(status is Status.COMPLETED))
+
+
+def spender(rule, per="run"):
+    """A graph whose agent may call its model once, and calls it twice."""
+
+    @tool
+    def note() -> str:
+        """Note it."""
+        return "noted"
+
+    budget = Budget(per=per, model_calls=1, over="ask", rule=rule)
+    model = ScriptedModel([[{"toolUse": {"toolUseId": "t", "name": "note", "input": {}}}], "done"])
+    builder = GraphBuilder()
+    builder.add_node(Agent("clerk", model, tools=[note], budgets=[budget]), "pay")
+    return builder.build()
+
+
+@pytest.mark.parametrize("per", ["invocation", "run"])
+def test_a_budget_is_raised_by_those_whom_its_rule_names(run_graph, per):
+    """Strangers can't, one of two is not enough, and what both answer is added once; a rejection stops."""
+    rule, more = Rule(eligible=["group:finance"], need=2), {"raise_by": 5}
+    run, other = (run_graph(spender(rule, per), "go") for _ in range(2))
+    assert vote(run, "eve", "respond", more, groups=()) == "forbidden"
+    assert vote(run, "ana", "approve") != "counted"
+    assert vote(run, "ana", "respond", more) == "counted"
+    assert run.status is Status.INTERRUPTED
+    assert vote(run, "ben", "respond", more) == "accepted"
+    assert (run.status, run.result.results["pay"].output) == (Status.COMPLETED, "done")
+    assert vote(other, "ana", "reject", comment="too much") == "accepted"
+    assert "it was decided by ana to stop" in str(other.result.results["pay"].result)
+
+
+@pytest.mark.parametrize("forged", [False, True])
+def test_a_raise_that_nobody_voted_for_is_held(run_graph, keys, forged):
+    """The worker counts the votes on a budget again: a larger raise written to the store is none."""
+    run = run_graph(spender(replace(SIGNED, need=1)), "go")
+    (asked,) = run.interrupts
+    go_on, run.go_on = run.go_on, lambda: None
+    assert vote(run, "ana", "respond", {"raise_by": 5}, signed=True, keys=keys) == "accepted"
+    if forged:
+        questions = run.store._database.runs[run.id].questions
+        questions[asked.id] = replace(questions[asked.id], response={"raise_by": 500})
+    run.go_on = go_on
+    run.go_on()
+    assert run.result.results["pay"].status is (Status.HELD if forged else Status.COMPLETED)
