@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from typing import Any
 
 from runner.approvals.rules import DELEGATED, KINDS, Principal, Rule, plain_name, selector
 
@@ -41,6 +42,13 @@ def who(form: str) -> str:
     if kind == "user":
         return person(name)
     return f"{kind} {name}" if name else form
+
+
+def deciders(rule: Mapping[str, Any] | None, assignees: Sequence[str]) -> str:
+    """Name those who may decide a question, by its rule as it is stored, or its assignees."""
+    steps = Rule.thawed(rule).steps if rule is not None else ()
+    names = [who(form) for step in steps for form in step.eligible]
+    return ", ".join(dict.fromkeys([*names, *assignees])) or "anyone"
 
 
 def person(key: str) -> str:

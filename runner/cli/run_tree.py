@@ -12,6 +12,7 @@ from rich.console import Group
 from rich.text import Text
 from rich.tree import Tree
 
+from runner.approvals.rule_text import deciders
 from runner.approvals.rules import plain_name
 from runner.authoring.drawing.diagram import SIGNS
 from runner.cli.output import NARROW, Output, clock_time, compact, short, style, times, worded
@@ -61,7 +62,7 @@ def _wrap(tree: Tree) -> None:
 
 def people(interrupt: Interrupt) -> str:
     """Name the people who may answer."""
-    return one_line(", ".join(interrupt.assignees)) or "anyone"
+    return one_line(deciders(interrupt.rule, interrupt.assignees))
 
 
 def _heading(run: RunView, now: int) -> Text:

@@ -83,7 +83,8 @@ def test_a_question_shows_its_rule_its_call_and_its_votes(store, people):
     listed = drawn(_show_list, read_questions(store, [people.now]))
     assert "votes 1 of 2" in listed
     assert text.startswith("Give back 10  open\n")
-    assert listed.startswith("Give back 10  asked by a")
+    assert listed.startswith("Give back 10  asked by a of group finance, ")
+    assert ", of group finance\n" in text
 
 
 def test_a_long_call_is_shown_whole(store):

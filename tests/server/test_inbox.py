@@ -124,6 +124,12 @@ def test_the_api_lists_what_the_inbox_shows(desk):
     assert listed(status="decided") == {named, other}
     assert listed(status="decided", mine=True) == {named}
     assert listed() == {cheap, dear}
+    desk.client.withdraw(cheap, "too cheap")
+    assert [listed(status=status) for status in ("answered", "withdrawn", "expired")] == [
+        {named, other},
+        {cheap},
+        set(),
+    ]
     desk.as_role("viewer")
     assert desk.http.get("/v1/questions", params={"text": "900"}).status_code == 403
 

@@ -89,7 +89,8 @@ def list_questions(
     ] = None,
     *,
     status: Annotated[
-        Literal["open", "decided"], Query(description="Decided ones are the newest, on one page.")
+        Literal["open", "decided", "answered", "expired", "withdrawn"],
+        Query(description="Closed ones (`decided` is all of them) are the newest, on one page."),
     ] = "open",
     mine: Annotated[
         bool, Query(description="What waits for who calls; of decided ones, those they decided.")
@@ -124,9 +125,10 @@ def list_questions(
         (label, value) if tag else None,
         text,
     )
-    if status == "decided":
+    if status != "open":
         by = person.principal if mine else None
-        page = Page(closed_questions(services, query, limit, by=by), None)
+        ended_as = "" if status == "decided" else status
+        page = Page(closed_questions(services, query, limit, by=by, status=ended_as), None)
     else:
         page = services.store.open_interrupts(query, limit, cursor or "")
     views = read_questions(services.store, page)

@@ -13,8 +13,8 @@ from urllib.parse import parse_qsl, urlencode
 from fastapi import APIRouter, Form, Query, Request, Response
 from fastapi.responses import HTMLResponse
 
-from runner.approvals.rule_text import who
-from runner.approvals.rules import Rule, plain_name
+from runner.approvals.rule_text import deciders
+from runner.approvals.rules import plain_name
 from runner.definition.model import map_of
 from runner.errors import RunnerError, StoreError, UsageError
 from runner.operations.decided import VERBS, closed_questions, decision_of
@@ -111,7 +111,9 @@ def row_of(question: QuestionView, person: Person, now: int) -> InboxRow:
         question.expires_at,
         question.answered_at,
         str(question.status),
-        _people(question) if question.is_open else ", ".join(map(plain_name, decision.by)),
+        deciders(question.rule, question.assignees)
+        if question.is_open
+        else ", ".join(map(plain_name, decision.by)),
         f"{question.have} of {question.need}" if rule and question.is_open else "",
         plain_name(question.claim) if is_claimed else "",
         question.is_open and 0 < question.expires_at < now + SPANS["hour"],
@@ -135,14 +137,6 @@ def _about(question: QuestionView) -> str:
         text = reason if isinstance(reason, str) else json.dumps(reason, ensure_ascii=False)
     line = one_line(text[: ABOUT + 1])
     return line if len(text) <= ABOUT else line[:ABOUT] + "…"
-
-
-def _people(question: QuestionView) -> str:
-    if question.rule is None:
-        return ", ".join(question.assignees) or "anyone"
-    steps = Rule.thawed(question.rule).steps
-    forms = dict.fromkeys(who(form) for step in steps for form in step.eligible)
-    return ", ".join([*forms, *(name for name in question.assignees if name not in forms)])
 
 
 def query_of(
