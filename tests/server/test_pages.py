@@ -569,6 +569,27 @@ def test_an_agent_shows_its_conversation(redis_url):
     assert "input tokens" in text
 
 
+@pytest.mark.parametrize(
+    ("roles", "names"),
+    [
+        (["approver"], {"inbox", "runs", "graphs"}),
+        (["viewer"], {"inbox", "runs", "graphs", "schedules", "workers", "dead"}),
+        (["approver", "operator"], {"inbox", "runs", "graphs", "schedules", "workers", "dead"}),
+        (["admin"], {"inbox", "runs", "graphs", "schedules", "workers", "dead", "webhooks"}),
+    ],
+)
+def test_the_menu_is_that_of_the_role(site, roles, names):
+    """Who only decides has no entries of operators, and no entry leads to a refusal."""
+    site.as_role(*roles)
+    bar = re.search(
+        r'<nav aria-label="Main">(.*?)</nav>', site.http.get("/", headers=HTML).text, re.DOTALL
+    )
+    links = set(re.findall(r'href="/(\w+)"', bar[1]))
+
+    assert links == names
+    assert {site.http.get(f"/{name}", headers=HTML).status_code for name in links} == {200}
+
+
 def test_a_question_has_its_case(redis_url):
     """Task, inputs and conversation are folded on its page, bounded, and only for who may read."""
     agent = Agent("clerk", model=ScriptedModel(["It came late\u202e."]))
