@@ -160,18 +160,19 @@ def test_the_effect_is_said_first_at_every_door(desk):
     sentence, decided = (rf"Transfer {amount} EUR to DE89\u202e" for amount in (48000, 4800))
     question = asked(desk, "transfers", call)
     heading, row = f"<h1>{sentence}</h1>", f'{question.id}">{sentence}</a>'
-    texts = [desk.http.get(path, headers=HTML).text for path in (f"/q/{question.id}", "/inbox")]
+    paths = f"/q/{question.id}", "/inbox", f"/runs/{question.run_id}?node=transfer"
+    texts = [desk.http.get(path, headers=HTML).text for path in paths]
     api = desk.http.get("/v1/questions").json()["items"]
     (notice,) = desk.app.state.services.notices.latest(1)
     desk.as_role("viewer")
-    hidden = [desk.http.get(path, headers=HTML).text for path in (f"/q/{question.id}", "/inbox")]
+    hidden = [desk.http.get(path, headers=HTML).text for path in paths]
     bare = desk.http.get(f"/v1/questions/{question.id}").json()
     desk.as_role("reader", "approver", name="ana")
     edit = {**call, "amount": 4800}
     vote = Decision(question.id, edit, digest=question.digest, decision="edit")
     decide(desk.app.state.services, desk.person, vote)
 
-    assert (heading in texts[0], row in texts[1]) == (True, True)
+    assert (heading in texts[0], row in texts[1], texts[2].count(row)) == (True, True, 2)
     assert [one["title"] for one in api] == [notice.message()["question"]["title"]] == [sentence]
     assert (bare["title"], [text for text in hidden if "48000" in text]) == ("transfer", [])
     assert f"<h1>{decided}" in desk.http.get(f"/q/{question.id}", headers=HTML).text

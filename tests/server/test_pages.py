@@ -590,6 +590,29 @@ def test_the_menu_is_that_of_the_role(site, roles, names):
     assert {site.http.get(f"/{name}", headers=HTML).status_code for name in links} == {200}
 
 
+def test_progress_is_shown_until_the_node_ends(redis_url):
+    """A completed node shows none, whatever it reported last."""
+
+    def count(ctx):
+        ctx.progress(0.9, "step 9")
+        return ctx.interrupt("go on?")
+
+    site = Site(redis_url, {"counting": lambda: wired({"count": count}).build()})
+    run = site.start("counting")
+    address = f"/runs/{run.id}?node=count"
+    waiting = site.http.get(address, headers=HTML).text
+    (question,) = run.interrupts()
+    site.client.respond(question.id, "yes")
+    site.work()
+    ended = site.http.get(address, headers=HTML).text
+
+    marked = "90% step 9</span>", "· 90% step 9"
+    assert [[mark in text for mark in marked] for text in (waiting, ended)] == [
+        [True, True],
+        [False, False],
+    ]
+
+
 def test_a_question_has_its_case(redis_url):
     """Task, inputs and conversation are folded on its page, bounded, and only for who may read."""
     agent = Agent("clerk", model=ScriptedModel(["It came late\u202e."]))
