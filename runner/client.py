@@ -20,7 +20,7 @@ from runner.approvals.votes import (
     requester_of,
 )
 from runner.definition.registry import Registry, load, registry
-from runner.errors import NotFoundError, ResponseError
+from runner.errors import NotFoundError, ResponseError, UsageError
 from runner.execution.engine import Engine
 from runner.execution.results import GraphResult, graph_result
 from runner.operations import migration, recovery
@@ -398,8 +398,12 @@ class Client:
         page's `next` as `cursor` until it is None; a page may have fewer items than `limit`.
 
         Raises:
-            UsageError: the limit or the cursor can't be used.
+            UsageError: the status, the limit or the cursor can't be used.
         """
+        if status and status not in set(Status):
+            raise UsageError(
+                f"{status!r:.40} is no status of a run; there are {', '.join(Status)}."
+            )
         query = RunQuery(
             Status(status) if status else None, graph, tags or {}, _ms(since), _ms(until), text
         )

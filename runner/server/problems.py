@@ -72,6 +72,8 @@ def problem_of(error: BaseException) -> Problem:
                 f"{fault['pointer'] or 'body'}: {fault['detail']}" for fault in faults
             )
             return Problem(422, detail, errors=faults)
+        case HTTPException(status_code=404, detail="Not Found"):
+            return Problem(404, "There is nothing at this address.")
         case HTTPException():
             return Problem(error.status_code, str(error.detail), headers=error.headers)
     for kind, status in STATUSES:

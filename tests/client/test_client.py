@@ -137,6 +137,10 @@ def test_listings_are_read_page_by_page():
     assert not client.interrupts(assignee="ann")
     with pytest.raises(UsageError, match="between 1 and 10000"):
         client.runs(limit=0)
+    with pytest.raises(
+        UsageError, match=r"'waitingg' is no status of a run; there are .*interrupted"
+    ):
+        client.runs("waitingg")
 
 
 @pytest.mark.parametrize(

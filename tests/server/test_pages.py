@@ -780,6 +780,9 @@ def test_an_error_is_a_page_in_words(site):
     assert missing.status_code == 404
     assert "Not found" in missing.text
     assert "Traceback" not in missing.text
+    unknown = site.http.get("/rnus", headers=HTML)
+    assert (unknown.status_code, "There is nothing at this address." in unknown.text) == (404, True)
+    assert "Not Found" not in unknown.text
 
 
 @pytest.mark.parametrize("root", ["", "/some/where"])
