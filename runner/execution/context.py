@@ -14,7 +14,7 @@ from runner.approvals.digests import Action
 from runner.approvals.freezes import Freezes
 from runner.approvals.rules import Approval, Rule
 from runner.approvals.visit_judge import VisitJudge
-from runner.definition.model import HIDDEN
+from runner.definition.model import HIDDEN, NodeSpec, map_of
 from runner.definition.policies import RetryPolicy
 from runner.errors import ApprovalMismatch, LeaseLost, StoreError
 from runner.execution.leases import Lease
@@ -66,6 +66,7 @@ class ClaimedVisit:
         freezes: Freezes,
         retry: RetryPolicy | None,
         check_exclusions: Callable[[Rule], None],
+        specs: Mapping[str, NodeSpec],
     ) -> None:
         self.claim, self.lease, self.store, self.freezes = claim, lease, store, freezes
         token, record = claim.token, claim.record
@@ -77,7 +78,7 @@ class ClaimedVisit:
         self.address = Address(
             token.run_id, token.node, token.visit, routes=tuple(routes), judge=self._judge
         )
-        self.graph_id = claim.graph_id
+        self.graph_id, self._specs = claim.graph_id, specs
         self.attempt = record.attempt
         self.task = codec.unpack(claim.task)
         self.inputs: Sequence[Input] = [
@@ -180,6 +181,10 @@ class ClaimedVisit:
             ApprovalMismatch: it does not, or there is none.
         """
         question = self._decided(name, node)
+        if rule is None and name in {node, *(item.node_id for item in self.inputs)}:
+            # Whether a node may run is asked under its name, by the rule of the graph.
+            spec = self._specs.get(map_of(name) or name)
+            rule = spec.approval if spec else None
         shown = rule.frozen() if rule else question.rule
         approval = self._request(
             lambda: self._judge.approval(replace(question, rule=shown), question)

@@ -413,6 +413,7 @@ class Engine:
             freezes=self.freezes,
             retry=plan.node(claim.token.node).retry,
             check_exclusions=functools.partial(self.registry.check_exclusions, claim.graph_id),
+            specs=plan.definition.nodes,
         )
 
     def _commit(

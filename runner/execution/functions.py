@@ -454,8 +454,9 @@ class NodeContext:
         """Return the approval that an earlier node got for what this one is about to do, and use it up.
 
         The question `name` was asked by the `node`, without it by one whose output comes to this node, with
-        the same `action`; after an edit, with the new one. Pass the `rule` that the code asks by: without it
-        that of the stored question counts, which whoever writes to the store can lower.
+        the same `action`; after an edit, with the new one. The rule is that of the node `name`, if people
+        approve that. Else pass the `rule` that the code asks by: without it that of the stored question
+        counts, which whoever writes to the store can lower.
 
         Raises:
             ApprovalMismatch: nobody has approved just this, or it was used elsewhere; the node is held.

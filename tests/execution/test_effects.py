@@ -887,3 +887,32 @@ def test_a_raise_that_nobody_voted_for_is_held(run_graph, keys, forged):
     run.go_on = go_on
     run.go_on()
     assert run.result.results["pay"].status is (Status.HELD if forged else Status.COMPLETED)
+
+
+@pytest.mark.parametrize("lowered", [False, True])
+def test_a_node_that_was_approved_is_judged_by_the_rule_of_the_graph(run_graph, lowered):
+    """A later node takes that rule by itself: one who lowers the stored one needs no fewer votes."""
+    paid = []
+
+    def pay(ctx):
+        ctx.interrupt("now?")
+        ctx.approved("ask")
+        paid.append(1)
+
+    builder = GraphBuilder()
+    builder.add_node(lambda ctx: "ready", "ask", approval=TWO)
+    builder.add_node(pay, "pay")
+    builder.add_edge("ask", "pay")
+    run = run_graph(builder.build(), "go")
+    (asked,) = run.interrupts
+    assert [vote(run, who) for who in ("ana", "ben")] == ["counted", "accepted"]
+    if lowered:
+        stored = run.store._database.runs[run.id]
+        first = stored.votes[asked.id][1]
+        question = replace(stored.questions[asked.id], rule={**asked.rule, "need": 1})
+        question = replace(question, responder="ana", answered_at=first["at"])
+        stored.questions[asked.id] = replace(question, digest=interrupts.digest(question))
+        del stored.votes[asked.id][2]
+    run.answer("yes")
+    assert run.result.results["pay"].status is (Status.HELD if lowered else Status.COMPLETED)
+    assert len(paid) == (0 if lowered else 1)
