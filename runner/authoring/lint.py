@@ -434,6 +434,9 @@ def _believed_rules(plan: CompiledGraph) -> Iterator[Finding]:
             for call in _calls_of(function, "approved"):
                 if {keyword.arg for keyword in call.keywords} & {"rule", None}:
                     continue  # None is **options, which may hold it
+                asked = plan.definition.nodes.get(_name(call))
+                if asked is not None and asked.approval is not None:
+                    continue
                 message = (
                     f"ctx.approved({_name(call)!r}){owner} names no rule, so that of the stored question "
                     "counts: whoever can write to the store can lower it."

@@ -332,6 +332,26 @@ def checks(ctx):
     return ctx.approved("refund", {"order": ctx.task}, rule=Approved(need=2)).decision
 
 
+def behind_a_gate(ctx):
+    return ctx.approved("ask").decision
+
+
+def test_an_approved_node_has_the_rule_of_the_graph():
+    """A later node that names it needs no rule of its own; without the approval nobody has decided by one."""
+    findings = [
+        found(chained(behind_a_gate, **options)) for options in ({"approval": Approved()}, {})
+    ]
+    assert [[rule for _, rule, _ in each] for each in findings] == [[], ["rule-of-the-store"]]
+
+
+def chained(after, **options):
+    builder = GraphBuilder()
+    builder.add_node(ident, "ask", **options)
+    builder.add_node(after, "pay")
+    builder.add_edge("ask", "pay")
+    return builder
+
+
 def believes(ctx):
     return ctx.approved("refund", {"order": ctx.task}).decision
 
