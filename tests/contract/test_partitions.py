@@ -403,7 +403,7 @@ def page_of(items, short, limit, cursor):
     short=st.integers(1, 4),
 )
 def test_merged_pages_have_each_item_once_and_in_order(times, limit, short):
-    """However items are spread, and however short the pages of a partition are."""
+    """However items are spread, however short a partition's pages are, and whatever begins meanwhile."""
     lists = [
         sorted(
             (
@@ -416,14 +416,15 @@ def test_merged_pages_have_each_item_once_and_in_order(times, limit, short):
         for number, own in enumerate(times)
     ]
     pages = [functools.partial(page_of, own, short) for own in lists]
+    every = sorted(itertools.chain(*lists), key=lambda run: run.place, reverse=True)
     items, cursor = [], ""
-    for _ in range(1_000):
+    for turn in range(1_000):
         page = merged(pages, limit, cursor, lambda run: run.place, newest=True)
+        lists[0].insert(0, RunSummary("00new", "g", Status.EXECUTING, 10 + turn, {}))
         assert len(page) <= limit
         items += page
         if page.next is None:
             break
         cursor = page.next
 
-    every = sorted(itertools.chain(*lists), key=lambda run: run.place, reverse=True)
     assert [item.run_id for item in items] == [item.run_id for item in every]

@@ -554,6 +554,7 @@ def merged(
         if count == len(page):
             following.append(page.next or ENDED)
         else:
-            following.append(cursor_of(place(page[count - 1])) if count else position)
+            # Also where a listing gave nothing: its beginning would give what is newer than this page.
+            following.append(cursor_of(place(taken[-1][2])) if taken else position)
     more = left or any(position != ENDED for position in following)
     return Page(tuple(item for *_, item in taken), SEPARATOR.join(following) if more else None)
