@@ -38,8 +38,9 @@ ON_REDIS = range(1, 101)
 RACES = range(1, 101)
 VOTED = (5, 96)
 """Seeds with votes; in the second somebody votes again whose edit counted nothing, but voided others."""
-RECOVERED = (1, 182)
-"""Seeds with retries and forks; in the second what a fork takes over is taken back after it is planned."""
+RECOVERED = (1, 182, 224)
+"""Seeds with retries and forks; in the second what a fork takes over is taken back after it is planned,
+in the third an item is cancelled at work and starts again when its run is retried."""
 STARTED_TWICE = 70011
 """A seed with races in which others look at a run before its start, sent twice, has a reply."""
 REGRESSIONS = (30, 42, 120)

@@ -199,8 +199,13 @@ class Watch:
             return
         self._nonces.add(request.nonce)
         for rewrite in request.runs:
-            for name, node in rewrite.records.nodes.items():
-                if node.status in ACTIVE or node.status is Status.WAITING:
+            nodes = rewrite.records.nodes
+            for name, node in nodes.items():
+                repeats = node.status in ACTIVE or node.status is Status.WAITING
+                if node.status in {Status.FAILED, Status.CANCELLED} and map_of(name):
+                    owner = nodes[map_of(name)]  # a map starts what its visit did not complete
+                    repeats = owner.status is Status.READY and owner.visit == node.visit
+                if repeats:
                     self._repeated[rewrite.run_id].add((rewrite.run_id, name, node.visit))
                     self.settled.pop((rewrite.run_id, name, node.visit), None)
 
