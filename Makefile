@@ -25,7 +25,7 @@ VERSIONS_lowest := --upgrade --resolution lowest-direct --editable '.[dev,embedd
 unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
-.PHONY: help run test test-slow test-newest test-lowest test-all update chaos chaos-sample soak simulate check docs format bench bench-peers bench-report dist clean
+.PHONY: help run test test-slow test-newest test-lowest test-all faults update chaos chaos-sample soak simulate check docs format bench bench-peers bench-report dist clean
 
 help: ## Print this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -37,7 +37,10 @@ test: $(STAMP) $(filter $(OLDEST_REDIS),$(STORE)) ## Run the quick test suite; S
 	$(BIN)/pytest -q -n 2 --dist loadfile --ignore tests/chaos -m "not slow and not chaos" $(TESTS) $(if $(STORE),--store=$(STORE))
 
 test-slow: $(STAMP) ## Run the tests that take long, which `make test` leaves out
-	$(BIN)/pytest -q -n 2 --dist loadfile -m "slow and not chaos"
+	$(BIN)/pytest -q -n 2 --dist loadfile -m "slow and not chaos and not planted"
+
+faults: $(STAMP) ## Plant each known fault in a copy of the library, and run the test that finds it; takes half an hour
+	$(BIN)/pytest -q -n 2 -m planted tests/properties
 
 chaos: $(STAMP) ## Run every real fault and its control; takes minutes
 	$(BIN)/pytest -q -n 2 --dist loadfile -m chaos tests/chaos

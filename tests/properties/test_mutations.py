@@ -115,6 +115,7 @@ def test_a_planted_fault_is_caught(mutation, tmp_path):
 
 
 @pytest.mark.slow
+@pytest.mark.planted
 @pytest.mark.timeout(600)
 @pytest.mark.parametrize("mutation", [other for other in ALL if other not in SAMPLES], ids=name)
 def test_every_planted_fault_is_caught(mutation, tmp_path, redis_url):
@@ -123,6 +124,7 @@ def test_every_planted_fault_is_caught(mutation, tmp_path, redis_url):
 
 
 @pytest.mark.slow
+@pytest.mark.planted
 @pytest.mark.timeout(600)
 @pytest.mark.parametrize(
     ("where", "what"),
@@ -134,6 +136,7 @@ def test_a_sound_copy_passes(where, what, tmp_path, redis_url):
 
 
 @pytest.mark.slow
+@pytest.mark.planted
 @pytest.mark.timeout(600)
 def test_on_a_sound_copy_the_tests_pass(tmp_path):
     """Without a fault the tests that must find the others find nothing."""
