@@ -451,12 +451,15 @@ def test_a_view_is_saved_and_found_again(desk, tab):
     assert tab.evaluate("document.activeElement.name") == "text"
     tab.select_option("[name=risk]", "high")
     tab.click("button:has-text('Filter')")
+    tab.wait_for_url("**risk=high**")
     tab.click("text=Save this view")
     tab.fill(".views [name=name]", "risky")
     tab.click("button:has-text('Save')")
+    tab.wait_for_selector(".views >> text=risky")
     tab.goto("/inbox")
     tab.click("text=risky")
 
+    tab.wait_for_url("**risk=high**")
     assert tab.locator("tr[data-row]").count() == 1
     tab.click("[aria-label='Remove the view risky']")
     tab.wait_for_selector("text=risky", state="detached")
