@@ -34,10 +34,10 @@ run: $(STAMP) ## Run the release example on a real worker, to the end; PORT=8080
 	$(BIN)/python -m examples.release $(if $(PORT),--port $(PORT))
 
 test: $(STAMP) $(filter $(OLDEST_REDIS),$(STORE)) ## Run the quick test suite; STORE=redis-server runs what needs a store on that server
-	$(BIN)/pytest -q -n 2 --dist loadfile --ignore tests/chaos -m "not slow and not chaos" $(TESTS) $(if $(STORE),--store=$(STORE))
+	$(BIN)/pytest -q -n 2 --dist loadfile --ignore tests/chaos -m "not slow and not chaos" $(TESTS) $(if $(STORE),--store=$(STORE)) $(ARGS)
 
 test-slow: $(STAMP) ## Run the tests that take long, which `make test` leaves out
-	$(BIN)/pytest -q -n 2 --dist loadfile -m "slow and not chaos and not planted"
+	$(BIN)/pytest -q -n 2 --dist loadfile -m "slow and not chaos and not planted" $(ARGS)
 
 faults: $(STAMP) ## Plant each known fault in a copy of the library, and run the test that finds it; takes half an hour
 	$(BIN)/pytest -q -n 2 -m planted tests/properties
@@ -46,7 +46,7 @@ chaos: $(STAMP) ## Run every real fault and its control; takes minutes
 	$(BIN)/pytest -q -n 2 --dist loadfile -m chaos tests/chaos
 
 chaos-sample: $(STAMP) ## Run one fault of every kind
-	$(BIN)/pytest -q -n 2 --dist loadfile -m sample tests/chaos
+	$(BIN)/pytest -q -n 2 --dist loadfile -m sample tests/chaos $(ARGS)
 
 soak: $(STAMP) ## Run mixed load for MINUTES (20) with a fault every two seconds; SEED=n repeats its draw
 	$(BIN)/python -m tests.chaos.soak --minutes $(or $(MINUTES),20) $(if $(SEED),--seed $(SEED))

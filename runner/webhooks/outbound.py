@@ -119,12 +119,14 @@ def _connected(addresses: Sequence[str], port: int) -> Iterator[socket.socket]:
         deadline.start()
         try:
             yield opened
+        except (OSError, http.client.HTTPException):
+            if time.monotonic() < ends:
+                raise
         finally:
             deadline.cancel()
+    # However a cut connection failed; and a cut answer may look like a whole one.
     if time.monotonic() >= ends:
-        raise TimeoutError(
-            f"no whole answer within {TIMEOUT:g} s"
-        )  # a cut answer may look like a whole one
+        raise TimeoutError(f"no whole answer within {TIMEOUT:g} s")
 
 
 def _connect(addresses: Sequence[str], port: int, ends: float) -> socket.socket:
