@@ -163,9 +163,13 @@ def test_a_worker_does_not_end_its_task_before_the_replica_has_it(behind, tmp_pa
     """A node whose end no replica confirms is not called done: its worker waits, says so, and goes on."""
     site, client = Site(behind.primary.url, tmp_path), Client(redis_url=behind.url)
     try:
-        graphs = "tests.celery.node_lines,tests.celery.graphs"
+        # The settle of `a` has claimed `b` already: its lease must last for as long as the worker waits.
         site.ready(
-            1, RUNNER_DURABILITY="replica", RUNNER_REDIS_URL=behind.url, RUNNER_GRAPHS=graphs
+            1,
+            RUNNER_DURABILITY="replica",
+            RUNNER_REDIS_URL=behind.url,
+            RUNNER_GRAPHS="tests.celery.node_lines,tests.celery.graphs",
+            RUNNER_LEASE=str(PROGRESS),
         )
         behind.replica.freeze()
         run = client.start("chain", "go")
