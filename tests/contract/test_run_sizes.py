@@ -18,8 +18,8 @@ from runner.records import codec
 from runner.records.checkpoints import Saved
 from runner.records.interrupts import Decision
 from runner.records.run import NodeRecord, Records, Status
+from runner.store.encoding import question_document
 from runner.store.interface import Fork, Settlement, Start
-from runner.store.redis.run_fields import question_document
 from runner.store.redis.store import RedisStore
 from runner.store.requests import (
     AskQuestions,

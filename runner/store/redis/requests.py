@@ -24,14 +24,13 @@ from runner.records.run import Status
 from runner.scheduler.changes import stops
 from runner.store import encoding
 from runner.store.apply_transition import JTI
-from runner.store.encoding import CHUNK, dump, reply_of
+from runner.store.encoding import CHUNK, dump, question_fields, reply_of
 from runner.store.interface import Claim, R, Reply, Request, Start, Token
 from runner.store.redis import freezes, ledger, measurements
 from runner.store.redis.connection import Argument
 from runner.store.redis.fast.fast_path import FastPath
 from runner.store.redis.fast.plan_arguments import ClaimRead
 from runner.store.redis.keys import TEMPLATE, idempotency_key, run_key, shape_key
-from runner.store.redis.run_fields import question_fields
 from runner.store.redis.transaction import run_end
 from runner.store.redis.transaction.questions import votes_field
 from runner.store.redis.transaction.read_set import Command, ReadSet

@@ -45,7 +45,7 @@ from runner.records.run import (
 from runner.records.size_limits import MAX_RESULT, MAX_RUN, MAX_STATE, no_room
 from runner.store import encoding, interface
 from runner.store.addresses import NAMESPACE
-from runner.store.encoding import doorbells_of, dump, load, topology_of
+from runner.store.encoding import doorbells_of, dump, load, question_fields, topology_of
 from runner.store.interface import (
     Doorbell,
     Event,
@@ -56,7 +56,7 @@ from runner.store.interface import (
     RunSnapshot,
     Token,
 )
-from runner.store.redis import archive_queue, due_timers, freezes, layout, measurements, run_fields
+from runner.store.redis import archive_queue, due_timers, freezes, layout, measurements
 from runner.store.redis.connection import TIMEOUT, Argument, RedisConnection
 from runner.store.redis.doorbell_template import DoorbellTemplate
 from runner.store.redis.durability import FAST, WORKERS_OWN, Durability
@@ -66,7 +66,6 @@ from runner.store.redis.large_values import LargeValues
 from runner.store.redis.ledger import AuditLog
 from runner.store.redis.listings import Listings
 from runner.store.redis.requests import Requests, token_arguments
-from runner.store.redis.run_fields import question_fields
 from runner.store.redis.scripts import Scripts
 from runner.store.redis.sessions import SessionStore
 from runner.store.redis.streams import trim_notices
@@ -363,7 +362,7 @@ class RedisStore:
                 pipe.hmget(self._keys.run(run_id), question_fields(interrupt_id))
             pairs = pipe.execute()
         return [
-            run_fields.question(interrupt_id, document, decided) if document else None
+            encoding.question(interrupt_id, document, decided) if document else None
             for interrupt_id, (document, decided) in zip(ids, pairs, strict=True)
         ]
 
@@ -463,7 +462,7 @@ class RedisStore:
             order=order,
             outputs=outputs,
             entries=entries,
-            interrupts=run_fields.questions(run_id, fields),
+            interrupts=encoding.questions(run_id, fields),
             messages=_messages(_hash(messages)),
             maps={
                 name[2:].decode(): encoding.map_record(value)

@@ -22,16 +22,15 @@ from runner.records.run import EventKind, NodeRecord, Status, next_fence
 from runner.scheduler.changes import Changes
 from runner.scheduler.plan import PartialView, TransitionPlan, plan_transition
 from runner.store import encoding
-from runner.store.encoding import EVENT_LETTERS, NOTHING, doorbells_of, load
+from runner.store.encoding import EVENT_LETTERS, NOTHING, doorbells_of, load, question_fields
 from runner.store.event_payloads import SHORT
 from runner.store.interface import Claim, Reply, RunSnapshot, Settlement, Token
-from runner.store.redis import doorbell_template, run_fields
+from runner.store.redis import doorbell_template
 from runner.store.redis.connection import Argument, RedisConnection
 from runner.store.redis.fast import plan_arguments
 from runner.store.redis.fast.plan_arguments import ClaimRead, KnownGraph, PlanWrites, Unplanned
 from runner.store.redis.keys import TEMPLATE, Keys, run_key
 from runner.store.redis.large_values import MARK, LargeValues
-from runner.store.redis.run_fields import question_fields
 from runner.store.redis.sizes import VISIT_BYTES
 from runner.store.redis.transaction import run_end
 from runner.store.redis.transaction.early_answers import EARLY
@@ -208,7 +207,7 @@ class FastPath:
                 (source, source_visit, output)
                 for (source, source_visit, _), output in zip(inputs, outputs, strict=True)
             ],
-            answers=run_fields.decided(question_ids, questions, decisions) if question_ids else [],
+            answers=encoding.decided(question_ids, questions, decisions) if question_ids else [],
             document=load(document) if document else None,
             messages=[load(message) for message in messages],
             child=self._snapshot(record.child) if record.child else None,

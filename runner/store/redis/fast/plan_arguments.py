@@ -17,9 +17,8 @@ from runner.scheduler import plan as plans
 from runner.scheduler.changes import AddEvent, Arrival, Dispatch, DropTimer, SetTimer
 from runner.scheduler.plan import PartialView, TransitionPlan
 from runner.store import encoding
-from runner.store.encoding import EVENT_LETTERS
+from runner.store.encoding import EVENT_LETTERS, loop_text, node_text
 from runner.store.redis.connection import Argument
-from runner.store.redis.run_fields import loop_text, node_text
 
 MOST_FIELDS = 3_000
 """Fields of a run that a plan or a claim names: Lua takes 8,000 arguments, two for each that is written."""

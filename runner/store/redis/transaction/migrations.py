@@ -9,9 +9,8 @@ from collections.abc import Iterable
 
 from runner.records.interrupts import Interrupt, InterruptStatus, as_asked
 from runner.records.migration import Migration, Renamed
-from runner.store.encoding import dump, map_record
+from runner.store.encoding import dump, map_record, question_document, question_fields
 from runner.store.redis.keys import run_key
-from runner.store.redis.run_fields import question_document, question_fields
 from runner.store.redis.transaction.questions import document
 from runner.store.redis.transaction.write_set import WriteSet
 

@@ -11,10 +11,9 @@ from runner.records import interrupts
 from runner.records.interrupts import SEPARATOR, Interrupt, address_of, as_asked, route
 from runner.records.listings import outermost, selectors_of, tool_of
 from runner.records.run import RunRecord
-from runner.store.encoding import dump, load
-from runner.store.redis import run_fields
+from runner.store import encoding
+from runner.store.encoding import Write, dump, load, question_document, question_fields
 from runner.store.redis.keys import run_key
-from runner.store.redis.run_fields import Write, question_document, question_fields
 from runner.store.redis.transaction import early_answers
 from runner.store.redis.transaction.write_set import WriteSet
 
@@ -29,7 +28,7 @@ def status(write_set: WriteSet, key: str, interrupt_id: str) -> str:
 
 def question(write_set: WriteSet, key: str, interrupt_id: str) -> Interrupt | None:
     asked_text, decision = _read(write_set, key, interrupt_id)
-    return run_fields.question(interrupt_id, asked_text, decision) if asked_text else None
+    return encoding.question(interrupt_id, asked_text, decision) if asked_text else None
 
 
 def _read(write_set: WriteSet, key: str, interrupt_id: str) -> tuple[bytes | None, bytes | None]:

@@ -28,11 +28,10 @@ from runner.records.run import (
 from runner.records.size_limits import no_room
 from runner.scheduler.changes import DRAIN_LIMIT, IDLE, TimerKind, TransitionResult, drain_order
 from runner.store import encoding
-from runner.store.encoding import NOTHING, dump, load
+from runner.store.encoding import NOTHING, dump, load, loop_text, map_text, node_text
 from runner.store.interface import Fork
-from runner.store.redis import ledger, run_fields
+from runner.store.redis import ledger
 from runner.store.redis.keys import run_key
-from runner.store.redis.run_fields import loop_text, map_text, node_text
 from runner.store.redis.sizes import VISIT_BYTES
 from runner.store.redis.transaction import (
     checkpoints,
@@ -408,11 +407,11 @@ class RunInTransaction:
         self.write_set.put(self.key, "again", nonce)
 
     def winner(self, interrupt_id: str) -> str:
-        _, decision_field = run_fields.question_fields(interrupt_id)
-        return run_fields.winner(self.write_set.read(self.key, decision_field))
+        _, decision_field = encoding.question_fields(interrupt_id)
+        return encoding.winner(self.write_set.read(self.key, decision_field))
 
     def decide(self, answer: Decision, nonce: str, now: int) -> None:
-        question, text = self.question(answer.interrupt_id), run_fields.decision(answer)
+        question, text = self.question(answer.interrupt_id), encoding.decision(answer)
         if question is not None:
             self.write_set.answered.append(question)
             if question.expires_in is not None:
@@ -471,7 +470,7 @@ class RunInTransaction:
         )
 
     def note_use(self, question: Interrupt, use_document: Mapping[str, JSON]) -> None:
-        _, decision_field = run_fields.question_fields(question.id)
+        _, decision_field = encoding.question_fields(question.id)
         head, brace, text = (self.write_set.read(self.key, decision_field) or b"").partition(b"{")
         self._replace(
             decision_field, head + dump({**load(brace + text), "used": dict(use_document)})
@@ -480,7 +479,7 @@ class RunInTransaction:
     def note_withdrawal(
         self, interrupt_id: str, attempt: int, withdrawal: Mapping[str, JSON]
     ) -> None:
-        text, (_, decision_field) = dump(withdrawal), run_fields.question_fields(interrupt_id)
+        text, (_, decision_field) = dump(withdrawal), encoding.question_fields(interrupt_id)
         self.write_set.put(
             self.key,
             decision_field,
