@@ -34,6 +34,18 @@ DETAIL = 500
 
 NAT64 = ipaddress.ip_network("64:ff9b::/96")
 
+UNICAST = ipaddress.ip_network("2000::/3")
+"""All that is assigned of IPv6 for the public Internet."""
+
+SPECIAL = """
+0.0.0.0/8 10.0.0.0/8 100.64.0.0/10 127.0.0.0/8 169.254.0.0/16 172.16.0.0/12 192.0.0.0/24 192.0.2.0/24
+192.88.99.0/24 192.168.0.0/16 198.18.0.0/15 198.51.100.0/24 203.0.113.0/24 224.0.0.0/3
+2001::/23 2001:db8::/32 2002::/16 3fff::/20
+"""
+"""IANA's special-purpose registries, with multicast; the `is_global` of Python knows them by its version."""
+
+PRIVATE = [ipaddress.ip_network(network) for network in SPECIAL.split()]
+
 
 @dataclass(frozen=True, slots=True)
 class Answer:
@@ -88,7 +100,8 @@ def _inner(address: Address) -> Address:
 
 
 def _is_public(address: Address) -> bool:
-    return address.is_global and not (address.is_multicast or address.is_reserved)
+    is_assigned = address.version == 4 or address in UNICAST
+    return is_assigned and not any(address in network for network in PRIVATE)
 
 
 @cache

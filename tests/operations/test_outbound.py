@@ -44,33 +44,31 @@ def resolves(monkeypatch, *answers):
 @pytest.mark.parametrize(
     "address",
     [
-        "127.0.0.1",
-        "10.1.2.3",
-        "169.254.169.254",
-        "0.0.0.1",
-        "100.64.0.1",
-        "224.0.0.1",
-        "255.255.255.255",
-        "::1",
-        "fe80::1%eth0",
-        "fd00::1",
-        "::ffff:127.0.0.1",
-        "::127.0.0.1",
-        "2002:7f00:1::",
-        "64:ff9b::7f00:1",
-        "2001:0:7f00:1::1",
-        "ff02::1",
+        *("0.0.0.1", "10.1.2.3", "100.64.0.1", "100.127.255.255", "127.0.0.1", "169.254.169.254"),
+        *("172.16.0.1", "172.31.255.255", "192.0.0.8", "192.0.0.170", "192.0.2.1", "192.88.99.1"),
+        *("192.168.1.1", "198.18.0.1", "198.19.255.255", "198.51.100.1", "203.0.113.1"),
+        *("224.0.0.1", "239.255.255.255", "240.0.0.1", "255.255.255.255"),
+        *("::", "::1", "::127.0.0.1", "::ffff:127.0.0.1", "64:ff9b::7f00:1", "64:ff9b:1::808:808"),
+        *("100::1", "2001:0:7f00:1::1", "2001:2::1", "2001:10::1", "2001:db8::1", "2002:7f00:1::"),
+        *("3fff::1", "3fff:fff::1", "5f00::1", "fc00::1", "fd00::1", "fe80::1%eth0", "fec0::1"),
+        *("ff02::1", "ff0e::1"),
     ],
 )
 def test_no_name_leads_into_a_private_network(monkeypatch, address):
-    """Nor do the IPv6 forms of private IPv4 addresses."""
+    """Nor into another special-purpose range of IANA, nor by the IPv6 forms of private IPv4 addresses."""
     resolves(monkeypatch, address)
 
     with pytest.raises(UsageError, match="private network"):
         outbound.check("https://hooks.example/", [])
 
 
-@pytest.mark.parametrize("address", ["93.184.216.34", "2606:2800:220:1::1", "64:ff9b::5db8:d822"])
+@pytest.mark.parametrize(
+    "address",
+    [
+        *("93.184.216.34", "100.128.0.1", "172.32.0.1", "192.0.1.1", "198.20.0.1", "223.255.255.1"),
+        *("2606:2800:220:1::1", "2a00::1", "3ffe::1", "64:ff9b::5db8:d822", "2002:5db8:d822::"),
+    ],
+)
 def test_public_addresses_are_reached_by_https_alone(monkeypatch, address):
     """The control of the test above."""
     resolves(monkeypatch, address)
