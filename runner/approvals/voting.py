@@ -17,8 +17,14 @@ from runner.records.codec import JSON
 from runner.records.interrupts import Decision, Interrupt, Receipt, ReceiptStatus, address_of
 from runner.records.run import EventKind
 from runner.scheduler.changes import TimerKind
-from runner.store import event_payloads
-from runner.store.apply_transition import JTI, RunT, StoredRun, UnitOfWork
+from runner.store.apply_transition import (
+    JTI,
+    RunT,
+    StoredRun,
+    UnitOfWork,
+    answer_payload,
+    short_value,
+)
 from runner.store.interface import Reply, Request
 from runner.store.receipts import first, late, repeated
 from runner.store.requests import asking, make, note, run_of
@@ -90,9 +96,7 @@ class CastVote(Request[Reply]):
             run,
             EventKind.INTERRUPT_VOTED,
             name,
-            ballots.voted(
-                ballot, vote_record, receipt, voter_record, event_payloads.value(ballot.response)
-            ),
+            ballots.voted(ballot, vote_record, receipt, voter_record, short_value(ballot.response)),
         )
         if count.word == "accepted":
             reply = _decide(transaction, run, ballots.answer(question, ballot, count), nonce, now)
@@ -108,7 +112,7 @@ def _decide(
     run.decide(answer, nonce, now)
     if address is None:
         return Reply("unknown")
-    payloads: dict[str, JSON] = {answer.interrupt_id: event_payloads.answer(answer)}
+    payloads: dict[str, JSON] = {answer.interrupt_id: answer_payload(answer)}
     node_visit = (address.node_id, address.visit)
     return make(
         transaction,

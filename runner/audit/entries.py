@@ -15,7 +15,7 @@ from runner.approvals.rules import Principal
 from runner.errors import UsageError
 from runner.records.codec import JSON
 from runner.records.interrupts import Interrupt, policy_of
-from runner.records.run import EventKind, RunRecord, Status
+from runner.records.run import EventKind, RunRecord
 
 Mode = Literal["off", "approvals", "all"]
 """Scope of the audit: nothing, runs from their first question with a rule on, or every run."""
@@ -68,16 +68,6 @@ AUTH = {
 
 OUTCOME = ("decision", "vote", "to", "key", "status")
 """Fields that an outcome takes from an event's data unchanged: no more than names and numbers."""
-
-
-def type_of(kind: str, run: RunRecord) -> str:
-    """Return the type of the entry for an event; "" for one that is not audited.
-
-    A run that stops since a node failed says so at its end.
-    """
-    if kind == EventKind.RUN_STOPPING and run.stopping != Status.CANCELLED:
-        return ""
-    return TYPES.get(kind, "")
 
 
 def entry(

@@ -16,7 +16,7 @@ from runner.records import codec, run_ids, size_limits, validation
 from runner.records.codec import JSON
 from runner.records.listings import checked_tags, outermost
 from runner.records.run import Status
-from runner.store import event_payloads
+from runner.store.apply_transition import short_value
 from runner.store.interface import Claim, Dispatcher, Reply, RunSnapshot, Start, Store
 from runner.store.requests import ReportEnd, StartRun
 
@@ -201,6 +201,6 @@ def arguments(snapshot: RunSnapshot) -> dict[str, JSON]:
         "run_id": record.run_id,
         "graph": record.graph_id,
         "status": str(record.status),
-        "output": event_payloads.value(output),
+        "output": short_value(output),
         "tags": dict(snapshot.tags),
     }

@@ -1,4 +1,4 @@
-"""Applies a transition, with all that follows from it for parent and child runs.
+"""Applies a transition, with all that follows from it: events, timers, parent and child runs.
 
 The same for every store: a `UnitOfWork` holds the runs for the length of one atomic step.
 """
@@ -8,21 +8,22 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
-from typing import Any, Protocol, Self, TypeVar
+from typing import Any, Final, Protocol, Self, TypeVar
 
 from runner import scheduler
 from runner.approvals import ballots
-from runner.approvals.ballots import Standing
+from runner.approvals.ballots import Standing, Use
 from runner.approvals.calendars import escalates_at
 from runner.approvals.rules import Rule
 from runner.audit import entries as audit_entries
 from runner.audit.entries import Mode
-from runner.records import interrupts
+from runner.records import codec, interrupts
 from runner.records.checkpoints import Remembered, Saved
 from runner.records.codec import JSON
 from runner.records.interrupts import Decision, Interrupt
 from runner.records.migration import Migration
 from runner.records.run import OF_VOTES, EventKind, RunRecord, Status, VisitEntry, VisitKey
+from runner.records.size_limits import WIDEST
 from runner.scheduler.changes import (
     Action,
     AddEvent,
@@ -40,9 +41,7 @@ from runner.scheduler.changes import (
     View,
     WriteDeadLetter,
 )
-from runner.store import event_payloads
-from runner.store.interface import Doorbell, Fork, Start
-from runner.store.receipts import CRASHED, RELEASED
+from runner.store.interface import Doorbell, Fork, Settlement, Start
 
 OF_INTERRUPTS = "interrupt."
 """Prefix of the kinds of events whose detail is a question's id."""
@@ -56,6 +55,23 @@ OF_QUESTIONS = frozenset(
     }
 )
 """Events whose data are by their kind, though their detail is a question's id."""
+
+
+CRASHED: Final[dict[str, Any]] = {
+    "type": "runner.errors:NodeFailed",
+    "message": "the worker process died five times in a row while it ran this node; "
+    "see `runner dead list`, fix the node and start the run again.",
+    "bases": ["runner.errors:RunnerError", "builtins:Exception", "builtins:BaseException"],
+}
+"""The error of a node that used up its crash budget."""
+
+RELEASED: Final[dict[str, Any]] = {
+    **CRASHED,
+    "message": "ten workers in a row were stopped while they ran this node, and released it before it had "
+    "stored anything new; set RUNNER_SHUTDOWN_GRACE and the time of the process manager above that of the "
+    "node, then retry the run.",
+}
+"""The error of a node that was released too often."""
 
 
 class StoredRun(View, Protocol):
@@ -237,8 +253,7 @@ def apply(
         return "stale", []
     by_id = {question.id: question for question in questions}
     data = dict(
-        payloads
-        or {interrupt_id: event_payloads.question(by_id[interrupt_id]) for interrupt_id in by_id}
+        payloads or {interrupt_id: question_payload(by_id[interrupt_id]) for interrupt_id in by_id}
     )
     doorbells: list[Doorbell] = []
     result = transition(transaction.changes(run), *arguments, **options)
@@ -264,7 +279,7 @@ def apply(
                 error = RELEASED if action.released else CRASHED
                 owner.leave_result(action.node, action.visit, Status.FAILED, {"error": error}, None)
                 transaction.write_dead_letter(run_id, action.node, action.visit, error["message"])
-                data[EventKind.NODE_FAILED] = event_payloads.error({"error": error})
+                data[EventKind.NODE_FAILED] = error_payload({"error": error})
             case _:
                 for affected_run, following in _follow(transaction, owner, action):
                     actions += _write(affected_run, following)
@@ -323,16 +338,13 @@ def _add_event(
         else payloads.get(action.detail, payloads.get(kind))
     )
     transaction.event(run, kind, action.node, action.visit, detail=action.detail, data=data)
-    if transaction.audits != "off" and (type_ := audit_entries.type_of(kind, run.record)):
-        _audit(
-            transaction, run, type_, action, new_question=questions.get(action.detail), data=data
-        )
+    if transaction.audits != "off" and kind in audit_entries.TYPES:
+        _audit(transaction, run, action, new_question=questions.get(action.detail), data=data)
 
 
 def _audit(
     transaction: UnitOfWork[RunT],
     run: RunT,
-    type_: str,
     action: AddEvent,
     *,
     new_question: Interrupt | None,
@@ -342,7 +354,11 @@ def _audit(
 
     It is from its first question with a rule on, or from its start. What the entry says of a question is as
     the question stands after all that was written before; `new_question` is one that is asked now.
+    A run that stops since a node failed says so at its end.
     """
+    if action.kind is EventKind.RUN_STOPPING and run.record.stopping != Status.CANCELLED:
+        return
+    type_ = audit_entries.TYPES[action.kind]
     if not run.audited:
         has_rule = (
             action.kind is EventKind.INTERRUPT_ASKED
@@ -442,5 +458,72 @@ def _end_expired(run: StoredRun, action: EndExpired) -> dict[str, JSON]:
     status = Status.COMPLETED if has_route else Status.FAILED
     run.leave_result(action.node, action.visit, status, entry, output)
     if has_route:
-        return {EventKind.NODE_COMPLETED: event_payloads.value(output)}
-    return {EventKind.NODE_FAILED: event_payloads.error(entry)}
+        return {EventKind.NODE_COMPLETED: short_value(output)}
+    return {EventKind.NODE_FAILED: error_payload(entry)}
+
+
+# The data of events: small JSON, so that a run's stream stays small. A longer value is left out; it is in
+# the run itself.
+
+SHORT = 1000
+"""Bytes of a value that an event has in full."""
+
+
+def short_value(json_value: JSON) -> JSON:
+    """Return a value that is short enough, otherwise None."""
+    return json_value if len(codec.dump_json(json_value)) <= SHORT else None
+
+
+def error_payload(entry: VisitEntry | None) -> JSON:
+    """Return the error of a visit's entry, cut where it is long; None where there is none."""
+    record = (entry or {}).get("error")
+    if not record:
+        return None
+    name = record["type"].rpartition(":")[2].rpartition(".")[2]
+    text = f"{name}: {record['message']}"[:SHORT]
+    while (over := len(codec.dump_json({"error": text})) - SHORT) > 0:
+        text = text[: -max(1, over // WIDEST)]
+    return {"error": text}
+
+
+def settle_payloads(settlement: Settlement) -> dict[str, JSON]:
+    return {
+        EventKind.NODE_COMPLETED: short_value(settlement.output),
+        EventKind.NODE_FAILED: error_payload(settlement.entry),
+        **{use.interrupt_id: effect_payload(use) for use in settlement.effects},
+    }
+
+
+def effect_payload(use: Use) -> JSON:
+    """Return what came of something that was approved, by its digest."""
+    return {"key": use.key, "effect": use.effect, "result": use.result, "status": use.status}
+
+
+def retry_payloads(entry: VisitEntry | None) -> dict[str, JSON]:
+    return {EventKind.NODE_RETRYING: error_payload(entry)}
+
+
+def question_payload(interrupt: Interrupt) -> JSON:
+    """Return what is asked and of whom; parts that are empty are left out."""
+    data = {
+        "name": interrupt.name,
+        "assignees": interrupt.assignees or None,
+        "reason": short_value(interrupt.reason),
+        "replaces": interrupt.replaces or None,
+    }
+    return codec.without_none(data)
+
+
+def answer_payload(answer: Decision) -> JSON:
+    """Return what was answered and by whom; parts that are missing or long are left out."""
+    data = {"response": short_value(answer.response), "responder": answer.responder}
+    return codec.without_none(data)
+
+
+def migration_payloads(move: Migration) -> dict[str, JSON]:
+    """Return what changed for a run, by kind, and its questions' older and newer names, by question."""
+    renames = {new_question.id: {"from": old_id} for old_id, new_question in move.moved}
+    questions: dict[str, JSON] = {
+        interrupt.id: question_payload(interrupt) for interrupt in move.replacements
+    }
+    return {EventKind.RUN_MIGRATED: move.event_data, **renames, **questions}

@@ -7,7 +7,7 @@ say so. Repeating a request (same nonce or idempotency key) gets its first recei
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, Final
+from typing import Any
 
 from runner.approvals import ballots
 from runner.approvals.ballots import Ballot, Operation
@@ -24,22 +24,6 @@ from runner.records.interrupts import (
 )
 from runner.records.size_limits import MAX_RESULT, check_answer
 from runner.records.validation import mismatch
-
-CRASHED: Final[dict[str, Any]] = {
-    "type": "runner.errors:NodeFailed",
-    "message": "the worker process died five times in a row while it ran this node; "
-    "see `runner dead list`, fix the node and start the run again.",
-    "bases": ["runner.errors:RunnerError", "builtins:Exception", "builtins:BaseException"],
-}
-"""The error of a node that used up its crash budget."""
-
-RELEASED: Final[dict[str, Any]] = {
-    **CRASHED,
-    "message": "ten workers in a row were stopped while they ran this node, and released it before it had "
-    "stored anything new; set RUNNER_SHUTDOWN_GRACE and the time of the process manager above that of the "
-    "node, then retry the run.",
-}
-"""The error of a node that was released too often."""
 
 
 def receipts_for(

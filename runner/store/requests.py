@@ -28,8 +28,18 @@ from runner.records.migration import Migration
 from runner.records.run import EventKind, Rewrite, RunRecord, Status, VisitEntry
 from runner.records.size_limits import MAX_RESULT
 from runner.scheduler.changes import TransitionResult
-from runner.store import event_payloads
-from runner.store.apply_transition import RunT, StoredRun, UnitOfWork, apply
+from runner.store.apply_transition import (
+    RunT,
+    StoredRun,
+    UnitOfWork,
+    answer_payload,
+    apply,
+    effect_payload,
+    error_payload,
+    migration_payloads,
+    retry_payloads,
+    settle_payloads,
+)
 from runner.store.encoding import pack_copy, replied
 from runner.store.interface import (
     Claim,
@@ -261,7 +271,7 @@ class SettleVisit(VisitRequest):
             reads=settlement.reads,
             insist=settlement.insist,
             effects=[use.interrupt_id for use in settlement.effects],
-            payloads=event_payloads.settled(settlement),
+            payloads=settle_payloads(settlement),
         )
         if run is not None and reply.word == "settled":
             result = (settlement.status, settlement.entry, settlement.output)
@@ -291,7 +301,7 @@ class RetryVisit(VisitRequest):
             run.keep(token.node, self.saved)
             if entry is not None:
                 run.note_error(token.node, token.visit, entry)
-        counts, payloads = entry is not None, event_payloads.retried(entry)
+        counts, payloads = entry is not None, retry_payloads(entry)
         return visit(
             transaction, token, scheduler.retry, self.delay_ms, counts=counts, payloads=payloads
         )
@@ -324,7 +334,7 @@ class HoldVisit(VisitRequest):
 
     def plan(self, transaction: UnitOfWork[RunT]) -> Reply:
         token, entry = self.token, self.entry
-        run, error = owned(transaction, token), event_payloads.error(entry)
+        run, error = owned(transaction, token), error_payload(entry)
         reply = visit(transaction, token, scheduler.hold, payloads={EventKind.NODE_HELD: error})
         if run is not None and entry is not None and reply.word == "held":
             run.note_error(token.node, token.visit, entry)
@@ -437,7 +447,7 @@ class AnswerQuestions(Request[Reply]):
                     run = runs[each.interrupt_id]
                     if run is not None:
                         run.decide(each, self.nonce, now)
-                payloads = {each.interrupt_id: event_payloads.answer(each) for each in group}
+                payloads = {each.interrupt_id: answer_payload(each) for each in group}
                 reply = make(
                     transaction,
                     run_id,
@@ -477,7 +487,7 @@ class UseDecision(VisitRequest):
         if use.result:
             if "result" not in (question.used or {}):  # not a repeat
                 run.note_use(question, {**(question.used or {}), "result": use.result})
-                effect = event_payloads.effect(use)
+                effect = effect_payload(use)
                 note(transaction, run, EventKind.EFFECT_ENDED, use.interrupt_id, effect)
         elif question.used is None or question.used["key"] != use.key:
             data: dict[str, JSON] = {"key": use.key, "effect": use.effect}
@@ -616,7 +626,7 @@ class MigrateRuns(Request[Reply]):
         for run, move in pairs:
             run.migrate(move)
             run.reopened = nonce
-            data, questions = event_payloads.migration(move), move.replacements
+            data, questions = migration_payloads(move), move.replacements
             reply = make(
                 transaction,
                 move.run_id,

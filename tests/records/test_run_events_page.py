@@ -12,7 +12,7 @@ from runner.operations.answers import apply_decisions
 from runner.records.interrupts import Decision
 from runner.records.run import EventKind
 from runner.records.size_limits import MAX_EVENT
-from runner.store.event_payloads import SHORT
+from runner.store.apply_transition import SHORT
 from tests.graphs import Bench, single, wired
 
 PAGE = (Path(__file__).parents[2] / "docs" / "reference" / "run-events.md").read_text(

@@ -22,8 +22,8 @@ from runner.records.run import EventKind, NodeRecord, Status, next_fence
 from runner.scheduler.changes import Changes
 from runner.scheduler.plan import PartialView, TransitionPlan, plan_transition
 from runner.store import encoding
+from runner.store.apply_transition import SHORT
 from runner.store.encoding import EVENT_LETTERS, NOTHING, doorbells_of, load, question_fields
-from runner.store.event_payloads import SHORT
 from runner.store.interface import Claim, Reply, RunSnapshot, Settlement, Token
 from runner.store.redis import doorbell_template
 from runner.store.redis.connection import Argument, RedisConnection
