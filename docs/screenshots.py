@@ -115,7 +115,12 @@ class Shop:
                 "pay back",
                 reason="The parcel came **eleven days late**, and the customer has asked twice.\n\n"
                 "- The carrier confirms the delay.\n- No refund was made for this order before.",
-                rule=Rule(eligible=["group:finance", "ben", "dan"], need=2, exclude=["requester"]),
+                rule=Rule(
+                    eligible=["group:finance", "ben", "dan"],
+                    need=2,
+                    exclude=["requester"],
+                    title="Pay back {amount} {currency} to {to}",
+                ),
                 action=call,
                 risk="high",
                 expires_in=6 * HOUR,

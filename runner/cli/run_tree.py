@@ -209,7 +209,7 @@ def _question(question: Question, now: int) -> Group:
 
 def _decision(decision: DecisionView) -> Text:
     line = Text(no_wrap=True, overflow="ellipsis")
-    line.append(f"{one_line(decision.name)} ").append(one_line(decision.sentence), style="bold")
+    line.append(f"{one_line(decision.title)} ").append(one_line(decision.sentence), style="bold")
     line.append(f"  {clock_time(decision.answered_at)}", style="dim")
     for who, comment in decision.comments.items():
         line.append(f"  {one_line(plain_name(who))}: {short(comment, 60)}", style="dim")

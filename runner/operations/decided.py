@@ -10,7 +10,7 @@ from typing import Any
 from runner.approvals.rules import Principal, plain_name
 from runner.errors import UsageError
 from runner.operations.questions import QuestionView
-from runner.records.interrupts import Interrupt
+from runner.records.interrupts import Interrupt, title_of
 from runner.records.listings import InterruptQuery
 from runner.records.run import EventKind
 from runner.store.interface import Event, Store
@@ -43,14 +43,15 @@ NOTICES = 500
 class DecisionView:
     """A closed question: `decision` is how it was decided, `by` are those whose votes or answer did that.
 
-    `have` and `need` are the weights of their votes; 0 for a question without a rule. `comments` are by
-    person.
+    `title` says in a sentence what was decided. `have` and `need` are the weights of their votes; 0 for a
+    question without a rule. `comments` are by person.
     """
 
     id: str
     run_id: str
     node_id: str
     name: str
+    title: str
     status: str
     decision: str
     by: tuple[str, ...]
@@ -96,6 +97,7 @@ def _decision(question: Interrupt, votes: Mapping[str, Mapping[str, Any]]) -> De
         question.run_id,
         question.node_id,
         question.name,
+        title_of(question),
         str(question.status),
         question.decision or ("respond" if question.status == "answered" else ""),
         tuple(deciding) or responder,

@@ -176,6 +176,12 @@ def test_the_effect_is_said_first_at_every_door(desk):
     assert [one["title"] for one in api] == [notice.message()["question"]["title"]] == [sentence]
     assert (bare["title"], [text for text in hidden if "48000" in text]) == ("transfer", [])
     assert f"<h1>{decided}" in desk.http.get(f"/q/{question.id}", headers=HTML).text
+    run = desk.http.get(paths[2], headers=HTML).text
+    desk.as_role("viewer")
+    bare_run = desk.http.get(paths[2], headers=HTML).text
+    link = f'<a href="/q/{question.id}">'
+    assert (run.count(f"{link}{decided}</a>"), bare_run.count(f"{link}transfer</a>")) == (2, 2)
+    assert "4800" not in bare_run
 
 
 def test_a_title_that_names_no_argument_is_not_asked(desk):

@@ -699,18 +699,22 @@ def test_a_migration_is_shown_before_it_is_done(site, redis_url):
 
 
 def test_home_counts_what_expires_soon(redis_url):
-    """Questions that end within a day, and not those that end later or never."""
+    """Questions that end within a day, not later or never; and those that wait for the reader."""
 
-    def asking(seconds):
-        return lambda: wired({"ask": lambda ctx: ctx.interrupt("now?", expires_in=seconds)}).build()
+    def asking(seconds, **options):
+        options["expires_in"] = seconds
+        return lambda: wired({"ask": lambda ctx: ctx.interrupt("now?", **options)}).build()
 
-    site = Site(redis_url, {"hurry": asking(3_600), "later": asking(3 * 86_400), **GRAPHS})
+    hurry = asking(3_600, assignees=["ana"])
+    site = Site(redis_url, {"hurry": hurry, "later": asking(3 * 86_400), **GRAPHS})
     for name in ("hurry", "later", "approval"):
         site.start(name)
 
     text = site.http.get("/", headers=HTML).text
     assert '?due=day">1</a> expires within a day' in text
-    assert ">3</span> open" in text
+    assert (">3</span> open" in text, ">1</span> for you" in text) == (True, True)
+    site.as_role("approver", name="ben")
+    assert ">0</span> for you" in site.http.get("/", headers=HTML).text
 
 
 def test_a_schedule_is_made_with_a_form(site):

@@ -120,7 +120,9 @@ def without_payloads(run: RunView) -> RunView:
         reason="",
         nodes=tuple(map(_bare_node, run.nodes)),
         interrupts=tuple(map(bare_question, run.interrupts)),
-        decided=tuple(replace(decision, comments={}) for decision in run.decided),
+        decided=tuple(
+            replace(decision, title=decision.name, comments={}) for decision in run.decided
+        ),
     )
 
 

@@ -70,55 +70,30 @@ VIEWS, MOST_BYTES = "runner_views", 3_800
 
 @dataclass(frozen=True, slots=True)
 class InboxRow:
-    """A question in the inbox."""
+    """A question in the inbox, for who reads it; `number` equal ones of a map are folded into its row."""
 
-    id: str
-    name: str
-    title: str
+    question: QuestionView
     about: str
-    run_id: str
-    node_id: str
-    requester: str
-    risk: str
-    asked_at: int
-    expires_at: int
-    ended_at: int
-    status: str
     who: str
-    votes: str
-    claim: str
+    verb: str
     soon: bool
     together: bool
     number: int = 1
-    verb: str = ""
 
 
 def row_of(question: QuestionView, person: Person, now: int) -> InboxRow:
-    """Return the row of a question; what it is about only for who may read it."""
-    rule = question.rule or {}
-    decision = decision_of(question)
-    is_claimed = question.claim and question.claim_ends_at > now
+    """Return the row of a question."""
+    decision, decisions = decision_of(question), set((question.rule or {}).get("decisions", ()))
+    seen: Any = question if person.may("read") else bare_question(question)
     return InboxRow(
-        question.id,
-        question.name,
-        question.title if person.may("read") else question.name,
-        _about(question) if person.may("read") else "",
-        question.run_id,
-        question.node_id,
-        plain_name(question.requester),
-        question.risk,
-        question.asked_at,
-        question.expires_at,
-        question.answered_at,
-        str(question.status),
+        seen,
+        _about(seen),
         deciders(question.rule, question.assignees)
         if question.is_open
         else ", ".join(map(plain_name, decision.by)),
-        f"{question.have} of {question.need}" if rule and question.is_open else "",
-        plain_name(question.claim) if is_claimed else "",
+        VERBS.get(decision.decision, ""),
         question.is_open and 0 < question.expires_at < now + SPANS["hour"],
-        question.is_open and {"approve", "reject"} <= set(rule.get("decisions", ())),
-        verb=VERBS.get(decision.decision, ""),
+        question.is_open and {"approve", "reject"} <= decisions,
     )
 
 
@@ -211,7 +186,8 @@ def inbox(
         request,
         "inbox.html",
         person,
-        questions=rows,
+        rows=rows,
+        now=now,
         next=following,
         tab=tab,
         tabs=TABS,
@@ -224,7 +200,7 @@ def inbox(
         address=_address(dict(request.query_params)),
         together=bool(together),
         # Of one name where that was filtered; whether they are alike is checked when they are shown.
-        alike=together[0].id if len(together) > 1 and filters["name"] else "",
+        alike=together[0].question.id if len(together) > 1 and filters["name"] else "",
         picked=q or [],
     )
 
