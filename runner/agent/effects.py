@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
+from bisect import bisect_left, bisect_right
 from collections.abc import AsyncIterable, Awaitable, Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, aclosing, contextmanager
 from dataclasses import dataclass, field, replace
@@ -38,11 +39,11 @@ from runner.agent.models.port import (
     INVALID,
     AgentMetadata,
     Assembly,
+    ProviderMessages,
     call_name,
     is_overflow,
     is_throttled,
     own_ids,
-    prepared,
     storable_calls,
 )
 from runner.agent.tools import (
@@ -99,6 +100,7 @@ class Effects:
     post: Post
     meter: Meter | None = None
     callback_turn: asyncio.Lock = field(default_factory=asyncio.Lock)
+    conversation: ProviderMessages = field(default_factory=ProviderMessages)
 
     async def wait(self, seconds: float) -> MachineEvent:
         """Sleep, in steps that notice a cancelled invocation."""
@@ -189,12 +191,16 @@ class ModelCall:
         Raises:
             ConflictError: this node belongs to another worker, or its run was stopped.
         """
-        window = window_start(self._messages, self._state.window, self._config.window)
+        conversation = self._effects.conversation
+        conversation.read(self._messages)
+        window = window_start(
+            conversation.cuts, len(self._messages), self._state.window, self._config.window
+        )
         model_state = codec.unpack(self._state.model_state)
         assembly = Assembly()
         try:
             options = self._options(model_state, force_output=force_output)
-            messages = prepared(self._messages[window:])
+            messages = conversation.prepare(window)
             if not await self._read(
                 assembly, messages, self._specs(force_output=force_output), options
             ):
@@ -202,7 +208,9 @@ class ModelCall:
             message, stop_reason = assembly.finished()
             message = storable_calls(message)
             message = own_ids(
-                codec.pack(message, "the model's reply"), self._used_ids(), len(self._messages)
+                codec.pack(message, "the model's reply"),
+                set(conversation.tool_use_ids),
+                len(self._messages),
             )
             packed_state = codec.pack(model_state, "model_state")
         except (ApprovalMismatch, ConflictError):
@@ -264,16 +272,13 @@ class ModelCall:
             "agent_metadata": AgentMetadata(self._config.session_id),
         }
 
-    def _used_ids(self) -> set[str]:
-        blocks = (block for message in self._messages for block in message["content"])
-        return {str(block["toolUse"]["toolUseId"]) for block in blocks if "toolUse" in block}
-
     def _failed(self, error: BaseException, window: int) -> ModelReplied:
         record = self._effects.record(error)
         if is_throttled(error):
             reply = ModelReply(None, "", record, "throttled", None)
         elif is_overflow(error):
-            reply = ModelReply(None, "", record, "overflow", next_cut(self._messages, window))
+            cut = next_cut(self._effects.conversation.cuts, len(self._messages), window)
+            reply = ModelReply(None, "", record, "overflow", cut)
         else:
             reply = ModelReply(None, "", record, "other", None)
         return ModelReplied(reply, window=window)
@@ -286,37 +291,21 @@ def _delta_text(chunk: Mapping[str, Any]) -> str | None:
 
 
 # -- the context window ------------------------------------------------------------------------------
-#
-# A conversation is only ever cut before a message of the user that holds no tool result, so that no
-# call is cut from its result and the calls that run now are never touched.
 
 
-def window_start(messages: Sequence[dict[str, Any]], start: int, size: int | None) -> int:
+def window_start(cuts: Sequence[int], length: int, start: int, size: int | None) -> int:
     """Return where the window begins: as late as `size` messages require, never before `start`."""
-    if size is None or len(messages) - start <= size:
+    if size is None or length - start <= size:
         return start
-    cuts = _cuts(messages, start)
-    fitting = [cut for cut in cuts if len(messages) - cut <= size]
-    return fitting[0] if fitting else (cuts[-1] if cuts else start)
+    fitting = bisect_left(cuts, length - size)
+    return cuts[fitting] if fitting < len(cuts) else max([start, *cuts[-1:]])
 
 
-def next_cut(messages: Sequence[dict[str, Any]], start: int) -> int | None:
+def next_cut(cuts: Sequence[int], length: int, start: int) -> int | None:
     """Return where a smaller window can begin, about half way; None when it can't be made smaller."""
-    cuts = _cuts(messages, start)
-    if not cuts:
-        return None
-    middle = (start + len(messages)) // 2
-    return next((cut for cut in cuts if cut >= middle), cuts[-1])
-
-
-def _cuts(messages: Sequence[dict[str, Any]], start: int) -> list[int]:
-    return [index for index in range(start + 1, len(messages)) if _opens_exchange(messages[index])]
-
-
-def _opens_exchange(message: dict[str, Any]) -> bool:
-    return message["role"] == "user" and not any(
-        "toolResult" in block for block in message["content"]
-    )
+    later = cuts[bisect_right(cuts, start) :]
+    middle = bisect_left(later, (start + length) // 2)
+    return later[min(middle, len(later) - 1)] if later else None
 
 
 # -- one tool call -----------------------------------------------------------------------------------

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from runner.agent import Agent, tool
-from runner.agent.models.port import Assembly, prepared
+from runner.agent.models.port import Assembly, ProviderMessages
 from runner.agent.models.scripted import ScriptedModel
 from runner.hooks import AfterModelCallEvent
 from tests.agent.visits import Hooks, Node, done, failed, use
@@ -115,7 +115,9 @@ def test_a_provider_gets_clean_copies() -> None:
         {"role": "assistant", "content": [{"text": " "}, use("bad name", "t")]},
     ]
     before = copy.deepcopy(messages)
-    seen = prepared(messages)
+    conversation = ProviderMessages()
+    conversation.read(messages)
+    seen = conversation.prepare(0)
     assert seen == [
         {"role": "user", "content": [{"text": "hi"}]},
         {"role": "assistant", "content": [{"text": "[blank text]"}]},

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import AsyncIterable, Mapping
+from collections.abc import AsyncIterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol, runtime_checkable
 from urllib.parse import quote
@@ -40,7 +40,7 @@ class Model(Protocol):
         system_prompt: str | None = None,
         **options: Any,
     ) -> AsyncIterable[Any]:
-        """Yield the reply as stream chunks.
+        """Yield the reply as stream chunks; the messages are not to be changed.
 
         The options are tool_choice, system_prompt_content, invocation_state, model_state,
         cancel_signal and agent_metadata.
@@ -54,19 +54,51 @@ class AgentMetadata:
     session_id: str | None = None
 
 
-def prepared(messages: list[JSON]) -> list[dict[str, Any]]:
-    """Copy packed messages into the form a provider takes: role and content, nothing blank or invalid.
+class ProviderMessages:
+    """A conversation as a provider takes it: role and content, nothing blank or invalid.
 
-    Two messages of the user in a row become one: where an invocation ended at a limit, the results of its
-    last tool calls and the next input.
+    It only grows, but for its last message, which may be replaced: each call prepares what is new.
     """
-    copies: list[dict[str, Any]] = []
-    for message in map(_message, codec.unpack(messages)):
-        if copies and message["role"] == copies[-1]["role"] == "user":
-            copies[-1] = {"role": "user", "content": [*copies[-1]["content"], *message["content"]]}
-        else:
-            copies.append(message)
-    return copies
+
+    def __init__(self) -> None:
+        self._messages: list[JSON] = []
+        self._start, self._count = 0, 0
+        self._prepared: list[dict[str, Any]] = []
+        self.tool_use_ids: set[str] = set()
+        self.cuts: list[int] = []
+
+    def read(self, messages: Sequence[JSON]) -> None:
+        """Read the packed conversation, for `prepare`, the ids of its calls, and where it may be cut.
+
+        It is only ever cut before a message of the user that holds no tool result, so that no
+        call is cut from its result and the calls that run now are never touched.
+        """
+        last = self._count - 1
+        if last >= 0 and messages[last] is not self._messages[last]:
+            self._count, self._prepared = 0, []
+        for index in range(len(self._messages), len(messages)):
+            role, blocks = messages[index]["role"], messages[index]["content"]
+            uses = [block["toolUse"]["toolUseId"] for block in blocks if "toolUse" in block]
+            self.tool_use_ids.update(map(str, uses))
+            if index and role == "user" and not any("toolResult" in block for block in blocks):
+                self.cuts.append(index)
+        self._messages = [*messages]
+
+    def prepare(self, start: int) -> list[dict[str, Any]]:
+        """Return the messages from `start` on, in a new list; the messages are the same for each call.
+
+        Two messages of the user in a row become one: where an invocation ended at a limit, the results of its
+        last tool calls and the next input.
+        """
+        if start != self._start:
+            self._start, self._count, self._prepared = start, 0, []
+        added = codec.unpack(self._messages[max(start, self._count) :])
+        for message in [_message(message) for message in added]:
+            if self._prepared and message["role"] == self._prepared[-1]["role"] == "user":
+                message["content"] = [*self._prepared.pop()["content"], *message["content"]]
+            self._prepared.append(message)
+        self._count = len(self._messages)
+        return [*self._prepared]
 
 
 def _message(message: dict[str, Any]) -> dict[str, Any]:

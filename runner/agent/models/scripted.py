@@ -35,7 +35,7 @@ class ScriptedModel:
         **options: Any,  # noqa: ARG002 - as above
     ) -> AsyncIterator[dict[str, Any]]:
         """Yield the reply that is due, as real stream chunks with usage metadata."""
-        index = sum(message["role"] == "assistant" for message in messages)
+        index = [message["role"] for message in messages].count("assistant")
         reply = self.replies[min(index, len(self.replies) - 1)]
         if callable(reply):
             reply = reply(messages)
