@@ -16,6 +16,7 @@ from bench import (
     answers,
     budgets,
     fleet,
+    flow,
     hop,
     idle,
     inbox,
@@ -33,6 +34,7 @@ from bench.site import SLOTS
 PARTS: dict[str, ModuleType] = {
     "nodes": nodes,
     "hop": hop,
+    "flow": flow,
     "answers": answers,
     "agents": agents,
     "start": start,

@@ -88,6 +88,14 @@ class Site:
             "the queue is empty",
         )
 
+    def relay(self, length: int) -> list[float]:
+        """Let bare tasks send each other; return when each began, in seconds."""
+        server = self.servers[BARE]
+        server.delete("relay")
+        self.celery().relay.delay(length)
+        wait_for(lambda: server.llen("relay") > length, "the relay has ended")
+        return [int(at) / 1e9 for at in server.lrange("relay", 0, -1)]
+
     def start(self, graph: str) -> str:
         """Start a run and return its id."""
         return self.client.start(graph, None).id
