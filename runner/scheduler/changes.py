@@ -460,14 +460,20 @@ def cancel_all_idle(changes: Changes, after_node: str = "") -> None:
     """Cancel the idle nodes of a stopping run that come after one, `DRAIN_LIMIT` at a time.
 
     A timer continues after the last of them. Nodes before it become idle no more: a run that stops makes
-    none ready, and those that run are cancelled when they return.
+    none ready, and those that run are cancelled when they return. A node with more questions than that is
+    cancelled with the last of them.
     """
     last_node, budget = after_node, DRAIN_LIMIT
     for node in _idle(changes, after_node):
-        if budget <= 0:
+        record = changes.node(node)
+        cost = max(1, len(record.questions))
+        if cost > budget:
+            now, later = record.questions[:budget], record.questions[budget:]
+            changes.add(*withdrawals(node, record.visit, now))
+            changes.put(node, replace(record, questions=later))
             changes.add(SetTimer(TimerKind.DRAIN, last_node, changes.now))
             return
-        budget -= max(1, len(changes.node(node).questions))
+        budget -= cost
         cancel_idle(changes, node)
         last_node = node
 
