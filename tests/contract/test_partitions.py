@@ -277,6 +277,23 @@ def test_a_program_with_fewer_partitions_than_the_store_is_refused(
     store.close()
 
 
+@pytest.mark.parametrize("order", ["1", "10", "01", "011"])
+def test_servers_without_the_first_one_are_refused(both, redis_url, other_url, order):
+    """Where the first server is missing, no program takes another one for an empty store."""
+    in_each(ManualWorker(both), shape("a"))
+    urls = [redis_url, other_url]
+    store = open_store(Settings(redis_url=",".join(urls[int(one)] for one in order)), push=False)
+    with (
+        nullcontext()
+        if order.startswith("0")
+        else pytest.raises(
+            StoreError, match=r"has partition 1, but is set to have 0, .* all servers"
+        )
+    ):
+        assert len(store.runs().items) == 2
+    store.close()
+
+
 # What concerns several
 
 

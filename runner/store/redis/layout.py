@@ -17,7 +17,7 @@ from functools import partial
 
 from runner.errors import StoreError
 from runner.records.listings import RunQuery
-from runner.store.addresses import NAMESPACE, PartitionAddress
+from runner.store.addresses import MOST_PARTITIONS, NAMESPACE, PartitionAddress
 from runner.store.redis.connection import RedisConnection
 from runner.store.redis.keys import Keys
 
@@ -30,6 +30,8 @@ LAYOUT = b"1"
 FREE, LIMITED, LIMITED_SINCE = b"1", b"0", b"2"
 """Facts about a graph: its runs may live in any partition, they have limits, they have limits now."""
 
+IN_ORDER = "Name all servers in RUNNER_REDIS_URL, in the order in which they were first used"
+
 
 class Layout:
     """The partitions of one namespace, in their order. Thread-safe, and usable after a fork."""
@@ -39,7 +41,9 @@ class Layout:
         self._keys = [Keys(namespace, place.partition) for place in places]
         self._connections = [
             RedisConnection(
-                place.url, keys.prefix, partial(check, keys=keys, partitions=len(places))
+                place.url,
+                keys.prefix,
+                partial(check, keys=keys, places=places, namespace=namespace),
             )
             for place, keys in zip(places, self._keys, strict=True)
         ]
@@ -108,25 +112,53 @@ class Layout:
         return [home for home in homes if home < present]
 
 
-def check(server: RedisConnection, keys: Keys, partitions: int = 0) -> None:
-    """Refuse a partition of another layout, and the first one of a store that has more than so many, if any.
+def check(
+    server: RedisConnection,
+    keys: Keys,
+    places: Sequence[PartitionAddress] = (),
+    namespace: str = NAMESPACE,
+) -> None:
+    """Refuse a partition of another layout, and servers that are not those of `places`, if any are named.
 
     Raises:
         StoreError: it is such a one, or the server can't be reached.
     """
     problem = _other(server, keys)
-    if partitions and not problem:
+    if places and not problem:
         recorded = int(server.call("LINDEX", keys.partitions, -1) or 0)
-        if recorded > partitions:
+        if recorded > len(places):
             problem = (
-                f"the store at {server.place} has {recorded} partitions, and {partitions} "
-                f"{'is' if partitions == 1 else 'are'} set here: runs of the others would be missing. "
+                f"the store at {server.place} has {recorded} partitions, and {len(places)} "
+                f"{'is' if len(places) == 1 else 'are'} set here: runs of the others would be missing. "
                 "Set RUNNER_PARTITIONS or RUNNER_REDIS_URL as its workers have it"
             )
+        elif not recorded and not server.call("EXISTS", keys.layout):
+            problem = _misplaced(server, keys, places, namespace)
     if problem:
         refusal = StoreError(f"{problem[:1].upper()}{problem[1:]}.")
         refusal.passing = False
         raise refusal
+
+
+def _misplaced(
+    server: RedisConnection, keys: Keys, places: Sequence[PartitionAddress], namespace: str
+) -> str:
+    """Return why an empty partition is on the wrong server, or "": that has one which is set elsewhere."""
+    url = next(place.url for place in places if place.partition == keys.partition)
+    here = [place.number for place in places if place.url == url]
+    foreign = {
+        Keys(namespace, PartitionAddress(url, number).partition).layout: number
+        for number in range(MOST_PARTITIONS)
+        if number not in here
+    }
+    for names in server.apart(list(foreign)):
+        for name, layout in zip(names, server.call("MGET", *names), strict=True):
+            if layout:
+                return (
+                    f"the store at {server.place} has partition {foreign[name]}, but is set to have "
+                    f"{here[0]}, which it lacks: runs would be missing. {IN_ORDER}"
+                )
+    return ""
 
 
 def _other(server: RedisConnection, keys: Keys) -> str:
@@ -213,8 +245,8 @@ def _problem(places: Sequence[PartitionAddress], namespace: str, numbers: Sequen
             having = [url for url, server in servers.items() if server.call("EXISTS", keys.graphs)]
             if own and (wrong := [servers[url].place for url in having if url != own]):
                 return (
-                    f"partition {number} is on {wrong[0]}, but is set to be on {servers[own].place}. Name "
-                    "the servers in RUNNER_REDIS_URL in the order in which they were first used"
+                    f"partition {number} is on {wrong[0]}, but is set to be on {servers[own].place}. "
+                    f"{IN_ORDER}"
                 )
             if not own:
                 gone = "is on a server that is not named" if number < recorded else ""

@@ -79,7 +79,7 @@ def open_store(settings: Settings, *, push: bool = True, retry_for: float = 0) -
             places[number].url,
             namespace=settings.namespace,
             partition=places[number].partition,
-            partitions=len(places),
+            places=places,
             lease=settings.lease,
             retention=settings.retention,
             push=pushes,

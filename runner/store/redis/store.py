@@ -44,7 +44,7 @@ from runner.records.run import (
 )
 from runner.records.size_limits import MAX_RESULT, MAX_RUN, MAX_STATE, no_room
 from runner.store import encoding, interface
-from runner.store.addresses import NAMESPACE
+from runner.store.addresses import NAMESPACE, PartitionAddress
 from runner.store.encoding import doorbells_of, dump, load, question_fields, topology_of
 from runner.store.interface import (
     Doorbell,
@@ -103,7 +103,7 @@ class RedisStore:
         *,
         namespace: str = NAMESPACE,
         partition: str = PARTITION,
-        partitions: int = 0,
+        places: Sequence[PartitionAddress] = (),
         lease: float = 30.0,
         retention: float | None = WEEK,
         push: bool = True,
@@ -121,7 +121,7 @@ class RedisStore:
             url: as redis-py reads it.
             namespace: how all keys begin.
             partition: which part of the keys to use; a run stays in its own.
-            partitions: how many are set; a store that has more is refused, unless it is 0.
+            places: where all partitions are set to be; servers that have others are refused.
             lease: seconds a worker may be silent before its node runs again.
             retention: seconds that a finished run is kept; None keeps it for ever.
             push: ring the task queue from the scripts, once a template is installed. Only right where
@@ -141,7 +141,9 @@ class RedisStore:
         self._trim_at = 0.0
         self._number, self._keys = int(partition[1:]), Keys(namespace, partition)
         self._redis = RedisConnection(
-            url, self._keys.prefix, lambda server: layout.check(server, self._keys, partitions)
+            url,
+            self._keys.prefix,
+            lambda server: layout.check(server, self._keys, places, namespace),
         )
         confirmed = None
         if durability != FAST:
