@@ -419,12 +419,16 @@ def _first_problem(error: ValidationError) -> str:
 def as_broker(redis_url: str) -> str:
     """Return a Redis URL in kombu's form: sockets are `redis+socket://` there, and TLS needs to be checked.
 
+    kombu has no scheme for Valkey, which speaks the protocol of Redis.
+
     Raises:
         UsageError: a URL of Sentinels can't be read.
     """
     service = sentinels(redis_url)
     if service is not None:
         return service.broker_url
+    if redis_url.startswith(("valkey://", "valkeys://")):
+        redis_url = f"redis{redis_url.removeprefix('valkey')}"
     if redis_url.startswith("rediss://") and "ssl_cert_reqs=" not in redis_url:
         # Without it kombu takes any certificate; the store's client takes none that it can't verify.
         return f"{redis_url}{'&' if '?' in redis_url else '?'}ssl_cert_reqs=required"
@@ -451,5 +455,5 @@ def _database(url: str) -> tuple[str, str, int, str]:
         )
         return "redis", url_parts.path, 0, database
     host = "127.0.0.1" if url_parts.hostname in {None, "localhost"} else str(url_parts.hostname)
-    scheme = "redis" if url_parts.scheme in {"redis", "rediss", "valkey"} else url_parts.scheme
+    scheme = "redis" if url_parts.scheme in {"redis", "rediss"} else url_parts.scheme
     return scheme, host, url_parts.port or 6379, url_parts.path.strip("/") or "0"

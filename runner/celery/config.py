@@ -39,7 +39,7 @@ REDIS_OPTIONS = {
     "socket_timeout": 5,
 }
 
-REDIS = frozenset({"redis", "rediss", "sentinel", "valkey", "valkeys"})
+REDIS = frozenset({"redis", "rediss", "sentinel"})
 
 SENTINEL_TIMEOUT = 1.0
 """Seconds that a Sentinel has to answer."""

@@ -85,6 +85,29 @@ def test_celery_is_given_the_same_sentinels():
 
 
 @pytest.mark.parametrize(
+    ("url", "same", "for_celery"),
+    [
+        ("valkey://one/3", "redis://one/3", "redis://one/3"),
+        ("valkeys://one/3", "rediss://one/3", "rediss://one/3?ssl_cert_reqs=required"),
+        (
+            "valkeys://one/3?ssl_cert_reqs=none",
+            "rediss://one/3",
+            "rediss://one/3?ssl_cert_reqs=none",
+        ),
+    ],
+)
+def test_a_valkey_is_a_broker_as_a_redis_is(url, same, for_celery):
+    """Celery connects to it, verifies its certificate unless told not to, and scripts may ring there."""
+    settings = Settings(redis_url=same, broker_url=url)
+    app = make_app(settings)
+
+    assert app.conf.broker_url == for_celery
+    assert app.connection_for_write().transport.driver_type == "redis"
+    assert settings.broker_is_store
+    assert pushes(app, settings)
+
+
+@pytest.mark.parametrize(
     "broker",
     [
         "sentinel://one:26380,two/other?db=3",
