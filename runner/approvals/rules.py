@@ -310,8 +310,12 @@ def excluded_answerers(rule: Rule) -> list[str]:
 
 
 def plain_name(key: str) -> str:
-    """Return a principal's key as people write it: "ana" for `human:|ana`."""
-    return key.removeprefix("human:|")
+    """Return a principal's key as people write it: "ana" for `human:|ana`, as long as that reads as the same.
+
+    Who has the name "service:x|bot" is not the bot.
+    """
+    name = key.removeprefix("human:|")
+    return key if "|" in name and name.partition(":")[0] in KINDS else name
 
 
 @dataclass(frozen=True, slots=True)

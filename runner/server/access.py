@@ -14,6 +14,7 @@ from typing import Annotated, Literal, cast
 from fastapi import Depends, Request
 
 from runner.approvals.rules import Principal, Voter
+from runner.errors import UsageError
 from runner.server.problems import Problem
 
 Permission = Literal["open", "see", "read", "decide", "operate", "administer"]
@@ -66,9 +67,18 @@ async def caller(request: Request) -> Person | None:
 
 
 async def asked(request: Request) -> Person | None:
-    """Return who calls by what `auth` says now."""
-    person = cast("Callable[[Request], object]", request.app.state.auth)(request)
-    return cast("Person | None", await person if inspect.isawaitable(person) else person)
+    """Return who calls by what `auth` says now.
+
+    Raises:
+        Problem: their name has characters that nobody sees, or that look like others.
+    """
+    answer = cast("Callable[[Request], object]", request.app.state.auth)(request)
+    person = cast("Person | None", await answer if inspect.isawaitable(answer) else answer)
+    try:
+        _ = person and Principal.read(person.principal.key)
+    except UsageError as error:
+        raise Problem(403, f"The login can't be used: {error}") from error
+    return person
 
 
 class Allow:

@@ -143,11 +143,7 @@ class ProxyHeaders:
         }
         for group in groups & self.role_of.keys():
             roles |= {*self.role_of[group]}
-        try:
-            key = f"human:{self.issuer}|{name.casefold() if self.casefold else name}"
-            principal = Principal.read(key)
-        except UsageError as error:
-            raise Problem(403, f"The login can't be used: {error}") from error
+        principal = Principal(name.casefold() if self.casefold else name, self.issuer)
         return Person(principal, frozenset(roles), groups, level=LOGIN)
 
     def _is_trusted(self, host: str) -> bool:

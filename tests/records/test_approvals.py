@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import json
 import unicodedata
+from contextlib import suppress
 from dataclasses import replace
 
 import pytest
@@ -21,6 +22,7 @@ from runner.approvals.rules import (
     Vote,
     Voter,
     forbidden,
+    plain_name,
     selector,
     weight_of,
 )
@@ -98,6 +100,17 @@ def test_a_plain_name_selects_that_person_alone():
     rule = Rule(eligible=["ana"])
     assert not forbidden(rule, Voter(ANA))
     assert forbidden(rule, Voter(Principal("ana", "https://login.example")))
+
+
+@pytest.mark.parametrize(
+    "sub", ["ana", "auth0|17", "human:bank|ana", "service:api-key|bot", "robot:x|y", "a:b"]
+)
+def test_nobodys_plain_name_is_that_of_another(sub):
+    """Who may choose a name chooses no other principal by it."""
+    chosen = Principal(sub)
+    with suppress(UsageError):  # some plain names are none that a program reads
+        assert Principal.read(plain_name(chosen.key)) == chosen
+    assert plain_name(Principal("bot", "api-key", "service").key) == "service:api-key|bot"
 
 
 @pytest.mark.parametrize(

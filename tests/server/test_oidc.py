@@ -121,6 +121,16 @@ def come_back(people, begun):
     return people.get(back.headers["location"].removeprefix("https://runner.example"))
 
 
+def test_a_subject_with_a_hidden_character_does_nothing(people, provider):
+    """Who chooses a name at the provider looks like nobody else; ana is the control."""
+    provider.changes = {"sub": "an\u200ba"}
+    assert (log_in(people).status_code, people.get("/v1/me").status_code) == (303, 403)
+
+    provider.changes = {}
+    people.cookies.clear()
+    assert (log_in(people).status_code, people.get("/v1/me").status_code) == (303, 200)
+
+
 def test_a_login_leads_back_to_the_page(people):
     """Who is not known is sent to log in, and then is where they wanted to be, as themselves."""
     done = log_in(people)

@@ -12,10 +12,11 @@ from pydantic import BaseModel
 from rich.console import Console
 
 from runner import Agent, GraphBuilder, tool
-from runner.approvals import Action, Rule, freezing
+from runner.approvals import Action, Principal, Rule, freezing
 from runner.cli.run_tree import draw
 from runner.execution.telemetry import trace_id
 from runner.operations.views import read_run
+from runner.server import Person
 from runner.server.forms import edit_of, edit_schema, edit_texts, line_ends
 from runner.server.pages.rendering import ago, coded, humanize, markdown, visible
 from runner.settings import Settings
@@ -416,6 +417,18 @@ def test_an_answer_that_lost_the_race_says_who_won(site):
     assert late.status_code == 409
     assert "already answered by ben" in late.text
     assert site.client.interrupt(question.id).response == {"ok": False}
+
+
+def test_a_vote_names_its_voter_beside_the_name_they_chose(site):
+    """A display name is the login's, and often anybody's choice: who voted stands beside it."""
+    (question,) = site.start("refund", requester="dora").interrupts()
+    eve = Principal("eve", "https://login.example", name="Ana")
+    site.person = Person(eve, frozenset({"approver"}), frozenset({"finance"}), 2)
+    confirmed = {"typed": "refund", "confirmed": "yes", "digest": question.digest}
+    send(site, f"/q/{question.id}", decision="approve", **confirmed)
+
+    page = site.http.get(f"/q/{question.id}", headers=HTML).text
+    assert "Ana <code>human:https://login.example|eve</code>" in page
 
 
 def test_the_audit_says_who_was_shown_what_they_decide(site):
