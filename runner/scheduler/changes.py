@@ -309,8 +309,8 @@ class Changes:
 
     def put(self, node: str, record: NodeRecord) -> None:
         """Write a node, and update the counters of its run and map and the places of its limits."""
-        record = self._leaving(node, record)
         previous = self.node(node)
+        record = self._leaving(node, previous, record)
         active, waiting = (
             _is_active(record) - _is_active(previous),
             _is_waiting(record) - _is_waiting(previous),
@@ -325,9 +325,8 @@ class Changes:
             )
         self.nodes[node] = record
 
-    def _leaving(self, node: str, record: NodeRecord) -> NodeRecord:
+    def _leaving(self, node: str, previous: NodeRecord, record: NodeRecord) -> NodeRecord:
         """Return the places of a node that is no longer running and no longer waits for a place as ready."""
-        previous = self.node(node)
         stays = record.status is Status.RUNNING or (
             record.status is previous.status is Status.READY
         )

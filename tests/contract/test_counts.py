@@ -21,6 +21,7 @@ from runner.records.run import Status
 from runner.records.workers import EVERY
 from runner.scheduler import changes
 from runner.scheduler.changes import DRAIN_LIMIT
+from runner.store.encoding import LARGE
 from runner.store.interface import Start
 from runner.store.redis.doorbell_template import DoorbellTemplate
 from runner.store.redis.store import RedisStore
@@ -111,19 +112,22 @@ def test_a_start_is_one_request(push, key):
         store.close()
 
 
-@pytest.mark.parametrize("on_end", ["", "shop.done"])
-def test_the_end_of_a_run_is_one_request(on_end):
-    """A run of one node ends in one round trip, also where a task is to be called with its end."""
+@pytest.mark.parametrize(
+    ("on_end", "output", "trips"), [("", "out", 1), ("shop.done", "out", 1), ("", "o" * LARGE, 2)]
+)
+def test_the_end_of_a_run_is_one_request(on_end, output, trips):
+    """A run of one node ends in one round trip, also with a task to call; a large output adds one."""
     with embedded_store() as server:
         store = RedisStore(f"{counts.SCHEME}://{urlsplit(server.url).path}")
         store.install_doorbell(DoorbellTemplate(["", "id", ""]))
         worker = ManualWorker(store)
-        _, token = worker.begin("a", on_end=on_end)
+        tokens = [worker.begin("a", on_end=on_end)[1] for _ in range(2)]
+        worker.settle(tokens[0], output=output)  # loads the scripts
         counts.TALLY.reset()
 
-        assert worker.settle(token) == "settled"
+        assert worker.settle(tokens[1], output=output) == "settled"
 
-        assert counts.TALLY.trips == 1
+        assert counts.TALLY.trips == trips
         store.close()
 
 

@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 from runner.errors import CorruptDocument
-from runner.store.encoding import LARGE, digest
+from runner.store.encoding import digest
 from runner.store.redis.connection import RedisConnection
 from runner.store.redis.keys import Keys
 
@@ -32,9 +32,7 @@ class LargeValues:
         self._redis, self._keys, self._call = connection, keys, call
 
     def put(self, run_id: str, data: bytes) -> bytes:
-        """Return what to write for a value: the value itself, or a reference where it is large."""
-        if len(data) <= LARGE:
-            return data
+        """Store a large value, and return a reference to it."""
         name = digest(data)
         status, *root = self._call("shelve", run_id, name, _compressed(data))
         # Where the run is gone, the request that the value is for is refused as well.

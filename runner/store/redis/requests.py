@@ -24,7 +24,7 @@ from runner.records.run import Status
 from runner.scheduler.changes import stops
 from runner.store import encoding
 from runner.store.apply_transition import JTI
-from runner.store.encoding import CHUNK, dump, question_fields, reply_of
+from runner.store.encoding import CHUNK, LARGE, dump, question_fields, reply_of
 from runner.store.interface import Claim, R, Reply, Request, Start, Token
 from runner.store.redis import freezes, ledger, measurements
 from runner.store.redis.connection import Argument
@@ -182,9 +182,9 @@ class Requests:
     def _settle(self, request: SettleVisit) -> Reply:
         token, settlement, nonce = request.token, request.settlement, request.nonce
         completes = settlement.status is Status.COMPLETED
-        if completes:
-            output, entry = self._written(token, settlement.output, settlement.entry)
-            claim_reply = self._fast.settle(token, settlement, nonce, output, entry)
+        texts = self._encode(token, settlement.entry, settlement.output) if completes else []
+        if texts:
+            claim_reply = self._fast.settle(token, settlement, nonce, *texts)
             if claim_reply is not None:
                 return claim_reply
         repeats = False
@@ -194,6 +194,8 @@ class Requests:
             run = transaction.find(token.run_id)
             repeats = run is not None and run.node(token.node).nonce == nonce
             stopping = run is None or stops(transaction.changes(run), token.node)
+            if run is not None:
+                run.encoded[token.node, token.visit] = texts
             reply = request.plan(transaction)
             if run is not None and reply.word == "settled":
                 self._has_archive = transaction.write_set.exists(run_end.ARCHIVE)
@@ -224,7 +226,7 @@ class Requests:
     def _expand(self, request: ExpandMap) -> Reply:
         # A long list comes in several requests, so that it blocks no other client; the last begins the map.
         token = request.token
-        rows = self._written(token, *request.items or ())
+        rows = self._encode(token, *request.items or ())
         for start in range(0, len(rows) - CHUNK, CHUNK):
             put = functools.partial(self._put_chunk, token, rows, start)
             self._transactions.run("expand", put, _of_visit(token))
@@ -251,9 +253,12 @@ class Requests:
             run.check_size(sum(map(len, rows)), self._settings.most())
         return Reply("more")
 
-    def _written(self, token: Token, *values: JSON) -> list[bytes]:
-        """Write values of a run; of large ones references."""
-        return [self._settings.shelve(token.run_id, dump(value)) for value in values]
+    def _encode(self, token: Token, *values: JSON) -> list[bytes]:
+        """Encode values of a run; store large ones, and return references to them."""
+        return [
+            data if len(data) <= LARGE else self._settings.shelve(token.run_id, data)
+            for data in map(dump, values)
+        ]
 
     # What people do
 

@@ -296,7 +296,7 @@ class FastPath:
     # Settles
 
     def settle(
-        self, token: Token, settlement: Settlement, nonce: str, output: bytes, entry: bytes
+        self, token: Token, settlement: Settlement, nonce: str, entry: bytes, output: bytes
     ) -> Reply | None:
         """Complete a visit of a node that keeps nothing, and whose edges depend on no result."""
         if settlement.stay and not self._read_doorbell_at:

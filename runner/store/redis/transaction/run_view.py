@@ -74,6 +74,8 @@ class RunInTransaction:
         self._loops: dict[int, LoopRecord] = {}
         self._maps: dict[str, MapRecord] = {}
         self._arrivals: dict[tuple[int, str], Arrivals] = {}
+        self.encoded: dict[VisitKey, Sequence[bytes]] = {}
+        """Entry and output of completed visits that are encoded already."""
 
     # The view of a transition
 
@@ -272,8 +274,7 @@ class RunInTransaction:
     ) -> None:
         run_id, order, size = self.record.run_id, "0 ", VISIT_BYTES
         if status is Status.COMPLETED:
-            encode = self.write_set.encode
-            text, value = encode(run_id, entry), encode(run_id, output)
+            text, value = self.encoded.get((node, visit)) or map(self._encode, (entry, output))
             size += len(value)
             # Results have the order of these first events. An item has no place in it: its map has.
             if not map_of(node):

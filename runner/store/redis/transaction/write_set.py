@@ -148,7 +148,7 @@ class WriteSet:
 
     def read(self, key: str, name: str) -> bytes | None:
         """Return a field that must not change until the commit."""
-        if key in self.new_keys or self.changes_field(key, name):
+        if key in self.new_keys or name in self.fields.get(key, ()):
             return self.read_unvalidated(key, name)
         value = self.read_set.field(key, name)
         self.expected.setdefault(key, {})[name] = value or b""
