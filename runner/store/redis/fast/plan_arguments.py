@@ -61,7 +61,8 @@ class KnownGraph:
         self._targets: dict[str, Target | None] = {}
         self._fields: dict[str, tuple[str, ...]] = {}
         self._guards: dict[str, tuple[str, ...]] = {}
-        self._next_from: dict[str, str] = {}
+        shapes = topology.nodes.values()
+        self._limited = {(shape.queue, shape.priority) for shape in shapes if shape.limits}
 
     def is_plain(self, node: str) -> bool:
         """Return whether a plan has all that a node needs; one with limits shares those with other runs."""
@@ -73,17 +74,9 @@ class KnownGraph:
 
         It is the node's own, which the worker serves; "" where nodes with limits ring there, too.
         """
-        name = shape_name(node)
-        if name not in self._next_from:
-            nodes, node_shape = self.topology.nodes.values(), self.topology.nodes[name]
-            queue = (node_shape.queue, node_shape.priority)
-            has_limits = any(
-                shape.limits for shape in nodes if (shape.queue, shape.priority) == queue
-            )
-            self._next_from[name] = (
-                "" if has_limits else f"{node_shape.priority} {node_shape.queue}"
-            )
-        return self._next_from[name]
+        shape = self.topology.nodes[shape_name(node)]
+        is_limited = (shape.queue, shape.priority) in self._limited
+        return "" if is_limited else f"{shape.priority} {shape.queue}"
 
     def fields(self, node: str) -> tuple[str, ...]:
         """Name the fields of the run that a claim needs: for an item its map, otherwise sources, with their
