@@ -21,6 +21,7 @@ from runner.server.openapi import complete
 from runner.server.pages.rendering import error_page
 from runner.server.problems import Problem, respond
 from runner.server.services import Services
+from runner.server.slots import Slots
 from runner.settings import Settings
 
 ROUTERS = (*api.ROUTERS, *pages.ROUTERS)
@@ -74,6 +75,7 @@ def create_app(
     app.state.auth = auth or Local()
     app.state.form_tokens = FormTokens(settings.server_secret)
     app.state.error_page = error_page
+    app.add_middleware(Slots)
     app.add_middleware(BodyLimit, most=settings.max_result + MARGIN)
     app.add_middleware(SecurityHeaders)
     if settings.cors_origins:

@@ -158,7 +158,7 @@ PROBLEMS = {
     422: "A value can't be used",
     428: "If-Match is missing",
     429: "Too many streams are open",
-    503: "The store can't be reached; Retry-After says when to try again",
+    503: "The store can't be reached, or too many people read; Retry-After says when to try again",
 }
 
 

@@ -90,7 +90,7 @@ class Services(Installation):
             return findings
 
 
-def services(request: Request) -> Services:
+async def services(request: Request) -> Services:
     """Return what the requests of an application share, for a route."""
     return cast("Services", request.app.state.services)
 

@@ -319,7 +319,7 @@ def test_health_waits_for_no_store():
         where = urlsplit(served.url)
         for _ in range(60):
             client = stack.enter_context(socket.create_connection((where.hostname, where.port)))
-            client.sendall(b"GET /readyz HTTP/1.1\r\nHost: localhost\r\n\r\n")
+            client.sendall(b"POST /v1/runs/x:retry HTTP/1.1\r\nHost: localhost\r\n\r\n")
 
         def waits():
             try:
