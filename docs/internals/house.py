@@ -46,10 +46,10 @@ LIMITS = {
     "settle: calls": 22,
     "run's end: files": 21,
     "run's end: calls": 201,
-    "park: files": 44,
+    "park: files": 43,
     "park: calls": 405,
-    "answer: files": 33,
-    "answer: calls": 282,
+    "answer: files": 32,
+    "answer: calls": 262,
     "resume: files": 41,
     "resume: calls": 355,
 }

@@ -15,10 +15,10 @@ from runner.approvals.decision_keys import DecisionKeys
 from runner.approvals.judgement import Evidence, level_of
 from runner.approvals.rules import Approval, Rule, excluded_answerers, excludes_requester
 from runner.definition.policies import RetryPolicy
-from runner.definition.registry import PATH
 from runner.errors import UsageError
 from runner.records import run_ids
 from runner.records.interrupts import Address, Interrupt, InterruptStatus
+from runner.records.run import PATH
 from runner.scheduler.timers import CRASH_BUDGET
 from runner.store.interface import Claim, Store
 

@@ -31,7 +31,7 @@ from runner.execution.engine import Engine
 from runner.records import codec, size_limits, validation
 from runner.records.codec import JSON
 from runner.records.interrupts import Decision, Interrupt, Receipt, ReceiptStatus
-from runner.records.listings import outermost
+from runner.records.run import outermost
 from runner.records.validation import mismatch
 
 Sign = Callable[[dict[str, JSON]], dict[str, JSON]]

@@ -99,17 +99,16 @@ class CastVote(Request[Reply]):
             ballots.voted(ballot, vote_record, receipt, voter_record, short_value(ballot.response)),
         )
         if count.word == "accepted":
-            reply = _decide(transaction, run, ballots.answer(question, ballot, count), nonce, now)
+            answer = ballots.answer(question, ballot, count)
+            run.decide(question, answer, nonce, now)
+            reply = _resume(transaction, run, answer)
         return replace(reply, receipts=[receipt])
 
 
-def _decide(
-    transaction: UnitOfWork[RunT], run: RunT, answer: Decision, nonce: str, now: int
-) -> Reply:
-    """Write what the votes on a question came to, and answer it."""
+def _resume(transaction: UnitOfWork[RunT], run: RunT, answer: Decision) -> Reply:
+    """Make the transition of what the votes on a question came to."""
     address = address_of(answer.interrupt_id)
     transaction.drop_timer(TimerKind.ESCALATE, run.record.run_id, answer.interrupt_id)
-    run.decide(answer, nonce, now)
     if address is None:
         return Reply("unknown")
     payloads: dict[str, JSON] = {answer.interrupt_id: answer_payload(answer)}

@@ -22,8 +22,7 @@ from runner.approvals.rules import Rule, excluded_answerers, excludes_requester
 from runner.definition.model import Definition, EdgeSpec, NodeSpec, Topology, map_of
 from runner.definition.topology import topology
 from runner.errors import DefinitionError, NotFoundError, RunnerError
-
-PATH = "/"
+from runner.records.run import PATH
 
 
 class HasDefinition(Protocol):

@@ -15,10 +15,10 @@ import threading
 from collections.abc import Callable, Iterator, Sequence
 
 from runner.definition.model import shape_name
-from runner.definition.registry import PATH, CompiledGraph, Registry
+from runner.definition.registry import CompiledGraph, Registry
 from runner.errors import StoreError
 from runner.records.listings import RunQuery, RunSummary
-from runner.records.run import EventKind, Status
+from runner.records.run import PATH, EventKind, Status
 from runner.store.interface import Claim, Reply, RunSnapshot, Store, Token
 from runner.store.requests import EmitEvent, ReleaseNodes
 

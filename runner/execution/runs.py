@@ -7,15 +7,15 @@ from typing import Any, TypedDict
 
 from runner.approvals.decision_keys import run_name
 from runner.definition.model import Topology, map_of
-from runner.definition.registry import PATH, CompiledGraph, Registry
+from runner.definition.registry import CompiledGraph, Registry
 from runner.errors import NotFoundError, UsageError
 from runner.execution import ids
 from runner.execution.results import sink_outputs
 from runner.execution.telemetry import callers_trace
 from runner.records import codec, run_ids, size_limits, validation
 from runner.records.codec import JSON
-from runner.records.listings import checked_tags, outermost
-from runner.records.run import Status
+from runner.records.listings import checked_tags
+from runner.records.run import PATH, Status, outermost
 from runner.store.apply_transition import short_value
 from runner.store.interface import Claim, Dispatcher, Reply, RunSnapshot, Start, Store
 from runner.store.requests import ReportEnd, StartRun

@@ -19,8 +19,8 @@ from runner.errors import UsageError
 from runner.operations.deploys import UNDER_WAY
 from runner.operations.setting_sources import unknown_settings
 from runner.records.json_form import span
-from runner.records.listings import RunQuery, outermost
-from runner.records.run import Status
+from runner.records.listings import RunQuery
+from runner.records.run import Status, outermost
 from runner.records.workers import Worker
 from runner.settings import Settings
 from runner.store.addresses import without_password

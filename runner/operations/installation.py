@@ -6,7 +6,7 @@ from functools import cached_property
 
 from runner.errors import ConflictError, NotFoundError
 from runner.execution.engine import Engine
-from runner.records.listings import outermost
+from runner.records.run import outermost
 from runner.schedules.schedule import Schedule
 from runner.schedules.scheduler import Scheduler
 from runner.store.shared import AuditLog, NoticeTail, Shared

@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from runner.definition.model import HIDDEN, Topology, map_of
-from runner.definition.registry import PATH, CompiledGraph, Registry
+from runner.definition.registry import CompiledGraph, Registry
 from runner.errors import ConflictError, UsageError
 from runner.execution import conditions, ids
 from runner.execution.conditions import GraphState, Results
@@ -21,7 +21,7 @@ from runner.execution.results import node_result
 from runner.operations.migration_plan import MigrationPlanner, MigrationRequest, NodeOutcome
 from runner.records import codec
 from runner.records.migration import Migration
-from runner.records.run import NodeRecord, Records, Status, VisitKey, existing
+from runner.records.run import PATH, NodeRecord, Records, Status, VisitKey, existing
 from runner.store.interface import Fetched, Reply, RunSnapshot, Store
 from runner.store.requests import MigrateRuns
 

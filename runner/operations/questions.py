@@ -15,8 +15,8 @@ from runner.errors import RunnerError, UsageError
 from runner.operations.exports import Question, plain, question_of
 from runner.records import codec
 from runner.records.codec import JSON
-from runner.records.interrupts import Interrupt, Receipt, preimages
-from runner.records.listings import InterruptQuery, tool_of
+from runner.records.interrupts import Interrupt, Receipt, preimages, tool_of
+from runner.records.listings import InterruptQuery
 from runner.store.interface import Store
 
 

@@ -293,6 +293,21 @@ def address_of(interrupt_id: str) -> Address | None:
     return Address(run_id, fields[0], int(fields[1]))
 
 
+def selectors_of(rule: Mapping[str, Any] | None) -> list[str]:
+    """Name the groups and roles that a frozen rule makes eligible, at first or later."""
+    if rule is None:
+        return []
+    steps = rule["stages"] or [rule]
+    forms = [form for step in steps for form in step["eligible"]]
+    forms += [form for _, selectors in rule["escalate"] for form in selectors]
+    return [form for form in dict.fromkeys(forms) if form.startswith(("group:", "role:"))]
+
+
+def tool_of(action: Mapping[str, Any] | None) -> str:
+    """Name the tool of a call that a question is about."""
+    return str(action.get("tool", "")) if action else ""
+
+
 def as_asked(question: Interrupt) -> Interrupt:
     """Return a question as it was asked, without its answer, its end or its reminders."""
     return replace(

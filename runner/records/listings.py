@@ -11,21 +11,18 @@ import binascii
 import json
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Generic, TypeVar
+from typing import Generic, TypeVar
 
 from runner.errors import UsageError
 from runner.records import codec
-from runner.records.interrupts import Interrupt
-from runner.records.run import Status
+from runner.records.interrupts import Interrupt, selectors_of, tool_of
+from runner.records.run import Status, outermost
 from runner.records.run_ids import LETTERS
 
 Item = TypeVar("Item")
 
 LONGEST = 10_000
 """Items of one page at most."""
-
-INSIDE = "/"
-"""Separates a graph's name from the node that is a graph inside it."""
 
 MAX_TAGS, MAX_TAG = 50, 500
 
@@ -170,21 +167,6 @@ class InterruptQuery:
         )
 
 
-def selectors_of(rule: Mapping[str, Any] | None) -> list[str]:
-    """Name the groups and roles that a frozen rule makes eligible, at first or later."""
-    if rule is None:
-        return []
-    steps = rule["stages"] or [rule]
-    forms = [form for step in steps for form in step["eligible"]]
-    forms += [form for _, selectors in rule["escalate"] for form in selectors]
-    return [form for form in dict.fromkeys(forms) if form.startswith(("group:", "role:"))]
-
-
-def tool_of(action: Mapping[str, Any] | None) -> str:
-    """Name the tool of a call that a question is about."""
-    return str(action.get("tool", "")) if action else ""
-
-
 def _words(question: Interrupt) -> str:
     """Return what a question says as one text to search."""
     values = [question.reason, (question.action or {}).get("args")]
@@ -213,11 +195,6 @@ def asked_place(question: Interrupt) -> tuple[int, str]:
 
 def urgent_place(question: Interrupt) -> tuple[int, str]:
     return question.ends_at or LATER + question.asked_at, question.id
-
-
-def outermost(graph: str) -> str:
-    """Return the name of the outermost graph of a path."""
-    return graph.partition(INSIDE)[0]
 
 
 def cursor_of(position: tuple[int, str]) -> str:

@@ -48,6 +48,14 @@ ACTIVE = frozenset({Status.READY, Status.RUNNING, Status.RETRYING})
 VisitKey = tuple[str, int]
 """A visit of a run: node and number."""
 
+PATH = "/"
+"""Separates a graph's name from the node that is a graph inside it."""
+
+
+def outermost(graph: str) -> str:
+    """Return the name of the outermost graph of a path."""
+    return graph.partition(PATH)[0]
+
 
 class VisitEntry(TypedDict, total=False):
     """Record of an ended visit, beside its output. Stored as JSON; what is absent was not there.

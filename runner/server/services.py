@@ -14,7 +14,7 @@ from runner.definition.model import Definition, Topology
 from runner.definition.registry import CompiledGraph, load, registry
 from runner.operations.doctor import PASS, Check, examine, read_facts
 from runner.operations.installation import Installation
-from runner.records.listings import INSIDE
+from runner.records.run import PATH
 from runner.schedules.scheduler import Scheduler
 from runner.server.streams import Hub, Ticker
 from runner.settings import Settings
@@ -73,7 +73,7 @@ class Services(Installation):
     def graphs(self) -> dict[str, str]:
         """Return the fingerprints of the graphs that workers have published, without those inside others."""
         fingerprints = sorted(self.store.graphs().items())
-        return {name: fingerprint for name, fingerprint in fingerprints if INSIDE not in name}
+        return {name: fingerprint for name, fingerprint in fingerprints if PATH not in name}
 
     def findings(self, frozen: object) -> list[Check]:
         """Return what the doctor finds wrong; it looks again after some seconds, however many people ask.

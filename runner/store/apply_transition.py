@@ -149,7 +149,7 @@ class StoredRun(View, Protocol):
     def winner(self, interrupt_id: str) -> str:
         """Return the nonce of the request that answered a question; "" when none did."""
 
-    def decide(self, answer: Decision, nonce: str, now: int) -> None:
+    def decide(self, question: Interrupt, answer: Decision, nonce: str, now: int) -> None:
         """Write the answer to an open question."""
 
     def requester(self) -> Mapping[str, Any]:

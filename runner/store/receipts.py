@@ -42,7 +42,9 @@ def receipts_for(
     receipts, fresh = [], []
     ids: set[str] = set()
     for answer, interrupt in zip(answers, questions, strict=True):
-        receipt = judge(answer, interrupt, winner(answer.interrupt_id) == nonce, now)
+        is_answered = interrupt is not None and interrupt.status is InterruptStatus.ANSWERED
+        is_repeat = is_answered and winner(answer.interrupt_id) == nonce
+        receipt = judge(answer, interrupt, is_repeat, now)
         if answer.interrupt_id in ids:
             receipt = answer.receipt(ReceiptStatus.REJECTED, "the set answers this question twice")
         elif (

@@ -431,6 +431,7 @@ class AnswerQuestions(Request[Reply]):
         runs = {each.interrupt_id: asking(transaction, each.interrupt_id) for each in answers}
         names = [(each.interrupt_id, runs[each.interrupt_id]) for each in answers]
         current = [run.question(name) if run else None for name, run in names]
+        questions = {question.id: question for question in current if question}
 
         def winner(interrupt_id: str) -> str:
             run = runs[interrupt_id]
@@ -446,7 +447,7 @@ class AnswerQuestions(Request[Reply]):
                 for each in group:
                     run = runs[each.interrupt_id]
                     if run is not None:
-                        run.decide(each, self.nonce, now)
+                        run.decide(questions[each.interrupt_id], each, self.nonce, now)
                 payloads = {each.interrupt_id: answer_payload(each) for each in group}
                 reply = make(
                     transaction,

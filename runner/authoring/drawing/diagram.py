@@ -19,7 +19,8 @@ from runner.definition.model import (
     NodeSpec,
     Topology,
 )
-from runner.definition.registry import PATH, inner
+from runner.definition.registry import inner
+from runner.records.run import PATH
 
 OPENING = re.compile(r"^((tell|say|check|decide|return)s? )?(whether|true (if|when)|if) ")
 """First words of conditions' docstrings; a label has "if" in their place."""

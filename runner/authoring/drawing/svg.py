@@ -10,7 +10,7 @@ from xml.sax.saxutils import escape
 
 from runner.authoring.drawing.diagram import Arrow, Box, Diagram
 from runner.authoring.drawing.layout import centres, layers, with_bends
-from runner.definition.registry import PATH
+from runner.records.run import PATH
 
 CHARACTER, SMALL, LINE, PAD = (
     7.6,

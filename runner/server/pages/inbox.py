@@ -25,8 +25,8 @@ from runner.operations.questions import (
     read_question,
     read_questions,
 )
-from runner.records.interrupts import Decision, Interrupt, Receipt
-from runner.records.listings import InterruptQuery, tool_of
+from runner.records.interrupts import Decision, Interrupt, Receipt, tool_of
+from runner.records.listings import InterruptQuery
 from runner.records.validation import one_line
 from runner.server.access import Decides, Person, Seen
 from runner.server.api.documents import bare_question

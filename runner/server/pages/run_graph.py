@@ -14,10 +14,10 @@ from runner.authoring.drawing import draw_run
 from runner.authoring.drawing.diagram import Progress, RunShown
 from runner.authoring.drawing.svg import Links, fragment
 from runner.definition.model import Definition, Topology
-from runner.definition.registry import PATH, inner
+from runner.definition.registry import inner
 from runner.operations.exports import plain
 from runner.operations.views import NodeView, RunView
-from runner.records.run import NodeRecord, RunRecord
+from runner.records.run import PATH, NodeRecord, RunRecord
 from runner.server.services import Services
 from runner.store.interface import RunSnapshot
 

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from runner.definition.model import map_of
-from runner.definition.registry import PATH
+from runner.records.run import PATH
 from runner.server.pages.rendering import span
 from runner.store.interface import Event
 

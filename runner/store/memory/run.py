@@ -226,10 +226,10 @@ class MemoryRun:
         self.questions.pop(question.id, None)
         self.questions[question.id] = question
 
-    def decide(self, answer: Decision, nonce: str, now: int) -> None:
+    def decide(self, question: Interrupt, answer: Decision, nonce: str, now: int) -> None:
         self.winners[answer.interrupt_id] = nonce
         self.questions[answer.interrupt_id] = replace(
-            self.questions[answer.interrupt_id],
+            question,
             status=InterruptStatus.ANSWERED,
             response=pack_copy(answer.response),
             responder=answer.responder,

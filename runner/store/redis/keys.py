@@ -17,8 +17,8 @@ import re
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from runner.records.listings import InterruptQuery, RunQuery, outermost
-from runner.records.run import Status
+from runner.records.listings import InterruptQuery, RunQuery
+from runner.records.run import Status, outermost
 from runner.store.addresses import NAMESPACE
 from runner.store.redis.doorbell_template import VERSION
 

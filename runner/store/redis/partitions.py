@@ -32,10 +32,9 @@ from runner.records.listings import (
     RunQuery,
     RunSummary,
     cursor_of,
-    outermost,
     place_of,
 )
-from runner.records.run import RunRecord
+from runner.records.run import RunRecord, outermost
 from runner.store import interface
 from runner.store.addresses import cluster
 from runner.store.interface import (

@@ -10,9 +10,9 @@ from typing import Any
 
 from runner.definition.model import map_of
 from runner.errors import StoreError
-from runner.records.listings import InterruptQuery, RunQuery, outermost
+from runner.records.listings import InterruptQuery, RunQuery
 from runner.records.metrics import Metric
-from runner.records.run import Status
+from runner.records.run import Status, outermost
 from runner.records.workers import Worker
 from runner.scheduler.changes import MAX_REDISPATCH_MS
 from runner.store import encoding

@@ -34,13 +34,13 @@ from runner.records.listings import (
     Page,
     RunQuery,
     RunSummary,
-    outermost,
 )
 from runner.records.run import (
     NodeRecord,
     RunRecord,
     VisitKey,
     no_such_run,
+    outermost,
 )
 from runner.records.size_limits import MAX_RESULT, MAX_RUN, MAX_STATE, no_room
 from runner.store import encoding, interface

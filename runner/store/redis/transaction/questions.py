@@ -8,9 +8,16 @@ from __future__ import annotations
 from runner.approvals.ballots import Standing
 from runner.definition.model import map_of
 from runner.records import interrupts
-from runner.records.interrupts import SEPARATOR, Interrupt, address_of, as_asked, route
-from runner.records.listings import outermost, selectors_of, tool_of
-from runner.records.run import RunRecord
+from runner.records.interrupts import (
+    SEPARATOR,
+    Interrupt,
+    address_of,
+    as_asked,
+    route,
+    selectors_of,
+    tool_of,
+)
+from runner.records.run import RunRecord, outermost
 from runner.store import encoding
 from runner.store.encoding import Write, dump, load, question_document, question_fields
 from runner.store.redis.keys import run_key

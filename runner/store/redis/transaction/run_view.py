@@ -411,12 +411,11 @@ class RunInTransaction:
         _, decision_field = encoding.question_fields(interrupt_id)
         return encoding.winner(self.write_set.read(self.key, decision_field))
 
-    def decide(self, answer: Decision, nonce: str, now: int) -> None:
-        question, text = self.question(answer.interrupt_id), encoding.decision(answer)
-        if question is not None:
-            self.write_set.answered.append(question)
-            if question.expires_in is not None:
-                self.write_set.must_be_before(question.asked_at + round(question.expires_in * 1000))
+    def decide(self, question: Interrupt, answer: Decision, nonce: str, now: int) -> None:
+        text = encoding.decision(answer)
+        self.write_set.answered.append(question)
+        if question.expires_in is not None:
+            self.write_set.must_be_before(question.asked_at + round(question.expires_in * 1000))
         decision_text = f"answered {now} {nonce} ".encode() + text
         questions.close(self.write_set, self.record, answer.interrupt_id, decision_text)
         self.write_set.add_size(self.record.root, len(text))
