@@ -285,7 +285,7 @@ class Graph:
         return self._threads.engine
 
     def _result(self, engine: Engine, run_id: str) -> GraphResult:
-        snapshot = engine.store.read(run_id)
+        snapshot = engine.store.read(run_id, messages=True)
         assert snapshot is not None  # noqa: S101 - this object started it
         if snapshot.record.status is not Status.INTERRUPTED:
             self._open = None

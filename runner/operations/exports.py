@@ -134,7 +134,7 @@ def read_export(store: Store, run_id: str) -> Export:
     Raises:
         NotFoundError: there is no such run.
     """
-    snapshot = existing(store.read(run_id), run_id)
+    snapshot = existing(store.read(run_id, messages=True), run_id)
     record = snapshot.record
     topology = store.topology(record.graph_id, record.fingerprint)
     return Export(

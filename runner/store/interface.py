@@ -306,8 +306,8 @@ class Store(Bounded, Protocol):
 
     # Reading
 
-    def read(self, run_id: str) -> RunSnapshot | None:
-        """Read a whole run."""
+    def read(self, run_id: str, *, messages: bool = False) -> RunSnapshot | None:
+        """Read a whole run; the conversations of its nodes only with `messages`."""
 
     def peek(self, run_id: str) -> RunRecord | None:
         """Read a run's counters and status only."""

@@ -440,7 +440,7 @@ def test_a_renamed_agent_goes_on_in_its_conversation(opened):
 
     result = run.finish()
     assert result.results["c"].output == {"approval": "done"}
-    messages = run.store.read(run.run_id).messages
+    messages = run.store.read(run.run_id, messages=True).messages
     assert list(messages) == ["approval"]
     assert len(messages["approval"]) == 4
 

@@ -884,6 +884,23 @@ def test_a_run_waits_for_an_archive_that_came_while_its_last_node_ran(worker, st
     assert store.archivable("folder", 2, pause=0, mine=60, hold=60) == [run_id, other]
 
 
+def test_a_run_is_read_without_its_conversations(worker, store, client):
+    """Unless they are asked for: a result, a page or a wait does not read what an agent has said."""
+
+    def sent(**options):
+        """Count the bytes that the server sends for a run."""
+        before = client.info("stats")["total_net_output_bytes"]
+        assert store.read(run_id, **options).record.run_id == run_id
+        return client.info("stats")["total_net_output_bytes"] - before
+
+    run_id, token = worker.begin("a")
+    store.do(SaveCheckpoint(token, saved(1, *(f"{number:1000}" for number in range(200)))))
+    without, whole = sent(), sent(messages=True)
+
+    assert without < 20_000
+    assert whole > 200_000
+
+
 def test_a_question_that_was_published_before_is_parked_with(worker, store, clock):
     """After `ask`, or a checkpoint, what the claim has read is not all: nothing is presumed."""
     run_id, token = worker.begin("a")

@@ -67,7 +67,9 @@ def graph_of(one, *inputs, rule=None):
 def results(run) -> list[dict]:
     """What the model got."""
     blocks = [
-        block for message in run.store.read(run.id).messages["pay"] for block in message["content"]
+        block
+        for message in run.store.read(run.id, messages=True).messages["pay"]
+        for block in message["content"]
     ]
     return [block["toolResult"] for block in blocks if "toolResult" in block]
 

@@ -384,7 +384,7 @@ def test_messages_saved_before_a_question_after_the_node_are_kept():
     bench.answer()
     result = bench.finish()
 
-    assert bench.store.read(bench.run_id).messages["a"] == ["1.1", "1.2"]
+    assert bench.store.read(bench.run_id, messages=True).messages["a"] == ["1.1", "1.2"]
     assert (len(talker.starts), result.usage) == (1, {"tokens": 3})
 
 

@@ -265,7 +265,7 @@ def test_a_question_survives_its_process():
     result = answering.finish()
 
     assert result.results["weather_agent"].output == "Weather in Seattle: sunny"
-    assert len(asking.store.read(asking.run_id).messages["weather_agent"]) == 4
+    assert len(asking.store.read(asking.run_id, messages=True).messages["weather_agent"]) == 4
     assert result.usage["totalTokens"] == 30
 
 

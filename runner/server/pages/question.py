@@ -244,7 +244,7 @@ def _page(
     request: Request, services: Services, person: Person, question_id: str, shown: Shown
 ) -> HTMLResponse:
     question = read_question(services.store, services.client.interrupt(question_id))
-    snapshot = services.store.read(question.run_id)
+    snapshot = services.store.read(question.run_id, messages=True)
     rule = Rule.thawed(question.rule) if question.rule else None
     decisions = set(rule.decisions if rule else ("respond",))
     # A call is approved, edited or rejected; only a question without one is answered with words.

@@ -68,7 +68,7 @@ class Level(Wiring):
 
 def levels(services: Services, run: RunView, path: str = "") -> Iterator[Level]:
     """Read a run and those inside it; one that has expired from the store has no snapshot."""
-    snapshot = None if run.archived else services.store.read(run.run_id)
+    snapshot = None if run.archived else services.store.read(run.run_id, messages=True)
     topology = shape_of(services, snapshot.record) if snapshot is not None else None
     yield Level(snapshot, topology, path, run)
     for node in run.nodes:

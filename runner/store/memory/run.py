@@ -318,7 +318,7 @@ class MemoryRun:
         visit = (node, record.visit)
         return record, pack_copy(self.outputs.get(visit)), pack_copy(self.entries.get(visit))
 
-    def snapshot(self, changes: Changes) -> RunSnapshot:
+    def snapshot(self, changes: Changes, *, messages: bool) -> RunSnapshot:
         return RunSnapshot(
             record=self.record,
             nodes={name: changes.node(name) for name in self.nodes},
@@ -331,7 +331,7 @@ class MemoryRun:
             outputs=_copies(self.outputs),
             entries=_copies(self.entries),
             interrupts=tuple(self.questions.values()),
-            messages=_copies(self.messages),
+            messages=_copies(self.messages if messages else {}),
             maps=dict(self.maps),
             events=len(self.events),
             reopened=self.reopened,

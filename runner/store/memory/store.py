@@ -279,10 +279,10 @@ class MemoryStore:
 
     # Reading
 
-    def read(self, run_id: str) -> RunSnapshot | None:
+    def read(self, run_id: str, *, messages: bool = False) -> RunSnapshot | None:
         with self._changed:
             run = self._database.runs.get(run_id)
-            return run.snapshot(self._database.changes(run)) if run else None
+            return run.snapshot(self._database.changes(run), messages=messages) if run else None
 
     def peek(self, run_id: str) -> RunRecord | None:
         with self._changed:

@@ -412,8 +412,8 @@ class PartitionedStore:
 
     # Reading
 
-    def read(self, run_id: str) -> RunSnapshot | None:
-        return self._of(run_id).read(run_id)
+    def read(self, run_id: str, *, messages: bool = False) -> RunSnapshot | None:
+        return self._of(run_id).read(run_id, messages=messages)
 
     def peek(self, run_id: str) -> RunRecord | None:
         return self._of(run_id).peek(run_id)

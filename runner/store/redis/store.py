@@ -444,11 +444,10 @@ class RedisStore:
 
     # Reading
 
-    def read(self, run_id: str) -> RunSnapshot | None:
+    def read(self, run_id: str, *, messages: bool = False) -> RunSnapshot | None:
         """Read a whole run as it is at one moment."""
-        _, pairs, messages = self._call(
-            "snapshot", self._keys.run(run_id), self._keys.run(run_id, ":m")
-        )
+        keys = [self._keys.run(run_id, part) for part in ("", ":m")[: 1 + messages]]
+        _, pairs, *conversations = self._call("snapshot", *keys)
         if not pairs:
             return None
         fields = self._large.resolve(_hash(pairs))
@@ -465,7 +464,7 @@ class RedisStore:
             outputs=outputs,
             entries=entries,
             interrupts=encoding.questions(run_id, fields),
-            messages=_messages(_hash(messages)),
+            messages=_messages(_hash(conversations[0])) if messages else {},
             maps={
                 name[2:].decode(): encoding.map_record(value)
                 for name, value in fields.items()

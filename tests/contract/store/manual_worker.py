@@ -243,7 +243,7 @@ class ManualWorker:
 
     def read(self, run_id: str) -> RunSnapshot:
         """Read a run that exists."""
-        snapshot = self.store.read(run_id)
+        snapshot = self.store.read(run_id, messages=True)
         assert snapshot is not None
         return snapshot
 
