@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from runner.definition.model import item_id
+from runner.definition.model import item_id, map_of
 from runner.records.run import MapRecord, Status
 from runner.scheduler.changes import (
     IDLE,
@@ -18,6 +18,9 @@ from runner.scheduler.changes import (
 
 MAP_LIMIT = 500
 """Items started or cancelled in one transition; a timer continues with the rest."""
+
+AFTER_ITEM = 2
+"""Items started where an item has ended or waits: cheap, and soon more are ready than workers have slots."""
 
 
 def advance_map(changes: Changes, name: str) -> None:
@@ -41,9 +44,12 @@ def advance_map(changes: Changes, name: str) -> None:
 def _begin_items(changes: Changes, name: str) -> bool:
     """Make items ready while concurrency allows; True when more are left than one transition starts."""
     window = changes.shape(name).map
+    limit = AFTER_ITEM if any(map_of(node) == name for node in changes.nodes) else MAP_LIMIT
+    before = changes.map(name).active
     for _ in range(MAP_LIMIT):
         items = changes.map(name)
-        if items.next >= items.total or (window and 0 < window.window <= items.active):
+        is_full = (window and 0 < window.window <= items.active) or items.active - before == limit
+        if items.next >= items.total or is_full:
             return False
         changes.maps[name] = replace(items, next=items.next + 1)
         begin_item(changes, item_id(name, items.next), items.visit)

@@ -58,6 +58,30 @@ def test_a_cancel_stops_the_items_that_began_meanwhile(store, other, clock):
     assert worker.statuses(run_id) == "cancelled: m cancelled, m[0] cancelled, m[1] cancelled"
 
 
+@pytest.mark.parametrize("conflicts", [2, 4])
+def test_a_timer_of_a_map_whose_items_end_is_deferred(store, other, client, clock, conflicts):
+    """It begins the next 500 items, unless items end at each try: their ends begin others anyway."""
+    worker = ManualWorker(other, clock)
+    run_id, token = worker.begin(of_map(), node="m")
+    other.do(ExpandMap(token, list(range(1_500))))
+    call, ended = store._transactions._call, []
+
+    def meanwhile(name, *arguments, **named):
+        if name == "commit" and len(ended) < conflicts:
+            ended.append(worker.run(run_id, f"m[{len(ended)}]"))
+        return call(name, *arguments, **named)
+
+    store._transactions._call = meanwhile
+    store.sweep()
+
+    assert len(ended) == conflicts
+    begun = 500 + 2 * len(ended)
+    assert other.read(run_id).maps["m"].next == begun + (500 if conflicts == 2 else 0)
+    assert client.zscore("runner:{p00}:timers", f"map|{run_id}|m") == pytest.approx(
+        clock.now + (store.lease_ms if conflicts == 4 else 0)
+    )
+
+
 def test_a_start_whose_repeat_was_first_finds_the_child(store, other, clock):
     """The client sends a child's start again, as the reply is lost: both name the same child."""
     worker, inner = ManualWorker(other, clock), shape("x", name="inner")

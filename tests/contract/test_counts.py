@@ -297,6 +297,23 @@ def test_a_stop_of_many_questions_lets_others_in(store, client, clock, monkeypat
     assert (withdrawn[1], worker.read(run_id).record.status) == (0, Status.CANCELLED)
 
 
+@pytest.mark.parametrize("window", [None, 400, 600])
+def test_the_end_of_an_item_is_one_request(store, client, clock, window):
+    """Also while more items are left than a map begins at once: no worker drafts the next ones."""
+    worker = ManualWorker(store, clock)
+    run_id, token = worker.begin(
+        shape("m>z", maps={"m": MapSpec("function", None, window)}), node="m"
+    )
+    store.do(ExpandMap(token, list(range(900))))
+    tokens = [worker.token(run_id, f"m[{index}]") for index in range(5)]
+    client.config_resetstat()
+
+    for token in tokens:
+        assert worker.settle(token) == "settled"
+
+    assert client.info("commandstats")["cmdstat_evalsha"]["calls"] == len(tokens)
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("window", [None, 5])
 def test_an_item_costs_the_same_in_a_long_list(redis_url, window):

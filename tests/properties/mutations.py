@@ -136,8 +136,8 @@ MUTATIONS = (
     # -- maps, in the scheduler --------------------------------------------------------------------
     Mutation(
         OF + "maps.py",
-        "if items.next >= items.total or (window and 0 < window.window <= items.active):",
-        "if items.next >= items.total or (window and 0 < window.window < items.active):",
+        "is_full = (window and 0 < window.window <= items.active)",
+        "is_full = (window and 0 < window.window < items.active)",
         "one item more is at work than may be",
         "maps",
     ),

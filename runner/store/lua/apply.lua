@@ -55,20 +55,26 @@ for place = 1, arrivals do
   if may_follow then kind = kind - FOLLOWS end
   local count, old = own[guards + 2 + 2 * place], own[guards + 3 + 2 * place]
   if kind == ITEM then
-    -- `needs` is how many items may run at once, 0 for any number.
+    -- `needs` is how many items may run at once, 0 for any number. At most so many begin as in AFTER_ITEM of scheduler/maps.py.
     local visit, total, begun, busy, rest, failed, swept =
       (count or ''):match('^(%d+) (%d+) (%d+) (%d+) (%d+) (%d+) 0 (%d+)$')
     if tonumber(visit) ~= current then return {'other'} end
     total, begun, busy = tonumber(total), tonumber(begun), busy - 1
     if begun == total then
       if busy + rest == 0 then return {'other'} end
-    elseif needs == 0 or busy + 1 < needs or begun + 1 == total then
-      return {'other'}
-    elseif busy < needs then
-      local item = name .. '[' .. begun .. ']'
-      if redis.call('HEXISTS', key, 'n:' .. item) == 1 then return {'other'} end
-      begin(item, record, current, q)
-      begun, busy, more_started = begun + 1, busy + 1, more_started - 1
+    else
+      local room = needs == 0 and 2 or math.max(0, math.min(2, needs - busy))
+      if begun + room >= total then return {'other'} end
+      local items, records = {}, {}
+      for nth = 1, room do
+        items[nth] = name .. '[' .. begun + nth - 1 .. ']'
+        records[nth] = 'n:' .. items[nth]
+      end
+      for nth, ran in ipairs(room > 0 and redis.call('HMGET', key, unpack(records)) or {}) do
+        if ran then return {'other'} end
+        begin(items[nth], record, current, q)
+      end
+      begun, busy, more_started = begun + room, busy + room, more_started - room
     end
     counted = table.concat({visit, total, begun, busy, rest, failed, 0, swept}, ' ')
   else

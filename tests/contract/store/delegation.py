@@ -327,6 +327,25 @@ class DelegationContract:
         )
         assert self._map(worker, run_id) == MapRecord(1, 3, 3, active=2)
 
+    @pytest.mark.scripts
+    @pytest.mark.parametrize("window", [None, 600])
+    def test_the_end_of_an_item_begins_two_more(
+        self, worker: ManualWorker, store: Store, window: int | None
+    ) -> None:
+        """Where more are left than a map has begun at once, or one that waits; a timer begins many."""
+        run_id, bells = self._expanded(worker, store, of_map(window), *range(1_200))
+        assert len(bells) == 500
+
+        for index in (7, 8):
+            first = 500 + 2 * (index - 7)
+            rings = [f"m[{first}].1.1", f"m[{first + 1}].1.1"]
+            assert worker.end(worker.token(run_id, f"m[{index}]")) == rings
+        worker.park(run_id, "m[9]")
+        assert self._map(worker, run_id) == MapRecord(1, 1_200, 506, active=503, waiting=1)
+
+        worker.sweep()
+        assert self._map(worker, run_id).active == (window or 1_003)
+
     def test_a_list_that_comes_too_late_is_no_list(
         self, worker: ManualWorker, store: Store
     ) -> None:

@@ -333,7 +333,9 @@ class FastPath:
         run_id, graph, node = settled_read.run_id, settled_read.graph, name.decode()
         run = self._runs.get(run_id)
         run_values = run.values if run else None
-        fields = (*graph.fields(node), *_unknown(run))
+        # Of an item the script has checked its map, which a claim needs for nothing else.
+        needed = graph.guards(node) if map_of(node) else graph.fields(node)
+        fields = (*needed, *_unknown(run))
         written = {**settled_read.final, **written}
         missing = [field for field in fields if field not in written]
         try:

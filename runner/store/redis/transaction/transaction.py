@@ -36,7 +36,8 @@ from runner.store.redis.transaction.run_view import RunInTransaction
 from runner.store.redis.transaction.write_set import StoreSettings, WriteSet
 
 DEFER_CANCEL_AFTER, IMMEDIATE_TRIES, TRIES = 3, 20, 2_000
-"""Conflicts before a run's stop is left to a timer, before the next try waits, and before it fails."""
+"""Conflicts before a run's stop, or a map's next items, are left to a timer, before the next try waits,
+and before it fails."""
 
 PAUSE = 0.005
 """Seconds between two tries at first."""
@@ -61,7 +62,7 @@ class Transaction:
 
     def __init__(self, write_set: WriteSet, *, defer_cancel: bool = False) -> None:
         self.write_set = write_set
-        self._defer_cancel = defer_cancel
+        self.defer_cancel = defer_cancel
         self._runs: dict[str, RunInTransaction | None] = {}
         self.audits = write_set.settings.audit
 
@@ -83,7 +84,7 @@ class Transaction:
         expected_fields |= {name: fields.get(name.encode(), b"") for name in ("of", "lock")}
         topology = self.write_set.topology(record.graph_id, record.fingerprint)
         return (
-            RunInTransaction(self.write_set, record, topology, defer_cancel=self._defer_cancel)
+            RunInTransaction(self.write_set, record, topology, defer_cancel=self.defer_cancel)
             if topology
             else None
         )
@@ -113,7 +114,7 @@ class Transaction:
         if topology is None:
             raise AssertionError(f"{record.run_id} begins without the shape {record.fingerprint}")
         run = self._runs[record.run_id] = RunInTransaction(
-            self.write_set, record, topology, defer_cancel=self._defer_cancel
+            self.write_set, record, topology, defer_cancel=self.defer_cancel
         )
         new_run.write(self.write_set, record, start)
         return run
