@@ -6,6 +6,7 @@ it signed must stay checkable: it is revoked. See `runner/approvals/proofs.py` f
 
 from __future__ import annotations
 
+import hashlib
 import json
 import os
 import secrets
@@ -16,6 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from runner.approvals.decision_keys import proofs
+from runner.approvals.digests import canonical
 from runner.errors import ConflictError, NotFoundError, UsageError
 from runner.records.codec import JSON
 
@@ -29,7 +31,8 @@ class PublicKey:
     """A public key of decisions, without its bytes; `revoked_at` is in milliseconds, 0 where it is valid.
 
     `algorithm` is "Ed25519", "P-256" or "HMAC". `level` is 1 for a service, 2 for a door that checks logins
-    and 3 for a person's own key. `issuers` is None where it speaks for all.
+    and 3 for a person's own key. `issuers` is None where it speaks for all. `rp_id` is the domain of a
+    passkey. `thumbprint` is that of RFC 7638, by which two people compare a key; a secret has none.
     """
 
     kid: str
@@ -40,6 +43,8 @@ class PublicKey:
     groups: Sequence[str] = ()
     roles: Sequence[str] = ()
     revoked_at: int = 0
+    rp_id: str = ""
+    thumbprint: str = ""
 
 
 class KeySet:
@@ -106,9 +111,13 @@ class KeySet:
         `ends` is in seconds since 1970: until then either of the two is taken.
 
         Raises:
-            NotFoundError: there is no such key. ConflictError: as for `make`.
+            NotFoundError: there is no such key. ConflictError: as for `make`, or it is a passkey.
         """
         old_entry = self._entry(kid)
+        if "rp_id" in old_entry:
+            raise ConflictError(
+                f"the key {kid!r} is a passkey, which a browser makes: add another one, then revoke this."
+            )
         members = {
             name: old_entry[name]
             for name in old_entry.keys() - {"kid", "kty", "crv", "x", "y", "k", "revoked"}
@@ -211,4 +220,15 @@ def _shown(entry: Entry) -> PublicKey:
         entry.get("groups", ()),
         entry.get("roles", ()),
         max(1, round(entry["revoked"] * 1000)) if "revoked" in entry else 0,
+        entry.get("rp_id", ""),
+        thumbprint(entry),
     )
+
+
+def thumbprint(entry: Mapping[str, JSON]) -> str:
+    """Return the thumbprint of a public key (RFC 7638); "" for a secret."""
+    if entry["kty"] == "oct":
+        return ""
+    members = {name: entry[name] for name in ("crv", "kty", "x", "y") if name in entry}
+    digest = hashlib.sha256(canonical(members, "the key")).digest()
+    return str(proofs().encoded(digest))

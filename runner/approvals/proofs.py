@@ -6,7 +6,8 @@ the object but `reply_to`. Keys are a JSON Web Key Set (RFC 7517) with three mem
 a service, 2 a door that checks logins, 3 a person's own key), `issuers` (for whose principals levels 1 and
 2 may speak; without it for all) and `principal` (whose own key it is). Its `groups` and `roles` are those of
 that person; of a door those that it may state, without any of them all. `revoked` (seconds since 1970)
-refuses what was signed from then on.
+refuses what was signed from then on. A passkey's entry also says where it may be used (`rp_id`, `origins`)
+and its id in the browser (`credential`): see `runner/approvals/passkeys.py`.
 """
 
 from __future__ import annotations
@@ -64,6 +65,7 @@ class VerificationKey:
     revoked: float | None = None
     origins: frozenset[str] = frozenset()
     rp_id: str = ""
+    credential: str = ""
     groups: frozenset[str] = frozenset()
     roles: frozenset[str] = frozenset()
 
@@ -165,6 +167,7 @@ def _key(entry: Mapping[str, Any]) -> VerificationKey:
         entry.get("revoked"),
         frozenset(entry.get("origins", ())),
         entry.get("rp_id", ""),
+        entry.get("credential", ""),
         frozenset(entry.get("groups", ())),
         frozenset(entry.get("roles", ())),
     )
@@ -181,6 +184,15 @@ def signed_bytes(decision: Mapping[str, JSON]) -> bytes:
     if isinstance(proof, Mapping):
         payload["proof"] = {name: value for name, value in proof.items() if name not in SIGNATURE}
     return DOMAIN + canonical(payload, "the decision")
+
+
+def challenge_of(decision: Mapping[str, JSON]) -> bytes:
+    """Return what a passkey signs of a decision: the hash of what any signature covers.
+
+    Raises:
+        UnstorableError: as for `signed_bytes`.
+    """
+    return hashlib.sha256(signed_bytes(decision)).digest()
 
 
 def run_name(start: Mapping[str, Any]) -> str:
@@ -323,9 +335,7 @@ def _signature_holds(
                 public.verify(signature, text)
                 return True
             case "webauthn", (Ed25519PublicKey() | ec.EllipticCurvePublicKey()) as public:
-                return _assertion_holds(
-                    hashlib.sha256(text).digest(), proof, signature, key, public
-                )
+                return _assertion_holds(challenge_of(decision), proof, signature, key, public)
     except (InvalidSignature, RunnerError, ValueError, TypeError, KeyError):
         return False
     return False
@@ -341,7 +351,8 @@ def _assertion_holds(
     """Check an assertion of WebAuthn, whose challenge is the hash of the whole decision.
 
     The steps of https://www.w3.org/TR/webauthn-2/#sctn-verifying-assertion that concern a decision: type,
-    challenge, origin, relying party, that a person was there and was verified, and the signature.
+    challenge, origin (in no frame of another), relying party, that a person was there and was verified, and
+    the signature.
     """
     data, client = decoded(proof["authenticator_data"]), decoded(proof["client_data"])
     client_data = codec.load_json(client)
@@ -351,6 +362,7 @@ def _assertion_holds(
         or client_data.get("type") != "webauthn.get"
         or not hmac.compare_digest(decoded(client_data.get("challenge")), challenge)
         or client_data.get("origin") not in key.origins
+        or client_data.get("crossOrigin")
         or data[:32] != hashlib.sha256(key.rp_id.encode()).digest()
         or flags & (PRESENT | VERIFIED) != PRESENT | VERIFIED
     ):

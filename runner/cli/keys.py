@@ -89,7 +89,7 @@ def list_keys(context: CommandContext) -> None:
     "--public",
     metavar="FILE",
     type=click.Path(path_type=Path, exists=True, dir_okay=False),
-    help="A public key (JWK) that somebody has made (default: a new one).",
+    help="A public key (JWK) that somebody has made, such as a passkey (default: a new one).",
 )
 @PRIVATE
 @with_context
@@ -113,7 +113,7 @@ def new(
     if public is None:
         key = _set(context).make(kid, private or _file_of(kid), hmac=hmac, **options)
     else:
-        key = _set(context).add(kid, _public(public), **options)
+        key = _set(context).add(kid, _public(public, options["principal"]), **options)
     context.output.write(key, [_row(key)])
     _note(context, "added", key)
 
@@ -204,10 +204,15 @@ def _file_of(kid: str) -> Path:
     return Path(f"{kid.replace('/', '_')}.key.json")
 
 
-def _public(path: Path) -> dict[str, Any]:
+def _public(path: Path, principal: str | None) -> dict[str, Any]:
     try:
         entry = json.loads(path.read_bytes())
-        names = ("kty", "crv", "x", "y", "d", "k", "origins", "rp_id")
+        if entry.get("principal", principal) != principal:
+            raise UsageError(
+                f"{str(path)!r} was made by {entry['principal']!r:.200}, not by {principal!r:.200}; "
+                "nothing was added. Name who has made it, if that is who you mean."
+            )
+        names = ("kty", "crv", "x", "y", "d", "k", "origins", "rp_id", "credential")
         return {name: entry[name] for name in names if name in entry}
     except (OSError, ValueError, TypeError) as error:
         raise UsageError(f"{str(path)!r} is no public key (JWK): {error}.") from None

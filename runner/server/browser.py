@@ -184,6 +184,13 @@ def _is_ours(request: Request, origin: str) -> bool:
     return is_public or address.netloc == request.headers.get("host")
 
 
+def origin_of(request: Request) -> str:
+    """Return the origin at which people open the pages: RUNNER_SERVER_URL, or else what the request names."""
+    settings = request.app.state.services.settings
+    address = urlsplit(settings.server_url or str(request.base_url))
+    return f"{address.scheme}://{address.netloc}"
+
+
 async def check_form(request: Request, person: Person | None) -> None:
     """Refuse a browser's request that changes something without the token of its page.
 

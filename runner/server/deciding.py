@@ -37,9 +37,17 @@ def decide(
     return apply_decisions(services.client.engine, [replace(decision, voter=voter, body=body)])[0]
 
 
-def act(services: Services, person: Person, question_id: str, kind: str, **options: Any) -> Receipt:
+def act(
+    services: Services,
+    person: Person,
+    question_id: str,
+    kind: str,
+    proof: dict[str, JSON] | None = None,
+    **options: Any,
+) -> Receipt:
     """Do what somebody wants with a question besides voting: claim, release, delegate, comment, withdraw."""
-    body = _signed(services, person, operation_body(question_id, kind, person.principal, **options))
+    body = operation_body(question_id, kind, person.principal, **options)
+    body = {**body, "proof": proof} if proof else _signed(services, person, body)
     voter = Voter(person.principal, person.groups, person.roles)
     return apply_operation(services.client.engine, body, voter)
 

@@ -5,6 +5,7 @@ from fastapi.routing import APIRoute
 from runner.server.pages import (
     home,
     inbox,
+    passkeys,
     question,
     run_actions,
     runs,
@@ -19,6 +20,7 @@ ROUTERS = (
     home.router,
     inbox.router,
     question.router,
+    passkeys.router,
     runs.router,
     run_actions.router,
     schedules.router,

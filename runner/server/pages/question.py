@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from typing import Annotated, Any
@@ -17,7 +17,9 @@ from markupsafe import Markup, escape
 
 from runner.approvals.ballots import approved, effect_of, escalated
 from runner.approvals.directory import looked_up
-from runner.approvals.rules import OWN_KEY, Rule, VoterFacts, barred, plain_name, unsure
+from runner.approvals.judgement import level_of
+from runner.approvals.proofs import VerificationKey
+from runner.approvals.rules import OWN_KEY, Rule, Voter, VoterFacts, barred, plain_name, unsure
 from runner.approvals.visit_judge import answerers
 from runner.approvals.votes import unfit_response
 from runner.authoring.drawing import draw_run
@@ -33,7 +35,14 @@ from runner.operations.questions import (
     response_for,
 )
 from runner.records import codec
-from runner.records.interrupts import Decision, InterruptStatus, Receipt, ReceiptStatus
+from runner.records.interrupts import (
+    Decision,
+    Interrupt,
+    InterruptStatus,
+    Receipt,
+    ReceiptStatus,
+)
+from runner.records.messages import body_of, operation_body
 from runner.server.access import Decides, Person, Seen
 from runner.server.api.documents import bare_question
 from runner.server.browser import FormTokens
@@ -51,6 +60,14 @@ from runner.server.forms import (
     marked,
 )
 from runner.server.pages.case import case_of
+from runner.server.pages.passkeys import (
+    PROOF,
+    SignatureStep,
+    passkeys,
+    proof_of,
+    signature_step,
+    takes_own_key,
+)
 from runner.server.pages.rendering import back, page
 from runner.server.pages.run_graph import Wiring, shape_of
 from runner.server.problems import Problem, prefix
@@ -98,6 +115,7 @@ class Shown:
     problems: Mapping[str, str] = field(default_factory=dict)
     problem: str = ""
     confirm: Confirmation | None = None
+    signature: SignatureStep | None = None
     status: int = 200
 
 
@@ -114,7 +132,9 @@ async def answer(request: Request, question_id: str, person: Decides, services: 
     if not form.get("digest"):
         raise Problem(422, "The form lacks the question's digest; nothing was done. Load the page.")
     shown_at = shown_at_of(request, person, form.get("shown", ""), form.get("digest", ""))
-    shown = await run_in_threadpool(_decided, services, person, question_id, form, shown_at)
+    shown = await run_in_threadpool(
+        _decided, request, services, person, question_id, form, shown_at
+    )
     return await run_in_threadpool(_page, request, services, person, question_id, shown)
 
 
@@ -129,6 +149,7 @@ def act(
     to: Typed = "",
     shown: Annotated[str, Form()] = "",
     digest: Annotated[str, Form()] = "",
+    proof: Annotated[str, Form()] = "",
 ) -> Response:
     """Claim, release, comment or delegate a question, or take one's vote back."""
     options: dict[str, dict[str, Any]] = {
@@ -140,11 +161,30 @@ def act(
     }
     if action not in options:
         raise Problem(404, f"There is no action {action!r:.40}.")
-    shown_at = shown_at_of(request, person, shown, digest)
-    receipt = operation(services, person, question_id, action, shown_at=shown_at, **options[action])
+    arguments = {"shown_at": shown_at_of(request, person, shown, digest), **options[action]}
+    form = {"comment": comment, "to": to, "shown": shown, "digest": digest}
+    signature = proof_of({PROOF: proof})
+    question = services.client.interrupt(question_id)
+    if signature is None and (keys := _own_keys(request, services, person, question)):
+        body = operation_body(question_id, action, person.principal, **arguments)
+        path = f"/q/{quote(question_id)}/{action}"
+        step = signature_step(keys, body, form, path, action.replace("_", " "))
+        return _page(request, services, person, question_id, Shown(signature=step))
+    receipt = operation(services, person, question_id, action, signature, **arguments)
     if receipt.status in {ReceiptStatus.ACCEPTED, ReceiptStatus.WITHDRAWN_VOTE}:
         return back(request, f"/q/{quote(question_id)}")
     return _page(request, services, person, question_id, Shown(receipt, status=409))
+
+
+def _own_keys(
+    request: Request, services: Services, person: Person, question: Interrupt
+) -> list[VerificationKey]:
+    """List the passkeys with which somebody signs what they do to a question, where that takes one."""
+    if question.rule is None or level_of(Rule.thawed(question.rule)) < OWN_KEY:
+        return []
+    now = services.client.interrupt(question.id)
+    needed = takes_own_key(read_question(services.store, now))
+    return passkeys(request, services, person) if needed else []
 
 
 def shown_at_of(request: Request, person: Person, token: str, digest: str) -> int:
@@ -154,7 +194,12 @@ def shown_at_of(request: Request, person: Person, token: str, digest: str) -> in
 
 
 def _decided(
-    services: Services, person: Person, question_id: str, form: dict[str, str], shown_at: int
+    request: Request,
+    services: Services,
+    person: Person,
+    question_id: str,
+    form: dict[str, str],
+    shown_at: int,
 ) -> Shown:
     question = question_of(services.client.interrupt(question_id))
     kind, comment = form.get("decision", "respond"), form.get("comment", "")
@@ -181,15 +226,15 @@ def _decided(
         if kind == "edit" and response is None:
             response = codec.load_json(shown.edited)
         problem = _problem(question, kind, response, comment)
-        step = None if problem else _second_step(question, kind, response, form)
+        confirmation = None if problem else _second_step(question, kind, response, form)
     except CorruptDocument as error:
         return replace(shown, problem=f"The arguments are {error}.", status=422)
     except UnstorableError as error:
         return replace(shown, problem=str(error), status=422)
     if problem and question.is_open:
         return replace(shown, problem=problem, status=422)
-    if step is not None and question.is_open:
-        return replace(shown, confirm=step, status=422 if step.problem else 200)
+    if confirmation is not None and question.is_open:
+        return replace(shown, confirm=confirmation, status=422 if confirmation.problem else 200)
     packed_response = codec.pack(response, "response")
     decision = Decision(
         question_id,
@@ -201,9 +246,31 @@ def _decided(
         comment=comment,
         shown_at=shown_at,
     )
-    receipt = decide(services, person, decision)
+    proof = proof_of(form)
+    if proof is None and (keys := _own_keys(request, services, person, question)):
+        body = body_of(decision, person.principal.key)
+        return replace(shown, signature=_signature_step(keys, body, form, question, response))
+    receipt = decide(services, person, decision, proof)
     good = receipt.status in {ReceiptStatus.ACCEPTED, ReceiptStatus.COUNTED}
     return replace(shown, receipt=receipt, status=200 if good else 409)
+
+
+def _signature_step(
+    keys: Sequence[VerificationKey],
+    body: Mapping[str, Any],
+    form: Mapping[str, str],
+    question: Question,
+    response: Any,
+) -> SignatureStep:
+    """Return what is left to be signed of a decision, with what it is beside the call as it is shown."""
+    kind = str(body["decision"])
+    subject = "approve with changes" if kind == "edit" else kind
+    step = signature_step(keys, body, form, f"/q/{quote(question.id)}", subject)
+    if kind == "respond":
+        return replace(step, answer=response)
+    args = (question.action or {}).get("args")
+    is_edit = isinstance(response, dict)
+    return replace(step, changes=tuple(changes(args, response))) if is_edit else step
 
 
 def _problem(question: Question, kind: str, response: Any, comment: str) -> str:
@@ -257,6 +324,7 @@ def _page(
         texts = texts or edit_texts(schema, question.action["args"])
     fields = marked(fields_of(schema, texts or None), shown.problems)
     history = list(_history(services, question)) if reads else []
+    own_keys = passkeys(request, services, person) if takes_own_key(question) else None
     return page(
         request,
         "question.html",
@@ -272,10 +340,12 @@ def _page(
         opened=bool(shown.edited or shown.sent),
         decisions=decisions,
         decides=bool(decisions & {"approve", "edit", "respond"}) and person.may("decide"),
-        barred=_barred(services, person, question, rule) if question.is_open else "",
+        barred=_barred(services, person, question, rule, own_keys) if question.is_open else "",
+        lacks_passkey=own_keys == [],
         versions=reads and any(not variant.is_proposed for variant in question.variants),
         receipt=shown.receipt,
         confirm=shown.confirm,
+        signature=shown.signature,
         sent=shown.sent,
         comment=shown.comment,
         edited=shown.edited,
@@ -286,7 +356,7 @@ def _page(
         denials=_denials(question, snapshot) if snapshot and question.action and reads else [],
         delegable=rule is not None and rule.delegate != "none",
         login=_stale_login(request, rule, person, question.stage)
-        if rule and question.is_open
+        if rule and question.is_open and own_keys is None
         else None,
         voted=any(vote.by == person.principal.key for vote in question.votes),
         case=case_of(Wiring(snapshot, shape_of(services, snapshot.record)), question)
@@ -296,14 +366,28 @@ def _page(
     )
 
 
-def _barred(services: Services, person: Person, question: QuestionView, rule: Rule | None) -> str:
-    """Return why a person may not decide a question, as far as that is known before they vote."""
+def _barred(
+    services: Services,
+    person: Person,
+    question: QuestionView,
+    rule: Rule | None,
+    own_keys: Sequence[VerificationKey] | None,
+) -> str:
+    """Return why a person may not decide a question, as far as that is known before they vote.
+
+    `own_keys` are theirs, where it takes one: those say in which groups they are.
+    """
     key, names = person.principal.key, question.assignees
     if rule is None:
         return "" if not names or plain_name(key) in names else f"only {', '.join(names)} may"
     voter = replace(person.voter(time.time()), level=OWN_KEY)
-    with suppress(DirectoryError):
-        voter = looked_up(voter, services.settings.directory)
+    if own_keys is None:
+        with suppress(DirectoryError):
+            voter = looked_up(voter, services.settings.directory)
+    elif own_keys:
+        voter = Voter(person.principal, own_keys[0].groups, own_keys[0].roles, OWN_KEY, 0)
+    else:
+        return "it takes a passkey of yours, and none that is valid here is known"
     facts = VoterFacts(
         (question.requester, *question.on_behalf_of),
         answerers(services.store, rule, question),

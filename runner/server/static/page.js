@@ -228,6 +228,42 @@
     event.target.setAttribute("aria-invalid", problem ? "true" : "false");
   });
 
+  // -- passkeys: a button asks the authenticator, and sends its form with what that has made ----------------
+  const bytes = (text) => Uint8Array.from(atob(text.replaceAll("-", "+").replaceAll("_", "/")), (letter) => letter.charCodeAt(0));
+  const base64 = (buffer) => btoa(String.fromCharCode(...new Uint8Array(buffer))).replaceAll("+", "-").replaceAll("/", "_").replaceAll("=", "");
+  const credentials = (ids) => ids.map((id) => ({ type: "public-key", id: bytes(id) }));
+  async function sign({ challenge, rp_id, credential, proof }) {
+    const publicKey = { challenge: bytes(challenge), rpId: rp_id, allowCredentials: credentials([credential]), userVerification: "required" };
+    const { response } = await navigator.credentials.get({ publicKey });
+    return { ...proof, authenticator_data: base64(response.authenticatorData), client_data: base64(response.clientDataJSON), sig: base64(response.signature) };
+  }
+  async function register({ challenge, user, rp, exclude }) {
+    const publicKey = {
+      challenge: bytes(challenge), rp, user: { ...user, id: bytes(user.id) }, excludeCredentials: credentials(exclude), attestation: "none",
+      pubKeyCredParams: [-8, -7].map((alg) => ({ type: "public-key", alg })), authenticatorSelection: { userVerification: "required", residentKey: "preferred" },
+    };
+    const { response } = await navigator.credentials.create({ publicKey });
+    return { authenticator_data: base64(response.getAuthenticatorData()), client_data: base64(response.clientDataJSON), public_key: base64(response.getPublicKey()) };
+  }
+  for (const button of window.PublicKeyCredential ? all(document, "button[data-passkey]") : []) {
+    button.hidden = false;
+    const form = button.form, options = JSON.parse(button.dataset.passkey);
+    form.querySelector("[data-no-passkeys]").hidden = true;
+    button.addEventListener("click", async () => {
+      if (!form.reportValidity()) return;
+      const problem = form.querySelector("[data-passkey-problem]");
+      problem.textContent = "";
+      button.disabled = true;
+      try {
+        form.elements.proof.value = JSON.stringify(await (options.proof ? sign : register)(options));
+        form.requestSubmit();
+      } catch (error) {
+        problem.textContent = `Nothing was sent: the passkey was not used (${error.message}). Try again, or use another device.`;
+      }
+      button.disabled = false;
+    });
+  }
+
   // -- keys ----------------------------------------------------------------------------------------------
   const root = document.body.dataset.root;
   const toggle = document.getElementById("keys-on");

@@ -1,0 +1,137 @@
+"""Passkeys: a person's own key (level 3) that a browser or a device holds, by WebAuthn.
+
+No server makes one valid. It checks what a browser has made and shows the public half, which an administrator
+adds to the keys of decisions as that of a person, like any key of theirs: see `runner/approvals/keys.py`.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import hmac
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+from urllib.parse import urlsplit
+
+from runner.approvals.proofs import (
+    LIFETIME,
+    PRESENT,
+    VERIFIED,
+    ProofRefused,
+    VerificationKey,
+    challenge_of,
+    decoded,
+    encoded,
+)
+from runner.errors import RunnerError, needs_extra
+from runner.records import codec
+from runner.records.codec import JSON
+
+with needs_extra("audit", "signed decisions"):
+    from cryptography.hazmat.primitives.asymmetric import ec
+    from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PublicKey
+    from cryptography.hazmat.primitives.serialization import load_der_public_key
+
+HAS_KEY = 64
+"""Flag of an authenticator: the data has the key that it has made."""
+
+KEY_ID = 55
+"""Where the id of a key begins in that data; its length stands before it, in two bytes."""
+
+
+@dataclass(frozen=True, slots=True)
+class SignatureRequest:
+    """What a browser asks of one passkey: to sign `challenge`; the result completes `proof`."""
+
+    kid: str
+    rp_id: str
+    credential: str
+    challenge: str
+    proof: Mapping[str, JSON]
+
+
+def passkeys_of(
+    keys: Mapping[str, VerificationKey], principal: str, origin: str, now: float
+) -> list[VerificationKey]:
+    """List the passkeys of a principal that can sign at an origin now (seconds since 1970)."""
+    return [
+        key
+        for key in keys.values()
+        if key.principal == principal
+        and key.credential
+        and origin in key.origins
+        and (key.revoked is None or now < key.revoked)
+    ]
+
+
+def signature_request(
+    body: Mapping[str, JSON], key: VerificationKey, now: float, jti: str
+) -> SignatureRequest:
+    """Return what a passkey has to sign so that a message counts, at a time in seconds since 1970.
+
+    That time is also when its owner has been authenticated: the device verifies them at each signature.
+    """
+    issued_at = int(now)
+    proof: dict[str, JSON] = {
+        "alg": "webauthn",
+        "kid": key.kid,
+        "iat": issued_at,
+        "exp": issued_at + LIFETIME,
+        "jti": jti,
+        "auth_time": issued_at,
+    }
+    challenge = challenge_of({**body, "proof": proof})
+    return SignatureRequest(key.kid, key.rp_id, key.credential, encoded(challenge), proof)
+
+
+def public_half(registration: Mapping[str, Any], challenge: bytes, origin: str) -> dict[str, JSON]:
+    """Return the public half of a passkey that a browser has made at an origin, as an entry of a key set.
+
+    `registration` has `client_data`, `authenticator_data` and `public_key` (DER), as a browser gives them:
+    https://www.w3.org/TR/webauthn-2/#sctn-registering-a-new-credential, without an attestation.
+
+    Raises:
+        ProofRefused: it was made for something else, or its owner was not verified.
+    """
+    try:
+        client_data = codec.load_json(decoded(registration["client_data"]))
+        data = decoded(registration["authenticator_data"])
+        public = load_der_public_key(decoded(registration["public_key"]))
+        is_answer = client_data["type"] == "webauthn.create" and hmac.compare_digest(
+            decoded(client_data["challenge"]), challenge
+        )
+        made_at, is_framed = client_data["origin"], client_data.get("crossOrigin")
+    except (RunnerError, ValueError, TypeError, KeyError, AttributeError) as error:
+        raise ProofRefused(f"what the browser has sent is no passkey: {error!r:.200}.") from error
+    rp_id = urlsplit(origin).hostname or ""
+    if not is_answer:
+        raise ProofRefused("the passkey was made for another page: load this one and make another.")
+    if made_at != origin or is_framed:
+        raise ProofRefused(
+            f"the passkey was made at {made_at!r:.200}, not at {origin!r}: set RUNNER_SERVER_URL to where "
+            "people open the pages."
+        )
+    flags, length = (data[32], int.from_bytes(data[53:KEY_ID])) if len(data) > KEY_ID else (0, 0)
+    if data[:32] != hashlib.sha256(rp_id.encode()).digest() or not flags & HAS_KEY or not length:
+        raise ProofRefused(f"the authenticator has made no passkey of {rp_id!r}.")
+    if flags & (PRESENT | VERIFIED) != PRESENT | VERIFIED:
+        raise ProofRefused(
+            "the authenticator has not verified who you are: it needs a PIN, a fingerprint or a face."
+        )
+    return {
+        **_members(public),
+        "origins": [origin],
+        "rp_id": rp_id,
+        "credential": encoded(data[KEY_ID : KEY_ID + length]),
+    }
+
+
+def _members(public: object) -> dict[str, JSON]:
+    """Return the members of a JSON Web Key."""
+    if isinstance(public, Ed25519PublicKey):
+        return {"kty": "OKP", "crv": "Ed25519", "x": encoded(public.public_bytes_raw())}
+    if isinstance(public, ec.EllipticCurvePublicKey) and isinstance(public.curve, ec.SECP256R1):
+        numbers = public.public_numbers()
+        x, y = (encoded(number.to_bytes(32)) for number in (numbers.x, numbers.y))
+        return {"kty": "EC", "crv": "P-256", "x": x, "y": y}
+    raise ProofRefused("the passkey is none of Ed25519 and P-256.")

@@ -1,0 +1,166 @@
+"""Passkeys on the pages: somebody makes one, and signs with it what takes a key of their own (level 3)."""
+
+from __future__ import annotations
+
+import json
+import time
+from base64 import b64encode
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from dataclasses import asdict, dataclass
+from hashlib import sha256
+from typing import Annotated
+
+from fastapi import APIRouter, Form, Request
+from fastapi.responses import HTMLResponse
+
+from runner.approvals.keys import thumbprint
+from runner.approvals.passkeys import passkeys_of, public_half, signature_request
+from runner.approvals.proofs import ProofRefused, VerificationKey, encoded
+from runner.approvals.rules import OWN_KEY, Rule
+from runner.errors import CorruptDocument, UsageError
+from runner.execution import ids
+from runner.operations.questions import Change, QuestionView
+from runner.records import codec
+from runner.records.codec import JSON
+from runner.server.access import Decides, Person
+from runner.server.browser import TOKEN, FormTokens, origin_of
+from runner.server.pages.rendering import page
+from runner.server.problems import Problem
+from runner.server.services import Served, Services
+
+router = APIRouter(include_in_schema=False)
+
+PROOF = "proof"
+"""The field of a form with what a passkey has signed."""
+
+ABOUT, CREATION_TIME = "passkey", 600
+"""The subject of the token that a new passkey has to answer, and for how many seconds that holds."""
+
+
+@dataclass(frozen=True, slots=True)
+class SignatureStep:
+    """The last step of a form: one of the passkeys signs, and the form is sent again with its `fields`.
+
+    `requests` are what each is asked for, see `SignatureRequest`, as the script of the page reads them.
+    `changes` are those to the call that is asked about, `answer` is that to a question without one.
+    """
+
+    path: str
+    fields: Mapping[str, str]
+    subject: str
+    requests: Sequence[Mapping[str, object]]
+    changes: Sequence[Change] = ()
+    answer: object = None
+
+
+def takes_own_key(question: QuestionView) -> bool:
+    """Say if what people do to a question now must be signed with keys of their own."""
+    if question.rule is None or not question.is_open:
+        return False
+    rule = Rule.thawed(question.rule)
+    return max(rule.auth.level, rule.steps[question.stage].auth.level) == OWN_KEY
+
+
+def _keys(services: Services) -> Mapping[str, VerificationKey]:
+    """Return the keys of decisions; none where they can't be read, as before the first one is added."""
+    with suppress(UsageError):
+        return services.client.engine.decision_keys.read()
+    return {}
+
+
+def passkeys(request: Request, services: Services, person: Person) -> list[VerificationKey]:
+    """List the passkeys with which somebody can sign on these pages now."""
+    return passkeys_of(_keys(services), person.principal.key, origin_of(request), time.time())
+
+
+def signature_step(
+    keys: Sequence[VerificationKey],
+    body: Mapping[str, JSON],
+    form: Mapping[str, str],
+    path: str,
+    subject: str,
+) -> SignatureStep:
+    """Return what is left to be signed of a message that a form makes."""
+    fields = {name: value for name, value in form.items() if name not in {TOKEN, PROOF}}
+    now = time.time()
+    requests = [asdict(signature_request(body, key, now, ids.nonce())) for key in keys]
+    return SignatureStep(path, fields, subject, requests)
+
+
+def proof_of(form: Mapping[str, str]) -> dict[str, JSON] | None:
+    """Return what a passkey has signed; None where the form has nothing of it.
+
+    Raises:
+        Problem: it is malformed.
+    """
+    text = form.get(PROOF)
+    if not text:
+        return None
+    try:
+        proof = codec.load_json(text)
+    except CorruptDocument as error:
+        raise Problem(422, f"The signature is {error}; nothing was done.") from error
+    if not isinstance(proof, dict):
+        raise Problem(422, "The signature is no JSON object; nothing was done.")
+    return proof
+
+
+@router.get("/passkeys")
+def show(request: Request, person: Decides, services: Served) -> HTMLResponse:
+    """Show the keys of who calls, and a form for a new passkey."""
+    return _page(request, person, services)
+
+
+@router.post("/passkeys")
+def add(
+    request: Request,
+    person: Decides,
+    services: Served,
+    kid: Annotated[str, Form(min_length=1, max_length=100, pattern=r"^[\w.@-]+$")],
+    token: Annotated[str, Form()],
+    registration: Annotated[str, Form(alias=PROOF)] = "",
+) -> HTMLResponse:
+    """Check a new passkey, and show its public half: it signs once an administrator has added that."""
+    tokens: FormTokens = request.app.state.form_tokens
+    if time.time() - tokens.issued_at(token, person, about=ABOUT) > CREATION_TIME:
+        raise Problem(403, "The page is too old, or not from here. Load it again.")
+    if kid in _keys(services):
+        raise Problem(409, f"There is a key {kid!r} already: choose another name.")
+    try:
+        made = proof_of({PROOF: registration}) or {}
+        public = public_half(made, token.encode(), origin_of(request))
+    except ProofRefused as error:
+        raise Problem(422, f"No passkey was made: {error}") from error
+    entry: dict[str, JSON] = {"kid": kid, "principal": person.principal.key, **public}
+    return _page(request, person, services, entry)
+
+
+def _page(
+    request: Request, person: Person, services: Services, entry: dict[str, JSON] | None = None
+) -> HTMLResponse:
+    principal, origin = person.principal, origin_of(request)
+    own_keys = [key for key in _keys(services).values() if key.principal == principal.key]
+    tokens: FormTokens = request.app.state.form_tokens
+    token = tokens.issue(person, about=ABOUT)
+    name = principal.name or principal.sub
+    user = sha256(principal.key.encode()).digest()
+    text = json.dumps(entry, indent=2)
+    return page(
+        request,
+        "passkeys.html",
+        person,
+        keys=own_keys,
+        entry=entry,
+        text=text,
+        file=b64encode(text.encode()).decode(),
+        thumbprint=thumbprint(entry) if entry else "",
+        token=token,
+        options={
+            "challenge": encoded(token.encode()),
+            "user": {"id": encoded(user), "name": principal.key, "displayName": name},
+            "rp": {"name": request.app.title},
+            "exclude": [key.credential for key in own_keys if key.credential],
+        },
+        origin=origin,
+    )

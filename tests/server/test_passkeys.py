@@ -1,0 +1,351 @@
+"""A person's own key in a browser: made on a page, added by an administrator, and signing decisions."""
+
+from __future__ import annotations
+
+import json
+import re
+from html import unescape
+
+import pytest
+from click.testing import CliRunner
+
+from runner.approvals import Action, Auth, Principal, Rule
+from runner.cli.program import runner
+from runner.server.access import Person
+from tests.graphs import wired
+from tests.passkeys import Device, requests_in
+from tests.ports import free_port
+from tests.server.conftest import Served, Site
+
+ORIGIN = "https://runner.example"
+ANA = Principal("ana", "https://login.example")
+FINANCE = frozenset({"finance"})
+
+
+def transfer(ctx):
+    rule = Rule(eligible=["group:finance"], auth=Auth(level=3, max_age=300))
+    action = Action("runner", "function", "transfer", {"amount": 120})
+    decided = ctx.interrupt("transfer", rule=rule, action=action)
+    return [decided.decision, decided.action["args"], [vote["level"] for vote in decided.votes]]
+
+
+class Bank(Site):
+    """A site whose graph asks for a key of one's own, with a file of public keys."""
+
+    def __init__(self, url, folder, monkeypatch, origin=ORIGIN):
+        self.folder = folder
+        monkeypatch.chdir(folder)
+        monkeypatch.setenv("RUNNER_DECISION_KEYS", str(folder / "keys.json"))
+        monkeypatch.setenv("RUNNER_SERVER_URL", origin)
+        monkeypatch.setenv("RUNNER_REDIS_URL", url)
+        super().__init__(url, {"transfer": lambda: wired({"transfer": transfer}).build()})
+        self.person = Person(ANA, frozenset({"approver"}), FINANCE, 2)
+        self.http.headers.update({"accept": "text/html", "origin": origin})
+
+    def keys(self, *arguments):
+        return CliRunner().invoke(runner, ["keys", *arguments])
+
+    def add_key(self, entry, *options):
+        """Add what a page has shown, as an administrator does."""
+        path = self.folder / f"{entry['kid']}.json"
+        path.write_text(json.dumps(entry))
+        arguments = ("--level", "3", "--principal", ANA.key, "--public", str(path))
+        return self.keys("new", entry["kid"], *arguments, *options)
+
+    def ask(self):
+        return self.start("transfer").interrupts()[0]
+
+    def post(self, path, **fields):
+        """Send a form of a page as its browser does, with the hidden fields of the page."""
+        return self.http.post(path, data={**self.hidden(path), **fields})
+
+    def hidden(self, path):
+        text = self.http.get(path).text
+        names = ("form_token", "shown", "digest", "token")
+        found = {name: re.search(rf'name="{name}" value="([^"]*)"', text) for name in names}
+        return {name: unescape(one[1]) for name, one in found.items() if one}
+
+    def register(self, device, kid="ana-laptop", **more):
+        """Make a passkey on the page; return the answer."""
+        (options,) = requests_in(self.http.get("/passkeys").text)
+        token = self.hidden("/passkeys")
+        challenge = more.pop("challenge", options["challenge"])
+        made = device.register(challenge, more.pop("rp_id", "runner.example"), **more)
+        return self.http.post("/passkeys", data={**token, "kid": kid, "proof": json.dumps(made)})
+
+    def hold(self, device, kid="ana-laptop", *options):
+        """Make a passkey on the page, and have it added."""
+        entry = json.loads(
+            unescape(re.search(r'id="entry">([^<]*)<', self.register(device, kid).text)[1])
+        )
+        assert self.add_key(entry, "--group", "finance", *options).exit_code == 0
+
+    def sign_step(self, question, action="", **fields):
+        """Send a decision; return the requests of the step that signs, and the form that is sent again."""
+        path = f"/q/{question.id}"
+        step = self.http.post(f"{path}{action}", data={**self.hidden(path), **fields})
+        form = dict(re.findall(r'type="hidden" name="([^"]*)" value="([^"]*)"', step.text))
+        return requests_in(step.text), {name: unescape(value) for name, value in form.items()}
+
+    def send(self, question, proof, form, action=""):
+        """Send what a passkey has signed; return the status of the receipt."""
+        data = {**form, "proof": json.dumps(proof)}
+        reply = self.http.post(f"/q/{question.id}{action}", data=data)
+        receipt = re.search(r'data-result="([^"]*)"', reply.text)
+        return receipt[1] if receipt else reply.status_code
+
+
+@pytest.fixture
+def bank(redis_url, tmp_path, monkeypatch):
+    """A site whose question takes a key of one's own."""
+    return Bank(redis_url, tmp_path, monkeypatch)
+
+
+@pytest.fixture
+def device(bank):
+    """Ana's device, whose passkey an administrator has added."""
+    device = Device(ORIGIN, count=1)
+    bank.hold(device)
+    return device
+
+
+def test_a_passkey_of_the_page_decides(bank):
+    """From the page that makes it to the effect; without one the page has no button and says what to do."""
+    question = bank.ask()
+    before = bank.http.get(f"/q/{question.id}").text
+    assert 'name="decision"' not in before
+    assert 'href="/passkeys"' in before
+
+    device = Device(ORIGIN)
+    bank.hold(device)
+    assert 'name="decision"' in bank.http.get(f"/q/{question.id}").text
+    (request,), form = bank.sign_step(question, decision="approve")
+    assert bank.send(question, device.sign(request), form) == "accepted"
+    bank.work()
+    assert bank.client.run(question.run_id).result().results["transfer"].output == [
+        "approve",
+        {"amount": 120},
+        [3],
+    ]
+    assert "ana-laptop" in bank.http.get("/passkeys").text
+
+
+def test_a_browser_without_script_is_told_what_to_do(bank, device):
+    """Nothing there asks an authenticator: the step that signs says what does."""
+    path = f"/q/{bank.ask().id}"
+    text = bank.post(path, decision="approve").text
+
+    assert "JavaScript" in text
+    assert re.search(r"<button[^>]*data-passkey[^>]*hidden>", text)
+    assert requests_in(text)  # control: a script would ask for this
+
+
+def test_all_that_people_do_to_such_a_question_is_signed(bank, device):
+    """Claims and comments have a step of their own; without it nothing is done."""
+    question = bank.ask()
+    for action, fields in (("/claim", {}), ("/comment", {"comment": "on it"})):
+        (request,), form = bank.sign_step(question, action, **fields)
+        bare = bank.send(question, {**request["proof"], "sig": ""}, form, action)
+        assert bare == "forbidden"
+        reply = bank.http.post(
+            f"/q/{question.id}{action}", data={**form, "proof": json.dumps(device.sign(request))}
+        )
+        assert reply.history[0].status_code == 303
+    kinds = [event.kind for event in bank.client.run(question.run_id).events()]
+    assert {"interrupt.claimed", "interrupt.commented"} <= set(kinds)
+
+
+def of_another_device(bank, device, question, request, form):
+    return Device(ORIGIN, 1).sign(request), form
+
+
+def without_verification(bank, device, question, request, form):
+    return device.sign(request, flags=1), form
+
+
+def without_presence(bank, device, question, request, form):
+    return device.sign(request, flags=4), form
+
+
+def of_another_origin(bank, device, question, request, form):
+    device.origin = "https://runner.example.evil.example"
+    proof = device.sign(request)
+    device.origin = ORIGIN
+    return proof, form
+
+
+def in_a_frame(bank, device, question, request, form):
+    return device.sign(request, crossOrigin=True), form
+
+
+def of_a_registration(bank, device, question, request, form):
+    return device.sign(request, kind="webauthn.create"), form
+
+
+def of_another_question(bank, device, question, request, form):
+    (other,), _ = bank.sign_step(bank.ask(), decision="approve")
+    return device.sign(other), form
+
+
+def of_another_decision(bank, device, question, request, form):
+    return device.sign(request), {**form, "decision": "reject", "comment": "no"}
+
+
+def of_another_comment(bank, device, question, request, form):
+    return device.sign(request), {**form, "comment": "something that nobody has signed"}
+
+
+def of_another_time(bank, device, question, request, form):
+    proof = device.sign(request)
+    return {**proof, "iat": proof["iat"] + 1}, form
+
+
+FORGERIES = (
+    of_another_device,
+    without_verification,
+    without_presence,
+    of_another_origin,
+    in_a_frame,
+    of_a_registration,
+    of_another_question,
+    of_another_decision,
+    of_another_comment,
+    of_another_time,
+)
+
+
+def test_a_signature_of_something_else_decides_nothing(bank, device):
+    """Each forgery is refused and the question stays open; then what the device has signed is taken."""
+    question = bank.ask()
+    (request,), form = bank.sign_step(question, decision="approve")
+    for forge in FORGERIES:
+        proof, changed_form = forge(bank, device, question, request, form)
+        assert bank.send(question, proof, changed_form) == "forbidden", forge.__name__
+        assert bank.client.interrupt(question.id).is_open
+    assert bank.send(question, device.sign(request), form) == "accepted"
+
+
+def test_a_signature_is_that_of_who_is_logged_in(bank, device):
+    """Somebody else can't send it as theirs, and it counts once."""
+    question = bank.ask()
+    (request,), form = bank.sign_step(question, decision="approve", shown="")
+    proof, ana = device.sign(request), bank.person
+    bank.person = Person(Principal("ben", ANA.iss), frozenset({"approver"}), FINANCE, 2)
+    of_ben = {**form, **bank.hidden("/passkeys")}
+    assert bank.send(question, proof, of_ben) == "forbidden"
+    bank.person = ana
+    assert bank.send(question, proof, form) == "accepted"
+    bank.send(question, proof, form)
+    assert len(bank.client.engine.store.votes(question.id)) == 1
+
+
+def test_a_revoked_passkey_signs_nothing_more(bank, device):
+    """The page offers it no longer, and what it had been asked for counts no more; the next one does."""
+    question = bank.ask()
+    (request,), form = bank.sign_step(question, decision="approve")
+    assert bank.keys("revoke", "ana-laptop", "--since", "ever").exit_code == 0
+    assert bank.send(question, device.sign(request), form) == "forbidden"
+    assert 'name="decision"' not in bank.http.get(f"/q/{question.id}").text
+    assert "since ever" in bank.http.get("/passkeys").text
+    assert bank.keys("rotate", "ana-laptop", "--to", "next").exit_code == 5
+
+    phone = Device(ORIGIN)
+    bank.hold(phone, "ana-phone")
+    (request,), form = bank.sign_step(question, decision="approve")
+    assert request["kid"] == "ana-phone"
+    assert bank.send(question, phone.sign(request), form) == "accepted"
+
+
+ELSEWHERE = (
+    ({"flags": 1}, "has not verified who you are"),
+    ({"kind": "webauthn.get"}, "made for another page"),
+    ({"challenge": "AAAA"}, "made for another page"),
+    ({"rp_id": "evil.example"}, "has made no passkey of"),
+    ({"crossOrigin": True}, "was made at"),
+    ({"origin": "https://evil.example"}, "was made at"),
+)
+
+
+def test_a_passkey_that_was_made_elsewhere_is_refused(bank):
+    """The page shows no public half of it; of the right one it does."""
+    for forged, reason in ELSEWHERE:
+        options = dict(forged)
+        reply = bank.register(Device(options.pop("origin", ORIGIN)), **options)
+        assert (reply.status_code, 'id="entry"' in reply.text) == (422, False), forged
+        assert reason in reply.text
+    assert 'id="entry"' in bank.register(Device(ORIGIN)).text
+
+
+def test_a_passkey_is_added_for_who_has_made_it(bank):
+    """The file names its maker: for somebody else, or under a name that is taken, it is not added."""
+    text = bank.register(Device(ORIGIN)).text
+    entry = json.loads(unescape(re.search(r'id="entry">([^<]*)<', text)[1]))
+    assert bank.add_key({**entry, "principal": "human:https://login.example|eve"}).exit_code == 2
+    assert bank.add_key(entry).exit_code == 0
+    (key,) = json.loads(bank.keys("list", "--json").stdout)["keys"]
+    assert key["thumbprint"] in text
+    assert bank.register(Device(ORIGIN)).status_code == 409
+
+
+@pytest.fixture
+def tab(browser, redis_url, tmp_path, monkeypatch):
+    """Ana's browser with an authenticator that verifies her, at an address that takes passkeys."""
+    port = free_port()
+    bank = Bank(redis_url, tmp_path, monkeypatch, f"http://localhost:{port}")
+    with Served(bank.app, port):
+        context = browser.new_context(base_url=f"http://localhost:{port}")
+        tab = context.new_page()
+        tab.bank, tab.devtools = bank, context.new_cdp_session(tab)
+        tab.devtools.send("WebAuthn.enable")
+        tab.device = tab.devtools.send("WebAuthn.addVirtualAuthenticator", {"options": DEVICE})
+        yield tab
+        context.close()
+
+
+DEVICE = {
+    "protocol": "ctap2",
+    "transport": "internal",
+    "hasResidentKey": True,
+    "hasUserVerification": True,
+    "isUserVerified": True,
+    "automaticPresenceSimulation": True,
+}
+
+
+@pytest.mark.slow
+@pytest.mark.xdist_group("browser")
+def test_a_browser_makes_a_passkey_and_signs_with_it(tab):
+    """Approve and reject with an authenticator of Chromium; one that can't verify who it is sends nothing."""
+    bank, question = tab.bank, tab.bank.ask()
+    tab.goto(f"/q/{question.id}")
+    tab.get_by_role("link", name="Make a passkey").click()
+    tab.get_by_label("Name, such as").fill("ana-laptop")
+    tab.get_by_role("button", name="Make a passkey").click()
+    assert (
+        bank.add_key(json.loads(tab.locator("#entry").inner_text()), "--group", "finance").exit_code
+        == 0
+    )
+    tab.goto("/passkeys")
+    assert tab.get_by_role("rowheader", name="ana-laptop").is_visible()
+
+    tab.goto(f"/q/{question.id}")
+    tab.get_by_role("button", name="Approve", exact=True).click()
+    verified = {"authenticatorId": tab.device["authenticatorId"], "isUserVerified": False}
+    tab.devtools.send("WebAuthn.setUserVerified", verified)
+    tab.get_by_role("button", name="Sign with ana-laptop").click()
+    tab.get_by_text("Nothing was sent").wait_for()
+    assert bank.client.interrupt(question.id).is_open
+    tab.devtools.send("WebAuthn.setUserVerified", {**verified, "isUserVerified": True})
+    tab.get_by_role("button", name="Sign with ana-laptop").click()
+    tab.locator("[data-result=accepted]").wait_for()
+    bank.work()
+    output = bank.client.run(question.run_id).result().results["transfer"].output
+    assert output == ["approve", {"amount": 120}, [3]]
+
+    question = bank.ask()
+    tab.goto(f"/q/{question.id}")
+    tab.get_by_label("Comment a rejection needs one").fill("not this week")
+    tab.get_by_role("button", name="Reject").click()
+    tab.get_by_role("button", name="Sign with ana-laptop").click()
+    tab.locator("[data-result=accepted]").wait_for()
+    assert bank.client.interrupt(question.id).decision == "reject"
