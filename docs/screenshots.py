@@ -220,7 +220,7 @@ class Shop:
         """Make what the pages show; return the path of each page."""
         cora, ben = Principal("cora", name="Cora Lind"), Principal("ben", name="Ben Ode")
         for number in range(24):
-            refund = {"order": 900 + number, "amount": 20 + 7 * number, "iban": "DE89 3704 0044"}
+            refund = {"order": 900 + number, "amount": 20 + 7 * number, "iban": "DE8937040044"}
             graph, team, task = (
                 ("pictures", "media", {"album": number}),
                 ("newsletter", "media", {"week": number}),
@@ -232,7 +232,7 @@ class Shop:
         self.run(50, "pictures", {"album": "autumn"}, steps=6, tags={"team": "media"})
         old = self.run(3 * HOUR, "release", {"version": "2.7.9"}, steps=3)
         self.client.run(old).cancel("superseded by 2.8.0")
-        task = {"order": 1042, "amount": 1_280, "iban": "DE89 3704 0044 0532 0130 00"}
+        task = {"order": 1042, "amount": 1_280, "iban": "DE89370400440532013000"}
         shown = self.run(12 * MINUTE, "refund", task, tags={"team": "billing"}, requester=cora)
         question = next(iter(self.client.interrupts(run=shown)))
         self.client.vote(question.id, "approve", by="ben", comment="The carrier wrote to me, too.")
@@ -255,7 +255,7 @@ class Shop:
             "question": f"/q/{question.id}",
             "versions": f"/q/{edited}",
             "receipts": f"/runs/{receipts}",
-            "paid": f"/runs/{paid.run_id}?node=approve",
+            "paid": f"/runs/{paid.run_id}?node=approve&fit=yes",
             "done": "/inbox?tab=done",
             "together": f"/inbox/together?q={question.id}",
             "search": "/inbox?tab=mine&risk=high&text=carrier",
@@ -266,7 +266,7 @@ class Shop:
 
     def _edited(self) -> str:
         """Ask for a refund whose sum an approver has changed; pay another one. Return the question."""
-        task = {"order": 1043, "amount": 4_800, "iban": "DE89 3704 0044 0532 0130 00"}
+        task = {"order": 1043, "amount": 4_800, "iban": "DE89370400440532013000"}
         cora = Principal("cora", name="Cora Lind")
         ids = []
         for ago in (30 * MINUTE, 8 * MINUTE):

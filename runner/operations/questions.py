@@ -15,7 +15,7 @@ from runner.errors import RunnerError, UsageError
 from runner.operations.exports import Question, plain, question_of
 from runner.records import codec
 from runner.records.codec import JSON
-from runner.records.interrupts import Interrupt, Receipt, preimages, tool_of
+from runner.records.interrupts import Interrupt, Receipt, preimages, title_of, tool_of
 from runner.records.listings import InterruptQuery
 from runner.store.interface import Store
 
@@ -56,9 +56,10 @@ class Change:
 class Variant:
     """One version of what a question decides: as it was proposed, or as somebody edited or answered it.
 
-    `effect` is its digest; votes for it weigh `have` together, in the open stage. `response` has all its
-    arguments, or the answer, None where no vote shows what the digest is of; `changes` are those to the
-    proposed arguments. `voters` are the principals who have voted for it since the last reset.
+    `effect` is its digest, `title` says in a sentence what it does; votes for it weigh `have` together, in
+    the open stage. `response` has all its arguments, or the answer, None where no vote shows what the
+    digest is of; `changes` are those to the proposed arguments. `voters` are the principals who have voted
+    for it since the last reset.
     """
 
     effect: str
@@ -67,6 +68,7 @@ class Variant:
     changes: tuple[Change, ...]
     have: int
     voters: tuple[str, ...]
+    title: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -256,6 +258,7 @@ def _variants(
             tuple(changes(args, response)) if view.action and response is not None else (),
             standing.tally.effects.get(effect, 0),
             tuple(vote.by for vote in backers),
+            title_of(replace(view, decision="edit", response=codec.pack(response, "response"))),
         )
 
 

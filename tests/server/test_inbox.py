@@ -175,7 +175,8 @@ def test_the_effect_is_said_first_at_every_door(desk):
     assert (heading in texts[0], row in texts[1], texts[2].count(row)) == (True, True, 2)
     assert [one["title"] for one in api] == [notice.message()["question"]["title"]] == [sentence]
     assert (bare["title"], [text for text in hidden if "48000" in text]) == ("transfer", [])
-    assert f"<h1>{decided}" in desk.http.get(f"/q/{question.id}", headers=HTML).text
+    page = desk.http.get(f"/q/{question.id}", headers=HTML).text
+    assert (f"<h1>{decided}" in page, f"Changed by ana: {decided}</h3>" in page) == (True, True)
     run = desk.http.get(paths[2], headers=HTML).text
     desk.as_role("viewer")
     bare_run = desk.http.get(paths[2], headers=HTML).text
@@ -302,12 +303,14 @@ def test_the_items_of_a_map_are_one_row_and_one_decision(library):
 
 
 def test_a_run_page_has_one_line_for_a_map_that_asks(library):
-    """With the number and a way to them in the inbox; a question of another run is not among them."""
+    """With the number and a way to them in the inbox; their items are no rows beside that of the map."""
     run = library.start("library")
     page = library.http.get(f"/runs/{run.id}", headers=HTML).text
     asks = page.partition('id="asks"')[2].partition("</section>")[0]
     (link,) = re.findall(r'href="(/inbox[^"]+)"', asks)
 
+    assert re.findall(r"<tr data-row.*?>([^<]+)</a>", page) == ["list", "review"]
+    assert "waits for people</span>" in page.partition("<nav")[2]
     assert asks.count("<li>") == 1
     assert "file it? \N{MULTIPLICATION SIGN} 60" in asks
     assert len(rows(library, html.unescape(link).partition("?")[2])) == 50
@@ -409,7 +412,7 @@ def test_a_question_shows_all_that_happened_to_it(desk):
         "voted",
     ]
     assert page.count(vote["effect"]) == 1
-    assert ("so much?" in page, "group finance" in page, "started by <b>cora</b>" in page) == (
+    assert ("so much?" in page, "group finance" in page, "for <b>cora</b>" in page) == (
         True,
         True,
         True,

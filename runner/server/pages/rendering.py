@@ -84,6 +84,15 @@ STATES = {
 """A sign for each state beside its word and its colour."""
 
 
+WORDS = {"needs_migration": "held", "interrupted": "waits for people"}
+"""States that pages call otherwise than the API does."""
+
+
+def in_words(state: str) -> str:
+    """Return what a page calls a state."""
+    return WORDS.get(str(state), str(state).replace("_", " "))
+
+
 def visible(value: Any) -> Any:
     """Write what would not be seen as escapes, in everything that a page shows.
 
@@ -175,6 +184,7 @@ TEMPLATES.filters |= {
     "clock": clock,
     "span": span,
     "humanize": humanize,
+    "in_words": in_words,
     "who": who,
 }
 TEMPLATES.globals |= {"sign": lambda state: STATES.get(str(state), "·"), "token_name": TOKEN}

@@ -30,7 +30,7 @@ Action = Literal["cancel", "retry", "again", "fork", "migrate"]
 TITLES = {
     "cancel": "Cancel the run",
     "retry": "Retry what failed",
-    "again": "Start again from the beginning",
+    "again": "Run again from the beginning",
     "fork": "Fork from a node",
     "migrate": "Migrate to the present graph",
 }
@@ -40,7 +40,7 @@ SHORT = {
     "retry": "Retry",
     "migrate": "Migrate",
     "fork": "Fork",
-    "again": "Start again",
+    "again": "Run again",
 }
 
 HINTS = {
@@ -65,11 +65,11 @@ class Effect:
 def actions(run: RunView, *, final: bool, changed: bool) -> list[tuple[Action, str]]:
     """List what can be done to a run in its status."""
     possible: Mapping[Action, bool] = {
-        "cancel": not final,
         "retry": run.status in {"failed", "cancelled"},
         "migrate": changed and run.status in {"interrupted", "needs_migration"},
         "fork": any(node.visit for node in run.nodes),
         "again": True,
+        "cancel": not final,
     }
     return [(action, SHORT[action]) for action, is_possible in possible.items() if is_possible]
 

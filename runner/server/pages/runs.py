@@ -39,8 +39,9 @@ NODES = 300
 
 OF_INTERRUPTS = "interrupt."
 
-ITEMS, LOUD = 10, ("failed", "retrying", "running", "waiting")
-"""Items of a map that have rows at most, and their states in that order; the map's row counts all."""
+ITEMS, LOUD = 10, ("failed", "retrying", "running")
+"""Items of a map that have rows at most, and their states in that order; the map's row counts all, and those
+that wait for people are on its line above the graph."""
 
 LINES = 200
 """Events of a timeline at most, the newest; the API has them all."""
