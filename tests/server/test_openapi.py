@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import importlib
 import itertools
+import json
+import subprocess
+import sys
 
 import openapi_spec_validator
 import pytest
@@ -72,6 +76,64 @@ def test_a_description_with_a_broken_reference_is_not_valid():
 
     with pytest.raises(PointerToNowhere):
         openapi_spec_validator.validate(document)
+
+
+GENERATOR = "openapi-python-client>=0.29,<0.30"
+
+NOT_JSON = {"application/jsonl": "text/plain", "image/svg+xml": "text/plain"}
+
+
+def generate(document, folder):
+    """Generate a client from a description; a warning is an error."""
+    (folder / "openapi.json").write_text(json.dumps(document))
+    options = {"content_type_overrides": NOT_JSON, "post_hooks": []}
+    (folder / "options.json").write_text(json.dumps(options))
+    tool, command = "tool run --quiet --from", "openapi-python-client generate --fail-on-warning"
+    command += (
+        " --path openapi.json --config options.json --output-path generated_client --meta none"
+    )
+    return subprocess.run(
+        [sys.executable, "-m", "uv", *tool.split(), GENERATOR, *command.split()],
+        cwd=folder,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+
+
+@pytest.mark.slow
+def test_a_generated_client_starts_lists_and_votes(site, served, tmp_path, monkeypatch):
+    """A client that a generator makes of the description, without a warning, does a person's work."""
+    made = generate(create_app().openapi(), tmp_path)
+    assert made.returncode == 0, made.stdout + made.stderr
+    monkeypatch.syspath_prepend(tmp_path)
+    site.as_role("operator", "approver", groups=["finance"])
+
+    def call(operation, **options):
+        module = importlib.import_module(f"generated_client.api.{operation}")
+        return module.sync(client=client, **options)
+
+    models = importlib.import_module("generated_client.models")
+    with importlib.import_module("generated_client").Client(base_url=served.url) as client:
+        started = call("runs.runs_start", body=models.NewRun(graph="refund", task=7))
+        site.work()
+        (question,) = call("questions.questions_list_questions", run=started.run_id).items
+        site.as_role("approver", name="ben", groups=["finance"])
+        vote = models.VoteRequest(decision=models.VoteRequestDecision.APPROVE)
+        ballot = {"question_id": question.id, "body": vote}
+        refused = call("questions.questions_vote", **ballot, if_match="another")
+        receipt = call("questions.questions_vote", **ballot, if_match=question.digest)
+
+    assert (refused.status, receipt.status) == (412, "counted")
+
+
+@pytest.mark.slow
+def test_the_generator_refuses_a_description_with_a_broken_reference(tmp_path):
+    """The control of the test above."""
+    document = create_app().openapi()
+    document["components"]["schemas"].pop("Receipt")
+
+    assert generate(document, tmp_path).returncode != 0
 
 
 def stored(site):
