@@ -25,7 +25,7 @@ from runner.agent.conversation import as_messages, begin, begin_in_session, past
 from runner.agent.drive import Drive, Ending
 from runner.agent.effects import Emit
 from runner.agent.machine.protocol import AgentDefinition
-from runner.agent.machine.state import AgentState, PassStage, open_questions
+from runner.agent.machine.state import AgentState, PassStage, open_questions, waits
 from runner.agent.models.port import Model
 from runner.agent.run_events import RunEventWriter
 from runner.agent.subagent import SubagentTool
@@ -34,6 +34,7 @@ from runner.errors import DefinitionError, ResponseError, UsageError
 from runner.hooks import HookProvider, HookRegistry
 from runner.records import codec, failures
 from runner.records.asking import is_answered
+from runner.records.budgets import AWAITED
 from runner.records.codec import JSON
 from runner.records.executors import Visit, input_blocks, restorers
 from runner.records.interrupts import Address, Interrupt, answers_from, is_answers
@@ -300,7 +301,9 @@ def _session_of(session_id: SessionId | None, invocation_state: Mapping[str, Any
 def _outcome(ending: Ending) -> Outcome:
     usage = dict(ending.state.usage)
     if ending.kind == "interrupt":
-        return Interrupted(open_questions(ending.state), ending.saved, usage)
+        # What stands for the question of another node has that as its reason.
+        awaits = any(wait.id.startswith(AWAITED) and wait.reason for wait in waits(ending.state))
+        return Interrupted(open_questions(ending.state), ending.saved, usage, awaits=awaits)
     if ending.error is not None:
         return Failed(ending.state.failure or failures.record(ending.error), ending.saved, usage)
     checkpoint, session = with_session(ending.state, ending.saved)

@@ -4,6 +4,9 @@ An invocation's own sum is in the agent's stored state; those of a run and of a 
 every worker adds to them. Before a call its count and its known price are reserved, in one request that adds
 nothing where a bound is reached; after a model's reply its tokens are added. So the number of calls never
 goes over a budget, and tokens and costs go over it by the model calls that run at that moment, at most.
+
+Of a sum one question is open at a time. The call that comes over it first asks; others of its visit wait
+for that answer, and so do other visits, which the store lists: the one that asked has them go on.
 """
 
 from __future__ import annotations
@@ -20,9 +23,19 @@ from runner.agent.checkpointer import Checkpointer
 from runner.agent.machine.protocol import FireHook
 from runner.agent.machine.state import AgentState, CallStage
 from runner.approvals.rules import Rule
-from runner.errors import BudgetExceeded, DefinitionError
+from runner.errors import BudgetExceeded, DefinitionError, InterruptExpired, InterruptWithdrawn
 from runner.records import codec
-from runner.records.budgets import COUNTERS, MICROS, QUESTION, USAGE, Spending, Tagged
+from runner.records.asking import is_answered
+from runner.records.budgets import (
+    AWAITED,
+    COUNTERS,
+    MICROS,
+    QUESTION,
+    USAGE,
+    Spending,
+    Sum,
+    Tagged,
+)
 from runner.records.interrupts import Interrupt
 
 MONTH = 30 * 86_400.0
@@ -193,8 +206,9 @@ class Bound:
 
     @property
     def question(self) -> str:
-        """The name of the question that asks to raise it."""
-        return f"{QUESTION}{self.agent}.{self.budget.per}.{self.counter}"
+        """The name of the question that asks to raise it: that of a sum in the store has no agent in it."""
+        per = self.budget.per
+        return f"{QUESTION}{f'{self.agent}.' if per == 'invocation' else ''}{per}.{self.counter}"
 
     @property
     def rule(self) -> Rule | None:
@@ -236,6 +250,8 @@ class Meter:
         self.used["tool_calls"] += sum(call.stage is CallStage.RUNNING for call in state().calls)
         self._tags: Mapping[str, str] | None = None
         self._judged: dict[str, Any] = {}
+        self.asked: dict[str, tuple[Meter, str]] = above.asked if above else {}
+        self.closed: set[str] = above.closed if above else set()
 
     # -- what a call is counted as ----------------------------------------------------------------
 
@@ -302,11 +318,13 @@ class Meter:
         if event.asker is not None and event.asker.asked:
             return  # it does not begin in this pass
         async with self.turn:
-            over = self._over_own(amounts) or await self._reserve_shared(amounts)
+            over, asker = self._over_own(amounts), ""
+            if over is None:
+                over, asker = await self._reserve_shared(amounts)
             if over is None:
                 self._count(amounts)
                 return
-        await self._refuse(event, over)
+            await self._refuse(event, over, asker)
 
     def _over_own(self, amounts: Mapping[str, int]) -> Bound | None:
         for meter in self._chain():
@@ -318,26 +336,38 @@ class Meter:
                     return bound
         return None
 
-    async def _reserve_shared(self, amounts: dict[str, int]) -> Bound | None:
+    async def _reserve_shared(self, amounts: dict[str, int]) -> tuple[Bound | None, str]:
+        """Return the bound that a call would go over, and the visit that asks to raise that already."""
         reserved_tags: list[Tagged | None] = []
         for tag, every in (await self._sums()).items():
             bounds = [bound for bound in every if _is_for(bound, amounts)]
             lowest = {bound.counter: bound for bound in sorted(bounds, key=lambda one: -one.limit)}
             limits = {counter: bound.limit for counter, bound in lowest.items()}
-            raises = {
-                question: (bound.counter, amount)
-                for bound in bounds
-                for question, amount in self._raises(bound)
-            }
-            over = await self._spend(tag, amounts, limits, raises)
+            raises: dict[str, tuple[str, int]] = {}
+            for bound in bounds:
+                try:
+                    raised = self._raises(bound)
+                except BudgetExceeded as error:
+                    await self._checkpointer.close_raise(tag, bound.counter, str(error))
+                    raise
+                raises |= {question: (bound.counter, amount) for question, amount in raised}
+            over, asker = await self._spend(tag, amounts, limits, raises), ""
+            for counter in {raises[question][0] for question in raises.keys() - self.closed}:
+                if not self._is_asked(lowest[counter]):
+                    await self._checkpointer.close_raise(tag, counter)
+            self.closed |= raises.keys()
+            if over and lowest[over].budget.over == "ask":
+                asker = await self._checkpointer.open_raise(tag, over)
+                # It may have been raised just now, before this call was among those that wait.
+                over = await self._spend(tag, amounts, limits) if asker[:1] != "!" else over
             if over:
                 for reserved_tag in reserved_tags:
                     await self._spend(
                         reserved_tag, {name: -amount for name, amount in amounts.items()}
                     )
-                return lowest[over]
+                return lowest[over], asker
             reserved_tags.append(tag)
-        return None
+        return None, ""
 
     async def _sums(self) -> dict[Tagged | None, list[Bound]]:
         """Return the bounds of every sum in the store; None is that of the run."""
@@ -380,6 +410,9 @@ class Meter:
                 name, _, _ = question.name.partition("#")
                 if name != bound.question or question.response is None:
                     continue
+                rule = bound.rule and bound.rule.frozen()
+                if question.reason["agent"] != bound.agent and question.rule != rule:
+                    continue  # another agent of this visit has asked others
                 response = self._answer(question, bound)
                 amount = response.get("raise_by") if isinstance(response, dict) else None
                 if not isinstance(amount, (int, float)):
@@ -400,39 +433,68 @@ class Meter:
             self._judged[question.id] = codec.plain(judge.approval(asked, question).response)
         return self._judged[question.id]
 
-    async def _refuse(self, event: hooks.AgentEvent, bound: Bound) -> None:
+    async def _refuse(self, event: hooks.AgentEvent, bound: Bound, asker: str) -> None:
         raises = self._raises(bound)
-        spent = await self._spent(bound)
+        tag, spent, raised = await self._spent(bound)
+        if asker[:1] == "!":
+            raise BudgetExceeded(asker[1:])
         if bound.budget.over == "fail" or event.asker is None:
             raise BudgetExceeded(
                 f"{_used_up(bound)}: {_amount(bound, spent)} are spent. The call was not made."
             )
-        limit = bound.limit + sum(amount for _, amount in raises)
+        if asker or self._is_asked(bound):
+            where = "other" if asker else "own"
+            name = bound.question
+            event.asker.asked.append(Interrupt(f"{AWAITED}{where}.{name}", name, bool(asker)))
+            return
         number = f"#{len(raises) + 1}" if raises else ""
-        event.interrupt(
-            f"{bound.question}{number}",
-            {
-                "budget": bound.budget.per,
-                "agent": bound.agent,
-                "counter": bound.counter,
-                "spent": _plain(bound, spent),
-                "limit": _plain(bound, limit),
-            },
-            response_schema=SCHEMA,
-            assignees=bound.budget.assignees,
-            rule=bound.rule,
-            expires_in=bound.budget.expires_in,
-        )
+        try:
+            event.interrupt(
+                f"{bound.question}{number}",
+                {
+                    "budget": bound.budget.per,
+                    "agent": bound.agent,
+                    "counter": bound.counter,
+                    "spent": _plain(bound, spent),
+                    "limit": _plain(bound, bound.limit + raised),
+                },
+                response_schema=SCHEMA,
+                assignees=bound.budget.assignees,
+                rule=bound.rule,
+                expires_in=bound.budget.expires_in,
+            )
+        except (InterruptExpired, InterruptWithdrawn) as error:
+            if bound in self.shared:
+                await self._checkpointer.close_raise(
+                    tag, bound.counter, f"{_used_up(bound)}: {error}"
+                )
+            raise
+        finally:
+            for question in event.asker.asked:
+                self.asked[bound.question] = self, question.id
 
-    async def _spent(self, bound: Bound) -> int:
+    def _is_asked(self, bound: Bound) -> bool:
+        """Return whether a call of this visit has asked to raise a bound, and waits for the answer."""
+        for meter in self._chain():
+            for question in meter.state().questions.values():
+                name, _, _ = question.name.partition("#")
+                is_own = not question.id.startswith(AWAITED)
+                if name == bound.question and is_own and not is_answered(question):
+                    return True
+        meter, question_id = self.asked.get(bound.question, (self, ""))
+        return bool(question_id) and question_id not in meter.state().questions
+
+    async def _spent(self, bound: Bound) -> tuple[Tagged | None, int, int]:
+        """Return the sum of a bound, what is spent of it, and by what people have raised the bound."""
         for meter in self._chain():
             if bound in meter.own:
-                return meter.used[bound.counter]
+                raised = sum(amount for _, amount in self._raises(bound))
+                return None, meter.used[bound.counter], raised
         for tag, bounds in (await self._sums()).items():
             if bound in bounds:
-                sums = await self._checkpointer.spent(tag)
-                return sums[bound.counter].spent if bound.counter in sums else 0
-        return 0
+                one = (await self._checkpointer.spent(tag)).get(bound.counter, Sum())
+                return tag, one.spent, one.raised
+        return None, 0, 0
 
 
 def _is_for(bound: Bound, amounts: Mapping[str, int]) -> bool:

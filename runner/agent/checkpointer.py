@@ -48,6 +48,12 @@ class Checkpointer(Protocol):
     async def spend(self, tag: Tagged | None, spending: Spending) -> str:
         """Add to the sum of the run or of a tag, as `Store.spend`."""
 
+    async def open_raise(self, tag: Tagged | None, counter: str) -> str:
+        """Ask to raise a bound of a sum, as `Visit.open_raise`."""
+
+    async def close_raise(self, tag: Tagged | None, counter: str, refusal: str = "") -> None:
+        """Have those go on that wait for it, as `Visit.close_raise`."""
+
     async def spent(self, tag: Tagged | None) -> dict[str, Sum]:
         """Read such a sum."""
 
@@ -83,6 +89,12 @@ class VisitCheckpointer:
 
     async def spend(self, tag: Tagged | None, spending: Spending) -> str:
         return await async_loop.in_thread(self._visit.spend, tag, spending)
+
+    async def open_raise(self, tag: Tagged | None, counter: str) -> str:
+        return await async_loop.in_thread(self._visit.open_raise, tag, counter)
+
+    async def close_raise(self, tag: Tagged | None, counter: str, refusal: str = "") -> None:
+        await async_loop.in_thread(self._visit.close_raise, tag, counter, refusal)
 
     async def spent(self, tag: Tagged | None) -> dict[str, Sum]:
         return await async_loop.in_thread(self._visit.spent, tag)
@@ -137,6 +149,14 @@ class DirectCheckpointer:
     async def spend(self, tag: Tagged | None, spending: Spending) -> str:
         del tag  # there are no tags
         return budgets.add(self._sums, spending)
+
+    async def open_raise(self, tag: Tagged | None, counter: str) -> str:
+        """Ask: no other call can wait for this one."""
+        del tag, counter
+        return ""
+
+    async def close_raise(self, tag: Tagged | None, counter: str, refusal: str = "") -> None:
+        """Nobody waits."""
 
     async def spent(self, tag: Tagged | None) -> dict[str, Sum]:
         del tag

@@ -17,7 +17,7 @@ from runner.agent.machine.protocol import (
     ToolAsked,
     ToolEnded,
 )
-from runner.agent.machine.state import SubagentState, open_questions
+from runner.agent.machine.state import SubagentState, waits
 from runner.agent.models.port import call_name
 from runner.approvals.ballots import Use
 from runner.errors import UsageError
@@ -98,7 +98,7 @@ class SubagentTool:
         subagent: SubagentState,
     ) -> ToolOutcome:
         if ending.kind == "interrupt":
-            return ToolAsked(execution.id, open_questions(ending.state), usage, subagent)
+            return ToolAsked(execution.id, waits(ending.state), usage, subagent)
         if ending.error is not None:
             record = ending.state.failure or failures.record(ending.error)
             execution.effects.hook_events.remember(record, ending.error)
@@ -128,6 +128,7 @@ class SubagentCheckpointer:
         self.check = caller.check
         self.check_now, self.check_effect = caller.check_now, caller.check_effect
         self.spend, self.spent, self.tags = caller.spend, caller.spent, caller.tags
+        self.open_raise, self.close_raise = caller.open_raise, caller.close_raise
         self._key, self._post, self._messages = execution.id, execution.effects.post, messages
 
     def state_with(self, checkpoint: Saved) -> SubagentState:

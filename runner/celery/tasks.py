@@ -52,6 +52,7 @@ WAITS_FOR = {
     "held": "an operator: it is held, and its run says why",
     "left": "a worker that has its graph",
     "retrying": "a worker that has its graph",
+    "waiting": "the answer to a question of another node",
     "crowded": "its turn: another node in quarantine runs in this process",
 }
 """Reasons of waiting besides a question, graph or task, by the word of the node's delivery."""

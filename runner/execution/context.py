@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import logging
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, replace
@@ -16,7 +17,7 @@ from runner.approvals.rules import Approval, Rule
 from runner.approvals.visit_judge import VisitJudge
 from runner.definition.model import HIDDEN, NodeSpec, map_of
 from runner.definition.policies import RetryPolicy
-from runner.errors import ApprovalMismatch, LeaseLost, StoreError
+from runner.errors import ApprovalMismatch, LeaseLost, NotFoundError, StoreError
 from runner.execution.leases import Lease
 from runner.records import codec, failures, size_limits
 from runner.records.asking import numbered_question
@@ -28,8 +29,18 @@ from runner.records.interrupts import Address, Interrupt, InterruptOptions
 from runner.records.outcomes import Failed, Interrupted, Outcome, Succeeded
 from runner.records.run import Status
 from runner.records.run_ids import effect_name
+from runner.scheduler.waits import LIVE
 from runner.store.interface import Claim, Fetched, Reply, Request, RunSnapshot, Store
-from runner.store.requests import AskQuestions, EmitEvent, SaveCheckpoint, SpendBudget, UseDecision
+from runner.store.requests import (
+    AskQuestions,
+    CloseRaise,
+    EmitEvent,
+    OpenRaise,
+    SaveCheckpoint,
+    SpendBudget,
+    UseDecision,
+    WakeVisit,
+)
 
 log = logging.getLogger(__name__)
 
@@ -67,8 +78,10 @@ class ClaimedVisit:
         retry: RetryPolicy | None,
         check_exclusions: Callable[[Rule], None],
         specs: Mapping[str, NodeSpec],
+        ring: Callable[[Reply], Reply],
     ) -> None:
         self.claim, self.lease, self.store, self.freezes = claim, lease, store, freezes
+        self._ring = ring
         token, record = claim.token, claim.record
         document = load_document(claim.document)
         is_current = document is not None and document.visit == token.visit
@@ -242,6 +255,34 @@ class ClaimedVisit:
     def spend(self, tag: Tagged | None, spending: Spending) -> str:
         """Add to the sum of the run or of a tag, also where another worker has the node by now."""
         return self._request(lambda: self.store.do(SpendBudget(self.address.run_id, tag, spending)))
+
+    def open_raise(self, tag: Tagged | None, counter: str) -> str:
+        """Ask to raise a bound of a sum, or wait for the answer to another visit that is not over."""
+        request = OpenRaise(self.address.run_id, tag, counter, self._visit_name)
+        asker = self._request(lambda: self.store.do(request))
+        if asker and not asker.startswith("!") and not self._is_live(asker):
+            asker = self._request(lambda: self.store.do(replace(request, instead_of=asker)))
+        return asker
+
+    def close_raise(self, tag: Tagged | None, counter: str, refusal: str = "") -> None:
+        """Have those go on that wait for what this visit has asked."""
+        request = CloseRaise(self.address.run_id, tag, counter, self._visit_name, refusal)
+        for waiting in self._request(lambda: self.store.do(request)):
+            run_id, visit, node = waiting.split(" ", 2)
+            wake = functools.partial(self.store.do, WakeVisit(run_id, node, int(visit)))
+            self._ring(self._request(wake))
+
+    @property
+    def _visit_name(self) -> str:
+        return f"{self.address.run_id} {self.address.visit} {self.address.node_id}"
+
+    def _is_live(self, visit_name: str) -> bool:
+        run_id, visit, node = visit_name.split(" ", 2)
+        try:
+            ((record, _, _),) = self._request(lambda: self.store.fetch(run_id, [node]))
+        except NotFoundError:
+            return False
+        return record.visit == int(visit) and record.status in LIVE
 
     def spent(self, tag: Tagged | None) -> dict[str, Sum]:
         """Read such a sum."""

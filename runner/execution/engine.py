@@ -414,6 +414,7 @@ class Engine:
             retry=plan.node(claim.token.node).retry,
             check_exclusions=functools.partial(self.registry.check_exclusions, claim.graph_id),
             specs=plan.definition.nodes,
+            ring=self.ring,
         )
 
     def _commit(
@@ -524,7 +525,8 @@ class Engine:
 
     def _park(self, visit: ClaimedVisit, outcome: Interrupted) -> DoorbellOutcome:
         claim, questions = visit.claim, visit.waiting_for(outcome)
-        reply = self.do(ParkVisit(claim.token, questions, nodes.wrapped(visit, outcome))).word
+        saved = nodes.wrapped(visit, outcome)
+        reply = self.do(ParkVisit(claim.token, questions, saved, outcome.awaits)).word
         if reply == "nothing_open":
             raise ConflictError(
                 f"node {claim.token.node!r} stopped to wait, but none of its questions is open; "

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, MutableMapping
 from dataclasses import dataclass, field
+from typing import Protocol
 
 COUNTERS = ("tokens", "model_calls", "tool_calls", "cost")
 """Counters of spending. A cost is in millionths of the currency that the prices are in."""
@@ -25,6 +26,9 @@ MICROS = 1_000_000
 
 QUESTION = "budget."
 """Prefix of the names of questions that ask to raise a budget: an agent keeps their answers while it runs."""
+
+AWAITED = "awaited:"
+"""Prefix of the ids of what an agent keeps for a call that waits for the answer to another one's question."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,8 +70,60 @@ class Sum:
 
 Fields = MutableMapping[str, str]
 """A sum as it is stored: the counter itself, and under `^` its bound and under `+` what was added to that;
-`?<question>` was counted, `#<who>` has the last nonce and the counter that was over.
+`?<question>` was counted, `#<who>` has the last nonce and the counter that was over. `@` has the visit that
+asks to raise a counter's bound, `&` how many others wait for the answer: these are `&<counter> <number>`, and
+`&<counter> <visit>` has the number. `!<counter> <visit>` is why one that has waited was refused.
 """
+
+
+class RaiseFields(Protocol):
+    """The fields of a sum, for requests to raise it."""
+
+    def get(self, name: str, /) -> str | None:
+        """Return a field, or None."""
+
+    def __setitem__(self, name: str, value: str, /) -> None:
+        """Set a field."""
+
+    def pop(self, name: str, default: None, /) -> str | None:
+        """Delete a field, and return what it was."""
+
+
+def open_raise(fields: RaiseFields, counter: str, visit: str, instead_of: str = "") -> str:
+    """Make a visit ask to raise a counter's bound, and return "".
+
+    Where another visit asks, this one waits for that answer, and the other is returned, unless it has ended
+    (`instead_of`). Where it has waited and the raise was refused, the reason is returned, after "!".
+    """
+    refusal, asker = fields.get(f"!{counter} {visit}"), fields.get(f"@{counter}")
+    if refusal is not None:
+        return f"!{refusal}"
+    if asker in {None, visit, instead_of}:
+        fields[f"@{counter}"] = visit
+        return ""
+    if fields.get(f"&{counter} {visit}") is None:
+        number = str(int(fields.get(f"&{counter}") or 0) + 1)
+        fields[f"&{counter}"] = number
+        fields[f"&{counter} {number}"] = visit
+        fields[f"&{counter} {visit}"] = number
+    return asker or ""
+
+
+def close_raise(fields: RaiseFields, counter: str, visit: str, refusal: str = "") -> list[str]:
+    """End a visit's request to raise a bound, and return the visits that wait for it, which go on.
+
+    With a `refusal` they are refused by that.
+    """
+    if fields.get(f"@{counter}") not in {None, visit}:
+        return []
+    fields.pop(f"@{counter}", None)
+    count = int(fields.pop(f"&{counter}", None) or 0)
+    waiting = [fields.pop(f"&{counter} {number}", None) or "" for number in range(1, count + 1)]
+    for waiter in waiting:
+        fields.pop(f"&{counter} {waiter}", None)
+        if refusal:
+            fields[f"!{counter} {waiter}"] = refusal
+    return waiting
 
 
 def add(fields: Fields, spending: Spending) -> str:

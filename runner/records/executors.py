@@ -91,6 +91,12 @@ class Visit(Protocol):
     def spend(self, tag: Tagged | None, spending: Spending) -> str:
         """Add to the sum of the run, or of a tag, unless a bound is reached: return its counter, or ""."""
 
+    def open_raise(self, tag: Tagged | None, counter: str) -> str:
+        """Ask to raise a bound of a sum: return the visit that asks already, "!" and a refusal, or ""."""
+
+    def close_raise(self, tag: Tagged | None, counter: str, refusal: str = "") -> None:
+        """Have those go on that wait for what this visit has asked; with a refusal they fail."""
+
     def spent(self, tag: Tagged | None) -> dict[str, Sum]:
         """Read such a sum, by counter."""
 

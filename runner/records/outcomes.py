@@ -42,13 +42,15 @@ class Failed:
 class Interrupted:
     """The node waits for a person: `interrupts` are all open questions, `saved` is what resumes it.
 
-    With `keeps`, questions that were open when the node was claimed stay open, listed or not.
+    With `keeps`, questions that were open when the node was claimed stay open, listed or not. With `awaits`
+    it also waits for the answer to a question of another node.
     """
 
     interrupts: list[Interrupt]
     saved: Saved | None = None
     usage: dict[str, int] = field(default_factory=dict)
     keeps: bool = False
+    awaits: bool = False
 
 
 @dataclass(frozen=True, slots=True)

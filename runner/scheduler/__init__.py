@@ -54,7 +54,7 @@ from runner.scheduler.lifecycle import (
     retry,
     settle,
 )
-from runner.scheduler.questions import answer, ask, note, park, withdraw
+from runner.scheduler.questions import answer, ask, note, park, wake, withdraw
 from runner.scheduler.runs import cancel, drain, end_reported, fork, migrate, reopen, start
 from runner.scheduler.timers import CRASH_BUDGET, due
 from runner.scheduler.waits import (
@@ -102,5 +102,6 @@ __all__ = [
     "sent",
     "settle",
     "start",
+    "wake",
     "withdraw",
 ]

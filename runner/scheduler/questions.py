@@ -9,6 +9,7 @@ from runner.records.interrupts import Interrupt, address_of, ends_node, next_rem
 from runner.records.run import EventKind, NodeRecord, Status
 from runner.scheduler.changes import (
     IDLE,
+    MAX_REDISPATCH_MS,
     AddEvent,
     Changes,
     CloseQuestion,
@@ -60,12 +61,19 @@ def _publish(changes: Changes, node: str, interrupts: Sequence[str]) -> bool:
 
 
 def park(
-    changes: Changes, node: str, visit: int, fence: int, interrupts: Sequence[str]
+    changes: Changes,
+    node: str,
+    visit: int,
+    fence: int,
+    interrupts: Sequence[str],
+    *,
+    awaits: bool = False,
 ) -> TransitionResult:
     """Make a running node wait for people: "waiting", or "ready" when answers that it has not seen suffice.
 
     `interrupts` are all that the node has open: new ones are asked in the same transition, other ones of
-    this visit are withdrawn. "nothing_open" refuses a node that has nothing to wait for.
+    this visit are withdrawn. "nothing_open" refuses a node that has nothing to wait for. One that `awaits`
+    the answer to another node's question goes on by `wake`, and now and then looks if that node has ended.
     """
     if not owns(changes.node(node), visit, fence):
         return changes.refuse(refusal(changes.node(node), visit, fence, PARKED))
@@ -80,15 +88,37 @@ def park(
         )
     )
     still_open = tuple(question for question in record.questions if question in interrupts)
-    if not still_open and not record.unseen:
+    if not still_open and not record.unseen and not awaits:
         return changes.refuse("nothing_open")
-    waiting = replace(record, status=Status.WAITING, questions=still_open, crashes=0, releases=0)
+    waiting = replace(
+        record,
+        status=Status.WAITING,
+        questions=still_open,
+        crashes=0,
+        releases=0,
+        awaits=awaits,
+    )
     if _satisfied(changes, node, waiting):
         dispatch(changes, node, waiting)
         return close(changes, "ready")
     changes.put(node, waiting)
     changes.add(AddEvent(EventKind.NODE_WAITING, node, visit))
+    if awaits:
+        changes.add(SetTimer(TimerKind.NODE, node, changes.now + MAX_REDISPATCH_MS))
     return close(changes, "waiting")
+
+
+def wake(changes: Changes, node: str, visit: int) -> TransitionResult:
+    """Have a node go on that awaits the answer to another node's question: "woken", or "stale"."""
+    record = changes.node(node)
+    if record.visit != visit or not (record.awaits or record.status is Status.RUNNING):
+        return changes.refuse("stale")
+    if record.held or record.status is Status.RUNNING:
+        changes.put(node, replace(record, unseen=record.unseen + 1))  # it looks before it waits
+    else:
+        changes.add(AddEvent(EventKind.NODE_RESUMED, node, visit))
+        dispatch(changes, node, record)
+    return close(changes, "woken")
 
 
 def _satisfied(changes: Changes, node: str, record: NodeRecord) -> bool:
@@ -183,7 +213,7 @@ def _conclude(changes: Changes, question: Interrupt) -> TransitionResult:
         *drop_timers([interrupt]),
         DropTimer(TimerKind.NODE, node),
     )
-    without_questions = replace(record, questions=(), unseen=0)
+    without_questions = replace(record, questions=(), unseen=0, awaits=False)
     if stops(changes, node):
         changes.put(node, without_questions)
         cancel_node(changes, node)

@@ -64,7 +64,7 @@ def _due_node(changes: Changes, node: str) -> TransitionResult:
             return close(changes, "ready")
         case Status.RUNNING:
             return _lost(changes, node, record)
-        case Status.WAITING if record.is_out:
+        case Status.WAITING if record.is_out or (record.awaits and not record.held):
             dispatch(changes, node, replace(record, late=record.sent))
             return close(changes, "ready")
     return changes.refuse("stale")

@@ -7,6 +7,7 @@ another worker has taken the node over, or its run has gone on without it.
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -242,12 +243,31 @@ class AskQuestions(VisitRequest):
 
 @dataclass(frozen=True, slots=True)
 class ParkVisit(AskQuestions):
-    """Make a visit wait for answers: "waiting", "ready", "cancelled", "nothing_open" or "stale"."""
+    """Make a visit wait for answers: "waiting", "ready", "cancelled", "nothing_open" or "stale".
+
+    With `awaits` one of them is to a question of another node: see `WakeVisit`.
+    """
 
     verb = "park"
+    awaits: bool = False
 
     def plan(self, transaction: UnitOfWork[RunT]) -> Reply:
-        return self._wait(transaction, scheduler.park)
+        return self._wait(transaction, functools.partial(scheduler.park, awaits=self.awaits))
+
+
+@dataclass(frozen=True, slots=True)
+class WakeVisit(Request[Reply]):
+    """Have a visit go on that awaits the answer to another node's question: "woken" or "stale"."""
+
+    verb = "wake"
+    run_id: str
+    node: str
+    visit: int
+
+    def plan(self, transaction: UnitOfWork[RunT]) -> Reply:
+        if transaction.find(self.run_id) is None:
+            return Reply("stale")
+        return make(transaction, self.run_id, scheduler.wake, self.node, self.visit)
 
 
 @dataclass(frozen=True, slots=True)
@@ -741,6 +761,30 @@ class EmitEvent(Request[None]):
         run = transaction.find(self.run_id)
         if run is not None:
             transaction.event(run, self.kind, self.node, self.visit, data=pack_copy(self.data))
+
+
+@dataclass(frozen=True, slots=True)
+class OpenRaise(Request[str]):
+    """Make a visit ask to raise a sum's bound, or wait: see `open_raise` of records/budgets.py."""
+
+    verb = "open_raise"
+    run_id: str
+    tagged: Tagged | None
+    counter: str
+    visit: str
+    instead_of: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class CloseRaise(Request[list[str]]):
+    """End a visit's request to raise a sum's bound; return the visits that wait for it."""
+
+    verb = "close_raise"
+    run_id: str
+    tagged: Tagged | None
+    counter: str
+    visit: str
+    refusal: str = ""
 
 
 @dataclass(frozen=True, slots=True)

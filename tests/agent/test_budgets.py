@@ -191,7 +191,9 @@ def test_a_raise_of_a_run_counts_once_however_often_it_is_read():
     node.run()
 
     assert run_sums(node)["tokens"] == Sum(60, 30, 30)
-    assert [question.name for question in node.open] == ["budget.writer.run.tokens#2"]
+    assert [question.name for question in node.open] == ["budget.run.tokens#2"]
+    node.run()
+    assert node.sums[None]["@tokens"] == "run 1 node"  # it still asks
 
 
 def test_a_crash_forgets_no_spending():
@@ -361,6 +363,77 @@ def test_runs_at_once_never_pass_a_budget_of_calls():
     assert (
         sum(shop.models for shop in shops) == store.spent(result.run_id)["model_calls"].spent == 11
     )
+
+
+def together(count, store, **budget):
+    """A run of so many agents that begin together, each with this budget; and the agents."""
+    shops = [looping(Budget(over="ask", **budget), times=2, name=f"a{n}") for n in range(count)]
+    builder = GraphBuilder()
+    for number, shop in enumerate(shops):
+        builder.add_node(shop.agent(), f"a{number}")
+        builder.set_entry_point(f"a{number}")
+    return builder.set_store(store).set_failure_policy("continue").build(), shops
+
+
+def respond(graph, question, response):
+    """Answer one question of a graph's open run."""
+    answer = {"interruptId": question.id, "response": response, "responder": "ana"}
+    return graph([{"interruptResponse": answer}])
+
+
+def test_agents_over_one_sum_ask_once():
+    """Twenty agents over the budget of their run ask one question, whose answer all of them go on with."""
+    store = MemoryStore()
+    graph, shops = together(20, store, per="run", model_calls=10, assignees=["ana"])
+    [question] = graph("go").interrupts
+    result = respond(graph, question, {"raise_by": 50})
+
+    assert result.status is Status.COMPLETED
+    assert sum(shop.models for shop in shops) == 60
+    assert store.spent(result.run_id)["model_calls"] == Sum(60, 10, 50)
+
+
+def test_a_raise_that_is_too_small_is_asked_for_again():
+    """By one of those that still wait, with what the sum allows by then."""
+    graph, shops = together(5, MemoryStore(), per="run", model_calls=3)
+    [question] = graph("go").interrupts
+    [again] = respond(graph, question, {"raise_by": 4}).interrupts
+
+    assert sum(shop.models for shop in shops) == 7
+    assert (again.reason["spent"], again.reason["limit"]) == (7, 7)
+    assert respond(graph, again, {"raise_by": 100}).status is Status.COMPLETED
+
+
+def test_a_stop_is_for_all_that_wait():
+    """One person's decision fails every agent over the sum, and asks nobody else."""
+    graph, shops = together(5, MemoryStore(), per="run", model_calls=3)
+    [question] = graph("go").interrupts
+    result = respond(graph, question, "stop")
+
+    assert (result.status, result.interrupts) == (Status.FAILED, [])
+    errors = {str(node.result) for node in result.results.values() if node.status == "failed"}
+    assert all("it was decided by ana to stop" in error for error in errors)
+    assert sum(shop.models for shop in shops) == 3
+
+
+def test_agents_with_sums_of_their_own_ask_one_question_each():
+    """The control: of budgets per invocation there are as many sums as agents."""
+    graph, _ = together(5, MemoryStore(), per="invocation", model_calls=1)
+
+    assert len(graph("go").interrupts) == 5
+
+
+@pytest.mark.parametrize("per", ["invocation", "run"])
+def test_parallel_calls_over_one_sum_ask_once(per):
+    """Of five calls in one reply two are made; for the three others one question is asked."""
+    budget = Budget(per=per, tool_calls=2, over="ask")
+    shop = Shop([use("note", f"t{n}") for n in range(5)], "done", budgets=[budget])
+    node = shop.node()
+    node.run()
+    assert (len(node.open), shop.tools) == (1, 2)
+
+    done(node.resume(**{node.open[0].name: {"raise_by": 3}}))
+    assert shop.tools == 5
 
 
 @pytest.mark.parametrize(

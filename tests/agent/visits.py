@@ -176,6 +176,13 @@ class _Visit:
         self._node.spendings.append(spending)
         return budgets.add(self._node.sums.setdefault(tagged, {}), spending)
 
+    def open_raise(self, tagged: Tagged | None, counter: str) -> str:
+        return budgets.open_raise(self._node.sums.setdefault(tagged, {}), counter, "run 1 node")
+
+    def close_raise(self, tagged: Tagged | None, counter: str, refusal: str = "") -> None:
+        sums = self._node.sums.setdefault(tagged, {})
+        assert not budgets.close_raise(sums, counter, "run 1 node", refusal)
+
     def spent(self, tagged: Tagged | None) -> dict[str, Sum]:
         return budgets.sums(self._node.sums.get(tagged, {}))
 

@@ -844,18 +844,21 @@ def test_a_signed_delegation_counts_at_the_effect(run_graph, keys):
         assert (run.status, len(till.paid)) == (status, int(status is Status.COMPLETED))
 
 
-def spender(rule, per="run"):
-    """A graph whose agent may call its model once, and calls it twice."""
+def spender(rule, per="run", count=1):
+    """A graph whose agents may call their model once for each of them, and call it twice."""
 
     @tool
     def note() -> str:
         """Note it."""
         return "noted"
 
-    budget = Budget(per=per, model_calls=1, over="ask", rule=rule)
-    model = ScriptedModel([[{"toolUse": {"toolUseId": "t", "name": "note", "input": {}}}], "done"])
+    budget = Budget(per=per, model_calls=count, over="ask", rule=rule)
     builder = GraphBuilder()
-    builder.add_node(Agent("clerk", model, tools=[note], budgets=[budget]), "pay")
+    for name in ["pay", *(f"pay{number}" for number in range(1, count))]:
+        replies = [[{"toolUse": {"toolUseId": "t", "name": "note", "input": {}}}], "done"]
+        agent = Agent("clerk", ScriptedModel(replies), tools=[note], budgets=[budget])
+        builder.add_node(agent, name)
+        builder.set_entry_point(name)
     return builder.build()
 
 
@@ -916,3 +919,27 @@ def test_a_node_that_was_approved_is_judged_by_the_rule_of_the_graph(run_graph, 
     run.answer("yes")
     assert run.result.results["pay"].status is (Status.HELD if lowered else Status.COMPLETED)
     assert len(paid) == (0 if lowered else 1)
+
+
+@pytest.mark.parametrize(
+    ("level", "forged"), [(0, False), (1, False), (2, False), (2, True)], ids=str
+)
+def test_one_decision_raises_a_sum_for_all_that_share_it(run_graph, keys, level, forged):
+    """Four agents over the budget of their run ask once; control: on a forged raise no call is made."""
+    signed = {"signed": level > 0, "keys": keys}
+    run = run_graph(spender(replace(SIGNED, auth=Auth(level=level)), count=4), "go")
+    (asked,) = run.interrupts
+    asking = asked.node_id
+    assert vote(run, "eve", "respond", {"raise_by": 50}, groups=(), **signed) == "forbidden"
+    assert vote(run, "ana", "respond", {"raise_by": 50}, **signed) == "counted"
+    go_on, run.go_on = run.go_on, lambda: None
+    assert vote(run, "ben", "respond", {"raise_by": 50}, **signed) == "accepted"
+    if forged:
+        questions = run.store._database.runs[run.id].questions
+        questions[asked.id] = replace(questions[asked.id], response={"raise_by": 500})
+    run.go_on = go_on
+    run.go_on()
+    ends = {node: str(result.status) for node, result in run.result.results.items()}
+    assert ends[asking] == ("held" if forged else "completed")
+    assert ("waiting" in ends.values()) is forged
+    assert run.store.spent(run.id)["model_calls"].spent == (4 if forged else 8)

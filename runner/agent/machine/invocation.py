@@ -20,6 +20,7 @@ from runner.agent.machine.state import (
 )
 from runner.agent.machine.transition import Transition, fire_command
 from runner.records.asking import is_answered
+from runner.records.budgets import AWAITED
 from runner.records.interrupts import Interrupt, InterruptStatus
 
 DENIED = "invocation denied by hook"
@@ -45,7 +46,7 @@ def start(transition: Transition, event: Started) -> None:
 
 
 def _with_answers(state: AgentState, answers: Mapping[str, Interrupt]) -> dict[str, Interrupt]:
-    questions = dict(state.questions)
+    questions = _own(state.questions)
     for key, answer in answers.items():
         question = questions.get(key)
         # A withdrawn question may be asked again in a later attempt: then the visit's answer counts. One
@@ -57,6 +58,11 @@ def _with_answers(state: AgentState, answers: Mapping[str, Interrupt]) -> dict[s
         if is_new:
             questions[key] = answer
     return questions
+
+
+def _own(questions: Mapping[str, Interrupt]) -> dict[str, Interrupt]:
+    """Leave out what stands for questions of others, so that calls which wait for these look again."""
+    return {key: question for key, question in questions.items() if not key.startswith(AWAITED)}
 
 
 def _can_wake(state: AgentState) -> bool:
@@ -147,6 +153,8 @@ def _closed(transition: Transition, event: HookFired) -> None:
         return
     transition.put(stage=PassStage.DONE if is_ended else PassStage.STOPPED)
     questions = dict(transition.state.questions)
+    if answers:
+        questions = _own(questions)
     for key, response in answers.items():
         questions[key] = replace(questions[key], response=response)
     transition.put(questions=questions)

@@ -15,6 +15,7 @@ import pydantic
 from runner.errors import CorruptDocument
 from runner.records import codec
 from runner.records.asking import is_answered
+from runner.records.budgets import AWAITED
 from runner.records.codec import JSON
 from runner.records.failures import ErrorRecord
 from runner.records.interrupts import Interrupt, usual_dropped
@@ -265,14 +266,22 @@ def new_invocation(past: AgentState, visit: int, prompt: list[JSON]) -> AgentSta
 
 def open_questions(state: AgentState) -> list[Interrupt]:
     """List the questions of hook points and calls that have no answer yet."""
+    return [question for question in waits(state) if not question.id.startswith(AWAITED)]
+
+
+def waits(state: AgentState) -> list[Interrupt]:
+    """List the same, with what stands for the questions of others."""
     stops = (state.invocation_hook_point, state.hook_point, *state.calls)
     ids = [key for stop in stops if stop is not None for key in stop.question_ids]
-    return [state.questions[key] for key in ids if not is_answered(state.questions[key])]
+    questions = [state.questions[key] for key in ids if key in state.questions]
+    return [question for question in questions if not is_answered(question)]
 
 
 def any_answered(state: AgentState, question_ids: list[str]) -> bool:
-    """Return whether one of these questions was answered."""
-    return any(is_answered(state.questions[key]) for key in question_ids)
+    """Return whether one of these questions was answered; what others ask is not awaited twice."""
+    return any(
+        key not in state.questions or is_answered(state.questions[key]) for key in question_ids
+    )
 
 
 def callback_reply(content: list[JSON]) -> ModelReply:

@@ -13,8 +13,9 @@ from runner.agent.machine.protocol import (
     FireHook,
     PublishQuestions,
 )
-from runner.agent.machine.state import AgentState, HookPoint, PassStage, ToolCall, open_questions
+from runner.agent.machine.state import AgentState, HookPoint, PassStage, ToolCall, waits
 from runner.records.asking import is_answered
+from runner.records.budgets import AWAITED
 from runner.records.failures import ErrorRecord
 from runner.records.interrupts import Interrupt
 
@@ -72,7 +73,9 @@ class Transition:
                     **{question.id: question for question in new_questions},
                 }
             )
-            self.add(PublishQuestions(new_questions))
+            asked = [question for question in new_questions if not question.id.startswith(AWAITED)]
+            if asked:
+                self.add(PublishQuestions(asked))
         return [question.id for question in questions]
 
     # -- ends -------------------------------------------------------------------------------------
@@ -93,7 +96,7 @@ class Transition:
 
     def finish(self, kind: Literal["done", "interrupt", "failed"]) -> None:
         """Leave; questions that were not asked again are dropped."""
-        open_ids = {question.id for question in open_questions(self.state)}
+        open_ids = {question.id for question in waits(self.state)}
         questions = {
             k: q for k, q in self.state.questions.items() if is_answered(q) or k in open_ids
         }

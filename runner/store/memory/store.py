@@ -42,7 +42,9 @@ from runner.store.memory.database import Database, wall_clock
 from runner.store.memory.sessions import Sessions
 from runner.store.requests import (
     ClaimVisit,
+    CloseRaise,
     FreezeScope,
+    OpenRaise,
     RemoveRun,
     SettleVisit,
     SpendBudget,
@@ -75,7 +77,9 @@ class MemoryStore:
         self._sums: dict[str, dict[str, str]] = {}
         self._handlers: dict[type[Request[Any]], Callable[[Any], Any]] = {
             ClaimVisit: self._claim,
+            CloseRaise: self._close_raise,
             FreezeScope: self._freeze,
+            OpenRaise: self._open_raise,
             RemoveRun: self._remove,
             SettleVisit: self._settle,
             SpendBudget: self._spend,
@@ -330,6 +334,18 @@ class MemoryStore:
     def _spend(self, request: SpendBudget) -> str:
         name = self._sum(request.run_id, request.tagged)
         return budgets.add(self._sums.setdefault(name, {}), request.spending) if name else ""
+
+    def _open_raise(self, request: OpenRaise) -> str:
+        fields = self._raise_fields(request)
+        return budgets.open_raise(fields, request.counter, request.visit, request.instead_of)
+
+    def _close_raise(self, request: CloseRaise) -> list[str]:
+        fields = self._raise_fields(request)
+        return budgets.close_raise(fields, request.counter, request.visit, request.refusal)
+
+    def _raise_fields(self, request: OpenRaise | CloseRaise) -> budgets.RaiseFields:
+        name = self._sum(request.run_id, request.tagged)
+        return self._sums.setdefault(name, {}) if name else {}
 
     def spent(self, run_id: str, tagged: Tagged | None = None) -> dict[str, Sum]:
         with self._changed:

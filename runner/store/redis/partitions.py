@@ -55,7 +55,15 @@ from runner.store.redis.layout import Layout
 from runner.store.redis.ledger import AuditLog
 from runner.store.redis.measurements import Increments
 from runner.store.redis.store import RedisStore
-from runner.store.requests import AnswerQuestions, SettleVisit, SpendBudget, ThawScope, run_of
+from runner.store.requests import (
+    AnswerQuestions,
+    CloseRaise,
+    OpenRaise,
+    SettleVisit,
+    SpendBudget,
+    ThawScope,
+    run_of,
+)
 
 if TYPE_CHECKING:
     from runner.settings import Settings
@@ -124,8 +132,10 @@ class PartitionedStore:
         self._away: set[RedisStore] = set()
         self._handlers: dict[type[Request[Any]], Callable[[Any], Any]] = {
             AnswerQuestions: self._answer,
+            CloseRaise: self._do_with_sum,
+            OpenRaise: self._do_with_sum,
             SettleVisit: self._settle,
-            SpendBudget: self._spend,
+            SpendBudget: self._do_with_sum,
             ThawScope: self._thaw,
         }
         self._turn = 0
@@ -284,7 +294,7 @@ class PartitionedStore:
         (partition,) = partitions
         return self._do(partition, request)
 
-    def _spend(self, request: SpendBudget) -> str:
+    def _do_with_sum(self, request: Any) -> Any:
         return self._of_sum(request.run_id, request.tagged).do(request)
 
     def _thaw(self, request: ThawScope) -> Reply:

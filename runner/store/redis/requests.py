@@ -16,6 +16,8 @@ from runner.approvals.ballots import Ballot, Operation
 from runner.approvals.voting import ApplyOperation, CastVote
 from runner.definition.model import AFTER_GRAPH, item_id
 from runner.errors import StoreError
+from runner.records import budgets
+from runner.records.budgets import Tagged
 from runner.records.checkpoints import Saved
 from runner.records.codec import JSON
 from runner.records.interrupts import Interrupt, ReceiptStatus, address_of
@@ -35,17 +37,19 @@ from runner.store.redis.transaction import run_end
 from runner.store.redis.transaction.questions import votes_field
 from runner.store.redis.transaction.read_set import Command, ReadSet
 from runner.store.redis.transaction.transaction import HEAD, Call, Transaction, Transactions, of_run
-from runner.store.redis.transaction.write_set import StoreSettings
+from runner.store.redis.transaction.write_set import StoreSettings, WriteSet
 from runner.store.requests import (
     AnswerQuestions,
     AskQuestions,
     CancelRun,
     ClaimVisit,
+    CloseRaise,
     EmitEvent,
     ExpandMap,
     ForkRun,
     FreezeScope,
     MigrateRuns,
+    OpenRaise,
     ParkVisit,
     RemoveRun,
     ReportResult,
@@ -94,9 +98,11 @@ class Requests:
             AskQuestions: self._wait,
             CastVote: self._vote,
             ClaimVisit: self._claim,
+            CloseRaise: self._close_raise,
             EmitEvent: self._emit,
             ExpandMap: self._expand,
             FreezeScope: self._freeze,
+            OpenRaise: self._open_raise,
             ParkVisit: self._wait,
             RemoveRun: self._remove,
             SaveCheckpoint: self._save,
@@ -368,6 +374,58 @@ class Requests:
             arguments += [len(pairs), *(item for pair in pairs for item in pair)]
         head = (request.run_id, *sum_of, spending.who, spending.nonce)
         return str(self._call("spend", *head, *arguments)[1].decode())
+
+    def _open_raise(self, request: OpenRaise) -> str:
+        def plan(transaction: Transaction) -> Reply:
+            fields = _sum_fields(transaction.write_set, request.run_id, request.tagged)
+            asker = budgets.open_raise(fields, request.counter, request.visit, request.instead_of)
+            return Reply(asker)
+
+        return self._transactions.run(request.verb, plan).word
+
+    def _close_raise(self, request: CloseRaise) -> list[str]:
+        waiting: list[str] = []
+
+        def plan(transaction: Transaction) -> Reply:
+            fields = _sum_fields(transaction.write_set, request.run_id, request.tagged)
+            waiting[:] = budgets.close_raise(
+                fields, request.counter, request.visit, request.refusal
+            )
+            return Reply("closed")
+
+        self._transactions.run(request.verb, plan, makes_room=True)
+        return waiting
+
+
+def _sum_fields(write_set: WriteSet, run_id: str, tagged: Tagged | None) -> budgets.RaiseFields:
+    """Open the sum of a tag, or of an outermost run; one that is gone has none."""
+    if tagged is not None:
+        key = f"budget:{tagged.key(write_set.read_set.now)}"
+        write_set.command("PEXPIRE", key, 2 * tagged.window)
+        return _SumFields(write_set, key, "")
+    root = write_set.read_unvalidated(run_key(run_id), "root")
+    key = run_key(root.decode() if root else run_id)
+    return _SumFields(write_set, key, "b:") if write_set.read(key, "of") else {}
+
+
+class _SumFields:
+    """The fields of a sum in a transaction."""
+
+    def __init__(self, write_set: WriteSet, key: str, mark: str) -> None:
+        self._write_set, self._key, self._mark = write_set, key, mark
+
+    def get(self, name: str) -> str | None:
+        value = self._write_set.read(self._key, self._mark + name)
+        return None if value is None else value.decode()
+
+    def __setitem__(self, name: str, value: str) -> None:
+        self._write_set.put(self._key, self._mark + name, value)
+
+    def pop(self, name: str, default: None) -> str | None:
+        value = self.get(name)
+        if value is not None:
+            self._write_set.drop(self._key, self._mark + name)
+        return default if value is None else value
 
 
 def _reads(request: Request[Any]) -> tuple[Fields, list[Command]]:

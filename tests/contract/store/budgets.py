@@ -8,8 +8,8 @@ import pytest
 
 from runner.records.budgets import Spending, Sum, Tagged
 from runner.store.interface import Store
-from runner.store.requests import SpendBudget
-from tests.contract.store.manual_worker import ManualWorker, shape
+from runner.store.requests import CloseRaise, OpenRaise, ParkVisit, SpendBudget, WakeVisit
+from tests.contract.store.manual_worker import ManualWorker, rung, shape
 
 DAY = 86_400_000
 
@@ -101,12 +101,59 @@ class BudgetContract:
         assert store.spent(first, ANA) == {}
 
     @pytest.mark.routed
+    @pytest.mark.parametrize("tagged", [None, ANA])
+    def test_one_visit_asks_to_raise_a_sum(
+        self, worker: ManualWorker, store: Store, tagged: Tagged | None
+    ) -> None:
+        """Others wait for it, each once, until it closes; another counter has a question of its own."""
+        run_id = worker.start(shape("a"))
+
+        def opened(visit: str, counter: str = "tokens", instead_of: str = "") -> str:
+            return store.do(OpenRaise(run_id, tagged, counter, visit, instead_of))
+
+        def closed(visit: str, refusal: str = "") -> list[str]:
+            return store.do(CloseRaise(run_id, tagged, "tokens", visit, refusal))
+
+        assert [opened(visit) for visit in "abacab"] == ["", "a", "", "a", "", "a"]
+        assert (opened("b", "cost"), opened("c", instead_of="b")) == ("", "a")
+        assert (closed("b"), closed("a"), closed("a")) == ([], ["b", "c"], [])
+        assert (opened("b"), opened("c"), opened("d", instead_of="b")) == ("", "b", "")
+        assert (closed("d", "no more"), opened("a"), opened("c")) == (["c"], "", "!no more")
+        assert store.spent(run_id, tagged) == {}
+
+    @pytest.mark.routed
+    def test_a_visit_awaits_the_answer_to_a_question_of_another_node(
+        self, worker: ManualWorker, store: Store
+    ) -> None:
+        """It waits with its run, and goes on when it is woken, also before it waits, or after minutes."""
+        run_id = worker.start(shape("a b"))
+        tokens = {node: worker.token(run_id, node) for node in "ab"}
+
+        def wait(node: str) -> str:
+            return store.do(ParkVisit(tokens[node], [], None, awaits=True)).word
+
+        assert store.do(WakeVisit(run_id, "b", 1)).word == "woken"
+        assert (wait("a"), wait("b")) == ("waiting", "ready")
+        worker.settle(worker.token(run_id, "b"))
+        assert worker.statuses(run_id) == "interrupted: a waiting, b completed"
+        assert store.do(WakeVisit(run_id, "a", 2)).word == "stale"
+        assert rung(store.do(WakeVisit(run_id, "a", 1))) == ["a.1.1"]
+        tokens["a"] = worker.token(run_id, "a")
+        assert (wait("a"), worker.sweep(after=200), worker.sweep(after=200)) == (
+            "waiting",
+            [],
+            ["a.1.1"],
+        )
+        assert store.do(WakeVisit(run_id, "a", 1)).word == "stale"
+
+    @pytest.mark.routed
     def test_what_spends_of_an_unknown_run_is_not_counted(self, store: Store) -> None:
         """A run that was removed does not come back as a sum."""
         assert (
             store.do(SpendBudget("0gone", None, Spending("a", "1", {"tokens": 1}, {"tokens": 1})))
             == ""
         )
+        assert store.do(OpenRaise("0gone", None, "tokens", "0gone 1 a")) == ""
         assert (store.spent("0gone"), store.tags("0gone"), store.peek("0gone")) == ({}, {}, None)
 
     @pytest.mark.routed
