@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
+from importlib.metadata import version
 
 import pytest
 
@@ -49,6 +50,22 @@ def measured(statement: str) -> tuple[float, set[str]]:
 def test_importing_loads_nothing_heavy(statement):
     """Neither the package nor its public names load a client, a framework or an extra."""
     assert measured(statement)[1] & HEAVY == set()
+
+
+def modules_of_command(*arguments: str) -> int:
+    """Run the command `runner` in a fresh interpreter; count the modules that it imports."""
+    command = [sys.executable, "-X", "importtime", "-m", "runner.cli", *arguments]
+    done = subprocess.run(command, capture_output=True, text=True, check=True, timeout=60)
+    assert version("celery-graph-runner") in done.stdout
+    return done.stderr.count("import time:")
+
+
+def test_the_version_is_shown_without_the_commands():
+    """`runner --version` imports little; control: `runner version` imports all commands."""
+    least, most = modules_of_command("--version"), modules_of_command("version")
+
+    assert least < 120
+    assert most > 200
 
 
 def test_what_is_heavy_would_be_seen():
