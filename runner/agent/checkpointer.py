@@ -10,6 +10,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any, Protocol
 
 from runner import async_loop
+from runner.approvals import freezes
 from runner.approvals.ballots import Use
 from runner.records import budgets
 from runner.records.budgets import Spending, Sum, Tagged
@@ -85,7 +86,7 @@ class VisitCheckpointer:
         await async_loop.in_thread(self._visit.check)
 
     async def check_effect(self, tool: str) -> None:
-        await async_loop.in_thread(self._visit.check_effect, tool)
+        await async_loop.in_thread(freezes.check_tool, tool)
 
     async def spend(self, tag: Tagged | None, spending: Spending) -> str:
         return await async_loop.in_thread(self._visit.spend, tag, spending)
@@ -141,7 +142,7 @@ class DirectCheckpointer:
         """Nothing stops a direct call from outside but its cancel signal."""
 
     async def check_effect(self, tool: str) -> None:
-        """Let every call pass: direct calls have no store in which anything is frozen."""
+        await async_loop.in_thread(freezes.check_tool, tool)
 
     def check_now(self) -> None:
         """As `check`."""

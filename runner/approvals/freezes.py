@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from contextvars import ContextVar
 from dataclasses import dataclass
 
 from runner.approvals.rules import plain_name
@@ -74,6 +76,36 @@ def parts_of(path: str) -> list[str]:
     """Return the names in the path of a graph and the paths that it begins with: of "a/b" a, b and a/b."""
     names = path.split("/") if path else []
     return [*names, *("/".join(names[:end]) for end in range(2, len(names) + 1))]
+
+
+_check_of_node: ContextVar[Callable[[str], None]] = ContextVar(
+    "runner_freezes", default=lambda _: None
+)
+
+
+@contextmanager
+def checked_by(check: Callable[[str], None]) -> Iterator[None]:
+    """Have `check` refuse frozen tools of all agents inside the block, also of graphs that a node calls."""
+    outer = _check_of_node.get()
+
+    def both(tool: str) -> None:
+        outer(tool)
+        check(tool)
+
+    before = _check_of_node.set(both)
+    try:
+        yield
+    finally:
+        _check_of_node.reset(before)
+
+
+def check_tool(tool: str) -> None:
+    """Stop before a call of a tool that is frozen where the running node is; outside of nodes none is.
+
+    Raises:
+        EffectsFrozen: it is.
+    """
+    _check_of_node.get()(tool)
 
 
 class Freezes:

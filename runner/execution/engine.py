@@ -19,6 +19,7 @@ from dataclasses import asdict, dataclass
 from types import MappingProxyType
 from typing import Unpack
 
+from runner.approvals import freezes
 from runner.approvals.decision_keys import DecisionKeys, SigningKey
 from runner.approvals.freezes import WAIT_MS, Freezes
 from runner.definition.registry import CompiledGraph, Registry
@@ -361,7 +362,8 @@ class Engine:
             # A settle claims without a look, maybe a node of another graph: not while anything is frozen.
             visit.stays = lambda: stays() and not self.freezes.known
             began = time.monotonic()
-            outcome = telemetry.observed(visit, lambda: nodes.execute(plan, visit))
+            with freezes.checked_by(visit.check_effect):
+                outcome = telemetry.observed(visit, lambda: nodes.execute(plan, visit))
             elapsed_ms = round((time.monotonic() - began) * 1000)
             try:
                 return self._commit(plan, visit, outcome, elapsed_ms, lease.timeout)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
@@ -12,6 +13,7 @@ from runner.approvals import Rule, freezes, freezing
 from runner.approvals.freezes import scope_of
 from runner.definition.registry import Registry
 from runner.errors import ConflictError, NotFoundError, UsageError
+from runner.execution import engine as engine_module
 from runner.execution.engine import Engine
 from runner.operations.answers import apply_decisions
 from runner.operations.views import read_run
@@ -20,6 +22,7 @@ from runner.store.memory.store import MemoryStore
 from runner.store.redis.store import RedisStore
 from runner.testing import ManualClock
 from tests.agent.visits import use
+from tests.waiting import wait_until
 
 
 class Bells:
@@ -72,6 +75,28 @@ def careful():
     return builder.build()
 
 
+def delegating():
+    """A function, and a tool of an agent, that call an agent themselves."""
+
+    @tool
+    def ask_clerk() -> str:
+        """Have the clerk do it."""
+        clerk = Agent("clerk", ScriptedModel([use("refund", order="7"), "done"]), [refund])
+        return str(clerk("pay").message)
+
+    builder = GraphBuilder()
+    builder.add_node(lambda ctx: ask_clerk(), "a")
+    builder.add_node(Agent("boss", ScriptedModel([use("ask_clerk"), "done"]), [ask_clerk]), "b")
+    return builder.build()
+
+
+def inline():
+    """A function that runs a graph itself."""
+    builder = GraphBuilder()
+    builder.add_node(lambda ctx: str(paying()("pay").status), "a")
+    return builder.build()
+
+
 def around(make, node):
     """A graph with another one in it, at this node."""
 
@@ -91,6 +116,8 @@ GRAPHS = {
     "ask": asking,
     "careful": careful,
     "gated": approved,
+    "delegating": delegating,
+    "inline": inline,
     "orders": around(around(paying, "refunds"), "after"),
     "shop": around(settled, "settle"),
 }
@@ -250,6 +277,34 @@ def test_a_frozen_tool_is_not_called_and_its_node_waits(site):
         "user",
         "assistant",
     ]
+
+
+@pytest.mark.parametrize("is_frozen", [True, False])
+def test_a_frozen_tool_is_not_called_by_an_agent_that_code_calls(site, is_frozen):
+    """Neither a function nor a tool passes a freeze by an agent of its own; the control is not frozen."""
+    site.engine.start("delegating", "go")
+    if is_frozen:
+        freezing.freeze(site.engine, "tool:refund", "wrong")
+
+    words = site.deliver()
+
+    assert (words, CALLS) == ((["retrying"] * 2, []) if is_frozen else (["settled"] * 2, ["7"] * 2))
+
+
+def test_a_graph_that_code_runs_in_process_waits_for_the_thaw(site, monkeypatch):
+    """The node that runs it looks again until the tool may be called, and then calls it once."""
+    monkeypatch.setattr(engine_module, "WAIT_MS", 10)
+    looks, read = [], site.engine.freezes._read
+    monkeypatch.setattr(site.engine.freezes, "_read", lambda: looks.append(1) or read())
+    site.engine.start("inline", "go")
+    freezing.freeze(site.engine, "tool:refund", "wrong")
+    with ThreadPoolExecutor() as pool:
+        delivery = pool.submit(site.deliver)
+        wait_until(lambda: len(looks) > 10 or delivery.done(), "it has looked again")
+        assert CALLS == []
+        freezing.thaw(site.engine, "tool:refund", "right")
+
+        assert (delivery.result(30), CALLS) == (["settled"], ["7"])
 
 
 def test_an_effect_of_a_running_function_waits(site):
