@@ -28,11 +28,12 @@ from runner.errors import (
 )
 from runner.execution import ids
 from runner.execution.engine import Engine
-from runner.records import codec, size_limits, validation
+from runner.records import codec, validation
 from runner.records.codec import JSON
 from runner.records.interrupts import Decision, Interrupt, Receipt, ReceiptStatus
 from runner.records.run import outermost
 from runner.records.validation import mismatch
+from runner.store.receipts import check_answer
 
 Sign = Callable[[dict[str, JSON]], dict[str, JSON]]
 """Returns a message with its proof, or as it is."""
@@ -333,7 +334,7 @@ def _unfit(
     if response is None:
         return "None (null) is no answer"
     try:
-        size_limits.check_answer(response, max_bytes)
+        check_answer(response, max_bytes)
     except PayloadTooLarge as error:
         return str(error)
     return unfit_response(kind, response, question) if question.is_open else ""

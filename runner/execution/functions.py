@@ -591,19 +591,23 @@ class FunctionNode:
     def execute(self, visit: Visit) -> Outcome:
         """Run the function once; what it raises is its failure."""
         context = NodeContext(visit)
+        outcome: Outcome | None = None
         try:
             result = _awaited(self.form.call(context, visit))
-            outcome: Outcome = Succeeded(*self.form.stored(result, visit))
+            outcome = Succeeded(*self.form.stored(result, visit))
         except (ApprovalMismatch, LeaseLost, RunStopped, KeyboardInterrupt, SystemExit):
             raise
         except BaseException as error:
-            if not context.asked and not isinstance(error, Exception):
-                raise
-            outcome = Failed(failures.record(error))
+            # Code that swallows, wraps or replaces the exception of a question can't lose the question.
+            if not context.asked:
+                if not isinstance(error, Exception):
+                    raise
+                outcome = Failed(failures.record(error))
         if context.mismatch is not None:
             raise context.mismatch
-        # Code that swallows, wraps or replaces the exception of a question can't lose the question.
-        return Interrupted(context.asked, context.saved()) if context.asked else outcome
+        if outcome is None or context.asked:
+            return Interrupted(context.asked, context.saved())
+        return outcome
 
 
 def task_schema(definition: Definition) -> dict[str, Any] | None:

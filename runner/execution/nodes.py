@@ -156,26 +156,27 @@ def _execute(plan: CompiledGraph, visit: ClaimedVisit) -> Outcome:
         hooks = HookRegistry(plan.definition.hooks)
     except Exception as error:  # noqa: BLE001 - a provider that can't register fails the node
         return Failed(failures.record(error))
-    if plan.node(visit.address.node_id).kind == KIND:
+    spec = plan.node(visit.address.node_id)
+    if spec.kind == KIND:
         return execute_graph_event(plan.definition, hooks, visit)
     if visit.tentative is not None:
         return _after(plan, hooks, visit, load_outcome(visit.tentative))
     refusal = _before(plan, hooks, visit)
     if isinstance(refusal, str):
         refusal = Failed(failures.record(NodeFailed(refusal)))
-    return _after(plan, hooks, visit, refusal or _gate(plan, visit) or _body(plan, visit))
+    return _after(plan, hooks, visit, refusal or _gate(spec, visit) or _body(spec, visit))
 
 
 GATE = "node"
 """The scope of the question whether a node may run, and the kind of its action."""
 
 
-def _gate(plan: CompiledGraph, visit: ClaimedVisit) -> Outcome | None:
+def _gate(spec: NodeSpec, visit: ClaimedVisit) -> Outcome | None:
     """Ask whether the node may run, where it has a rule; None where it may.
 
     What it would work on is the action: its task and its inputs. A response takes the place of its result.
     """
-    rule, address = plan.node(visit.address.node_id).approval, visit.address
+    rule, address = spec.approval, visit.address
     if rule is None or visit.claim.child is not None or visit.external_task is not None:
         return None
     inputs = {item.node_id: codec.plain(item.output) for item in visit.inputs}
@@ -221,8 +222,7 @@ def entry(kind: str, elapsed_ms: int, usage: Mapping[str, int]) -> VisitEntry:
     return visit_entry
 
 
-def _body(plan: CompiledGraph, visit: ClaimedVisit) -> Outcome:
-    spec = plan.node(visit.address.node_id)
+def _body(spec: NodeSpec, visit: ClaimedVisit) -> Outcome:
     try:
         if spec.kind == "graph":
             outcome: Outcome = _graph(spec, visit)

@@ -153,7 +153,7 @@ def _body(incoming: IncomingMessage, max_bytes: int) -> bytes:
         raise UsageError(
             "the entry has no field `body`; send one field of that name that holds the JSON."
         )
-    size_limits.check_message(incoming.body, max_bytes)
+    messages.check_size(incoming.body, max_bytes)
     return incoming.body
 
 

@@ -19,7 +19,7 @@ import pydantic
 from pydantic import BaseModel, ConfigDict, Field
 
 from runner.approvals.rules import Principal, Voter
-from runner.errors import CorruptDocument, UsageError
+from runner.errors import CorruptDocument, PayloadTooLarge, UsageError
 from runner.records import codec
 from runner.records.codec import JSON
 from runner.records.interrupts import Decision, Receipt
@@ -359,6 +359,18 @@ def read(kind: type[Known], body: bytes) -> Known:
         UsageError: it is malformed; the error says where and why.
     """
     return _validated(kind, _loaded(body))
+
+
+def check_size(body: bytes, most: int) -> None:
+    """Refuse a message before it is parsed.
+
+    Raises:
+        PayloadTooLarge: it is too large.
+    """
+    if len(body) > most:
+        raise PayloadTooLarge(
+            f"the message has {len(body):,} bytes, more than one may have here ({most:,}). It was not read."
+        )
 
 
 def read_answer(

@@ -67,32 +67,6 @@ def no_room(size: int, excess: int, most: int) -> PayloadTooLarge:
     )
 
 
-def check_answer(response: JSON, most: int) -> None:
-    """Refuse an answer of more than `most` bytes, or of more than `MAX_ANSWER`.
-
-    Raises:
-        PayloadTooLarge: it has more.
-    """
-    size, most = len(codec.dump_json(response)), min(most, MAX_ANSWER)
-    if size > most:
-        raise PayloadTooLarge(
-            f"the answer has {size:,} bytes, more than an answer may have ({most:,}). It was not "
-            "stored, and the question stays open. Answer with a reference to the data."
-        )
-
-
-def check_message(body: bytes, most: int) -> None:
-    """Refuse a message before it is parsed.
-
-    Raises:
-        PayloadTooLarge: it is too large.
-    """
-    if len(body) > most:
-        raise PayloadTooLarge(
-            f"the message has {len(body):,} bytes, more than one may have here ({most:,}). It was not read."
-        )
-
-
 def check_saved(node: str, checkpoint: Saved | None, bounds: Bounded) -> int:
     """Refuse a checkpoint with a part that is too large; return the bytes of its document.
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import enum
 import heapq
+import operator
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Protocol
@@ -311,11 +312,7 @@ class Changes:
         """Write a node, and update the counters of its run and map and the places of its limits."""
         previous = self.node(node)
         record = self._leaving(node, previous, record)
-        active, waiting = (
-            _is_active(record) - _is_active(previous),
-            _is_waiting(record) - _is_waiting(previous),
-        )
-        held_count = record.held - previous.held
+        active, waiting, held_count = map(operator.sub, _counted(record), _counted(previous))
         self.count(active, waiting, held_count)
         owner = map_of(node)
         if owner and (active or waiting or held_count):
@@ -369,12 +366,11 @@ class Changes:
         return TransitionResult(reply, self.view.run(), {}, {}, {}, (), {})
 
 
-def _is_active(record: NodeRecord) -> bool:
-    return record.status in ACTIVE or (record.status is Status.WAITING and record.busy)
-
-
-def _is_waiting(record: NodeRecord) -> bool:
-    return record.status is Status.WAITING and not record.busy and not record.held
+def _counted(record: NodeRecord) -> tuple[int, int, int]:
+    """Return what a node adds to its run's active, waiting and held nodes."""
+    waits = record.status is Status.WAITING
+    is_active = record.status in ACTIVE or (waits and record.busy)
+    return is_active, waits and not (record.busy or record.held), record.held
 
 
 # The parts that transitions share: dispatch a node, withdraw its questions, cancel it, stop the run.

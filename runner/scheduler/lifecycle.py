@@ -67,7 +67,8 @@ def finish(changes: Changes, node: str, record: NodeRecord, status: Status, edge
         changes.run = replace(changes.run, failed=changes.run.failed + 1)
         if changes.topology.policy is FailurePolicy.FAIL_FAST:
             stop(changes, Status.FAILED, f'node "{node}" failed')
-    if not changes.run.stopping:
+    topology = changes.topology
+    if not changes.run.stopping and (topology.outgoing[node] or topology.nodes[node].loops):
         spread(changes, node)
 
 
@@ -75,11 +76,12 @@ def close(changes: Changes, reply: str) -> TransitionResult:
     """Finish a transition: advance maps first, then start the end event or callback of a run that ends."""
     for name in sorted(changes.maps):
         advance_map(changes, name)
-    if status_of(changes.run) in FINAL and AFTER_GRAPH in changes.topology.nodes:
+    status = status_of(changes.run)
+    if status in FINAL and AFTER_GRAPH in changes.topology.nodes:
         record = changes.node(AFTER_GRAPH)
         if record.status is Status.PENDING:
             dispatch(changes, AFTER_GRAPH, replace(record, visit=record.next_visit, attempt=1))
-    status = status_of(changes.run)
+            status = status_of(changes.run)
     if changes.run.on_end and status is not changes.before and status in FINAL:
         changes.run = replace(changes.run, ends=changes.run.ends + 1, unreported=0)
         dispatch_callback(changes)

@@ -14,6 +14,7 @@ from runner.approvals.ballots import Ballot, Operation
 from runner.approvals.rules import plain_name
 from runner.errors import PayloadTooLarge
 from runner.records import codec
+from runner.records.codec import JSON
 from runner.records.interrupts import (
     Decision,
     Interrupt,
@@ -22,7 +23,7 @@ from runner.records.interrupts import (
     ReceiptStatus,
     address_of,
 )
-from runner.records.size_limits import MAX_RESULT, check_answer
+from runner.records.size_limits import MAX_ANSWER, MAX_RESULT
 from runner.records.validation import mismatch
 
 
@@ -78,6 +79,20 @@ def _unfit(answer: Decision, question: Interrupt, max_bytes: int) -> str:
     if question.response_schema is None:
         return ""
     return mismatch(question.response_schema, codec.plain(codec.unpack(answer.response))) or ""
+
+
+def check_answer(response: JSON, most: int) -> None:
+    """Refuse an answer of more than `most` bytes, or of more than `MAX_ANSWER`.
+
+    Raises:
+        PayloadTooLarge: it has more.
+    """
+    size, most = len(codec.dump_json(response)), min(most, MAX_ANSWER)
+    if size > most:
+        raise PayloadTooLarge(
+            f"the answer has {size:,} bytes, more than an answer may have ({most:,}). It was not "
+            "stored, and the question stays open. Answer with a reference to the data."
+        )
 
 
 def judge(answer: Decision, interrupt: Interrupt | None, is_repeat: bool, now: int) -> Receipt:  # noqa: FBT001 - a plain fact about the answer
