@@ -32,7 +32,7 @@ ROOT = Path(__file__).parents[2]
 LIBRARY = ROOT / "runner"
 
 LIMITS = {
-    "tokens": 390_500,
+    "tokens": 393_500,
     "tokens a code line": 8.7,
     "vague names in functions, %": 3.5,
     "class names used twice": 0,
@@ -47,11 +47,11 @@ LIMITS = {
     "run's end: files": 21,
     "run's end: calls": 201,
     "park: files": 43,
-    "park: calls": 405,
+    "park: calls": 410,
     "answer: files": 32,
     "answer: calls": 262,
     "resume: files": 41,
-    "resume: calls": 355,
+    "resume: calls": 360,
 }
 
 VAGUE = re.compile(

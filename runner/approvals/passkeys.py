@@ -41,7 +41,7 @@ KEY_ID = 55
 
 @dataclass(frozen=True, slots=True)
 class SignatureRequest:
-    """What a browser asks of one passkey: to sign `challenge`; the result completes `proof`."""
+    """Request of a browser to one passkey: to sign `challenge`; the result completes `proof`."""
 
     kid: str
     rp_id: str
