@@ -16,7 +16,15 @@ from runner.errors import RunnerError, UsageError
 from runner.server import api, pages
 from runner.server.access import Allow, caller
 from runner.server.auth import Local
-from runner.server.browser import SHARED, BodyLimit, FormTokens, SecurityHeaders, check_form
+from runner.server.browser import (
+    SAFE,
+    SHARED,
+    BodyLimit,
+    FormTokens,
+    SecurityHeaders,
+    check_form,
+    check_json,
+)
 from runner.server.openapi import complete
 from runner.server.pages.rendering import error_page
 from runner.server.problems import Problem, respond
@@ -67,7 +75,7 @@ def create_app(
         docs_url=None,
         redoc_url=None,
         openapi_url=None,
-        dependencies=[Depends(_checked_form)],
+        dependencies=[Depends(_checked_request)],
         separate_input_output_schemas=False,
         generate_unique_id_function=_operation_id,
     )
@@ -101,9 +109,10 @@ def _operation_id(route: APIRoute) -> str:
     return f"{route.endpoint.__module__.rpartition('.')[2]}_{route.name}"
 
 
-async def _checked_form(request: Request) -> None:
-    if request.method not in {"GET", "HEAD", "OPTIONS"}:
+async def _checked_request(request: Request) -> None:
+    if request.method not in SAFE:
         await check_form(request, await caller(request))
+        await check_json(request)
 
 
 def permission_of(route: APIRoute) -> Allow | None:

@@ -19,6 +19,8 @@ from starlette.datastructures import MutableHeaders
 from starlette.exceptions import HTTPException
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
+from runner.errors import CorruptDocument
+from runner.records import codec
 from runner.server.access import Person, caller
 from runner.server.auth import same
 from runner.server.problems import Problem
@@ -155,6 +157,24 @@ class FormTokens:
         return hmac.new(self._secret, text.encode(), hashlib.sha256).hexdigest()
 
 
+def content_type(request: Request) -> str:
+    """Return the type of a body; it is JSON unless the request says another one."""
+    return request.headers.get("content-type", JSON_TYPE).partition(";")[0].strip().lower()
+
+
+async def check_json(request: Request) -> None:
+    """Refuse a body in JSON that others could read in another way, such as one with a key twice or in UTF-16.
+
+    Raises:
+        Problem: it is one.
+    """
+    body = await request.body() if content_type(request).endswith("json") else b""
+    try:
+        _ = body and codec.load_json(body)
+    except CorruptDocument as error:
+        raise Problem(400, f"The body can't be read: {error}. Nothing was done.") from error
+
+
 def check_origin(request: Request) -> bool:
     """Say if a request that changes something comes from a browser's page of this origin.
 
@@ -165,7 +185,7 @@ def check_origin(request: Request) -> bool:
     """
     site, origin = request.headers.get("sec-fetch-site"), request.headers.get("origin")
     if site is None and origin is None:
-        kind = request.headers.get("content-type", JSON_TYPE).partition(";")[0].strip().lower()
+        kind = content_type(request)
         if kind.startswith("application/") and kind not in {JSON_TYPE, FORM_TYPE}:
             raise Problem(415, f"Send application/json, not {kind:.80}.")
         if kind != JSON_TYPE:

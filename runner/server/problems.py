@@ -12,6 +12,7 @@ from fastapi import Request, Response
 from fastapi.exceptions import RequestValidationError
 from fastapi.responses import JSONResponse, RedirectResponse
 from starlette.exceptions import HTTPException
+from starlette.routing import Match
 
 from runner import errors
 
@@ -95,6 +96,8 @@ def pointer(path: Iterable[int | str]) -> str:
 def respond(request: Request, error: Exception) -> Response:
     """Answer a request that failed: JSON for programs; pages have their own form."""
     problem = problem_of(error)
+    if problem.status == 405:
+        problem.headers["Allow"] = ", ".join(_methods(request))
     page = getattr(request.app.state, "error_page", None)
     login = getattr(getattr(request.app.state, "auth", None), "login_path", "")
     is_page = "text/html" in request.headers.get("accept", "")
@@ -108,6 +111,18 @@ def respond(request: Request, error: Exception) -> Response:
         response = JSONResponse(problem.document(), problem.status, media_type=MEDIA_TYPE)
     response.headers.update(problem.headers)
     return response
+
+
+def _methods(request: Request) -> list[str]:
+    """List what the address takes: several routes may have it, each with a method of its own."""
+    routes = request.app.router.routes
+    return [
+        method
+        for method in ("GET", "HEAD", "POST", "DELETE")
+        if any(
+            route.matches({**request.scope, "method": method})[0] is Match.FULL for route in routes
+        )
+    ]
 
 
 def prefix(request: Request) -> str:

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import asyncio
+import re
 import socket
 import time
 from concurrent.futures import ThreadPoolExecutor
@@ -155,15 +156,29 @@ def test_a_refused_request_gets_a_problem_document(site, method, path, body, sta
     ("kind", "body", "status"),
     [
         ("application/json", b'{"graph": ', 400),
+        ("application/json", b'{"graph": "echo", "graph": "other"}', 400),
+        ("application/json", '{"graph": "echo"}'.encode("utf-16"), 400),
+        ("application/json", '{"graph": "echo"}'.encode("utf-16-le"), 400),
+        ("application/json", '{"graph": "echo"}'.encode("utf-8-sig"), 400),
         ("application/merge-patch+json", b'{"graph": "echo"}', 415),
         ("APPLICATION/JSON ; charset=utf-8", b'{"graph": "echo"}', 201),
     ],
 )
 def test_a_body_is_json(site, kind, body, status):
-    """What is malformed is 400, another type 415; the control is a type in other letters."""
+    """In UTF-8, each key once: otherwise 400, another type 415; the control is a type in other letters."""
     reply = site.http.post("/v1/runs", content=body, headers={"Content-Type": kind})
 
     assert reply.status_code == status
+    assert len(site.client.runs()) == (status == 201)
+
+
+def test_a_method_that_is_not_allowed_says_which_are(site):
+    """`Allow` has each method that the description has for the address."""
+    for path, operations in site.app.openapi()["paths"].items():
+        reply = site.http.put(re.sub("{.*?}", "x", path))
+        methods = {method.upper() for method in operations}
+
+        assert (reply.status_code, methods - {*reply.headers["allow"].split(", ")}) == (405, set())
 
 
 def test_events_go_on_from_a_position(site):
