@@ -192,11 +192,7 @@ class Engine:
         with self._hold_lease(claim.token, timeout, on_timeout) as lease:
             delivery = self._execute(plan, claim, lease, stays)
         # The code of a node that timed out may return much later: its Celery task ends as the node did.
-        return (
-            timed_out.result()
-            if delivery.word == "stale" and lease.state == "timed_out"
-            else delivery
-        )
+        return timed_out.result() if delivery.word == "stale" and lease.has_expired else delivery
 
     def _is_frozen(self, run_id: str) -> bool:
         """Return whether the nodes of a run are frozen: none is claimed, and doorbells ring again later."""

@@ -41,9 +41,10 @@ def after_fork(method: Callable[[], object]) -> None:
 
 
 class Lease:
-    """One held lease; `state` is "ok", "stale", "cancelled" or "timed_out".
+    """One held lease; `state` is "ok", "stale" or "cancelled".
 
-    `has_saved` says that the node has stored something since its claim that was not there before.
+    `has_expired` says that the node's timeout is over; `has_saved` that the node has stored something since
+    its claim that was not there before.
     """
 
     def __init__(
@@ -58,7 +59,7 @@ class Lease:
         self.renewed = time.monotonic()
         self.deadline = None if timeout is None else self.renewed + timeout
         self.state = "ok"
-        self.has_saved = False
+        self.has_saved = self.has_expired = False
 
     def check(self) -> None:
         """Raise when this worker may no longer run the node.
@@ -78,6 +79,7 @@ class Lease:
 
     def expire(self) -> None:
         """Call `on_timeout`, then end the node's async code, which may be waiting for ever."""
+        self.has_expired = True
         if self.on_timeout is not None:
             self.on_timeout(self)
         self.stop(self.timed_out())
@@ -200,7 +202,6 @@ class Leases:
                 self._serving = False
                 return None
         for lease in overdue:
-            lease.state = "timed_out"
             threading.Thread(target=lease.expire, name="runner-timeout", daemon=True).start()
         return [lease for lease in leases if lease not in overdue]
 

@@ -752,12 +752,13 @@ def test_a_node_that_runs_too_long_fails():
     wait_until(lambda: told == ["NodeTimedOut"], "its code is told")
 
 
-def test_code_that_does_not_listen_is_given_up():
-    """A node past its timeout is failed although its code goes on; a late result is refused."""
+@pytest.mark.parametrize("writes", [False, True])
+def test_code_that_does_not_listen_is_given_up(writes):
+    """A node past its timeout is failed although its code goes on; late writes and results are refused."""
     late = threading.Event()
 
     def deaf(ctx):
-        late.wait(60)
+        ctx.once("wait", lambda: late.wait(60)) if writes else late.wait(60)
         return "late"
 
     bench = Bench(wired({"a": deaf, "b": ident}, a={"timeout": 0.05}).build()).start()
