@@ -14,7 +14,12 @@ from pathlib import Path
 
 import pytest
 
+from runner.operations.recovery import write_retry
+from runner.records.run import Status
+from runner.store.interface import Settlement
+from runner.store.requests import SettleVisit
 from tests.chaos.test_racing_answers import NO_CHECK, UncheckedScripts
+from tests.contract.store.manual_worker import ManualWorker
 from tests.simulation import sabotage
 from tests.simulation.history import (
     OPTIONS,
@@ -29,7 +34,9 @@ from tests.simulation.history import (
     voted,
 )
 from tests.simulation.on_redis import on_redis
-from tests.simulation.world import World, in_memory
+from tests.simulation.plans import Plan
+from tests.simulation.watch import Violation
+from tests.simulation.world import Setting, World, in_memory
 
 SEEDS = 500
 PART = 50
@@ -301,3 +308,35 @@ def test_a_failing_seed_is_explained():
     )
     assert len(steps) < len(history.steps) // 2
     assert f"make simulate FROM={history.seed} SEEDS=1" in text
+
+
+class HeardStore(sabotage.SecondResult):
+    """A store whose replies the watch judges; a second result is hidden from it."""
+
+    def do(self, request):
+        reply = self.as_it_should(request)
+        self.world.watch.judge(request, reply)
+        return reply
+
+
+def test_a_visit_may_end_again_for_the_retry_that_repeats_it_only():
+    """A second result is noticed after the next retry, too; control: the retried visit ends twice."""
+    world = in_memory(Setting(Plan(("works",))), HeardStore)
+    store, watch = world.store, world.watch
+    store.world, worker = world, ManualWorker(store, world.clock)
+    run_id = worker.start("a>b")
+    worker.fail(worker.token(run_id, "a"))
+    watch.look()
+    write_retry(store, run_id)
+    again = worker.token(run_id, "a", attempt=2)
+    worker.settle(again)
+    watch.look()
+    worker.fail(worker.token(run_id, "b"))
+    watch.look()
+    write_retry(store, run_id)
+    watch.look()
+
+    result = Settlement(Status.COMPLETED, "1", None, {"v": 1})
+    assert store.sabotage(SettleVisit(again, result, "late")).word == "settled"
+    with pytest.raises(Violation, match="has two results"):
+        watch.look()

@@ -189,6 +189,8 @@ class Watch:
                 continue
             must(ended is None, "I6", f"{event.kind} {event.node} of {run_id} after it {ended}")
             self._event(run_id, event)
+        if any(event.kind == "run.retried" for event in new):
+            del self._repeated[run_id]  # of all retries since the last look
         self._positions[run_id] = last
 
     def recovered(self, request: Request | None) -> None:
