@@ -38,14 +38,13 @@ def list_letters(context: CommandContext, limit: int) -> None:
 
     Without a terminal: id, time (UTC), source and reason, separated by tabs.
     """
-    letters, output = context.installation.dead_letters.all(limit), context.output
-    shown = [
-        (item.id, clock_time(item.at), _source(item), short(item.reason, 90)) for item in letters
-    ]
-    output.present(
+    letters = context.installation.dead_letters.all(limit)
+    context.output.listing(
         {"letters": letters},
-        lambda: output.table(("LETTER", "TIME", "SOURCE", "REASON"), shown, "No dead letters."),
-        ((item.id, stamp(item.at), _source(item), item.reason) for item in letters),
+        ("LETTER", "TIME", "SOURCE", "REASON"),
+        [(item.id, clock_time(item.at), _source(item), short(item.reason, 90)) for item in letters],
+        "No dead letters.",
+        lines=((item.id, stamp(item.at), _source(item), item.reason) for item in letters),
     )
 
 

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import astuple, dataclass
+from operator import attrgetter
 from typing import TYPE_CHECKING
 
 import click
@@ -234,11 +235,12 @@ def check(
         )
     problems = tuple(problem for name in graph_names for problem in problems_of(registry, name))
     broken = {problem.graph for problem in problems if problem.code == "not-built"}
-    nodes = (
-        tuple(_held(context, [name for name in graph_names if name not in broken]))
-        if against_waiting
-        else None
-    )
+    nodes = None
+    if against_waiting:
+        from runner.operations.deploys import held
+
+        names = tuple(name for name in graph_names if name not in broken)
+        nodes = tuple(held(context.store, registry, names))
     if context.output.as_json:
         context.output.data(GraphCheck(problems, nodes))
     else:
@@ -249,39 +251,19 @@ def check(
     return Exit.CONFLICT if nodes else Exit.DONE
 
 
-def _held(context: CommandContext, names: Sequence[str]) -> Iterator[AffectedNode]:
-    from runner.definition.registry import registry
-    from runner.operations.deploys import held
-
-    return held(context.store, registry, names)
-
-
 def _write_check(
     context: CommandContext, problems: Sequence[LintProblem], nodes: Sequence[AffectedNode] | None
 ) -> None:
     context.output.table(
         ("SEVERITY", "CODE", "GRAPH", "NODE", "MESSAGE", "ADVICE"),
-        [
-            (item.severity, item.code, item.graph, item.node, item.message, item.advice)
-            for item in problems
-        ],
+        list(map(attrgetter("severity", "code", "graph", "node", "message", "advice"), problems)),
         "No problems.",
     )
     if nodes is not None:
+        cells = attrgetter("run_id", "graph_id", "node", "visit", "status", "reason")
         context.output.table(
             ("", "RUN", "GRAPH", "NODE", "VISIT", "STATUS", "REASON"),
-            [
-                (
-                    "held",
-                    node.run_id,
-                    node.graph_id,
-                    node.node,
-                    node.visit,
-                    node.status,
-                    node.reason,
-                )
-                for node in nodes
-            ],
+            [("held", *cells(node)) for node in nodes],
             "No node would be held.",
         )
 

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import functools
 import json
 import os
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -34,6 +33,8 @@ from runner.records.json_form import document, span, stamp
 from runner.records.validation import one_line
 
 if TYPE_CHECKING:
+    from rich.text import Text
+
     from runner.operations.answer_fields import AnswerField
     from runner.operations.exports import Question
     from runner.operations.questions import QuestionView
@@ -299,11 +300,10 @@ def _respond(
     )
 
 
-def _show_outcome(context: CommandContext, receipt: Receipt, digest: str | None) -> Exit:
+def _show_outcome(context: CommandContext, receipt: Receipt, digest: str | None = None) -> Exit:
     """Write a receipt, and return its exit code."""
     output, code, name = context.output, exit_of_receipt(receipt), receipt.interrupt_id
-    row = (receipt.status, name, receipt.run_id or "", _detail(receipt))
-    output.present(receipt, lambda: _show_receipt(output, receipt), [row])
+    output.present(receipt, lambda: output.show(_receipt_text(receipt)), [_receipt_row(receipt)])
     # Both a bad answer and another digest are "rejected", but a script reacts to them differently.
     if (
         code is Exit.USAGE
@@ -312,6 +312,10 @@ def _show_outcome(context: CommandContext, receipt: Receipt, digest: str | None)
     ):
         return Exit.CONFLICT
     return code
+
+
+def _receipt_row(receipt: Receipt) -> tuple[object, ...]:
+    return receipt.status, receipt.interrupt_id, receipt.run_id or "", _detail(receipt)
 
 
 def _detail(receipt: Receipt) -> str:
@@ -486,11 +490,8 @@ def vote_all(
     output = context.output
     output.present(
         VotedAll([], receipts),
-        functools.partial(_show_each, output, _show_receipt, receipts),
-        [
-            (receipt.status, receipt.interrupt_id, receipt.run_id or "", _detail(receipt))
-            for receipt in receipts
-        ],
+        lambda: output.show(*map(_receipt_text, receipts)),
+        map(_receipt_row, receipts),
     )
     return next(
         (code for code in map(exit_of_receipt, receipts) if code is not Exit.DONE), Exit.DONE
@@ -506,9 +507,7 @@ def _list_all(context: CommandContext, filters: Mapping[str, Any], limit: int) -
     check_alike(context.store, list(digests), digests)
     output.present(
         VotedAll(questions, []),
-        functools.partial(
-            _show_each, output, functools.partial(_show_whole, hint=False), questions
-        ),
+        lambda: output.show(*map(_whole, questions)),
         [
             (
                 question.id,
@@ -524,11 +523,6 @@ def _list_all(context: CommandContext, filters: Mapping[str, Any], limit: int) -
     hint = "; there are more than --limit" if next_cursor else ""
     output.note(f"{len(questions)} questions{hint}. Nothing was decided: vote with --digests FILE.")
     return Exit.DONE
-
-
-def _show_each(output: Output, show: Callable[[Output, Any], None], items: Sequence[Any]) -> None:
-    for item in items:
-        show(output, item)
 
 
 def _digest_of(line: str, number: int) -> tuple[str, str]:
@@ -555,7 +549,7 @@ def delegate(context: CommandContext, *, interrupt_id: str, to: str, by: str) ->
     The rule must allow it; to oneself it takes that back. Exit codes: 0 done; 4 no such question; 5 it
     is no longer open, or you have voted; 6 the rule forbids it.
     """
-    return _show_outcome(context, context.client.delegate(interrupt_id, to=to, by=by), None)
+    return _show_outcome(context, context.client.delegate(interrupt_id, to=to, by=by))
 
 
 @interrupts.command()
@@ -571,7 +565,7 @@ def claim(context: CommandContext, *, interrupt_id: str, by: str, ttl: float) ->
     Others see that you work on it; anybody may still vote. Exit codes: 0 done; 4 no such question; 5 it
     is no longer open, or claimed by another; 6 you may not decide it.
     """
-    return _show_outcome(context, context.client.claim(interrupt_id, by=by, ttl=ttl), None)
+    return _show_outcome(context, context.client.claim(interrupt_id, by=by, ttl=ttl))
 
 
 @interrupts.command()
@@ -580,7 +574,7 @@ def claim(context: CommandContext, *, interrupt_id: str, by: str, ttl: float) ->
 @with_context
 def release(context: CommandContext, *, interrupt_id: str, by: str) -> int:
     """Release your claim of a question."""
-    return _show_outcome(context, context.client.release(interrupt_id, by=by), None)
+    return _show_outcome(context, context.client.release(interrupt_id, by=by))
 
 
 @interrupts.command()
@@ -593,7 +587,7 @@ def comment(context: CommandContext, *, interrupt_id: str, text: str, by: str) -
 
     TEXT is an event of its run, and a notice.
     """
-    return _show_outcome(context, context.client.comment(interrupt_id, text, by=by), None)
+    return _show_outcome(context, context.client.comment(interrupt_id, text, by=by))
 
 
 @interrupts.command("withdraw-vote")
@@ -606,7 +600,7 @@ def withdraw_vote(context: CommandContext, *, interrupt_id: str, by: str) -> int
     The question must be open; then one may vote again. A vote on which others have built stays. Exit
     codes: 0 done; 4 no such question; 5 it can't be taken back.
     """
-    return _show_outcome(context, context.client.withdraw_vote(interrupt_id, by=by), None)
+    return _show_outcome(context, context.client.withdraw_vote(interrupt_id, by=by))
 
 
 @dataclass(frozen=True, slots=True)
@@ -659,7 +653,14 @@ def _show_list(output: Output, questions: Sequence[QuestionView]) -> None:
         output.note("No such questions.")
 
 
-def _show_whole(output: Output, question: QuestionView, *, hint: bool = True) -> None:
+def _show_whole(output: Output, question: QuestionView) -> None:
+    output.show(_whole(question))
+    if question.is_open:
+        way = f"vote {question.id} DECISION --by WHO" if question.rule else f"respond {question.id}"
+        output.note(f"Answer with: runner interrupts {way}")
+
+
+def _whole(question: QuestionView) -> Text:
     from rich.text import Text
 
     from runner.cli.run_tree import people
@@ -684,10 +685,7 @@ def _show_whole(output: Output, question: QuestionView, *, hint: bool = True) ->
             block(question.response) + "\n",
         ]
     texts += [(f"digest {question.digest}\n{question.id}", "dim")]
-    output.show(Text.assemble(*texts))
-    if question.is_open and hint:
-        way = f"vote {question.id} DECISION --by WHO" if question.rule else f"respond {question.id}"
-        output.note(f"Answer with: runner interrupts {way}")
+    return Text.assemble(*texts)
 
 
 def _requester(question: QuestionView) -> str:
@@ -758,12 +756,12 @@ def _expiry(question: Question) -> str:
     return f"expires {clock_time(question.expires_at)}: {compact(question.on_expire or 'reject')}\n"
 
 
-def _show_receipt(output: Output, receipt: Receipt) -> None:
+def _receipt_text(receipt: Receipt) -> Text:
     from rich.text import Text
 
     line = Text(f"{receipt.status}  ", style=style(receipt.status))
     line.append(one_line(_detail(receipt)), "default")
-    output.show(line.append(f"\n  {one_line(receipt.interrupt_id)}", "dim"))
+    return line.append(f"\n  {one_line(receipt.interrupt_id)}", "dim")
 
 
 # -- field by field ----------------------------------------------------------------------------------
@@ -774,7 +772,7 @@ def _respond_with_form(
 ) -> Exit:
     """Show the question, and ask for its answer on the terminal."""
     question = _open_question(context, interrupt_id)
-    _show_whole(context.output, question, hint=False)
+    context.output.show(_whole(question))
     answer = ask_for_answer(question, context.output)
     # As with the editor: the answer is to what was shown.
     options = {

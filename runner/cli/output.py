@@ -7,11 +7,11 @@ cursor or imitate output of this program.
 
 from __future__ import annotations
 
+import functools
 import json
 import sys
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import UTC, datetime
-from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 from runner.records.json_form import document
@@ -45,14 +45,14 @@ class Output:
         """True where stderr is a terminal on which a live drawing can be updated."""
         return sys.stderr.isatty() and not self.errors.is_dumb_terminal
 
-    @cached_property
+    @functools.cached_property
     def console(self) -> Console:
         """Stdout with colours."""
         from rich.console import Console
 
         return Console(highlight=False, width=None if self.is_terminal else PIPE_WIDTH)
 
-    @cached_property
+    @functools.cached_property
     def errors(self) -> Console:
         """Stderr with colours."""
         from rich.console import Console
@@ -112,9 +112,10 @@ class Output:
 
         self.show(Text(text))
 
-    def show(self, drawing: RenderableType) -> None:
-        """Write a drawing for a person to stdout."""
-        self.console.print(drawing)
+    def show(self, *drawings: RenderableType) -> None:
+        """Write drawings for a person to stdout."""
+        for drawing in drawings:
+            self.console.print(drawing)
 
     def note(self, *cells: object) -> None:
         """Write one line of progress or advice to stderr."""
@@ -127,16 +128,20 @@ class Output:
 
     def listing(
         self,
-        record: Any,
+        record: Mapping[str, Any],
         headings: Sequence[str],
         rows: Sequence[Sequence[object]],
         nothing: str = "",
+        *,
+        lines: Iterable[Sequence[object]] | None = None,
     ) -> None:
-        """Write a record as JSON, or these rows as `table` does."""
-        if self.as_json:
-            self.data(record)
-        else:
-            self.table(headings, rows, nothing)
+        """Write a page as JSON, or these rows as `table` does, and how to continue after its `next`.
+
+        With `lines` a program gets those instead of the rows.
+        """
+        draw = functools.partial(self.table, headings, rows, nothing)
+        self.present(record, draw, rows if lines is None else lines)
+        self.next_page(record.get("next"))
 
     def table(
         self, headings: Sequence[str], rows: Sequence[Sequence[object]], nothing: str

@@ -206,9 +206,6 @@ def list_runs(
     filters["tags"] = read_tags(tags)
     output = context.output
     page = read_pages(lambda number, after: _page(context, number, after, **filters), limit, cursor)
-    if output.as_json:
-        output.data({"runs": list(page), "next": page.next})
-        return
     rows: list[tuple[object, ...]] = []
     for depth, summary in _families(page):
         tags_text = " ".join(f"{key}={value}" for key, value in summary.tags.items())
@@ -222,8 +219,8 @@ def list_runs(
             head = (summary.run_id, summary.graph_id, summary.status, started_at)
             rows.append((*head, tags_text, summary.parent, archive))
     nothing = "No matching runs. `runner run GRAPH` starts one."
-    output.table(("RUN", "GRAPH", "STATUS", "STARTED", "TAGS"), rows, nothing)
-    output.next_page(page.next)
+    record = {"runs": list(page), "next": page.next}
+    output.listing(record, ("RUN", "GRAPH", "STATUS", "STARTED", "TAGS"), rows, nothing)
 
 
 def _page(

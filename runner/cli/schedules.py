@@ -45,25 +45,18 @@ def list_schedules(context: CommandContext) -> None:
 
     Without a terminal: id, graph, when, next time (UTC), last run and overlap, separated by tabs.
     """
-    page, output = _scheduler(context).schedules.all(), context.output
-    rows = [
-        (item.id, item.graph, when(item), _next(item), item.last_run, item.overlap) for item in page
-    ]
-    output.present(
+    page = _scheduler(context).schedules.all()
+    context.output.listing(
         {"schedules": page},
-        lambda: output.table(COLUMNS, rows, "No schedules. `runner schedules add` makes one."),
-        (
-            (
-                item.id,
-                item.graph,
-                when(item),
-                stamp(item.next_at) or "",
-                item.last_run,
-                item.overlap,
-            )
-            for item in page
-        ),
+        COLUMNS,
+        [_row(item, _next(item)) for item in page],
+        "No schedules. `runner schedules add` makes one.",
+        lines=(_row(item, stamp(item.next_at) or "") for item in page),
     )
+
+
+def _row(item: Schedule, next_time: str) -> tuple[object, ...]:
+    return item.id, item.graph, when(item), next_time, item.last_run, item.overlap
 
 
 def when(schedule: Schedule) -> str:

@@ -34,14 +34,12 @@ def list_sessions(context: CommandContext, limit: int, cursor: str | None) -> No
     Without a terminal: id and number of messages, separated by a tab. If there may be more, stderr has the
     cursor of the next page, even where this one is empty.
     """
-    output, installation = context.output, context.installation
-    page = read_pages(installation.sessions, limit, cursor)
+    page = read_pages(context.installation.sessions, limit, cursor)
     listed = sorted({item.id: item for item in page}.values(), key=lambda item: item.id)
     rows = [(item.id, item.messages) for item in listed]
-    output.listing(
+    context.output.listing(
         {"sessions": listed, "next": page.next}, ("SESSION", "MESSAGES"), rows, "No sessions."
     )
-    output.next_page(page.next)
 
 
 @dataclass(frozen=True, slots=True)

@@ -38,16 +38,13 @@ def list_webhooks(context: CommandContext) -> None:
 
     Without a terminal: id, address, events, state and how many deliveries wait, separated by tabs.
     """
-    page, output = context.installation.webhooks.list(), context.output
+    page = context.installation.webhooks.list()
     rows = [
         (item.id, item.url, " ".join(item.events) or "all", _state(item), item.waiting)
         for item in page
     ]
-    output.present(
-        {"webhooks": page},
-        lambda: output.table(COLUMNS, rows, "No webhooks. `runner webhooks add` makes one."),
-        rows,
-    )
+    nothing = "No webhooks. `runner webhooks add` makes one."
+    context.output.listing({"webhooks": page}, COLUMNS, rows, nothing)
 
 
 def _state(webhook: WebhookView) -> str:
@@ -161,18 +158,13 @@ def deliveries(context: CommandContext, webhook_id: str, limit: int) -> None:
     Without a terminal: id, event, run, state, attempts, HTTP status, time (UTC) and what failed, separated by
     tabs.
     """
-    page, output = (
-        context.installation.webhooks.deliveries(webhook_id, limit).items,
-        context.output,
-    )
-    output.present(
+    page = context.installation.webhooks.deliveries(webhook_id, limit).items
+    context.output.listing(
         {"deliveries": page},
-        lambda: output.table(
-            DELIVERY_COLUMNS,
-            [(*_cells(item), clock_time(item.at)) for item in page],
-            "No deliveries.",
-        ),
-        ((*_cells(item), stamp(item.at) or "", item.detail) for item in page),
+        DELIVERY_COLUMNS,
+        [(*_cells(item), clock_time(item.at)) for item in page],
+        "No deliveries.",
+        lines=((*_cells(item), stamp(item.at) or "", item.detail) for item in page),
     )
 
 

@@ -132,14 +132,11 @@ def list_workers(context: CommandContext) -> None:
     """
     from runner.operations.views import read_workers
 
-    views, output = read_workers(context.installation), context.output
+    views = read_workers(context.installation)
     headings = ("WORKER", "STATE", "BUSY", "POOL", "QUEUES", "GRAPHS", "SEEN")
     nothing = "No workers. `runner worker` starts one."
-    output.present(
-        {"workers": views},
-        lambda: output.table(headings, [_row(item) for item in views], nothing),
-        map(_cells, views),
-    )
+    rows = [_row(item) for item in views]
+    context.output.listing({"workers": views}, headings, rows, nothing, lines=map(_cells, views))
 
 
 def _row(view: WorkerView) -> tuple[object, ...]:
