@@ -57,6 +57,17 @@ def asked(site, graph, task, **options):
     return question
 
 
+def four_questions(site):
+    """Ask ana, and ben until tomorrow; ask about a cheap payment, and about a dear one for a minute."""
+    questions = (
+        asked(site, "names", {"assignees": ["ana"]}),
+        asked(site, "names", {"assignees": ["ben"], "expires_in": 90_000.0}, tags={"region": "eu"}),
+        asked(site, "payments", {"amount": 80}),
+        asked(site, "payments", {"amount": 900, "risk": "high", "expires_in": 60.0}),
+    )
+    return [question.id for question in questions]
+
+
 def rows(site, query=""):
     """The questions of a page, in its order."""
     reply = site.http.get(f"/inbox?{query}", headers=HTML)
@@ -66,12 +77,7 @@ def rows(site, query=""):
 
 def test_tabs_and_filters_show_what_they_say(desk):
     """For me, by name or group, and all; each filter leaves what it names; what expires first is on top."""
-    named = asked(desk, "names", {"assignees": ["ana"]}).id
-    other = asked(
-        desk, "names", {"assignees": ["ben"], "expires_in": 90_000.0}, tags={"region": "eu"}
-    ).id
-    cheap = asked(desk, "payments", {"amount": 80}).id
-    dear = asked(desk, "payments", {"amount": 900, "risk": "high", "expires_in": 60.0}).id
+    named, other, cheap, dear = four_questions(desk)
 
     assert rows(desk) == [dear, named, cheap]
     assert rows(desk, "tab=all") == [dear, other, named, cheap]
@@ -101,12 +107,7 @@ def test_tabs_and_filters_show_what_they_say(desk):
 
 def test_the_api_lists_what_the_inbox_shows(desk):
     """Each filter of the page is one of `/v1/questions`, decided ones too; who may not read can't search."""
-    named = asked(desk, "names", {"assignees": ["ana"]}).id
-    other = asked(
-        desk, "names", {"assignees": ["ben"], "expires_in": 90_000.0}, tags={"region": "eu"}
-    ).id
-    cheap = asked(desk, "payments", {"amount": 80}).id
-    dear = asked(desk, "payments", {"amount": 900, "risk": "high", "expires_in": 60.0}).id
+    named, other, cheap, dear = four_questions(desk)
 
     def listed(**query):
         reply = desk.http.get("/v1/questions", params=query)
