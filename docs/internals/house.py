@@ -44,14 +44,14 @@ LIMITS = {
     "modules in import circles": 0,
     "settle: files": 9,
     "settle: calls": 22,
-    "run's end: files": 21,
-    "run's end: calls": 201,
-    "park: files": 43,
-    "park: calls": 410,
-    "answer: files": 32,
+    "run's end: files": 20,
+    "run's end: calls": 194,
+    "park: files": 42,
+    "park: calls": 380,
+    "answer: files": 31,
     "answer: calls": 262,
-    "resume: files": 41,
-    "resume: calls": 360,
+    "resume: files": 40,
+    "resume: calls": 350,
 }
 
 VAGUE = re.compile(

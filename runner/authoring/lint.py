@@ -9,6 +9,7 @@ from __future__ import annotations
 import ast
 import enum
 import inspect
+import itertools
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -327,32 +328,29 @@ def _always_before(plan: CompiledGraph) -> dict[str, set[str]]:
     and what all edges have in common; behind join="any" only the latter.
     """
     shape, nodes = plan.topology, list(plan.definition.nodes)
-    bit = {node: 1 << number for number, node in enumerate(nodes)}
     stops = plan.definition.policy is FailurePolicy.FAIL_FAST
-    pairs = [
-        (edge.source, node)
+    forward = {
+        node: [edge for edge in incoming if edge.kind is not EdgeKind.BACK]
         for node, incoming in shape.incoming.items()
-        for edge in incoming
-        if edge.kind is not EdgeKind.BACK
-    ]
-    earlier: dict[str, int] = {}
-    always: dict[str, bool] = {}
-    for node in (node for row in layers(nodes, list(dict.fromkeys(pairs))) for node in row):
-        is_entry = node in shape.entries
-        shared_bits, sure = 0 if is_entry else -1, 0
-        always[node] = is_entry
-        for edge in (edge for edge in shape.incoming[node] if edge.kind is not EdgeKind.BACK):
-            brings = earlier[edge.source] | bit[edge.source]
-            shared_bits &= brings
-            is_unconditional = plan.edges[edge.source][edge.position].condition is None
-            if stops and is_unconditional and always[edge.source]:
-                always[node], sure = True, sure | brings
-        shared_bits = max(shared_bits, 0)
-        earlier[node] = shared_bits if shape.nodes[node].join is Join.ANY else shared_bits | sure
-    return {
-        node: {earlier_node for earlier_node in nodes if earlier[node] & bit[earlier_node]}
-        for node in nodes
     }
+    pairs = dict.fromkeys((edge.source, node) for node in forward for edge in forward[node])
+    earlier: dict[str, set[str]] = {}
+    always = set(shape.entries)
+    for node in itertools.chain(*layers(nodes, list(pairs))):
+        brings = [earlier[edge.source] | {edge.source} for edge in forward[node]]
+        certain = [
+            stops
+            and edge.source in always
+            and plan.edges[edge.source][edge.position].condition is None
+            for edge in forward[node]
+        ]
+        if any(certain):
+            always.add(node)
+        is_shared = brings and node not in shape.entries
+        earlier[node] = set.intersection(*brings) if is_shared else set()
+        if shape.nodes[node].join is not Join.ANY:
+            earlier[node].update(*itertools.compress(brings, certain))
+    return earlier
 
 
 # -- questions ---------------------------------------------------------------------------------------

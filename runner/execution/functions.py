@@ -9,7 +9,7 @@ from __future__ import annotations
 import functools
 import inspect
 import threading
-from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import (
     Any,
@@ -164,19 +164,22 @@ def form_of(function: object, context: type) -> Form | None:
         parameters = [*inspect.signature(function).parameters.values()]
     except (TypeError, ValueError):
         return None
-    roles = [(_role(parameter, function, context), parameter) for parameter in parameters]
-    contexts = [parameter for role, parameter in roles if role == "context"]
-    data = [parameter for role, parameter in roles if role == "data"]
-    mandatory = [parameter for parameter in data if parameter.default is parameter.empty]
+    roles: dict[str, list[inspect.Parameter]] = {"context": [], "data": []}
+    for parameter in parameters:
+        roles.setdefault(_role(parameter, function, context), []).append(parameter)
+    contexts, data = roles["context"], roles["data"]
+    mandatory = _mandatory(data)
     if not mandatory and (contexts or not data):
         return Untyped(function) if _takes_one(function) else None
-    if len([parameter for parameter in contexts if parameter.default is parameter.empty]) > 1:
+    if len(_mandatory(contexts)) > 1:
         return None
     chosen = mandatory or data[:1]
-    arguments = tuple(
-        parameter for parameter in parameters if parameter in [*chosen, *contexts[:1]]
-    )
-    return _typed(function, chosen, arguments)
+    arguments = [*chosen, *contexts[:1]]
+    return _typed(function, chosen, tuple(filter(arguments.__contains__, parameters)))
+
+
+def _mandatory(parameters: Iterable[inspect.Parameter]) -> list[inspect.Parameter]:
+    return [parameter for parameter in parameters if parameter.default is parameter.empty]
 
 
 def _typed(

@@ -180,26 +180,36 @@ def _frames(
     heights = {name: sizes[name][1] if name in sizes else 0.0 for row in rows for name in row}
     steps = [step for path in paths for step in itertools.pairwise(path)]
     middles = centres(rows, heights, steps)
-    room: dict[str, float] = {}
-    for arrow, lines in labels.items():
-        if not arrow.back:
-            room[arrow.target] = max(
-                room.get(arrow.target, 0.0), *(len(line) * SMALL for line in lines)
-            )
     frames: dict[str, Frame] = {}
     x = ASIDE * any(arrow.back for arrow in labels)
     for number, row in enumerate(rows):
-        if number:
-            label_width = max((room.get(name, 0.0) for name in row), default=0.0)
-            x += BETWEEN + (label_width + 1.5 * PAD if label_width else 0)
-        widths = {name: sizes[name][0] for name in row if name in sizes}
-        widest = max(widths.values(), default=0.0)
-        alike = max((width for width in widths.values() if width <= ALIKE), default=0.0)
+        x += _gap(row, labels) if number else 0
+        widths, widest = _widths(row, sizes)
         for name in row:
-            box_width = max(widths[name], alike) if name in widths else widest
-            frames[name] = Frame(x, middles[name], box_width, heights[name], (x, x + widest))
+            frames[name] = Frame(x, middles[name], widths[name], heights[name], (x, x + widest))
         x += widest
     return frames
+
+
+def _gap(row: Iterable[str], labels: Mapping[Arrow, Sequence[str]]) -> float:
+    """Return the room before a row: more where an edge that leads to it has a label."""
+    lengths = [
+        len(line)
+        for arrow, lines in labels.items()
+        if arrow.target in row and not arrow.back
+        for line in lines
+    ]
+    return BETWEEN + (max(lengths) * SMALL + 1.5 * PAD if any(lengths) else 0)
+
+
+def _widths(
+    row: Iterable[str], sizes: Mapping[str, tuple[float, float]]
+) -> tuple[dict[str, float], float]:
+    """Return how wide the boxes of a row are, those of about the same width alike, and the widest."""
+    widths = {name: sizes[name][0] for name in row if name in sizes}
+    widest = max(widths.values(), default=0.0)
+    alike = max((width for width in widths.values() if width <= ALIKE), default=0.0)
+    return {name: max(widths[name], alike) if name in widths else widest for name in row}, widest
 
 
 def _line(arrow: Arrow, course: Sequence[Frame]) -> str:
