@@ -157,8 +157,10 @@ def _worker(
     app: str, pool: str, slots: int, log: Path, environment: dict[str, str]
 ) -> SupervisedProcess:
     options = ["--pool", pool, "--concurrency", str(slots), "--loglevel", "info"]
-    quiet = ["--without-gossip", "--without-mingle", "--hostname", f"{log.stem}@%h"]
-    command = [sys.executable, "-m", "celery", "--app", app, "worker", *options, *quiet]
+    options += ["--hostname", f"{log.stem}@%h"]
+    if app != "runner.celery:app":  # ours says no to these itself
+        options += ["--without-gossip", "--without-mingle"]
+    command = [sys.executable, "-m", "celery", "--app", app, "worker", *options]
     return SupervisedProcess(command, log=log, environment=environment)
 
 

@@ -26,9 +26,6 @@ if TYPE_CHECKING:
     from runner.operations.views import WorkerView
 
 POOLS = ("threads", "prefork", "solo")
-QUIET = ("--without-gossip", "--without-mingle")
-"""Workers need not know each other; that saves a second at every start."""
-
 
 LOG_LEVEL = click.option(
     "--loglevel",
@@ -45,7 +42,7 @@ def worker_command(
 
     A command and not a call, because the CLI must not import Celery: help would take a second.
     """
-    command = [sys.executable, "-m", "runner.celery", "worker", "--pool", pool, *QUIET]
+    command = [sys.executable, "-m", "runner.celery", "worker", "--pool", pool]
     if concurrency is not None:
         command += ["--concurrency", str(concurrency)]
     return [*command, *more]

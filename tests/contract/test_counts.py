@@ -164,7 +164,7 @@ HEARTBEATS = 3
 
 @pytest.mark.slow
 def test_a_worker_without_work_needs_little():
-    """Six connections and two commands a second: the budget, for a fleet of any size."""
+    """Six connections and two commands a second, started as the docs say: in a fleet of any size."""
     with site("threads", sides=(OURS,), graphs=("short",)) as bench:
         server, roster = bench.servers[OURS], WorkerRegistry(bench.urls[OURS])
 
