@@ -217,6 +217,22 @@ def test_a_paused_webhook_keeps_no_notices(site, endpoint):
         site.admin.pause("h")
 
 
+def test_a_turn_lapses_where_its_process_is_silent(site, monkeypatch):
+    """Another process gets it only when it was given back, or its time is over."""
+    turns = site.shared.deliveries
+    assert turns.hold("h", "a")
+    assert not turns.hold("h", "b")
+    turns.release("h", "b")
+    assert not turns.hold("h", "b")
+    turns.release("h", "a")
+    assert turns.hold("h", "b")
+    assert not turns.hold("h", "a")
+
+    monkeypatch.setattr(deliveries_module, "TURN_MS", 1)
+    assert turns.hold("h", "b")
+    wait_until(lambda: turns.hold("h", "a"), "the turn has lapsed")
+
+
 def test_what_a_process_had_in_hand_is_taken_over(site, endpoint, monkeypatch):
     """It died behind the read: the next one sends it, with the id that it would have had."""
     site.admin.add(Webhook("h", endpoint.url, ENDS))

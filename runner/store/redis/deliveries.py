@@ -10,13 +10,14 @@ from __future__ import annotations
 import json
 from collections.abc import Iterable, Sequence
 from dataclasses import asdict
-from typing import Any
 
 from runner.errors import NotFoundError
 from runner.records.listings import Page, cursor_of, place_of
 from runner.store.addresses import NAMESPACE
+from runner.store.interface import Reply
 from runner.store.redis.connection import RedisConnection, connected
 from runner.store.redis.keys import Keys
+from runner.store.redis.transaction.transaction import Transaction, transactions_of
 from runner.webhooks.webhook import Delivery
 
 MOST = 10_000
@@ -31,7 +32,8 @@ STAY_MS = 7 * 86_400_000
 TURN_MS = 15_000
 """Ms for which a process sends alone without saying so again: longer than one request takes."""
 
-BYTES, DROPPED = b"#bytes", b"#dropped"
+BYTES, DROPPED, TURN = b"#bytes", b"#dropped", "#turn"
+"""Fields beside the documents: their bytes, how many were dropped, and who sends until when (ms)."""
 
 
 class Deliveries:
@@ -41,27 +43,33 @@ class Deliveries:
         """Take the first server, by its URL or as it is connected; nothing is connected yet."""
         self._keys = Keys(namespace)
         self._redis = connected(place, self._keys.prefix)
+        self._transactions = transactions_of(self._redis, self._keys.prefix)
 
     # Turns
 
     def hold(self, webhook_id: str, holder: str) -> bool:
         """Take or prolong the turn to send; False where another process has it."""
-        key = self._keys.singleton_lock(f"webhook:{webhook_id}")
-
-        def take(pipe: Any) -> bool:
-            if pipe.get(key) not in {None, holder.encode()}:
-                return False
-            pipe.multi()
-            pipe.set(key, holder, px=TURN_MS)
-            return True
-
-        with self._redis.translated():
-            return bool(self._redis.client_of(key).transaction(take, key, value_from_callable=True))
+        return self._turn(webhook_id, holder, TURN_MS)
 
     def release(self, webhook_id: str, holder: str) -> None:
         """Leave the turn to the next process that asks."""
-        if self.hold(webhook_id, holder):
-            self._redis.call("DEL", self._keys.singleton_lock(f"webhook:{webhook_id}"))
+        self._turn(webhook_id, holder, 0)
+
+    def _turn(self, webhook_id: str, holder: str, ms: int) -> bool:
+        key = self._keys.deliveries(webhook_id)[0].removeprefix(self._keys.prefix)
+
+        def plan(transaction: Transaction) -> Reply:
+            write_set, now = transaction.write_set, transaction.clock()
+            current, _, until = (write_set.read(key, TURN) or b"").decode().partition(" ")
+            if current not in {"", holder} and now < int(until):
+                return Reply("taken")
+            if ms:
+                write_set.put(key, TURN, f"{holder} {now + ms}")
+            else:
+                write_set.drop(key, TURN)
+            return Reply("held")
+
+        return self._transactions.run("webhook", plan, [(key, TURN)]).word == "held"
 
     # Deliveries
 

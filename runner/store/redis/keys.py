@@ -169,7 +169,8 @@ DICTIONARY = (
     Key(
         "webhook:d:<webhook>",
         "hash",
-        "id of a delivery -> how it stands, and its body (JSON); #bytes of the bodies, #dropped how many",
+        "id of a delivery -> how it stands, and its body (JSON); #bytes of the bodies, #dropped how many, "
+        "#turn who sends until when (ms)",
         "7 days, the last 10,000 or 50 MB; until the webhook is removed",
     ),
     Key(
