@@ -124,7 +124,7 @@ class ApprovalMismatch(RunnerError):
 
 
 class BudgetExceeded(RunnerError):
-    """A budget of the agent is used up, and nobody has raised it; the call was not made."""
+    """A budget of the agent is used up, and it was not raised; the call was not made."""
 
 
 class CorruptDocument(RunnerError):
@@ -151,7 +151,7 @@ class ArchiveError(StoreError):
 
 
 class DirectoryError(StoreError):
-    """Nobody could say in which groups somebody is; no vote was counted."""
+    """The directory could not say in which groups a person is; no vote was counted."""
 
 
 class BrokerError(StoreError):

@@ -89,7 +89,7 @@ def list_keys(context: CommandContext) -> None:
     "--public",
     metavar="FILE",
     type=click.Path(path_type=Path, exists=True, dir_okay=False),
-    help="A public key (JWK) that somebody has made, such as a passkey (default: a new one).",
+    help="A public key (JWK) that a person has made, such as a passkey (default: a new one).",
 )
 @PRIVATE
 @with_context

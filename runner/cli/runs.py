@@ -193,7 +193,7 @@ def list_runs(
     """List runs, newest first.
 
     A run is executing, interrupted (it waits only for people), needs_migration (held: a deploy changed a
-    node, a document is damaged, or nobody has approved what would run), completed, failed or cancelled.
+    node, a document is damaged, or what would run was not approved), completed, failed or cancelled.
     Without a terminal: run id, graph, status, start time (UTC), tags, the parent of a child run, and
     "archived" for a run that is in the archive only, separated by tabs. If there are more, stderr has the
     cursor of the next page.

@@ -33,8 +33,8 @@ SCHEDULE = click.argument("schedule_id", metavar="SCHEDULE")
 def schedules() -> None:
     """Start graphs at times, by cron expressions or intervals.
 
-    Sweeps start the runs: any worker or keeper does, and each time has one run, whoever dies. Times that
-    passed while no worker ran are one run, for the latest of them.
+    Sweeps start the runs: any worker or keeper does, and each time has one run, whichever process dies.
+    Times that passed while no worker ran are one run, for the latest of them.
     """
 
 

@@ -54,7 +54,7 @@ class Change:
 
 @dataclass(frozen=True, slots=True)
 class Variant:
-    """One version of what a question decides: as it was proposed, or as somebody edited or answered it.
+    """One version of what a question decides: as it was proposed, or as a person edited or answered it.
 
     `effect` is its digest, `title` says in a sentence what it does; votes for it weigh `have` together, in
     the open stage. `response` has all its arguments, or the answer, None where no vote shows what the

@@ -148,10 +148,10 @@ SCHEMES = {
 
 PROBLEMS = {
     400: "The request can't be read, or its cursor is none",
-    401: "Nobody known calls",
+    401: "The caller is not known",
     403: "The caller may not do this",
     404: "What is named is not there",
-    409: "Somebody else was first, or it has ended",
+    409: "Another request was first, or it has ended",
     410: "Too late: the question was decided, has expired or was withdrawn",
     412: "The question is not what was shown",
     413: "The body is too large",

@@ -1,6 +1,6 @@
 """Requests to addresses that people have entered: none reaches the inside of the network that sends.
 
-A URL is https. Each request resolves its name anew, wants every address to be one of the public Internet, and
+A URL is https. Each request resolves its name again, wants each address to be one of the public Internet, and
 connects to an address that was checked: a name that leads elsewhere a moment later changes nothing. No
 redirect is followed. RUNNER_WEBHOOK_ALLOW names networks that may be reached beside that, also by plain http.
 """

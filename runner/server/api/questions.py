@@ -68,7 +68,7 @@ class Votes(BaseModel):
 
 
 class Withdrawal(BaseModel):
-    """Why a question is withdrawn, and whether its node asks it anew."""
+    """Why a question is withdrawn, and whether its node asks it again."""
 
     model_config = {"extra": "forbid"}
 
@@ -244,7 +244,7 @@ def _answered(receipt: Receipt) -> Any:
 
 
 class ClaimRequest(BaseModel):
-    """For how many seconds somebody works on a question."""
+    """For how many seconds a person works on a question."""
 
     model_config = {"extra": "forbid"}
 
@@ -327,5 +327,5 @@ def withdraw(
     services: Served,
     body: Annotated[Withdrawal, Body(default_factory=Withdrawal)],
 ) -> None:
-    """Withdraw a question; with `reask` its node runs again at once and may ask anew."""
+    """Withdraw a question; with `reask` its node runs again at once and may ask again."""
     services.client.withdraw(question_id, body.reason, reask=body.reask)

@@ -59,7 +59,7 @@ class NewRun(BaseModel):
 
 
 class Reason(BaseModel):
-    """Why somebody does this."""
+    """Why the caller does this."""
 
     model_config = {"extra": "forbid"}
 

@@ -140,7 +140,7 @@ class Database:
         return due
 
     def take_timer(self, kind: TimerKind, run_id: str, key: str) -> bool:
-        """Remove a timer that is due, unless one before it in the sweep has set it anew or dropped it."""
+        """Remove a timer that is due, unless one before it in the sweep has set it again or dropped it."""
         if self.timers.get((kind, run_id, key)) != TAKEN:
             return False
         del self.timers[kind, run_id, key]
