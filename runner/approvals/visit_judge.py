@@ -1,7 +1,7 @@
 """Judges decisions for one visit, with what its claim brought and the store keeps beside it.
 
-Votes are read once, when the visit is claimed, and only where a question with a rule was answered: a visit
-without one makes no request for this. Keys are read when a rule asks for identity.
+Votes are read once, by the claim, where a question with a rule was answered: a visit makes no request for
+this. Keys are read when a rule asks for identity.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ class VisitJudge:
         self._check_exclusions = check_exclusions
         self._run_id, self._nested = claim.token.run_id, PATH in claim.graph_id
         self.tenant = store.namespace
-        self._store, self._keys = store, keys
+        self._store, self._keys, self._votes = store, keys, claim.votes
         self._retry_ms = round(retry.longest * 1000) if retry else 0
         self._retry_ms += CRASH_BUDGET * store.lease_ms
         self._evidence = {
@@ -102,7 +102,7 @@ class VisitJudge:
         answered_by = answerers(self._store, rule, answer)
         # Where a test has a clock of its own, ids are not of its time.
         began = 0 if self._store.clock else run_ids.time_of(answer.run_id)
-        votes = self._store.votes(answer.id)
+        votes = self._votes.get(answer.id) or self._store.votes(answer.id)
         return Evidence(votes, requester, answered_by, self._keys.read, root, began)
 
     def _root(self, run_id: str) -> str:

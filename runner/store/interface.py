@@ -120,7 +120,7 @@ class Claim:
 
     `fingerprint` and `signature` are those of the run's graph and node. An item's `task` is the item;
     `map` counts a map's items, `report` is an external task's result. `rung_by` is the task that rang a
-    doorbell which a settle has taken.
+    doorbell which a settle has taken. `votes` are those on answers, by question, as far as they were read.
     """
 
     token: Token
@@ -138,6 +138,7 @@ class Claim:
     map: MapRecord | None = None
     report: JSON = None
     rung_by: str = ""
+    votes: Mapping[str, Sequence[Mapping[str, Any]]] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)

@@ -112,7 +112,8 @@ end
 local sizes = {}
 for nth = 1, number() do
   local key, bytes, bounded = prefix .. take(), number(), take() == '1'
-  local size = redis.call('EXISTS', key) == 1 and tonumber(redis.call('HGET', key, 'size') or 0)
+  local of, had = unpack(redis.call('HMGET', key, 'of', 'size'))
+  local size = of and tonumber(had or 0)
   if size and bounded and bytes > 0 and size + bytes > most and not changed then return {'full', size, bytes} end
   sizes[nth] = {key, size and bytes}
 end
@@ -131,7 +132,11 @@ for _, size in ipairs(sizes) do
 end
 for _, run in ipairs(runs) do
   if run.text then
-    for nth, event in ipairs(run.events) do push_event(run.key, run.first + nth, filled(event)) end
+    local events = {}
+    for nth, event in ipairs(run.events) do events[nth] = filled(event) end
+    for nth = 1, #events, 1000 do
+      push_event(run.key, run.first + nth, unpack(events, nth, math.min(nth + 999, #events)))
+    end
     redis.call('HSET', run.key, 'run', run.text)
   end
 end

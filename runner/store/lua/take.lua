@@ -8,14 +8,16 @@
 --   the record of its map first.
 -- Words: "claimed" (a repeat with the same nonce too), followed by: node's record, parent or "-", counters of
 --   the run, values of those fields; then where there is any of it: item or nil, ids of the visit's questions or nil, those
---   questions, their decisions, what the node kept: document, task of its own, messages. Or "graph" and field
---   `of`, when the run's graph is another one; "stale"; "other" where a transaction must decide.
+--   questions, their decisions, what the node kept: document, task of its own, messages; and the votes on each
+--   question, where one was decided by votes. Or "graph" and field `of`, when the run's graph is another one;
+--   "stale"; "other" where a transaction must decide.
 -- include: settings
 -- include: echo
 
 -- A question's id without its run's, by which the fields of the run name it.
 local function short_id(id) return id:match('^[^.]+%.(.*)$') or id end
 
+local MOST_VOTES = 1000  -- others are read by the worker
 local ENDED = {completed = true, failed = true, skipped = true, waiting = true}
 local run, name, visit, nonce = ARGV[6], ARGV[7], ARGV[8], ARGV[10]
 local key = prefix .. 'r:' .. run
@@ -53,7 +55,7 @@ end
 
 local asked = found[4] and cjson.decode(found[4])
 asked = asked and asked[1] == tonumber(visit) and asked
-local last = #ARGV - 8
+local last, extras, votes = #ARGV - 8, 5, {}
 if not (asked or found[5] or ARGV[13] ~= '') then return {'claimed', record, parent, counters, unpack(found, 6, last)} end
 for place = last + 1, last + 5 do found[place] = false end
 if ARGV[13] ~= '' then found[last + 1] = redis.call('HGET', key .. ':f', ARGV[13]) end
@@ -65,6 +67,19 @@ if asked then
   end
   found[last + 2], found[last + 3] = asked, redis.call('HMGET', key, unpack(questions))
   found[last + 4] = redis.call('HMGET', key, unpack(decisions))
+  for place, decision in ipairs(found[last + 4]) do
+    local text = decision and decision:find('"decision":"', 1, true)
+      and redis.call('HGET', key, 'v:' .. short_id(asked[place]))
+    local count = text and tonumber(text:match('"votes":(%d+)')) or 0
+    if count > 0 and count <= MOST_VOTES then
+      local names = {}
+      for number = 1, count do names[number] = 'v:' .. short_id(asked[place]) .. '|' .. number end
+      votes[place] = redis.call('HMGET', key, unpack(names))
+      extras = 6
+    else
+      votes[place] = false
+    end
+  end
 end
 if found[5] then
   local messages, count = {}, tonumber(redis.call('HGET', key .. ':m', '#' .. name) or 0)
@@ -76,4 +91,5 @@ if found[5] then
   local own_task = redis.call('HGET', key, 't:' .. name .. '.' .. visit)
   found[last + 5] = {found[5] ~= '1' and found[5], own_task, messages}
 end
-return {'claimed', record, parent, counters, unpack(found, 6, last + 5)}
+found[last + 6] = votes
+return {'claimed', record, parent, counters, unpack(found, 6, last + extras)}

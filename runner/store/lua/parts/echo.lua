@@ -5,8 +5,8 @@
 local EVENTS, SPARE, woken = 10000, 500, {}
 
 -- Readers that wait have made r:<run>:w (see events.lua); where there is none, no reader waits.
-local function push_event(key, number, text)
-  local length = redis.call('RPUSH', key .. ':e', text)
+local function push_event(key, number, ...)
+  local length = redis.call('RPUSH', key .. ':e', ...)
   if length > EVENTS + SPARE then redis.call('LTRIM', key .. ':e', -EVENTS, -1) end
   if woken[key] then return end
   woken[key] = true

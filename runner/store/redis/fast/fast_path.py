@@ -39,7 +39,7 @@ from runner.store.redis.transaction.run_view import RunInTransaction
 from runner.store.redis.transaction.transaction import HEAD
 
 NO_EXTRAS = (None, None, None, None, None)
-"""The extras of most nodes beside fields of their runs: no item, questions, decisions or document."""
+"""The extras of most nodes beside fields of their runs: no item, questions, decisions, document or votes."""
 
 GRAPHS, RUNS = 500, 5_000
 """Graphs and runs that a process remembers."""
@@ -176,7 +176,7 @@ class FastPath:
     ) -> Claim:
         """Read a claimed visit from fields of its run; `extras` are what only this node has."""
         run_id, graph = claim_read.run_id, claim_read.graph
-        item, question_ids, questions, decisions, checkpoint = extras
+        item, question_ids, questions, decisions, checkpoint, *votes = extras
         document, own_task, messages = checkpoint or (None, None, [])
         record, _ = encoding.node_record(claim_read.texts[f"n:{node}"])
         (report,) = self._read(run_id, [f"h:{record.handed}"]) if record.handed else (None,)
@@ -213,6 +213,11 @@ class FastPath:
             child=self._snapshot(record.child) if record.child else None,
             map=encoding.map_of_visit(values.get(f"m:{node}"), record.visit),
             report=report,
+            votes={
+                question_id.decode(): [load(vote) for vote in cast if vote]
+                for question_id, cast in zip(question_ids or (), *(votes or [()]), strict=False)
+                if cast
+            },
         )
 
     def needed(self, run_id: str, node: str) -> Sequence[str]:
