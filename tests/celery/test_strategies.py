@@ -121,7 +121,7 @@ def test_session_persistence(interrupted):
 
     result = respond(runs["kept"], before["kept"], "Seattle")
 
-    snapshot = runs["kept"]._engine.store.read(runs["kept"].id)
+    snapshot = runs["kept"]._engine.store.read(runs["kept"].id, messages=True)
     messages = snapshot.messages["weather_agent"]
     assert [message["role"] for message in messages] == ["user", "assistant", "user", "assistant"]
     assert result.usage["totalTokens"] == 30

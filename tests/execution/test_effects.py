@@ -127,7 +127,7 @@ class Till:
 
     def results(self, run) -> list[str]:
         """What the model got of the tool."""
-        snapshot = run.store.read(run.id)
+        snapshot = run.store.read(run.id, messages=True)
         blocks = [block for message in snapshot.messages["pay"] for block in message["content"]]
         return [
             block["toolResult"]["content"][0]["text"] for block in blocks if "toolResult" in block

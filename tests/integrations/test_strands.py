@@ -438,7 +438,7 @@ def test_a_question_after_the_node_keeps_its_conversation():
     graph = builder.build()
     waiting = graph("go")
     ended = graph(answers(waiting, "yes"))
-    snapshot = graph._engine.store.read(ended.run_id)
+    snapshot = graph._engine.store.read(ended.run_id, messages=True)
 
     assert ended.results["works"].output == "did it"
     roles = [message["role"] for message in snapshot.messages["works"]]
