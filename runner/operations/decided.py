@@ -33,10 +33,7 @@ CLOSING_NOTICES = {
 }
 
 SCANNED, CANDIDATES = 5_000, 500
-"""Entries of a partition's audit that are looked at, and closed questions that are read, at most."""
-
-NOTICES = 500
-"""Newest notices in which closed questions of runs without an audit are looked for."""
+"""Audit entries and notices of a partition that are examined, and closed questions that are read, at most."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -147,7 +144,7 @@ def closed_questions(
     else:
         names = dict.fromkeys(
             notice.detail
-            for notice in shared.notices.latest(NOTICES)
+            for notice in shared.notices.latest(SCANNED)
             if notice.kind in CLOSING_NOTICES
         )
         for entry in _entries(shared):

@@ -11,7 +11,7 @@ from typing import Any, TypeVar
 
 from runner.records import codec, failures
 from runner.records.interrupts import Interrupt, title_of
-from runner.records.run import NodeRecord, VisitEntry, existing
+from runner.records.run import NodeRecord, Status, VisitEntry, existing
 from runner.store.interface import Event, RunSnapshot, Store
 
 View = TypeVar("View")
@@ -164,10 +164,15 @@ def read_export(store: Store, run_id: str) -> Export:
     )
 
 
+def node_status(record: NodeRecord) -> str:
+    """Return the status of a node as people see it: a held one is held, whatever it was before."""
+    return str(Status.HELD if record.held else record.status)
+
+
 def _states(snapshot: RunSnapshot) -> dict[str, NodeState]:
     return {
         name: NodeState(
-            str(record.status),
+            node_status(record),
             record.visit,
             record.attempt,
             snapshot.maps[name].total if name in snapshot.maps else 0,
@@ -186,7 +191,7 @@ def _visits(snapshot: RunSnapshot) -> Iterator[VisitView]:
         yield VisitView(
             node=name,
             visit=visit,
-            status=str(record.status) if record and is_latest else "completed",
+            status=node_status(record) if record and is_latest else "completed",
             attempts=record.attempt if record and is_latest else None,
             execution_ms=entry.get("ms", 0),
             usage=dict(entry.get("usage") or {}),

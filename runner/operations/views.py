@@ -23,6 +23,7 @@ from runner.operations.exports import (
     all_events,
     error_of,
     head_of,
+    node_status,
     plain,
     question_of,
     view_of,
@@ -279,7 +280,7 @@ def _node(
     items = [item for item in _begun_items(snapshot, name, record.visit) if item in snapshot.nodes]
     return NodeView(
         id=name,
-        status=str(Status.HELD if record.held else record.status),
+        status=node_status(record),
         visit=record.visit,
         attempts=record.attempt,
         since=max(

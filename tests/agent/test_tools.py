@@ -12,6 +12,7 @@ import pydantic
 import pytest
 from pydantic import Field
 
+from runner import GraphBuilder
 from runner.agent import Agent, ToolContext, tool
 from runner.agent.models.scripted import ScriptedModel
 from runner.agent.tools import FunctionTool, result_of
@@ -33,7 +34,7 @@ class Address(pydantic.BaseModel):
 
 
 def test_a_title_names_arguments_of_its_tool() -> None:
-    """A name that the tool does not take is refused where the tool is declared."""
+    """A name that the tool does not take is refused where the tool is declared; so is a node's."""
 
     def pay(amount: int, iban: str = "DE0") -> str:
         """Pay."""
@@ -44,6 +45,9 @@ def test_a_title_names_arguments_of_its_tool() -> None:
     assert tool(approval=known)(pay).approval is known
     with pytest.raises(DefinitionError, match="'name', which is no argument of tool 'pay'"):
         tool(approval=unknown)(pay)
+    GraphBuilder().add_node(pay, "pay", approval=Rule(title="Pay {task}"))
+    with pytest.raises(DefinitionError, match="'name', which is no argument of node 'pay'"):
+        GraphBuilder().add_node(pay, "pay", approval=Rule(title="Pay {name}"))
 
 
 def run_tool(tool: Any, **arguments: Any) -> Any:

@@ -5,12 +5,14 @@ from __future__ import annotations
 import re
 
 import pytest
+import redis
 
 from runner.approvals import Action, Rule
 from runner.approvals.rules import Principal
-from runner.operations.decided import NOTICES, closed_questions
+from runner.operations.decided import closed_questions
 from runner.operations.views import read_run
 from runner.records.listings import InterruptQuery
+from runner.store.redis.keys import Keys
 from tests.graphs import wired
 from tests.server.conftest import GRAPHS, Site
 from tests.server.test_pages import HTML
@@ -54,7 +56,7 @@ def test_the_run_says_who_decided(paid):
 
 
 def test_a_rejection_names_who_rejected(site):
-    """And no one who approved before."""
+    """And no one who approved before; its colour is that of a failure, at each place."""
     question = site.start("refund", requester="cora").interrupts()[0]
     site.client.engine.directory = "tests.server.test_inbox:FINANCE"
     site.client.vote(question.id, "approve", by="ana")
@@ -63,15 +65,22 @@ def test_a_rejection_names_who_rejected(site):
     (decision,) = read_run(site.client.engine.store, question.run_id).decided
     assert decision.sentence == "rejected by ben"
     assert decision.comments == {"human:|ben": "not this customer"}
+    for path in (f"/runs/{question.run_id}", "/inbox?tab=done", f"/q/{question.id}"):
+        page = site.http.get(path, headers=HTML).text
+        assert ('data-state="rejected"' in page, 'data-state="answered"' in page) == (True, False)
 
 
 def test_done_survives_many_new_notices(paid):
-    """It is read from the audit, not from the newest notices; *By me* has only what one voted on."""
+    """Without any of them the audit has what had a rule; *By me* has only what one voted on."""
     other = paid.start("refund", requester="cora").interrupts()[0]
-    for number in range(NOTICES):
+    for number in range(520):
         assert paid.client.comment(other.id, f"{number}", by="cora").status == "accepted"
 
+    crowded = paid.http.get("/inbox?tab=done", headers=HTML).text
+    with redis.Redis.from_url(paid.settings.redis_url) as raw:
+        raw.delete(Keys(paid.settings.namespace).notices)
     done = paid.http.get("/inbox?tab=done", headers=HTML).text
+    assert (crowded.count("<tr data-row"), done.count("<tr data-row")) == (2, 1)
     assert f'id="q-{paid.question.id}"' in done
     assert ">ben, eva</td>" in done
     for name, number in (("ben", 1), ("zoe", 0)):

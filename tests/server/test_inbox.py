@@ -152,7 +152,7 @@ def test_a_row_says_who_works_on_it_and_what_was_decided(desk):
     assert rows(desk) == []
     assert rows(desk, "tab=done") == rows(desk, "tab=done&tool=pay") == [question.id]
     assert rows(desk, "tab=done&text=nowhere") == []
-    assert (">ana, ben</td>" in done, "answered" in done) == (True, True)
+    assert (">ana, ben</td>" in done, "</span> approved</span>" in done) == (True, True)
 
 
 def test_the_effect_is_said_first_at_every_door(desk):

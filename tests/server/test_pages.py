@@ -15,6 +15,7 @@ from runner import Agent, GraphBuilder, tool
 from runner.approvals import Action, Principal, Rule, freezing
 from runner.cli.run_tree import draw
 from runner.execution.telemetry import trace_id
+from runner.operations.exports import read_export
 from runner.operations.views import read_run
 from runner.server import Person
 from runner.server.forms import edit_of, edit_schema, edit_texts, line_ends
@@ -939,6 +940,11 @@ def test_a_held_run_says_held_and_why(site):
     assert shown[0]["nodes"][0]["status"] == "held"
     assert (shown[1]["reason"], shown[1]["nodes"][1]["status"]) == ("", "waiting")
 
+    exports = [read_export(site.app.state.services.store, run.id) for run in (held, asking)]
+    assert [
+        export.nodes[name].status for export, name in zip(exports, ("pay", "approve"), strict=True)
+    ] == ["held", "waiting"]
+    assert exports[0].visits[0].status == "held"
     sign = 'data-state="needs_migration"><span aria-hidden="true">!</span> held</span>'
     page, other = (site.http.get(f"/runs/{run.id}", headers=HTML).text for run in (held, asking))
     assert (sign in page, str(escape(why)) in page) == (True, True)

@@ -17,7 +17,7 @@ from runner.approvals.rule_text import deciders
 from runner.approvals.rules import plain_name
 from runner.definition.model import map_of
 from runner.errors import RunnerError, StoreError, UsageError
-from runner.operations.decided import VERBS, closed_questions, decision_of
+from runner.operations.decided import closed_questions, decision_of
 from runner.operations.questions import (
     QuestionView,
     check_alike,
@@ -75,7 +75,6 @@ class InboxRow:
     question: QuestionView
     about: str
     who: str
-    verb: str
     soon: bool
     together: bool
     number: int = 1
@@ -83,15 +82,14 @@ class InboxRow:
 
 def row_of(question: QuestionView, person: Person, now: int) -> InboxRow:
     """Return the row of a question."""
-    decision, decisions = decision_of(question), set((question.rule or {}).get("decisions", ()))
+    decisions = set((question.rule or {}).get("decisions", ()))
     seen: Any = question if person.may("read") else bare_question(question)
     return InboxRow(
         seen,
         _about(seen),
         deciders(question.rule, question.assignees)
         if question.is_open
-        else ", ".join(map(plain_name, decision.by)),
-        VERBS.get(decision.decision, ""),
+        else ", ".join(map(plain_name, decision_of(question).by)),
         question.is_open and 0 < question.expires_at < now + SPANS["hour"],
         question.is_open and {"approve", "reject"} <= decisions,
     )

@@ -18,6 +18,7 @@ from markupsafe import Markup, escape
 
 from runner.approvals.rule_text import who
 from runner.approvals.rules import plain_name
+from runner.operations.decided import VERBS
 from runner.records import json_form
 from runner.records.shown_text import shown
 from runner.server.access import Person
@@ -62,6 +63,7 @@ STATES = {
     "delivered": "✓",
     "answered": "✓",
     "failed": "✕",
+    "rejected": "✕",
     "gone": "✕",
     "hangs": "✕",
     "waiting": "?",
@@ -187,7 +189,11 @@ TEMPLATES.filters |= {
     "in_words": in_words,
     "who": who,
 }
-TEMPLATES.globals |= {"sign": lambda state: STATES.get(str(state), "·"), "token_name": TOKEN}
+TEMPLATES.globals |= {
+    "sign": lambda state: STATES.get(str(state), "·"),
+    "token_name": TOKEN,
+    "verbs": VERBS,
+}
 
 
 def page(
