@@ -15,6 +15,8 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from runner.server.problems import RETRY_AFTER, Problem, prefix, respond
 
+EVENTS = "text/event-stream"
+
 SLOTS = {"read": 2, "ready": 1}
 """Requests of a kind that a process serves at the same time; the others wait in their order."""
 
@@ -23,13 +25,14 @@ MOST_WAITING = 300
 
 
 def kind_of(request: Request) -> str:
-    """Return the kind of a request; "" where it changes something, or waits for a run without a thread."""
+    """Return the kind of a request; "" where it changes something, is a stream or waits for a run."""
     path = request.url.path.removeprefix(prefix(request))
     if request.method not in {"GET", "HEAD"} or path == "/healthz":
         return ""
     if path == "/readyz":
         return "ready"
-    return "" if "wait" in request.query_params else "read"
+    lasts = "wait" in request.query_params or EVENTS in request.headers.get("accept", "")
+    return "" if lasts else "read"
 
 
 class Gate(asyncio.Semaphore):

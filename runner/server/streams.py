@@ -17,10 +17,12 @@ from collections import Counter, deque
 from collections.abc import AsyncGenerator, Callable, Iterable, Iterator
 from contextlib import aclosing, contextmanager
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, TypeVar
 
+from anyio import CapacityLimiter
+from anyio.lowlevel import RunVar
+from anyio.to_thread import run_sync
 from fastapi import Request
-from fastapi.concurrency import run_in_threadpool
 from fastapi.responses import StreamingResponse
 from starlette.types import Receive, Scope, Send
 
@@ -33,6 +35,8 @@ from runner.server.problems import Problem
 from runner.store.interface import Event, Store
 
 log = logging.getLogger(__name__)
+
+Result = TypeVar("Result")
 
 INTERVAL = 0.25
 """Seconds between two looks at the runs that are watched."""
@@ -50,6 +54,9 @@ STREAMS_EACH = 6
 
 BEHIND = 1_000
 """Events that a client may be behind before it is cut off."""
+
+READERS = 2
+"""Threads of a process that read for streams."""
 
 HEADERS = {"x-accel-buffering": "no", "cache-control": "no-store"}
 
@@ -169,6 +176,19 @@ def frame(kind: str, data: Any, position: str = "") -> str:
     return f"{name}event: {kind}\ndata: {json.dumps(data, ensure_ascii=False)}\n\n"
 
 
+_readers: RunVar[CapacityLimiter] = RunVar("readers")
+
+
+async def _read(function: Callable[..., Result], *arguments: Any) -> Result:
+    """Read in one of a few threads: where all clients come back at once, the others are for votes."""
+    try:
+        limiter = _readers.get()
+    except LookupError:
+        limiter = CapacityLimiter(READERS)
+        _readers.set(limiter)
+    return await run_sync(function, *arguments, limiter=limiter)
+
+
 Snapshot = Callable[[], tuple[Any, str]]
 """Reads what a stream begins with, and the position from which it goes on."""
 
@@ -184,12 +204,12 @@ async def run_stream(
 ) -> AsyncGenerator[str]:
     """Write a run's stream until the client has gone."""
     yield RETRY
-    gap = await run_in_threadpool(_has_gap, store, run_id, after) if after else False
+    gap = await _read(_has_gap, store, run_id, after) if after else False
     if gap:
         yield frame("reset", {"reason": "events between have expired"})
         after = ""
     if not after:
-        document, after = await run_in_threadpool(read_snapshot)
+        document, after = await _read(read_snapshot)
         yield frame("snapshot", document, after)
     position = int(after or 0)
     with hub.subscribed(run_id, after) as subscriber:
@@ -351,13 +371,13 @@ async def ticker_stream(
     yield RETRY
     subscriber = Subscriber(asyncio.get_running_loop())
     try:
-        begun = JOIN.join(await run_in_threadpool(ticker.begin, subscriber))
-        missed_events = await run_in_threadpool(ticker.since, after) if after else None
+        begun = JOIN.join(await _read(ticker.begin, subscriber))
+        missed_events = await _read(ticker.since, after) if after else None
         if missed_events is None:
             if after:
                 yield frame("reset", {"reason": "events between are not known any more"})
             # Read when the reader is on its way, so that nothing is between the two.
-            yield frame("snapshot", await run_in_threadpool(read_snapshot), begun)
+            yield frame("snapshot", await _read(read_snapshot), begun)
         reached_positions = _places(begun if missed_events is None else after)
         waiting = deque(missed_events or ())
         while not await request.is_disconnected():
@@ -381,7 +401,7 @@ async def ticker_stream(
             reached_positions = [
                 max(pair) for pair in zip(position, reached_positions, strict=True)
             ]
-            if await run_in_threadpool(is_wanted, event):
+            if await _read(is_wanted, event):
                 data = {
                     "run_id": event.data,
                     "node": event.node,

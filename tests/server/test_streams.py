@@ -3,12 +3,14 @@ from __future__ import annotations
 import asyncio
 import itertools
 import json
+import threading
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 
 import httpx
 import pytest
 import redis
+from anyio import to_thread
 
 from runner.server import streams
 from tests.waiting import wait_until
@@ -139,6 +141,26 @@ def test_a_stream_that_never_began_is_not_counted(site):
         response = streams.Stream(None, lines(), hub, site.person)
         with pytest.raises((OSError, ExceptionGroup)):
             asyncio.run(response({"type": "http"}, disconnect, gone))
+
+
+def test_streams_read_in_few_threads():
+    """However many clients come back at once, their reads leave nearly all threads to votes."""
+    ends, reads = threading.Event(), []
+
+    def read():
+        reads.append(1)
+        ends.wait(60)
+
+    async def everybody():
+        tasks = [asyncio.create_task(streams._read(read)) for _ in range(100)]
+        await to_thread.run_sync(wait_until, lambda: len(reads) >= streams.READERS, "they read")
+        votes = await asyncio.gather(*[to_thread.run_sync(lambda: len(reads)) for _ in range(100)])
+        ends.set()
+        await asyncio.gather(*tasks)
+        return votes
+
+    assert set(asyncio.run(everybody())) == {streams.READERS}
+    assert len(reads) == 100
 
 
 @pytest.mark.slow
