@@ -1,4 +1,4 @@
-"""The server behind nginx with TLS, as the page of docs has it."""
+"""The server behind a proxy with TLS, as the page of docs has it."""
 
 from __future__ import annotations
 
@@ -22,9 +22,11 @@ from tests.waiting import wait_until
 
 PAGE = Path(__file__).parents[2] / "docs" / "how-to" / "server.md"
 
-BLOCK = re.compile(r"```nginx\n(server \{.*?)```", re.DOTALL)
+BLOCK = re.compile(r"```(?:nginx|text)\n((?:server|runner.example.com) \{.*?)```", re.DOTALL)
 
-AROUND = """
+NGINX, CADDY = BLOCK.findall(PAGE.read_text())
+
+AROUND_NGINX = """
 daemon off;
 pid {folder}/nginx.pid;
 error_log stderr;
@@ -41,39 +43,56 @@ http {{
 }}
 """
 
-NO_HOST = "proxy_set_header Host $http_host;"
+AROUND_CADDY = """
+{{
+    admin off
+    auto_https disable_redirects
+    storage file_system {folder}
+}}
+{server}
+"""
+
+NO_HOST = NGINX.replace("proxy_set_header Host $http_host;", "")
 
 
-class Nginx:
-    """The proxy of the docs' page between a port with TLS and a server on another one."""
+class Proxy:
+    """A proxy of the docs' page between a port with TLS and a server on another one."""
 
-    def __init__(self, folder, without=""):
+    def __init__(self, folder, server=NGINX):
         tls = Certificate(folder)
         self.port, self.inner = free_port(), free_port()
         self.url = f"https://localhost:{self.port}"
-        (server,) = BLOCK.findall(PAGE.read_text())
-        for name, value in {
-            "listen 443": f"listen {self.port}",
+        name, around = ("caddy", AROUND_CADDY) if server == CADDY else ("nginx", AROUND_NGINX)
+        files = {"/etc/ssl/runner.pem": str(tls.certificate), "/etc/ssl/runner.key": str(tls.key)}
+        address = f"localhost:{self.port} {{\n    tls {tls.certificate} {tls.key}"
+        for text, value in {
             "127.0.0.1:8080": f"127.0.0.1:{self.inner}",
-            "/etc/ssl/runner.pem": str(tls.certificate),
-            "/etc/ssl/runner.key": str(tls.key),
+            **(
+                {"runner.example.com {": address}
+                if name == "caddy"
+                else {"listen 443": f"listen {self.port}", **files}
+            ),
         }.items():
-            assert name in server
-            server = server.replace(name, value)
+            assert text in server
+            server = server.replace(text, value)
         user = "user root;" if os.getuid() == 0 else ""
-        file = folder / "nginx.conf"
-        file.write_text(
-            AROUND.format(folder=folder, user=user, server=server.replace(without, "", 1))
-        )
-        program = shutil.which("nginx", path=f"{os.environ['PATH']}:/usr/sbin")
+        file = folder / f"{name}.conf"
+        file.write_text(around.format(folder=folder, user=user, server=server))
+        program = shutil.which(name, path=f"{os.environ['PATH']}:/usr/sbin")
         if program is None:
-            absent("there is no nginx to be a proxy")
-        self._process = subprocess.Popen([program, "-p", str(folder), "-c", str(file)])
+            absent(f"there is no {name} to be a proxy")
+        options = {
+            "nginx": ["-p", str(folder), "-c", str(file)],
+            "caddy": ["run", "--adapter", "caddyfile", "--config", str(file)],
+        }
+        self._process = subprocess.Popen(
+            [program, *options[name]], env={**os.environ, "HOME": str(folder)}
+        )
         trusted = ssl.create_default_context(cafile=tls.authority)
         self.http = httpx.Client(base_url=self.url, verify=trusted, timeout=20)
 
     def __enter__(self):
-        wait_until(self.answers, "nginx answers")
+        wait_until(self.answers, "the proxy answers")
         return self
 
     def __exit__(self, *_):
@@ -99,12 +118,12 @@ def log_in(proxy):
     return address.params["redirect_uri"]
 
 
-@pytest.mark.parametrize("without", ["", NO_HOST])
-def test_people_work_through_a_proxy_with_tls(site, provider, tmp_path, without):  # noqa: F811 - a fixture
+@pytest.mark.parametrize("server", [NGINX, NO_HOST, CADDY], ids=["nginx", "no host", "caddy"])
+def test_people_work_through_a_proxy_with_tls(site, provider, tmp_path, server):  # noqa: F811 - a fixture
     """They log in, follow and decide at RUNNER_SERVER_URL, also where the proxy sends its own `Host`."""
     run = site.start("approval")
     question = run.interrupts()[0]
-    with Nginx(tmp_path, without) as proxy:
+    with Proxy(tmp_path, server) as proxy:
         site.settings.server_url = proxy.url
         app = create_app(site.settings, auth=OIDC(provider.url, "runner"))
         app.state.services.client = site.client
@@ -126,7 +145,7 @@ def test_people_work_through_a_proxy_with_tls(site, provider, tmp_path, without)
 
 def test_without_its_address_a_server_knows_only_its_own(site, provider, tmp_path):  # noqa: F811 - a fixture
     """The control: without RUNNER_SERVER_URL a login would come back without TLS."""
-    with Nginx(tmp_path) as proxy:
+    with Proxy(tmp_path) as proxy:
         app = create_app(site.settings, auth=OIDC(provider.url, "runner"))
         with Served(app, proxy.inner):
             begun = httpx.URL(proxy.http.get("/login").headers["location"])
