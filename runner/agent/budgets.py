@@ -341,16 +341,18 @@ class Meter:
         reserved_tags: list[Tagged | None] = []
         for tag, every in (await self._sums()).items():
             bounds = [bound for bound in every if _is_for(bound, amounts)]
-            lowest = {bound.counter: bound for bound in sorted(bounds, key=lambda one: -one.limit)}
+            lowest = {
+                bound.counter: bound for bound in sorted(bounds, key=lambda bound: -bound.limit)
+            }
             limits = {counter: bound.limit for counter, bound in lowest.items()}
             raises: dict[str, tuple[str, int]] = {}
             for bound in bounds:
                 try:
-                    raised = self._raises(bound)
+                    new_raises = self._raises(bound)
                 except BudgetExceeded as error:
                     await self._checkpointer.close_raise(tag, bound.counter, str(error))
                     raise
-                raises |= {question: (bound.counter, amount) for question, amount in raised}
+                raises |= {question: (bound.counter, amount) for question, amount in new_raises}
             over, asker = await self._spend(tag, amounts, limits, raises), ""
             for counter in {raises[question][0] for question in raises.keys() - self.closed}:
                 if not self._is_asked(lowest[counter]):
@@ -429,13 +431,15 @@ class Meter:
         if bound.rule is None or judge is None:
             return codec.plain(codec.unpack(question.response))
         if question.id not in self._judged:
-            asked = replace(question, rule=bound.rule.frozen())
-            self._judged[question.id] = codec.plain(judge.approval(asked, question).response)
+            ruled_question = replace(question, rule=bound.rule.frozen())
+            self._judged[question.id] = codec.plain(
+                judge.approval(ruled_question, question).response
+            )
         return self._judged[question.id]
 
     async def _refuse(self, event: hooks.AgentEvent, bound: Bound, asker: str) -> None:
         raises = self._raises(bound)
-        tag, spent, raised = await self._spent(bound)
+        tag, spent, raise_sum = await self._spent(bound)
         if asker[:1] == "!":
             raise BudgetExceeded(asker[1:])
         if bound.budget.over == "fail" or event.asker is None:
@@ -456,7 +460,7 @@ class Meter:
                     "agent": bound.agent,
                     "counter": bound.counter,
                     "spent": _plain(bound, spent),
-                    "limit": _plain(bound, bound.limit + raised),
+                    "limit": _plain(bound, bound.limit + raise_sum),
                 },
                 response_schema=SCHEMA,
                 assignees=bound.budget.assignees,
@@ -488,12 +492,12 @@ class Meter:
         """Return the sum of a bound, what is spent of it, and by what people have raised the bound."""
         for meter in self._chain():
             if bound in meter.own:
-                raised = sum(amount for _, amount in self._raises(bound))
-                return None, meter.used[bound.counter], raised
+                raise_sum = sum(amount for _, amount in self._raises(bound))
+                return None, meter.used[bound.counter], raise_sum
         for tag, bounds in (await self._sums()).items():
             if bound in bounds:
-                one = (await self._checkpointer.spent(tag)).get(bound.counter, Sum())
-                return tag, one.spent, one.raised
+                tag_sum = (await self._checkpointer.spent(tag)).get(bound.counter, Sum())
+                return tag, tag_sum.spent, tag_sum.raised
         return None, 0, 0
 
 

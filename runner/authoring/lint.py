@@ -419,7 +419,7 @@ def _unchecked_decisions(plan: CompiledGraph) -> Iterator[Finding]:
             continue
         message = (
             f"This node runs on what {edge.source!r} returned of the decision on {names[0]!r}, and does not "
-            "check the decision itself: whoever can write to the store can change what was returned."
+            "check the decision itself: anyone who can write to the store can change what was returned."
         )
         advice = f"Where it does what was approved, call ctx.approved({names[0]!r}, action, rule=...) first."
         yield "decision-unchecked", edge.target, message, advice
@@ -432,12 +432,12 @@ def _believed_rules(plan: CompiledGraph) -> Iterator[Finding]:
             for call in _calls_of(function, "approved"):
                 if {keyword.arg for keyword in call.keywords} & {"rule", None}:
                     continue  # None is **options, which may hold it
-                asked = plan.definition.nodes.get(_name(call))
-                if asked is not None and asked.approval is not None:
+                approved_node = plan.definition.nodes.get(_name(call))
+                if approved_node is not None and approved_node.approval is not None:
                     continue
                 message = (
                     f"ctx.approved({_name(call)!r}){owner} names no rule, so that of the stored question "
-                    "counts: whoever can write to the store can lower it."
+                    "counts: anyone who can write to the store can lower it."
                 )
                 advice = "Pass rule=, the same as to the interrupt() that asked."
                 yield "rule-of-the-store", node, message, advice

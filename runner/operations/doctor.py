@@ -51,7 +51,7 @@ class Facts:
     """Input of the checks. `broker` is why it can't be reached, or ""; `clock` is this machine's in ms.
 
     `graph_queues` are the queues of each graph's nodes as the broker names them, `run_queues` those of
-    graphs that have unfinished runs; `unreadable` are queues whose key is no list. `others` are the servers
+    graphs that have unfinished runs; `unreadable` are queues whose key is no list. `other_servers` are those
     of other partitions than the first, by their places; `layout` is why the partitions can't be used as they
     are set, or ""; `limited` are graphs whose runs stay in the first. `signing` is what is wrong with the
     keys of decisions, or "". `held` are the newest runs that are held.
@@ -74,7 +74,7 @@ class Facts:
     sizes: Mapping[str, int] = field(default_factory=dict)
     archive: bool = False
     held: Sequence[str] = ()
-    others: Mapping[str, ServerInfo] = field(default_factory=dict)
+    other_servers: Mapping[str, ServerInfo] = field(default_factory=dict)
     partitions: int = 1
     layout: str = ""
     limited: Sequence[str] = ()
@@ -83,7 +83,7 @@ class Facts:
     audit: str = "off"
     signing: str = ""
     dropped: int = 0
-    place: str = ""
+    address: str = ""
 
     @property
     def alive(self) -> list[Worker]:
@@ -137,7 +137,7 @@ def read_facts(settings: Settings) -> Facts:
     graph_queues, run_queues = _read_queues(store, settings.node_queue)
     return Facts(
         vitals=servers.pop(without_password(settings.first_url)),
-        others=servers,
+        other_servers=servers,
         partitions=len(settings.partition_addresses),
         layout=shared.layout_problem(),
         limited=shared.limited_graphs(),
@@ -149,7 +149,7 @@ def read_facts(settings: Settings) -> Facts:
         graphs=store.graphs(),
         letters=shared.dead_letters.count(),
         dropped=shared.dead_letters.dropped(),
-        place=without_password(settings.redis_url),
+        address=without_password(settings.redis_url),
         graph_queues=graph_queues,
         run_queues=run_queues,
         unreadable=shared.unreadable_queues(
@@ -280,7 +280,7 @@ def examine(facts: Facts) -> list[Check]:
 
 def _results(check: Callable[[Facts], Iterator[Check]], facts: Facts) -> Iterator[Check]:
     yield from check(facts)
-    for server, vitals in facts.others.items() if check in CHECKS_OF_SERVERS else ():
+    for server, vitals in facts.other_servers.items() if check in CHECKS_OF_SERVERS else ():
         for result in check(replace(facts, vitals=vitals)):
             yield replace(result, detail=f"{server}: {result.detail}")
 
@@ -297,12 +297,12 @@ def _check(
 
 def _store(facts: Facts) -> Iterator[Check]:
     problem = (
-        f"{facts.place} is a replica, which refuses all writes"
+        f"{facts.address} is a replica, which refuses all writes"
         if facts.vitals.role == "slave"
         else ""
     )
     fix = "Name the primary in RUNNER_REDIS_URL, or the Sentinels that know it."
-    yield from _check("store", facts.place, problem, fix, FAIL)
+    yield from _check("store", facts.address, problem, fix, FAIL)
 
 
 def _settings(facts: Facts) -> Iterator[Check]:
@@ -374,7 +374,7 @@ def _durability(facts: Facts) -> Iterator[Check]:
 
 
 def _partitions(facts: Facts) -> Iterator[Check]:
-    servers, names = len(facts.others) + 1, _names(facts.limited)
+    servers, names = len(facts.other_servers) + 1, _names(facts.limited)
     detail = f"{facts.partitions} on {servers} server{'s' if servers > 1 else ''}"
     detail += f"; graphs with limits run in the first: {names}" if names else ""
     fix = "All programs need the same RUNNER_PARTITIONS and RUNNER_REDIS_URL; workers refuse to start."
@@ -649,19 +649,21 @@ def _audit(facts: Facts) -> Iterator[Check]:
     for audit in audits if facts.audit != "off" else ():
         origin, size = audit.origin, audit.size
         late = f"{audit.waiting} entries are not sealed, the oldest for {span(audit.lag)}"
-        unsigned = f"{size} entries are sealed and none is signed"
+        sealed_only = f"{size} entries are sealed and none is signed"
         stay = f"its {size} entries stay in memory for ever, and all that come: there is no archive"
         is_kept = facts.archive or facts.vitals.archive or size < GROWN
         sealing = "Start a worker or a keeper: each of them seals."
         signing = "Set RUNNER_AUDIT_KEY and RUNNER_AUDIT_ANCHOR for the workers."
-        found = (
+        candidates = (
             (FAIL, audit.problem, "Read docs/how-to/audit.md."),
             (FAIL, late if audit.lag > LATE_SEAL else "", sealing),
-            (WARN, unsigned if size > audit.signed == 0 else "", signing),
+            (WARN, sealed_only if size > audit.signed == 0 else "", signing),
             (WARN, "" if is_kept else stay, "Set RUNNER_ARCHIVE for the workers."),
         )
         problems = [
-            Check(result, "audit", f"{origin}: {why}", fix) for result, why, fix in found if why
+            Check(result, "audit", f"{origin}: {why}", fix)
+            for result, why, fix in candidates
+            if why
         ]
         detail = f"{origin}: {size} entries, {audit.signed} signed, {audit.waiting} not sealed"
         yield from problems or _check("audit", detail)

@@ -52,11 +52,13 @@ def shown(text: str) -> str:
 
 
 def _without_twins(match: re.Match[str]) -> str:
-    word = match[0]
-    letters = [char for char in word if char.isalpha()]
-    others = {char for char in letters if "LATIN" not in unicodedata.name(char, "")}
-    is_mixed = others and others <= TWINS and len(others) < len(set(letters))
-    return "".join(_escape(char) if char in others else char for char in word) if is_mixed else word
+    text = match[0]
+    letters = [char for char in text if char.isalpha()]
+    foreign = {char for char in letters if "LATIN" not in unicodedata.name(char, "")}
+    is_mixed = foreign and foreign <= TWINS and len(foreign) < len(set(letters))
+    return (
+        "".join(_escape(char) if char in foreign else char for char in text) if is_mixed else text
+    )
 
 
 def _escape(char: str) -> str:
@@ -64,30 +66,37 @@ def _escape(char: str) -> str:
 
 
 def _is_seen(text: str, number: int) -> bool:
-    char, before, after = text[number], text[number - 1 : number], text[number + 1 : number + 2]
+    char, previous, following = (
+        text[number],
+        text[number - 1 : number],
+        text[number + 1 : number + 2],
+    )
     if char.isascii():
         return char.isprintable()
     if char in BLANK:
         return False
     if char in {NON_JOINER, JOINER}:
-        is_word = _within(before, JOINED) and _within(after, JOINED)
-        return is_word or (char == JOINER and _is_emoji_joint(before, after))
+        is_word = _within(previous, JOINED) and _within(following, JOINED)
+        return is_word or (char == JOINER and _is_emoji_joint(previous, following))
     if "\ufe00" <= char <= "\ufe0f" or "\U000e0100" <= char <= "\U000e01ef":
         is_sign = char >= "\ufe0e" and (
-            _kind(before) in {"So", "Sm"} or before in SIGNS or after == KEYCAP
+            _kind(previous) in {"So", "Sm"} or previous in SIGNS or following == KEYCAP
         )
-        return _within(before, IDEOGRAPHS) or (char <= "\ufe0f" and is_sign)
+        return _within(previous, IDEOGRAPHS) or (char <= "\ufe0f" and is_sign)
     match unicodedata.category(char):
         case "Zs":
-            return bool(before) and not before.isspace()
+            return bool(previous) and not previous.isspace()
         case "Mn" | "Me":
             marks = text[max(0, number - MOST_MARKS) : number]
             return len(marks) < MOST_MARKS or not all(_kind(mark) in {"Mn", "Me"} for mark in marks)
     return char.isprintable()
 
 
-def _is_emoji_joint(before: str, after: str) -> bool:
-    return (before == "\ufe0f" or _kind(before) in {"So", "Sk"}) and _kind(after) in {"So", "Sm"}
+def _is_emoji_joint(previous: str, following: str) -> bool:
+    return (previous == "\ufe0f" or _kind(previous) in {"So", "Sk"}) and _kind(following) in {
+        "So",
+        "Sm",
+    }
 
 
 def _kind(char: str) -> str:
@@ -95,4 +104,4 @@ def _kind(char: str) -> str:
 
 
 def _within(char: str, ranges: tuple[tuple[int, int], ...]) -> bool:
-    return bool(char) and any(first <= ord(char) < end for first, end in ranges)
+    return bool(char) and any(start <= ord(char) < end for start, end in ranges)

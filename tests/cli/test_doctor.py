@@ -80,7 +80,7 @@ CASES = [
     (
         "sweep",
         WARN,
-        replace(WELL, others={"redis://b": replace(VITALS, overdue=60_000)}, partitions=2),
+        replace(WELL, other_servers={"redis://b": replace(VITALS, overdue=60_000)}, partitions=2),
     ),
     ("memory", WARN, replace(WELL, vitals=replace(VITALS, memory_limit=2_100_000))),
     ("store", FAIL, replace(WELL, vitals=replace(VITALS, role="slave"))),
