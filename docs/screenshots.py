@@ -243,7 +243,7 @@ class Shop:
         self._schedules()
         self._letters()
         self._webhooks(shown)
-        lists = ("inbox", "runs", "graphs", "workers", "dead", "schedules", "webhooks")
+        lists = ("inbox", "runs", "graphs", "workers", "dead", "schedules", "webhooks", "passkeys")
         return {name: f"/{name}" for name in lists} | {
             "home": "/",
             "graph": "/graphs/refund",

@@ -132,14 +132,21 @@ def effect_of(question: Interrupt, decision: str, response: JSON) -> str:
     Raises:
         UnstorableError: the response has values that other languages would read as others.
     """
+    return effect(question.id, question.action, decision, response)
+
+
+def effect(
+    interrupt_id: str, action: Mapping[str, JSON] | None, decision: str, response: JSON
+) -> str:
+    """Return what a vote is for, by the id of the question and the action that it shows: see `effect_of`."""
     if decision == "reject":
         return ""
-    if question.action is None or decision == "respond":
+    if action is None or decision == "respond":
         return digests.digest(
-            "effect", {"question": question.id, "response": response}, "the response"
+            "effect", {"question": interrupt_id, "response": response}, "the response"
         )
-    action = question.action if response is True else {**question.action, "args": response}
-    return digests.digest("action", action, "the new arguments")
+    variant = action if response is True else {**action, "args": response}
+    return digests.digest("action", variant, "the new arguments")
 
 
 def decision_of(question: Interrupt, count: Count) -> str:

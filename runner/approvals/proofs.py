@@ -307,6 +307,12 @@ def _vouched(key: VerificationKey, of_key: frozenset[str], stated: object) -> fr
     return stated_names & of_key if of_key else stated_names
 
 
+def signature_count(proof: Mapping[str, Any]) -> int:
+    """Return how often a passkey has signed, as its device counts; 0 where none does, or for another key."""
+    data = decoded(proof["authenticator_data"]) if proof.get("alg") == "webauthn" else b""
+    return int.from_bytes(data[33:37])
+
+
 def _check_times(proof: Mapping[str, Any], key: VerificationKey, now: float | None) -> None:
     moments = [moment for name in ("iat", "exp") if type(moment := proof.get(name)) is int]
     if len(moments) != 2:

@@ -3,7 +3,7 @@
 First come the entries, then one line each of `checkpoints`, `keys` and `proofs`. An export of all entries
 has the hash of every leaf in its proofs, so that a changed entry is found at its place. One of a run has
 for each of its entries the way up to the root, and the entries count themselves per run (`run_n`), so that
-one that was cut out is found, too.
+one that was cut out is found, too. Where it was asked for, a line of `votes` has what people have signed.
 """
 
 from __future__ import annotations
@@ -12,12 +12,14 @@ import base64
 import enum
 import itertools
 import json
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
+from runner.approvals.proofs import VerificationKey
 from runner.audit import checkpoint as notes
 from runner.audit.checkpoint import Checkpoint
+from runner.audit.signed_votes import UnprovenVote, is_signed, verify_votes
 from runner.audit.tree import inclusion_paths, is_included, leaf_of, root_of
 from runner.errors import UnstorableError, UsageError, needs_extra
 from runner.records import codec
@@ -27,7 +29,7 @@ from runner.records.json_form import stamp
 with needs_extra("audit", "a signed audit"):
     from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PublicKey
 
-PARTS = ("checkpoints", "keys", "proofs")
+PARTS = ("checkpoints", "keys", "proofs", "votes")
 
 ENDS = frozenset({"run.ended", "run.removed"})
 """Entries after which a run's has none: without one, that its last ones were cut off can't be seen."""
@@ -59,13 +61,16 @@ def export(
     keys: Sequence[str],
     run_id: str = "",
     leaves: Sequence[bytes] | None = None,
+    *,
+    votes_of: Callable[[Iterable[str]], Iterable[JSON]] | None = None,
 ) -> Iterator[str]:
     """Write all sealed entries, or with `run_id` those of one run, as lines that end with a newline.
 
     `entries` are all up to the size of the last checkpoint, in order, from number 0. `leaves` are the hashes
     that were sealed, so that an entry that has changed since is found at its place; they are looked at when
-    all entries were read.
+    all entries were read. `votes_of` reads the signed votes of questions, if those shall be in the file.
     """
+    questions: list[str] = []
     leaves_of_run: list[bytes] = []
     indexes: list[int] = []
     for entry in entries:
@@ -73,6 +78,8 @@ def export(
             leaves_of_run.append(leaf_of(entry))
         if not run_id or entry.get("run") == run_id:
             indexes.append(int(entry["n"]))
+            if is_signed(entry):
+                questions.append(str(entry["question"]))
             yield _line(dict(entry))
     yield _line({"checkpoints": list(checkpoints)})
     yield _line({"keys": list(keys)})
@@ -82,6 +89,8 @@ def export(
         yield _line({"proofs": {"run": run_id, "paths": paths}})
     else:
         yield _line({"proofs": {"leaves": _texts(leaves)}})
+    if votes_of is not None:
+        yield _line({"votes": list(votes_of(questions))})
 
 
 def _line(value: JSON) -> str:
@@ -115,12 +124,14 @@ def verify(
     keys: Mapping[str, Ed25519PublicKey],
     anchored_notes: Sequence[str] = (),
     origin: str = "",
+    decision_keys: Mapping[str, VerificationKey] | None = None,
 ) -> Verdict:
     """Verify an export with public keys, see `checkpoint.read`, that do not come from the file itself.
 
     `origin` is the tree that it must be of; "" for any.
     `anchored_notes` are checkpoints that were kept elsewhere: each of the file's tree must be a beginning
     of what the file has. An anchor has those of other partitions, and of trees that were given up, as well.
+    With `decision_keys` the signed votes are verified, too.
     """
     try:
         file = _read(lines)
@@ -147,11 +158,30 @@ def verify(
             )
         verify_part = _verify_run if "paths" in file.parts["proofs"] else _verify_all
         verdict = verify_part(file, checkpoints, outside)
+        if decision_keys is not None:
+            verdict = _with_votes(verdict, file, decision_keys)
         last_at = file.entries[-1][1].get("at") if file.entries else None
         until = f", the last of {stamp(last_at)}" if isinstance(last_at, int) else ""
         return replace(verdict, tree=f"the tree {origin!r} of {tree.size} entries{until}")
     except BrokenLine as error:
         return Verdict(Result.BROKEN, str(error), error.line)
+
+
+def _with_votes(verdict: Verdict, file: _File, keys: Mapping[str, VerificationKey]) -> Verdict:
+    """Return a verdict with what the signed votes come to."""
+    try:
+        valid, missing, copied = verify_votes(file.entries, file.parts.get("votes", ()), keys)
+    except UnprovenVote as error:
+        raise BrokenLine(str(error), error.line) from error
+    except (TypeError, KeyError, ValueError, AttributeError) as error:
+        raise BrokenLine(f"the votes are malformed: {error!r:.200}") from error
+    text = f"{verdict.text}; {valid} signed vote{'s' if valid != 1 else ''} hold{'s' if valid == 1 else ''}"
+    if missing:
+        text += f", {missing} more {'is' if missing == 1 else 'are'} not in the file: export with --votes"
+    if copied:
+        text += f"; the passkey {copied!r} has counted backwards, so there may be a copy of it"
+    result = verdict.result or (Result.INCOMPLETE if missing or copied else Result.HOLDS)
+    return replace(verdict, result=result, text=text)
 
 
 def _read(lines: Iterable[str]) -> _File:

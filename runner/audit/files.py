@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import base64
 import json
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from runner.approvals.decision_keys import DecisionKeys
 from runner.approvals.keys import new_key, write_private
 from runner.audit.sealing import Sealing, Signer, Terms, read_signer, sealed
 from runner.errors import UsageError, needs_extra
+from runner.records.codec import JSON
 
 if TYPE_CHECKING:
     from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PublicKey
@@ -22,9 +24,15 @@ FORMATS = ("jsonl", "in-toto")
 
 
 def export_lines(
-    audit: AuditLog, conditions: Terms, form: str = "jsonl", run_id: str = ""
+    audit: AuditLog,
+    conditions: Terms,
+    form: str = "jsonl",
+    run_id: str = "",
+    votes_of: Callable[[Iterable[str]], Iterable[JSON]] | None = None,
 ) -> Iterator[str]:
     """Write the signed entries of a partition, or those of one run. Where the key is here, it signs first.
+
+    `votes_of` is as for `export`.
 
     Raises:
         UsageError: nothing is signed, or statements are asked for without the key. ArchiveError: entries that
@@ -47,7 +55,7 @@ def export_lines(
     leaves: list[bytes] = []
     entries = sealed(audit, head, conditions.archive, leaves)
     if form == "jsonl":
-        return export(entries, [head.note], [head.key], run_id, leaves)
+        return export(entries, [head.note], [head.key], run_id, leaves, votes_of=votes_of)
     if conditions.signer is None:
         raise UsageError("statements are signed: set RUNNER_AUDIT_KEY here.")
     return statements(
@@ -111,10 +119,12 @@ def verify_file(
     keys: Mapping[str, Ed25519PublicKey],
     anchored_texts: Iterable[str],
     origin: str = "",
+    decision_keys: str | Path = "",
 ) -> Verdict:
     """Verify an export in either format; `anchored_texts` have checkpoints that were kept elsewhere.
 
-    `origin` is the tree that a file of entries must be of; "" for any.
+    `origin` is the tree that a file of entries must be of; "" for any. `decision_keys` is the file of the
+    public keys by which signed votes are verified, too.
 
     Raises:
         UsageError: a checkpoint can't be read.
@@ -125,4 +135,5 @@ def verify_file(
     if whole and statements.is_envelope(whole[0]):
         return statements.verify_statements(whole, keys)
     outside = [note for text in anchored_texts for note in anchors.notes(text)]
-    return export.verify(whole, keys, outside, origin)
+    public = DecisionKeys(str(decision_keys)).read() if decision_keys else None
+    return export.verify(whole, keys, outside, origin, public)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import itertools
 from dataclasses import dataclass
 from pathlib import Path
@@ -14,7 +15,10 @@ from runner.cli.exits import CommandError, Exit
 from runner.errors import UsageError
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable
+
     from runner.operations.installation import AuditLog
+    from runner.records.codec import JSON
 
 
 @click.group()
@@ -53,10 +57,21 @@ class Exported:
     default="jsonl",
     help="Entries with their proofs, or a signed statement for each decision (default: jsonl).",
 )
+@click.option(
+    "--votes",
+    is_flag=True,
+    help="With what people have signed: their votes with comments, and the calls that they were about.",
+)
 @click.option("--partition", type=click.IntRange(0), help="The partition (default: the only one).")
 @with_context
 def export_audit(
-    context: CommandContext, path: Path, run_id: str, form: str, partition: int | None
+    context: CommandContext,
+    path: Path,
+    run_id: str,
+    form: str,
+    partition: int | None,
+    *,
+    votes: bool,
 ) -> None:
     """Write the signed entries of the audit to a file.
 
@@ -71,7 +86,8 @@ def export_audit(
     log = _log(context, run_id, partition)
     conditions = terms(context.settings, context.installation.archive)
     log.note("exported", actor=context.user, outcome={"run": run_id, "format": form})
-    lines = export_lines(log, conditions, form, run_id)
+    votes_of = functools.partial(_votes_of, context) if votes else None
+    lines = export_lines(log, conditions, form, run_id, votes_of)
     written: list[int] = []
     hidden = path.with_name(f".{path.name}.new")
     try:
@@ -84,6 +100,12 @@ def export_audit(
         hidden.unlink(missing_ok=True)
     shown = Exported(str(path), run_id, len(written))
     context.output.write(shown, [(shown.file, shown.run, shown.lines)])
+
+
+def _votes_of(context: CommandContext, question_ids: Iterable[str]) -> Iterable[JSON]:
+    from runner.audit.signed_votes import signed_votes
+
+    return signed_votes(context.installation.store, question_ids)
 
 
 def _log(context: CommandContext, run_id: str, partition: int | None) -> AuditLog:
@@ -130,13 +152,21 @@ class Verified:
 @click.option(
     "--origin", metavar="NAME", default="", help="The tree that it must be of (default: any)."
 )
+@click.option(
+    "--decision-keys",
+    metavar="FILE",
+    default="",
+    help="The public keys of decisions: verify what people have signed, too (default: do not).",
+)
 @with_context
 def verify(
     context: CommandContext,
     path: Path,
     key: tuple[str, ...],
     checkpoints: tuple[Path, ...],
+    *,
     origin: str,
+    decision_keys: str,
 ) -> int:
     """Verify an exported file; no store is needed.
 
@@ -145,8 +175,8 @@ def verify(
     separated by tabs.
 
     Exit codes: 0 all entries hold; 1 the file is broken, and where; 2 the file or the key can't be read;
-    3 something is missing: the beginning, the end, a checkpoint, or entries that a checkpoint kept
-    elsewhere has.
+    3 something is missing: the beginning, the end, a checkpoint, entries that a checkpoint kept
+    elsewhere has, or signed votes; or a passkey has counted backwards.
     """
     from runner.audit.files import read_public, verify_file
 
@@ -158,7 +188,9 @@ def verify(
     except (OSError, UnicodeDecodeError) as error:
         raise CommandError(Exit.USAGE, f"A file can't be read: {error}.") from error
     public = (read_public(key_path).items() for key_path in key)
-    verdict = verify_file(lines, dict(itertools.chain(*public)), checkpoint_texts, origin)
+    verdict = verify_file(
+        lines, dict(itertools.chain(*public)), checkpoint_texts, origin, decision_keys
+    )
     shown = Verified(verdict.result.name.lower(), verdict.text, verdict.line, verdict.tree)
     context.output.write(shown, [(shown.result, shown.line, shown.detail, shown.tree)])
     return int(verdict.result)

@@ -3,8 +3,12 @@
 from __future__ import annotations
 
 import json
+import os
 import re
+import subprocess
+import sys
 from html import unescape
+from pathlib import Path
 
 import pytest
 from click.testing import CliRunner
@@ -60,18 +64,21 @@ class Bank(Site):
         return self.http.post(path, data={**self.hidden(path), **fields})
 
     def hidden(self, path):
-        text = self.http.get(path).text
+        return self.hidden_in(self.http.get(path).text)
+
+    @staticmethod
+    def hidden_in(text):
         names = ("form_token", "shown", "digest", "token")
         found = {name: re.search(rf'name="{name}" value="([^"]*)"', text) for name in names}
         return {name: unescape(one[1]) for name, one in found.items() if one}
 
     def register(self, device, kid="ana-laptop", **more):
         """Make a passkey on the page; return the answer."""
-        (options,) = requests_in(self.http.get("/passkeys").text)
-        token = self.hidden("/passkeys")
+        text = self.http.get("/passkeys").text
+        (options,), fields = requests_in(text), self.hidden_in(text)
         challenge = more.pop("challenge", options["challenge"])
         made = device.register(challenge, more.pop("rp_id", "runner.example"), **more)
-        return self.http.post("/passkeys", data={**token, "kid": kid, "proof": json.dumps(made)})
+        return self.http.post("/passkeys", data={**fields, "kid": kid, "proof": json.dumps(made)})
 
     def hold(self, device, kid="ana-laptop", *options):
         """Make a passkey on the page, and have it added."""
@@ -285,6 +292,85 @@ def test_a_passkey_is_added_for_who_has_made_it(bank):
     (key,) = json.loads(bank.keys("list", "--json").stdout)["keys"]
     assert key["thumbprint"] in text
     assert bank.register(Device(ORIGIN)).status_code == 409
+
+
+@pytest.fixture
+def exported(bank, device, monkeypatch):
+    """The lines of an audit with two decisions that a passkey has signed; they are verified without Redis."""
+    monkeypatch.setenv("RUNNER_AUDIT_KEY", "audit-key.json")
+    public = CliRunner().invoke(runner, ["audit", "key", "audit-key.json"])
+    Path("audit.pub").write_text(public.stdout)
+    for decision in ({"decision": "approve"}, {"decision": "reject", "comment": "not now"}):
+        question = bank.ask()
+        (request,), form = bank.sign_step(question, **decision)
+        assert bank.send(question, device.sign(request), form) == "accepted"
+        bank.work()
+    arguments = ["audit", "export", "--votes", "--output", "audit.jsonl"]
+    assert CliRunner().invoke(runner, arguments).exit_code == 0
+    return Path("audit.jsonl").read_text().splitlines()
+
+
+def verified(lines, keys="keys.json"):
+    """Verify lines with the keys of decisions; return the exit code and the words."""
+    Path("copy.jsonl").write_text("".join(f"{line}\n" for line in lines))
+    arguments = ["verify", "copy.jsonl", "--key", "audit.pub", "--decision-keys", keys]
+    done = CliRunner().invoke(runner, ["audit", *arguments])
+    return done.exit_code, done.stdout.split("\t")[2]
+
+
+def test_signed_votes_are_verified_in_a_process_without_redis(exported):
+    """The exported file, the public keys and nothing else."""
+    alone = {name: value for name, value in os.environ.items() if not name.startswith("RUNNER_")}
+    command = [sys.executable, "-m", "runner.cli", "audit", "verify", "audit.jsonl"]
+    done = subprocess.run(
+        [*command, "--key", "audit.pub", "--decision-keys", "keys.json"],
+        env={**alone, "RUNNER_REDIS_URL": "redis://127.0.0.1:1/0"},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert (done.returncode, done.stdout.split("\t")[0]) == (0, "holds"), done.stderr
+    assert "2 signed votes hold" in done.stdout
+
+
+def test_a_vote_that_nobody_has_signed_does_not_hold(exported, bank, device):
+    """Changed, exchanged or without its key it is broken; left out it is missing; as it was, it holds."""
+    *entries, line = exported
+    votes = json.loads(line)["votes"]
+    approval, rejection = (vote["body"] for vote in votes)
+
+    def with_votes(*bodies):
+        items = [{**vote, "body": body} for vote, body in zip(votes, bodies, strict=False)]
+        return verified([*entries, json.dumps({"votes": items})])
+
+    assert with_votes(approval, rejection) == verified(exported)
+    assert verified(exported)[0] == 0
+    for forged in (
+        {**rejection, "comment": "fine"},
+        {**rejection, "decision": "approve"},
+        {**rejection, "proof": {**rejection["proof"], "sig": approval["proof"]["sig"]}},
+        {**approval, "interrupt_id": rejection["interrupt_id"], "proof": rejection["proof"]},
+    ):
+        code, words = with_votes(approval, forged)
+        assert (code, "no proof that holds" in words) == (1, True)
+    action = {**votes[0]["action"], "args": {"amount": 1000}}
+    changed = [{**votes[0], "action": action}, votes[1]]
+    assert "another action" in verified([*entries, json.dumps({"votes": changed})])[1]
+    assert with_votes(approval)[0] == 3
+    assert verified(entries)[0] == 3
+    bank.keys("revoke", "ana-laptop", "--since", "ever")
+    assert verified(exported)[0] == 1
+
+
+def test_a_passkey_that_counts_backwards_is_seen(bank, device, exported):
+    """Two devices with one key: the file says which, and holds nothing wrong otherwise."""
+    question, device.count = bank.ask(), 1
+    (request,), form = bank.sign_step(question, decision="approve")
+    assert bank.send(question, device.sign(request), form) == "accepted"
+    CliRunner().invoke(runner, ["audit", "export", "--votes", "--output", "audit.jsonl"])
+    code, words = verified(Path("audit.jsonl").read_text().splitlines())
+    assert (code, "'ana-laptop' has counted backwards" in words) == (3, True)
+    assert "3 signed votes hold" in words
 
 
 @pytest.fixture
