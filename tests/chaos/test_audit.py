@@ -90,6 +90,7 @@ class Audited:
     def export(self, name: str, *words: str):
         """Export what is signed; keep the checkpoints of before, for an export is an entry, too."""
         path = self.folder / name
+        wait_until(self.is_anchored, "the entry of the export before is anchored, too")
         self.kept.write_bytes(self.anchor.read_bytes())
         self.call("audit", "export", "--output", str(path), *words)
         return path
@@ -170,7 +171,7 @@ def test_a_byte_that_is_changed_is_named(sites, count):
     forged = audited.folder / "forged.jsonl"
     forged.write_text("".join(lines))
 
-    result, line, _ = audited.verify(forged, code=1)
+    result, line, *_ = audited.verify(forged, code=1)
     assert (result, line) == ("broken", str(place + 1))
 
 

@@ -735,7 +735,7 @@ class RunContract:
 
         store.do(CancelRun(run_id, "enough"))
 
-        assert len(store.open_interrupts(limit=1000)) == 300
+        assert len(store.open_interrupts(limit=1000)) == 400
         assert store.sweep().word == "1"
         assert worker.statuses(run_id) == "cancelled: a cancelled, b cancelled, c cancelled"
         assert not store.open_interrupts()
