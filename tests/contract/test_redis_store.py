@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import json
 import multiprocessing
+import secrets
 import threading
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
@@ -20,6 +21,7 @@ from runner.records.interrupts import Decision
 from runner.records.listings import RunQuery
 from runner.records.run import Status
 from runner.store.interface import Reply, Settlement, Start
+from runner.store.redis import large_values
 from runner.store.redis.doorbell_template import DoorbellTemplate
 from runner.store.redis.keys import Keys, declared
 from runner.store.redis.listings import LOOKED_AT
@@ -265,7 +267,7 @@ def test_a_page_of_a_listing_costs_a_bounded_amount_of_work(worker, store, clien
     assert [run_id for page in pages for run_id in page] == [first]
 
 
-def test_a_large_value_is_stored_once_for_a_run_and_all_inside_it(worker, store, client):
+def test_a_large_value_is_stored_once_for_a_run_and_all_inside_it(worker, redis_url, client):
     """What goes through many nodes, into a graph inside and up again lies in one place while needed."""
     much = "x" * 100_000
     run_id = worker.start(shape("a>b b>c"))
@@ -285,8 +287,11 @@ def test_a_large_value_is_stored_once_for_a_run_and_all_inside_it(worker, store,
     worker.settle(token, much + "z")
     assert 0 < client.pttl(KEYS.run(run_id, ":b")) <= 60_000
     client.delete(KEYS.run(run_id, ":b"))
-    with pytest.raises(CorruptDocument, match="is gone"):
-        worker.read(run_id)
+    with (
+        contextlib.closing(RedisStore(redis_url)) as other,
+        pytest.raises(CorruptDocument, match="is gone"),
+    ):
+        other.read(run_id)
 
 
 def test_the_hash_of_a_run_is_a_table(worker, store, client):
@@ -301,8 +306,8 @@ def test_the_hash_of_a_run_is_a_table(worker, store, client):
     }
 
 
-def test_a_large_value_is_compressed(worker, store, client):
-    """It counts as long as it is, and is read back as it was."""
+def test_a_large_value_is_compressed(worker, redis_url, client):
+    """It counts as long as it is, and another process reads it back as it was."""
     texts = "words " * 20_000, " ".join(str(n * n % 99_991) for n in range(20_000))
     run_id = worker.start(shape("a>b"))
     for node, text in zip("ab", texts, strict=True):
@@ -310,10 +315,51 @@ def test_a_large_value_is_compressed(worker, store, client):
         worker.settle(worker.claim(run_id, node).token, text)
         assert worker.read(run_id).size > before + len(text)
 
-    assert worker.read(run_id).outputs == {("a", 1): texts[0], ("b", 1): texts[1]}
+    with contextlib.closing(RedisStore(redis_url)) as other:
+        assert other.read(run_id).outputs == {("a", 1): texts[0], ("b", 1): texts[1]}
     small, large = sorted(map(len, client.hvals(KEYS.run(run_id, ":b"))))
     assert small < 2_000
     assert large < 0.7 * len(texts[1])
+
+
+@pytest.mark.parametrize("remembered", [large_values.REMEMBERED, 0])
+def test_a_large_value_passes_a_process_once(worker, redis_url, client, monkeypatch, remembered):
+    """20 nodes that read it, and pass it on, cost one reading; control: nothing is remembered."""
+    monkeypatch.setattr(large_values, "REMEMBERED", remembered)
+    much, names = secrets.token_hex(200_000), [f"n{number:02d}" for number in range(20)]
+    graph = shape(" ".join(f"a>{name} {name}>z" for name in names))
+    run_id, token = worker.begin(graph)
+    worker.settle(token, much)
+    with contextlib.closing(RedisStore(redis_url)) as store:
+        other = ManualWorker(store)
+        other.know(run_id, graph)
+        before = client.info("stats")
+        for name in names:
+            claim = other.claim(run_id, name)
+            assert list(claim.inputs) == [("a", 1, much)]
+            assert other.settle(claim.token, much) == "settled"
+        after = client.info("stats")
+
+    sent, written = (
+        after[f"total_net_{way}_bytes"] - before[f"total_net_{way}_bytes"]
+        for way in ("output", "input")
+    )
+    values = sent // 200_000, written // 200_000  # half the digits: compressed
+    assert values == (1, 0) if remembered else (values[0] >= 20 and values[1] >= 20)
+
+
+def test_a_large_value_that_the_store_has_lost_is_written_again(worker, redis_url, client):
+    """A process that remembers it takes nothing for granted: after a failover it may be gone."""
+    much = "x" * 100_000
+    run_id = worker.start(shape("a>b"))
+    token = worker.claim(run_id, "a").token
+    assert worker.settle(token, much) == "settled"
+    token = worker.claim(run_id, "b").token
+    client.delete(KEYS.run(run_id, ":b"))
+
+    assert worker.settle(token, much) == "settled"
+    with contextlib.closing(RedisStore(redis_url)) as other:
+        assert other.read(run_id).outputs["b", 1] == much
 
 
 def test_a_fork_has_its_own_large_values(worker, store, client):

@@ -1,9 +1,9 @@
 -- Keep a large value of a run, once for the run and all runs around and inside it.
 --
 -- Keys touched: r:<run> (its root, read), r:<root> (size), r:<root>:b.
--- Arguments: 6 run, 7 digest of the value, 8 the value.
+-- Arguments: 6 run, 7 digest of the value, 8 the value, or "" to ask if it is there.
 -- Words: "shelved" and the root; "unknown" where there is no such run any more; "full" and two sizes
---   (parts/size.lua).
+--   (parts/size.lua); "absent" without a value, where it is not there.
 -- include: size
 local root, run = unpack(redis.call('HMGET', prefix .. 'r:' .. ARGV[6], 'root', 'run'))
 root = root or run and ARGV[6]
@@ -11,6 +11,7 @@ local left = root and redis.call('PTTL', prefix .. 'r:' .. root) or -2
 if left == -2 then return {'unknown'} end
 local key = prefix .. 'r:' .. root .. ':b'
 if redis.call('HEXISTS', key, ARGV[7]) == 0 then
+  if ARGV[8] == '' then return {'absent'} end
   -- It counts as many bytes as it had before it was compressed.
   local bytes = tonumber(ARGV[8]:match('^%d+'))
   local refused = full(redis.call('HGET', prefix .. 'r:' .. root, 'size'), run, bytes)
