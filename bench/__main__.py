@@ -24,6 +24,7 @@ from bench import (
     nodes,
     pages,
     partitions,
+    people,
     results,
     sizes,
     start,
@@ -45,6 +46,7 @@ PARTS: dict[str, ModuleType] = {
     "waiting": waiting,
     "inbox": inbox,
     "pages": pages,
+    "people": people,
     "partitions": partitions,
 }
 ONE_POOL = ("sizes", "waiting", "idle", "partitions", "start")

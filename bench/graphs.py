@@ -13,6 +13,7 @@ from itertools import pairwise
 from math import isqrt
 
 from runner import Graph, GraphBuilder, NodeContext, graph
+from runner.approvals import Action, Rule
 
 SLEEP = 0.2
 """Seconds that an agent-like node waits, as for a model."""
@@ -36,6 +37,13 @@ def question(ctx: NodeContext) -> float:
     """Ask, and return the time at which the answer was there."""
     ctx.interrupt("go")
     return time.time()
+
+
+def approve(ctx: NodeContext) -> str:
+    """Ask one of finance about a call."""
+    action = Action("bench", "function", "pay", {"to": "Acme", "amount": ctx.task})
+    rule = Rule(eligible=["group:finance"])
+    return str(ctx.interrupt("pay", reason="It is **due**.", rule=rule, action=action).decision)
 
 
 def build(nodes: Mapping[str, Function], edges: list[tuple[str, str]]) -> Graph:
@@ -89,6 +97,7 @@ FACTORIES: dict[str, Callable[[], Graph]] = {
     "items": lambda: mapped(AGENTS, nap),
     "short": lambda: chain(3),
     "asking": lambda: build({"ask": question}, []),
+    "approval": lambda: build({"approve": approve}, []),
     "waiting": lambda: build({"a": noop, "ask": question, "b": noop}, [("a", "ask"), ("ask", "b")]),
 }
 
