@@ -6,6 +6,7 @@ An option is checked where it is set, so that the traceback of a mistake ends at
 
 from __future__ import annotations
 
+import difflib
 import inspect
 import math
 from collections.abc import Callable, Mapping, Sequence
@@ -228,7 +229,9 @@ class GraphBuilder:
             raise DefinitionError(f"an edge joins nodes by their ids, not {name!r}: {advice}.")
         known_node = self._nodes.get(name)
         if known_node is None or (isinstance(node, NodeSpec) and known_node is not node):
-            raise DefinitionError(f"{role} node {name!r} not found; add it with add_node first.")
+            similar = difflib.get_close_matches(name, self._nodes, 1)
+            advice = f"did you mean {similar[0]!r}?" if similar else "add it with add_node first."
+            raise DefinitionError(f"{role} node {name!r} not found; {advice}")
         return name
 
     def set_entry_point(self, node_id: str) -> GraphBuilder:

@@ -18,6 +18,7 @@ from runner.cli.arguments import (
 from runner.cli.context import CommandContext, common_options, with_context
 from runner.cli.output import clock_time
 from runner.records.json_form import milliseconds, span, stamp
+from runner.records.validation import one_line
 
 if TYPE_CHECKING:
     from runner.schedules.schedule import Schedule
@@ -43,7 +44,7 @@ def schedules() -> None:
 def list_schedules(context: CommandContext) -> None:
     """List the schedules.
 
-    Without a terminal: id, graph, when, next time (UTC), last run and overlap, separated by tabs.
+    Without a terminal: id, graph, when, next time (UTC), last run or error, and overlap, separated by tabs.
     """
     page = _scheduler(context).schedules.all()
     context.output.listing(
@@ -56,7 +57,8 @@ def list_schedules(context: CommandContext) -> None:
 
 
 def _row(item: Schedule, next_time: str) -> tuple[object, ...]:
-    return item.id, item.graph, when(item), next_time, item.last_run, item.overlap
+    last = f"failed: {one_line(item.error)}" if item.error else item.last_run
+    return item.id, item.graph, when(item), next_time, last, item.overlap
 
 
 def when(schedule: Schedule) -> str:

@@ -35,6 +35,9 @@ CHANCE = re.compile(r"(?<![a-z])[rh](?![a-z])", re.IGNORECASE)
 SOON = 1_000
 """Ms after which a schedule is looked at again whose run waits for another one to end."""
 
+LONGEST_ERROR = 1_000
+"""Characters of the error that is stored with a schedule."""
+
 MOST_BACKFILL = 1_000
 """Runs of one backfill at most."""
 
@@ -47,7 +50,7 @@ class Schedule:
     at which the last run still goes on: it is left out ("skip"), started once that has ended ("buffer": one
     waits at most), or started beside it ("all"). `next_at` is when the next run is started, `last_run` the
     last one, `requester` the principal who made it, and so asks for its runs. `waiting_at` is the time whose
-    run waits for the last one to end; 0 for none.
+    run waits for the last one to end; 0 for none. `error` says why the latest time started no run.
     """
 
     id: str
@@ -65,6 +68,7 @@ class Schedule:
     last_run: str = ""
     waiting_at: int = 0
     requester: str = ""
+    error: str = ""
     v: int = 1
 
     kind: ClassVar = "schedule"

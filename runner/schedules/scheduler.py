@@ -9,6 +9,7 @@ from runner.errors import NotFoundError, RunnerError, StoreError, UsageError
 from runner.execution.engine import Engine
 from runner.records import codec
 from runner.schedules.schedule import (
+    LONGEST_ERROR,
     Schedule,
     checked,
     due,
@@ -104,8 +105,9 @@ class Scheduler:
                 raise
             except RunnerError as error:
                 log.error("schedule.failed: %s of %s: %s", schedule_id, at, error)  # noqa: TRY400 - says all
+                after = replace(after, error=str(error)[:LONGEST_ERROR])
             else:
-                after = replace(after, last_run=run_id)
+                after = replace(after, last_run=run_id, error="")
         # Also where nothing changes: the timer then says again when it is due.
         self.schedules.replace(schedule, after)
         return run_id

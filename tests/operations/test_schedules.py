@@ -87,6 +87,23 @@ def test_a_sweep_starts_what_is_due(site):
     assert site.timer() == after.next_at
 
 
+def test_a_schedule_says_why_it_started_nothing(site):
+    """Until a later time starts a run."""
+    scheduler = site.scheduler()
+    scheduler.add(MINUTELY)
+    scheduler.schedules.change("s", lambda schedule: replace(schedule, graph="away"))
+    site.make_due("s")
+    assert scheduler.fire("s") == ""
+    failed = scheduler.schedules.get("s")
+    scheduler.schedules.change("s", lambda schedule: replace(schedule, graph="g"))
+    site.make_due("s")
+    run_id = scheduler.fire("s")
+
+    started = scheduler.schedules.get("s")
+    assert ("'away'" in failed.error, failed.last_run) == (True, "")
+    assert (started.error, started.last_run) == ("", run_id)
+
+
 def test_many_processes_start_one_run(site):
     """Each time has one run, however many take it at once."""
     site.scheduler().add(MINUTELY)

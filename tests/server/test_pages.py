@@ -4,6 +4,7 @@ import html
 import io
 import json
 import re
+from dataclasses import replace
 from html.parser import HTMLParser
 
 import pytest
@@ -743,6 +744,10 @@ def test_a_schedule_is_made_with_a_form(site):
     sent = send(site, "/schedules/nightly/backfill", **span)
     assert sent.headers["location"] == "/runs?tag=schedule%3Dnightly"
     assert len(site.client.runs(tags={"schedule": "nightly"})) == 2
+    schedules = site.app.state.services.schedules.schedules
+    schedules.change("nightly", lambda schedule: replace(schedule, error="no worker"))
+    assert "None was started: no worker" in site.http.get("/schedules", headers=HTML).text
+    assert site.http.get("/v1/schedules").json()["items"][0]["error"] == "no worker"
     send(site, "/schedules/nightly/pause")
     assert "paused" in site.http.get("/schedules", headers=HTML).text
     send(site, "/schedules/nightly/remove")

@@ -81,8 +81,8 @@ def question_document(question: Question, person: Person | None) -> Any:
 
 
 def schedule_document(schedule: Schedule, person: Person | None) -> Any:
-    """Return a schedule as JSON; without its task for who may not read it."""
-    return document(schedule if _reads(person) else replace(schedule, task=None))
+    """Return a schedule as JSON; without its task and error for who may not read them."""
+    return document(schedule if _reads(person) else replace(schedule, task=None, error=""))
 
 
 def bare_letter(letter: DeadLetter) -> DeadLetter:
