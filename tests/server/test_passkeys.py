@@ -30,7 +30,8 @@ def transfer(ctx):
     rule = Rule(eligible=["group:finance"], auth=Auth(level=3, max_age=300))
     action = Action("runner", "function", "transfer", {"amount": 120})
     decided = ctx.interrupt("transfer", rule=rule, action=action)
-    return [decided.decision, decided.action["args"], [vote["level"] for vote in decided.votes]]
+    args = decided.action["args"] if decided.response is True else decided.response
+    return [decided.decision, args, [vote["level"] for vote in decided.votes]]
 
 
 class Bank(Site):
@@ -160,6 +161,31 @@ def test_all_that_people_do_to_such_a_question_is_signed(bank, device):
         assert reply.history[0].status_code == 303
     kinds = [event.kind for event in bank.client.run(question.run_id).events()]
     assert {"interrupt.claimed", "interrupt.commented"} <= set(kinds)
+
+
+def test_an_edit_is_signed_as_it_is_shown(bank, device):
+    """The step that signs shows the changes; signed for these arguments, no other ones run."""
+    question = bank.ask()
+    edit = {"decision": "edit", "arguments": '{"amount": 50}', "confirmed": "yes"}
+    path = f"/q/{question.id}"
+    step = bank.post(path, **edit).text
+    assert re.search(r"<del>120</del>.*<ins>50</ins>", step)
+    (request,), form = bank.sign_step(question, **edit)
+    proof = device.sign(request)
+    assert bank.send(question, proof, {**form, "arguments": '{"amount": 500}'}) == "forbidden"
+    assert bank.send(question, proof, form) == "accepted"
+    bank.work()
+    output = bank.client.run(question.run_id).result().results["transfer"].output
+    assert output[:2] == ["edit", {"amount": 50}]
+
+
+def test_questions_that_are_signed_are_decided_one_by_one(bank, device):
+    """Together they are shown, with a link to each and no button; the page of each has them."""
+    ids = [bank.ask().id for _ in range(2)]
+    text = bank.http.get("/inbox/together", params={"q": ids}).text
+    assert all(f'href="/q/{name}"' in text for name in ids)
+    assert 'name="decision"' not in text
+    assert 'name="decision"' in bank.http.get(f"/q/{ids[0]}").text
 
 
 def of_another_device(bank, device, question, request, form):

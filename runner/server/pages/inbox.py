@@ -32,6 +32,7 @@ from runner.server.access import Decides, Person, Seen
 from runner.server.api.documents import bare_question
 from runner.server.deciding import decide, selectors_of
 from runner.server.forms import Typed
+from runner.server.pages.passkeys import takes_own_key
 from runner.server.pages.question import shown_at_of
 from runner.server.pages.rendering import back, page
 from runner.server.pages.runs import filters_of
@@ -379,6 +380,7 @@ def _together(
         questions=visible_questions,
         receipts=dict(zip(ids, receipts, strict=True)) if receipts else {},
         word=_word(questions),
+        alone=any(map(takes_own_key, questions)),
         problem=problem,
         comment=comment,
         shown={
