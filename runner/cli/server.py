@@ -58,6 +58,11 @@ from runner.errors import needs_extra
     help="Print a new API key for a program, and its entry in FILE (default: serve).",
 )
 @click.option("--role", multiple=True, help="What the new key may do; may be repeated.")
+@click.option(
+    "--days",
+    type=click.FloatRange(0, 36_500),
+    help="Days after which the new key expires (default: never).",
+)
 @with_context
 def server(context: CommandContext, **options: Any) -> None:
     """Serve the HTTP API and the pages: inbox, runs, graphs, workers.

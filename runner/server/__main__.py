@@ -80,6 +80,7 @@ def _options(arguments: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument("--role-of", action="append", default=[])
     parser.add_argument("--roles-header", default="")
     parser.add_argument("--new-key", default="")
+    parser.add_argument("--days", type=float)
     parser.add_argument("--role", action="append", default=[])
     return parser.parse_args(arguments)
 
@@ -105,7 +106,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     options = _options(arguments)
     try:
         if options.new_key:
-            key, entry = new_key(options.new_key, options.role)
+            key, entry = new_key(options.new_key, options.role, days=options.days)
             print(f"{key}\n{json.dumps(entry)}")  # noqa: T201 - a program
             return 0
         if options.auth == "local" and not is_loopback(options.host):

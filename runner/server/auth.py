@@ -8,9 +8,12 @@ import hmac
 import ipaddress
 import json
 import logging
+import math
 import secrets
+import time
 from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass, field
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -179,8 +182,9 @@ def _listed(text: str) -> Iterable[str]:
 class ApiKeys:
     """Programs, by keys in the header `Authorization: Bearer rk_...`.
 
-    The file has a JSON list, an object for each key: `hash` (of `new_key`), `name`, `roles`, `groups`. It is
-    read again when it has changed. `then` is asked about requests without a key: people.
+    The file has a JSON list, an object for each key: `hash` (of `new_key`), `name`, `roles`, `groups`, and
+    `expires`, an ISO 8601 time at which the key ends. It is read again when it has changed. `then` is asked
+    about requests without a key: people.
     """
 
     def __init__(
@@ -200,7 +204,7 @@ class ApiKeys:
             if hasattr(then, name):
                 setattr(self, name, getattr(then, name))
         self._version: tuple[int, ...] = ()
-        self._people: dict[str, Person] = {}
+        self._people: dict[str, tuple[Person, float]] = {}
         self._read()
 
     def __call__(self, request: Request) -> Any:
@@ -215,9 +219,11 @@ class ApiKeys:
             raise Problem(
                 503, "The API keys can't be read; nothing was done.", headers={"Retry-After": "5"}
             ) from error
-        person = self._people.get(hash_of(key))
+        person, expires_at = self._people.get(hash_of(key), (None, 0.0))
         if person is None:
             raise Problem(401, "The API key is not known, or was revoked.")
+        if time.time() >= expires_at:
+            raise Problem(401, "The API key has expired; ask for a new one.")
         return person
 
     def _read(self) -> None:
@@ -227,7 +233,9 @@ class ApiKeys:
             if version == self._version:
                 return
             entries = json.loads(self._path.read_text(encoding="utf-8"))
-            self._people = {entry["hash"]: self._person(entry) for entry in entries}
+            self._people = {
+                entry["hash"]: (self._person(entry), _expiry(entry)) for entry in entries
+            }
             self._version = version
         except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
             raise UsageError(
@@ -241,10 +249,20 @@ class ApiKeys:
         return Person(principal, frozenset(entry["roles"]), groups, level=SERVICE)
 
 
+def _expiry(entry: Mapping[str, Any]) -> float:
+    """Return when a key expires, in seconds since 1970; without a zone that is a time of UTC."""
+    if "expires" not in entry:
+        return math.inf
+    moment = datetime.fromisoformat(entry["expires"])
+    return (moment if moment.tzinfo else moment.replace(tzinfo=UTC)).timestamp()
+
+
 def new_key(
-    name: str, roles: Iterable[str], groups: Iterable[str] = ()
+    name: str, roles: Iterable[str], groups: Iterable[str] = (), days: float | None = None
 ) -> tuple[str, dict[str, Any]]:
     """Make an API key: the key itself, which is stored nowhere, and its entry in the file.
+
+    It expires after so many days; without a number only when its entry is removed.
 
     Raises:
         UsageError: a role is not one of this server's.
@@ -253,12 +271,11 @@ def new_key(
     if unknown:
         raise UsageError(f"{unknown[0]!r} is no role; the roles are {', '.join(GRANTS)}.")
     key = PREFIX + secrets.token_urlsafe(32)
-    return key, {
-        "name": name,
-        "hash": hash_of(key),
-        "roles": sorted(roles),
-        "groups": sorted(groups),
-    }
+    entry = {"name": name, "hash": hash_of(key), "roles": sorted(roles), "groups": sorted(groups)}
+    if days is None:
+        return key, entry
+    expires = datetime.fromtimestamp(time.time() + days * 86_400, UTC)
+    return key, entry | {"expires": expires.isoformat(timespec="seconds")}
 
 
 def hash_of(key: str) -> str:

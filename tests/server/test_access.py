@@ -378,6 +378,22 @@ def test_an_api_key_is_read_from_the_file_until_it_is_removed(redis_url, tmp_pat
         new_key("ci", ["boss"])
 
 
+@pytest.mark.parametrize(
+    ("expires", "status"),
+    [("2020-01-01", 401), ("2020-01-01T00:00:00+02:00", 401), ("2999-01-01", 200), (7, 503)],
+)
+def test_an_api_key_expires(redis_url, tmp_path, expires, status):
+    """From its time on it is refused, before it is not; a time that can't be read locks all keys out."""
+    file = tmp_path / "keys.json"
+    key, entry = new_key("ci", ["viewer"], days=1)
+    file.write_text(json.dumps([entry]))
+    auth = ApiKeys(file)
+    assert called(auth, redis_url, Authorization=f"Bearer {key}") == 200
+
+    file.write_text(json.dumps([entry | {"expires": expires}]))
+    assert called(auth, redis_url, Authorization=f"Bearer {key}") == status
+
+
 def test_a_callable_may_be_async_and_refuse(redis_url):
     """A framework's own login is asked as it is; what it refuses is a problem document."""
 
