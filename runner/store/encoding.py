@@ -452,11 +452,9 @@ def question(interrupt_id: str, data: bytes, decision_text: bytes | None) -> Int
     head, _, text = data.partition(b"{")
     _, asked_at, _, *reminders = head.split()
     run_id, node, visit, _ = _parts(interrupt_id)
-    address = dump({"id": interrupt_id, "run_id": run_id, "node_id": node, "visit": int(visit)})
-    interrupt = codec.decode(Interrupt, address[:-1] + b"," + text)
-    interrupt = replace(
-        interrupt, asked_at=int(asked_at), reminded=int(reminders[0]) if reminders else 0
-    )
+    address = {"id": interrupt_id, "run_id": run_id, "node_id": node, "visit": int(visit)}
+    counts = {"asked_at": int(asked_at), "reminded": int(reminders[0]) if reminders else 0}
+    interrupt = codec.decode(Interrupt, dump({**address, **counts})[:-1] + b"," + text)
     if not decision_text:
         return interrupt
     status, time, nonce, text = decision_text.split(b" ", 3)
