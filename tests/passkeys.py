@@ -46,6 +46,12 @@ class Device:
             "public_key": encoded(public),
         }
 
+    def public(self):
+        """Return the members of a JSON Web Key."""
+        numbers = self._key.public_key().public_numbers()
+        x, y = (encoded(number.to_bytes(32)) for number in (numbers.x, numbers.y))
+        return {"kty": "EC", "crv": "P-256", "x": x, "y": y}
+
     def sign(self, request, flags=VERIFIED_PERSON, kind="webauthn.get", **more):
         """Return the proof that a browser sends for a signature request of a page."""
         client = self.client_data(kind, request["challenge"], **more)

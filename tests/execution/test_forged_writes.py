@@ -9,13 +9,18 @@ from __future__ import annotations
 
 import json
 import random
+import time
 from contextlib import suppress
+from dataclasses import asdict
+from secrets import token_hex
 
 import pytest
 import redis
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
 from runner.approvals import Auth, Rule, SigningKey
+from runner.approvals.decision_keys import DecisionKeys
+from runner.approvals.passkeys import signature_request
 from runner.approvals.proofs import encoded
 from runner.approvals.rules import Principal, Voter
 from runner.audit.checkpoint import public_bytes
@@ -29,26 +34,26 @@ from runner.records.run import Status
 from runner.store.redis.store import RedisStore
 from tests.execution.test_effects import DOOR, LOGIN, Till
 from tests.graphs import single
+from tests.passkeys import Device
 from tests.waiting import wait_until
 
-OWN = {
-    name: SigningKey(name, Ed25519PrivateKey.from_private_bytes(name.encode().ljust(32, b"k")))
-    for name in ("ana", "ben")
-}
+OWN = SigningKey("ana", Ed25519PrivateKey.from_private_bytes(b"ana".ljust(32, b"k")))
+PASSKEY, RP = Device("https://login.example"), "login.example"
 
 
 @pytest.fixture
 def keys(tmp_path, monkeypatch):
-    """The keys of decisions that workers know: one door's, and one of each person."""
+    """The keys of decisions that workers know: one door's, ana's own, and a passkey of ben."""
 
     def entry(key: SigningKey, **members: object) -> dict:
         public = encoded(public_bytes(key.key.public_key()))
         return {"kty": "OKP", "crv": "Ed25519", "x": public, "kid": key.kid, **members}
 
-    of_people = [
-        entry(key, level=3, principal=f"human:{LOGIN}|{name}", groups=["finance"])
-        for name, key in OWN.items()
-    ]
+    def of(name: str) -> dict:
+        return {"level": 3, "principal": f"human:{LOGIN}|{name}", "groups": ["finance"]}
+
+    passkey = {"kid": "ben", "rp_id": RP, "origins": [PASSKEY.origin], **PASSKEY.public()}
+    of_people = [entry(OWN, **of("ana")), {**passkey, **of("ben")}]
     path = tmp_path / "keys.json"
     path.write_text(json.dumps({"keys": [entry(DOOR, level=2), *of_people]}))
     monkeypatch.setenv("RUNNER_DECISION_KEYS", str(path))
@@ -57,6 +62,12 @@ def keys(tmp_path, monkeypatch):
 EXACT = ("1042", 120)
 POINTS = ("question", "rule", "action", "votes", "tally", "decision", "checkpoint", "times")
 MOMENTS = ("before", "between", "after")
+
+
+def by_passkey(body: dict) -> dict:
+    """What ben's browser makes of a vote."""
+    (key,) = (key for key in DecisionKeys().read().values() if key.kid == "ben")
+    return PASSKEY.sign(asdict(signature_request(body, key, time.time(), token_hex(8))))
 
 
 class Shop:
@@ -102,7 +113,10 @@ class Shop:
             if self.signed:
                 login = {"groups": ["finance"], "level": self.level}
                 own = self.level == 3
-                body = OWN[name].sign(body) if own else DOOR.sign(body, login=login)
+                if own and name == "ben":
+                    body["proof"] = by_passkey(body)
+                else:
+                    body = OWN.sign(body) if own else DOOR.sign(body, login=login)
             vote = Decision(
                 interrupt_id,
                 None,
