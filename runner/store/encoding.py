@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import hashlib
 import operator
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, astuple, fields, replace
 from typing import Any
 
@@ -422,9 +422,6 @@ def _loop(shape: dict[str, JSON]) -> LoopTopology:
     )
 
 
-Write = Callable[[JSON], bytes]
-"""Writes a value that may be large."""
-
 # Questions: the field i:<id> of their run has them as they were asked, d:<id> what was decided.
 
 PLACE = frozenset({"id", "run_id", "node_id", "visit"})
@@ -451,7 +448,8 @@ def question_document(question: Interrupt) -> bytes:
 def question(interrupt_id: str, data: bytes, decision_text: bytes | None) -> Interrupt:
     head, _, text = data.partition(b"{")
     _, asked_at, _, *reminders = head.split()
-    run_id, node, visit, _ = _parts(interrupt_id)
+    run_id, _, suffix = interrupt_id.partition(SEPARATOR)
+    node, visit, _ = suffix.rsplit(SEPARATOR, 2)
     address = {"id": interrupt_id, "run_id": run_id, "node_id": node, "visit": int(visit)}
     counts = {"asked_at": int(asked_at), "reminded": int(reminders[0]) if reminders else 0}
     interrupt = codec.decode(Interrupt, dump({**address, **counts})[:-1] + b"," + text)
@@ -464,12 +462,6 @@ def question(interrupt_id: str, data: bytes, decision_text: bytes | None) -> Int
     return replace(
         interrupt, status=InterruptStatus(status.decode()), answered_at=int(time), **outcome
     )
-
-
-def _parts(interrupt_id: str) -> tuple[str, str, str, str]:
-    run_id, _, address = interrupt_id.partition(SEPARATOR)
-    node, visit, short = address.rsplit(SEPARATOR, 2)
-    return run_id, node, visit, short
 
 
 def questions(run_id: str, stored_fields: Mapping[bytes, bytes]) -> tuple[Interrupt, ...]:

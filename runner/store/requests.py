@@ -449,9 +449,8 @@ class AnswerQuestions(Request[Reply]):
     def plan(self, transaction: UnitOfWork[RunT]) -> Reply:
         answers = self.answers
         runs = {each.interrupt_id: asking(transaction, each.interrupt_id) for each in answers}
-        names = [(each.interrupt_id, runs[each.interrupt_id]) for each in answers]
-        current = [run.question(name) if run else None for name, run in names]
-        questions = {question.id: question for question in current if question}
+        questions = {name: run.question(name) if run else None for name, run in runs.items()}
+        current = [questions[each.interrupt_id] for each in answers]
 
         def winner(interrupt_id: str) -> str:
             run = runs[interrupt_id]
@@ -465,9 +464,9 @@ class AnswerQuestions(Request[Reply]):
         if all(receipt.status is ReceiptStatus.ACCEPTED for receipt in receipts):
             for (run_id, node, number), group in by_visit(fresh).items():
                 for each in group:
-                    run = runs[each.interrupt_id]
-                    if run is not None:
-                        run.decide(questions[each.interrupt_id], each, self.nonce, now)
+                    run, question = runs[each.interrupt_id], questions[each.interrupt_id]
+                    if run and question:
+                        run.decide(question, each, self.nonce, now)
                 payloads = {each.interrupt_id: answer_payload(each) for each in group}
                 reply = make(
                     transaction,

@@ -19,7 +19,7 @@ from runner.records.interrupts import (
 )
 from runner.records.run import RunRecord, outermost
 from runner.store import encoding
-from runner.store.encoding import Write, dump, load, question_document, question_fields
+from runner.store.encoding import dump, load, question_document, question_fields
 from runner.store.redis.keys import run_key
 from runner.store.redis.transaction import early_answers
 from runner.store.redis.transaction.write_set import WriteSet
@@ -63,15 +63,15 @@ def standing(text: bytes | None) -> Standing:
     return Standing.load(load(text)) if text else Standing()
 
 
-def open_question(write_set: WriteSet, run: RunRecord, question: Interrupt, write: Write) -> None:
-    """Write a question, whose event comes next; `write` writes what may be large."""
+def open_question(write_set: WriteSet, run: RunRecord, question: Interrupt) -> None:
+    """Write a question, whose event comes next."""
     key, name = run_key(run.run_id), question.id
     text = question_document(as_asked(question))
     # A node that a migration gives its old name back asks what it asked there.
     write_set.add_size(run.root, len(text) - len(document(write_set, key, name)))
     if route(question):
         # What its expiry leaves may be large: there is room for it now.
-        write(interrupts.expired_output(question))
+        write_set.encode(run.run_id, interrupts.expired_output(question))
     lifetime = question.expires_in
     asked_at, expires = question.asked_at, "0"
     if lifetime is not None:

@@ -259,7 +259,7 @@ class RunInTransaction:
         ledger.append(self.write_set, {**entry, "run_n": number})
 
     def open(self, question: Interrupt) -> None:
-        questions.open_question(self.write_set, self.record, question, self._encode)
+        questions.open_question(self.write_set, self.record, question)
 
     def close(self, interrupt_id: str, status: str, now: int) -> None:
         if not self.write_set.read_set.now:

@@ -142,8 +142,8 @@ class Transaction:
         write_set, record, now = self.write_set, run.record, self.clock()
         text = b"" if data is None else dump(data)
         counters = write_set.counters(record.run_id)
-        head = "" if write_set.read_set.now else "\1"
-        prefix = f"{head}{EVENT_LETTERS.get(kind, kind)}\n{write_set.time_within(now)}\n{visit}\n"
+        mark = "" if write_set.read_set.now else "\1"
+        prefix = f"{mark}{EVENT_LETTERS.get(kind, kind)}\n{write_set.time_within(now)}\n{visit}\n"
         suffix = f"\n{text.decode()}\n{detail}"
         counters.events.append(prefix + node + suffix)
         if record.path and not kind.startswith(OF_RUNS):
@@ -157,20 +157,9 @@ class Transaction:
             about = ("node", node, "visit", visit, "detail", detail, "at", write_set.time(now))
             body = ("question", question, "withdrawal", withdrawal, "reminded", reminder_count)
             vote_data = ("data", text) if kind in OF_VOTES else ()
-            self.write_set.command(
-                *("XADD", "notices", "MAXLEN", "~", KEPT_NOTICES, "*"),
-                *(
-                    "id",
-                    name,
-                    "kind",
-                    str(kind),
-                    "run_id",
-                    record.run_id,
-                    *about,
-                    *body,
-                    *vote_data,
-                ),
-            )
+            head = ("id", name, "kind", str(kind), "run_id", record.run_id)
+            notice = (*head, *about, *body, *vote_data)
+            write_set.command("XADD", "notices", "MAXLEN", "~", KEPT_NOTICES, "*", *notice)
 
     def write_dead_letter(self, run_id: str, node: str, visit: int, reason: str) -> None:
         short = [text.encode()[:LETTER_BYTES] for text in (node, reason)]
