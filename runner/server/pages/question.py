@@ -202,43 +202,25 @@ def _decided(
     shown_at: int,
 ) -> Shown:
     question = question_of(services.client.interrupt(question_id))
-    kind, comment = form.get("decision", "respond"), form.get("comment", "")
-    variant = form.get("variant", "")
-    shown = Shown(None, answer_fields(form), comment, form.get("arguments", ""), variant=variant)
+    comment, variant = form.get("comment", ""), form.get("variant", "")
+    edited = "" if variant else form.get("arguments", "")
+    shown = Shown(None, answer_fields(form), comment, edited, variant=variant)
     if form.get("back"):
         return shown
-    response: Any = None
-    if variant:
-        view = read_question(services.store, services.client.interrupt(question_id))
-        response = response_for(view, variant)
-        kind = "approve" if question.action or response is True else "respond"
-        shown = replace(shown, edited="")
-    elif kind == "edit" and shown.sent and "arguments" not in form:
-        args = (question.action or {}).get("args", {})
-        response, problems = edit_of(edit_schema(question.response_schema, args), args, shown.sent)
-        if problems and question.is_open:
-            return replace(shown, problems=problems, status=422)
-    elif kind == "respond":
-        response, problems = answer_of(question.response_schema, shown.sent)
-        if problems and question.is_open:
-            return replace(shown, problems=problems, status=422)
     try:
-        if kind == "edit" and response is None:
-            response = codec.load_json(shown.edited)
-        problem = _problem(question, kind, response, comment)
-        confirmation = None if problem else _second_step(question, kind, response, form)
+        kind, response, problems = _sent_decision(services, question, form, shown)
+        problem = "" if problems else _problem(question, kind, response, comment)
+        step = None if problem or problems else _second_step(question, kind, response, form)
     except CorruptDocument as error:
         return replace(shown, problem=f"The arguments are {error}.", status=422)
     except UnstorableError as error:
         return replace(shown, problem=str(error), status=422)
-    if problem and question.is_open:
-        return replace(shown, problem=problem, status=422)
-    if confirmation is not None and question.is_open:
-        return replace(shown, confirm=confirmation, status=422 if confirmation.problem else 200)
-    packed_response = codec.pack(response, "response")
+    if question.is_open and (problem or problems or step):
+        status = 200 if step and not step.problem else 422
+        return replace(shown, problem=problem, problems=problems, confirm=step, status=status)
     decision = Decision(
         question_id,
-        packed_response,
+        codec.pack(response, "response"),
         None,
         None,
         form["digest"],
@@ -253,6 +235,23 @@ def _decided(
     receipt = decide(services, person, decision, proof)
     good = receipt.status in {ReceiptStatus.ACCEPTED, ReceiptStatus.COUNTED}
     return replace(shown, receipt=receipt, status=200 if good else 409)
+
+
+def _sent_decision(
+    services: Services, question: Question, form: Mapping[str, str], shown: Shown
+) -> tuple[str, Any, Mapping[str, str]]:
+    """Read the decision and the response that a form has, and what is wrong with its fields."""
+    kind = form.get("decision", "respond")
+    if shown.variant:
+        view = read_question(services.store, services.client.interrupt(question.id))
+        response = response_for(view, shown.variant)
+        return "approve" if question.action or response is True else "respond", response, {}
+    if kind == "respond":
+        return kind, *answer_of(question.response_schema, shown.sent)
+    if kind == "edit" and shown.sent and "arguments" not in form:
+        args = (question.action or {}).get("args", {})
+        return kind, *edit_of(edit_schema(question.response_schema, args), args, shown.sent)
+    return kind, codec.load_json(shown.edited) if kind == "edit" else None, {}
 
 
 def _signature_step(
@@ -317,14 +316,7 @@ def _page(
     # A call is approved, edited or rejected; only a question without one is answered with words.
     decisions -= {"respond"} if question.action else {"edit"}
     reads = person.may("read")
-    schema: Mapping[str, Any] | None = question.response_schema
-    texts = shown.sent
-    if question.action and reads:
-        schema = edit_schema(schema, question.action["args"])
-        texts = texts or edit_texts(schema, question.action["args"])
-    fields = marked(fields_of(schema, texts or None), shown.problems)
     history = list(_history(services, question)) if reads else []
-    own_keys = passkeys(request, services, person) if takes_own_key(question) else None
     return page(
         request,
         "question.html",
@@ -333,15 +325,9 @@ def _page(
         question=question if reads else bare_question(question),
         shown=request.app.state.form_tokens.issue(person, about=question.digest) if reads else "",
         requester=" for ".join(map(plain_name, [question.requester, *question.on_behalf_of])),
-        asker=snapshot.record.graph_id if snapshot else "",
-        position=str(snapshot.events) if snapshot else "0",
-        fields=fields,
-        as_json=bool(shown.edited or not texts),
         opened=bool(shown.edited or shown.sent),
         decisions=decisions,
         decides=bool(decisions & {"approve", "edit", "respond"}) and person.may("decide"),
-        barred=_barred(services, person, question, rule, own_keys) if question.is_open else "",
-        lacks_passkey=own_keys == [],
         versions=reads and any(not variant.is_proposed for variant in question.variants),
         receipt=shown.receipt,
         confirm=shown.confirm,
@@ -353,17 +339,59 @@ def _page(
         problem=shown.problem,
         history=history,
         comments=[line for line in history if line.kind == "commented"],
-        denials=_denials(question, snapshot) if snapshot and question.action and reads else [],
         delegable=rule is not None and rule.delegate != "none",
-        login=_stale_login(request, rule, person, question.stage)
-        if rule and question.is_open and own_keys is None
-        else None,
         voted=any(vote.by == person.principal.key for vote in question.votes),
-        case=case_of(Wiring(snapshot, shape_of(services, snapshot.record)), question)
-        if snapshot and reads
-        else None,
-        drawing=_drawing(request, services, question, snapshot) if snapshot else "",
+        **_fields(question, shown, reads=reads),
+        **_obstacles(request, services, person, question, rule),
+        **(_of_run(request, services, question, snapshot, reads=reads) if snapshot else NO_RUN),
     )
+
+
+def _fields(question: QuestionView, shown: Shown, *, reads: bool) -> dict[str, Any]:
+    """Return the fields of the form: those of the response, or of the arguments of the call."""
+    schema: Mapping[str, Any] | None = question.response_schema
+    texts = shown.sent
+    if question.action and reads:
+        schema = edit_schema(schema, question.action["args"])
+        texts = texts or edit_texts(schema, question.action["args"])
+    fields = marked(fields_of(schema, texts or None), shown.problems)
+    return {"fields": fields, "as_json": bool(shown.edited or not texts)}
+
+
+def _obstacles(
+    request: Request, services: Services, person: Person, question: QuestionView, rule: Rule | None
+) -> dict[str, Any]:
+    """Return what keeps a person from deciding an open question: a rule, a passkey or an older login."""
+    own_keys = passkeys(request, services, person) if takes_own_key(question) else None
+    reason, login = "", None
+    if question.is_open:
+        reason = _barred(services, person, question, rule, own_keys)
+        if rule and own_keys is None:
+            login = _stale_login(request, rule, person, question.stage)
+    return {"barred": reason, "lacks_passkey": own_keys == [], "login": login}
+
+
+NO_RUN = {"asker": "", "position": "0", "denials": (), "case": None, "drawing": ""}
+"""Values of a page whose question belongs to a run that is gone."""
+
+
+def _of_run(
+    request: Request,
+    services: Services,
+    question: QuestionView,
+    snapshot: RunSnapshot,
+    *,
+    reads: bool,
+) -> dict[str, Any]:
+    """Return what a page has of the question's run; its values only for those who may read them."""
+    wiring = Wiring(snapshot, shape_of(services, snapshot.record)) if reads else None
+    return {
+        "asker": snapshot.record.graph_id,
+        "position": str(snapshot.events),
+        "denials": _denials(question, snapshot) if question.action and reads else (),
+        "case": case_of(wiring, question) if wiring else None,
+        "drawing": _drawing(request, services, question, snapshot),
+    }
 
 
 def _barred(
