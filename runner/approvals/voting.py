@@ -26,7 +26,7 @@ from runner.store.apply_transition import (
     short_value,
 )
 from runner.store.interface import Reply, Request
-from runner.store.receipts import first, late, repeated
+from runner.store.receipts import repeated_operation, repeated_vote, too_late
 from runner.store.requests import asking, make, note, run_of
 
 MOST_LENT = 100
@@ -57,8 +57,8 @@ class CastVote(Request[Reply]):
         key, standing = voter.principal.key, run.standing(name)
         voter_record = run.voter(name, key)
         earlier = (
-            first(ballot, voter_record, nonce)
-            or late(ballot, question, now)
+            repeated_vote(ballot, voter_record, nonce)
+            or too_late(ballot, question, now)
             or ballots.untimely(ballot, now)
             or ballots.spent(ballot, voter_record, now)
             or _taken(run, ballot)
@@ -221,8 +221,8 @@ class ApplyOperation(Request[Reply]):
             return Reply("unknown", receipts=[_unknown(operation, question)])
         standing, voter_record = run.standing(name), run.voter(name, key)
         earlier = (
-            repeated(operation, voter_record, nonce)
-            or late(operation, question, now)
+            repeated_operation(operation, voter_record, nonce)
+            or too_late(operation, question, now)
             or ballots.untimely(operation, now)
             or ballots.spent(operation, voter_record, now)
         )

@@ -57,12 +57,14 @@ class Dispatch:
 
 
 class TimerKind(enum.StrEnum):
-    """The kinds of timer; each has one entry per node, interrupt or run.
+    """The kinds of timer of runs; each has one entry per node, interrupt or run.
 
     NODE depends on the node's status: push the doorbell again, start a retry, or take a node whose lease has
-    expired. DRAIN continues to cancel the nodes of a run that stops after the one that is its key. MAP
-    continues a map that has more items than one transition starts or cancels. CALLBACK pushes the doorbell of
-    `on_end` again until a worker has confirmed the callback.
+    expired. DRAIN continues to cancel the nodes of a run that stops after the one that is its key. DEADLINE
+    is a run's execution timeout; that of a node is no timer, its worker watches it. MAP continues a map that
+    has more items than one transition starts or cancels. CALLBACK pushes the doorbell of `on_end` again until
+    a worker has confirmed the callback. Beside runs there are other kinds: `DUE` in
+    store/redis/due_timers.py.
     """
 
     NODE = "node"

@@ -26,14 +26,14 @@ from joserfc.errors import JoseError
 from joserfc.jwk import JWKRegistry, KeySet
 from markupsafe import escape
 
-from runner.approvals.rules import Principal
+from runner.approvals.rules import LOGIN, Principal
 from runner.errors import UsageError
 from runner.server.access import GRANTS, OPEN, Person
 from runner.server.auth import same
 from runner.server.problems import Problem, prefix
 from runner.settings import Settings
 
-SESSION, LOGIN = "__Host-runner-session", "__Host-runner-login-"
+SESSION_COOKIE, LOGIN_COOKIE = "__Host-runner-session", "__Host-runner-login-"
 """Cookies: `__Host-` means that no other host of the domain, and no page without TLS, can set them."""
 
 LOGIN_AGE = 600
@@ -125,7 +125,7 @@ class OIDC:
             Principal(claims["sub"], self._issuer, "human", claims.get("name", "")),
             frozenset(claims["roles"]),
             frozenset(claims["groups"]),
-            level=2,
+            level=LOGIN,
             login_at=claims["auth_time"],
             acr=claims.get("acr"),
         )
@@ -160,11 +160,11 @@ class OIDC:
         )
         login = {"nonce": nonce, "verifier": verifier, "next": _local(next)}
         # A cookie for each: of two tabs that log in, either may be the first to come back.
-        begun = [name for name in request.cookies if name.startswith(LOGIN)]
+        begun = [name for name in request.cookies if name.startswith(LOGIN_COOKIE)]
         for name in begun[: max(0, len(begun) + 1 - MOST_LOGINS)]:
             _drop(response, name)
         cookie = self._sealed(request, login, "login", LOGIN_AGE, state)
-        _keep(response, LOGIN + state, cookie, LOGIN_AGE)
+        _keep(response, LOGIN_COOKIE + state, cookie, LOGIN_AGE)
         return response
 
     def _callback(
@@ -174,7 +174,7 @@ class OIDC:
         state: Annotated[str, Query()] = "",
         error: Annotated[str, Query()] = "",
     ) -> Response:
-        login = self._opened(request, request.cookies.get(LOGIN + state, ""), "login", state)
+        login = self._opened(request, request.cookies.get(LOGIN_COOKIE + state, ""), "login", state)
         if login is None:
             raise Problem(400, "This login was not begun here, or took too long. Begin again.")
         if error or not code:
@@ -192,7 +192,7 @@ class OIDC:
         claims = self._verified(str(reply.get("id_token", "")), login["nonce"])
         response = RedirectResponse(prefix(request) + login["next"], 303)
         self._begin(request, response, self._session(claims))
-        _drop(response, LOGIN + state)
+        _drop(response, LOGIN_COOKIE + state)
         return response
 
     def _begin(self, request: Request, response: Response, session: dict[str, Any]) -> None:
@@ -326,7 +326,7 @@ class OIDC:
 
 
 def _piece(number: int) -> str:
-    return f"{SESSION}-{number}" if number else SESSION
+    return f"{SESSION_COOKIE}-{number}" if number else SESSION_COOKIE
 
 
 def _keep(response: Response, name: str, value: str, seconds: int) -> None:

@@ -1,4 +1,4 @@
-"""Which answers of a set can be applied, and the receipt of each.
+"""Receipts of answers and votes, and which answers of a set can be applied.
 
 A set is checked as one: when any of it can't be applied none is, and the receipts of the good ones
 say so. Repeating a request (same nonce or idempotency key) gets its first receipt again.
@@ -45,7 +45,7 @@ def receipts_for(
     for answer, interrupt in zip(answers, questions, strict=True):
         is_answered = interrupt is not None and interrupt.status is InterruptStatus.ANSWERED
         is_repeat = is_answered and winner(answer.interrupt_id) == nonce
-        receipt = judge(answer, interrupt, is_repeat, now)
+        receipt = _receipt_for(answer, interrupt, now, is_repeat=is_repeat)
         if answer.interrupt_id in ids:
             receipt = answer.receipt(ReceiptStatus.REJECTED, "the set answers this question twice")
         elif (
@@ -95,7 +95,9 @@ def check_answer(response: JSON, most: int) -> None:
         )
 
 
-def judge(answer: Decision, interrupt: Interrupt | None, is_repeat: bool, now: int) -> Receipt:  # noqa: FBT001 - a plain fact about the answer
+def _receipt_for(
+    answer: Decision, interrupt: Interrupt | None, now: int, *, is_repeat: bool
+) -> Receipt:
     """Return the receipt of one answer to a question in its present state."""
     if interrupt is None:
         return answer.receipt(ReceiptStatus.UNKNOWN, "no such question was asked")
@@ -112,10 +114,10 @@ def judge(answer: Decision, interrupt: Interrupt | None, is_repeat: bool, now: i
             return answer.receipt(ReceiptStatus.EXPIRED, "the time to answer is over")
         case InterruptStatus.WITHDRAWN:
             return answer.receipt(ReceiptStatus.SUPERSEDED, "the question was withdrawn")
-    return _judge_open(answer, interrupt, now)
+    return _receipt_for_open(answer, interrupt, now)
 
 
-def _judge_open(answer: Decision, interrupt: Interrupt, now: int) -> Receipt:
+def _receipt_for_open(answer: Decision, interrupt: Interrupt, now: int) -> Receipt:
     if interrupt.is_over(now):
         return answer.receipt(ReceiptStatus.EXPIRED, "the time to answer is over")
     if answer.digest is not None and answer.digest != interrupt.digest:
@@ -130,7 +132,7 @@ def _judge_open(answer: Decision, interrupt: Interrupt, now: int) -> Receipt:
     return answer.receipt(ReceiptStatus.ACCEPTED, "")
 
 
-def first(ballot: Ballot, voter_record: Mapping[str, Any], nonce: str) -> Receipt | None:
+def repeated_vote(ballot: Ballot, voter_record: Mapping[str, Any], nonce: str) -> Receipt | None:
     """Return the receipt that a vote has had already; None for a new one. `voter_record` is the voter's."""
     same_key = ballot.idempotency_key is not None and ballot.idempotency_key == voter_record.get(
         "key"
@@ -146,7 +148,9 @@ def first(ballot: Ballot, voter_record: Mapping[str, Any], nonce: str) -> Receip
     return ballots.receipt(ballot, ReceiptStatus(status), "", numbers)
 
 
-def repeated(operation: Operation, voter_record: Mapping[str, Any], nonce: str) -> Receipt | None:
+def repeated_operation(
+    operation: Operation, voter_record: Mapping[str, Any], nonce: str
+) -> Receipt | None:
     """Return the receipt that an operation has had already; None for a new one."""
     status, *marks = voter_record.get("operation", [""])
     same = any(
@@ -156,7 +160,7 @@ def repeated(operation: Operation, voter_record: Mapping[str, Any], nonce: str) 
     return ballots.receipt(operation, ReceiptStatus(status)) if same else None
 
 
-def late(ballot: Ballot | Operation, question: Interrupt, now: int) -> Receipt | None:
+def too_late(ballot: Ballot | Operation, question: Interrupt, now: int) -> Receipt | None:
     """Return the receipt of a vote that comes too late, or is for another question; None for a good one."""
     match question.status:
         case InterruptStatus.ANSWERED:

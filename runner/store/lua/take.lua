@@ -1,5 +1,5 @@
 -- Give a ready visit to one worker that knows its graph: it names the fields of the run that the node needs.
--- It knows the fence; anything unusual is left to a transaction (store/redis/store.py).
+-- It knows the fence; anything unusual is left to a transaction (store/redis/requests.py).
 --
 -- Keys touched: r:<run> (the node, counters), timers, r:<run>:e; r:<root> and its :e; read: r:<run> (inputs,
 --   answers), r:<run>:f (an item) and :m (messages that the node kept).

@@ -135,6 +135,7 @@ DUE = {
     "job": _fire("job"),
     "webhook": _fire("webhook"),
 }
+"""Kinds of timer beside `TimerKind`, which the scheduler knows nothing of."""
 
 
 def let_expire(transaction: Transaction, limit: int) -> Reply:

@@ -2,7 +2,13 @@
 
 The worker knows its node's graph, and its claim has read the node's records. So the claim says which fields
 it needs, and the scheduler plans the end from them; the scripts `take` and `apply` check and write. A method
-returns None where that does not do: nothing was written, and a transaction decides.
+returns None where that does not do: nothing was written, and a transaction decides. Those are
+
+- claims of nodes with limits, and what `take` declines, such as a node of a run that stops;
+- settles of nodes that have not completed, that keep state, a session or an effect, or whose conditions have
+  read results;
+- settles after which nothing of the run is active, and those that need a record which the claim has not
+  read, such as that of a dead path.
 """
 
 from __future__ import annotations
