@@ -6,11 +6,13 @@ import logging
 
 import pytest
 
+from runner.errors import CorruptDocument
 from runner.store.interface import Claim
 from runner.store.redis import due_timers
 from runner.store.redis.dead_letters import DeadLetters
 from runner.store.redis.keys import Keys
 from runner.store.redis.server_info import read_server_info
+from runner.store.redis.transaction import transaction
 from runner.store.requests import ClaimVisit
 from tests.contract.store import ManualWorker
 from tests.contract.store.manual_worker import shape
@@ -50,6 +52,21 @@ def test_a_sweep_that_ends_at_the_first_error_would_lose_them(store, clock, clie
     monkeypatch.setattr(due_timers, "handle", due_timers.attempt)
     with pytest.raises(ValueError, match=r"key must be a string"):
         rung_after_a_loss(store, clock, client)
+
+
+def test_a_record_that_contradicts_its_nodes_holds_up_no_worker(store, clock, client, monkeypatch):
+    """A step that the store refuses again and again on the same data ends as damage; the control is whole."""
+    monkeypatch.setattr(transaction, "PAUSE", 0)
+    worker = ManualWorker(store, clock)
+    run_id, token = worker.begin(shape("a"))
+    key = Keys().run(run_id)
+    record = client.hget(key, "run")
+    client.hset(key, "run", "completed 0 0 0 0 1 17 -")
+
+    with pytest.raises(CorruptDocument, match="contradicts itself"):
+        worker.settle(token)
+    client.hset(key, "run", record)
+    assert worker.settle(token) == "settled"
 
 
 @pytest.mark.parametrize("member", [b"garbage", b"node|00run", b"node|\xff|a"])

@@ -129,6 +129,11 @@ class ReadSet:
         self._replies.update(zip(self._missing_replies, replies, strict=True))
         self._missing_fields, self._missing_replies = {}, {}
 
+    @property
+    def contents(self) -> tuple[object, ...]:
+        """All that was read, to compare it with what a later look reads."""
+        return self._fields, self._replies, dict(self.limit_positions)
+
     def invalidate(self) -> None:
         """Have everything read again, at one moment."""
         self.is_speculative = False

@@ -11,7 +11,7 @@ from dataclasses import replace
 from typing import Any, Protocol
 
 from runner import scheduler
-from runner.errors import StoreError
+from runner.errors import CorruptDocument, StoreError
 from runner.records.codec import JSON
 from runner.records.run import NOTICES, OF_RUNS, OF_VOTES, EventKind, RunRecord
 from runner.scheduler.changes import (
@@ -38,6 +38,9 @@ from runner.store.redis.transaction.write_set import StoreSettings, WriteSet
 DEFER_CANCEL_AFTER, IMMEDIATE_TRIES, TRIES = 3, 20, 2_000
 """Conflicts before a run's stop, or a map's next items, are left to a timer, before the next try waits,
 and before it fails."""
+
+SAME_TRIES = 50
+"""Conflicts in a row between which nothing was changed: what is stored contradicts itself."""
 
 PAUSE = 0.005
 """Seconds between two tries at first."""
@@ -264,8 +267,10 @@ class Transactions:
 
         Raises:
             StoreError: the store could not be reached or refused, or each of many tries met a conflict.
+            CorruptDocument: it refuses what was planned on exactly what it has.
         """
-        read_set, conflicts = speculation or ReadSet(), 0
+        read_set, conflicts, repeats = speculation or ReadSet(), 0, 0
+        refused: tuple[object, ...] = ()
         read_set.request(wants, [*asks, ("EXISTS", TEMPLATE)] if self._settings.push else asks)
         if not read_set.is_speculative:
             self._look(read_set, verb)
@@ -282,6 +287,13 @@ class Transactions:
                     return replace(reply, doorbells=doorbells)
                 if not read_set.is_speculative:
                     conflicts += 1
+                    repeats = repeats + 1 if read_set.contents == refused else 0
+                    refused = read_set.contents
+                    if repeats == SAME_TRIES:
+                        raise CorruptDocument(
+                            "what is stored contradicts itself, by damage or a write from outside: this "
+                            f"request ({verb}) was not done. Restore the run, or remove it."
+                        )
                     positions = zip(write_set.limit_positions, answer[1], strict=True)
                     read_set.limit_positions.update(positions)
                     self._wait(conflicts)
