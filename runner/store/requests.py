@@ -511,8 +511,9 @@ class UseDecision(VisitRequest):
                 note(transaction, run, EventKind.EFFECT_ENDED, use.interrupt_id, effect)
         elif question.used is None or question.used["key"] != use.key:
             data: dict[str, JSON] = {"key": use.key, "effect": use.effect}
-            run.note_use(question, {**data, "at": transaction.clock()})
             note(transaction, run, EventKind.INTERRUPT_USED, use.interrupt_id, data)
+            # Last: where no time is known yet, the decision can't be read again.
+            run.note_use(question, {**data, "at": transaction.clock()})
         return Reply("used")
 
 

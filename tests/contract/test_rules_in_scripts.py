@@ -5,20 +5,29 @@ The third one, when a join is ready, is held by `tests/properties/test_graph_aga
 
 from __future__ import annotations
 
+import json
 import re
 
 import pytest
 import redis
 
+from runner.approvals import Rule
+from runner.client import SweeperDispatcher
+from runner.definition.registry import Registry
+from runner.execution.engine import Engine
+from runner.operations.answers import apply_decisions
 from runner.records.checkpoints import Saved
+from runner.records.interrupts import Decision
 from runner.records.run import Status
 from runner.store.interface import Settlement
+from runner.store.redis.fast.fast_path import FastPath
 from runner.store.redis.keys import Keys
 from runner.store.redis.store import RedisStore
 from runner.store.requests import AskQuestions, SaveCheckpoint, SettleVisit
 from runner.testing import ManualClock
 from tests.contract.store.manual_worker import ManualWorker
 from tests.contract.test_staying import BELL, QUEUE
+from tests.graphs import single
 
 CHECKPOINTS = {
     "messages are added": [({"n": 1}, 0, ["one", "two"]), ({"n": 2}, 2, ["three"])],
@@ -88,3 +97,52 @@ def test_a_doorbell_is_the_same_from_a_settle_and_from_the_part(worker, client):
     assert from_part == from_constant
     assert len(from_part) == 2
     assert b'"id":"run.b.1.1"' in b"".join(from_part)
+
+
+def pays(ctx):
+    """Pay what was approved, which is used once the question is answered."""
+    decision = ctx.interrupt("refund", "late", rule=Rule(need=2), action={"amount": 120})
+    return decision.decision
+
+
+def used_decision(redis_url, clock, monkeypatch, *, guesses):
+    """Decide and use a question; return what is stored of that, and the looks of the node that goes on."""
+    redis.Redis.from_url(redis_url).flushall()
+    with monkeypatch.context() as patch:
+        if not guesses:
+            patch.setattr(FastPath, "knows", lambda *_: False)
+        store, raw = RedisStore(redis_url, clock=clock, push=True), redis.Redis.from_url(redis_url)
+        store.install_doorbell(BELL)
+        registry = Registry()
+        registry.add("pays", lambda: single(pays))
+        engine = Engine(store, SweeperDispatcher(), registry)
+        run = engine.start("pays", "go", run_id="00run")
+        engine.deliver(run, "a", 1, 1)
+        (asked,) = store.open_interrupts(limit=1).items
+        for name in ("ana", "ben"):
+            vote = Decision(asked.id, None, name, None, asked.digest, "approve")
+            apply_decisions(engine, [vote])
+        attempt = store.read(run).nodes["a"].attempt
+        raw.config_resetstat()
+        assert engine.deliver(run, "a", 1, attempt).word == "settled"
+        trips = raw.info("commandstats")["cmdstat_evalsha"]["calls"]
+        fields = raw.hgetall("runner:{p00}:r:00run")
+        decided = [text for name, text in fields.items() if name.startswith(b"d:")]
+        _, _, decision = decided[0].partition(b"{")
+        entries = [entry[b"e"] for _, entry in raw.xrange("runner:{p00}:audit")]
+        events = raw.lrange("runner:{p00}:r:00run:e", 0, -1)
+        store.close()
+    return trips, [json.loads(b"{" + decision), fields[b"size"], fields[b"audit"], events] + [
+        json.loads(entry) for entry in entries
+    ]
+
+
+def test_a_decision_is_used_the_same_by_a_guess_and_after_a_look(redis_url, monkeypatch):
+    """What the claim has read saves two looks, and leaves the same times, entries, events and size."""
+    clock = ManualClock()
+    trips, stored = used_decision(redis_url, clock, monkeypatch, guesses=True)
+    with_looks, control = used_decision(redis_url, clock, monkeypatch, guesses=False)
+
+    assert stored == control
+    assert (trips, with_looks) == (3, 5)
+    assert stored[0]["used"]["at"] == clock()

@@ -25,7 +25,7 @@
 --     doorbells: run, node, visit, attempt, queue, priority, graph; [slots] that are returned or offered (parts/offers.lua).
 --   Keys have no prefix. In a value, event or time that begins with \1, "\1<run>:<n>\1" is the number of that
 --   run's n-th event, and "\1 0:<ms>\1" without the blank the time so many ms from now.
--- Words: "done", then in lines the nodes that are offered a slot; "changed", then each of limit_positions
+-- Words: "done" and the time, then in lines the nodes that are offered a slot; "changed", then each of limit_positions
 --   (taken, ahead, own) as it is; "full" and two sizes (parts/size.lua).
 -- include: settings
 -- include: doorbells
@@ -176,6 +176,6 @@ if task ~= '' then rung_by_task(task) end
 for nth = 1, number() do
   bells[nth] = {take(), take(), number(), number(), take(), number(), take()}
 end
-local offered = {'done'}
+local offered = {('done %.0f'):format(now)}
 for _ = 1, number() do offer(take(), number(), take(), offered) end
 return ring_all(table.concat(offered, '\n'))

@@ -9,7 +9,7 @@
 -- Words: "claimed" (a repeat with the same nonce too), followed by: node's record, parent or "-", counters of
 --   the run, values of those fields; then where there is any of it: item or nil, ids of the visit's questions or nil, those
 --   questions, their decisions, what the node kept: document, task of its own, messages; and the votes on each
---   question, where one was decided by votes. Or "graph" and field `of`, when the run's graph is another one;
+--   question and field `audit`, where one was decided by votes. Or "graph" and field `of`, when the run's graph is another one;
 --   "stale"; "other" where a transaction must decide.
 -- include: settings
 -- include: echo
@@ -75,7 +75,7 @@ if asked then
       local names = {}
       for number = 1, count do names[number] = 'v:' .. short_id(asked[place]) .. '|' .. number end
       votes[place] = redis.call('HMGET', key, unpack(names))
-      extras = 6
+      extras = 7
     else
       votes[place] = false
     end
@@ -92,4 +92,5 @@ if found[5] then
   found[last + 5] = {found[5] ~= '1' and found[5], own_task, messages}
 end
 found[last + 6] = votes
+if extras == 7 then found[last + 7] = redis.call('HGET', key, 'audit') end
 return {'claimed', record, parent, counters, unpack(found, 6, last + extras)}

@@ -23,9 +23,11 @@ from runner.store.redis.transaction.write_set import WriteSet
 
 def append(write_set: WriteSet, entry: Mapping[str, JSON]) -> None:
     """Append an entry in a transaction."""
-    write_set.command(
-        "XADD", "audit", "*", "e", dump({**entry, "partition": write_set.settings.partition})
-    )
+    document = {**entry, "partition": write_set.settings.partition}
+    text = dump(document)
+    if not document["at"]:
+        text = b"\1" + write_set.dump_with_time(document, "at")
+    write_set.command("XADD", "audit", "*", "e", text)
 
 
 def note_removal(write_set: WriteSet, run: RunRecord) -> None:

@@ -110,6 +110,7 @@ class Requests:
             SpendBudget: self._spend,
             StartRun: self._start,
             ThawScope: self._thaw,
+            UseDecision: self._use,
         }
 
     def do(self, request: Request[R]) -> R:
@@ -162,6 +163,20 @@ class Requests:
         _forget_kept(token)
         saved = encoding.saved_arguments(request.saved)
         return reply_of(self._call("save", *token_arguments(token), *saved))
+
+    def _use(self, request: UseDecision) -> Reply:
+        token, written = request.token, list[WriteSet]()
+
+        def plan(transaction: Transaction) -> Reply:
+            written[:] = [transaction.write_set]
+            return request.plan(transaction)
+
+        wants, asks = _reads(request)
+        is_known = self._fast.knows(token, [request.use])
+        speculation = self._fast.speculate(token) if is_known else None
+        reply = self._transactions.run(request.verb, plan, wants, asks, speculation=speculation)
+        self._fast.note_use(token, request.saved, written[0])
+        return reply
 
     def _wait(self, request: AskQuestions) -> Reply:
         token, interrupts = request.token, request.interrupts
@@ -218,7 +233,8 @@ class Requests:
             fields += question_fields(use.interrupt_id)
         wants, asks = _of_visit_saving(token, settlement.saved, *fields)
         asks += run_end.end_reads(token.run_id)
-        is_plain = completes and not (settlement.session or settlement.effects)
+        is_plain = completes and not settlement.session
+        is_plain = is_plain and self._fast.knows(token, settlement.effects)
         speculation = (
             self._fast.speculate(token, has_archive=self._has_archive) if is_plain else None
         )

@@ -21,8 +21,10 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from runner import scheduler
+from runner.approvals.ballots import Use
 from runner.definition.model import InEdge, Topology, index_of, map_of, shape_name
 from runner.errors import StoreError
+from runner.records.checkpoints import Saved
 from runner.records.interrupts import Interrupt
 from runner.records.run import EventKind, NodeRecord, Status, next_fence
 from runner.scheduler.changes import Changes
@@ -43,6 +45,7 @@ from runner.store.redis.transaction.early_answers import EARLY
 from runner.store.redis.transaction.read_set import Command, ReadSet
 from runner.store.redis.transaction.run_view import RunInTransaction
 from runner.store.redis.transaction.transaction import HEAD
+from runner.store.redis.transaction.write_set import WriteSet
 
 NO_EXTRAS = (None, None, None, None, None)
 """The extras of most nodes beside fields of their runs: no item, questions, decisions, document or votes."""
@@ -182,7 +185,8 @@ class FastPath:
     ) -> Claim:
         """Read a claimed visit from fields of its run; `extras` are what only this node has."""
         run_id, graph = claim_read.run_id, claim_read.graph
-        item, question_ids, questions, decisions, checkpoint, *votes = extras
+        item, question_ids, questions, decisions, checkpoint, *by_votes = extras
+        votes, entries = by_votes or ((), None)
         document, own_task, messages = checkpoint or (None, None, [])
         record, _ = encoding.node_record(claim_read.texts[f"n:{node}"])
         (report,) = self._read(run_id, [f"h:{record.handed}"]) if record.handed else (None,)
@@ -200,6 +204,14 @@ class FastPath:
             else None
         )
         claim_read.kept = len(document or b""), [len(message) for message in messages]
+        if by_votes:
+            names = [
+                name
+                for question_id in question_ids
+                for name in question_fields(question_id.decode())
+            ]
+            texts = itertools.chain(*zip(questions, decisions, strict=True))
+            claim_read.decided = dict(zip(names, texts, strict=True)) | {"audit": entries}
         claim_read.final = _final(graph.topology, node, values)
         return Claim(
             token=Token(run_id, node, record.visit, record.fence, claim_read),
@@ -221,7 +233,7 @@ class FastPath:
             report=report,
             votes={
                 question_id.decode(): [load(vote) for vote in cast if vote]
-                for question_id, cast in zip(question_ids or (), *(votes or [()]), strict=False)
+                for question_id, cast in zip(question_ids or (), votes, strict=False)
                 if cast
             },
         )
@@ -405,6 +417,7 @@ class FastPath:
                 **dict.fromkeys([*question_names, *(f"w:{question.id}" for question in questions)]),
                 "run": claim_read.line,
                 f"q:{node}": claim_read.asked,
+                **claim_read.decided,
             },
             f"{key}:m": {f"#{node}": b"%d" % len(messages) if messages else None},
             EARLY: dict.fromkeys(f"?{question.id}" for question in questions),
@@ -423,7 +436,29 @@ class FastPath:
                 **replies,
             },
         )
+        reads.has_entries = bool(claim_read.decided)
         return reads
+
+    def knows(self, token: Token, uses: Sequence[Use]) -> bool:
+        """Return whether the claim has read the decisions that a visit uses, or it uses none."""
+        decided = token.seen.decided if isinstance(token.seen, ClaimRead) else {}
+        return all(question_fields(use.interrupt_id)[1] in decided for use in uses)
+
+    def note_use(self, token: Token, saved: Saved, written: WriteSet) -> None:
+        """Note what the use of a decision has written in place of what the claim has read."""
+        claim_read = token.seen
+        if not isinstance(claim_read, ClaimRead):
+            return
+        fields = written.fields.get(run_key(token.run_id), {})
+        document, had = fields.get(f"k:{token.node}"), claim_read.kept
+        claim_read.kept = None
+        if had and isinstance(document, bytes) and saved.keep == len(had[1]) and not saved.messages:
+            claim_read.kept = len(document), had[1]
+        for name in claim_read.decided.keys() & fields.keys():
+            text = _bytes(fields[name] or b"")
+            if text[:1] == b"\1":
+                text = text[1:].replace(b"\x010:0\x01", b"%d" % written.committed_at)
+            claim_read.decided[name] = text
 
     def _settle(
         self,

@@ -143,7 +143,8 @@ class ClaimRead:
 
     `line` are the run's counters, `asked` what is stored of the visit's questions. `kept` are the bytes of
     the document and of each message that the node keeps, None where it has written others since. `final` are
-    fields that no longer change as long as the run goes on.
+    fields that no longer change as long as the run goes on. `decided` are the fields of what was decided by
+    votes, and of the audit.
     """
 
     run_id: str
@@ -154,6 +155,7 @@ class ClaimRead:
     asked: bytes | None = None
     kept: tuple[int, Sequence[int]] | None = (0, ())
     final: Mapping[str, bytes | None] = field(default_factory=dict)
+    decided: dict[str, bytes | None] = field(default_factory=dict)
 
     @property
     def is_alone(self) -> bool:

@@ -28,13 +28,14 @@ class ReadSet:
     """Fields and replies, those of each look of one moment.
 
     `Transactions.run` says why a commit may follow several looks. A speculative read set was not
-    read: its `now` is 0, and times are counted from the moment of the commit.
+    read: its `now` is 0, and times are counted from the moment of the commit. One that `has_entries` knows
+    how many entries the audit has of its run.
     """
 
     def __init__(self) -> None:
         self.now = 0
         self.looks = 0
-        self.is_speculative = False
+        self.is_speculative = self.has_entries = False
         self.references: dict[tuple[str, bytes], bytes] = {}
         """References to large values that were stored for this request."""
         self.limit_positions: dict[tuple[str, str], bytes] = {}

@@ -46,6 +46,9 @@ from runner.store.redis.transaction.write_set import (
     WriteSet,
 )
 
+TIME_BYTES = len("1795424624342") - len("\1" + "\x010:0\x01")
+"""Bytes by which a value grows when the commit writes the time in it."""
+
 MOST_LIMITS = 1_000
 """Limits without a free slot that a process remembers."""
 
@@ -230,10 +233,11 @@ class RunInTransaction:
         self._maps.update(result.maps)
         self._arrivals.update(result.arrivals)
 
-    def _need_time(self) -> None:
-        """Read everything where it is only guessed: a guess has no time, which an entry needs."""
-        if not self.write_set.read_set.now:
-            self.write_set.read_set.invalidate()
+    def _need_entries(self) -> None:
+        """Read everything where the number of the run's entries is only guessed: others may have come."""
+        read_set = self.write_set.read_set
+        if read_set.is_speculative and not read_set.has_entries:
+            read_set.invalidate()
 
     def end(self, now: int) -> None:
         self.write_set.put(self.key, "ended", self.write_set.time(now))
@@ -249,11 +253,11 @@ class RunInTransaction:
         read_field = self.write_set.read if must_hold else self.write_set.read_unvalidated
         number = int(read_field(self.key, "audit") or 0)
         if number:
-            self._need_time()
+            self._need_entries()
         return number
 
     def audit(self, entry: dict[str, JSON]) -> None:
-        self._need_time()
+        self._need_entries()
         number = int(self.write_set.read(self.key, "audit") or 0)
         self.write_set.put(self.key, "audit", number + 1)
         ledger.append(self.write_set, {**entry, "run_n": number})
@@ -472,9 +476,15 @@ class RunInTransaction:
     def note_use(self, question: Interrupt, use_document: Mapping[str, JSON]) -> None:
         _, decision_field = encoding.question_fields(question.id)
         head, brace, text = (self.write_set.read(self.key, decision_field) or b"").partition(b"{")
+        decision = {name: value for name, value in load(brace + text).items() if name != "used"}
+        if use_document["at"]:
+            self._replace(decision_field, head + dump({**decision, "used": dict(use_document)}))
+            return
+        used = self.write_set.dump_with_time(use_document, "at")
         self._replace(
-            decision_field, head + dump({**load(brace + text), "used": dict(use_document)})
+            decision_field, b"\1" + head + dump(decision)[:-1] + b',"used":' + used + b"}"
         )
+        self.write_set.add_size(self.record.root, TIME_BYTES)
 
     def note_withdrawal(
         self, interrupt_id: str, attempt: int, withdrawal: Mapping[str, JSON]

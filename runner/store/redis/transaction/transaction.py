@@ -283,6 +283,7 @@ class Transactions:
             if not write_set.is_empty:
                 answer = self._call("commit", *write_set.arguments(reply.doorbells), verb=verb)
                 if answer[0] != b"changed":
+                    write_set.committed_at = int(answer[0].split()[1])
                     doorbells = [*self._offer_slots(answer[0]), *doorbells_of(answer)]
                     return replace(reply, doorbells=doorbells)
                 if not read_set.is_speculative:

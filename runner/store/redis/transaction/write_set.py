@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import cast
 
 from runner.audit.entries import Mode
 from runner.definition.model import Topology
@@ -143,6 +144,7 @@ class WriteSet:
         self.slots: list[tuple[str, int, str]] = []
         # For its caller:
         self.answered: list[Interrupt] = []
+        self.committed_at = 0
 
     # Reading
 
@@ -193,6 +195,12 @@ class WriteSet:
     def time_within(self, time: int) -> str:
         """Write a time (ms) inside a value, which must begin with character 1 where none is known."""
         return str(time) if self.read_set.now else f"\x010:{time}\x01"
+
+    def dump_with_time(self, document: Mapping[str, JSON], name: str) -> bytes:
+        """Encode an object with a time (ms), in a value that begins with character 1 where none is known."""
+        fields = {key: value for key, value in document.items() if key != name}
+        time = self.time_within(cast("int", document[name]))
+        return dump(fields)[:-1] + f',"{name}":{time}}}'.encode()
 
     def encode(self, run_id: str, value: JSON) -> bytes:
         """Encode a value of a run, or a reference to it where it is large: that is stored apart, and once."""
