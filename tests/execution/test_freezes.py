@@ -269,7 +269,7 @@ def test_a_frozen_tool_is_not_called_and_its_node_waits(site):
     assert read_run(site.store, run_id).frozen == ""
     assert site.sweep(16) == ["settled"]
 
-    result = site.store.read(run_id)
+    result = site.store.read(run_id, messages=True)
     assert (CALLS, result.record.status) == (["7"], Status.COMPLETED)
     assert [message["role"] for message in result.messages["pay"]] == [
         "user",

@@ -233,8 +233,10 @@ class Requests:
             fields += question_fields(use.interrupt_id)
         wants, asks = _of_visit_saving(token, settlement.saved, *fields)
         asks += run_end.end_reads(token.run_id)
+        uses = settlement.effects
         is_plain = completes and not settlement.session
-        is_plain = is_plain and self._fast.knows(token, settlement.effects)
+        if uses and is_plain:
+            is_plain = self._fast.knows(token, uses)
         speculation = (
             self._fast.speculate(token, has_archive=self._has_archive) if is_plain else None
         )
