@@ -201,12 +201,10 @@ def show(context: CommandContext, interrupt_id: str) -> None:
     the votes so far; with --json, `digests` has the objects that are hashed. Without a terminal: name and
     value of each part, separated by a tab.
     """
-    from runner.operations.questions import read_question
+    from runner.operations.questions import read_question, with_comments
 
-    question, output = (
-        read_question(context.store, context.client.interrupt(interrupt_id)),
-        context.output,
-    )
+    store, output = context.store, context.output
+    question = with_comments(store, read_question(store, context.client.interrupt(interrupt_id)))
     fields = document(question).items()
     rows = ((name, compact(value)) for name, value in fields if value not in (None, "", [], {}, 0))
     output.present(question, lambda: _show_whole(output, question), rows)

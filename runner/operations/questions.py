@@ -5,18 +5,19 @@ from __future__ import annotations
 import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
-from typing import Any
+from typing import Any, cast
 
 from runner.approvals.ballots import Standing, approved, effect_of
 from runner.approvals.rule_text import in_words
 from runner.approvals.rules import Rule
 from runner.definition.model import map_of
 from runner.errors import RunnerError, UsageError
-from runner.operations.exports import Question, plain, question_of
+from runner.operations.exports import Question, all_events, plain, question_of
 from runner.records import codec
 from runner.records.codec import JSON
 from runner.records.interrupts import Interrupt, Receipt, preimages, title_of, tool_of
 from runner.records.listings import InterruptQuery
+from runner.records.run import EventKind
 from runner.store.interface import Store
 
 
@@ -72,14 +73,23 @@ class Variant:
 
 
 @dataclass(frozen=True, slots=True)
+class CommentView:
+    """A comment: the principal who wrote it, when (in ms), and its text."""
+
+    by: str
+    at: int
+    comment: str
+
+
+@dataclass(frozen=True, slots=True)
 class QuestionView(Question):
     """A question with all that was done to it.
 
     `rule_words` is the rule in words. `have` and `against` are the weights of the largest approval and of the
     rejections in the open `stage`, which needs `need`; `variants` has what each approval is for, the proposed
-    one first. `delegated` has by the principal who may vote instead
-    of another that other one. `digests` has the objects that are hashed, by the kind of the digest. All of
-    that is empty for a question without a rule.
+    one first. `delegated` has by the principal who may vote instead of another that other one. `digests` has
+    the objects that are hashed, by the kind of the digest. All of that is empty for a question without a
+    rule. `comments` are read only where one question is shown.
     """
 
     rule_words: str = ""
@@ -89,6 +99,7 @@ class QuestionView(Question):
     stage: int = 0
     votes: tuple[VoteView, ...] = ()
     variants: tuple[Variant, ...] = ()
+    comments: tuple[CommentView, ...] = ()
     claim: str = ""
     claim_ends_at: int = 0
     delegated: Mapping[str, str] = field(default_factory=dict)
@@ -108,6 +119,17 @@ def read_question(store: Store, interrupt: Interrupt) -> QuestionView:
         variants=tuple(_variants(view, votes, standing)),
         digests=preimages(interrupt),
     )
+
+
+def with_comments(store: Store, view: QuestionView) -> QuestionView:
+    """Add the comments, which are events of the run and have their retention."""
+    written = [
+        (event.at, cast("dict[str, str]", plain(event.data)))
+        for event in all_events(store, view.run_id)
+        if event.kind == EventKind.INTERRUPT_COMMENTED and event.detail == view.id
+    ]
+    comments = (CommentView(data["by"], at, data["comment"]) for at, data in written)
+    return replace(view, comments=tuple(comments))
 
 
 def response_for(view: QuestionView, effect: str) -> Any:

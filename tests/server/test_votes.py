@@ -224,6 +224,10 @@ def test_a_question_is_claimed_commented_and_delegated(site, asked):
     assert site.http.get(f"/v1/questions/{asked.id}").json()["have"] == 0
     page = site.http.get(f"/q/{asked.id}", headers={"Accept": "text/html"}).text
     assert "why so much?" in page
+    comment = site.http.get(f"/v1/questions/{asked.id}").json()["comments"][0]
+    assert (comment["by"], comment["comment"]) == ("human:|ana", "why so much?")
+    site.as_role("viewer")
+    assert site.http.get(f"/v1/questions/{asked.id}").json()["comments"] == []
     site.as_role("approver", name="zoe")
     assert post("claim", ttl=60).status_code == 403
 

@@ -150,5 +150,5 @@ def bare_question(question: Question) -> Question:
     bare["action"] = None
     bare["withdrawal"] = question.withdrawal and {**question.withdrawal, "reason": ""}
     if isinstance(question, QuestionView):
-        bare |= {"votes": (), "variants": (), "digests": {}}
+        bare |= {"votes": (), "variants": (), "comments": (), "digests": {}}
     return replace(question, **bare)

@@ -12,7 +12,13 @@ from pydantic import BaseModel, Field, StrictBool
 from runner.approvals.rules import Voter
 from runner.errors import RunnerError, StoreError
 from runner.operations.decided import closed_questions
-from runner.operations.questions import check_alike, read_question, read_questions, response_for
+from runner.operations.questions import (
+    check_alike,
+    read_question,
+    read_questions,
+    response_for,
+    with_comments,
+)
 from runner.records import codec
 from runner.records.interrupts import Decision, Receipt, ReceiptStatus
 from runner.records.json_form import document
@@ -137,10 +143,11 @@ def list_questions(
 
 @router.get("/{question_id}", summary="Show a question, open or not")
 def show(question_id: str, person: Seen, services: Served, response: Response) -> Any:
-    """Show a question with its votes. The ETag is its digest, which a vote repeats in If-Match."""
+    """Show a question with votes and comments. The ETag is its digest, which a vote repeats in If-Match."""
     question = services.client.interrupt(question_id)
     response.headers["etag"] = f'"{question.digest}"'
-    return question_document(read_question(services.store, question), person)
+    view = with_comments(services.store, read_question(services.store, question))
+    return question_document(view, person)
 
 
 @router.post("/{question_id}/votes", summary="Vote on a question, or answer it")
