@@ -258,7 +258,11 @@
         form.elements.proof.value = JSON.stringify(await (options.proof ? sign : register)(options));
         form.requestSubmit();
       } catch (error) {
-        problem.textContent = `Nothing was sent: the passkey was not used (${error.message}). Try again, or use another device.`;
+        const reasons = {
+          NotAllowedError: "it was cancelled, took too long, or the device does not have it or did not recognize you",
+          InvalidStateError: "this device has a key of yours already",
+        };
+        problem.textContent = `Nothing was sent, no passkey was used: ${reasons[error.name] ?? error.message}. Try again, or use another device.`;
       }
       button.disabled = false;
     });
