@@ -74,8 +74,8 @@ MUTATIONS = (
     ),
     Mutation(
         OF + "lifecycle.py",
-        "    if not changes.run.stopping:\n        spread(changes, node)",
-        "    spread(changes, node)",
+        "if not changes.run.stopping and (topology",
+        "if (topology",
         "a run that stops settles what follows",
     ),
     Mutation(
