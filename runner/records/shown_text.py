@@ -7,7 +7,10 @@ import unicodedata
 
 LINE = "\n\t"
 
-BLANK = frozenset("\u034f\u115f\u1160\u17b4\u17b5\u180b\u180c\u180d\u180f\u2800\u3164\uffa0")
+BLANK = frozenset(
+    "\u034f\u115f\u1160\u17b4\u17b5\u180b\u180c\u180d\u180f\u2800\u2d7f\u3164\uffa0\ufffc"
+    "\U0001107f\U00013441\U00013442\U00016fe4\U0001d159"
+)
 """Letters, signs and marks that show nothing, though Unicode calls them printable."""
 
 MOST_MARKS = 4
@@ -30,6 +33,9 @@ JOINED = ((0x600, 0xE00), (0x1000, 0x10A0), (0x1780, 0x1800), (0xFB50, 0xFE00), 
 
 SIGNS = frozenset("‼⁉〰〽")
 """Punctuation that is emoji, too."""
+
+VARIANTS = ((0xFE00, 0xFE03), (0xE0100, 0xE0120))
+"""Selectors that variants of ideographs have; the others could hide a byte behind each."""
 
 IDEOGRAPHS = ((0x3400, 0xA000), (0xF900, 0xFB00), (0x20000, 0x40000))
 
@@ -82,7 +88,8 @@ def _is_seen(text: str, number: int) -> bool:
         is_sign = char >= "\ufe0e" and (
             _kind(previous) in {"So", "Sm"} or previous in SIGNS or following == KEYCAP
         )
-        return _within(previous, IDEOGRAPHS) or (char <= "\ufe0f" and is_sign)
+        is_variant = _within(previous, IDEOGRAPHS) and _within(char, VARIANTS)
+        return is_variant or (char <= "\ufe0f" and is_sign)
     match unicodedata.category(char):
         case "Zs":
             return bool(previous) and not previous.isspace()
