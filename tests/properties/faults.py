@@ -135,7 +135,7 @@ FAULTS = (
     ),
     Mutation(
         "approvals/voting.py",
-        "        or late(operation, question, now)\n",
+        "            or too_late(operation, question, now)\n",
         "",
         "an operation changes a question that was answered",
         test="tests/contract/test_stores.py::TestMemoryStore::test_a_decided_question_is_left_alone",
