@@ -60,7 +60,7 @@ def test_each_step_costs_what_was_accepted():
 
 
 def test_a_vote_is_no_dearer_than_an_answer():
-    """In what Redis does for it; one that decides is a vote and an answer, in a fifth more calls of scripts."""
+    """In what Redis does for it; one that decides is a vote and an answer, in a fifth more calls."""
     calls = {step: row["commands"] + row["inside"] for step, row in counts.accepted().items()}
     answer, vote = calls["an answer"], calls["a vote that is counted"]
 
