@@ -2,7 +2,7 @@
 --
 -- Counters of runs and arrivals are added, and only what follows from them is checked: so steps of different
 -- nodes of a run don't disturb each other. Nothing here knows a rule. redis/transaction/__init__.py explains it;
--- `WriteSet.arguments` in redis/transaction/write_set.py writes the arguments, and its names are in brackets.
+-- `WriteSet.arguments` in redis/transaction/sets.py writes the arguments, and its names are in brackets.
 -- Keys touched: r:<run> and its parts, timers, early, queues, limits (parts/offers.lua), and all that the
 --   arguments name.
 -- Arguments: from 6, each list after how many there are:

@@ -9,8 +9,8 @@ from runner.store.encoding import RECORD
 from runner.store.interface import Reply
 from runner.store.redis.keys import run_key
 from runner.store.redis.transaction import run_end
-from runner.store.redis.transaction.read_set import Command
 from runner.store.redis.transaction.run_end import ARCHIVE, UNARCHIVED
+from runner.store.redis.transaction.sets import Command
 from runner.store.redis.transaction.transaction import Transaction
 
 TIMER = "archive||"

@@ -11,7 +11,7 @@ from runner.records import codec
 from runner.store.encoding import dump
 from runner.store.interface import Reply
 from runner.store.redis import ledger
-from runner.store.redis.transaction.write_set import WriteSet
+from runner.store.redis.transaction.sets import WriteSet
 
 FROZEN = "frozen"
 

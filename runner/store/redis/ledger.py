@@ -18,7 +18,7 @@ from runner.records.run import RunRecord
 from runner.store.encoding import dump
 from runner.store.redis.connection import Argument, RedisConnection
 from runner.store.redis.keys import Keys, run_key
-from runner.store.redis.transaction.write_set import WriteSet
+from runner.store.redis.transaction.sets import WriteSet
 
 
 def append(write_set: WriteSet, entry: Mapping[str, JSON]) -> None:

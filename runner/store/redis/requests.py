@@ -35,9 +35,8 @@ from runner.store.redis.fast.plan_arguments import ClaimRead
 from runner.store.redis.keys import TEMPLATE, idempotency_key, run_key, shape_key
 from runner.store.redis.transaction import run_end
 from runner.store.redis.transaction.questions import votes_field
-from runner.store.redis.transaction.read_set import Command, ReadSet
+from runner.store.redis.transaction.sets import Command, ReadSet, StoreSettings, WriteSet
 from runner.store.redis.transaction.transaction import HEAD, Call, Transaction, Transactions, of_run
-from runner.store.redis.transaction.write_set import StoreSettings, WriteSet
 from runner.store.requests import (
     AnswerQuestions,
     AskQuestions,

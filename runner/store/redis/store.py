@@ -71,9 +71,8 @@ from runner.store.redis.sessions import SessionStore
 from runner.store.redis.streams import trim_notices
 from runner.store.redis.transaction import early_answers
 from runner.store.redis.transaction.questions import standing, votes_field
-from runner.store.redis.transaction.read_set import Command
+from runner.store.redis.transaction.sets import Command, StoreSettings, Topologies
 from runner.store.redis.transaction.transaction import Transaction, Transactions
-from runner.store.redis.transaction.write_set import StoreSettings, Topologies
 
 log = logging.getLogger(__name__)
 

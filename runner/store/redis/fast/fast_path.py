@@ -42,10 +42,9 @@ from runner.store.redis.large_values import MARK, LargeValues
 from runner.store.redis.sizes import VISIT_BYTES
 from runner.store.redis.transaction import run_end
 from runner.store.redis.transaction.early_answers import EARLY
-from runner.store.redis.transaction.read_set import Command, ReadSet
 from runner.store.redis.transaction.run_view import RunInTransaction
+from runner.store.redis.transaction.sets import Command, ReadSet, WriteSet
 from runner.store.redis.transaction.transaction import HEAD
-from runner.store.redis.transaction.write_set import WriteSet
 
 NO_EXTRAS = (None, None, None, None, None)
 """The extras of most nodes beside fields of their runs: no item, questions, decisions, document or votes."""

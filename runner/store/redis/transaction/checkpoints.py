@@ -8,7 +8,7 @@ from __future__ import annotations
 from runner.records.checkpoints import Remembered, Saved
 from runner.store.encoding import dump
 from runner.store.redis.sizes import MESSAGE_BYTES
-from runner.store.redis.transaction.write_set import WriteSet
+from runner.store.redis.transaction.sets import WriteSet
 
 
 def keep(write_set: WriteSet, key: str, node: str, checkpoint: Saved) -> int:

@@ -9,7 +9,7 @@ from __future__ import annotations
 from runner.records.interrupts import SEPARATOR
 from runner.store.redis.connection import Argument
 from runner.store.redis.keys import run_key
-from runner.store.redis.transaction.write_set import WriteSet
+from runner.store.redis.transaction.sets import WriteSet
 
 EARLY = "early"
 

@@ -12,7 +12,7 @@ from runner.records.migration import Migration, Renamed
 from runner.store.encoding import dump, map_record, question_document, question_fields
 from runner.store.redis.keys import run_key
 from runner.store.redis.transaction.questions import document
-from runner.store.redis.transaction.write_set import WriteSet
+from runner.store.redis.transaction.sets import WriteSet
 
 Moved = tuple[str, str, bytes]
 """A field that gets a value: key, name and value."""

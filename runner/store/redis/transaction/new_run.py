@@ -12,7 +12,7 @@ from runner.store.redis.connection import Argument
 from runner.store.redis.keys import idempotency_key, run_key, shape_key
 from runner.store.redis.large_values import MARK, referred, size_of
 from runner.store.redis.sizes import MESSAGE_BYTES, RUN_BYTES, VISIT_BYTES
-from runner.store.redis.transaction.write_set import WriteSet
+from runner.store.redis.transaction.sets import WriteSet
 
 TABLE_MARKER = f"{V} {'-' * 63}"
 """A value of more than 64 bytes makes the server keep the hash as a table: otherwise it searches through

@@ -22,7 +22,7 @@ from runner.store import encoding
 from runner.store.encoding import dump, load, question_document, question_fields
 from runner.store.redis.keys import run_key
 from runner.store.redis.transaction import early_answers
-from runner.store.redis.transaction.write_set import WriteSet
+from runner.store.redis.transaction.sets import WriteSet
 
 
 def status(write_set: WriteSet, key: str, interrupt_id: str) -> str:

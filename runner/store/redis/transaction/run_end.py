@@ -7,8 +7,7 @@ from typing import Any
 from runner.records.run import FINAL, RunRecord, Status
 from runner.store.encoding import RECORD, load, run_record
 from runner.store.redis.keys import run_key, shape_key
-from runner.store.redis.transaction.read_set import Command
-from runner.store.redis.transaction.write_set import WriteSet
+from runner.store.redis.transaction.sets import Command, WriteSet
 
 SUFFIXES = ("", ":m", ":e", ":c", ":f", ":b")
 """Suffixes of the keys of a run."""

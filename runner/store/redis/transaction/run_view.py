@@ -40,7 +40,7 @@ from runner.store.redis.transaction import (
     questions,
     run_end,
 )
-from runner.store.redis.transaction.write_set import (
+from runner.store.redis.transaction.sets import (
     ArrivalCount,
     LimitPosition,
     WriteSet,

@@ -31,9 +31,8 @@ from runner.store.redis.connection import Argument, RedisConnection
 from runner.store.redis.keys import TEMPLATE, idempotency_key, run_key, shape_key
 from runner.store.redis.scripts import Scripts
 from runner.store.redis.transaction import new_run, questions
-from runner.store.redis.transaction.read_set import Command, ReadSet
 from runner.store.redis.transaction.run_view import RunInTransaction
-from runner.store.redis.transaction.write_set import StoreSettings, WriteSet
+from runner.store.redis.transaction.sets import Command, ReadSet, StoreSettings, WriteSet
 
 DEFER_CANCEL_AFTER, IMMEDIATE_TRIES, TRIES = 3, 20, 2_000
 """Conflicts before a run's stop, or a map's next items, are left to a timer, before the next try waits,
