@@ -135,5 +135,7 @@ def test_a_finance_day(desk, browser, tmp_path):
         ana.goto("/inbox?tab=done")
         assert sentence in ana.inner_text("tbody tr >> nth=0")
         seen["done"] = look(ana, tmp_path, "done")
+        for page in (ana, ben, eva):
+            page.close()
     assert not any(seen.values()), seen
     assert desk.closing.result().results["pay"].output["amount"] == 4800
