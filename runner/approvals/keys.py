@@ -31,8 +31,8 @@ class PublicKey:
     """A public key of decisions, without its bytes; `revoked_at` is in milliseconds, 0 where it is valid.
 
     `algorithm` is "Ed25519", "P-256" or "HMAC". `level` is 1 for a service, 2 for a door that checks logins
-    and 3 for a person's own key. `issuers` is None where it speaks for all. `rp_id` is the domain of a
-    passkey. `thumbprint` is that of RFC 7638, by which two people compare a key; a secret has none.
+    and 3 for a person's own key. `issuers` is None where it speaks for all. `thumbprint` is that
+    of RFC 7638, by which two people compare a key; a secret has none.
     """
 
     kid: str
@@ -43,7 +43,6 @@ class PublicKey:
     groups: Sequence[str] = ()
     roles: Sequence[str] = ()
     revoked_at: int = 0
-    rp_id: str = ""
     thumbprint: str = ""
 
 
@@ -220,7 +219,6 @@ def _shown(entry: Entry) -> PublicKey:
         entry.get("groups", ()),
         entry.get("roles", ()),
         max(1, round(entry["revoked"] * 1000)) if "revoked" in entry else 0,
-        entry.get("rp_id", ""),
         thumbprint(entry),
     )
 

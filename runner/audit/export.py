@@ -19,7 +19,7 @@ from typing import Any
 from runner.approvals.proofs import VerificationKey
 from runner.audit import checkpoint as notes
 from runner.audit.checkpoint import Checkpoint
-from runner.audit.signed_votes import UnprovenVote, is_signed, verify_votes
+from runner.audit.signed_votes import BrokenLine, is_signed, verify_votes
 from runner.audit.tree import inclusion_paths, is_included, leaf_of, root_of
 from runner.errors import UnstorableError, UsageError, needs_extra
 from runner.records import codec
@@ -101,15 +101,6 @@ def _texts(hashes: Iterable[bytes]) -> list[str]:
     return [base64.b64encode(value).decode() for value in hashes]
 
 
-class BrokenLine(Exception):
-    """The file can't be what was exported; raised and caught in this file."""
-
-    def __init__(self, text: str, line: int = 0) -> None:
-        """`line` counts from 1; 0 names none."""
-        super().__init__(text)
-        self.line = line
-
-
 @dataclass
 class _File:
     """Content of an export: entries with their lines, and the parts behind them."""
@@ -171,8 +162,6 @@ def _with_votes(verdict: Verdict, file: _File, keys: Mapping[str, VerificationKe
     """Return a verdict with what the signed votes come to."""
     try:
         valid, missing, copied = verify_votes(file.entries, file.parts.get("votes", ()), keys)
-    except UnprovenVote as error:
-        raise BrokenLine(str(error), error.line) from error
     except (TypeError, KeyError, ValueError, AttributeError) as error:
         raise BrokenLine(f"the votes are malformed: {error!r:.200}") from error
     text = f"{verdict.text}; {valid} signed vote{'s' if valid != 1 else ''} hold{'s' if valid == 1 else ''}"

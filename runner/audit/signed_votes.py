@@ -27,11 +27,11 @@ if TYPE_CHECKING:
 Entry = Mapping[str, Any]
 
 
-class UnprovenVote(Exception):
-    """A vote is not what its entry says; raised here and caught where a file is verified."""
+class BrokenLine(Exception):
+    """The file can't be what was exported; raised and caught where a file is verified."""
 
-    def __init__(self, text: str, line: int) -> None:
-        """`line` is that of the entry."""
+    def __init__(self, text: str, line: int = 0) -> None:
+        """`line` counts from 1; 0 names none."""
         super().__init__(text)
         self.line = line
 
@@ -48,7 +48,7 @@ def signed_votes(store: SharedStore, question_ids: Iterable[str]) -> Iterator[JS
     """Read the signed votes of questions, as far as their runs are in the store."""
     names = list(dict.fromkeys(question_ids))
     for name, question in zip(names, store.interrupts(names) if names else (), strict=True):
-        for vote in store.votes(name) if question is not None else ():
+        for vote in store.votes(name):
             if question is not None and "proof" in vote["body"]:
                 yield {"action": question.action, "body": vote["body"]}
 
@@ -63,7 +63,7 @@ def verify_votes(
     Return how many hold, how many are missing, and which passkey has counted backwards, "" for none.
 
     Raises:
-        UnprovenVote: one is not what its entry says.
+        BrokenLine: one is not what its entry says.
     """
     by_signature = {
         (vote["body"]["interrupt_id"], vote["body"]["proof"]["jti"]): vote for vote in votes
@@ -87,7 +87,7 @@ def verify_votes(
             continue
         problem = _problem(entry, vote, keys)
         if problem:
-            raise UnprovenVote(f"line {line}: the vote of {entry['actor']} {problem}", line)
+            raise BrokenLine(f"line {line}: the vote of {entry['actor']} {problem}", line)
         kid, count = entry["auth"]["kid"], signature_count(vote["body"]["proof"])
         if count <= counts.get(kid, -1) and max(count, counts[kid]):
             copied = kid
