@@ -18,6 +18,7 @@ from tests.contract.store import ManualWorker
 from tests.contract.store.manual_worker import shape
 
 HEALTHY = 40
+RETIRED = "runner:{p00}:retired"
 DAMAGE = "ready one 1 0 0 - - {not json"
 
 
@@ -82,6 +83,19 @@ def test_what_is_no_timer_is_a_dead_letter(store, clock, client, redis_url, memb
     assert client.zscore(Keys().timers, member) is None
     (letter,) = DeadLetters(redis_url).all()
     assert repr(member) in letter.reason
+
+
+@pytest.mark.parametrize(
+    "entry", [b"run\ncompleted", b"\xff\n", b"run\na\nb\nnone", b"run\na\nb\n[]"]
+)
+def test_what_is_no_ended_run_stops_no_sweep(store, clock, client, entry):
+    """An entry that no version could have written is removed, and a node beside it is rung."""
+    run_id = ManualWorker(store).start(shape("a"))
+    client.zadd(RETIRED, {entry: 1})
+    clock.advance(60)
+
+    assert [bell.run_id for bell in store.sweep().doorbells] == [run_id]
+    assert client.zscore(RETIRED, entry) is None
 
 
 def test_a_timer_that_keeps_failing_is_a_dead_letter_and_heals(store, clock, client, redis_url):

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import logging
 from typing import Any
 
 from runner.records.run import FINAL, RunRecord, Status
 from runner.store.encoding import RECORD, load, run_record
 from runner.store.redis.keys import run_key, shape_key
 from runner.store.redis.transaction.sets import Command, WriteSet
+
+log = logging.getLogger(__name__)
 
 SUFFIXES = ("", ":m", ":e", ":c", ":f", ":b")
 """Suffixes of the keys of a run."""
@@ -139,14 +142,15 @@ def remove(write_set: WriteSet, run: RunRecord) -> None:
 def forget(write_set: WriteSet, entry: bytes) -> None:
     """Take a run off its lists, by what `retired` has of it."""
     write_set.command("ZREM", "retired", entry)
-    run_id, *details = entry.decode().split("\n", 3)
-    if details:
-        status, graph_id, tags = details
-        for name in (
-            f"{status}:{graph_id}",
-            *(f"t:{tag}={value}" for tag, value in load(tags or "{}").items()),
-        ):
-            write_set.command("ZREM", f"runs:{name}", run_id)
+    try:
+        run_id, *details = entry.decode().split("\n", 3)
+        status, graph_id, tags = details or ("", "", "")
+        labels = [f"t:{tag}={value}" for tag, value in load(tags or "{}").items()]
+    except (ValueError, AttributeError) as error:
+        log.error("retired.malformed: %r names no ended run, and was removed: %s", entry, error)  # noqa: TRY400 - it says all
+        return
+    for name in (f"{status}:{graph_id}", *labels) if details else ():
+        write_set.command("ZREM", f"runs:{name}", run_id)
 
 
 def _entry(write_set: WriteSet, key: str, run: RunRecord) -> bytes:
