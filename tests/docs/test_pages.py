@@ -195,6 +195,7 @@ PLAIN = {
     "health",
     "me",
     "sealing",
+    "signed_votes",
 }
 """Commands and modules whose names mean what they mean anywhere."""
 SETTINGS = {
