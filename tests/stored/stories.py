@@ -9,7 +9,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
-from runner import GraphBuilder
+from runner import Budget, GraphBuilder
 from runner.agent import Agent, ToolContext, tool
 from runner.agent.models.scripted import ScriptedModel
 from runner.operations.answers import apply_decisions
@@ -90,7 +90,24 @@ def mapped() -> Any:
     return builder.build()
 
 
+def shared() -> Any:
+    budget = Budget(per="run", model_calls=1, over="ask")
+    builder = GraphBuilder()
+    builder.add_node(lambda ctx: ["1", "2", "3"], "a")
+    builder.add_map(
+        Agent("spender", ScriptedModel(["done"]), budgets=[budget]), "b", over="a", concurrency=3
+    )
+    builder.add_node(last, "c")
+    builder.add_edge("a", "b")
+    builder.add_edge("b", "c")
+    return builder.build()
+
+
 ASKED = ["done once", "yes"]
+
+
+RAISE = {"raise_by": 10}
+"""The answer to the question of a budget."""
 
 
 @dataclass(frozen=True)
@@ -120,6 +137,7 @@ STORIES = {
     "nested": Story(lambda: chain(chain(ask)), "interrupted", {"b": {"b": ASKED}}),
     "loop": Story(loop, "interrupted", {"b": ASKED}, ("again",), order=["a", "b", "a", "b", "c"]),
     "map": Story(mapped, "interrupted", {"b": [[1, "yes"], [2, "yes"], [3, "yes"]]}),
+    "sum": Story(shared, "interrupted", {"b": ["done"] * 3}),
     "finished": Story(lambda: chain(first), "completed", {"b": "first"}, then="nothing"),
     "failed": Story(lambda: chain(fail), "failed", {"b": "mended"}, then="retry"),
     "held": Story(
@@ -172,7 +190,10 @@ class Office:
             question for question in self.store.open_interrupts() if question.run_id in run_ids
         ]
         receipts = [
-            apply_decisions(self.engine, [Decision(interrupt.id, response)])[0]
+            apply_decisions(
+                self.engine,
+                [Decision(interrupt.id, response if interrupt.name[:7] != "budget." else RAISE)],
+            )[0]
             for interrupt in questions
         ]
         assert all(receipt.status == "accepted" for receipt in receipts), receipts
