@@ -139,7 +139,8 @@ DICTIONARY = (
         "hash",
         "what agents have spent in one window (ms) in runs with a tag: <counter> sum, ^<counter> the last "
         "bound, +<counter> what people have added to it, ?<question> that did, #<who spends> nonce of the "
-        "last request, and what was over then",
+        "last request, and what was over then, @<counter> the visit that asks to raise the bound, &<counter> "
+        "how many wait for that, &<counter> <number> which, !<counter> <visit> why it was refused",
         "twice the window after the last request",
     ),
     Key(
