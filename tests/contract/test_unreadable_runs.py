@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import json
 import logging
+from contextlib import suppress
 
 import pytest
 
+from runner.approvals.ballots import Standing
 from runner.errors import CorruptDocument
 from runner.store.interface import Claim
 from runner.store.redis import due_timers
@@ -13,9 +16,9 @@ from runner.store.redis.dead_letters import DeadLetters
 from runner.store.redis.keys import Keys
 from runner.store.redis.server_info import read_server_info
 from runner.store.redis.transaction import transaction
-from runner.store.requests import ClaimVisit
+from runner.store.requests import ClaimVisit, SaveCheckpoint
 from tests.contract.store import ManualWorker
-from tests.contract.store.manual_worker import shape
+from tests.contract.store.manual_worker import saved, shape
 
 HEALTHY = 40
 RETIRED = "runner:{p00}:retired"
@@ -68,6 +71,23 @@ def test_a_record_that_contradicts_its_nodes_holds_up_no_worker(store, clock, cl
         worker.settle(token)
     client.hset(key, "run", record)
     assert worker.settle(token) == "settled"
+
+
+def test_a_damaged_count_holds_up_no_server(store, clock, client):
+    """No script and no reader counts on and on by what a field says: the next run is claimed at once."""
+    worker = ManualWorker(store, clock)
+    run_id, token = worker.begin(shape("a"))
+    key = Keys().run(run_id)
+    assert store.do(SaveCheckpoint(token, saved(1, "x"))).word == "saved"
+    client.hset(f"{key}:m", "#a", 2**40)
+    client.hset(key, "v:q", json.dumps({**Standing().dump(), "votes": 2**40}))
+
+    assert store.votes(f"{run_id}.q") == []
+    clock.advance(60)
+    (bell,) = store.sweep().doorbells
+    with suppress(Exception):  # whatever a worker makes of the messages that are not there
+        store.do(ClaimVisit(run_id, bell.node, bell.visit, bell.attempt, "nonce"))
+    assert worker.begin(shape("a"))
 
 
 @pytest.mark.parametrize("member", [b"garbage", b"node|00run", b"node|\xff|a"])

@@ -7,12 +7,14 @@
 -- Words: "saved", "stale"; "full" and two sizes (parts/size.lua).
 -- include: fence
 -- include: size
+local MOST_MESSAGES = 100000  -- as in take.lua
 local MESSAGE_BYTES = 50  -- of a message beside its text, as in store/redis/sizes.py
 local key, name = prefix .. 'r:' .. ARGV[6], ARGV[7]
 local own = redis.call('HMGET', key, 'n:' .. name, 'root', 'run', 'size')
 if not holds(own[1], ARGV[8], ARGV[9]) then return {'stale'} end
 local list, count_field = key .. ':m', '#' .. name
 local had, stay = tonumber(redis.call('HGET', list, count_field) or 0), tonumber(ARGV[11])
+had = math.min(had, MOST_MESSAGES)
 local kept = redis.call('HSTRLEN', key, 'k:' .. name)
 -- Of one byte it is no document, but says that the node has a task of its own.
 local bytes = #ARGV[10] - (kept > 1 and kept or 0)

@@ -18,6 +18,7 @@
 local function short_id(id) return id:match('^[^.]+%.(.*)$') or id end
 
 local MOST_VOTES = 1000  -- others are read by the worker
+local MOST_MESSAGES = 100000  -- no agent has more: a damaged count would hold up the whole server
 local ENDED = {completed = true, failed = true, skipped = true, waiting = true}
 local run, name, visit, nonce = ARGV[6], ARGV[7], ARGV[8], ARGV[10]
 local key = prefix .. 'r:' .. run
@@ -83,6 +84,7 @@ if asked then
 end
 if found[5] then
   local messages, count = {}, tonumber(redis.call('HGET', key .. ':m', '#' .. name) or 0)
+  count = math.min(count, MOST_MESSAGES)
   for first = 1, count, 1000 do
     local names = {}
     for place = first, math.min(first + 999, count) do names[#names + 1] = place .. '.' .. name end

@@ -89,6 +89,9 @@ LONGEST_BLOCK = TIMEOUT / 2
 EXPIRIES = 20
 """Batches of expired runs that one sweep takes off the lists, so that a busy fleet's lists stay short."""
 
+MOST_VOTES = 100_000
+"""Votes of a question that are read: a damaged count would fill the memory of who reads them."""
+
 TRIM_EVERY = 60.0
 """Seconds after which a sweep deletes notices that were read."""
 
@@ -325,7 +328,8 @@ class RedisStore:
         key = self._keys.run(interrupt_id.partition(SEPARATOR)[0])
         with self._redis.translated():
             count = standing(self._redis.client.hget(key, votes_field(interrupt_id))).votes
-            names = [votes_field(interrupt_id, str(number)) for number in range(1, count + 1)]
+            numbers = range(1, min(count, MOST_VOTES) + 1)
+            names = [votes_field(interrupt_id, str(number)) for number in numbers]
             return (
                 [load(text) for text in self._redis.client.hmget(key, names) if text]
                 if names
