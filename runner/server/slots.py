@@ -17,7 +17,7 @@ from runner.server.problems import RETRY_AFTER, Problem, prefix, respond
 
 EVENTS = "text/event-stream"
 
-SLOTS = {"read": 2, "ready": 1}
+SLOTS = {"read": 4, "ready": 1}
 """Requests of a kind that a process serves at the same time; the others wait in their order."""
 
 MOST_WAITING = 300
