@@ -13,6 +13,7 @@ from typing import Any
 from celery.worker.request import Request
 
 import runner.celery.amqp
+from runner.approvals.visit_judge import VisitJudge
 from runner.approvals.voting import CastVote
 from runner.audit.anchors import FileAnchor
 from runner.celery.amqp import Relay
@@ -143,7 +144,7 @@ around(
     always,
 )
 around(Request, "acknowledge", "ack", of_task, always)
-around(RedisStore, "votes", "votes", lambda _, interrupt_id: interrupt_id)
+around(VisitJudge, "_read", "votes", lambda _, answer: answer.id)
 around(
     Intake, "done", "done", lambda _, entry: json.loads(entry.body).get("interrupt_id", ANY), always
 )
