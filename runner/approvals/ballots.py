@@ -272,6 +272,21 @@ def spent(
     return None
 
 
+def copied(operation: Ballot | Operation, last: int) -> Receipt | None:
+    """Refuse a passkey that counts no higher than when it signed last; one that never counts is taken.
+
+    Step 21 of https://www.w3.org/TR/webauthn-2/#sctn-verifying-assertion.
+    """
+    _, count = operation.voter.counter or ("", last + 1)
+    if count > last or count == last == 0:
+        return None
+    detail = (
+        f"the passkey's counter is {count}, after {last} before: sign once more. If that is refused too, "
+        "another device may have a copy of it: have it revoked, and add a new one"
+    )
+    return receipt(operation, ReceiptStatus.FORBIDDEN, detail)
+
+
 def signed_in(
     operation: Ballot | Operation, voter_record: Mapping[str, Any], now: int
 ) -> dict[str, JSON]:

@@ -68,13 +68,14 @@ class VerificationKey:
     credential: str = ""
     groups: frozenset[str] = frozenset()
     roles: frozenset[str] = frozenset()
+    x: str = ""
 
 
 @dataclass(frozen=True, slots=True)
 class Proved:
     """A proof that holds: who it is of, how sure it is, and what the door knew of the login.
 
-    `issued` and `expires` are in seconds since 1970.
+    `issued` and `expires` are in seconds since 1970. `counter` is that of a passkey: see `Voter`.
     """
 
     principal: Principal
@@ -87,10 +88,12 @@ class Proved:
     acr: str | None = None
     groups: frozenset[str] = frozenset()
     roles: frozenset[str] = frozenset()
+    counter: tuple[str, int] | None = None
 
     def voter(self) -> Voter:
         """Return who votes, with all that the proof vouches for."""
-        return Voter(self.principal, self.groups, self.roles, self.level, self.login_age, self.acr)
+        login = (self.level, self.login_age, self.acr)
+        return Voter(self.principal, self.groups, self.roles, *login, counter=self.counter)
 
 
 def encoded(data: bytes) -> str:
@@ -170,6 +173,7 @@ def _key(entry: Mapping[str, Any]) -> VerificationKey:
         entry.get("credential", ""),
         frozenset(entry.get("groups", ())),
         frozenset(entry.get("roles", ())),
+        entry.get("x", ""),
     )
 
 
@@ -295,6 +299,7 @@ def verify(
         acr if isinstance(acr, str) else None,
         _vouched(key, key.groups, proof.get("groups")),
         _vouched(key, key.roles, proof.get("roles")),
+        (key.x, signature_count(proof)) if proof.get("alg") == "webauthn" else None,
     )
 
 

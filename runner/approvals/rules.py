@@ -347,8 +347,8 @@ class Approval:
 class Voter:
     """A principal with what its door knows: groups and roles (bare names), and how sure it is.
 
-    `login_age` is in seconds; `acr` is what the issuer stated. `doubt` is why what should prove all of that
-    does not hold.
+    `login_age` is in seconds; `acr` is what the issuer stated. `counter` names the passkey that has signed,
+    and says how often it had. `doubt` is why what should prove all of that does not hold.
     """
 
     principal: Principal
@@ -358,6 +358,7 @@ class Voter:
     login_age: float | None = None
     acr: str | None = None
     doubt: str = ""
+    counter: tuple[str, int] | None = None
 
     @property
     def selectors(self) -> frozenset[str]:

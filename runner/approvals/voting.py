@@ -65,6 +65,8 @@ class CastVote(Request[Reply]):
         )
         if earlier is not None:
             return Reply("refused", receipts=[earlier])
+        if (copied := _copied(transaction, ballot)) is not None:
+            return _refuse(transaction, run, ballot, copied)
         rule = Rule.thawed(question.rule)
         facts = ballots.facts(question, ballot, standing, voter_record, now)
         vote_cast = rules.Vote(key, ballot.decision, ballot.effect)
@@ -130,6 +132,17 @@ def _taken(run: StoredRun, ballot: Ballot) -> Receipt | None:
         return None
     detail = "a vote with this jti has counted; sign each vote with a jti of its own"
     return ballots.receipt(ballot, ReceiptStatus.DUPLICATE, detail)
+
+
+def _copied(transaction: UnitOfWork[RunT], operation: Ballot | Operation) -> Receipt | None:
+    """Refuse a passkey of which there may be a copy; otherwise remember how often it has signed."""
+    if operation.voter.counter is None:
+        return None
+    passkey, count = operation.voter.counter
+    refusal = ballots.copied(operation, transaction.signature_count(passkey))
+    if refusal is None:
+        transaction.put_signature_count(passkey, count)
+    return refusal
 
 
 def _unknown(operation: Ballot | Operation, question: Interrupt | None) -> Receipt:
@@ -228,6 +241,8 @@ class ApplyOperation(Request[Reply]):
         )
         if earlier is not None:
             return Reply("refused", receipts=[earlier])
+        if (copied := _copied(transaction, operation)) is not None:
+            return _refuse(transaction, run, operation, copied)
         facts = ballots.facts(question, operation, standing, voter_record, now)
         outcome = _OPERATIONS[operation.kind](
             Case(Rule.thawed(question.rule), facts, operation, standing, voter_record, now)

@@ -230,6 +230,12 @@ class UnitOfWork(Protocol[RunT]):
     def write_dead_letter(self, run_id: str, node: str, visit: int, reason: str) -> None:
         """Write why a node is given up."""
 
+    def signature_count(self, passkey: str) -> int:
+        """Return how often a passkey had signed when it was used last; 0 where it never was."""
+
+    def put_signature_count(self, passkey: str, count: int) -> None:
+        """Write how often a passkey has signed."""
+
     def limit(self, run_id: str, action: LimitAction) -> Sequence[tuple[str, str]]:
         """Apply an action of a limit; return the (run, node) that now get a place."""
 

@@ -148,6 +148,13 @@ FAULTS = (
         test="tests/contract/test_stores.py::TestMemoryStore::test_a_signature_counts_once",
     ),
     Mutation(
+        "approvals/ballots.py",
+        "if count > last or count == last == 0:",
+        "if count >= last:",
+        "a copy of a passkey signs",
+        test="tests/contract/test_stores.py::TestMemoryStore::test_a_passkey_that_does_not_count_on_is_refused",
+    ),
+    Mutation(
         "approvals/voting.py",
         "spent[standing.lent[key]] = count.tally.round",
         "pass",

@@ -11,6 +11,7 @@ from html import unescape
 from pathlib import Path
 
 import pytest
+import redis
 from click.testing import CliRunner
 
 from runner.approvals import Action, Auth, Principal, Rule
@@ -43,6 +44,7 @@ class Bank(Site):
         monkeypatch.setenv("RUNNER_DECISION_KEYS", str(folder / "keys.json"))
         monkeypatch.setenv("RUNNER_SERVER_URL", origin)
         monkeypatch.setenv("RUNNER_REDIS_URL", url)
+        self.url = url
         super().__init__(url, {"transfer": lambda: wired({"transfer": transfer}).build()})
         self.person = Person(ANA, frozenset({"approver"}), FINANCE, 2)
         self.http.headers.update({"accept": "text/html", "origin": origin})
@@ -389,10 +391,14 @@ def test_a_vote_that_nobody_has_signed_does_not_hold(exported, bank, device):
 
 
 def test_a_passkey_that_counts_backwards_is_seen(bank, device, exported):
-    """Two devices with one key: the file says which, and holds nothing wrong otherwise."""
+    """The door refuses it; with the count in Redis deleted, the exported file says which it was."""
     question, device.count = bank.ask(), 1
     (request,), form = bank.sign_step(question, decision="approve")
-    assert bank.send(question, device.sign(request), form) == "accepted"
+    proof = device.sign(request)
+    assert bank.send(question, proof, form) == "forbidden"
+    with redis.Redis.from_url(bank.url) as server:
+        assert server.delete("runner:{p00}:passkeys")
+    assert bank.send(question, proof, form) == "accepted"
     CliRunner().invoke(runner, ["audit", "export", "--votes", "--output", "audit.jsonl"])
     code, words = verified(Path("audit.jsonl").read_text().splitlines())
     assert (code, "'ana-laptop' has counted backwards" in words) == (3, True)

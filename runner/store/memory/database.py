@@ -55,6 +55,7 @@ class Database:
         self.frozen: dict[str, Freeze] = {}
         self.notices: list[dict[str, JSON]] = []
         self.dead: list[dict[str, JSON]] = []
+        self.signature_counts: dict[str, int] = {}
 
     def current(self, graph_id: str) -> str:
         return self.latest.get(graph_id, "")
@@ -125,6 +126,12 @@ class Database:
 
     def drop_timer(self, kind: TimerKind, run_id: str, key: str) -> None:
         self.timers.pop((kind, run_id, key), None)
+
+    def signature_count(self, passkey: str) -> int:
+        return self.signature_counts.get(passkey, 0)
+
+    def put_signature_count(self, passkey: str, count: int) -> None:
+        self.signature_counts[passkey] = count
 
     def due(self, limit: int) -> list[tuple[TimerKind, str, str]]:
         """Return the timers that are due, the oldest first; `take_timer` then removes one."""

@@ -319,6 +319,12 @@ DICTIONARY = (
         "all, graph:<graph> or tool:<tool> -> why it is frozen (JSON)",
         "until thawed",
     ),
+    Key(
+        "passkeys",
+        "hash",
+        "x of a passkey's public key -> how often it had signed when it was used last",
+        "for ever",
+    ),
     Key("metrics", "hash", "histogram, labels and bucket (JSON) -> measurements in it", "for ever"),
     Key("layout", "string", "number of the layout, which this page describes", "for ever"),
     Key(
@@ -369,6 +375,8 @@ def idempotency_key(graph_id: str, key: str) -> str:
 
 
 TEMPLATE = f"doorbell:{VERSION}"
+
+PASSKEYS = "passkeys"
 
 
 class Keys:

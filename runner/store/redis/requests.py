@@ -32,7 +32,7 @@ from runner.store.redis import freezes, ledger, measurements
 from runner.store.redis.connection import Argument
 from runner.store.redis.fast.fast_path import FastPath
 from runner.store.redis.fast.plan_arguments import ClaimRead
-from runner.store.redis.keys import TEMPLATE, idempotency_key, run_key, shape_key
+from runner.store.redis.keys import PASSKEYS, TEMPLATE, idempotency_key, run_key, shape_key
 from runner.store.redis.transaction import run_end
 from runner.store.redis.transaction.questions import votes_field
 from runner.store.redis.transaction.sets import Command, ReadSet, StoreSettings, WriteSet
@@ -305,6 +305,8 @@ class Requests:
         name, voter = operation.interrupt_id, operation.voter.principal.key
         voters = [voter] if (jti := ballots.jti_of(operation)) is None else [voter, f"{JTI}{jti}"]
         wants = _of_question(name, votes_field(name), *(votes_field(name, key) for key in voters))
+        if (counter := operation.voter.counter) is not None:
+            wants.append((PASSKEYS, counter[0]))
         answered: list[Interrupt] = []
         reply = self._transactions.run(verb, _noting(request, answered), wants)
         counted = reply.receipts[0].status in {ReceiptStatus.ACCEPTED, ReceiptStatus.COUNTED}

@@ -42,11 +42,12 @@ class Voting:
         groups: tuple[str, ...] = ("finance",),
         nonce: str = "",
         level: int = 0,
+        counter: tuple[str, int] | None = None,
         **options: Any,
     ) -> Receipt:
         """Vote, as a door does that knows the voter's groups."""
         principal = Principal(who) if isinstance(who, str) else who
-        voter = Voter(principal, frozenset(groups), level=level)
+        voter = Voter(principal, frozenset(groups), level=level, counter=counter)
         effect = ballots.effect_of(self.question, decision, response)
         ballot = Ballot(self.question.id, voter, decision, response, effect, **options)
         self.reply = self.store.do(CastVote(ballot, nonce or self.worker.nonce()))
@@ -63,10 +64,11 @@ class Voting:
         others: tuple[str, ...] = ("finance",),
         nonce: str = "",
         level: int = 0,
+        counter: tuple[str, int] | None = None,
         **options: Any,
     ) -> str:
         """Do what one does besides voting; name what became of it."""
-        voter = Voter(Principal(who), frozenset(groups), level=level)
+        voter = Voter(Principal(who), frozenset(groups), level=level, counter=counter)
         other = Voter(Principal(to), frozenset(others)) if to else None
         operation = Operation(self.question.id, kind, voter, other, **options)
         self.reply = self.store.do(ApplyOperation(operation, nonce or self.worker.nonce()))
@@ -196,6 +198,28 @@ class VotingContract:
         assert ("clock" in receipt.detail) is not taken
         again = people.act("ben", "claim", ttl=60, body=body)
         assert again == ("accepted" if taken else "forbidden")
+
+    @pytest.mark.parametrize(
+        ("count", "again"), [(4, "forbidden"), (5, "forbidden"), (6, "counted")]
+    )
+    def test_a_passkey_that_does_not_count_on_is_refused(
+        self, worker: ManualWorker, store: Store, count: int, again: str
+    ) -> None:
+        """On any question, and recorded; one that counts higher is taken, and one that never counts."""
+        first, second = (voting(worker, replace(TWO, need=5)) for _ in range(2))
+        assert first.vote("ana", counter=("laptop", 5)).status == "counted"
+
+        receipt = second.vote("ana", counter=("laptop", count))
+
+        assert receipt.status == again
+        assert ("revoked" in receipt.detail) == (again == "forbidden")
+        kinds = [event.kind for event in store.events(second.question.run_id)]
+        assert (EventKind.INTERRUPT_REFUSED in kinds) == (again == "forbidden")
+        assert second.act("ana", "claim", counter=("laptop", count)) == "forbidden"
+        assert second.act("ana", "claim", counter=("laptop", 7)) == "accepted"
+        assert second.act("ana", "release", counter=("laptop", 0)) == "forbidden"
+        never_counts = [second.vote(who, counter=("phone", 0)).status for who in ("ben", "eva")]
+        assert never_counts == ["counted", "counted"]
 
     def test_a_jti_counts_once_on_a_question(self, worker: ManualWorker, store: Store) -> None:
         """A vote with the jti of another person's is refused: the worker would not count it."""

@@ -28,7 +28,7 @@ from runner.store import encoding, requests
 from runner.store.encoding import EVENT_LETTERS, RECORD, doorbells_of, dump
 from runner.store.interface import Doorbell, Reply, Start
 from runner.store.redis.connection import Argument, RedisConnection
-from runner.store.redis.keys import TEMPLATE, idempotency_key, run_key, shape_key
+from runner.store.redis.keys import PASSKEYS, TEMPLATE, idempotency_key, run_key, shape_key
 from runner.store.redis.scripts import Scripts
 from runner.store.redis.transaction import new_run, questions
 from runner.store.redis.transaction.run_view import RunInTransaction
@@ -183,6 +183,12 @@ class Transaction:
         # Ids are the server's time, which is not that of a test's clock.
         oldest = max(0, round(time.time()) - LETTER_DAYS * 86_400) * 1000
         self.write_set.command("XTRIM", "dead", "MINID", oldest)
+
+    def signature_count(self, passkey: str) -> int:
+        return int(self.write_set.read(PASSKEYS, passkey) or 0)
+
+    def put_signature_count(self, passkey: str, count: int) -> None:
+        self.write_set.put(PASSKEYS, passkey, count)
 
     def limit(self, run_id: str, action: LimitAction) -> Sequence[tuple[str, str]]:
         """Write changes of slots and queues; the script knows who gets one: `Transactions._offer_slots`."""
