@@ -91,7 +91,7 @@ class Untyped:
     def stored(self, result: Any, visit: Visit) -> tuple[Any, Any]:
         """Pack the result; any JSON data or pydantic model is accepted."""
         del visit
-        return codec.pack(result, "result"), codec.plain(result)
+        return codec.pack_result(result)
 
 
 @dataclass(frozen=True, slots=True)
@@ -135,7 +135,7 @@ class Typed:
             DataMismatch: it doesn't fit. UnstorableError: it can't be stored.
         """
         if self.returned is None:
-            return codec.pack(result, "result"), codec.plain(result)
+            return codec.pack_result(result)
         try:
             value = _checked(self.returned, result)
             data = _dumped(self.returned, value, round_trip=True)

@@ -50,72 +50,109 @@ def pack(value: object, field: str) -> JSON:
     Raises:
         UnstorableError: something in it can't be stored.
     """
-    return _pack(value, field, 0)
+    return _pack(value, (None, field), 0, [])
 
 
-def _pack(value: object, field: str, depth: int) -> JSON:
-    if value is None or isinstance(value, bool):
-        return value
+def pack_result(value: object) -> tuple[JSON, JSON]:
+    """Return the packed form and the plain one of a node's result: one object where they are equal.
+
+    Raises:
+        UnstorableError: something in it can't be stored.
+    """
+    special: list[object] = []
+    json_value = _pack(value, (None, "result"), 0, special)
+    return json_value, plain(value) if special else json_value
+
+
+Path = tuple[Any, str | int]
+"""Names a value in an error: the path of what has it, and its key or index; first None and a name."""
+
+
+def _path_text(path: Path) -> str:
+    outer, key = path
+    if outer is None:
+        return str(key)
+    return f"{_path_text(outer)}[{key}]" if isinstance(key, int) else f"{_path_text(outer)}.{key}"
+
+
+def _pack(value: object, path: Path, depth: int, special: list[object]) -> JSON:
+    """Pack a value; note in `special` what its plain form lacks."""
+    if (type(value) is str and value.isascii()) or value is None or isinstance(value, bool):
+        return value  # most values are such texts: the shortest way
     if depth > MAX_DEPTH:
         raise UnstorableError(
-            f"{field} is nested deeper than {MAX_DEPTH} levels; store a flatter value."
+            f"{_path_text(path)} is nested deeper than {MAX_DEPTH} levels; store a flatter value."
         )
-    match value:
-        case int() | float() | str():
-            return _pack_scalar(value, field)
-        case bytes():
-            return {BYTES_KEY: True, "data": base64.b64encode(value).decode("ascii")}
-        case pydantic.BaseModel():
-            name = f"{type(value).__module__}:{type(value).__qualname__}"
-            return {MODEL_KEY: name, "data": _pack(_model_data(value, field), field, depth + 1)}
-        case list() | tuple():
-            return [_pack(item, f"{field}[{i}]", depth + 1) for i, item in enumerate(value)]
-        case Mapping():
-            return _pack_mapping(value, field, depth)
+    if isinstance(value, (str, int, float)):
+        return _pack_scalar(value, path)
+    if isinstance(value, (list, tuple)):
+        return [_pack(item, (path, i), depth + 1, special) for i, item in enumerate(value)]
+    if isinstance(value, (dict, Mapping)):  # for a dict, `Mapping` alone takes much longer
+        return _pack_mapping(value, path, depth, special)
+    special.append(value)
+    if isinstance(value, bytes):
+        return {BYTES_KEY: True, "data": base64.b64encode(value).decode("ascii")}
+    if isinstance(value, pydantic.BaseModel):
+        name = f"{type(value).__module__}:{type(value).__qualname__}"
+        data = _model_data(value, path)
+        return {MODEL_KEY: name, "data": _pack(data, path, depth + 1, special)}
     raise UnstorableError(
-        f"{field} is a {type(value).__name__}, which can't be stored; "
+        f"{_path_text(path)} is a {type(value).__name__}, which can't be stored; "
         "use JSON data, bytes or a pydantic model."
     )
 
 
-def _model_data(model: pydantic.BaseModel, field: str) -> JSON:
+def _model_data(model: pydantic.BaseModel, path: Path) -> JSON:
     # round_trip leaves out what is computed: it would be refused when the model is made again.
     try:
         return model.model_dump(mode="json", round_trip=True)
     except Exception as error:
         raise UnstorableError(
-            f"{field} is a {type(model).__name__} that has no JSON form: {error}"
+            f"{_path_text(path)} is a {type(model).__name__} that has no JSON form: {error}"
         ) from error
 
 
-def _pack_scalar(value: float | str, field: str) -> JSON:
+def _pack_scalar(value: float | str, path: Path) -> JSON:
     if isinstance(value, str):
-        try:
-            value.encode("utf-8")
-        except UnicodeEncodeError as error:
-            raise UnstorableError(
-                f"{field} holds a lone surrogate, which is not valid text."
-            ) from error
-        # Not str(value): that is the member's name where the text is also an Enum.
-        return str.__str__(value)
+        return _pack_text(value, "", path)
     if isinstance(value, float):
         if not math.isfinite(value):
             raise UnstorableError(
-                f"{field} is {value}, which JSON has no form for; use None or a string."
+                f"{_path_text(path)} is {value}, which JSON has no form for; use None or a string."
             )
         return float(value)
     if abs(value) > MAX_INTEGER:
-        raise UnstorableError(f"{field} is an integer of more than 64 bits; store it as a string.")
+        raise UnstorableError(
+            f"{_path_text(path)} is an integer of more than 64 bits; store it as a string."
+        )
     return int(value)
 
 
-def _pack_mapping(value: Mapping[Any, object], field: str, depth: int) -> JSON:
+def _pack_text(text: str, which: str, path: Path) -> str:
+    if not text.isascii():
+        try:
+            text.encode("utf-8")
+        except UnicodeEncodeError as error:
+            raise UnstorableError(
+                f"{which}{_path_text(path)} holds a lone surrogate, which is not valid text."
+            ) from error
+    # Not str(text): that is the member's name where the text is also an Enum.
+    return str.__str__(text)
+
+
+def _pack_mapping(
+    value: Mapping[Any, object], path: Path, depth: int, special: list[object]
+) -> JSON:
     items: dict[str, JSON] = {}
     for key, item in value.items():
         if not isinstance(key, str):
-            raise UnstorableError(f"{field} has the key {key!r}; keys must be strings.")
-        items[_pack_scalar(key, f"a key of {field}")] = _pack(item, f"{field}.{key}", depth + 1)
-    return {ESCAPE_KEY: items} if RESERVED & items.keys() else items
+            raise UnstorableError(f"{_path_text(path)} has the key {key!r}; keys must be strings.")
+        name = _pack_text(key, "a key of ", path)
+        items[name] = _pack(item, (path, key), depth + 1, special)
+    if RESERVED.isdisjoint(items):
+        return items
+    special.append(value)
+    return {ESCAPE_KEY: items}
 
 
 def unpack(value: JSON) -> Any:

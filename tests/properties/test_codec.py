@@ -62,6 +62,15 @@ def test_the_plain_form_is_json(value):
     assert codec.load_json(codec.dump_json(plain)) == plain
 
 
+@given(values)
+def test_a_result_has_both_forms(value):
+    """The two forms of a result are those of any value, and one object where nothing sets them apart."""
+    packed, plain = codec.pack_result(value)
+
+    assert (packed, plain) == (codec.pack(value, "value"), codec.plain(value))
+    assert (packed is plain) == (packed == plain)
+
+
 @given(
     values,
     bad_scalars,
