@@ -301,8 +301,9 @@ def _session_of(session_id: SessionId | None, invocation_state: Mapping[str, Any
 def _outcome(ending: Ending) -> Outcome:
     usage = dict(ending.state.usage)
     if ending.kind == "interrupt":
-        # What stands for the question of another node has that as its reason.
-        awaits = any(wait.id.startswith(AWAITED) and wait.reason for wait in waits(ending.state))
+        # What stands for the question of another visit has that visit as its reason.
+        reasons = [wait.reason for wait in waits(ending.state) if wait.id.startswith(AWAITED)]
+        awaits = next(filter(None, reasons), "")
         return Interrupted(open_questions(ending.state), ending.saved, usage, awaits=awaits)
     if ending.error is not None:
         return Failed(ending.state.failure or failures.record(ending.error), ending.saved, usage)

@@ -449,7 +449,7 @@ class Meter:
         if asker or self._is_asked(bound):
             where = "other" if asker else "own"
             name = bound.question
-            event.asker.asked.append(Interrupt(f"{AWAITED}{where}.{name}", name, bool(asker)))
+            event.asker.asked.append(Interrupt(f"{AWAITED}{where}.{name}", name, asker))
             return
         number = f"#{len(raises) + 1}" if raises else ""
         try:

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 from runner.approvals.freezes import frozen
 from runner.definition.model import item_id, map_of
 from runner.definition.registry import registry
-from runner.errors import UsageError
+from runner.errors import NotFoundError, UsageError
 from runner.execution.results import sink_outputs, total_usage
 from runner.operations.decided import DecisionView, decisions_of
 from runner.operations.exports import (
@@ -28,9 +28,10 @@ from runner.operations.exports import (
     question_of,
     view_of,
 )
-from runner.records.budgets import MICROS, Sum
+from runner.records.budgets import MICROS, QUESTION, Sum
+from runner.records.interrupts import Interrupt
 from runner.records.json_form import milliseconds
-from runner.records.run import Status, existing
+from runner.records.run import NodeRecord, Status, existing
 from runner.records.workers import Worker
 from runner.store.interface import Event
 
@@ -56,7 +57,7 @@ class NodeView:
     """A node's latest visit; `since` is when it got its status, `execution_ms` how long its code ran.
 
     A map has `total` items, of which those that have begun are in `items`. `run` is the child run of a
-    node that is a graph.
+    node that is a graph. `waits_for` is the id of another node's question, whose answer it waits for.
     """
 
     id: str
@@ -68,6 +69,7 @@ class NodeView:
     output: Any = None
     error: NodeError | None = None
     progress: str = ""
+    waits_for: str = ""
     run: RunView | None = None
     total: int = 0
     items: tuple[NodeView, ...] = ()
@@ -291,9 +293,33 @@ def _node(
         output=snapshot.outputs.get((name, record.visit)),
         error=error_of(entry),
         progress=_progress(of_visit),
+        waits_for=_awaited_question(store, snapshot, record),
         run=read_run(store, record.child) if record.child else None,
         total=snapshot.maps[name].total if items else 0,
         items=tuple(_node(store, snapshot, item, events) for item in items),
+    )
+
+
+def _awaited_question(store: Store, snapshot: RunSnapshot, record: NodeRecord) -> str:
+    """Find the open question about a budget that another visit asks for this node, too."""
+    if not record.awaits or record.status is not Status.WAITING:
+        return ""
+    run_id, visit, node = record.awaits.split(" ", 2)
+    questions: Iterable[Interrupt | None] = snapshot.interrupts
+    if run_id != snapshot.record.run_id:
+        try:
+            ((asker, _, _),) = store.fetch(run_id, [node])
+        except NotFoundError:
+            return ""
+        questions = store.interrupts(asker.questions)
+    return next(
+        (
+            question.id
+            for question in questions
+            if question is not None and question.is_open and question.name.startswith(QUESTION)
+            if (question.node_id, question.visit) == (node, int(visit))
+        ),
+        "",
     )
 
 

@@ -43,14 +43,14 @@ class Interrupted:
     """The node waits for a person: `interrupts` are all open questions, `saved` is what resumes it.
 
     With `keeps`, questions that were open when the node was claimed stay open, listed or not. With `awaits`
-    it also waits for the answer to a question of another node.
+    it also waits for the answer to a question of that visit.
     """
 
     interrupts: list[Interrupt]
     saved: Saved | None = None
     usage: dict[str, int] = field(default_factory=dict)
     keeps: bool = False
-    awaits: bool = False
+    awaits: str = ""
 
 
 @dataclass(frozen=True, slots=True)

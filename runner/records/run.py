@@ -95,7 +95,7 @@ class NodeRecord:
     `handed` is the id of its external task; `sent` says that it was submitted, `late` that no report came in
     time.
     `last` is the highest number that a visit of it has had, where a retry or a migration has undone that.
-    `awaits` says that it waits for an answer to another node's question.
+    `awaits` is the visit to whose question it awaits the answer: run, number and node.
     """
 
     status: Status = Status.PENDING
@@ -122,7 +122,7 @@ class NodeRecord:
     late: bool = False
     last: int = 0
     releases: int = 0
-    awaits: bool = False
+    awaits: str = ""
 
     @property
     def next_visit(self) -> int:

@@ -412,7 +412,7 @@ def dispatch(changes: Changes, node: str, record: NodeRecord) -> None:
     """Make a node ready and push its doorbell; a timer pushes it again in case it is lost."""
     uncounted_attempts = record.uncounted if record.attempt > 1 else 0
     ready = replace(record, status=Status.READY, rings=0, busy=False, held=False, items=False)
-    changes.put(node, replace(ready, uncounted=uncounted_attempts, awaits=False))
+    changes.put(node, replace(ready, uncounted=uncounted_attempts, awaits=""))
     changes.add(
         doorbell(changes, node, record),
         SetTimer(TimerKind.NODE, node, changes.now + changes.lease_ms),
@@ -506,6 +506,6 @@ def cancel_node(changes: Changes, node: str) -> None:
     changes.add(*withdrawals(node, record.visit, record.questions))
     changes.add(DropTimer(TimerKind.NODE, node))
     cancelled_record = replace(record, status=Status.CANCELLED, questions=(), unseen=0)
-    idle_record = replace(cancelled_record, busy=False, held=False, items=False, awaits=False)
+    idle_record = replace(cancelled_record, busy=False, held=False, items=False, awaits="")
     changes.put(node, idle_record)
     changes.add(AddEvent(EventKind.NODE_CANCELLED, node, record.visit))

@@ -67,13 +67,13 @@ def park(
     fence: int,
     interrupts: Sequence[str],
     *,
-    awaits: bool = False,
+    awaits: str = "",
 ) -> TransitionResult:
     """Make a running node wait for people: "waiting", or "ready" when answers that it has not seen suffice.
 
     `interrupts` are all that the node has open: new ones are asked in the same transition, other ones of
     this visit are withdrawn. "nothing_open" refuses a node that has nothing to wait for. One that `awaits`
-    the answer to another node's question goes on by `wake`, and now and then looks if that node has ended.
+    the answer to a question of that visit goes on by `wake`, and now and then looks if that node has ended.
     """
     if not owns(changes.node(node), visit, fence):
         return changes.refuse(refusal(changes.node(node), visit, fence, PARKED))
@@ -213,7 +213,7 @@ def _conclude(changes: Changes, question: Interrupt) -> TransitionResult:
         *drop_timers([interrupt]),
         DropTimer(TimerKind.NODE, node),
     )
-    without_questions = replace(record, questions=(), unseen=0, awaits=False)
+    without_questions = replace(record, questions=(), unseen=0, awaits="")
     if stops(changes, node):
         changes.put(node, without_questions)
         cancel_node(changes, node)

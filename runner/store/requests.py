@@ -245,11 +245,11 @@ class AskQuestions(VisitRequest):
 class ParkVisit(AskQuestions):
     """Make a visit wait for answers: "waiting", "ready", "cancelled", "nothing_open" or "stale".
 
-    With `awaits` one of them is to a question of another node: see `WakeVisit`.
+    With `awaits` one of them is to a question of that visit: see `WakeVisit`.
     """
 
     verb = "park"
-    awaits: bool = False
+    awaits: str = ""
 
     def plan(self, transaction: UnitOfWork[RunT]) -> Reply:
         return self._wait(transaction, functools.partial(scheduler.park, awaits=self.awaits))

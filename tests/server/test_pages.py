@@ -12,7 +12,7 @@ from markupsafe import escape
 from pydantic import BaseModel
 from rich.console import Console
 
-from runner import Agent, GraphBuilder, tool
+from runner import Agent, Budget, GraphBuilder, tool
 from runner.approvals import Action, Principal, Rule, freezing
 from runner.cli.run_tree import draw
 from runner.execution.telemetry import trace_id
@@ -959,3 +959,45 @@ def test_a_held_run_says_held_and_why(site):
     console.print(draw(read_run(site.app.state.services.store, held.id), 0, wrap=False))
     assert "unapproved  held  " in console.file.getvalue()
     assert why in console.file.getvalue()
+
+
+@tool
+def order() -> str:
+    """Order."""
+    return "ordered"
+
+
+def writers(per):
+    """Two agents that begin together, with a budget of one model call."""
+    builder = GraphBuilder()
+    for name in ("first", "second"):
+        model = ScriptedModel([{"toolUse": {"name": "order", "input": {}}}, "done"])
+        budget = Budget(per=per, model_calls=1, over="ask")
+        builder.add_node(Agent(name=name, model=model, tools=[order], budgets=[budget]), name)
+        builder.set_entry_point(name)
+    return builder.build()
+
+
+@pytest.mark.parametrize(
+    ("per", "waits"),
+    [
+        ("run", [("", 0), ("", 1)]),
+        ("tag:team", [("", 0), (0, 0)]),
+        ("invocation", [("", ""), ("", "")]),
+    ],
+)
+def test_a_node_that_waits_for_a_question_of_another_node_says_which(redis_url, per, waits):
+    """Page, API and terminal name it, also of another run; who asks for itself waits for no other."""
+    site = Site(redis_url, {"writers": lambda: writers(per)})
+    runs = [site.start("writers", tags={"team": "red"}).id for _ in range(2)]
+    shown = [site.http.get(f"/v1/runs/{run}").json() for run in runs]
+    asked = [question["id"] for run in shown for question in run["interrupts"]]
+
+    found = [tuple(node["waits_for"] for node in run["nodes"]) for run in shown]
+    assert found == [tuple(asked[n] if n != "" else "" for n in run) for run in waits]
+    awaited = found[1][1]
+    page = site.http.get(f"/runs/{runs[1]}?node=second", headers=HTML).text
+    assert page.count(f'href="/q/{awaited}">a') == {"run": 2, "tag:team": 3}.get(per, 0)
+    console = Console(file=io.StringIO(), width=400)
+    console.print(draw(read_run(site.app.state.services.store, runs[1]), 0, wrap=False))
+    assert (f"waits for the answer to {awaited}" in console.file.getvalue()) == bool(awaited)

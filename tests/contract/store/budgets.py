@@ -130,7 +130,7 @@ class BudgetContract:
         tokens = {node: worker.token(run_id, node) for node in "ab"}
 
         def wait(node: str) -> str:
-            return store.do(ParkVisit(tokens[node], [], None, awaits=True)).word
+            return store.do(ParkVisit(tokens[node], [], None, awaits=f"{run_id} 1 other")).word
 
         assert store.do(WakeVisit(run_id, "b", 1)).word == "woken"
         assert (wait("a"), wait("b")) == ("waiting", "ready")
