@@ -15,10 +15,10 @@ from runner.approvals.freezing import freeze, thaw
 from runner.audit.files import export_lines, read_public, verify_file
 from runner.audit.sealing import terms
 from runner.errors import UsageError
-from runner.records.json_form import document, stamp
+from runner.records.json_form import stamp
 from runner.records.run import existing
 from runner.server.access import Administers, Reads, Seen
-from runner.server.api.documents import ONE_PAGE
+from runner.server.api.documents import ONE_PAGE, page_document
 from runner.server.services import Served, Services
 
 router = APIRouter(prefix="/v1", tags=["audit"])
@@ -64,7 +64,7 @@ def audit_of(services: Services, run_id: str) -> RunAudit:
 @router.get(
     "/audit", summary="Show how far the audit is sealed and signed", dependencies=[ONE_PAGE]
 )
-def heads(_: Reads, services: Served) -> dict[str, Any]:
+def heads(person: Reads, services: Served) -> dict[str, Any]:
     """Show each partition's tree: its entries, those signed, and the checkpoint that signs them."""
     items = []
     for partition, log in enumerate(services.store.audit_logs):
@@ -79,15 +79,15 @@ def heads(_: Reads, services: Served) -> dict[str, Any]:
                 "problem": head.problem,
             }
         )
-    return {"items": items, "next": None}
+    return page_document(items, person)
 
 
 @router.get("/audit/{run_id}", summary="Show the audit of a run, verified")
-def show(run_id: str, _: Reads, services: Served) -> Any:
+def show(run_id: str, person: Reads, services: Served) -> Any:
     """Show what was recorded of a run's approvals, and whether it holds by this server's key."""
     existing(services.store.peek(run_id), run_id)
     audit = audit_of(services, run_id)
-    return {"items": audit.entries, "next": None, "result": audit.result, "detail": audit.detail}
+    return page_document(audit.entries, person) | {"result": audit.result, "detail": audit.detail}
 
 
 @router.get(
@@ -120,9 +120,9 @@ class Freezing(Scope):
 
 
 @router.get("/freezes", summary="List what is frozen", dependencies=[ONE_PAGE])
-def list_freezes(_: Seen, services: Served) -> dict[str, Any]:
+def list_freezes(person: Seen, services: Served) -> dict[str, Any]:
     """List the freezes: no effect of theirs happens until they are thawed."""
-    return {"items": document(list(services.store.frozen().values())), "next": None}
+    return page_document(services.store.frozen().values(), person)
 
 
 @router.post("/freezes", status_code=201, summary="Freeze effects")

@@ -8,7 +8,7 @@ from fastapi import APIRouter
 
 from runner.operations.dead import replay
 from runner.server.access import Operates, Seen
-from runner.server.api.documents import ONE_PAGE, PAGE, Limit, letter_document
+from runner.server.api.documents import ONE_PAGE, PAGE, Limit, page_document, seen_document
 from runner.server.services import Served
 
 router = APIRouter(prefix="/v1/dead", tags=["dead letters"])
@@ -17,14 +17,13 @@ router = APIRouter(prefix="/v1/dead", tags=["dead letters"])
 @router.get("", summary="List dead letters, newest first", dependencies=[ONE_PAGE])
 def list_letters(person: Seen, services: Served, limit: Limit = PAGE) -> dict[str, Any]:
     """List messages that could not be used and nodes that were given up; readers see why and the message."""
-    letters = services.dead_letters.all(limit)
-    return {"items": [letter_document(letter, person) for letter in letters], "next": None}
+    return page_document(services.dead_letters.all(limit), person)
 
 
 @router.get("/{letter_id}", summary="Show one dead letter")
 def show(letter_id: str, person: Seen, services: Served) -> Any:
     """Show a dead letter, to readers with the message as it was received."""
-    return letter_document(services.dead_letters.get(letter_id), person)
+    return seen_document(services.dead_letters.get(letter_id), person)
 
 
 @router.post("/{letter_id}:replay", summary="Send a message again, or retry a node")

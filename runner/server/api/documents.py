@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import replace
 from datetime import UTC, datetime
-from typing import Annotated, Any
+from typing import Annotated, Any, TypeVar
 
 from fastapi import Depends, Query
 from pydantic import AfterValidator
@@ -14,12 +15,14 @@ from runner.operations.questions import QuestionView
 from runner.operations.views import NodeView, RunView
 from runner.records.dead_letters import DeadLetter
 from runner.records.json_form import document
-from runner.records.listings import Page, place_of
+from runner.records.listings import place_of
 from runner.records.run import EventKind
 from runner.schedules.schedule import Schedule
 from runner.server.access import Person
 from runner.server.problems import Problem
 from runner.store.interface import Event
+
+Record = TypeVar("Record")
 
 PAGE = 50
 """Items of a page unless the caller names a number."""
@@ -65,90 +68,69 @@ Moment = Annotated[
 ]
 
 
-def page_document(page: Page[Any], view: Any = document) -> dict[str, Any]:
-    """Return a page of a listing as JSON."""
-    return {"items": [view(item) for item in page], "next": page.next}
+def bare(record: Any) -> Any:
+    """Return a record without what users and agents have written; one of another type has nothing of that."""
+    match record:
+        case RunView():
+            return replace(
+                record,
+                task=None,
+                output=None,
+                reason="",
+                nodes=tuple(map(bare, record.nodes)),
+                interrupts=tuple(map(bare, record.interrupts)),
+                decided=tuple(
+                    replace(decision, title=decision.name, comments={})
+                    for decision in record.decided
+                ),
+            )
+        case NodeView(error=error):
+            return replace(
+                record,
+                output=None,
+                error=error and replace(error, message="", traceback="", summary=error.type),
+                progress="",
+                run=bare(record.run),
+                items=tuple(map(bare, record.items)),
+            )
+        case Question():
+            return _bare_question(record)
+        case Schedule():
+            return replace(record, task=None, error="")
+        case DeadLetter():
+            return replace(record, reason="", body=b"")
+        case Event(kind=kind, detail=detail):
+            return replace(
+                record, data=None, detail="" if kind == EventKind.RUN_STOPPING else detail
+            )
+    return record
 
 
-def run_document(run: RunView, person: Person | None) -> Any:
-    """Return a run as JSON; without payloads for who may not read them."""
-    return document(run if _reads(person) else without_payloads(run))
-
-
-def question_document(question: Question, person: Person | None) -> Any:
-    """Return a question as JSON; without payloads for who may not read them."""
-    return document(question if _reads(person) else bare_question(question))
-
-
-def schedule_document(schedule: Schedule, person: Person | None) -> Any:
-    """Return a schedule as JSON; without its task and error for who may not read them."""
-    return document(schedule if _reads(person) else replace(schedule, task=None, error=""))
-
-
-def bare_letter(letter: DeadLetter) -> DeadLetter:
-    """Return a dead letter without what users and agents have written: the message, and why it failed."""
-    return replace(letter, reason="", body=b"")
-
-
-def letter_document(letter: DeadLetter, person: Person | None) -> Any:
-    """Return a dead letter as JSON; without its reason and message for who may not read them."""
-    return document(letter if _reads(person) else bare_letter(letter))
-
-
-def event_document(event: Event, person: Person | None) -> Any:
-    """Return an event as JSON; without its data for who may not read them."""
-    return document(event if _reads(person) else bare_event(event))
-
-
-def bare_event(event: Event) -> Event:
-    """Return an event without what users and agents have written: its data, and why a run was stopped."""
-    return replace(
-        event, data=None, detail="" if event.kind == EventKind.RUN_STOPPING else event.detail
+def _bare_question(question: Question) -> Question:
+    fields: dict[str, Any] = dict.fromkeys(
+        ("reason", "response", "on_expire", "response_schema", "action")
     )
-
-
-def _reads(person: Person | None) -> bool:
-    return person is not None and person.may("read")
-
-
-def without_payloads(run: RunView) -> RunView:
-    """Return a run without what users and agents have written."""
-    return replace(
-        run,
-        task=None,
-        output=None,
-        reason="",
-        nodes=tuple(map(_bare_node, run.nodes)),
-        interrupts=tuple(map(bare_question, run.interrupts)),
-        decided=tuple(
-            replace(decision, title=decision.name, comments={}) for decision in run.decided
-        ),
-    )
-
-
-def _bare_node(node: NodeView) -> NodeView:
-    error = node.error and replace(node.error, message="", traceback="", summary=node.error.type)
-    return replace(
-        node,
-        output=None,
-        error=error,
-        progress="",
-        run=node.run and without_payloads(node.run),
-        items=tuple(map(_bare_node, node.items)),
-    )
-
-
-def bare_question(question: Question) -> Question:
-    """Return a question without what users and agents have written."""
-    bare: dict[str, Any] = {
+    fields |= {
         "title": question.name,
-        "reason": None,
-        "response": None,
-        "on_expire": None,
-        "response_schema": None,
+        "withdrawal": question.withdrawal and {**question.withdrawal, "reason": ""},
     }
-    bare["action"] = None
-    bare["withdrawal"] = question.withdrawal and {**question.withdrawal, "reason": ""}
     if isinstance(question, QuestionView):
-        bare |= {"votes": (), "variants": (), "comments": (), "digests": {}}
-    return replace(question, **bare)
+        fields |= {"votes": (), "variants": (), "comments": (), "digests": {}}
+    return replace(question, **fields)
+
+
+def seen_by(person: Person, record: Record) -> Record:
+    """Return a record as a person may see it: bare for who may not read payloads."""
+    return record if person.may("read") else bare(record)
+
+
+def seen_document(record: Any, person: Person) -> Any:
+    """Return a record as JSON, as a person may see it."""
+    return document(seen_by(person, record))
+
+
+def page_document(
+    items: Iterable[Any], person: Person, cursor: str | None = None
+) -> dict[str, Any]:
+    """Return a page of a listing as a person may see it; `cursor` is that of the next page."""
+    return {"items": [seen_document(item, person) for item in items], "next": cursor}

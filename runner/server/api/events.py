@@ -10,7 +10,7 @@ from fastapi.responses import StreamingResponse
 from runner.operations.questions import read_questions
 from runner.server import streams
 from runner.server.access import Seen
-from runner.server.api.documents import PAGE, question_document
+from runner.server.api.documents import PAGE, page_document
 from runner.server.services import Served
 from runner.store.interface import Event
 
@@ -44,8 +44,7 @@ def events(
 
     def snapshot() -> Any:
         page = services.client.interrupts(graph=graph, limit=PAGE)
-        views = read_questions(services.store, page)
-        return {"items": [question_document(view, person) for view in views], "next": page.next}
+        return page_document(read_questions(services.store, page), person, page.next)
 
     def wanted(event: Event) -> bool:
         if kind and event.kind not in kind:

@@ -12,20 +12,19 @@ from runner.operations import deploys
 from runner.operations.deploy_views import GraphCheck, problems_of
 from runner.records.json_form import document
 from runner.server.access import Seen
-from runner.server.api.documents import ONE_PAGE
+from runner.server.api.documents import ONE_PAGE, page_document
 from runner.server.services import Served
 
 router = APIRouter(prefix="/v1/graphs", tags=["graphs"])
 
 
 @router.get("", summary="List the graphs in the store", dependencies=[ONE_PAGE])
-def list_graphs(_: Seen, services: Served) -> dict[str, Any]:
+def list_graphs(person: Seen, services: Served) -> dict[str, Any]:
     """List the graphs that workers have published; those inside others are not listed."""
     graphs = services.graphs().items()
-    return {
-        "items": [{"name": name, "fingerprint": version} for name, version in graphs],
-        "next": None,
-    }
+    return page_document(
+        ({"name": name, "fingerprint": version} for name, version in graphs), person
+    )
 
 
 @router.get(

@@ -25,7 +25,7 @@ from runner.records.json_form import document
 from runner.records.listings import InterruptQuery, Page
 from runner.records.validation import violation
 from runner.server.access import Decides, Operates, Person, Seen
-from runner.server.api.documents import PAGE, Cursor, Limit, question_document
+from runner.server.api.documents import PAGE, Cursor, Limit, page_document, seen_document
 from runner.server.deciding import act, decide, selectors_of
 from runner.server.problems import Problem, pointer
 from runner.server.services import Served, Services
@@ -137,8 +137,7 @@ def list_questions(
         page = Page(closed_questions(services, query, limit, by=by, status=ended_as), None)
     else:
         page = services.store.open_interrupts(query, limit, cursor or "")
-    views = read_questions(services.store, page)
-    return {"items": [question_document(view, person) for view in views], "next": page.next}
+    return page_document(read_questions(services.store, page), person, page.next)
 
 
 @router.get("/{question_id}", summary="Show a question, open or not")
@@ -147,7 +146,7 @@ def show(question_id: str, person: Seen, services: Served, response: Response) -
     question = services.client.interrupt(question_id)
     response.headers["etag"] = f'"{question.digest}"'
     view = with_comments(services.store, read_question(services.store, question))
-    return question_document(view, person)
+    return seen_document(view, person)
 
 
 @router.post("/{question_id}/votes", summary="Vote on a question, or answer it")

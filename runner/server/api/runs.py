@@ -26,9 +26,8 @@ from runner.server.api.documents import (
     Cursor,
     Limit,
     Moment,
-    event_document,
     page_document,
-    run_document,
+    seen_document,
 )
 from runner.server.deciding import signer, start_for
 from runner.server.problems import Problem, prefix
@@ -155,7 +154,7 @@ def _check_same(services: Services, run: Run, body: NewRun, person: Person) -> N
 
 @router.get("", summary="List runs, newest first")
 def list_runs(
-    _: Seen,
+    person: Seen,
     services: Served,
     status: Annotated[Status | None, Query()] = None,
     graph: Annotated[str | None, Query()] = None,
@@ -168,18 +167,17 @@ def list_runs(
 ) -> dict[str, Any]:
     """List the runs that match all filters."""
     tags = dict(_pair(text) for text in tag or ())
-    return page_document(
-        services.client.runs(
-            status,
-            graph=graph,
-            tags=tags,
-            since=since,
-            until=until,
-            text=text,
-            limit=limit,
-            cursor=cursor,
-        )
+    page = services.client.runs(
+        status,
+        graph=graph,
+        tags=tags,
+        since=since,
+        until=until,
+        text=text,
+        limit=limit,
+        cursor=cursor,
     )
+    return page_document(page, person, page.next)
 
 
 def _pair(text: str) -> tuple[str, str]:
@@ -225,8 +223,8 @@ def _shown(services: Services, run_id: str, person: Person) -> Any:
     if services.archive is not None and services.store.peek(run_id) is None:
         export = services.archive.read(run_id)
         if export is not None:
-            return run_document(archived_run(export), person)
-    return run_document(read_run(services.store, run_id), person)
+            return seen_document(archived_run(export), person)
+    return seen_document(read_run(services.store, run_id), person)
 
 
 @router.delete("/{run_id}", status_code=204, summary="Remove a run that has ended")
@@ -259,10 +257,8 @@ async def events(
     if "text/event-stream" in request.headers.get("accept", ""):
         return _stream(request, services, person, run_id, last_event_id or after)
     events_page = await run_in_threadpool(services.store.events, run_id, after, limit)
-    return {
-        "items": [event_document(event_of(event), person) for event in events_page],
-        "next": events_page[-1].position if len(events_page) == limit else None,
-    }
+    following = events_page[-1].position if len(events_page) == limit else None
+    return page_document(map(event_of, events_page), person, following)
 
 
 def _stream(
@@ -271,10 +267,10 @@ def _stream(
     def snapshot() -> tuple[Any, str]:
         # The position first: what happens between the two reads comes again as an event.
         position = str(existing(services.store.read(run_id), run_id).events)
-        return run_document(read_run(services.store, run_id), person), position
+        return seen_document(read_run(services.store, run_id), person), position
 
     def show(event: Event) -> Any:
-        return event_document(event_of(event), person)
+        return seen_document(event_of(event), person)
 
     hub = services.hub
     lines = streams.run_stream(request, hub, services.store, run_id, after, snapshot, show)

@@ -9,7 +9,7 @@ from pydantic import BaseModel, Field
 
 from runner.records.json_form import document
 from runner.server.access import Administers
-from runner.server.api.documents import PAGE, Cursor, Limit
+from runner.server.api.documents import PAGE, Cursor, Limit, page_document
 from runner.server.services import Served
 from runner.webhooks.webhook import Webhook
 
@@ -34,9 +34,9 @@ class NewWebhook(BaseModel):
 
 
 @router.get("", summary="List webhooks")
-def list_webhooks(_: Administers, services: Served) -> dict[str, Any]:
+def list_webhooks(person: Administers, services: Served) -> dict[str, Any]:
     """List the webhooks by their ids."""
-    return {"items": document(services.webhooks.list()), "next": None}
+    return page_document(services.webhooks.list(), person)
 
 
 @router.get("/{webhook_id}", summary="Show a webhook")
@@ -78,14 +78,14 @@ def rotate(webhook_id: str, _: Administers, services: Served) -> Any:
 @router.get("/{webhook_id}/deliveries", summary="List the deliveries of a webhook")
 def deliveries(
     webhook_id: str,
-    _: Administers,
+    person: Administers,
     services: Served,
     limit: Limit = PAGE,
     cursor: Cursor = None,
 ) -> dict[str, Any]:
     """List the deliveries of the last 7 days, the newest first."""
     page = services.webhooks.deliveries(webhook_id, limit, cursor)
-    return {"items": document(page.items), "next": page.next}
+    return page_document(page.items, person, page.next)
 
 
 @router.post("/{webhook_id}/deliveries/{delivery_id}:redeliver", summary="Send a delivery again")

@@ -9,16 +9,16 @@ from fastapi import APIRouter, Query
 from runner.operations.views import read_backlog, read_workers
 from runner.records.json_form import document
 from runner.server.access import Seen
-from runner.server.api.documents import ONE_PAGE
+from runner.server.api.documents import ONE_PAGE, page_document
 from runner.server.services import Served
 
 router = APIRouter(prefix="/v1", tags=["workers"])
 
 
 @router.get("/workers", summary="List workers and keepers", dependencies=[ONE_PAGE])
-def list_workers(_: Seen, services: Served) -> dict[str, Any]:
+def list_workers(person: Seen, services: Served) -> dict[str, Any]:
     """List the workers with their queues, graphs and state: alive, stopping, hangs or gone."""
-    return {"items": document(read_workers(services)), "next": None}
+    return page_document(read_workers(services), person)
 
 
 @router.get("/backlog", summary="Count the nodes of queues")

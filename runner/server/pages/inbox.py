@@ -7,7 +7,7 @@ import json
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Annotated, Any
+from typing import Annotated
 from urllib.parse import parse_qsl, urlencode
 
 from fastapi import APIRouter, Form, Query, Request, Response
@@ -29,7 +29,7 @@ from runner.records.interrupts import Decision, Interrupt, Receipt, tool_of
 from runner.records.listings import InterruptQuery
 from runner.records.validation import one_line
 from runner.server.access import Decides, Person, Seen
-from runner.server.api.documents import bare_question
+from runner.server.api.documents import seen_by
 from runner.server.deciding import decide, selectors_of
 from runner.server.forms import Typed
 from runner.server.pages.passkeys import takes_own_key
@@ -84,7 +84,7 @@ class InboxRow:
 def row_of(question: QuestionView, person: Person, now: int) -> InboxRow:
     """Return the row of a question."""
     decisions = set((question.rule or {}).get("decisions", ()))
-    seen: Any = question if person.may("read") else bare_question(question)
+    seen = seen_by(person, question)
     return InboxRow(
         seen,
         _about(seen),
@@ -369,15 +369,12 @@ def _together(
 ) -> HTMLResponse:
     ids = list(dict.fromkeys(ids))
     questions = _alike(services, ids)
-    visible_questions: list[Any] = (
-        questions if person.may("read") else list(map(bare_question, questions))
-    )
     return page(
         request,
         "together.html",
         person,
         422 if problem else 200,
-        questions=visible_questions,
+        questions=[seen_by(person, question) for question in questions],
         receipts=dict(zip(ids, receipts, strict=True)) if receipts else {},
         word=_word(questions),
         alone=any(map(takes_own_key, questions)),

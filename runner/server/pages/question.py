@@ -44,7 +44,7 @@ from runner.records.interrupts import (
 )
 from runner.records.messages import body_of, operation_body
 from runner.server.access import Decides, Person, Seen
-from runner.server.api.documents import bare_question
+from runner.server.api.documents import seen_by
 from runner.server.browser import FormTokens
 from runner.server.deciding import act as operation
 from runner.server.deciding import decide
@@ -322,7 +322,7 @@ def _page(
         "question.html",
         person,
         shown.status,
-        question=question if reads else bare_question(question),
+        question=seen_by(person, question),
         shown=request.app.state.form_tokens.issue(person, about=question.digest) if reads else "",
         requester=" for ".join(map(plain_name, [question.requester, *question.on_behalf_of])),
         opened=bool(shown.edited or shown.sent),

@@ -17,7 +17,7 @@ from runner.operations.views import NodeView, RunView, read_run
 from runner.records import codec
 from runner.records.run import NodeRecord, Records, Status, existing
 from runner.server.access import Operates
-from runner.server.api.documents import without_payloads
+from runner.server.api.documents import seen_by
 from runner.server.deciding import signer
 from runner.server.pages.rendering import back, page
 from runner.server.problems import Problem
@@ -84,9 +84,7 @@ def show_plan(
     node: Annotated[str, Query()] = "",
 ) -> HTMLResponse:
     """Show what an action would do, with the form that does it; nothing is changed."""
-    run = read_run(services.store, run_id)
-    if not person.may("read"):
-        run = without_payloads(run)
+    run = seen_by(person, read_run(services.store, run_id))
     forkable = [node_view.id for node_view in run.nodes if node_view.visit]
     if action == "fork" and not node and len(forkable) == 1:
         node = forkable[0]
@@ -103,7 +101,7 @@ def show_plan(
         forkable=forkable,
         effects=list(_effects(services, run, action, node)),
         outcome=outcome,
-        task=run.task if person.may("read") else None,
+        task=run.task,
     )
 
 

@@ -20,7 +20,7 @@ from runner.operations.views import NodeView, RunView, archived_run, read_run, s
 from runner.records.run import FINAL, Status, existing
 from runner.server.access import Reads, Seen
 from runner.server.api.audit import audit_of
-from runner.server.api.documents import bare_event, without_payloads
+from runner.server.api.documents import seen_by
 from runner.server.pages.node_drawer import QUIET, drawer
 from runner.server.pages.rendering import page, span
 from runner.server.pages.run_actions import actions
@@ -111,8 +111,7 @@ def show(request: Request, run_id: str, person: Seen, services: Served) -> HTMLR
     else:
         position = str(existing(store.read(run_id), run_id).events)
         run, events = read_run(store, run_id), all_events(store, run_id)
-    if not person.may("read"):
-        run, events = without_payloads(run), [bare_event(event) for event in events]
+    run, events = seen_by(person, run), [seen_by(person, event) for event in events]
     place, shown, now = Place.of(request), list(levels(services, run)), round(time.time() * 1000)
     chosen = find(shown, place.node)
     sources = {

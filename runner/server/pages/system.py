@@ -21,7 +21,7 @@ from runner.operations.dead import replay
 from runner.operations.views import read_workers
 from runner.records import codec
 from runner.server.access import Administers, Operates, Person, Seen
-from runner.server.api.documents import bare_letter
+from runner.server.api.documents import seen_by
 from runner.server.deciding import start_for
 from runner.server.forms import WHOLE, answer_fields, answer_of, fields_of, fields_sent, marked
 from runner.server.pages.rendering import back, page
@@ -132,9 +132,8 @@ def workers(request: Request, person: Seen, services: Served) -> HTMLResponse:
 @router.get("/dead")
 def dead(request: Request, person: Seen, services: Served) -> HTMLResponse:
     """Show the newest dead letters."""
-    letters = services.dead_letters.all(100)
-    shown = letters if person.may("read") else list(map(bare_letter, letters))
-    return page(request, "dead.html", person, letters=shown)
+    letters = [seen_by(person, letter) for letter in services.dead_letters.all(100)]
+    return page(request, "dead.html", person, letters=letters)
 
 
 @router.post("/freeze")
