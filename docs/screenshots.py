@@ -69,7 +69,7 @@ class Shop:
         self.bells.extend(doorbells)
 
     def call(self, task: str, kwargs: Mapping[str, Any], task_id: str) -> bool:  # noqa: ARG002 - as declared
-        """Take a call that nobody makes."""
+        """Take a call that no test makes."""
         return True
 
     def run(self, ago: float, graph: str, task: object, steps: int = 99, **options: Any) -> str:

@@ -423,7 +423,7 @@ class Client:
         """List the open questions that match all filters, oldest first.
 
         `graph` and `run` include what the graphs nested in them ask; `assignee` takes what is assigned to
-        that person, and leaves out what anybody may answer; `older_than` is in seconds. Pages continue
+        that person, and leaves out what any person may answer; `older_than` is in seconds. Pages continue
         as with `runs`.
 
         Raises:
@@ -482,7 +482,7 @@ class Client:
         """Decide on one question: "approve", "edit", "reject" or "respond".
 
         `response` is the answer of "respond", or the whole new arguments of "edit"; with "approve" the
-        arguments that somebody else has edited. Votes add up for the same arguments only. `proof` is the
+        arguments that another person has edited. Votes add up for the same arguments only. `proof` is the
         signature of `approvals.vote_body`, which a rule may ask for; without it RUNNER_SIGNING_KEY signs, if
         that is set. `shown_at` (ms since 1970) is when you have shown the question to who decides, for the
         audit. A question without a rule takes "approve" as true, "reject" as false, and "respond".
@@ -572,7 +572,7 @@ class Client:
         ttl: float = 600,
         proof: Mapping[str, object] | None = None,
     ) -> Receipt:
-        """Claim a question for `ttl` seconds; anybody may still vote.
+        """Claim a question for `ttl` seconds; others may still vote.
 
         Raises:
             UsageError: `by` is no principal, or the time can't be used.

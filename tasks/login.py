@@ -1,4 +1,4 @@
-"""The login of the server in containers: HTTP Basic, with one password for everybody who may do everything.
+"""The login of the server in containers: HTTP Basic, with one password for all who may do everything.
 
 For a machine of one's own, and to be replaced: an identity provider, or a proxy with a login, knows people.
 """

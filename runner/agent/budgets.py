@@ -403,7 +403,7 @@ class Meter:
         """Return what people have added to a bound in this invocation, by question.
 
         Raises:
-            BudgetExceeded: somebody has decided to stop.
+            BudgetExceeded: it was decided to stop.
             ApprovalMismatch: the votes don't come to what is stored.
         """
         raises = {}

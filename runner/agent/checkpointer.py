@@ -157,7 +157,7 @@ class DirectCheckpointer:
         return ""
 
     async def close_raise(self, tag: Tagged | None, counter: str, refusal: str = "") -> None:
-        """Nobody waits."""
+        """No caller waits."""
 
     async def spent(self, tag: Tagged | None) -> dict[str, Sum]:
         del tag

@@ -476,12 +476,12 @@ class ToolExecution:
             await self.effects.post(ApprovalUsed(self.id, self._begun))
 
     def _check_ungated(self, scope: str, number: int) -> None:
-        """Refuse a call that was asked about and is now to another tool, which nobody is asked about."""
+        """Refuse a call that was asked about and is now to another tool, which no one is asked about."""
         scope = self.checkpointer.address.within + scope
         for question in self.questions.values():
             if question.scope == scope and question.number == number and question.rule is not None:
                 raise ApprovalMismatch(
-                    f"{question.name!r} was to be called once it is approved, and nobody approves "
+                    f"{question.name!r} was to be called once it is approved, and no one approves "
                     f"{self.tool.tool_name!r}, which was about to be called in its place; it was not."
                 )
 

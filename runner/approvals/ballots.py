@@ -182,7 +182,7 @@ def lent(
     standing: Standing,
     voter_record: Mapping[str, Any],
 ) -> int | None:
-    """Return the stage in which somebody may vote in the place of another; None where nowhere."""
+    """Return the stage in which a person may vote in the place of another; None where nowhere."""
     loan, by = voter_record.get("lent"), standing.lent.get(operation.voter.principal.key)
     if loan is None or loan["by"] != by or question.rule is None:
         return None
@@ -239,7 +239,7 @@ def jti_of(operation: Ballot | Operation) -> JSON:
 
 
 def signatures(voter_record: Mapping[str, Any], now: int) -> dict[str, JSON]:
-    """Return what is kept of somebody's signatures: the end of each by its jti, while a door may take it."""
+    """Return what is kept of a person's signatures: the end of each by its jti, while a door may take it."""
     ends_by_jti: Mapping[str, int] = voter_record.get("jtis", {})
     return {jti: exp for jti, exp in ends_by_jti.items() if now <= (exp + 2 * SKEW) * 1000}
 
@@ -290,7 +290,7 @@ def copied(operation: Ballot | Operation, last: int) -> Receipt | None:
 def signed_in(
     operation: Ballot | Operation, voter_record: Mapping[str, Any], now: int
 ) -> dict[str, JSON]:
-    """Return somebody's part with the signature of what is done now."""
+    """Return a person's part with the signature of what is done now."""
     ends_by_jti, jti = signatures(voter_record, now), jti_of(operation)
     if isinstance(jti, str):
         ends_by_jti[jti] = operation.body["proof"]["exp"]

@@ -24,10 +24,10 @@ class Directory(Protocol):
     """
 
     def groups(self, principal: Principal) -> Collection[str]:
-        """Return the names of the groups that somebody is in."""
+        """Return the names of the groups that a person is in."""
 
     def roles(self, principal: Principal) -> Collection[str]:
-        """Return the names of the roles that somebody has."""
+        """Return the names of the roles that a person has."""
 
 
 @lru_cache(maxsize=8)

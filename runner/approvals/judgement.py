@@ -1,6 +1,6 @@
 """Judgement of a decision by the worker, directly before what was approved takes effect.
 
-The rule that counts is the one in the code: whoever can write to the store could lower a stored one. So the
+The rule that counts is the one in the code: a client of the store could lower a stored one. So the
 question as the code asks it now must be the one that was answered, the votes are counted again, and where
 the rule asks for identity each vote must be signed for this very question: see docs/how-to/approvals.md.
 """
@@ -88,7 +88,7 @@ def _judge(question: Interrupt, answered_question: Interrupt, evidence: Evidence
         )
     if answered_question.status is not InterruptStatus.ANSWERED:
         raise ApprovalMismatch(
-            f"the question {question.name!r} is {answered_question.status}, and nobody has decided it."
+            f"the question {question.name!r} is {answered_question.status}, and no one has decided it."
         )
     rule = Rule.thawed(question.rule)
     counting = _unsigned if level_of(rule) == 0 else _signed
@@ -168,7 +168,7 @@ def _check_decision(question: Interrupt, count: Count, last_vote: Mapping[str, A
 
 
 def _unsigned(rule: Rule, question: Interrupt, evidence: Evidence) -> Iterator[Count]:
-    """Count votes that nobody had to sign, by the weights that their door has seen."""
+    """Count votes that no voter had to sign, by the weights that their door has seen."""
     del question
     tally, rounds = Tally(), dict[str, int]()
     for vote_record in evidence.votes:
@@ -182,7 +182,7 @@ def _unsigned(rule: Rule, question: Interrupt, evidence: Evidence) -> Iterator[C
         yield count
 
 
-NOBODY = (-1, "")
+NO_ONE = (-1, "")
 
 
 def _signed(rule: Rule, question: Interrupt, evidence: Evidence) -> Iterator[Count]:
@@ -196,7 +196,7 @@ def _signed(rule: Rule, question: Interrupt, evidence: Evidence) -> Iterator[Cou
     tally, rounds, seen_jtis = Tally(), dict[str, int](), set[str]()
     lent_in = dict[
         str, tuple[int, str]
-    ]()  # in which round somebody has voted in one's place, and who
+    ]()  # in which round another has voted in one's place, and who
     edit_time = 0
     for vote_record in evidence.votes:
         proof = _proved(vote_record["body"], question, evidence, keys)
@@ -217,7 +217,7 @@ def _signed(rule: Rule, question: Interrupt, evidence: Evidence) -> Iterator[Cou
             facts,
             escalated=_escalated(rule, question, proof),
             voted_in=rounds.get(key),
-            gave=lent_in.get(key, NOBODY)[0] == round_,
+            gave=lent_in.get(key, NO_ONE)[0] == round_,
             lent=None,
         )
         lender = ""
@@ -229,7 +229,7 @@ def _signed(rule: Rule, question: Interrupt, evidence: Evidence) -> Iterator[Cou
             )
             why = _not_lent(rule, vote_record["lent"], lender_proof.groups, voter)
             why = why or rules.barred(rule, lender_proof.voter(), lending, tally.stage)
-            lent_round, by = lent_in.get(lender, NOBODY)
+            lent_round, by = lent_in.get(lender, NO_ONE)
             if rounds.get(lender) == round_ or (lent_round == round_ and by != key):
                 why = why or "their vote counts already"
             if why:

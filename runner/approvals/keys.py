@@ -86,7 +86,7 @@ class KeySet:
         before_write: Callable[[Entry], object] = lambda entry: entry,
         **members: JSON,
     ) -> PublicKey:
-        """Add the public half of a key that somebody has made: kty, crv, x and y; of a passkey more.
+        """Add the public half of a key that a person has made: kty, crv, x and y; of a passkey more.
 
         `before_write` is called with the entry before the set is written.
 

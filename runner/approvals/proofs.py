@@ -269,7 +269,7 @@ def verify(
     try:
         principal = Principal.read(decision[member])
     except (KeyError, TypeError, AttributeError, UsageError) as error:
-        raise ProofRefused("the decision names nobody who decides.") from error
+        raise ProofRefused("the decision names no one who decides.") from error
     if key.level == OWN_KEY and principal.key != key.principal:
         raise ProofRefused(f"the key {key.kid!r} is not that of {principal.key!r}.")
     if key.level < OWN_KEY and key.issuers is not None and principal.iss not in key.issuers:

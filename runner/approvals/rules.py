@@ -36,7 +36,7 @@ MAX_STAGES, MAX_SELECTORS, MAX_WEIGHT = 8, 100, 1_000
 HOUR, DAY = 3_600.0, 86_400.0
 
 SERVICE, LOGIN, OWN_KEY = 1, 2, 3
-"""The levels above 0, at which nobody vouches for a name."""
+"""The levels above 0, at which no issuer vouches for a name."""
 
 ANSWERED = "answered:"
 """Begins the selector of those who answered a node's questions."""
@@ -47,7 +47,7 @@ DELEGATED = "delegated"
 
 @dataclass(frozen=True, slots=True)
 class Principal:
-    """Who decides or asks: `iss` is who vouches for the name `sub` ("" where nobody does), `name` is for
+    """Who decides or asks: `iss` is who vouches for the name `sub` ("" where no issuer does), `name` is for
     display.
     """
 
@@ -71,11 +71,11 @@ class Principal:
 
     @classmethod
     def read(cls, text: str) -> Principal:
-        """Read `kind:iss|sub`; a plain name such as "ana" is the human of that name for whom nobody vouches.
+        """Read `kind:iss|sub`; a plain name such as "ana" is the human of that name, without an issuer.
 
         Raises:
-            UsageError: the text is empty, has a character that nobody sees or takes for another, or has one
-                of the two separators in another form.
+            UsageError: the text is empty, has a character that can't be seen or is taken for another, or
+                has one of the two separators in another form.
         """
         head, bar, sub = text.partition("|")
         kind, colon, iss = head.partition(":")
@@ -83,7 +83,7 @@ class Principal:
             kind, colon, iss, sub = "human", ":", "", text
         if shown(text) != text:
             raise UsageError(
-                f"{validation.one_line(text)!r:.80} names no principal: it has characters that nobody sees, "
+                f"{validation.one_line(text)!r:.80} names no principal: it has characters that can't be seen "
                 "or that look like those of another script."
             )
         if not sub.strip() or not colon or kind not in KINDS or validation.problem(text):
@@ -143,7 +143,7 @@ class Rule:
         """Check all of it where it is declared.
 
         Raises:
-            UsageError: nobody could decide by it, or a part has no meaning.
+            UsageError: no voter could decide by it, or a part has no meaning.
         """
         _check(self)
 
@@ -216,13 +216,13 @@ def selector(text: str) -> str:
     if text and not colon:
         return f"user:{Principal.read(text).key}"
     raise UsageError(
-        f"{text!r:.80} selects nobody: write a name, user:<principal>, group:<name>, role:<name> or anyone."
+        f"{text!r:.80} selects no one: write a name, user:<principal>, group:<name>, role:<name> or anyone."
     )
 
 
 def _check(rule: Rule) -> None:
     if not rule.eligible:
-        raise UsageError("a rule needs somebody who is eligible.")
+        raise UsageError("a rule needs someone who is eligible.")
     titles.check(rule.title)
     _check_selectors(rule)
     _check_numbers(rule)
@@ -293,7 +293,7 @@ def _check_numbers(rule: Rule) -> None:
 
 
 def people_of(rule: Rule) -> list[str]:
-    """Name those whom a rule's selectors name: a plain name where nobody vouches for it, else the key."""
+    """Name those whom a rule's selectors name: a plain name where no issuer vouches for it, else the key."""
     forms = [selector(entry) for step in rule.steps for entry in step.eligible]
     return list(dict.fromkeys(plain_name(form[5:]) for form in forms if form.startswith("user:")))
 
@@ -322,7 +322,7 @@ def plain_name(key: str) -> str:
 class Approval:
     """Result of `interrupt()` with a rule.
 
-    `decision` is how it was decided, "expired" where nobody did and the question named an answer for that.
+    `decision` is how it was decided, "expired" where no voter did and the question named an answer for that.
     `response` is that of the decision: true for "approve", the new arguments for "edit", an object with
     `rejected` (what the last of those who rejected it said) for "reject". `votes` are as they are stored,
     `action` is the preimage of what was shown, `effect` the digest of what was decided.
@@ -421,7 +421,7 @@ def forbidden(
 
 
 def unsure(rule: Rule, voter: Voter, stage: int) -> str:
-    """Return in what it is not sure enough who somebody is, for a stage, or ""."""
+    """Return in what it is not sure enough who a voter is, for a stage, or ""."""
     if voter.doubt:
         return voter.doubt
     for auth in {rule.auth, rule.steps[stage].auth}:
@@ -538,7 +538,7 @@ class VoterFacts:
 
     `requesters` are the keys of who started the run and for whom, `answered` has by node the keys of those
     who answered it, `escalated` are selectors that have become eligible; `lent` is the stage in which the
-    voter may stand in for somebody eligible, `gave` is true for one who has delegated. `original` is the
+    voter may stand in for an eligible person, `gave` is true for one who has delegated. `original` is the
     effect of approving what was shown, `voted_in` the round in which the voter has voted before.
     """
 
@@ -556,7 +556,7 @@ def cast(
 ) -> tuple[Count, Vote]:
     """Judge who votes and count the vote, which is returned as it was counted.
 
-    An approval of other arguments than were shown is an edit, unless somebody has voted for these before;
+    An approval of other arguments than were shown is an edit, unless another has voted for these before;
     then an edit is an approval. An edit counts nothing in the first stage for one who may not vote there.
 
     The weight of `vote` is not looked at: the rule has it. The store counts by this, and a worker again where
@@ -577,7 +577,7 @@ def cast(
 
 
 def may_stand_in(delegate: str, groups: Collection[str], voter: Voter) -> bool:
-    """Return whether a rule's `delegate` lets somebody vote in the place of one who is in these groups."""
+    """Return whether a rule's `delegate` lets a voter vote in the place of one who is in these groups."""
     return delegate == "anyone" or (delegate == "group" and not voter.groups.isdisjoint(groups))
 
 
@@ -595,9 +595,9 @@ def used_selector(rule: Rule, voter: Voter, facts: VoterFacts, stage: int) -> st
 
 
 def barred(rule: Rule, voter: Voter, facts: VoterFacts, stage: int) -> str:
-    """Return why somebody may not vote in a stage, by all that is known; "" where they may."""
+    """Return why a voter may not vote in a stage, by all that is known; "" where they may."""
     if facts.gave:
-        return "you have let somebody else vote in your place"
+        return "you have let another vote in your place"
     escalated_selectors = [*facts.escalated, *(["anyone"] if facts.lent == stage else [])]
     return forbidden(
         rule,

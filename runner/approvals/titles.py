@@ -32,7 +32,7 @@ def check(template: str) -> None:
     if not isinstance(template, str) or len(template) > LONGEST:
         problem = f"must be a text of at most {LONGEST} characters"
     elif not template.isprintable() or shown(template) != template:
-        problem = "must be one line without characters that nobody sees"
+        problem = "must be one line without characters that can't be seen"
     elif re.search("[{}]", FIELD.sub("", template)):
         problem = "may have braces only around the name of an argument, as in {amount}"
     if problem:

@@ -85,7 +85,7 @@ class VisitJudge:
         requester, level = self._store.requester(self._run_id), level_of(rule)
         if requester is None:
             raise UsageError(
-                "the rule excludes who asked for the run, but nobody was named when it was started: start it "
+                "the rule excludes who asked for the run, but no one was named when it was started: start it "
                 "with requester=."
             )
         keys = self._keys.read() if level else {}

@@ -63,7 +63,7 @@ def apply_vote(
         return decision.receipt(ReceiptStatus.REJECTED, reason)
     voter = decision.decider()
     if voter is None:
-        return decision.receipt(ReceiptStatus.FORBIDDEN, "the vote names nobody who decides")
+        return decision.receipt(ReceiptStatus.FORBIDDEN, "the vote names no one who decides")
     try:
         effect = ballots.effect_of(question, kind, response)
     except UnstorableError as error:
@@ -118,7 +118,7 @@ def apply_operation(
     *,
     queued: bool = False,
 ) -> Receipt:
-    """Do what somebody wants with a question with a rule, besides voting.
+    """Do what a person wants with a question with a rule, besides voting.
 
     `body` is the message, see `messages.operation_body`. `by` is who the door itself says that it is of;
     `key` is for a message without an idempotency key.
@@ -179,7 +179,7 @@ def principal_of(text: Principal | str) -> Principal:
     """Return the principal that a text names, or the one that it is.
 
     Raises:
-        UsageError: it names nobody.
+        UsageError: it names no principal.
     """
     return text if isinstance(text, Principal) else Principal.read(text)
 
@@ -266,7 +266,7 @@ def requester_of(engine: Engine, body: Mapping[str, JSON]) -> dict[str, JSON]:
     Where this process has no keys the proof is not checked: the worker that needs it does.
 
     Raises:
-        UsageError: somebody is no principal, or the proof does not hold.
+        UsageError: a name is no principal's, or the proof does not hold.
     """
     message: Mapping[str, Any] = body
     principal = Principal.read(str(message["requester"])).key
@@ -296,7 +296,7 @@ def inherited(
     body: dict[str, JSON],
     sign: Sign | None = None,
 ) -> dict[str, JSON] | None:
-    """Return who asks for a run that is made from another one, `by` somebody; None where nobody is known.
+    """Return who asks for a run that is made from another one, `by` a person; None where no one is known.
 
     `body` says what is done. All who asked for the other run ask for this one, too.
 
@@ -322,7 +322,7 @@ def inherited(
 def _unfit(
     decision: Decision, kind: str, response: JSON, question: Interrupt, max_bytes: int
 ) -> str:
-    """Say why a vote can't be taken, whoever it is of; "" where it can."""
+    """Say why a vote can't be taken, of any voter; "" where it can."""
     if kind not in DECISIONS:
         return f"the decision must be one of {', '.join(DECISIONS)}"
     if problem := decision.problem("idempotency_key", "digest"):

@@ -271,7 +271,7 @@ class ApplyOperation(Request[Reply]):
 
 
 def _claim(case: Case) -> Done | Receipt:
-    """Show that somebody works on a question: nobody else claims it until that time is over."""
+    """Show that a person works on a question: no other claims it until that time is over."""
     standing = case.standing
     if refusal := case.barred():
         return refusal
@@ -292,7 +292,7 @@ def _release(case: Case) -> Done | Receipt:
 
 
 def _comment(case: Case) -> Done | Receipt:
-    """Note what somebody says who may vote, or who asked for the run."""
+    """Note what a person says who may vote, or who asked for the run."""
     refusal = case.unsure() if case.key in case.facts.requesters else case.barred()
     comments = case.standing.comments + 1
     return refusal or Done(
@@ -310,7 +310,7 @@ def _delegate(case: Case) -> Done | Receipt:
     if case.part.get("round") == case.standing.tally.round:
         return case.refusal(ReceiptStatus.DUPLICATE, "you have voted")
     if case.standing.spent.get(case.key) == case.standing.tally.round:
-        return case.refusal(ReceiptStatus.DUPLICATE, "somebody has voted in your place")
+        return case.refusal(ReceiptStatus.DUPLICATE, "another has voted in your place")
     for lender, by in case.standing.lent.items():
         if by == case.key:
             del lent[lender]
@@ -321,7 +321,7 @@ def _delegate(case: Case) -> Done | Receipt:
     )  # then the other's groups are those of their own proof
     if not proves and not rules.may_stand_in(rule.delegate, case.operation.voter.groups, to):
         return case.refusal(
-            ReceiptStatus.FORBIDDEN, "only somebody of your own group may vote in your place"
+            ReceiptStatus.FORBIDDEN, "only a member of your own group may vote in your place"
         )
     if to.principal.key in lent or len(lent) >= MOST_LENT:
         return case.refusal(ReceiptStatus.FORBIDDEN, "they vote in another's place, or too many do")

@@ -87,7 +87,7 @@ def entry(
 ) -> dict[str, JSON]:
     """Build an entry; parts that are empty are left out. `hashes` become its `digests`.
 
-    The actor is a principal's key, whoever names them: "ana" is `human:|ana`.
+    The actor is a principal's key, in whichever form they are named: "ana" is `human:|ana`.
     """
     fields: dict[str, JSON] = {
         "run": _text(run),

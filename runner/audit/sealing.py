@@ -1,9 +1,9 @@
 """Sealing the audit: entries get place and hash, the tree is signed at intervals, old ones are archived.
 
 Any number of processes may do so at once. What an entry comes to depends on the stream alone, and the head of
-the tree changes as a whole or not at all; so whoever comes late, crashes or repeats a request makes no other
-tree. Before it signs, a process compares with the checkpoint that was anchored last: a store that has lost
-entries, or got others in their place, is not signed again.
+the tree changes as a whole or not at all; so a worker that comes late, crashes or repeats a request makes no
+other tree. Before it signs, a process compares with the checkpoint that was anchored last: a store that has
+lost entries, or got others in their place, is not signed again.
 """
 
 from __future__ import annotations

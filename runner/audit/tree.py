@@ -1,6 +1,6 @@
 """Merkle trees as in RFC 9162, section 2.1: a root for any number of entries, and proofs of few hashes.
 
-Whoever has a root can be shown that an entry is in the tree, without the other entries.
+A reader who has a root can be shown that an entry is in the tree, without the other entries.
 """
 
 from __future__ import annotations

@@ -415,7 +415,7 @@ def _check_options(
 
 
 def _gate(name: str, rule: Rule | None) -> Rule | None:
-    """Return the rule by which a node is approved: nobody edits what it works on."""
+    """Return the rule by which a node is approved: no voter edits what it works on."""
     if rule is None:
         return None
     if not isinstance(rule, Rule):

@@ -211,8 +211,8 @@ def audit_key(context: CommandContext, path: Path) -> None:
 
     A file that is not there is made, with a new private key that only its owner can read.
 
-    RUNNER_AUDIT_KEY names the file for the workers. Keep the public key where nobody who can change the
-    store can change it.
+    RUNNER_AUDIT_KEY names the file for the workers. Keep the public key where no one who can change
+    the store can change it.
     """
     from runner.audit.files import own_key
 

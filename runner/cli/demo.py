@@ -29,7 +29,7 @@ def order(_: NodeContext) -> dict[str, Any]:
 
 
 def stock(_: NodeContext) -> str:
-    """Look into the warehouse: this branch waits for nobody."""
+    """Look into the warehouse: this branch waits for no person."""
     return "all 12 pieces are in stock"
 
 

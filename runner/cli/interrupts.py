@@ -560,7 +560,7 @@ def delegate(context: CommandContext, *, interrupt_id: str, to: str, by: str) ->
 def claim(context: CommandContext, *, interrupt_id: str, by: str, ttl: float) -> int:
     """Claim a question.
 
-    Others see that you work on it; anybody may still vote. Exit codes: 0 done; 4 no such question; 5 it
+    Others see that you work on it, and may still vote. Exit codes: 0 done; 4 no such question; 5 it
     is no longer open, or claimed by another; 6 you may not decide it.
     """
     return _show_outcome(context, context.client.claim(interrupt_id, by=by, ttl=ttl))

@@ -65,7 +65,7 @@ def list_keys(context: CommandContext) -> None:
 @click.option(
     "--principal",
     metavar="KIND:ISSUER|NAME",
-    help="Whose own key it is, at level 3 (default: nobody's).",
+    help="Whose own key it is, at level 3 (default: no person's).",
 )
 @click.option(
     "--issuer", "issuers", multiple=True, help="For whose people it may speak; all without it."

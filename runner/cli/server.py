@@ -30,7 +30,7 @@ from runner.errors import needs_extra
     default="local",
     show_default=True,
     metavar="WAY",
-    help="Who calls: local (everybody on this machine), proxy (headers of a proxy), or MODULE:OBJECT.",
+    help="Who calls: local (all callers on this machine), proxy (headers of a proxy), or MODULE:OBJECT.",
 )
 @click.option(
     "--trusted",

@@ -124,7 +124,7 @@ class Registry:
         """Check the nodes whose answerers a rule in the graph at a path excludes.
 
         Raises:
-            DefinitionError: neither the graph nor one around it has such a node, or nobody can answer it.
+            DefinitionError: neither the graph nor one around it has such a node, or it asks nothing.
         """
         if excluded_answerers(rule) and (plan := self.find(path)):
             self._check(rule, plan.definition, path)
@@ -142,7 +142,7 @@ class Registry:
             else:
                 continue
             raise DefinitionError(
-                f"a rule in graph {path!r} excludes who answered {name!r}, which {problem}: nobody would be "
+                f"a rule in graph {path!r} excludes who answered {name!r}, which {problem}: no one would be "
                 "excluded. Name the node that asks."
             )
 
@@ -182,7 +182,7 @@ class Registry:
     def everything(self) -> Iterator[CompiledGraph]:
         """Return all graphs that can be built here, and all graphs inside them."""
         for name in self.names():
-            with contextlib.suppress(Exception):  # whoever runs it hears why
+            with contextlib.suppress(Exception):  # who runs it hears why
                 yield from self.family(name)
 
     def _queue_around(self, path: str) -> str | None:

@@ -239,7 +239,7 @@ class ClaimedVisit:
         if question is None:
             nodes = ", ".join(node for node, _ in visits) or "no node"
             raise ApprovalMismatch(
-                f"nobody has decided {name!r} by a rule: {nodes} came before this one, and asked nothing of "
+                f"no one has decided {name!r} by a rule: {nodes} came before this one, and asked nothing of "
                 "that name that was decided. Name the node that asks: ctx.approved(name, action, node=...)."
             )
         return question

@@ -391,7 +391,7 @@ class Engine:
     def _hold_refused(
         self, plan: CompiledGraph, claim: Claim, error: ApprovalMismatch | CorruptDocument
     ) -> DoorbellOutcome:
-        """Hold a node whose next effect nobody has approved, or whose document is damaged, until released."""
+        """Hold a node whose next effect was not approved, or whose document is damaged, until released."""
         token, record = claim.token, failures.record(error)
         log.error(
             "node.held: node %r of run %s was not run on: %s", token.node, token.run_id, error

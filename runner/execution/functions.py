@@ -459,16 +459,16 @@ class NodeContext:
         The question `name` was asked by the `node`, without it by one whose output comes to this node, with
         the same `action`; after an edit, with the new one. The rule is that of the node `name`, if people
         approve that. Else pass the `rule` that the code asks by: without it that of the stored question
-        counts, which whoever writes to the store can lower.
+        counts, which any client that writes to the store can lower.
 
         Raises:
-            ApprovalMismatch: nobody has approved just this, or it was used elsewhere; the node is held.
+            ApprovalMismatch: no one has approved just this, or it was used elsewhere; the node is held.
         """
         self.check()
         question, approval = self._visit.approved(name, action, rule, node)
         first_key = f"{self.run_id}.{question.node_id}.{question.visit}"
         self._use(question, approval, first_key)
-        # Whoever writes to the store can make a used approval new: then the effect is a repeat by its key.
+        # A client of the store can make a used approval new: then the effect is a repeat by its key.
         self._approval_key = effect_name(self.run_id) + question.id.removeprefix(self.run_id)
         return approval
 

@@ -16,7 +16,7 @@ SLICE = 100
 
 
 def begin(jobs: Jobs, action: JobAction, reason: str, by: str, run_ids: Sequence[str]) -> Job:
-    """Store a job, which `carry_on` does; where nobody does, sweeps do it."""
+    """Store a job, which `carry_on` does; where no process does, sweeps do it."""
     job = Job(ids.nonce(), action, reason, by, jobs.now(), list(run_ids))
     jobs.add(job)
     return job

@@ -476,7 +476,7 @@ class Decision:
     shown_at: int = 0
 
     def decider(self) -> Voter | None:
-        """Return who decides; None where nobody is named, or the name is no principal's."""
+        """Return who decides; None where no one is named, or the name is no principal's."""
         if self.voter is None and self.responder is not None:
             with suppress(UsageError):
                 return Voter(Principal.read(self.responder))

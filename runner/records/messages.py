@@ -125,7 +125,7 @@ class VoteMessage(Message):
         """Return the vote; `key` names a message without an idempotency key, `body` is all of it.
 
         Raises:
-            UsageError: `by` names nobody. UnstorableError: the response can't be stored.
+            UsageError: `by` names no principal. UnstorableError: the response can't be stored.
         """
         voter = Voter(replace(Principal.read(self.by), name=self.responder or ""))
         return Decision(
@@ -190,7 +190,7 @@ class StartMessage(Message):
 
 
 class RequestMessage(StartMessage):
-    """A run to start for somebody: a start of version 2."""
+    """A run to start for a person: a start of version 2."""
 
     v: Annotated[int, Field(ge=2, le=2, json_schema_extra={"const": 2})]
     requester: str = Field(
@@ -220,7 +220,7 @@ def vote_body(
     `shown_at` (ms) is when the question was shown to who decides.
 
     Raises:
-        UsageError: `by` names nobody. UnstorableError: the response can't be stored.
+        UsageError: `by` names no principal. UnstorableError: the response can't be stored.
     """
     decided = Decision(
         interrupt_id,
@@ -263,9 +263,9 @@ def operation_body(
     comment: str = "",
     shown_at: int = 0,
 ) -> dict[str, JSON]:
-    """Return the message of what somebody does to a question besides voting, as it is signed.
+    """Return the message of what a person does to a question besides voting, as it is signed.
 
-    `operation` is "claim" (`ttl` seconds), "release", "delegate" (`to` somebody), "comment" or
+    `operation` is "claim" (`ttl` seconds), "release", "delegate" (`to` a person), "comment" or
     "withdraw_vote". `shown_at` (ms) is when they were shown the question.
 
     Raises:
@@ -289,7 +289,7 @@ def operation_body(
 def start_body(
     graph: str, task: object, requester: Principal | str, **optional: object
 ) -> dict[str, JSON]:
-    """Return the message of a start for somebody, as it is signed: what is not set is left out.
+    """Return the message of a start for a person, as it is signed: what is not set is left out.
 
     `optional` are other fields of a start: idempotency_key, invocation_state, tags, on_end, and on_behalf_of,
     a list of principals.
@@ -311,7 +311,7 @@ def key_of(principal: Principal | str) -> str:
     """Return a principal's key.
 
     Raises:
-        UsageError: the text names nobody.
+        UsageError: the text names no principal.
     """
     return (principal if isinstance(principal, Principal) else Principal.read(principal)).key
 

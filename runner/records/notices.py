@@ -13,7 +13,7 @@ class Notice:
     """One notice; `entry` is its place in the stream, `at` milliseconds, `question` as it was asked.
 
     `reminded` counts the reminders of a question, this one included; 0 where it is none. `data` is what
-    somebody did to a question with a rule.
+    a person did to a question with a rule.
     """
 
     entry: str

@@ -227,7 +227,7 @@ def _spell(seconds: float) -> str:
 
 
 def key_of(schedule: Schedule, at: int) -> str:
-    """Return the idempotency key of a run: each time of a schedule starts one, whoever starts it."""
+    """Return the idempotency key of a run: each time of a schedule starts one run, by whichever process."""
     return f"schedule:{schedule.id}:{schedule.created_at}:{at}"
 
 

@@ -111,8 +111,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
             return 0
         if options.auth == "local" and not is_loopback(options.host):
             raise UsageError(
-                f"with --auth local everybody may do everything, so it is not served on {options.host}. Name "
-                "another --auth: proxy, or MODULE:OBJECT."
+                f"with --auth local every caller may do everything, so it is not served on {options.host}. "
+                "Name another --auth: proxy, or MODULE:OBJECT."
             )
         settings = Settings()
         if options.workers < 1:

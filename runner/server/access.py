@@ -70,7 +70,7 @@ async def asked(request: Request) -> Person | None:
     """Return who calls by what `auth` says now.
 
     Raises:
-        Problem: their name has characters that nobody sees, or that look like others.
+        Problem: their name has characters that can't be seen, or that look like others.
     """
     answer = cast("Callable[[Request], object]", request.app.state.auth)(request)
     person = cast("Person | None", await answer if inspect.isawaitable(answer) else answer)
@@ -91,7 +91,7 @@ class Allow:
         """Return who calls.
 
         Raises:
-            Problem: nobody known calls, or they may not.
+            Problem: the caller is not known, or may not.
         """
         if self.permission == "open":
             return None

@@ -61,8 +61,8 @@ def create_app(
     """Make the ASGI application of the API and the pages; it can be mounted below any path.
 
     `auth` tells who calls: one of `runner.server.auth`, or a callable that takes the request and returns a
-    `Person`, or None for nobody; it may be async. Without it everybody on this machine may do everything, and
-    nobody else anything.
+    `Person`, or None for a caller who is not known; it may be async. Without it every caller on this machine
+    may do everything, and no other anything.
 
     Raises:
         UsageError: a setting can't be used.
@@ -141,5 +141,5 @@ def _check_routes(routers: Iterable[APIRouter]) -> None:
     for route in routes(routers):
         if permission_of(route) is None:
             raise UsageError(
-                f"the route {route.path} names no permission, so nobody may be let in."
+                f"the route {route.path} names no permission, so no caller may be let in."
             )

@@ -34,7 +34,7 @@ PREFIX = "rk_"
 
 
 class Local:
-    """Everybody on this machine, with all roles: for development. It serves the loopback interface only.
+    """All callers on this machine, with all roles: for development. It serves the loopback interface only.
 
     `runner server` refuses to listen elsewhere with it; a request that comes through a proxy, or by another
     name than that of the loopback interface (see DNS rebinding), is refused, too.
@@ -90,13 +90,13 @@ class ProxyHeaders:
     """Who a proxy in front says, which has checked the login.
 
     `user` and `groups` are names of headers, the latter with commas between its values; names are UTF-8.
-    Headers count only from `trusted` networks, for anybody else could write them; "unix" trusts a socket
+    Headers count only from `trusted` networks, for any other client could write them; "unix" trusts a socket
     file. With a `secret` they count only beside it, in the header `secret_header`. `issuer` is who vouches
     for the names.
 
-    `default_roles` has everybody, `role_of` has by group the roles of its members. `roles` names a header of
-    roles; only for a proxy that deletes it from what clients send, which most do not. With `casefold` names
-    that differ in their case only are one, as in LDAP.
+    `default_roles` are every person's, `role_of` has by group the roles of its members. `roles` names a
+    header of roles; only for a proxy that deletes it from what clients send, which most do not. With
+    `casefold` names that differ in their case only are one, as in LDAP.
     """
 
     user: str = "x-forwarded-user"

@@ -45,7 +45,7 @@ def act(
     proof: dict[str, JSON] | None = None,
     **options: Any,
 ) -> Receipt:
-    """Do what somebody wants with a question besides voting: claim, release, delegate, comment, withdraw."""
+    """Do what a person wants with a question besides voting: claim, release, delegate, comment, withdraw."""
     body = operation_body(question_id, kind, person.principal, **options)
     body = {**body, "proof": proof} if proof else _signed(services, person, body)
     voter = Voter(person.principal, person.groups, person.roles)

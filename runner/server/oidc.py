@@ -37,7 +37,7 @@ SESSION_COOKIE, LOGIN_COOKIE = "__Host-runner-session", "__Host-runner-login-"
 """Cookies: `__Host-` means that no other host of the domain, and no page without TLS, can set them."""
 
 LOGIN_AGE = 600
-"""Seconds that somebody has to log in."""
+"""Seconds that a person has to log in."""
 
 ALGORITHMS = ["RS256", "PS256", "ES256", "EdDSA"]
 
@@ -153,7 +153,7 @@ class OIDC:
             "code_challenge": challenge,
             "code_challenge_method": "S256",
         }
-        if again:  # somebody who is logged in shows once more who they are
+        if again:  # a person who is logged in shows once more who they are
             query |= {"prompt": "login", "max_age": "0", **({"acr_values": acr} if acr else {})}
         response = RedirectResponse(
             f"{self._provider('authorization_endpoint')}?{urlencode(query)}", 303

@@ -58,7 +58,7 @@ class Problem(Exception):
 
 
 def problem_of(error: BaseException) -> Problem:
-    """Make a problem of any error; one that is nobody's but ours says nothing of itself."""
+    """Make a problem of any error; one that is no caller's fault says nothing of itself."""
     match error:
         case Problem():
             return error

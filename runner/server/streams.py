@@ -275,7 +275,7 @@ class Stream(StreamingResponse):
 
 
 class Ticker:
-    """Follows what happens to the questions and ends of all runs, in one thread, while somebody listens."""
+    """Follows what happens to the questions and ends of all runs, in one thread, while a client listens."""
 
     def __init__(self, tail: Callable[[], NoticeTail]) -> None:
         self._tail = tail

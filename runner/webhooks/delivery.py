@@ -294,7 +294,7 @@ class WebhookSender:
 
 
 def _left_over(readers: Sequence[NoticeReader]) -> Iterator[Taken]:
-    """Take what a process has left that died with notices in hand: nobody else serves the webhook."""
+    """Take what a process has left that died with notices in hand: no other process serves the webhook."""
     for reader in readers:
         while notices := reader.take_over(0, BATCH):
             yield reader, notices

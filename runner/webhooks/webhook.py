@@ -44,7 +44,7 @@ class Webhook:
 
     `events` are their kinds, none for all; `graph` and `tags` are those of the outermost run. `secret` signs
     (base64: the key of an HMAC, or the seed of an Ed25519 key), and until `old_until` `old_secret` does, too.
-    `reason` is why it is paused, where nobody has done that. `group` is the consumer group that reads its
+    `reason` is why it is paused, where no person has done that. `group` is the consumer group that reads its
     notices, another one each time that it is resumed.
     """
 

@@ -395,7 +395,7 @@ def test_a_later_node_does_what_was_approved(run_graph):
     [
         ({"action": {**ACTION, "amount": 1200}}, "another"),
         ({"rule": TWO}, "policy"),
-        ({"node": "start"}, "nobody has decided"),
+        ({"node": "start"}, "no one has decided"),
     ],
 )
 def test_a_later_node_does_nothing_else(run_graph, options, words):

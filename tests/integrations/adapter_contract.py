@@ -489,7 +489,7 @@ class _StoredVisit:
             ApprovalMismatch: always.
         """
         del action, rule, node
-        raise ApprovalMismatch(f"nobody has decided {name!r}: no node came before this one.")
+        raise ApprovalMismatch(f"no one has decided {name!r}: no node came before this one.")
 
     def spend(self, tagged: Tagged | None, spending: Spending) -> str:
         del tagged, spending  # no bound is reached

@@ -28,8 +28,8 @@ router = APIRouter(prefix="/v1", tags=["audit"])
 class RunAudit:
     """The entries of a run, and what verifying them came to.
 
-    `result` is holds, broken or incomplete; unverified where this server has no key, unsigned where nobody
-    has signed anything yet.
+    `result` is holds, broken or incomplete; unverified where this server has no key, unsigned where no
+    worker has signed anything yet.
     """
 
     entries: list[Mapping[str, Any]]
@@ -41,8 +41,8 @@ class RunAudit:
 def audit_of(services: Services, run_id: str) -> RunAudit:
     """Read a run's audit and verify what is signed of it, with this server's key.
 
-    Looking signs nothing. The key that stands in the store verifies nothing either: whoever can write there
-    could have put it there.
+    Looking signs nothing. The key that stands in the store verifies nothing either: a client of it could have
+    put it there.
     """
     logs = services.store.audit_logs
     number = int(run_id[:2]) if run_id[:2].isdecimal() else 0

@@ -33,7 +33,7 @@ NAMES = {
 }
 
 QUIET = ("completed", "pending", "skipped", "cancelled")
-"""The states of nodes that need nobody's attention: where there are too many, these are left out first."""
+"""The states of nodes that need no attention: where there are too many, these are left out first."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,4 +1,4 @@
-"""Passkeys on the pages: somebody makes one, and signs with it what takes a key of their own (level 3)."""
+"""Passkeys on the pages: a person makes one, and signs with it what takes a key of their own (level 3)."""
 
 from __future__ import annotations
 
@@ -70,7 +70,7 @@ def _keys(services: Services) -> Mapping[str, VerificationKey]:
 
 
 def passkeys(request: Request, services: Services, person: Person) -> list[VerificationKey]:
-    """List the passkeys with which somebody can sign on these pages now."""
+    """List the passkeys with which a person can sign on these pages now."""
     return passkeys_of(_keys(services), person.principal.key, origin_of(request), time.time())
 
 

@@ -179,7 +179,7 @@ def act(
 def _own_keys(
     request: Request, services: Services, person: Person, question: Interrupt
 ) -> list[VerificationKey]:
-    """List the passkeys with which somebody signs what they do to a question, where that takes one."""
+    """List the passkeys with which a person signs what they do to a question, where that takes one."""
     if question.rule is None or level_of(Rule.thawed(question.rule)) < OWN_KEY:
         return []
     now = services.client.interrupt(question.id)

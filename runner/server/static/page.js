@@ -36,7 +36,7 @@
     for (const item of all(root, "time[data-clock]")) item.textContent = new Date(item.dateTime).toLocaleTimeString();
   }
 
-  // -- rows that stay where they are: new ones are announced, not put between those that somebody reads
+  // -- rows that stay where they are: new ones are announced, not put between those that a person reads
   const ended = new Map([["interrupt.answered", "answered"], ["interrupt.expired", "expired"], ["interrupt.withdrawn", "withdrawn"]]);
   function end(id, word) {
     const row = document.getElementById(`q-${id}`);

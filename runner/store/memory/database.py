@@ -208,7 +208,7 @@ class Database:
         if self.frozen.pop(scope, None) is None:
             return "unknown"
         self._note_freeze("thawed", scope, reason, by)
-        # The doorbells of ready nodes, which nobody has claimed meanwhile, are due at once.
+        # The doorbells of ready nodes, which no worker has claimed meanwhile, are due at once.
         for kind, run_id, key in self.timers:
             run = self.runs.get(run_id)
             if kind is TimerKind.NODE and run and run.node(key).status is Status.READY:

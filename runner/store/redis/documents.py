@@ -1,7 +1,7 @@
 """Documents that have a timer each, such as schedules and webhooks, in the first partition of a namespace.
 
-A sweep takes the timer and moves it by a lease; whoever took it does what it stands for. Every change is a
-transaction, so that of two processes one changes it.
+A sweep takes the timer and moves it by a lease; the process that took it does what it stands for. Every
+change is a transaction, so that of two processes one changes it.
 """
 
 from __future__ import annotations

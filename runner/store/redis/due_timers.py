@@ -88,7 +88,7 @@ def _hand_early(transaction: Transaction, run_id: str, key: str) -> Reply:
 
 
 def _fire(kind: str) -> Callable[[Transaction, str, str], Reply]:
-    # What follows is not this transaction's: whoever swept does it. Another does where that process dies.
+    # What follows is not this transaction's: the process that swept does it, or another if it dies.
     def fire(transaction: Transaction, name: str, key: str) -> Reply:
         transaction.write_set.timer(
             f"{kind}|{name}|{key}", transaction.clock() + transaction.write_set.settings.lease_ms

@@ -1,7 +1,7 @@
 """The jobs of a namespace: a hash for each in the first partition, and a timer while it has not ended.
 
-Whoever works on a job moves its timer by a lease with each result, so that a sweep carries on what a process
-has left.
+The process that works on a job moves its timer by a lease with each result, so that a sweep carries on
+what a process has left.
 """
 
 from __future__ import annotations
