@@ -420,13 +420,23 @@ def forbidden(
     return unsure(rule, voter, stage)
 
 
+def needed(level: int) -> str:
+    """Return which level of identity is missing, and how a message gets it."""
+    how = (
+        "sign with a key of your own: the question's page asks your passkey, other doors take `proof`"
+        if level == OWN_KEY
+        else "send it by a door that signs for you (RUNNER_SIGNING_KEY), or sign it yourself"
+    )
+    return f"identity of level {level} is needed ({how})"
+
+
 def unsure(rule: Rule, voter: Voter, stage: int) -> str:
     """Return in what it is not sure enough who a voter is, for a stage, or ""."""
     if voter.doubt:
         return voter.doubt
     for auth in {rule.auth, rule.steps[stage].auth}:
         if voter.level < auth.level:
-            return f"identity of level {auth.level} is needed, this message has {voter.level}"
+            return f"{needed(auth.level)}, this message has {voter.level}"
         if auth.max_age is not None and (voter.login_age is None or voter.login_age > auth.max_age):
             return f"the login must be at most {auth.max_age:g} s old"
         if auth.acr is not None and voter.acr != auth.acr:

@@ -15,7 +15,7 @@ from runner.approvals.ballots import Ballot, Operation
 from runner.approvals.decision_keys import proofs
 from runner.approvals.directory import looked_up
 from runner.approvals.judgement import level_of
-from runner.approvals.rules import DECISIONS, Principal, Rule, Voter
+from runner.approvals.rules import DECISIONS, Principal, Rule, Voter, needed
 from runner.approvals.visit_judge import answerers
 from runner.approvals.voting import ApplyOperation, CastVote
 from runner.errors import (
@@ -202,7 +202,7 @@ def sender_of(
             name: value for name, value in body.items() if name != "proof"
         }
     if proof is None:
-        doubt = f"identity of level {level} is needed, and this message has no proof"
+        doubt = f"{needed(level)}, and this message has no proof"
         return replace(voter, doubt=doubt), body
     module = proofs()
     try:
@@ -273,8 +273,11 @@ def requester_of(engine: Engine, body: Mapping[str, JSON]) -> dict[str, JSON]:
     requester: dict[str, JSON] = {"principal": principal}
     if message.get("on_behalf_of"):
         requester["on_behalf_of"] = [Principal.read(name).key for name in message["on_behalf_of"]]
-    if message.get("proof") is None:
+    proof = message.get("proof")
+    if proof is None:
         return requester
+    if proof.get("alg") == "webauthn":
+        raise UsageError("a passkey signs decisions and starts no run: sign with a key in a file.")
     keys = engine.decision_keys.read()
     try:
         if keys:

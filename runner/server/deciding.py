@@ -59,12 +59,13 @@ def start_for(
     task: object,
     *,
     key: str | None = None,
+    proof: Any = None,
     **options: Any,
 ) -> Run:
-    """Start a run that a person asks for: rules may exclude them from deciding."""
+    """Start a run that a person asks for, whom rules may exclude from deciding; see `decide` for `proof`."""
     present_options = {name: value for name, value in options.items() if value}
     body = start_body(graph, task, person.principal, idempotency_key=key, **present_options)
-    proof: Any = _signed(services, person, body).get("proof")
+    proof = proof or _signed(services, person, body).get("proof")
     return services.client.start(
         graph, task, idempotency_key=key, requester=person.principal, proof=proof, **present_options
     )

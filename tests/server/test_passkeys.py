@@ -5,8 +5,11 @@ from __future__ import annotations
 import json
 import os
 import re
+import secrets
 import subprocess
 import sys
+import time
+from dataclasses import asdict, replace
 from html import unescape
 from pathlib import Path
 
@@ -14,7 +17,18 @@ import pytest
 import redis
 from click.testing import CliRunner
 
-from runner.approvals import Action, Auth, Principal, Rule
+from runner.approvals import (
+    Action,
+    Auth,
+    Principal,
+    Rule,
+    SigningKey,
+    operation_body,
+    start_body,
+    vote_body,
+)
+from runner.approvals.judgement import requester_level
+from runner.approvals.passkeys import signature_request
 from runner.cli.program import runner
 from runner.server.access import Person
 from tests.graphs import wired
@@ -35,6 +49,11 @@ def transfer(ctx):
     return [decided.decision, args, [vote["level"] for vote in decided.votes]]
 
 
+def share(ctx):
+    rule = Rule(eligible=["group:finance"], need=2, auth=Auth(level=3), delegate="group")
+    return ctx.interrupt("share", rule=rule).decision
+
+
 class Bank(Site):
     """A site whose graph asks for a key of one's own, with a file of public keys."""
 
@@ -45,7 +64,8 @@ class Bank(Site):
         monkeypatch.setenv("RUNNER_SERVER_URL", origin)
         monkeypatch.setenv("RUNNER_REDIS_URL", url)
         self.url = url
-        super().__init__(url, {"transfer": lambda: wired({"transfer": transfer}).build()})
+        graphs = {"transfer": transfer, "share": share}
+        super().__init__(url, {name: wired({name: node}).build for name, node in graphs.items()})
         self.person = Person(ANA, frozenset({"approver"}), FINANCE, 2)
         self.http.headers.update({"accept": "text/html", "origin": origin})
 
@@ -59,8 +79,13 @@ class Bank(Site):
         arguments = ("--level", "3", "--principal", ANA.key, "--public", str(path))
         return self.keys("new", entry["kid"], *arguments, *options)
 
-    def ask(self):
-        return self.start("transfer").interrupts()[0]
+    def ask(self, graph="transfer"):
+        return self.start(graph).interrupts()[0]
+
+    def proof(self, device, body):
+        """Sign a message as a front-end of one's own does."""
+        (key,) = self.client.engine.decision_keys.read().values()
+        return device.sign(asdict(signature_request(body, key, time.time(), secrets.token_hex(8))))
 
     def post(self, path, **fields):
         """Send a form of a page as its browser does, with the hidden fields of the page."""
@@ -163,6 +188,56 @@ def test_all_that_people_do_to_such_a_question_is_signed(bank, device):
         assert reply.history[0].status_code == 303
     kinds = [event.kind for event in bank.client.run(question.run_id).events()]
     assert {"interrupt.claimed", "interrupt.commented"} <= set(kinds)
+
+
+PROGRAM = {"accept": "application/json", "authorization": "Bearer of a program, not a browser"}
+
+OPERATIONS = (
+    ("POST", ":claim", "claim", {"ttl": 60}),
+    ("POST", ":release", "release", {}),
+    ("POST", ":comment", "comment", {"comment": "on it"}),
+    ("DELETE", "/votes", "withdraw_vote", {}),
+    ("POST", ":delegate", "delegate", {"to": "human:https://login.example|ben"}),
+)
+
+
+def test_the_api_takes_signatures_of_all_that_people_do(bank, device):
+    """Each operation with the caller's own proof; without it is refused, and the reply says what to do."""
+    question = bank.ask("share")
+    vote = vote_body(question.id, "approve", ANA, digest=question.digest, response=True)
+    body = {"decision": "approve", "response": True, "proof": bank.proof(device, vote)}
+    headers = {"if-match": question.digest}
+    bank.http.headers.update(PROGRAM)
+    assert bank.http.post(
+        f"/v1/questions/{question.id}/votes", json=body, headers=headers
+    ).is_success
+    for method, path, name, fields in OPERATIONS:
+        url = f"/v1/questions/{question.id}{path}"
+        bare = bank.http.request(method, url, json=fields)
+        assert (bare.status_code, "`proof`" in bare.json()["detail"]) == (403, True), name
+        message = operation_body(question.id, name, ANA, **fields)
+        signed = {**fields, "proof": bank.proof(device, message)}
+        assert bank.http.request(method, url, json=signed).is_success, name
+
+
+def test_a_start_is_signed_by_who_asks_for_it(bank, device):
+    """With a key in a file, for rules that exclude the requester; a passkey is refused."""
+    bank.person = replace(bank.person, roles=frozenset({"operator"}))
+    bank.http.headers.update(PROGRAM)
+    body = start_body("transfer", 1, ANA)
+    refused = bank.http.post(
+        "/v1/runs", json={"graph": "transfer", "task": 1, "proof": bank.proof(device, body)}
+    )
+    assert (refused.status_code, "key in a file" in refused.json()["detail"]) == (422, True)
+    options = ("--level", "3", "--principal", ANA.key)
+    assert bank.keys("new", "ana-file", *options, "--private", "ana.json").exit_code == 0
+    proof = SigningKey.read("ana.json").sign(body)["proof"]
+    levels = []
+    for own in ({"proof": proof}, {}):
+        started = bank.http.post("/v1/runs", json={"graph": "transfer", "task": 1, **own})
+        requester = bank.client.engine.store.requester(started.json()["run_id"])
+        levels.append(requester_level(requester, bank.client.engine.decision_keys.read()))
+    assert levels == [3, 0]
 
 
 def test_an_edit_is_signed_as_it_is_shown(bank, device):

@@ -48,19 +48,27 @@ STATUSES = {
 }
 
 
-class VoteRequest(BaseModel):
+class Signed(BaseModel):
+    """What somebody does to a question, with their signature where its rule asks for a key of theirs.
+
+    It signs the message that other doors take (`runner.approvals.operation_body`), with who calls as `by`.
+    """
+
+    model_config = {"extra": "forbid"}
+
+    proof: dict[str, Any] | None = Field(default=None, description="The caller's own signature.")
+
+
+class VoteRequest(Signed):
     """A decision: `response` is the answer of "respond", or the whole new arguments of "edit".
 
     `variant` is the `effect` of one of the question's variants, which an approval is for instead.
     """
 
-    model_config = {"extra": "forbid"}
-
     decision: Word
     response: Any = None
     variant: str = ""
     comment: str = ""
-    proof: dict[str, Any] | None = Field(default=None, description="The voter's own signature.")
 
 
 class Votes(BaseModel):
@@ -249,28 +257,25 @@ def _answered(receipt: Receipt) -> Any:
     return answer
 
 
-class ClaimRequest(BaseModel):
+class ClaimRequest(Signed):
     """For how many seconds a person works on a question."""
-
-    model_config = {"extra": "forbid"}
 
     ttl: float = Field(default=600, ge=1, le=86_400)
 
 
-class Delegation(BaseModel):
+class Delegation(Signed):
     """Who votes instead: a principal, `kind:issuer|subject`, or a plain name."""
-
-    model_config = {"extra": "forbid"}
 
     to: str = Field(min_length=1)
 
 
-class Comment(BaseModel):
+class Comment(Signed):
     """A comment on a question."""
 
-    model_config = {"extra": "forbid"}
-
     comment: str = Field(min_length=1)
+
+
+OwnSignature = Annotated[Signed, Body(default_factory=Signed)]
 
 
 @router.post("/{question_id}:claim", summary="Say that you work on a question")
@@ -281,31 +286,33 @@ def claim(
     body: Annotated[ClaimRequest, Body(default_factory=ClaimRequest)],
 ) -> Any:
     """Show others that you work on it, for a time; they can still vote."""
-    return _answered(act(services, person, question_id, "claim", ttl=body.ttl))
+    return _answered(act(services, person, question_id, "claim", body.proof, ttl=body.ttl))
 
 
 @router.post("/{question_id}:release", summary="Say that you don't work on it any more")
-def release(question_id: str, person: Decides, services: Served) -> Any:
+def release(question_id: str, body: OwnSignature, person: Decides, services: Served) -> Any:
     """End your claim."""
-    return _answered(act(services, person, question_id, "release"))
+    return _answered(act(services, person, question_id, "release", body.proof))
 
 
 @router.post("/{question_id}:delegate", summary="Delegate your vote")
 def delegate(question_id: str, body: Delegation, person: Decides, services: Served) -> Any:
     """Delegate your vote, where the rule allows it."""
-    return _answered(act(services, person, question_id, "delegate", to=body.to))
+    return _answered(act(services, person, question_id, "delegate", body.proof, to=body.to))
 
 
 @router.post("/{question_id}:comment", summary="Comment on a question")
 def comment(question_id: str, body: Comment, person: Decides, services: Served) -> Any:
     """Add a comment, which is an event of the run."""
-    return _answered(act(services, person, question_id, "comment", comment=body.comment))
+    return _answered(
+        act(services, person, question_id, "comment", body.proof, comment=body.comment)
+    )
 
 
 @router.delete("/{question_id}/votes", summary="Take your vote back")
-def withdraw_vote(question_id: str, person: Decides, services: Served) -> Any:
+def withdraw_vote(question_id: str, body: OwnSignature, person: Decides, services: Served) -> Any:
     """Take your vote back while the question is open."""
-    return _answered(act(services, person, question_id, "withdraw_vote"))
+    return _answered(act(services, person, question_id, "withdraw_vote", body.proof))
 
 
 @router.post(":vote", summary="Decide several questions that are alike")

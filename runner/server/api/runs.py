@@ -55,6 +55,9 @@ class NewRun(BaseModel):
         max_length=MOST_BEHALF,
         description="for whom a service starts it: principals",
     )
+    proof: dict[str, Any] | None = Field(
+        default=None, description="The caller's own signature of the message that starts it."
+    )
 
 
 class Reason(BaseModel):
@@ -121,6 +124,7 @@ def start(
         invocation_state=body.invocation_state,
         tags=body.tags,
         on_behalf_of=[key_of(name) for name in body.on_behalf_of],
+        proof=body.proof,
     )
     if idempotency_key is not None:
         _check_same(services, run, body, person)
