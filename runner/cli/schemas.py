@@ -25,6 +25,7 @@ from runner.cli import (
     sessions,
     webhooks,
 )
+from runner.operations.api_keys import ApiKey
 from runner.operations.dead import Replayed
 from runner.operations.deploy_views import GraphCheck, MigratedRun
 from runner.operations.doctor import Check
@@ -78,6 +79,7 @@ DOCUMENTS: dict[str, tuple[str, Any]] = {
     "interrupts vote-all": ("", VotedAll),
     "interrupts withdraw-vote": ("", Receipt),
     "interrupts withdraw": ("", interrupts.Withdrawn),
+    "keys api": ("keys", ApiKey),
     "keys list": ("keys", PublicKey),
     "keys new": ("", PublicKey),
     "keys revoke": ("", PublicKey),

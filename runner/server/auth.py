@@ -6,10 +6,10 @@ import getpass
 import hashlib
 import hmac
 import ipaddress
-import json
 import logging
 import math
 import secrets
+import threading
 import time
 from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass, field
@@ -21,6 +21,7 @@ from fastapi import Request
 
 from runner.approvals.rules import LOGIN, SERVICE, Principal
 from runner.errors import UsageError
+from runner.operations.api_keys import ApiKey, read_keys
 from runner.server.access import GRANTS, Person
 from runner.server.problems import Problem
 
@@ -28,6 +29,9 @@ log = logging.getLogger(__name__)
 
 UNIX = "unix"
 """The name of a socket file among networks: who connects by it has no address."""
+
+NOTED_EVERY = 60.0
+"""Seconds after which the use of an API key is written to the store again."""
 
 PREFIX = "rk_"
 """Prefix of an API key, by which scanners of secrets find one that was published."""
@@ -198,13 +202,14 @@ class ApiKeys:
         Raises:
             UsageError: the file can't be read.
         """
-        self._path, self._then, self._issuer = Path(path), then, issuer
+        self.path, self._then, self._issuer = Path(path), then, issuer
         # The routes of a login, such as those of `OIDC`, are those of this object, too.
         for name in ("router", "login_path"):
             if hasattr(then, name):
                 setattr(self, name, getattr(then, name))
         self._version: tuple[int, ...] = ()
         self._people: dict[str, tuple[Person, float]] = {}
+        self._noted: dict[str, float] = {}
         self._read()
 
     def __call__(self, request: Request) -> Any:
@@ -219,42 +224,34 @@ class ApiKeys:
             raise Problem(
                 503, "The API keys can't be read; nothing was done.", headers={"Retry-After": "5"}
             ) from error
-        person, expires_at = self._people.get(hash_of(key), (None, 0.0))
+        key_hash = hash_of(key)
+        person, expires_at = self._people.get(key_hash, (None, 0.0))
         if person is None:
             raise Problem(401, "The API key is not known, or was revoked.")
         if time.time() >= expires_at:
             raise Problem(401, "The API key has expired; ask for a new one.")
+        if time.monotonic() >= self._noted.get(key_hash, 0.0):
+            self._noted[key_hash] = time.monotonic() + NOTED_EVERY
+            note_use = request.app.state.services.note_key_use
+            threading.Thread(target=note_use, args=(key_hash,), daemon=True).start()
         return person
 
     def _read(self) -> None:
         try:
-            file = self._path.stat()
-            version = file.st_mtime_ns, file.st_size, file.st_ino
-            if version == self._version:
-                return
-            entries = json.loads(self._path.read_text(encoding="utf-8"))
+            file = self.path.stat()
+        except OSError as error:
+            raise UsageError(f"the API keys in {self.path} can't be read: {error!r}.") from error
+        version = file.st_mtime_ns, file.st_size, file.st_ino
+        if version != self._version:
             self._people = {
-                entry["hash"]: (self._person(entry), _expiry(entry)) for entry in entries
+                key.hash: (self._person(key), key.expires_at / 1000 or math.inf)
+                for key in read_keys(self.path)
             }
             self._version = version
-        except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
-            raise UsageError(
-                f"the API keys in {self._path} can't be read: {error!r}. The file is a JSON list of "
-                "entries as `runner server --new-key NAME` prints them."
-            ) from error
 
-    def _person(self, entry: Mapping[str, Any]) -> Person:
-        principal = Principal(entry["name"], self._issuer, "service", entry["name"])
-        groups = frozenset(entry.get("groups", ()))
-        return Person(principal, frozenset(entry["roles"]), groups, level=SERVICE)
-
-
-def _expiry(entry: Mapping[str, Any]) -> float:
-    """Return when a key expires, in seconds since 1970; without a zone that is a time of UTC."""
-    if "expires" not in entry:
-        return math.inf
-    moment = datetime.fromisoformat(entry["expires"])
-    return (moment if moment.tzinfo else moment.replace(tzinfo=UTC)).timestamp()
+    def _person(self, key: ApiKey) -> Person:
+        principal = Principal(key.name, self._issuer, "service", key.name)
+        return Person(principal, frozenset(key.roles), frozenset(key.groups), level=SERVICE)
 
 
 def new_key(

@@ -12,6 +12,7 @@ from typing import Any
 from pydantic import TypeAdapter
 
 from runner.approvals.freezes import Freeze
+from runner.operations.api_keys import ApiKey
 from runner.operations.dead import Replayed
 from runner.operations.deploy_views import GraphCheck
 from runner.operations.migration import MigrationResult
@@ -104,6 +105,7 @@ ANSWERS: dict[str, Any] = {
     "post /v1/schedules/{schedule_id}:pause": Schedule,
     "post /v1/schedules/{schedule_id}:resume": Schedule,
     "post /v1/schedules/{schedule_id}:backfill": Listing(BackfilledRun),
+    "get /v1/keys": Listing(ApiKey),
     "get /v1/webhooks": Listing(WebhookView),
     "post /v1/webhooks": WebhookView,
     "get /v1/webhooks/{webhook_id}": WebhookView,

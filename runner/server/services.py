@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import threading
 import time
 from functools import cached_property
@@ -12,12 +13,15 @@ from fastapi import Depends, Request
 from runner.client import Client
 from runner.definition.model import Definition, Topology
 from runner.definition.registry import CompiledGraph, load, registry
+from runner.errors import StoreError
 from runner.operations.doctor import PASS, Check, examine, read_facts
 from runner.operations.installation import Installation
 from runner.records.run import PATH
 from runner.schedules.scheduler import Scheduler
 from runner.server.streams import Hub, Ticker
 from runner.settings import Settings
+
+log = logging.getLogger(__name__)
 
 FINDINGS_AGE = 10.0
 """Seconds for which what the doctor found is shown."""
@@ -51,6 +55,15 @@ class Services(Installation):
     def schedules(self) -> Scheduler:
         """The schedules, and what starts their runs."""
         return self.scheduler(self.client.engine)
+
+    def note_key_use(self, key_hash: str) -> None:
+        """Write that an API key was used; the connection of this thread is closed."""
+        try:
+            self.use_key(key_hash)
+        except StoreError as error:
+            log.info("api_keys.use_lost: %s `runner keys api` shows an earlier use.", error)
+        finally:
+            self.release()
 
     def plan(self, graph: str) -> CompiledGraph | None:
         """Return a graph of RUNNER_GRAPHS; None for one that this process does not have.

@@ -5,6 +5,7 @@ A property connects when it is first used.
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterable
 from functools import cached_property
 from urllib.parse import urlsplit
@@ -54,11 +55,12 @@ class Shared:
         """Nothing is connected yet."""
         self.settings = settings
         self._address = settings.redis_url, settings.namespace, settings.partitions
+        self._keys = Keys(settings.namespace)
 
     @cached_property
     def _first(self) -> RedisConnection:
         settings = self.settings
-        return RedisConnection(settings.first_url, Keys(settings.namespace).prefix)
+        return RedisConnection(settings.first_url, self._keys.prefix)
 
     def release(self) -> None:
         """Close the connections of this thread to documents, deliveries and groups of notices."""
@@ -108,6 +110,18 @@ class Shared:
     def workers(self) -> WorkerRegistry:
         """The workers."""
         return WorkerRegistry(self._first, self.settings.namespace)
+
+    def use_key(self, key_hash: str) -> None:
+        """Record that an API key was used now; StoreError where the store can't be reached."""
+        self._first.call("ZADD", self._keys.api_keys, "GT", time.time_ns() // 1_000_000, key_hash)
+
+    def key_uses(self) -> dict[str, int]:
+        """Read when each API key was last used, in ms, by its hash."""
+        scores = self._first.call("ZRANGE", self._keys.api_keys, 0, -1, "WITHSCORES")
+        return {
+            key.decode(): int(used_at)
+            for key, used_at in zip(scores[::2], scores[1::2], strict=True)
+        }
 
     def sessions(self, limit: int = 100, cursor: str | None = None) -> Page[SessionSummary]:
         """List sessions, see `list_sessions`."""

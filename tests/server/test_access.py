@@ -6,10 +6,12 @@ import os
 import httpx
 import pytest
 import redis
+from click.testing import CliRunner
 from fastapi import APIRouter, Request
 from fastapi.testclient import TestClient
 
 from runner.approvals import Principal
+from runner.cli.program import runner
 from runner.errors import UsageError
 from runner.server import ApiKeys, Local, Person, Problem, ProxyHeaders, create_app
 from runner.server import app as application
@@ -18,6 +20,7 @@ from runner.server.app import permission_of, routes
 from runner.server.auth import new_key
 from runner.settings import Settings
 from tests.server.conftest import Served
+from tests.waiting import wait_until
 
 
 def filled(path):
@@ -392,6 +395,41 @@ def test_an_api_key_expires(redis_url, tmp_path, expires, status):
 
     file.write_text(json.dumps([entry | {"expires": expires}]))
     assert called(auth, redis_url, Authorization=f"Bearer {key}") == status
+
+
+def test_the_last_use_of_an_api_key_is_recorded(site, tmp_path):
+    """API and command line show it, and not of the key that nobody uses; one use a minute is written."""
+    file, keys, entries = tmp_path / "keys.json", {}, []
+    for name in ("ci", "idle", "late"):
+        keys[name], entry = new_key(name, ["viewer"])
+        entries.append(entry)
+    file.write_text(json.dumps(entries))
+    site.app.state.auth = ApiKeys(file, lambda request: site.person)
+    store = redis.Redis.from_url(site.settings.redis_url)
+
+    def use(name):
+        headers = {"Authorization": f"Bearer {keys[name]}"}
+        assert site.http.get("/v1/runs", headers=headers).status_code == 200
+        assert site.http.get("/v1/keys", headers=headers).status_code == 403
+
+    def used():
+        return [key["name"] for key in site.http.get("/v1/keys").json()["items"] if key["used_at"]]
+
+    use("ci")
+    wait_until(lambda: used() == ["ci"], "the use is recorded")
+    shown = CliRunner().invoke(
+        runner, ["keys", "api", str(file), "--redis-url", site.settings.redis_url]
+    )
+    lines = [line.split("\t") for line in shown.stdout.splitlines()]
+    assert [(line[0], line[-1] == "never") for line in lines] == [
+        ("ci", False),
+        ("idle", True),
+        ("late", True),
+    ]
+    store.delete("runner:api_keys")
+    use("ci")
+    use("late")
+    wait_until(lambda: used() == ["late"], "only another key has a new use")
 
 
 def test_a_callable_may_be_async_and_refuse(redis_url):

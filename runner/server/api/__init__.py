@@ -7,6 +7,7 @@ from runner.server.api import (
     graphs,
     health,
     jobs,
+    keys,
     me,
     questions,
     runs,
@@ -18,6 +19,7 @@ from runner.server.api import (
 ROUTERS = (
     health.router,
     me.router,
+    keys.router,
     runs.router,
     jobs.router,
     questions.router,
