@@ -49,7 +49,7 @@ STATUSES = {
 
 
 class Signed(BaseModel):
-    """What somebody does to a question, with their signature where its rule asks for a key of theirs.
+    """An operation of a person on a question, with their signature where its rule asks for a key of theirs.
 
     It signs the message that other doors take (`runner.approvals.operation_body`), with who calls as `by`.
     """
