@@ -23,6 +23,7 @@ from runner.celery.amqp import AmqpConsumer, Relay
 from runner.celery.config import SETTINGS, celery_config, is_redis, settings_of
 from runner.celery.engines import load_graphs
 from runner.celery.heartbeat import Heartbeat
+from runner.celery.inline_continuation import continue_in_children
 from runner.celery.kombu_fixes import (
     CONSUMER,
     forget_old_connections,
@@ -108,6 +109,7 @@ def _prepare(instance: Any, conf: Any, options: Mapping[str, Any], **_: object) 
             _report_no_graphs(app)
         if conf.worker_consumer == CELERY_CONSUMER:
             conf.worker_consumer = CONSUMER
+        continue_in_children()
         if is_redis(conf.broker_url):
             forget_old_connections()
             use_safe_channel(app, priorities_of(app, registry))

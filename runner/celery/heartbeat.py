@@ -23,10 +23,10 @@ from celery.worker import state
 from runner.celery.config import is_redis
 from runner.celery.doorbells import NODE_TASK
 from runner.celery.engines import connection_of
-from runner.celery.inline_continuation import take_unused
+from runner.celery.inline_continuation import forbid_continuing, take_unused
 from runner.celery.kombu_fixes import end_starting_children, ignore_terminate_job
 from runner.celery.queues import queues_of
-from runner.celery.shutdown import Shutdown
+from runner.celery.shutdown import Shutdown, stopping
 from runner.celery.startup import Publisher
 from runner.celery.threads import ENDS_WITHIN, WorkerThread
 from runner.errors import RunnerError
@@ -149,10 +149,12 @@ class Heartbeat(WorkerThread):
     def _beat(self) -> None:
         """Write the heartbeat when it is due, or when the worker has begun to stop."""
         was_stopping = bool(self._shutdown.elapsed)
+        if stopping():
+            forbid_continuing()
         self._shutdown.check()
         self.engine.leave(take_unused())
-        stopping = self._shutdown.elapsed
-        if time.monotonic() < self._due and was_stopping == bool(stopping):
+        elapsed = self._shutdown.elapsed
+        if time.monotonic() < self._due and was_stopping == bool(elapsed):
             return
         active = list(state.active_requests)
         nodes = [request for request in active if request.type == NODE_TASK]
@@ -161,7 +163,7 @@ class Heartbeat(WorkerThread):
             (request.time_start or math.inf for request in nodes), default=math.inf
         )
         now = {"busy": len(active), "executing": queues, "longest": round(max(0.0, longest), 3)}
-        now["stopping"] = round(stopping, 3)
+        now["stopping"] = round(elapsed, 3)
         description = {**self._description, **now}
         if self._workers.enter(description, time.time_ns() // 1_000_000):
             self._lost_check_due = 0.0

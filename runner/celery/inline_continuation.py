@@ -9,6 +9,11 @@ fetches nothing for a slot that is not free.
 The value of a Celery task reaches the worker's main process on every pool, so that is how a task says which
 visit its settle has claimed. A claim that does not start is returned to the queue; if the worker dies, the
 lease runs out.
+
+A child of a prefork pool does not wait for the main process: it begins the task itself and says so in that
+value. The main process enters the task as one that the child has accepted, so that Celery's time limits,
+events, `inspect`, `revoke --terminate` and the loss of a child work as for any other. While `Permission`
+denies it, the main process decides, as on other pools.
 """
 
 from __future__ import annotations
@@ -19,11 +24,17 @@ import time
 from collections import deque
 from collections.abc import Callable
 from copy import copy
-from functools import wraps
+from functools import cache, wraps
+from itertools import islice
 from typing import Any
 from urllib.parse import quote, unquote
+from weakref import ref
 
+from billiard.pool import ACK, READY, TASK, ApplyResult
+from billiard.sharedctypes import RawValue
 from celery import bootsteps
+from celery.concurrency import asynpool
+from celery.worker import state
 from celery.worker.request import Request
 
 from runner.celery.doorbells import NODE_TASK, visit_of
@@ -50,6 +61,15 @@ CONSUMER = "runner_consumer"
 
 MARK = "runner.next"
 """The beginning of a task's value that names the next visit on its slot."""
+
+BEGUN = f"{MARK}.begun"
+"""The same where the child that ran the task has begun the next one."""
+
+JOB = "runner_job"
+"""The attribute of a message that is the pool's job of the task before, on whose child this task runs."""
+
+SHARE_OF_LIMIT = 0.5
+"""A child begins no task after one that took more of its time limit: a late signal would hit the next one."""
 
 
 # In the process that runs a node.
@@ -121,7 +141,135 @@ def _task_id(claim: Claim) -> str:
     return f"{token.run_id}.{token.node}.{token.visit}.{claim.record.attempt}"
 
 
+# In a child of a prefork pool.
+
+
+@cache
+def permission() -> Any:
+    """Return the number, shared by a worker and its children, that is 1 while these may continue."""
+    return RawValue("b", 0)
+
+
+class ContinuingChild(asynpool.Worker):
+    """The loop of a child: where a task has claimed the next visit, that is its next job."""
+
+    wait_for_job: Callable[[], Any]
+
+    def __init__(self, *args: Any, may_continue: Any = None, **options: Any) -> None:
+        """Keep the number that the main process sets."""
+        super().__init__(*args, **options)
+        self._may_continue = permission() if may_continue is None else may_continue
+        self._job: Any = None
+        self._next: Any = None
+        self._began, self._count = 0.0, 0
+
+    def __reduce__(self) -> Any:
+        """Give the number to a child that is a fresh interpreter."""
+        _, arguments = super().__reduce__()
+        return _child, (self._may_continue, arguments)
+
+    def _make_child_methods(self, *args: Any) -> None:
+        super()._make_child_methods(*args)
+        receive, send = self.wait_for_job, self.outq.put
+
+        def wait_for_job() -> Any:
+            job = self._next or receive()
+            if job:
+                self._job, self._began = job[1], time.monotonic()
+                self._count += 1
+            return job
+
+        def put(message: Any) -> None:
+            kind, details = message
+            if kind == ACK and self._next:
+                self._next = None  # the value of the task before has said it
+                return
+            send((READY, self._continued(*details)) if kind == READY else message)
+
+        self.wait_for_job, self.outq.put = wait_for_job, put
+
+    def _continued(self, job: int, i: Any, result: Any, fd: int) -> tuple[Any, ...]:
+        """Return the result of a task; if the child may go on, that says so, and the next job is set."""
+        self._next = None
+        *_, function, arguments, options = self._job
+        match result:
+            case (True, (0, str(value), runtime)) if value.startswith(MARK):
+                name, _, headers, *body = arguments
+                if self._is_free(headers):
+                    _, _, text = value.partition(" ")
+                    task_id, claim = _claim_in(text)
+                    headers = {**headers, **_headers(headers, task_id, claim)}
+                    following = (name, task_id, headers, *body)
+                    self._next = (TASK, (job, i, function, following, options))
+                    result = (True, (0, f"{BEGUN} {text}", runtime))
+        return job, i, result, fd
+
+    def _is_free(self, headers: dict[str, Any]) -> bool:
+        limits = [limit for limit in headers.get("timelimit") or () if limit]
+        took = time.monotonic() - self._began
+        return (
+            bool(self._may_continue.value)
+            and not self.max_memory_per_child
+            and (self.maxtasks is None or self._count < self.maxtasks)
+            and all(took < limit * SHARE_OF_LIMIT for limit in limits)
+        )
+
+
+def _child(may_continue: Any, arguments: tuple[Any, ...]) -> ContinuingChild:
+    return ContinuingChild(*arguments, may_continue=may_continue)
+
+
+def continue_in_children() -> None:
+    """Give this program's prefork pools children that continue; harmless twice."""
+    asynpool.AsynPool.Worker = ContinuingChild
+
+
 # In the main process of the worker.
+
+
+class Permission:
+    """Sets at each turn of the worker's event loop whether its children may continue by themselves."""
+
+    def __init__(self) -> None:
+        """No consumer is known yet, so none may."""
+        self._consumer: Any = None
+        self._queues: set[str] = set()
+        self._revocations, self._has_revoked_nodes = 0, False
+
+    def watch(self, consumer: Any) -> None:
+        """Begin; harmless twice, as after a reconnection."""
+        self._consumer = consumer
+        consumer.hub.on_tick.add(self.update)
+
+    def update(self) -> None:
+        """Allow it while the main process would pass on any task at once."""
+        permission().value = self._allows()
+
+    def _allows(self) -> bool:
+        consumer = self._consumer
+        if consumer.task_consumer is None or not _takes_tasks(consumer):
+            return False
+        queues = {queue.name for queue in consumer.task_consumer.queues}
+        self._queues |= queues
+        waiting = getattr(consumer.controller.semaphore, "_waiting", ())
+        return len(queues) == len(self._queues) and not waiting and not self._revokes_nodes()
+
+    def _revokes_nodes(self) -> bool:
+        """Return whether a node was ever revoked by its id, or anything by a header: a child can't know."""
+        revoked = state.revoked._data  # noqa: SLF001 - its iterator sorts up to 50,000 ids
+        additions = islice(reversed(revoked), max(0, len(revoked) - self._revocations))
+        self._has_revoked_nodes |= any(str(task_id).count(".") > 2 for task_id in additions)
+        self._revocations = len(revoked)
+        return self._has_revoked_nodes or bool(state.revoked_stamps)
+
+
+_permission = Permission()
+
+
+def forbid_continuing() -> None:
+    """Let no child continue: the worker stops, and its event loop turns no more."""
+    permission().value = 0
+
 
 _unused_claims: deque[Token] = deque()
 
@@ -143,6 +291,9 @@ def continue_inline(task: Any, app: Any, consumer: Any, **options: Any) -> Calla
     # Elsewhere the pool's results come in a thread that must not wait for a slot.
     is_able = consumer.hub is not None and task.acks_late
 
+    if is_able and isinstance(getattr(consumer.pool, "_pool", None), asynpool.AsynPool):
+        _permission.watch(consumer)
+
     def handle_doorbell(message: Any, body: Any, *args: Any, **kwargs: Any) -> Any:
         if is_able and body is None and BUDGET not in message.headers:
             budget = (MAX_NODES - 1, time.monotonic() + MAX_SECONDS)
@@ -157,10 +308,15 @@ class ContinuingRequest(Request):
     """A request that passes its slot and its delivery on to the next visit."""
 
     def __init_subclass__(cls, **options: Any) -> None:
-        """Wrap `on_success`, which Celery defines in a subclass that it makes of the class of a request."""
+        """Wrap what Celery defines in a subclass that it makes of the class of a request."""
         super().__init_subclass__(**options)
         if "on_success" in vars(cls):
             cls.on_success = _then_continue(cls.on_success)
+            cls.execute_using_pool = _unless_begun(cls.execute_using_pool)
+
+    def revoked(self) -> bool:
+        """Return whether it must not start; what a child has begun has started."""
+        return not _job_of(self) and super().revoked()
 
     def on_accepted(self, pid: int, time_accepted: float) -> None:
         """Note that the pool has started the task."""
@@ -174,6 +330,10 @@ class ContinuingRequest(Request):
         super().acknowledge()
 
 
+def _job_of(request: ContinuingRequest) -> ApplyResult | None:
+    return getattr(request.message, JOB, None)
+
+
 def _then_continue(on_success: Callable[..., Any]) -> Callable[..., Any]:
     @wraps(on_success)
     def then_continue(self: ContinuingRequest, result: Any, **options: Any) -> None:
@@ -181,37 +341,92 @@ def _then_continue(on_success: Callable[..., Any]) -> Callable[..., Any]:
         if is_failed or not str(value).startswith(MARK):
             on_success(self, result, **options)
             return
-        _, nonce, fence, rung_by, task_id = value.split(" ", 4)
-        consumer = getattr(self.message, CONSUMER)
-        queue = self.delivery_info["routing_key"]
-        starts_next = not self.acknowledged and _takes_tasks(consumer, queue)
+        mark, _, text = value.partition(" ")
+        task_id, claim = _claim_in(text)
+        consumer, is_begun = getattr(self.message, CONSUMER), mark == BEGUN
+        starts_next = not self.acknowledged and (
+            is_begun or _takes_tasks(consumer, self.delivery_info["routing_key"])
+        )
         self.acknowledged |= starts_next  # the next one does it, or the last of the sequence
-        on_success(self, (is_failed, "None", runtime), **options)
-        if starts_next:
-            parent = self.id if rung_by == "-" else unquote(rung_by)
-            _start_next(consumer, self, task_id, (nonce, int(fence)), parent)
-        else:
-            _unused_claims.append(_token(task_id, int(fence)))
+        try:
+            on_success(self, (is_failed, "None", runtime), **options)
+        finally:
+            if starts_next:
+                job = self._apply_result() if is_begun else None
+                _start_next(consumer, self, task_id, claim, job)
+            elif not is_begun:
+                _unused_claims.append(_token(task_id, claim))
 
     return then_continue
 
 
-def _takes_tasks(consumer: Any, queue: str) -> bool:
+def _unless_begun(execute_using_pool: Callable[..., Any]) -> Callable[..., Any]:
+    @wraps(execute_using_pool)
+    def execute(self: ContinuingRequest, pool: Any, **options: Any) -> Any:
+        previous = _job_of(self)
+        if previous is None:
+            return execute_using_pool(self, pool, **options)
+        delattr(self.message, JOB)
+        job = _take_over(self, previous, pool._pool)  # noqa: SLF001 - Celery's pool has no public way
+        self._apply_result = ref(job)
+        return job
+
+    return execute
+
+
+def _take_over(request: ContinuingRequest, previous: ApplyResult, pool: Any) -> ApplyResult:
+    """Enter a task that runs in a child already as the pool enters one that it gives to a child.
+
+    The child reports its end under the number of the job before.
+    """
+    hard, soft = request.time_limits
+    job = ApplyResult(
+        {},
+        request.on_success,
+        request.on_accepted,
+        request.on_timeout,
+        request.on_failure,
+        soft or pool.soft_timeout,
+        hard or pool.timeout,
+        pool.lost_worker_timeout,
+        on_timeout_set=pool.on_timeout_set,
+        on_timeout_cancel=pool.on_timeout_cancel,
+        correlation_id=request.id,
+    )
+    job._job, job._cache, child = previous._job, pool._cache, previous._write_to  # noqa: SLF001
+    job._write_to = job._scheduled_for = child  # noqa: SLF001
+    pool._cache[job._job] = job  # noqa: SLF001
+    pool._busy_workers.add(child.inqW_fd)  # noqa: SLF001
+    accept = pool._result_handler.state_handlers[ACK]  # noqa: SLF001
+    accept(job._job, None, time.monotonic(), previous._worker_pid, None)  # noqa: SLF001
+    return job
+
+
+def _takes_tasks(consumer: Any, queue: str = "") -> bool:
     """Return whether a task would start at once: its queue is served, and no rate limit delays nodes."""
     if stopping() or consumer.blueprint.state != bootsteps.RUN or not consumer.pool.active:
         return False
-    if not consumer.task_consumer.consuming_from(queue):
+    if queue and not consumer.task_consumer.consuming_from(queue):
         return False
     return consumer.disable_rate_limits or consumer.task_buckets[NODE_TASK] is None
 
 
 def _start_next(
-    consumer: Any, previous: ContinuingRequest, task_id: str, claim: tuple[str, int], parent: str
+    consumer: Any, previous: ContinuingRequest, task_id: str, claim: _Claim, job: ApplyResult | None
 ) -> None:
-    """Pass Celery the message of the next visit, with the delivery of the previous task."""
+    """Pass Celery the message of the next visit, with the delivery of the previous task.
+
+    `job` is that of the previous task where its child has begun the next one.
+    """
     message = copy(previous.message)
-    message.headers = {**_headers(previous, task_id), CLAIMED: claim, "parent_id": parent}
-    token = _unstarted_claims[task_id] = _token(task_id, claim[1])
+    message.headers = {**message.headers, **_headers(message.headers, task_id, claim)}
+    token = _token(task_id, claim)
+    if job is None:
+        _unstarted_claims[task_id] = token
+    else:
+        setattr(message, JOB, job)
+        # A task of another kind may have got the slot in between: this one does not wait for it.
+        consumer.controller.semaphore.value = max(1, consumer.controller.semaphore.value)
     try:
         handle = consumer.strategies[NODE_TASK]
         handle(message, None, previous.on_ack, previous.on_reject, consumer.on_task_message)
@@ -219,26 +434,39 @@ def _start_next(
         log.exception(
             "node.not_started: %s goes to the queue instead; please report this.", task_id
         )
-        _unstarted_claims.pop(task_id, None)
-        _unused_claims.append(token)
+        if _unstarted_claims.pop(task_id, None):
+            _unused_claims.append(token)
         previous.on_ack(log, previous.connection_errors)
 
 
-def _headers(previous: ContinuingRequest, task_id: str) -> dict[str, Any]:
-    """Return the headers that the doorbell of the next visit would have."""
-    headers = previous.message.headers
-    _, previous_node, *_ = visit_of(previous.id)
+# In both.
+
+_Claim = tuple[str, int, str]
+"""Nonce and fence of a claim, and the task that rang its doorbell, "" where that was the one before."""
+
+
+def _claim_in(text: str) -> tuple[str, _Claim]:
+    """Return the id of the task that a value names after its mark, and the claim."""
+    nonce, fence, rung_by, task_id = text.split(" ", 3)
+    return task_id, (nonce, int(fence), "" if rung_by == "-" else unquote(rung_by))
+
+
+def _headers(previous: dict[str, Any], task_id: str, claim: _Claim) -> dict[str, Any]:
+    """Return the headers in which the doorbell of the next visit differs from the previous one."""
+    nonce, fence, rung_by = claim
+    _, previous_node, *_ = visit_of(previous["id"])
     _, node, visit, attempt = visit_of(task_id)
-    remaining, until = headers[BUDGET]
+    remaining, until = previous[BUDGET]
     return {
-        **headers,
         "id": task_id,
-        "shadow": f"{headers['shadow'].removesuffix(previous_node)}{node}",
+        "parent_id": rung_by or previous["id"],
+        "shadow": f"{previous['shadow'].removesuffix(previous_node)}{node}",
         "argsrepr": f"visit={visit} attempt={attempt}",
         BUDGET: (remaining - 1, until),
+        CLAIMED: (nonce, fence),
     }
 
 
-def _token(task_id: str, fence: int) -> Token:
+def _token(task_id: str, claim: _Claim) -> Token:
     run_id, node, visit, _ = visit_of(task_id)
-    return Token(run_id, node, visit, fence)
+    return Token(run_id, node, visit, claim[1])
