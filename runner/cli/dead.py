@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import click
@@ -10,7 +9,7 @@ import click
 from runner.cli.arguments import limit_option
 from runner.cli.context import CommandContext, common_options, with_context
 from runner.cli.exits import Exit
-from runner.cli.output import clock_time, short, visible
+from runner.cli.output import Removed, clock_time, short, visible
 from runner.records.json_form import document, stamp
 
 if TYPE_CHECKING:
@@ -91,14 +90,6 @@ def replay(context: CommandContext, letter_ids: tuple[str, ...]) -> None:
         context.output.write({"replayed": replays}, ((item.id, item.sent) for item in replays))
 
 
-@dataclass(frozen=True, slots=True)
-class Dropped:
-    """A dead letter that was deleted; `status` is dropped, or unknown where there was none."""
-
-    id: str
-    status: str
-
-
 @dead.command()
 @LETTERS
 @click.option("--yes", is_flag=True, help="Don't ask for confirmation.")
@@ -112,7 +103,7 @@ def drop(context: CommandContext, letter_ids: tuple[str, ...], *, yes: bool) -> 
     if not yes:
         click.confirm(f"Delete {len(letter_ids)} dead letters permanently?", abort=True, err=True)
     letters = context.installation.dead_letters
-    results = [Dropped(item, "dropped" if letters.drop(item) else "unknown") for item in letter_ids]
+    results = [Removed(item, "dropped" if letters.drop(item) else "unknown") for item in letter_ids]
     context.output.write({"dropped": results}, ((item.id, item.status) for item in results))
     return Exit.NOT_FOUND if any(item.status == "unknown" for item in results) else Exit.DONE
 

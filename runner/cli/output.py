@@ -11,6 +11,7 @@ import functools
 import json
 import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
@@ -26,6 +27,14 @@ PIPE_WIDTH = 120
 
 NARROW = 60
 """Columns of a terminal below which a table has a line for each cell."""
+
+
+@dataclass(frozen=True, slots=True)
+class Removed:
+    """An item that was deleted: removed, forgotten or dropped; unknown where there was none."""
+
+    id: str
+    status: str
 
 
 class Output:
@@ -120,6 +129,10 @@ class Output:
     def note(self, *cells: object) -> None:
         """Write one line of progress or advice to stderr."""
         print("\t".join(one_line(cell) for cell in cells), file=sys.stderr, flush=True)  # noqa: T201 - as above
+
+    def removed(self, item_id: str, status: str = "removed") -> None:
+        """Write that something was deleted."""
+        self.write(Removed(item_id, status), [(status, item_id)])
 
     def next_page(self, cursor: str | None) -> None:
         """Print on stderr how to continue a list that has more items; JSON has the cursor itself."""

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -160,21 +159,13 @@ def resume(context: CommandContext, schedule_id: str) -> None:
     _write(context, _scheduler(context).resume(schedule_id))
 
 
-@dataclass(frozen=True, slots=True)
-class RemovedSchedule:
-    """A schedule that was removed."""
-
-    id: str
-    status: str
-
-
 @schedules.command()
 @SCHEDULE
 @with_context
 def remove(context: CommandContext, schedule_id: str) -> None:
     """Delete a schedule; its runs go on."""
     _scheduler(context).remove(schedule_id)
-    context.output.write(RemovedSchedule(schedule_id, "removed"), [("removed", schedule_id)])
+    context.output.removed(schedule_id)
 
 
 @schedules.command()

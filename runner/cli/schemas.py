@@ -14,17 +14,14 @@ from runner.approvals.keys import PublicKey
 from runner.cli import (
     audit,
     config,
-    dead,
     dev,
     freeze,
     graphs,
     init,
     interrupts,
     program,
-    schedules,
-    sessions,
-    webhooks,
 )
+from runner.cli.output import Removed
 from runner.operations.api_keys import ApiKey
 from runner.operations.dead import Replayed
 from runner.operations.deploy_views import GraphCheck, MigratedRun
@@ -55,7 +52,7 @@ DOCUMENTS: dict[str, tuple[str, Any]] = {
     "audit verify": ("", audit.Verified),
     "completion": ("", program.Completion),
     "config show": ("settings", config.Setting),
-    "dead drop": ("dropped", dead.Dropped),
+    "dead drop": ("dropped", Removed),
     "dead list": ("letters", DeadLetter),
     "dead replay": ("replayed", Replayed),
     "dead show": ("", DeadLetter),
@@ -101,9 +98,9 @@ DOCUMENTS: dict[str, tuple[str, Any]] = {
     "schedules backfill": ("runs", BackfilledRun),
     "schedules list": ("schedules", Schedule),
     "schedules pause": ("", Schedule),
-    "schedules remove": ("", schedules.RemovedSchedule),
+    "schedules remove": ("", Removed),
     "schedules resume": ("", Schedule),
-    "sessions forget": ("", sessions.ForgottenSession),
+    "sessions forget": ("", Removed),
     "sessions list": ("sessions", SessionSummary),
     "thaw": ("", freeze.Frozen),
     "version": ("", program.Versions),
@@ -112,7 +109,7 @@ DOCUMENTS: dict[str, tuple[str, Any]] = {
     "webhooks list": ("webhooks", WebhookView),
     "webhooks pause": ("", WebhookView),
     "webhooks redeliver": ("", Delivery),
-    "webhooks remove": ("", webhooks.RemovedWebhook),
+    "webhooks remove": ("", Removed),
     "webhooks resume": ("", WebhookView),
     "webhooks rotate": ("", WebhookView),
     "workers list": ("workers", WorkerView),

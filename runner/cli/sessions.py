@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 import click
 
 from runner.cli.arguments import paged, read_pages
@@ -42,14 +40,6 @@ def list_sessions(context: CommandContext, limit: int, cursor: str | None) -> No
     )
 
 
-@dataclass(frozen=True, slots=True)
-class ForgottenSession:
-    """A session that was deleted."""
-
-    id: str
-    status: str
-
-
 @sessions.command()
 @click.argument("session_id", metavar="SESSION")
 @with_context
@@ -57,4 +47,4 @@ def forget(context: CommandContext, session_id: str) -> None:
     """Delete a session; a run that is in it now adds to a new one."""
     if not context.client.forget_session(session_id):
         raise NotFoundError(f"there is no session {session_id!r}, so nothing was deleted.")
-    context.output.write(ForgottenSession(session_id, "forgotten"), [("forgotten", session_id)])
+    context.output.removed(session_id, "forgotten")

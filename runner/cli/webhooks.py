@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import click
@@ -129,21 +128,13 @@ def resume(context: CommandContext, webhook_id: str) -> None:
     _write(context, context.installation.webhooks.resume(webhook_id))
 
 
-@dataclass(frozen=True, slots=True)
-class RemovedWebhook:
-    """A webhook that was removed."""
-
-    id: str
-    status: str
-
-
 @webhooks.command()
 @WEBHOOK
 @with_context
 def remove(context: CommandContext, webhook_id: str) -> None:
     """Delete a webhook and its deliveries."""
     context.installation.webhooks.remove(webhook_id)
-    context.output.write(RemovedWebhook(webhook_id, "removed"), [("removed", webhook_id)])
+    context.output.removed(webhook_id)
 
 
 @webhooks.command()
