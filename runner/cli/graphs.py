@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Sequence
 from dataclasses import astuple, dataclass
 from operator import attrgetter
 from typing import TYPE_CHECKING
@@ -17,9 +16,8 @@ from runner.cli.exits import CommandError, Exit
 if TYPE_CHECKING:
     from rich.tree import Tree
 
-    from runner.authoring.lint import LintProblem
     from runner.definition.registry import CompiledGraph
-    from runner.operations.deploys import AffectedNode
+    from runner.operations.deploy_views import GraphCheck
     from runner.operations.views import RunView
 
 
@@ -53,10 +51,7 @@ def list_graphs(context: CommandContext) -> None:
 
     context.load_graphs()
     here = {name: registry.get(name).topology.fingerprint for name in registry.names()}
-    all_graphs = context.store.graphs()
-    graphs_of_store = {
-        name: fingerprint for name, fingerprint in all_graphs.items() if "/" not in name
-    }
+    graphs_of_store = context.installation.graphs()
     lines = [
         _line(name, here.get(name), graphs_of_store.get(name))
         for name in sorted(here.keys() | graphs_of_store.keys())
@@ -222,7 +217,7 @@ def check(
     is no graph; 5 there are no errors, but a node would be held.
     """
     from runner.definition.registry import registry
-    from runner.operations.deploy_views import GraphCheck, problems_of
+    from runner.operations.deploy_views import check_graphs
 
     context.load_graphs()
     graph_names = names or tuple(registry.names())
@@ -233,37 +228,29 @@ def check(
             "There is no graph here, so nothing was checked.",
             "Name the modules that register your graphs, with --graphs or in RUNNER_GRAPHS.",
         )
-    problems = tuple(problem for name in graph_names for problem in problems_of(registry, name))
-    broken = {problem.graph for problem in problems if problem.code == "not-built"}
-    nodes = None
-    if against_waiting:
-        from runner.operations.deploys import held
-
-        names = tuple(name for name in graph_names if name not in broken)
-        nodes = tuple(held(context.store, registry, names))
+    result = check_graphs(registry, graph_names, context.store if against_waiting else None)
     if context.output.as_json:
-        context.output.data(GraphCheck(problems, nodes))
+        context.output.data(result)
     else:
-        _write_check(context, problems, nodes)
+        _write_check(context, result)
     failing = {"error", "warning"} if strict else {"error"}
-    if any(str(problem.severity) in failing for problem in problems):
+    if any(str(problem.severity) in failing for problem in result.problems):
         return Exit.RUN_FAILED
-    return Exit.CONFLICT if nodes else Exit.DONE
+    return Exit.CONFLICT if result.held else Exit.DONE
 
 
-def _write_check(
-    context: CommandContext, problems: Sequence[LintProblem], nodes: Sequence[AffectedNode] | None
-) -> None:
+def _write_check(context: CommandContext, result: GraphCheck) -> None:
+    cells_of = attrgetter("severity", "code", "graph", "node", "message", "advice")
     context.output.table(
         ("SEVERITY", "CODE", "GRAPH", "NODE", "MESSAGE", "ADVICE"),
-        list(map(attrgetter("severity", "code", "graph", "node", "message", "advice"), problems)),
+        list(map(cells_of, result.problems)),
         "No problems.",
     )
-    if nodes is not None:
+    if result.held is not None:
         cells = attrgetter("run_id", "graph_id", "node", "visit", "status", "reason")
         context.output.table(
             ("", "RUN", "GRAPH", "NODE", "VISIT", "STATUS", "REASON"),
-            [("held", *cells(node)) for node in nodes],
+            [("held", *cells(node)) for node in result.held],
             "No node would be held.",
         )
 

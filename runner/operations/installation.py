@@ -6,7 +6,7 @@ from functools import cached_property
 
 from runner.errors import ConflictError, NotFoundError
 from runner.execution.engine import Engine
-from runner.records.run import outermost
+from runner.records.run import PATH
 from runner.schedules.schedule import Schedule
 from runner.schedules.scheduler import Scheduler
 from runner.store.shared import AuditLog, NoticeTail, Shared
@@ -27,6 +27,11 @@ class Installation(Shared):
         """Return the schedules; the engine starts their runs."""
         return Scheduler(engine, self.documents(Schedule))
 
+    def graphs(self) -> dict[str, str]:
+        """Return the fingerprints of the graphs that workers have published, without those inside others."""
+        fingerprints = sorted(self.store.graphs().items())
+        return {name: fingerprint for name, fingerprint in fingerprints if PATH not in name}
+
     def remove_graph(self, name: str) -> None:
         """Delete a graph that nothing needs any more, with those inside it.
 
@@ -34,7 +39,7 @@ class Installation(Shared):
             NotFoundError: there is no such graph. ConflictError: a worker has it, a schedule names it, or
                 runs of it are in the store; nothing was changed.
         """
-        if name not in self.store.graphs() or name != outermost(name):
+        if name not in self.graphs():
             raise NotFoundError(f"this store has no graph {name!r}.")
         now = self.workers.now()
         workers = [

@@ -16,7 +16,6 @@ from runner.definition.registry import CompiledGraph, load, registry
 from runner.errors import StoreError
 from runner.operations.doctor import PASS, Check, examine, read_facts
 from runner.operations.installation import Installation
-from runner.records.run import PATH
 from runner.schedules.scheduler import Scheduler
 from runner.server.streams import Hub, Ticker
 from runner.settings import Settings
@@ -82,11 +81,6 @@ class Services(Installation):
         if plan is not None and plan.topology.fingerprint == fingerprint:
             return plan.definition
         return self.store.topology(graph, fingerprint)
-
-    def graphs(self) -> dict[str, str]:
-        """Return the fingerprints of the graphs that workers have published, without those inside others."""
-        fingerprints = sorted(self.store.graphs().items())
-        return {name: fingerprint for name, fingerprint in fingerprints if PATH not in name}
 
     def findings(self, frozen: object) -> list[Check]:
         """Return what the doctor finds wrong; it looks again after some seconds, however many people ask.

@@ -8,8 +8,7 @@ from fastapi import APIRouter, Query, Response
 
 from runner.authoring.drawing import draw
 from runner.errors import DefinitionError, NotFoundError
-from runner.operations import deploys
-from runner.operations.deploy_views import GraphCheck, problems_of
+from runner.operations.deploy_views import check_graphs
 from runner.records.json_form import document
 from runner.server.access import Seen
 from runner.server.api.documents import ONE_PAGE, page_document
@@ -68,11 +67,5 @@ def check(
         is_here = name in registry.names()  # it can't be built, which is a problem of its own
     if not is_here:
         raise _lacking(name)
-    problems = problems_of(registry, name)
-    is_built = all(problem.code != "not-built" for problem in problems)
-    held_nodes = (
-        deploys.held(services.store, registry, [name] if is_built else [])
-        if against_waiting
-        else None
-    )
-    return document(GraphCheck(tuple(problems), None if held_nodes is None else tuple(held_nodes)))
+    store = services.store if against_waiting else None
+    return document(check_graphs(registry, [name], store))

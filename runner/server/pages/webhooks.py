@@ -87,5 +87,5 @@ def _page(
         webhooks=services.webhooks.list(),
         made=made,
         kinds=sorted(KINDS),
-        graphs=[name for name in sorted(services.store.graphs()) if "/" not in name],
+        graphs=list(services.graphs()),
     )
