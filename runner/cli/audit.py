@@ -13,6 +13,7 @@ import click
 from runner.cli.context import CommandContext, common_options, with_context
 from runner.cli.exits import CommandError, Exit
 from runner.errors import UsageError
+from runner.records.run_ids import partition_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -110,14 +111,11 @@ def _votes_of(context: CommandContext, question_ids: Iterable[str]) -> Iterable[
 
 def _log(context: CommandContext, run_id: str, partition: int | None) -> AuditLog:
     logs = list(context.installation.store.audit_logs)
-    number = partition
-    if number is None and run_id:
-        number = int(run_id[:2]) if run_id[:2].isdecimal() else 0
-    if number is None and len(logs) > 1:
+    if partition is None and not run_id and len(logs) > 1:
         raise UsageError(
             f"the store has {len(logs)} partitions, each with an audit: give --partition."
         )
-    number = number or 0
+    number = partition_of(run_id) if partition is None else partition
     if number >= len(logs):
         raise UsageError(f"the store has {len(logs)} partitions, and none has the number {number}.")
     return logs[number]

@@ -21,7 +21,7 @@ from runner.definition.model import AFTER_GRAPH, FailurePolicy, Topology, map_of
 from runner.errors import ConflictError, NotFoundError, UsageError
 from runner.execution import ids
 from runner.execution.engine import Engine
-from runner.records import codec, run_ids
+from runner.records import codec
 from runner.records.codec import JSON
 from runner.records.run import (
     FINAL,
@@ -36,6 +36,7 @@ from runner.records.run import (
     existing,
     no_such_run,
 )
+from runner.records.run_ids import partition_of
 from runner.scheduler.changes import Changes, Dispatch, TransitionResult
 from runner.store.interface import Fork, Reply, RunSnapshot, Start, Store
 from runner.store.memory.run import MemoryRun
@@ -439,8 +440,7 @@ def fork(
         ConflictError: what the run has kept does not lead to the node, or its shape is gone.
     """
     packed_input = codec.pack(new_input[0], "input") if new_input else None
-    partition = int(run_id[: run_ids.PARTITION_DIGITS]) if run_id[:1].isdecimal() else 0
-    new_id = ids.run_id(partition, run_name(requester))
+    new_id = ids.run_id(partition_of(run_id), run_name(requester))
     options = ForkOptions(
         new_id, codec.pack(dict(tags or {}), "tags"), bool(new_input), packed_input, requester
     )

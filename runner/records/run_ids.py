@@ -30,6 +30,12 @@ def letters(ms: int, version: int, digest: bytes) -> str:
     return base64.b32hexencode(name).decode().rstrip("=").lower()
 
 
+def partition_of(run_id: str) -> int:
+    """Return the partition that a run's id names; 0 where the text is no such id."""
+    digits = run_id[:PARTITION_DIGITS]
+    return int(digits) if digits.isdecimal() else 0
+
+
 def time_of(run_id: str) -> int:
     """Return when a run's id was made, in ms since 1970; 0 where the text is no such id."""
     name = run_id[PARTITION_DIGITS:]

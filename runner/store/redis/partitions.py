@@ -35,6 +35,7 @@ from runner.records.listings import (
     place_of,
 )
 from runner.records.run import RunRecord, outermost
+from runner.records.run_ids import partition_of
 from runner.store import interface
 from runner.store.addresses import cluster
 from runner.store.interface import (
@@ -178,8 +179,7 @@ class PartitionedStore:
 
     def _of(self, run_id: str) -> RedisStore:
         """Return the partition that a run's id names; the first for an id that can't be one."""
-        digits = run_id[:2]
-        number = int(digits) if digits.isdecimal() else 0
+        number = partition_of(run_id)
         return self._partitions[number] if number < len(self._partitions) else self._first
 
     def _of_question(self, interrupt_id: str) -> RedisStore:
