@@ -56,6 +56,12 @@ def scope_of(graph: str = "", tool: str = "", *, everything: bool = False) -> st
     )
 
 
+def scope_named(kind: str, name: str) -> str:
+    """Name what is to be frozen by its kind, "all", "graph" or "tool"; raises as `scope_of`."""
+    graph, tool = (name if kind == each else "" for each in ("graph", "tool"))
+    return scope_of(graph, tool, everything=kind == ALL)
+
+
 def frozen(
     freezes: Mapping[str, Freeze], graph: str = "", tool: str = "", names: Iterable[str] = ()
 ) -> Freeze | None:

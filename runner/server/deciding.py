@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import functools
 import time
-from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import replace
 from typing import Any
@@ -71,9 +70,10 @@ def start_for(
     )
 
 
-def signer(services: Services, person: Person) -> Callable[[dict[str, JSON]], dict[str, JSON]]:
-    """Return what signs a message of a person, with the server's key if it has one."""
-    return functools.partial(_signed, services, person)
+def requested_by(services: Services, person: Person, **changes: Any) -> dict[str, Any]:
+    """Return the options of a run like another that a person asks for, with changes to it."""
+    sign = functools.partial(_signed, services, person)
+    return {"by": person.principal, "sign": sign, **changes}
 
 
 def _signed(services: Services, person: Person, body: dict[str, JSON]) -> dict[str, JSON]:

@@ -8,17 +8,18 @@ from dataclasses import dataclass, replace
 from typing import Any, Literal
 
 from fastapi import APIRouter, Response
-from pydantic import BaseModel, Field, StrictBool
+from pydantic import Field, StrictBool
 
-from runner.approvals.freezes import scope_of
+from runner.approvals.freezes import scope_named
 from runner.approvals.freezing import freeze, thaw
 from runner.audit.files import export_lines, read_public, verify_file
 from runner.audit.sealing import terms
 from runner.errors import UsageError
 from runner.records.json_form import stamp
 from runner.records.run import existing
+from runner.records.run_ids import partition_of
 from runner.server.access import Administers, Reads, Seen
-from runner.server.api.documents import ONE_PAGE, page_document
+from runner.server.api.documents import ONE_PAGE, RequestBody, page_document
 from runner.server.services import Served, Services
 
 router = APIRouter(prefix="/v1", tags=["audit"])
@@ -45,12 +46,12 @@ def audit_of(services: Services, run_id: str) -> RunAudit:
     put it there.
     """
     logs = services.store.audit_logs
-    number = int(run_id[:2]) if run_id[:2].isdecimal() else 0
+    log = logs[partition_of(run_id) % len(logs)]
     try:
         conditions = replace(terms(services.settings, services.archive), signer=None)
-        lines = list(export_lines(logs[number % len(logs)], conditions, "jsonl", run_id))
+        lines = list(export_lines(log, conditions, "jsonl", run_id))
     except UsageError as error:
-        kept = (json.loads(text) for _, text in logs[number % len(logs)].kept())
+        kept = (json.loads(text) for _, text in log.kept())
         of_run = [entry for entry in kept if entry.get("run") == run_id]
         return RunAudit(of_run, "unsigned", str(error), [])
     entries = [entry for entry in map(json.loads, lines) if "type" in entry]
@@ -103,10 +104,8 @@ def export(run_id: str, _: Reads, services: Served) -> Response:
     return Response(text, media_type="application/jsonl")
 
 
-class Scope(BaseModel):
+class Scope(RequestBody):
     """A freeze of a graph, a tool, or all effects, and its reason."""
-
-    model_config = {"extra": "forbid"}
 
     kind: Literal["graph", "tool", "all"]
     name: str = ""
@@ -128,7 +127,7 @@ def list_freezes(person: Seen, services: Served) -> dict[str, Any]:
 @router.post("/freezes", status_code=201, summary="Freeze effects")
 def add_freeze(body: Freezing, person: Administers, services: Served) -> dict[str, str]:
     """Stop every effect of a graph, a tool or all; 404 where nothing has the name."""
-    scope = _scope(body)
+    scope = scope_named(body.kind, body.name)
     freeze(services.client.engine, scope, body.reason, person.principal.key, force=body.force)
     return {"scope": scope}
 
@@ -136,11 +135,6 @@ def add_freeze(body: Freezing, person: Administers, services: Served) -> dict[st
 @router.post("/freezes:thaw", summary="End a freeze")
 def end_freeze(body: Scope, person: Administers, services: Served) -> dict[str, str]:
     """Let effects happen again."""
-    scope = _scope(body)
+    scope = scope_named(body.kind, body.name)
     thaw(services.client.engine, scope, body.reason, person.principal.key)
     return {"scope": scope}
-
-
-def _scope(body: Scope) -> str:
-    graph, tool = (body.name if body.kind == kind else "" for kind in ("graph", "tool"))
-    return scope_of(graph, tool, everything=body.kind == "all")

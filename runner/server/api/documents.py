@@ -8,7 +8,7 @@ from datetime import UTC, datetime
 from typing import Annotated, Any, TypeVar
 
 from fastapi import Depends, Query
-from pydantic import AfterValidator
+from pydantic import AfterValidator, BaseModel
 
 from runner.operations.exports import Question
 from runner.operations.questions import QuestionView
@@ -28,6 +28,12 @@ PAGE = 50
 """Items of a page unless the caller names a number."""
 
 MOST = 500
+
+
+class RequestBody(BaseModel):
+    """The body of a request, without unknown fields."""
+
+    model_config = {"extra": "forbid"}
 
 
 def _checked_cursor(cursor: str | None) -> str | None:

@@ -9,7 +9,7 @@ from typing import Any
 
 from fastapi import APIRouter, BackgroundTasks, Request, Response
 from fastapi.concurrency import run_in_threadpool
-from pydantic import BaseModel, Field, StrictBool
+from pydantic import Field, StrictBool
 
 from runner.errors import StoreError
 from runner.operations.jobs import begin, carry_on
@@ -19,6 +19,7 @@ from runner.records.json_form import document
 from runner.records.run import Status
 from runner.server import streams
 from runner.server.access import Operates
+from runner.server.api.documents import RequestBody
 from runner.server.problems import Problem, prefix
 from runner.server.services import Served, Services
 
@@ -31,10 +32,8 @@ MOST_RUNS = 1_000
 """Runs of one batch; where more match, a client sends the next one."""
 
 
-class BatchFilter(BaseModel):
+class BatchFilter(RequestBody):
     """Which runs: those that match all of these, or those that are named."""
-
-    model_config = {"extra": "forbid"}
 
     run_ids: list[str] | None = Field(default=None, max_length=MOST_RUNS)
     status: Status | None = None
@@ -42,10 +41,8 @@ class BatchFilter(BaseModel):
     tags: dict[str, str] = Field(default_factory=dict)
 
 
-class Batch(BaseModel):
+class Batch(RequestBody):
     """An action on many runs."""
-
-    model_config = {"extra": "forbid"}
 
     action: JobAction
     filter: BatchFilter

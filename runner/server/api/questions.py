@@ -7,7 +7,7 @@ from dataclasses import replace
 from typing import Annotated, Any, Literal
 
 from fastapi import APIRouter, Body, Header, Query, Response
-from pydantic import BaseModel, Field, StrictBool
+from pydantic import Field, StrictBool
 
 from runner.approvals.rules import Voter
 from runner.errors import RunnerError, StoreError
@@ -25,7 +25,14 @@ from runner.records.json_form import document
 from runner.records.listings import InterruptQuery, Page
 from runner.records.validation import violation
 from runner.server.access import Decides, Operates, Person, Seen
-from runner.server.api.documents import PAGE, Cursor, Limit, page_document, seen_document
+from runner.server.api.documents import (
+    PAGE,
+    Cursor,
+    Limit,
+    RequestBody,
+    page_document,
+    seen_document,
+)
 from runner.server.deciding import act, decide, selectors_of
 from runner.server.problems import Problem, pointer
 from runner.server.services import Served, Services
@@ -48,13 +55,11 @@ STATUSES = {
 }
 
 
-class Signed(BaseModel):
+class Signed(RequestBody):
     """An operation of a person on a question, with their signature where its rule asks for a key of theirs.
 
     It signs the message that other doors take (`runner.approvals.operation_body`), with who calls as `by`.
     """
-
-    model_config = {"extra": "forbid"}
 
     proof: dict[str, Any] | None = Field(default=None, description="The caller's own signature.")
 
@@ -71,20 +76,16 @@ class VoteRequest(Signed):
     comment: str = ""
 
 
-class Votes(BaseModel):
+class Votes(RequestBody):
     """The same decision on several questions that are alike; each with the digest that was shown."""
-
-    model_config = {"extra": "forbid"}
 
     decision: Literal["approve", "reject"]
     digests: dict[str, str] = Field(min_length=1, max_length=300)
     comment: str = ""
 
 
-class Withdrawal(BaseModel):
+class Withdrawal(RequestBody):
     """Why a question is withdrawn, and whether its node asks it again."""
-
-    model_config = {"extra": "forbid"}
 
     reason: str = ""
     reask: StrictBool = False

@@ -9,7 +9,7 @@ from typing import Annotated, Any
 from fastapi import APIRouter, Body, Header, Query, Request, Response
 from fastapi.concurrency import run_in_threadpool
 from fastapi.responses import StreamingResponse
-from pydantic import BaseModel, Field, StrictBool
+from pydantic import Field, StrictBool
 
 from runner.client import Run
 from runner.operations.exports import event_of
@@ -26,10 +26,11 @@ from runner.server.api.documents import (
     Cursor,
     Limit,
     Moment,
+    RequestBody,
     page_document,
     seen_document,
 )
-from runner.server.deciding import signer, start_for
+from runner.server.deciding import requested_by, start_for
 from runner.server.problems import Problem, prefix
 from runner.server.services import Served, Services
 from runner.store.interface import Event
@@ -41,10 +42,8 @@ MOST_WAIT = 60
 """Seconds of one request; proxies end those that are silent for longer."""
 
 
-class NewRun(BaseModel):
+class NewRun(RequestBody):
     """A run to start."""
-
-    model_config = {"extra": "forbid"}
 
     graph: str = Field(min_length=1)
     task: Any = None
@@ -60,26 +59,20 @@ class NewRun(BaseModel):
     )
 
 
-class Reason(BaseModel):
+class Reason(RequestBody):
     """Why the caller does this."""
-
-    model_config = {"extra": "forbid"}
 
     reason: str = ""
 
 
-class RetryRequest(BaseModel):
+class RetryRequest(RequestBody):
     """Which failed node runs again; all of them without a name."""
-
-    model_config = {"extra": "forbid"}
 
     node: str | None = None
 
 
-class ForkRequest(BaseModel):
+class ForkRequest(RequestBody):
     """From where a new run goes on; `input` is another task for the node."""
-
-    model_config = {"extra": "forbid"}
 
     node: str
     visit: int | None = Field(default=None, ge=1)
@@ -87,18 +80,14 @@ class ForkRequest(BaseModel):
     tags: dict[str, str] = Field(default_factory=dict)
 
 
-class AgainRequest(BaseModel):
+class AgainRequest(RequestBody):
     """A new run like another; what is not named is as in that one."""
-
-    model_config = {"extra": "forbid"}
 
     task: Any = None
 
 
-class MigrateRequest(BaseModel):
+class MigrateRequest(RequestBody):
     """New names of the nodes of a waiting run, and the nodes to remove."""
-
-    model_config = {"extra": "forbid"}
 
     mapping: dict[str, str] = Field(default_factory=dict)
     drop: list[str] = Field(default_factory=list)
@@ -128,8 +117,13 @@ def start(
     )
     if idempotency_key is not None:
         _check_same(services, run, body, person)
+    return {**_located(run, request, response), "graph": body.graph}
+
+
+def _located(run: Run, request: Request, response: Response) -> dict[str, str]:
+    """Return a new run, and its path as the location of the response."""
     response.headers["location"] = f"{prefix(request)}/v1/runs/{run.id}"
-    return {"run_id": run.id, "graph": body.graph, "status": str(run.status)}
+    return {"run_id": run.id, "status": str(run.status)}
 
 
 def _check_same(services: Services, run: Run, body: NewRun, person: Person) -> None:
@@ -318,11 +312,8 @@ def fork(
     response: Response,
 ) -> dict[str, str]:
     """Start a new run that keeps what does not depend on the node; who calls asks for it, too."""
-    changes = {"input": body.input} if "input" in body.model_fields_set else {}
-    options: dict[str, Any] = {"by": person.principal, "sign": signer(services, person), **changes}
-    run = services.client.run(run_id).fork(body.node, visit=body.visit, tags=body.tags, **options)
-    response.headers["location"] = f"{prefix(request)}/v1/runs/{run.id}"
-    return {"run_id": run.id, "status": str(run.status)}
+    options = requested_by(services, person, **body.model_dump(exclude_unset=True))
+    return _located(services.client.run(run_id).fork(**options), request, response)
 
 
 @router.post("/{run_id}:again", status_code=201, summary="Start a new run like this one")
@@ -335,11 +326,8 @@ def again(
     body: Annotated[AgainRequest, Body(default_factory=AgainRequest)],
 ) -> dict[str, str]:
     """Start a new run of the same graph from its beginning; who calls asks for it, too."""
-    changes = {"task": body.task} if "task" in body.model_fields_set else {}
-    options: dict[str, Any] = {"by": person.principal, "sign": signer(services, person), **changes}
-    run = services.client.run(run_id).again(**options)
-    response.headers["location"] = f"{prefix(request)}/v1/runs/{run.id}"
-    return {"run_id": run.id, "status": str(run.status)}
+    options = requested_by(services, person, **body.model_dump(exclude_unset=True))
+    return _located(services.client.run(run_id).again(**options), request, response)
 
 
 @router.post("/{run_id}:migrate", summary="Move a waiting run to the present version of its graph")

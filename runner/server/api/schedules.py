@@ -5,20 +5,18 @@ from __future__ import annotations
 from typing import Any, Literal
 
 from fastapi import APIRouter
-from pydantic import BaseModel, Field
+from pydantic import Field
 
 from runner.schedules.schedule import Schedule
 from runner.server.access import Operates, Seen
-from runner.server.api.documents import ONE_PAGE, Time, page_document, seen_document
+from runner.server.api.documents import ONE_PAGE, RequestBody, Time, page_document, seen_document
 from runner.server.services import Served
 
 router = APIRouter(prefix="/v1/schedules", tags=["schedules"])
 
 
-class NewSchedule(BaseModel):
+class NewSchedule(RequestBody):
     """A schedule to make: an interval in seconds, or a cron expression with its time zone."""
-
-    model_config = {"extra": "forbid"}
 
     id: str
     graph: str
@@ -30,10 +28,8 @@ class NewSchedule(BaseModel):
     tags: dict[str, str] = Field(default_factory=dict)
 
 
-class Range(BaseModel):
+class Range(RequestBody):
     """The times of a backfill, both included."""
-
-    model_config = {"extra": "forbid"}
 
     first: Time
     last: Time

@@ -5,21 +5,19 @@ from __future__ import annotations
 from typing import Any, Literal
 
 from fastapi import APIRouter
-from pydantic import BaseModel, Field
+from pydantic import Field
 
 from runner.records.json_form import document
 from runner.server.access import Administers
-from runner.server.api.documents import PAGE, Cursor, Limit, page_document
+from runner.server.api.documents import PAGE, Cursor, Limit, RequestBody, page_document
 from runner.server.services import Served
 from runner.webhooks.webhook import Webhook
 
 router = APIRouter(prefix="/v1/webhooks", tags=["webhooks"])
 
 
-class NewWebhook(BaseModel):
+class NewWebhook(RequestBody):
     """Body of POST /v1/webhooks. Empty filters select every notice."""
-
-    model_config = {"extra": "forbid"}
 
     url: str
     id: str = Field("", description="A name of your choice; without it one is made.")

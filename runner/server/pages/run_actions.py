@@ -18,7 +18,7 @@ from runner.records import codec
 from runner.records.run import NodeRecord, Records, Status, existing
 from runner.server.access import Operates
 from runner.server.api.documents import seen_by
-from runner.server.deciding import signer
+from runner.server.deciding import requested_by
 from runner.server.pages.rendering import back, page
 from runner.server.problems import Problem
 from runner.server.services import Served, Services
@@ -211,7 +211,7 @@ def again(
     task: Annotated[str, Form()] = "",
 ) -> Response:
     """Start a run like this one, with another task if one is given."""
-    options = {"by": person.principal, "sign": signer(services, person), **_json(task, "task")}
+    options = requested_by(services, person, **_json(task, "task"))
     return back(request, f"/runs/{services.client.run(run_id).again(**options).id}")
 
 
@@ -225,7 +225,7 @@ def fork(
     value: Annotated[str, Form(alias="input")] = "",
 ) -> Response:
     """Start a new run from a node of this one, with another input if one is given."""
-    options = {"by": person.principal, "sign": signer(services, person), **_json(value, "input")}
+    options = requested_by(services, person, **_json(value, "input"))
     return back(request, f"/runs/{services.client.run(run_id).fork(node, **options).id}")
 
 

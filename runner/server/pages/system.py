@@ -11,7 +11,7 @@ from fastapi.concurrency import run_in_threadpool
 from fastapi.responses import HTMLResponse
 from markupsafe import Markup
 
-from runner.approvals.freezes import scope_of
+from runner.approvals.freezes import scope_named
 from runner.approvals.freezing import freeze, thaw
 from runner.authoring.drawing import outline
 from runner.definition.model import Definition
@@ -150,9 +150,7 @@ def freeze_all(
     if action not in {"freeze", "thaw"}:
         raise Problem(404, f"There is no action {action!r:.40}.")
     kind, _, name = scope.partition(":")
-    frozen_scope = scope_of(
-        name if kind == "graph" else "", name if kind == "tool" else "", everything=kind == "all"
-    )
+    frozen_scope = scope_named(kind, name)
     engine, by = services.client.engine, person.principal.key
     if action == "freeze":
         freeze(engine, frozen_scope, reason, by, force=bool(force))
