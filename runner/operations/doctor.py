@@ -54,7 +54,8 @@ class Facts:
     graphs that have unfinished runs; `unreadable` are queues whose key is no list. `other_servers` are those
     of other partitions than the first, by their places; `layout` is why the partitions can't be used as they
     are set, or ""; `limited` are graphs whose runs stay in the first. `signing` is what is wrong with the
-    keys of decisions, or "". `held` are the newest runs that are held.
+    keys of decisions, or "". `held` are the newest runs that are held. `doors` are the processes of `runner
+    server` that reported lately.
     """
 
     vitals: ServerInfo
@@ -84,6 +85,7 @@ class Facts:
     signing: str = ""
     dropped: int = 0
     address: str = ""
+    doors: Sequence[Worker] = ()
 
     @property
     def alive(self) -> list[Worker]:
@@ -134,6 +136,7 @@ def read_facts(settings: Settings) -> Facts:
     """
     shared = Shared(settings)
     workers, store, servers = shared.workers.all(), shared.store, shared.servers()
+    clock = time.time_ns() // 1_000_000  # at once: it is compared with that of the first server
     graph_queues, run_queues = _read_queues(store, settings.node_queue)
     return Facts(
         vitals=servers.pop(without_password(settings.first_url)),
@@ -144,8 +147,9 @@ def read_facts(settings: Settings) -> Facts:
         freezes=list(store.frozen().values()),
         audits=[_audited(log) for log in store.audit_logs],
         audit=settings.audit,
-        clock=time.time_ns() // 1_000_000,
+        clock=clock,
         workers=workers,
+        doors=[door for door in shared.doors.all() if door.alive(shared.doors.now())],
         graphs=store.graphs(),
         letters=shared.dead_letters.count(),
         dropped=shared.dead_letters.dropped(),
@@ -403,7 +407,7 @@ def _password(facts: Facts) -> Iterator[Check]:
 
 def _clocks(facts: Facts) -> Iterator[Check]:
     skews = {"this machine": facts.clock - facts.vitals.now}
-    skews |= {worker.name: worker.ahead for worker in facts.reporting}
+    skews |= {process.name: process.ahead for process in (*facts.reporting, *facts.doors)}
     wrong = ", ".join(
         f"{name} by {span(abs(ms))}" for name, ms in skews.items() if abs(ms) > MAX_SKEW
     )

@@ -27,6 +27,7 @@ from runner.server.browser import (
 )
 from runner.server.openapi import complete
 from runner.server.pages.rendering import error_page
+from runner.server.presence import presence
 from runner.server.problems import Problem, respond
 from runner.server.services import Services
 from runner.server.slots import Slots
@@ -78,6 +79,7 @@ def create_app(
         dependencies=[Depends(_checked_request)],
         separate_input_output_schemas=False,
         generate_unique_id_function=_operation_id,
+        lifespan=presence,
     )
     app.state.services = Services(settings)
     app.state.auth = auth or Local()

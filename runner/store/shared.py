@@ -123,6 +123,11 @@ class Shared:
             for key, used_at in zip(scores[::2], scores[1::2], strict=True)
         }
 
+    @cached_property
+    def doors(self) -> WorkerRegistry:
+        """The processes of `runner server`."""
+        return WorkerRegistry(self._first, self.settings.namespace, doors=True)
+
     def sessions(self, limit: int = 100, cursor: str | None = None) -> Page[SessionSummary]:
         """List sessions, see `list_sessions`."""
         places, namespace = self.settings.partition_addresses, self.settings.namespace

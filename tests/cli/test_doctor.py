@@ -88,6 +88,7 @@ CASES = [
     ("password", WARN, replace(WELL, is_open_to_network=True)),
     ("clocks", WARN, replace(WELL, clock=NOW + 5_000)),
     ("clocks", WARN, replace(WELL, workers=[replace(WORKER, ahead=-3_000)])),
+    ("clocks", WARN, replace(WELL, doors=[Worker("server-1@far", ahead=-3_000)])),
     ("broker", FAIL, replace(WELL, broker="amqp://gone can't be reached")),
     ("workers", FAIL, replace(WELL, workers=[], graphs={})),
     ("workers", FAIL, replace(WELL, workers=[replace(WORKER, seen=NOW - 60_000)], graphs={})),

@@ -13,6 +13,7 @@ import pytest
 
 from runner.audit.files import own_key
 from runner.audit.sealing import Sealing, terms
+from runner.operations.doctor import examine, read_facts
 from runner.operations.jobs import begin, carry_on
 from runner.records.size_limits import MAX_RESULT
 from runner.server import create_app
@@ -572,3 +573,20 @@ def test_only_admins_see_webhooks(site):
     assert site.http.get("/v1/webhooks").status_code == 403
     assert site.http.get("/webhooks").status_code == 403
     assert "Webhooks" not in site.http.get("/").text
+
+
+def test_the_doctor_compares_the_clock_of_each_server(site):
+    """A process is listed while it runs, and one with a wrong clock is named, and by how much."""
+    doors = site.app.state.services.doors
+    doors.enter({"name": "server-1@far", "pid": 1}, doors.now() - 90_000)
+
+    def clocks():
+        checks = examine(read_facts(site.settings))
+        return next(check.detail for check in checks if check.name == "clocks")
+
+    with Served(site.app, free_port()):
+        wait_until(lambda: len(doors.all()) == 2, "the server is listed")
+        assert re.search(r"server-1@far by 1 min [345]\d s", clocks())
+    wait_until(lambda: len(doors.all()) == 1, "the server has left")
+    doors.leave("server-1@far", 1)
+    assert "far" not in clocks()

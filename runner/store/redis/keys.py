@@ -385,8 +385,8 @@ class Keys:
     `responses` and `starts` are the streams of answers and of runs to begin; an entry goes when it was
     applied. `dead_messages` is a stream of messages that could not be used, with the reason. `replies` begins
     the name of every stream of receipts. `workers` is a hash: worker and process -> what it is and
-    knows (JSON); a worker that is gone leaves it in a day. `api_keys` is a sorted set: the hash of
-    an API key -> when it was last used (ms).
+    knows (JSON); a worker that is gone leaves it in a day. `doors` is the same of the processes of
+    `runner server`. `api_keys` is a sorted set: the hash of an API key -> when it was last used (ms).
     """
 
     def __init__(self, namespace: str = NAMESPACE, partition: str = PARTITION) -> None:
@@ -396,6 +396,7 @@ class Keys:
         self.dead_messages = f"{namespace}:dead"
         self.replies = f"{namespace}:replies:"
         self.workers = f"{namespace}:workers"
+        self.doors = f"{namespace}:doors"
         self.api_keys = f"{namespace}:api_keys"
         self.partition = partition
         self._singleton_lock = f"{namespace}:turn:"

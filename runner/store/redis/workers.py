@@ -27,9 +27,15 @@ PAGE = 200
 class WorkerRegistry:
     """The list of workers of one namespace in a database."""
 
-    def __init__(self, place: str | RedisConnection, namespace: str = NAMESPACE) -> None:
-        """Take a database, by its redis-py URL or as it is connected; nothing is connected yet."""
-        self._redis, self._key = connected(place), Keys(namespace).workers
+    def __init__(
+        self, place: str | RedisConnection, namespace: str = NAMESPACE, *, doors: bool = False
+    ) -> None:
+        """Take a database, by its redis-py URL or as it is connected; nothing is connected yet.
+
+        With `doors` the list is that of the processes of `runner server`.
+        """
+        keys = Keys(namespace)
+        self._redis, self._key = connected(place), keys.doors if doors else keys.workers
 
     def now(self) -> int:
         """Return the store's time in ms."""

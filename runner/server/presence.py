@@ -1,0 +1,53 @@
+"""The list of server processes: each writes every ten seconds that it serves, with its clock."""
+
+from __future__ import annotations
+
+import logging
+import os
+import socket
+import threading
+import time
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from importlib.metadata import version
+
+from fastapi import FastAPI
+
+from runner.errors import StoreError
+from runner.records.workers import EVERY
+from runner.server.services import Services
+
+log = logging.getLogger(__name__)
+
+LEAVES_WITHIN = 1.0
+"""Seconds that a server which stops waits until it is off the list."""
+
+
+@asynccontextmanager
+async def presence(app: FastAPI) -> AsyncIterator[None]:
+    """List this process from the start of the application to its end; a mounted one has neither."""
+    stopping = threading.Event()
+    thread = threading.Thread(target=_stay, args=(app.state.services, stopping), daemon=True)
+    thread.start()
+    yield
+    stopping.set()
+    thread.join(LEAVES_WITHIN)
+
+
+def _stay(services: Services, stopping: threading.Event) -> None:
+    name, pid = f"server-{os.getpid()}@{socket.gethostname()}", os.getpid()
+    release, started = version("celery-graph-runner"), time.time_ns() // 1_000_000
+    description = {"name": name, "pid": pid, "version": release, "started": started}
+    try:
+        while not stopping.is_set():
+            try:
+                if services.doors.enter(description, time.time_ns() // 1_000_000):
+                    services.doors.tidy()
+            except StoreError as error:
+                log.info("presence.unwritten: %s It is written again in %d s.", error, EVERY)
+            stopping.wait(EVERY)
+        services.doors.leave(name, pid)
+    except StoreError as error:
+        log.info("presence.left: %s The server is listed as gone for a day.", error)
+    finally:
+        services.release()
