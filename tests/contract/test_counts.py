@@ -22,12 +22,12 @@ from runner.records.workers import EVERY
 from runner.scheduler import changes
 from runner.scheduler.changes import DRAIN_LIMIT
 from runner.store.encoding import LARGE
-from runner.store.interface import Start
+from runner.store.interface import Settlement, Start
 from runner.store.redis.doorbell_template import DoorbellTemplate
 from runner.store.redis.store import RedisStore
 from runner.store.redis.transaction import run_view
 from runner.store.redis.workers import WorkerRegistry
-from runner.store.requests import CancelRun, ClaimVisit, ExpandMap, StartRun
+from runner.store.requests import CancelRun, ClaimVisit, ExpandMap, SettleVisit, StartRun
 from tests.contract.store.manual_worker import ManualWorker, shape
 from tests.waiting import wait_until
 
@@ -132,6 +132,27 @@ def test_the_end_of_a_run_is_one_request(on_end, output, trips):
 
         assert counts.TALLY.trips == trips
         store.close()
+
+
+@pytest.mark.parametrize("processes", [1, 2])
+def test_a_settle_claims_a_join_in_one_request(processes):
+    """What its other sources left is remembered where they ran; control: another process ran one of them."""
+    with embedded_store() as server:
+        url = f"{counts.SCHEME}://{urlsplit(server.url).path}"
+        workers = [ManualWorker(RedisStore(url, push=False)) for _ in range(processes)]
+        graph = shape("a>c b>c")
+        for _ in range(2):  # the first one loads the scripts
+            run_id = workers[0].start(graph)
+            token = workers[-1].token(run_id, "b")
+            workers[0].settle(workers[0].token(run_id, "a"), "one")
+            counts.TALLY.reset()
+            settlement = Settlement(Status.COMPLETED, "1", "two", {"v": 1}, stay=True)
+            reply = workers[-1].store.do(SettleVisit(token, settlement, workers[-1].nonce()))
+
+        assert counts.TALLY.trips == processes
+        assert list(reply.claim.inputs) == [("a", 1, "one"), ("b", 1, "two")]
+        for worker in workers:
+            worker.store.close()
 
 
 @pytest.mark.slow

@@ -12,17 +12,24 @@ import redis
 
 from runner.definition.model import MapSpec, Topology
 from runner.definition.policies import Limit
+from runner.operations.recovery import write_retry
 from runner.records.run import Status
 from runner.store.interface import Claim, Settlement
 from runner.store.memory.store import MemoryStore
 from runner.store.redis.doorbell_template import DoorbellTemplate
-from runner.store.redis.fast.plan_arguments import KnownGraph
+from runner.store.redis.fast.plan_arguments import CHANGED_BY, KnownGraph
+from runner.store.redis.keys import Keys
 from runner.store.redis.store import RedisStore
 from runner.store.requests import CancelRun, ClaimVisit, ExpandMap, LeaveVisit, SettleVisit
 from runner.testing import ManualClock
 from tests.contract.store.manual_worker import ManualWorker, rung, shape
 
 COMPLETED = Settlement(Status.COMPLETED, "1", "out", {"v": 1}, stay=True)
+
+
+@pytest.fixture
+def client(redis_url):
+    return redis.Redis.from_url(redis_url)
 
 
 @pytest.fixture(params=["memory", "redis"])
@@ -131,6 +138,48 @@ def test_without_the_wish_nothing_is_claimed(worker):
     assert (reply.claim, rung(reply)) == (None, ["b.1.1"])
 
 
+@pytest.mark.parametrize("is_noted", [True, False])
+def test_a_join_after_a_retry_gets_no_undone_output(redis_url, client, is_noted):
+    """What a process remembers of a source holds until a retry; control: the run does not say so."""
+    graph = shape("f>j a>j j>k m>k", policy="continue")
+    one, two = (ManualWorker(RedisStore(redis_url, push=False)) for _ in range(2))
+    run_id = one.start(graph)
+    one.fail(one.token(run_id, "f"))
+    one.run(run_id, "a")
+    one.settle(one.token(run_id, "j"), "old")
+    one.park(run_id, "m")
+    one.store.do(CancelRun(run_id, "enough", one.nonce()))
+    write_retry(one.store, run_id)
+    two.know(run_id, graph)
+    two.settle(two.token(run_id, "f", attempt=2))
+    two.settle(two.token(run_id, "j", 2), "new")
+    if not is_noted:
+        client.hdel(Keys().run(run_id), CHANGED_BY)
+
+    claim = settle(one, one.token(run_id, "m", attempt=2), edges="1", output="m").claim
+
+    inputs = [("j", 2, "new")] if is_noted else [("j", 1, "old")]
+    assert list(claim.inputs) == [*inputs, ("m", 1, "m")]
+    for worker in (one, two):
+        worker.store.close()
+
+
+@pytest.mark.parametrize("is_new", [True, False])
+def test_a_join_reads_its_sources_again_after_a_failover(redis_url, client, is_new):
+    """A server that may have lost an output is asked for it; control: the connection is the same."""
+    worker = ManualWorker(RedisStore(redis_url, push=False))
+    run_id = worker.start("a>c b>c")
+    worker.settle(worker.token(run_id, "a"), "lost")
+    client.hset(Keys().run(run_id), "o:a.1", '"repeated"')
+    if is_new:
+        client.client_kill_filter(_type="normal", skipme=True)
+
+    claim = settle(worker, worker.token(run_id, "b")).claim
+
+    assert next(iter(claim.inputs)) == ("a", 1, "repeated" if is_new else "lost")
+    worker.store.close()
+
+
 def test_a_stale_worker_claims_nothing(worker):
     """One that has lost its lease gets no other node either."""
     run_id, token = worker.begin("a>b")
@@ -193,11 +242,6 @@ BELL = DoorbellTemplate(
     {5: "\x06\x163"},
     "runner/",
 )  # fmt: skip
-
-
-@pytest.fixture
-def client(redis_url):
-    return redis.Redis.from_url(redis_url)
 
 
 @pytest.fixture

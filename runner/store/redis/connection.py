@@ -196,6 +196,8 @@ class RedisConnection:
         self._watched = sentinels(url) is not None
         self._own = threading.local()
         self._check = check
+        # Another object after each connect: the server may have lost what it had acknowledged before.
+        self.connect_mark = object()
 
     def homes(self) -> dict[str, str]:
         """Return each server's name, and a key with which as `home` it is asked what needs no key.
@@ -344,15 +346,16 @@ class RedisConnection:
         if made is None:
             client = self._client if servers is None or address is None else servers.client(address)
             made = held["connections"][address] = client.connection_pool.make_connection()
-            made.register_connect_callback(self._wait_in_kernel)
+            made.register_connect_callback(self._on_connect)
         return made
 
-    def _wait_in_kernel(self, connection: Any) -> None:
-        """Have the kernel limit how long a new connection waits, where it can.
+    def _on_connect(self, connection: Any) -> None:
+        """Note a new connection, and have the kernel limit how long it waits, where it can.
 
         With a time limit of its own Python waits and reads in two system calls, and gives the interpreter
         lock to another thread in both: a node then costs four system calls and as many hand-overs more.
         """
+        self.connect_mark = object()
         opened = connection._sock  # noqa: SLF001 - no public way
         if KERNEL_WAITS and type(opened).__module__ == "socket":  # not of TLS, and not of gevent
             limit = struct.pack("ll", int(TIMEOUT), 0)

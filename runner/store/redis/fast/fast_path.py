@@ -36,7 +36,13 @@ from runner.store.interface import Claim, Reply, RunSnapshot, Settlement, Token
 from runner.store.redis import doorbell_template
 from runner.store.redis.connection import Argument, RedisConnection
 from runner.store.redis.fast import plan_arguments
-from runner.store.redis.fast.plan_arguments import ClaimRead, KnownGraph, PlanWrites, Unplanned
+from runner.store.redis.fast.plan_arguments import (
+    CHANGED_BY,
+    ClaimRead,
+    KnownGraph,
+    PlanWrites,
+    Unplanned,
+)
 from runner.store.redis.keys import TEMPLATE, Keys, run_key
 from runner.store.redis.large_values import MARK, LargeValues
 from runner.store.redis.sizes import VISIT_BYTES
@@ -60,7 +66,11 @@ RUN_FIELDS = tuple(name for name in HEAD if name != "run")
 it is relied on."""
 
 SMALL = 1_000
-"""Bytes of a run's task and state that a process remembers; larger ones are read by each claim."""
+"""Bytes of a run's task and state, or of an output, that a process remembers; larger ones are read by each
+claim."""
+
+COMPLETED = 20_000
+"""Fields of completed nodes that a process remembers."""
 
 
 @dataclass(slots=True)
@@ -98,6 +108,8 @@ class FastPath:
         self._runs: dict[str, KnownRun] = {}
         # The graph that last had a node of a name: right for most runs that this process has not seen yet.
         self._likely: dict[str, KnownGraph] = {}
+        # What completed nodes have left, by connection, run, its last retry or migration, and field.
+        self._completed: dict[tuple[object, str, bytes, str], bytes | None] = {}
         self._doorbell = doorbell_template.constants({})
         self._read_doorbell_at = 0.0
 
@@ -212,6 +224,8 @@ class FastPath:
             texts = itertools.chain(*zip(questions, decisions, strict=True))
             claim_read.decided = dict(zip(names, texts, strict=True)) | {"audit": entries}
         claim_read.final = _final(graph.topology, node, values)
+        if CHANGED_BY in values:
+            claim_read.changed_by = values[CHANGED_BY] or b""
         return Claim(
             token=Token(run_id, node, record.visit, record.fence, claim_read),
             graph_id=graph.topology.graph_id,
@@ -331,13 +345,29 @@ class FastPath:
             arguments, text = self._settle(token, claim_read, settlement, nonce, (output, entry))
         except Unplanned:
             return None
+        connect_mark = self._redis.connect_mark
         reply = self._call("apply", *arguments, verb="settle", constants=self._doorbell)
+        written = {f"n:{token.node}": text, f"o:{token.node}.{token.visit}": output}
+        if reply[0] != b"other" and token.node in claim_read.graph.before_joins:
+            self._remember_completed(connect_mark, claim_read, written)
         if reply[0] in {b"follows", b"fetched"}:
-            written = {f"n:{token.node}": text, f"o:{token.node}.{token.visit}": output}
             return Reply("settled", claim=self._following(claim_read, reply[1:], written))
         if reply[0] == b"outdated":
             self._read_doorbell()
         return None if reply[0] == b"other" else Reply("settled", doorbells_of(reply))
+
+    def _remember_completed(
+        self, connect_mark: object, claim_read: ClaimRead, written: Mapping[str, bytes | None]
+    ) -> None:
+        """Remember what the sources of joins have left: only a retry or a migration of the run changes it."""
+        if claim_read.changed_by is None:
+            return
+        if len(self._completed) > COMPLETED:
+            self._completed = {}
+        run = connect_mark, claim_read.run_id, claim_read.changed_by
+        for name, value in (*claim_read.final.items(), *written.items()):
+            if len(value or b"") <= SMALL:
+                self._completed[*run, name] = value
 
     def _read_doorbell(self) -> None:
         """Read the template of doorbells again, at most once a second."""
@@ -358,10 +388,17 @@ class FastPath:
         # Of an item the script has checked its map, which a claim needs for nothing else.
         needed = graph.guards(node) if map_of(node) else graph.fields(node)
         fields = (*needed, *_unknown(run))
-        written = {**settled_read.final, **written}
-        missing = [field for field in fields if field not in written]
+        values = {**settled_read.final, **written}
+        if settled_read.changed_by is not None:
+            values[CHANGED_BY] = settled_read.changed_by
+            completed = self._completed
+            of_run = self._redis.connect_mark, run_id, settled_read.changed_by
+            keys = {name: (*of_run, name) for name in fields}
+            values |= {name: completed[key] for name, key in keys.items() if key in completed}
+        missing = [name for name in fields if name not in values]
         try:
-            values = dict(zip(missing, self._read(run_id, missing), strict=True)) if missing else {}
+            if missing:
+                values |= zip(missing, self._read(run_id, missing), strict=True)
         except StoreError:
             return None  # the settle is done; the lease of the claim runs out
         status, _, counters = settled_read.line.split(b" ", 2)
@@ -369,9 +406,7 @@ class FastPath:
         claim_read = ClaimRead(run_id, graph, settled_read.is_child, line, {f"n:{node}": text})
         task, item = (task_and_item[0].decode(), task_and_item[1]) if task_and_item else ("", None)
         extras = (item, None, None, None, None)
-        return replace(
-            self._claimed(node, claim_read, {**values, **written}, run_values, extras), rung_by=task
-        )
+        return replace(self._claimed(node, claim_read, values, run_values, extras), rung_by=task)
 
     def repeat_claim(self, token: Token, nonce: str) -> Claim | None:
         """Return the claim that a settle with this nonce has made; None where it has made none."""

@@ -37,6 +37,9 @@ For an item of a map: 0, the map's visit, 0, 0, how many run at once; kind, numb
 
 _ALL, _ANY, _ITEM, _FOLLOWS = 0, 1, 2, 4
 
+CHANGED_BY = "again"
+"""The field with the nonce of what changed completed nodes of the run last: a retry or a migration."""
+
 Queue = tuple[str, int]
 """A queue's name, and the priority of a message in it."""
 
@@ -62,6 +65,13 @@ class KnownGraph:
         self._fields: dict[str, tuple[str, ...]] = {}
         self._guards: dict[str, tuple[str, ...]] = {}
         shapes = topology.nodes.values()
+        # What they leave is read again by other nodes; in loops it changes.
+        self.before_joins = {
+            edge.source
+            for edges in topology.incoming.values()
+            if len(edges) > 1 and not topology.loops
+            for edge in edges
+        }
         self._limited = {(shape.queue, shape.priority) for shape in shapes if shape.limits}
 
     def is_plain(self, node: str) -> bool:
@@ -92,6 +102,8 @@ class KnownGraph:
         topology = self.topology
         for source in dict.fromkeys(edge.source for edge in topology.incoming[node]):
             yield from (f"n:{source}", f"o:{source}.1")
+        if self.before_joins:
+            yield CHANGED_BY
         yield from self.guards(node)
         if topology.nodes[node].map:
             yield f"m:{node}"
@@ -144,7 +156,7 @@ class ClaimRead:
     `line` are the run's counters, `asked` what is stored of the visit's questions. `kept` are the bytes of
     the document and of each message that the node keeps, None where it has written others since. `final` are
     fields that no longer change as long as the run goes on. `decided` are the fields of what was decided by
-    votes, and of the audit.
+    votes, and of the audit. `changed_by` is the field CHANGED_BY, None if it was not read.
     """
 
     run_id: str
@@ -156,6 +168,7 @@ class ClaimRead:
     kept: tuple[int, Sequence[int]] | None = (0, ())
     final: Mapping[str, bytes | None] = field(default_factory=dict)
     decided: dict[str, bytes | None] = field(default_factory=dict)
+    changed_by: bytes | None = None
 
     @property
     def is_alone(self) -> bool:
