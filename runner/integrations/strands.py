@@ -100,6 +100,16 @@ def _cause(error: BaseException) -> BaseException:
     return error
 
 
+def _in_order(result: Any) -> list[Any]:
+    """Sort a turn's interrupts by their tool calls: tools that run at the same time stop in any order."""
+    blocks = [block["toolUse"] for block in result.message["content"] if "toolUse" in block]
+    calls = {f":{call['toolUseId']}:": number for number, call in enumerate(blocks)}
+    return sorted(
+        result.interrupts or (),
+        key=lambda interrupt: next((calls[call] for call in calls if call in interrupt.id), -1),
+    )
+
+
 @dataclass(kw_only=True)
 class _StrandsPast(Past):
     """`snapshot` lacks the messages; `waits` is true while the agent has stopped to ask."""
@@ -147,7 +157,7 @@ class _StrandsExecution:
                 self._past.structured = codec.pack(result.structured_output, "structured_output")
             if result.stop_reason != "interrupt":
                 return self._ended(result)
-            questions = [self._ask(interrupt) for interrupt in result.interrupts or ()]
+            questions = [self._ask(interrupt) for interrupt in _in_order(result)]
             self._past.waits = True
             checkpoint = self._saved()
             answers = self._questions.hand_over()
