@@ -189,6 +189,7 @@ def test_an_old_server_is_passed_over(tmp_path, monkeypatch):
     assert find_server().parent != tmp_path
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("chosen", [False, True])
 def test_these_tests_run_on_the_server_of_the_wheel(chosen, tmp_path):
     """Whatever lies on PATH, the tests use the server of the wheel, and say so; another one must be named."""

@@ -68,6 +68,7 @@ def test_the_version_is_shown_without_the_commands():
     assert most > 200
 
 
+@pytest.mark.slow
 def test_what_is_heavy_would_be_seen():
     """Control: a module that needs one of those packages shows up."""
     assert measured("import runner.store.redis.store")[1] & HEAVY == {"redis"}

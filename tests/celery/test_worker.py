@@ -148,6 +148,7 @@ def test_questions_leave_little_in_a_child(empty_site):
     assert left_by_questions("without the cache") > 30_000
 
 
+@pytest.mark.slow
 def test_a_worker_has_a_hundred_threads_by_default(bare):
     """A plain `celery worker` of ours runs a hundred nodes at once on threads: they mostly wait."""
     assert "concurrency: 100 (thread)" in bare.workers[0].output()
@@ -202,6 +203,7 @@ def test_an_outage_of_the_store_stops_progress_and_nothing_else(tmp_path):
             site.end()
 
 
+@pytest.mark.slow
 def test_a_worker_that_stops_lets_its_node_finish(empty_site):
     """A deploy waits for the nodes that run: none is cut off, none is repeated, no trace is left."""
     empty_site.ready(1)
@@ -263,6 +265,7 @@ def test_a_retry_does_not_wait_for_the_next_sweep(empty_site):
 START = "from runner import Client; print(Client().start('chain', 'go').id)"
 
 
+@pytest.mark.slow
 def test_a_program_starts_a_run_before_the_first_worker(empty_site):
     """A start needs RUNNER_GRAPHS alone: the store knows no graph yet, and the first worker runs it."""
     settings = {"RUNNER_REDIS_URL": empty_site.url, "RUNNER_GRAPHS": "tests.celery.graphs"}

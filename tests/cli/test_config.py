@@ -99,6 +99,7 @@ def test_a_password_in_a_list_is_not_shown():
     assert SECRET not in output
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
 def test_a_shell_gets_its_completion(call, shell):
     """The script names our program, and the program answers the shell's question."""

@@ -75,7 +75,10 @@ def imported(command: str, url: str) -> list[str]:
     return done.stderr.split()
 
 
-@pytest.mark.parametrize("command", READING)
+@pytest.mark.parametrize(
+    "command",
+    [READING[0], *(pytest.param(other, marks=pytest.mark.slow) for other in READING[1:])],
+)
 def test_commands_that_read_import_nothing_needless(command, redis_url, run_id):
     """No Celery, no terminal library, no agents; and what they do import is not searched for garbage."""
     assert imported(command.replace("RUN", run_id), redis_url) == ["0", "0"]

@@ -4,6 +4,7 @@ import json
 import os
 import re
 
+import pytest
 from click.testing import CliRunner
 
 from runner.cli.program import runner
@@ -78,6 +79,7 @@ def test_metrics_count_what_waits(cli, waiting):
     assert float(shown["runner_slots"]) == 8
 
 
+@pytest.mark.slow
 def test_a_worker_logs_json_on_request(tmp_path, runner_store):
     """With the setting each line that a worker writes is a JSON document; Celery's banner is none."""
     environment = {

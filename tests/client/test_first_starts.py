@@ -43,7 +43,12 @@ CONFIGURED = {
 """The files that name the graphs; in the first case a variable does."""
 
 
-@pytest.fixture(params=CONFIGURED)
+@pytest.fixture(
+    params=[
+        "environment",
+        *(pytest.param(name, marks=pytest.mark.slow) for name in ("dotenv", "pyproject")),
+    ]
+)
 def project(request, tmp_path, redis_url):
     """Give a way to run a program in a folder whose settings name a module of graphs."""
     (tmp_path / "flows.py").write_text(GRAPHS)
@@ -77,6 +82,7 @@ def test_a_program_starts_a_run_before_any_worker(project, redis_url):
     assert "no graph 'payout' is known to this store; known: refund." in done.stderr
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("project", ["environment"], indirect=True)
 def test_a_program_may_name_the_store_itself(project, redis_url):
     """Then no setting has to, in both clients."""
@@ -88,6 +94,7 @@ def test_a_program_may_name_the_store_itself(project, redis_url):
     assert started == [Status.EXECUTING] * 2, done.stderr
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("project", ["environment"], indirect=True)
 def test_the_command_line_starts_a_run_before_any_worker(project, redis_url):
     """`runner run` reads the same settings; a graph that nobody has is one line with what to do."""
@@ -99,6 +106,7 @@ def test_the_command_line_starts_a_run_before_any_worker(project, redis_url):
     assert "Or set RUNNER_GRAPHS of this program." in unknown.stderr
 
 
+@pytest.mark.slow
 def test_a_module_that_can_t_be_imported_is_no_fault_of_the_program(tmp_path, redis_url):
     """The command line says in one line which file has the error, and exits as for a wrong use."""
     (tmp_path / "flows.py").write_text("def refund(:\n")

@@ -78,6 +78,7 @@ def test_the_page_shows_what_was_accepted():
     assert report.render(page, {}) == page
 
 
+@pytest.mark.slow
 def test_a_needless_command_shows(monkeypatch):
     """Control: with one more command in each claim, the counts differ."""
     do = RedisStore.do

@@ -165,6 +165,7 @@ def test_what_an_extra_has_is_imported_where_it_is_named():
     assert [each for each in unnamed if not each[0].startswith("runner.server.")] == []
 
 
+@pytest.mark.slow
 def test_the_error_names_the_extra():
     """Without a package the import of each module that needs it fails with the command that installs it."""
     cases = misses()

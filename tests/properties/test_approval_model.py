@@ -335,6 +335,7 @@ def test_the_store_counts_as_the_model_does(name):
     assert every(RULES[name], Machine(RULES[name]), 2, (-1, 0, 1)) == []
 
 
+@pytest.mark.slow
 def test_the_store_counts_every_three_votes_as_the_model_does():
     """So an edit, and who agrees to it, decide in the store as in the model."""
     assert every(FOUR_EYES, Machine(FOUR_EYES), 3, (-1,)) == []

@@ -108,6 +108,7 @@ def test_every_mutation_can_be_planted(mutation):
     assert file_of(mutation, HERE).is_relative_to(HERE)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("mutation", SAMPLES, ids=name)
 def test_a_planted_fault_is_caught(mutation, tmp_path):
     """Samples of the faults below, quickly."""

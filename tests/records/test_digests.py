@@ -54,6 +54,7 @@ def in_javascript(cases: list[tuple[str, object]]) -> list[str]:
     return done.stdout.split()
 
 
+@pytest.mark.slow
 @settings(max_examples=10)  # each starts Node
 @given(
     st.lists(st.tuples(st.sampled_from(["action", "question"]), VALUES), min_size=50, max_size=50)

@@ -30,6 +30,7 @@ def is_json(line):
         return False
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("log_format", "expected"), [("json", {True}), ("text", {False})])
 def test_a_server_logs_json_on_request(redis_url, log_format, expected):
     """With the setting each line that it writes is a JSON document; control: without it none is."""
@@ -51,6 +52,7 @@ def test_a_server_logs_json_on_request(redis_url, log_format, expected):
     assert any("Uvicorn running" in line for line in lines)
 
 
+@pytest.mark.slow
 def test_several_processes_are_one_server(redis_url):
     """A form of one process counts in each, and one that is killed is replaced."""
     port, command = free_port(), [sys.executable, "-m", "runner.server", "--workers", "2", "--port"]

@@ -258,6 +258,7 @@ def caught(saboteur, draw=drawn) -> tuple[History, str]:
     raise AssertionError(f"{saboteur.__doc__} Nobody noticed, in {SEEDS} seeds.")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("saboteur", sabotage.SABOTEURS, ids=lambda store: store.__name__)
 def test_a_missing_mechanism_is_noticed(saboteur):
     """Each mechanism is needed: without it some seed of the suite breaks a promise."""

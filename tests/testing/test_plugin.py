@@ -84,6 +84,7 @@ def test_users_test_their_graphs_in_process_and_on_a_worker(project):
     assert "3 passed" in done.stdout, done.stdout + done.stderr
 
 
+@pytest.mark.slow
 def test_a_crash_that_never_comes_is_an_error(project):
     """A node's name misspelled in crash_at does not pass for a test."""
     (project / "test_shop.py").write_text(FORGOTTEN, encoding="utf-8")
