@@ -7,7 +7,7 @@ the rule asks for identity each vote must be signed for this very question: see 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
@@ -200,18 +200,12 @@ def _signed(rule: Rule, question: Interrupt, evidence: Evidence) -> Iterator[Cou
     edit_time = 0
     for vote_record in evidence.votes:
         proof = _proved(vote_record["body"], question, evidence, keys)
-        if vote_record["body"].get("digest") != question.digest:
+        body = vote_record["body"]
+        if body.get("digest") != question.digest:
             raise ApprovalMismatch(f"a vote on {question.name!r} was signed for another question.")
-        if proof.jti in seen_jtis:
-            raise ApprovalMismatch(
-                f"a signature counts twice among the votes on {question.name!r}."
-            )
+        _check_fresh(proof, question, seen_jtis, edit_time)
         seen_jtis.add(proof.jti)
-        if proof.issued < edit_time:
-            raise ApprovalMismatch(
-                f"a vote on {question.name!r} was signed before the edit that voided it."
-            )
-        body, voter, round_ = vote_record["body"], proof.voter(), tally.round
+        voter, round_ = proof.voter(), tally.round
         key = voter.principal.key
         facts = replace(
             facts,
@@ -249,6 +243,17 @@ def _signed(rule: Rule, question: Interrupt, evidence: Evidence) -> Iterator[Cou
         if count.word in {"counted", "accepted"}:
             _check_stated(vote_record, question, proof, vote, (used_selector, stage, tally.round))
         yield count
+
+
+def _check_fresh(
+    proof: Proved, question: Interrupt, seen_jtis: Collection[str], edit_time: int
+) -> None:
+    if proof.jti in seen_jtis:
+        raise ApprovalMismatch(f"a signature counts twice among the votes on {question.name!r}.")
+    if proof.issued < edit_time:
+        raise ApprovalMismatch(
+            f"a vote on {question.name!r} was signed before the edit that voided it."
+        )
 
 
 def _proved(

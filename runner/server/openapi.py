@@ -200,6 +200,15 @@ def _describe(route: str, operation: dict[str, Any]) -> None:
     for parameter in operation.get("parameters", ()):
         if parameter["name"] == "if-match":  # without it the answer is 428
             parameter |= {"required": True, "schema": TEXT}
+    _describe_answer(route, responses)
+    content = _json({"$ref": f"{PLACE}ProblemDocument"}, MEDIA_TYPE)
+    for status in sorted(_problems(route, operation)):
+        responses[str(status)] = {"description": PROBLEMS[status], "content": content}
+    if "503" in responses:
+        responses["503"]["headers"] = _headers("retry-after")
+
+
+def _describe_answer(route: str, responses: dict[str, Any]) -> None:
     for answer in responses.values():
         if "text/event-stream" in answer.get("content", ()):
             answer["content"]["text/event-stream"] = {"schema": FRAME}
@@ -208,21 +217,18 @@ def _describe(route: str, operation: dict[str, Any]) -> None:
     if "201" in responses and "/runs" in route:
         responses["201"]["headers"] = _headers("location")
     if route in ANSWERS:
-        content = {"application/json": {"schema": _schema(ANSWERS[route])}}
         (good,) = (code for code in responses if code.startswith("2"))
-        responses[good].setdefault("content", {}).update(content)
-        if route == "post /v1/runs:batch":
-            begun = fields(job_id=TEXT, **MATCHES)
-            responses["202"] = {
-                "description": "The job",
-                "headers": _headers("location"),
-                "content": {"application/json": {"schema": begun}},
-            }
-    for status in sorted(_problems(route, operation)):
-        content = {MEDIA_TYPE: {"schema": {"$ref": f"{PLACE}ProblemDocument"}}}
-        responses[str(status)] = {"description": PROBLEMS[status], "content": content}
-        if status == 503:
-            responses["503"]["headers"] = _headers("retry-after")
+        responses[good].setdefault("content", {}).update(_json(_schema(ANSWERS[route])))
+    if route == "post /v1/runs:batch":
+        responses["202"] = {
+            "description": "The job",
+            "headers": _headers("location"),
+            "content": _json(fields(job_id=TEXT, **MATCHES)),
+        }
+
+
+def _json(schema: dict[str, Any], media_type: str = "application/json") -> dict[str, Any]:
+    return {media_type: {"schema": schema}}
 
 
 def _headers(name: str) -> dict[str, Any]:
