@@ -1,4 +1,4 @@
-"""Measurements of a worker for `runner metrics`: how long nodes ran, and how long they waited before."""
+"""Measurements of a worker: how long nodes ran, also as a log line each, and how long they waited before."""
 
 from __future__ import annotations
 
@@ -25,6 +25,9 @@ from runner.store.redis.measurements import (
 from runner.store.redis.partitions import SharedStore
 
 log = logging.getLogger(__name__)
+
+log_nodes = logging.getLogger("runner.nodes")
+"""Has one line at INFO for each execution of a node."""
 
 SAMPLE_EVERY = 0.1
 """Seconds between two measurements of a wait: each reads from the store."""
@@ -62,9 +65,13 @@ def _observe(
     began, usage_before = time.monotonic(), _usage(visit)
 
     def end(outcome: Outcome) -> None:
+        ending, seconds = telemetry.OUTCOMES[type(outcome)], time.monotonic() - began
+        if log_nodes.isEnabledFor(logging.INFO):
+            visit_name = f"{running.run_id}.{running.node}.{running.visit}.{running.attempt}"
+            node = f"{running.graph}/{running.node}[{visit_name}]"
+            result = {"outcome": ending, "seconds": round(seconds, 3)}
+            log_nodes.info("node.%s: %s in %.3f s", ending, node, seconds, extra=result)
         if isinstance(visit.store, SharedStore):
-            ending = telemetry.OUTCOMES[type(outcome)]
-            seconds = time.monotonic() - began
             labels = {
                 "graph": running.graph,
                 "node": map_of(running.node) or running.node,

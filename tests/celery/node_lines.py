@@ -6,3 +6,4 @@ import logging
 
 for name in ("celery.worker.strategy", "celery.app.trace"):
     logging.getLogger(name).setLevel(logging.DEBUG)
+logging.getLogger("runner.nodes").setLevel(logging.WARNING)

@@ -72,7 +72,7 @@ def test_events_are_sent_however_they_were_turned_on(empty_site, pool, by):
 )
 @pytest.mark.parametrize("pool", ["threads", "prefork"])
 def test_celery_logs_lines_of_tasks_and_of_nodes_only_at_debug(empty_site, pool, modules, lines):
-    """A node leaves no such line, a task of the app's own does; a module can bring them back."""
+    """A node leaves one line of its own instead, with how it ended; a module can change that."""
     graphs = f"{modules}tests.celery.graphs"
     worker = empty_site.add(pool, slots=1, app="tests.celery.theirs:app", RUNNER_GRAPHS=graphs)
     worker.wait_ready()
@@ -87,6 +87,8 @@ def test_celery_logs_lines_of_tasks_and_of_nodes_only_at_debug(empty_site, pool,
 
     wait_until(lambda: logged(own) == {"received", "succeeded"}, "its own task has ended")
     assert logged(f"{run.id}.c.1.1") == lines
+    line = f"node.completed: chain/c[{run.id}.c.1.1] in 0."
+    assert worker.output().count(line) == (not modules)
 
 
 def test_a_node_that_waits_is_shown_as_waiting(threads, monitor):
