@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+import sys
 
 import pytest
 import redis
@@ -109,6 +110,27 @@ def test_a_worker_measures_its_nodes_and_their_waits(cli, waiting):
         "runner_queue_wait_seconds_count",
     ):
         wait_until(lambda name=name: name in measured(), name)
+
+
+def test_a_node_that_is_measured_again_costs_no_json():
+    """The fields of a histogram are written once for each node; control: those of another node."""
+    encoded = []
+
+    def watch(frame, event, _):
+        if event == "call" and frame.f_code is json.dumps.__code__:
+            encoded.append(frame)
+
+    counts = []
+    increments(NODE, 0.001, graph="g", node="again", outcome="completed")
+    sys.setprofile(watch)
+    try:
+        for node in ("again", "another"):
+            increments(NODE, 0.001, graph="g", node=node, outcome="completed")
+            counts.append(len(encoded))
+    finally:
+        sys.setprofile(None)
+
+    assert counts == [0, 2]
 
 
 def test_bounds_rise():

@@ -12,6 +12,7 @@ import threading
 from bisect import bisect_left
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping
+from functools import lru_cache
 
 from runner.records.metrics import ANSWER, DROPPED, NODE, QUEUE_WAIT, SPENT, VOTES
 
@@ -83,7 +84,12 @@ def histograms(fields: Mapping[bytes, float]) -> Iterator[tuple[str, str, float,
 
 
 def _field(name: str, labels: Mapping[str, str], part: str) -> str:
-    return json.dumps([name, dict(sorted(labels.items())), part])
+    return _text(name, tuple(sorted(labels.items())), part)
+
+
+@lru_cache(4096)
+def _text(name: str, labels: tuple[tuple[str, str], ...], part: str) -> str:
+    return json.dumps([name, dict(labels), part])
 
 
 class Collector:
