@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
     from runner.operations.decided import DecisionView
     from runner.operations.exports import Question
-    from runner.operations.views import NodeView, RunView
+    from runner.operations.views import NodeView
     from runner.records.interrupts import Interrupt
     from runner.store.interface import Event, Store
 
