@@ -6,6 +6,7 @@ import json
 import os
 import re
 import secrets
+import shlex
 import subprocess
 import sys
 import time
@@ -395,6 +396,18 @@ def test_a_passkey_is_added_for_who_has_made_it(bank):
     (key,) = json.loads(bank.keys("list", "--json").stdout)["keys"]
     assert key["thumbprint"] in text
     assert bank.register(Device(ORIGIN)).status_code == 409
+
+
+def test_a_shell_reads_a_name_with_a_quote_in_the_command(bank):
+    """The command of the page adds the key as it stands there, also that of o'brien."""
+    bank.person = replace(bank.person, principal=Principal("o'brien", "https://login.example"))
+    text = bank.register(Device(ORIGIN), "laptop").text
+    Path("laptop.json").write_text(unescape(re.search(r'id="entry">([^<]*)<', text)[1]))
+    command = shlex.split(unescape(re.search(r">(runner keys new [^<]*)<", text)[1]))
+
+    assert CliRunner().invoke(runner, command[1:]).exit_code == 0
+    (key,) = json.loads(bank.keys("list", "--json").stdout)["keys"]
+    assert key["principal"] == bank.person.principal.key
 
 
 @pytest.fixture

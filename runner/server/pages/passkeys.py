@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shlex
 import time
 from base64 import b64encode
 from collections.abc import Mapping, Sequence
@@ -146,6 +147,8 @@ def _page(
     name = principal.name or principal.sub
     user = sha256(principal.key.encode()).digest()
     text = json.dumps(entry, indent=2)
+    kid = str(entry["kid"]) if entry else ""
+    added = ["new", kid, "--level", "3", "--principal", principal.key, "--public", f"{kid}.json"]
     return page(
         request,
         "passkeys.html",
@@ -153,6 +156,7 @@ def _page(
         keys=own_keys,
         entry=entry,
         text=text,
+        command=shlex.join(["runner", "keys", *added]),
         file=b64encode(text.encode()).decode(),
         thumbprint=thumbprint(entry) if entry else "",
         token=token,
