@@ -17,22 +17,33 @@ from runner.server.problems import RETRY_AFTER, Problem, prefix, respond
 
 EVENTS = "text/event-stream"
 
-SLOTS = {"read": 4, "ready": 1}
-"""Requests of a kind that a process serves at the same time; the others wait in their order."""
+SLOTS = {"read": 3, "question": 2, "ready": 1}
+"""Requests of a kind that a process serves at the same time; the others wait in their order.
+
+One question costs two thirds of a list, and who decides waits for it: so questions don't wait behind lists.
+"""
+
+QUESTIONS = ("/q/", "/v1/questions/")
+"""Paths of what shows one question."""
 
 MOST_WAITING = 300
 """Requests of a kind that wait; more are refused."""
 
 
+FREE = ("/healthz", "/static/")
+"""Paths of what costs next to nothing."""
+
+
 def kind_of(request: Request) -> str:
     """Return the kind of a request; "" where it changes something, is a stream or waits for a run."""
     path = request.url.path.removeprefix(prefix(request))
-    if request.method not in {"GET", "HEAD"} or path == "/healthz":
+    if request.method not in {"GET", "HEAD"} or path.startswith(FREE):
         return ""
     if path == "/readyz":
         return "ready"
-    lasts = "wait" in request.query_params or EVENTS in request.headers.get("accept", "")
-    return "" if lasts else "read"
+    if "wait" in request.query_params or EVENTS in request.headers.get("accept", ""):
+        return ""
+    return "question" if path.startswith(QUESTIONS) else "read"
 
 
 class Gate(asyncio.Semaphore):

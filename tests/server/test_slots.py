@@ -20,8 +20,9 @@ def blocked(site, served):
     ends, pages, find = threading.Event(), [], site.registry.find
 
     def plan(graph):
-        pages.append(graph)
-        ends.wait(60)
+        if graph == "echo":
+            pages.append(graph)
+            ends.wait(60)
         return find(graph)
 
     site.app.state.services.plan = plan
@@ -67,6 +68,32 @@ def test_votes_and_probes_wait_for_no_page(site, served, blocked):
     assert vote(site, served) == "counted"
     for path in ("/healthz", "/readyz"):
         assert httpx.get(served.url + path, timeout=20).status_code == 200
+
+
+def shown(site, served, timeout=20):
+    question = site.start("refund", requester="cora").interrupts()[0]
+    path, html = f"{served.url}/q/{question.id}", {"Accept": "text/html"}
+    return httpx.get(path, headers=html, timeout=timeout).status_code
+
+
+def test_a_question_waits_for_no_list(site, served, blocked):
+    """While every slot of lists is taken and more wait, a question is shown, its style sheet, too."""
+    pages = blocked(slots.SLOTS["read"] + 10)
+    wait_until(lambda: waiting(site) == 10, "the others wait")
+    wait_until(lambda: len(pages) == slots.SLOTS["read"], "those with a slot are in their threads")
+
+    assert shown(site, served) == 200
+    assert httpx.get(served.url + "/static/none.css", timeout=20).status_code == 404
+
+
+def test_a_question_among_the_lists_waits_for_them(site, served, blocked, monkeypatch):
+    """The control of the test above: in the slots of lists it is not shown."""
+    monkeypatch.setattr(slots, "QUESTIONS", ())
+    pages = blocked(slots.SLOTS["read"])
+    wait_until(lambda: len(pages) == slots.SLOTS["read"], "all are in their threads")
+
+    with pytest.raises(httpx.ReadTimeout):
+        shown(site, served, timeout=1)
 
 
 def test_without_slots_votes_wait_for_pages(site, served, blocked, monkeypatch):
