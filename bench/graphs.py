@@ -39,6 +39,18 @@ def question(ctx: NodeContext) -> float:
     return time.time()
 
 
+def request(ctx: NodeContext) -> object:
+    """Ask two people for a decision of a form, with a reason."""
+    schema = {
+        "type": "object",
+        "properties": {"approved": {"type": "boolean"}, "comment": {"type": "string"}},
+        "required": ["approved"],
+    }
+    reason = {"amount": 1200, "currency": "EUR", "to": "Acme Inc."}
+    people = ["ana@example.com", "bo@example.com"]
+    return ctx.interrupt("release", reason, response_schema=schema, assignees=people)
+
+
 def approve(ctx: NodeContext) -> str:
     """Ask one of finance about a call."""
     action = Action("bench", "function", "pay", {"to": "Acme", "amount": ctx.task})
@@ -99,6 +111,7 @@ FACTORIES: dict[str, Callable[[], Graph]] = {
     "asking": lambda: build({"ask": question}, []),
     "approval": lambda: build({"approve": approve}, []),
     "waiting": lambda: build({"a": noop, "ask": question, "b": noop}, [("a", "ask"), ("ask", "b")]),
+    "request": lambda: build({"a": noop, "ask": request, "b": noop}, [("a", "ask"), ("ask", "b")]),
 }
 
 

@@ -110,9 +110,9 @@ class Site:
         run_id = self.start(graph)
         wait_for(lambda: self.ended(run_id), f"{graph} has completed")
 
-    def answer(self, interrupt_id: str) -> None:
-        """Answer a question by a message on the stream."""
-        body = json.dumps({"v": 1, "interrupt_id": interrupt_id, "response": True})
+    def answer(self, interrupt_id: str, **fields: object) -> None:
+        """Answer a question by a message on the stream, with other fields of it."""
+        body = json.dumps({"v": 1, "interrupt_id": interrupt_id, "response": True, **fields})
         self.servers[OURS].xadd("runner:responses", {"body": body})
 
     def version(self) -> str:

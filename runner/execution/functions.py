@@ -609,7 +609,9 @@ class FunctionNode:
         if context.mismatch is not None:
             raise context.mismatch
         if outcome is None or context.asked:
-            return Interrupted(context.asked, context.saved())
+            saved = context.saved()
+            keeps = saved.document["once"] or visit.document is not None
+            return Interrupted(context.asked, saved if keeps else None)
         return outcome
 
 

@@ -69,6 +69,9 @@ EVENT_LETTERS: dict[str, str] = {
 }
 """Short forms of the kinds of events that most runs have."""
 
+OF_INTERRUPTS = "interrupt."
+"""Prefix of the kinds whose detail is a question's id."""
+
 EVENTS = {letter: str(kind) for kind, letter in EVENT_LETTERS.items()}
 
 LARGE = 65_536
@@ -238,6 +241,15 @@ def map_of_visit(data: bytes | None, visit: int) -> MapRecord | None:
     return record if record and record.visit == visit else None
 
 
+FUNCTION_ENTRY = b'{"v":1,"kind":"function",'
+"""The beginning of most entries, which is not stored: one that does not begin with a brace has it before."""
+
+
+def load_entry(text: bytes) -> VisitEntry:
+    entry: VisitEntry = load(text if text.startswith(b"{") else FUNCTION_ENTRY + text)
+    return entry
+
+
 def loop_text(record: LoopRecord) -> bytes:
     return dump({name: value for name, value in asdict(record).items() if value})
 
@@ -288,18 +300,29 @@ def saved_arguments(checkpoint: Saved | None) -> list[bytes | str | int]:
     ]
 
 
-def event(number: int, text: bytes) -> Event:
-    """Read an event; see lua/parts/echo.lua."""
+def event_data(kind: str, data: JSON) -> bytes:
+    """Write the data of an event; that of a receipt without what its question's id says."""
+    if kind == EventKind.RECEIPT and isinstance(data, dict):
+        implied = _implied(data)
+        if implied.items() <= data.items():
+            data = {name: value for name, value in data.items() if name not in implied}
+    return dump(data)
+
+
+def _implied(receipt: dict[str, JSON]) -> dict[str, JSON]:
+    """Return what a receipt's question says of it: its run, and that there is no more to say."""
+    return {"run_id": str(receipt.get("interrupt_id")).partition(SEPARATOR)[0], "detail": ""}
+
+
+def event(run_id: str, number: int, text: bytes) -> Event:
+    """Read an event of a run; see lua/parts/echo.lua."""
     kind, at, visit, node, data, detail = text.decode().split("\n", 5)
-    return Event(
-        str(number),
-        EVENTS.get(kind, kind),
-        int(at),
-        node,
-        int(visit),
-        detail,
-        load(data) if data else None,
-    )
+    kind, values = EVENTS.get(kind, kind), load(data) if data else None
+    if kind.startswith(OF_INTERRUPTS) and detail.startswith(SEPARATOR):
+        detail = run_id + detail
+    if kind == EventKind.RECEIPT and isinstance(values, dict) and "run_id" not in values:
+        values = {**values, **_implied(values)}
+    return Event(str(number), kind, int(at), node, int(visit), detail, values)
 
 
 def results(
@@ -314,7 +337,7 @@ def results(
             outputs[_at(field)] = load(value)
         elif field.startswith(b"x:"):
             number, _, text = value.partition(b" ")
-            entries[_at(field)] = load(text)
+            entries[_at(field)] = load_entry(text)
             if number != b"0":
                 order.append((int(number), _at(field)[0]))
                 outputs.setdefault(_at(field), None)

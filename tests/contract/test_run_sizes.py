@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable
 from itertools import pairwise
 from typing import Any
@@ -9,6 +10,7 @@ from typing import Any
 import pytest
 import redis
 
+from bench import graphs
 from runner import Agent, GraphBuilder, RetryPolicy, tool
 from runner.definition.model import AFTER_GRAPH, MapSpec, Topology
 from runner.errors import PayloadTooLarge
@@ -17,9 +19,10 @@ from runner.operations.answers import apply_decisions
 from runner.records import codec
 from runner.records.checkpoints import Saved
 from runner.records.interrupts import Decision
-from runner.records.run import NodeRecord, Records, Status
-from runner.store.encoding import question_document
+from runner.records.run import NodeRecord, Records, Status, VisitEntry
+from runner.store.encoding import FUNCTION_ENTRY, question_document
 from runner.store.interface import Fork, Settlement, Start
+from runner.store.redis.keys import Keys
 from runner.store.redis.store import RedisStore
 from runner.store.requests import (
     AskQuestions,
@@ -51,6 +54,11 @@ def length(*values: Any) -> int:
     return sum(len(codec.dump_json(value)) for value in values)
 
 
+def left(entry: VisitEntry, *values: Any) -> int:
+    """Count the bytes of a function's entry and of values."""
+    return length(entry, *values) - len(FUNCTION_ENTRY)
+
+
 class RunSizes:
     """A run has a size, with all runs inside it, and a largest one."""
 
@@ -75,7 +83,7 @@ class RunSizes:
         worker.settle(worker.claim(run_id, "a").token, {"paid": 5}, "1")
 
         entry = worker.read(run_id).entries["a", 1]
-        assert self.size(worker, run_id) == RUN + VISIT + given + length({"paid": 5}, entry)
+        assert self.size(worker, run_id) == RUN + VISIT + given + left(entry, {"paid": 5})
 
     def test_what_a_node_keeps_counts_as_it_is_now(
         self, worker: ManualWorker, store: RedisStore
@@ -140,7 +148,9 @@ class RunSizes:
         worker.settle(worker.claim(child, "x").token, MUCH)
 
         entry = worker.read(child).entries["x", 1]
-        assert self.size(worker, run_id) == before + VISIT + length(MUCH, entry)
+        assert self.size(worker, run_id) == before + VISIT + length(MUCH) + length(entry) - len(
+            FUNCTION_ENTRY
+        )
         assert self.size(worker, child) == 0
         store.max_run = before + 4_000
         with pytest.raises(PayloadTooLarge, match="RUNNER_MAX_RUN"):
@@ -296,8 +306,8 @@ class RunSizes:
 
         store.do(ForkRun(fork("00fork")))
         entry = worker.read(run_id).entries["a", 1]
-        assert self.size(worker, "00fork") == RUN + VISIT + length(
-            "task", None, {}, "other", MUCH, entry
+        assert self.size(worker, "00fork") == RUN + VISIT + left(
+            entry, "task", None, {}, "other", MUCH
         )
         store.max_run = RUN + 2_000
         with pytest.raises(PayloadTooLarge):
@@ -474,3 +484,26 @@ def test_a_run_counts_about_what_it_takes(roomy, redis_url, nodes, edges, task):
     with redis.Redis.from_url(redis_url) as client:
         memory = sum(client.memory_usage(key, samples=0) or 0 for key in client.scan_iter("*:r:*"))
     assert 0.5 < bench.store.read(bench.run_id).size / memory < 2
+
+
+def test_a_run_with_a_question_stays_small(roomy, redis_url):
+    """What is stored of a run while it waits for one of two people, and after its end, does not grow."""
+    bench = Bench(graphs.FACTORIES["request"](), roomy(50_000_000)).start(None)
+
+    def stored():
+        key = Keys().run(bench.run_id)
+        with redis.Redis.from_url(redis_url) as client:
+            texts = [
+                *itertools.chain(*client.hgetall(key).items()),
+                *client.lrange(f"{key}:e", 0, -1),
+            ]
+        return sum(map(len, texts))
+
+    bench.finish()
+    waiting = stored()
+    (question,) = bench.store.open_interrupts().items
+    answer = Decision(question.id, {"approved": True}, responder="ana@example.com")
+    assert [receipt.status for receipt in apply_decisions(bench.engine, [answer])] == ["accepted"]
+    bench.finish()
+    assert waiting < 1_060
+    assert stored() < 1_560

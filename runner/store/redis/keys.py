@@ -62,13 +62,14 @@ DICTIONARY = (
     Key(
         "r:<run>",
         "hash",
-        "v (form, so long that the hash is a table), run (status, counters), of (graph), reason, lock, "
-        "again, cancel (nonce), created, ended, ends, unreported; unless they are as usual (null, {}, "
-        "nothing, for root the run itself) task, state, tags, idem, on_end, trace, requester (JSON), "
-        "parent_node, root, path; at the root size (bytes, with all runs inside); chatter (bytes of long "
+        "v (form; so long that the hash is a table, until it asks or ends), run (status, counters), of "
+        "(graph), reason, lock, again, cancel (nonce), created, ended, ends, unreported; unless they are as "
+        "usual (null, {}, nothing, for root the run itself) task, state, tags, idem, on_end, trace, requester "
+        "(JSON), parent_node, root, path; at the root size (bytes, with all runs inside); chatter (bytes of long "
         "events since older ones had "
         "to go); n:<node>, l:<loop> records; a<scope>:<node> arrivals; o:<node>.<visit> output (JSON), "
-        "x:<node>.<visit> place in the order and entry (JSON), large: @<root> <digest>; q:<node> "
+        "x:<node>.<visit> place in the order and entry (JSON, of a function from its duration on), large: "
+        "@<root> <digest>; q:<node> "
         "questions of its visit; by a question's id without its run's: i:<question> number, asked ms, "
         "expires ms, question (JSON), d:<question> status, ms, nonce, answer (JSON); v:<question> how its "
         "votes stand, v:<question>|<number> vote, v:<question>|<principal> a voter's part (JSON); "
@@ -88,7 +89,8 @@ DICTIONARY = (
     Key(
         "r:<run>:e",
         "list",
-        "events; the last has the number that the run counts: kind, ms, visit, node, data (JSON), detail",
+        "events; the last has the number that the run counts: kind, ms, visit, node, data (JSON), detail; a "
+        "question of the run itself without the run's id, a receipt without what its question's id says",
         _ENDED + "; the last 10,000 or so, fewer long ones",
     ),
     Key(

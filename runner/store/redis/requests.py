@@ -19,14 +19,21 @@ from runner.errors import StoreError
 from runner.records import budgets
 from runner.records.budgets import Tagged
 from runner.records.checkpoints import Saved
-from runner.records.codec import JSON
 from runner.records.interrupts import Interrupt, ReceiptStatus, address_of
 from runner.records.metrics import ANSWER
 from runner.records.run import Status
 from runner.scheduler.changes import stops
 from runner.store import encoding
 from runner.store.apply_transition import JTI
-from runner.store.encoding import CHUNK, LARGE, dump, question_fields, reply_of
+from runner.store.encoding import (
+    CHUNK,
+    FUNCTION_ENTRY,
+    LARGE,
+    dump,
+    event_data,
+    question_fields,
+    reply_of,
+)
 from runner.store.interface import Claim, R, Reply, Request, Start, Token
 from runner.store.redis import freezes, ledger, measurements
 from runner.store.redis.connection import Argument
@@ -202,7 +209,13 @@ class Requests:
     def _settle(self, request: SettleVisit) -> Reply:
         token, settlement, nonce = request.token, request.settlement, request.nonce
         completes = settlement.status is Status.COMPLETED
-        texts = self._encode(token, settlement.entry, settlement.output) if completes else []
+        texts = (
+            self._encode(
+                token, dump(settlement.entry).removeprefix(FUNCTION_ENTRY), dump(settlement.output)
+            )
+            if completes
+            else []
+        )
         if texts:
             claim_reply = self._fast.settle(token, settlement, nonce, *texts)
             if claim_reply is not None:
@@ -249,7 +262,7 @@ class Requests:
     def _expand(self, request: ExpandMap) -> Reply:
         # A long list comes in several requests, so that it blocks no other client; the last begins the map.
         token = request.token
-        rows = self._encode(token, *request.items or ())
+        rows = self._encode(token, *map(dump, request.items or ()))
         for start in range(0, len(rows) - CHUNK, CHUNK):
             put = functools.partial(self._put_chunk, token, rows, start)
             self._transactions.run("expand", put, _of_visit(token))
@@ -276,11 +289,11 @@ class Requests:
             run.check_size(sum(map(len, rows)), self._settings.most())
         return Reply("more")
 
-    def _encode(self, token: Token, *values: JSON) -> list[bytes]:
-        """Encode values of a run; store large ones, and return references to them."""
+    def _encode(self, token: Token, *values: bytes) -> list[bytes]:
+        """Store large values of a run, and return references to them; return the others as they are."""
         return [
             data if len(data) <= LARGE else self._settings.shelve(token.run_id, data)
-            for data in map(dump, values)
+            for data in values
         ]
 
     # What people do
@@ -380,7 +393,7 @@ class Requests:
 
     def _emit(self, request: EmitEvent) -> None:
         place = (request.run_id, request.kind, request.node, request.visit)
-        self._call("emit", *place, dump(request.data))
+        self._call("emit", *place, event_data(request.kind, request.data))
 
     def _spend(self, request: SpendBudget) -> str:
         tagged, spending = request.tagged, request.spending

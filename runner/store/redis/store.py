@@ -518,7 +518,11 @@ class RedisStore:
         texts = [values.get(f"x:{node}.{record.visit}") for node, record in rows]
         entries = self._large.get([text and text.partition(b" ")[2] for text in texts])
         return [
-            (record, load(output) if output else None, load(entry) if entry else None)
+            (
+                record,
+                load(output) if output else None,
+                encoding.load_entry(entry) if entry else None,
+            )
             for (_, record), output, entry in zip(rows, outputs, entries, strict=True)
         ]
 
@@ -554,7 +558,10 @@ class RedisStore:
             word, *rest = self._call("events", run_id, known, limit, round(left * 1000))
             if word == b"events":
                 first, events = rest
-                return [encoding.event(number, event) for number, event in enumerate(events, first)]
+                return [
+                    encoding.event(run_id, number, event)
+                    for number, event in enumerate(events, first)
+                ]
             if word == b"unknown" or not left:
                 return []
             with self._redis.translated():

@@ -160,6 +160,21 @@ class ReadingContract:
         # A long value is in the run alone.
         assert not [event for event in details if event[0] == "node.completed c"]
 
+    @pytest.mark.scripts
+    def test_a_receipt_is_read_as_it_was_emitted(self, worker: ManualWorker, store: Store) -> None:
+        """The event of a receipt has all that its door said, whichever run and question it names."""
+        run_id, question = worker.asking("a")
+        receipts: list[JSON] = [
+            {"status": "accepted", "interrupt_id": question.id, "run_id": run_id, "detail": ""},
+            {"status": "rejected", "interrupt_id": question.id, "run_id": run_id, "detail": "no"},
+            {"status": "unknown", "interrupt_id": question.id, "run_id": None, "detail": ""},
+            {"status": "started", "run_id": run_id, "detail": ""},
+        ]
+        for data in receipts:
+            store.do(EmitEvent(run_id, EventKind.RECEIPT, "a", 1, data))
+
+        assert [event.data for event in store.events(run_id)[-4:]] == receipts
+
     def test_events_can_be_read_on_from_any_position(
         self, worker: ManualWorker, store: Store
     ) -> None:

@@ -9,7 +9,13 @@ from collections.abc import Iterable
 
 from runner.records.interrupts import Interrupt, InterruptStatus, as_asked
 from runner.records.migration import Migration, Renamed
-from runner.store.encoding import dump, map_record, question_document, question_fields
+from runner.store.encoding import (
+    FUNCTION_ENTRY,
+    dump,
+    map_record,
+    question_document,
+    question_fields,
+)
 from runner.store.redis.keys import run_key
 from runner.store.redis.transaction.questions import document
 from runner.store.redis.transaction.sets import WriteSet
@@ -28,7 +34,8 @@ def rename(write_set: WriteSet, root: str, move: Migration) -> None:
         names = [f"{node}.{number}" for node, number in (source, target)]
         if entry is not None:
             order = (write_set.read_unvalidated(key, f"x:{names[0]}") or b"0 ").partition(b" ")[0]
-            write_set.put(key, f"x:{names[0]}", order + b" " + write_set.encode(move.run_id, entry))
+            text = dump(entry).removeprefix(FUNCTION_ENTRY)
+            write_set.put(key, f"x:{names[0]}", order + b" " + write_set.encode(move.run_id, text))
         puts += _take(
             write_set, key, [(f"{kind}:{names[0]}", f"{kind}:{names[1]}") for kind in "xo"]
         )

@@ -95,7 +95,8 @@ def add_size(write_set: WriteSet, record: RunRecord, size: int) -> None:
 
 def _encode(write_set: WriteSet, start: Start, value: object) -> bytes:
     """Encode a run's input; a large value is stored with the root of a run that exists already."""
-    return write_set.encode(start.parent.run_id, value) if start.parent else dump(value)
+    data = dump(value)
+    return write_set.encode(start.parent.run_id, data) if start.parent else data
 
 
 def copy_results(

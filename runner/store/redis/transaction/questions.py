@@ -71,7 +71,7 @@ def open_question(write_set: WriteSet, run: RunRecord, question: Interrupt) -> N
     write_set.add_size(run.root, len(text) - len(document(write_set, key, name)))
     if route(question):
         # What its expiry leaves may be large: there is room for it now.
-        write_set.encode(run.run_id, interrupts.expired_output(question))
+        write_set.encode(run.run_id, dump(interrupts.expired_output(question)))
     lifetime = question.expires_in
     asked_at, expires = question.asked_at, "0"
     if lifetime is not None:
@@ -79,6 +79,8 @@ def open_question(write_set: WriteSet, run: RunRecord, question: Interrupt) -> N
     head = f"\1{write_set.counters(run.run_id).event_number()} {write_set.time_within(asked_at)} {expires} "
     asked_field, decision_field = question_fields(name)
     write_set.put(key, asked_field, head.encode() + text)
+    # This document is longer than 64 bytes: the hash stays a table without a longer `v`.
+    write_set.put(key, "v", encoding.V)
     write_set.drop(key, decision_field)
     for list_name in _lists(run, name, text):
         write_set.command("ZADD", f"open:{list_name}", write_set.time(asked_at), name)

@@ -28,7 +28,15 @@ from runner.records.run import (
 from runner.records.size_limits import no_room
 from runner.scheduler.changes import DRAIN_LIMIT, IDLE, TimerKind, TransitionResult, drain_order
 from runner.store import encoding
-from runner.store.encoding import NOTHING, dump, load, loop_text, map_text, node_text
+from runner.store.encoding import (
+    FUNCTION_ENTRY,
+    NOTHING,
+    dump,
+    load,
+    loop_text,
+    map_text,
+    node_text,
+)
 from runner.store.interface import Fork
 from runner.store.redis import ledger
 from runner.store.redis.keys import run_key
@@ -240,7 +248,8 @@ class RunInTransaction:
             read_set.invalidate()
 
     def end(self, now: int) -> None:
-        self.write_set.put(self.key, "ended", self.write_set.time(now))
+        ended_fields = {"ended": self.write_set.time(now), "v": encoding.V}
+        self.write_set.fields.setdefault(self.key, {}).update(ended_fields)
 
     @property
     def created_at(self) -> int:
@@ -278,7 +287,10 @@ class RunInTransaction:
     ) -> None:
         run_id, order, size = self.record.run_id, "0 ", VISIT_BYTES
         if status is Status.COMPLETED:
-            text, value = self.encoded.get((node, visit)) or map(self._encode, (entry, output))
+            text, value = self.encoded.get((node, visit)) or (
+                self._encode(dump(entry).removeprefix(FUNCTION_ENTRY)),
+                self._encode(dump(output)),
+            )
             size += len(value)
             # Results have the order of these first events. An item has no place in it: its map has.
             if not map_of(node):
@@ -287,7 +299,7 @@ class RunInTransaction:
             if map_of(node) or value != NOTHING:
                 self.write_set.put(self.key, f"o:{node}.{visit}", value)
         else:
-            text = dump(entry)
+            text = dump(entry).removeprefix(FUNCTION_ENTRY)
         self.write_set.put(self.key, f"x:{node}.{visit}", order.encode() + text)
         self.write_set.add_size(self.record.root, size + len(text))
 
@@ -297,17 +309,19 @@ class RunInTransaction:
             size = checkpoints.keep(self.write_set, self.key, node, checkpoint)
             self.write_set.add_size(self.record.root, size)
 
-    def _encode(self, value: JSON) -> bytes:
-        return self.write_set.encode(self.record.run_id, value)
+    def _encode(self, data: bytes) -> bytes:
+        return self.write_set.encode(self.record.run_id, data)
 
     def note_error(self, node: str, visit: int, entry: VisitEntry) -> None:
-        self.write_set.put(self.key, f"x:{node}.{visit}", b"0 " + dump(entry))
+        self.write_set.put(
+            self.key, f"x:{node}.{visit}", b"0 " + dump(entry).removeprefix(FUNCTION_ENTRY)
+        )
 
     def remember(self, node: str, session: Remembered) -> None:
         checkpoints.remember(self.write_set, self.key, node, session)
 
     def put_report(self, reference: str, outcome: JSON) -> None:
-        text = self._encode(outcome)
+        text = self._encode(dump(outcome))
         self.write_set.put(self.key, f"h:{reference}", text)
         self.write_set.add_size(self.record.root, len(text))
 
@@ -315,7 +329,7 @@ class RunInTransaction:
         """Count the items of a map; they were written chunk by chunk, see `put_rows`."""
         if self._read_map(node).visit != visit:
             self.write_set.add_size(
-                self.record.root, sum(len(self._encode(item)) for item in items)
+                self.record.root, sum(len(self._encode(dump(item))) for item in items)
             )
 
     def put_rows(self, node: str, visit: int, start: int, rows: Sequence[bytes]) -> None:

@@ -338,9 +338,8 @@ class WriteSet:
         time = self.time_within(cast("int", document[name]))
         return dump(fields)[:-1] + f',"{name}":{time}}}'.encode()
 
-    def encode(self, run_id: str, value: JSON) -> bytes:
-        """Encode a value of a run, or a reference to it where it is large: that is stored apart, and once."""
-        data = dump(value)
+    def encode(self, run_id: str, data: bytes) -> bytes:
+        """Return a value of a run, or a reference to it where it is large: that is stored apart, and once."""
         if len(data) <= LARGE:
             return data
         references = self.read_set.references

@@ -13,6 +13,7 @@ from typing import Any, Protocol
 from runner import scheduler
 from runner.errors import CorruptDocument, StoreError
 from runner.records.codec import JSON
+from runner.records.interrupts import SEPARATOR
 from runner.records.run import NOTICES, OF_RUNS, OF_VOTES, EventKind, RunRecord
 from runner.scheduler.changes import (
     Changes,
@@ -25,7 +26,7 @@ from runner.scheduler.changes import (
     TimerKind,
 )
 from runner.store import encoding, requests
-from runner.store.encoding import EVENT_LETTERS, RECORD, doorbells_of, dump
+from runner.store.encoding import EVENT_LETTERS, OF_INTERRUPTS, RECORD, doorbells_of, dump
 from runner.store.interface import Doorbell, Reply, Start
 from runner.store.redis.connection import Argument, RedisConnection
 from runner.store.redis.keys import PASSKEYS, TEMPLATE, idempotency_key, run_key, shape_key
@@ -146,10 +147,13 @@ class Transaction:
         counters = write_set.counters(record.run_id)
         mark = "" if write_set.read_set.now else "\1"
         prefix = f"{mark}{EVENT_LETTERS.get(kind, kind)}\n{write_set.time_within(now)}\n{visit}\n"
-        suffix = f"\n{text.decode()}\n{detail}"
-        counters.events.append(prefix + node + suffix)
+        suffix = f"\n{text.decode()}\n"
+        is_own = kind.startswith(OF_INTERRUPTS) and detail.startswith(record.run_id + SEPARATOR)
+        short = detail.removeprefix(record.run_id) if is_own else detail
+        counters.events.append(prefix + node + suffix + short)
         if record.path and not kind.startswith(OF_RUNS):
-            write_set.counters(record.root).events.append(prefix + record.path + node + suffix)
+            root_event = prefix + record.path + node + suffix + detail
+            write_set.counters(record.root).events.append(root_event)
         if kind in NOTICES:
             asks = kind in {EventKind.INTERRUPT_ASKED, EventKind.INTERRUPT_REMINDED}
             question = questions.document(write_set, run.key, detail) if asks else b""
