@@ -1,43 +1,76 @@
-"""Part `memory`: bytes and keys of a waiting and of a finished run of three nodes, all indexes included."""
+"""Part `memory`: bytes and keys of runs that a worker asked and finished, all indexes included."""
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Any
 
-import redis
-
-from bench.fill import Filler
 from bench.grid import Grid, number
-from runner.dev.embedded import embedded_store
+from bench.site import OURS, Site, site, wait_for
+from runner.records.run import Status
 from runner.store.redis.connection import RedisConnection
 from runner.store.redis.keys import Keys
 from runner.store.redis.streams import trim_notices
 
-RUNS = 5_000
-KINDS = {"waiting": "a waiting run (3 nodes, 1 question)", "short": "a finished run (3 nodes)"}
+RUNS, WARM_UP = 2_000, 100
+ASKED = "request"
+KINDS = {
+    "waiting": "a waiting run (3 nodes, a question with a schema to two people)",
+    "finished": "the same, answered and finished",
+    "short": "a finished run (3 nodes) that asked nothing",
+}
 POOLS = False
 
 
 def run(_: str, __: int, sizes: list[int]) -> dict[str, Any]:
-    """Fill a store with runs of each kind, and take what each adds."""
+    """Let a worker execute runs of each kind, and take what each adds."""
     count = (sizes or [RUNS])[0]
     figures: dict[str, Any] = {}
-    for graph in KINDS:
-        with embedded_store() as store, redis.Redis.from_url(store.url) as server:
-            filler = Filler(store.url)
-            filler.add(graph, 100)
-            memory, keys = server.info("memory")["used_memory"], server.dbsize()
-            filler.add(graph, count)
-            # As a worker's sweep does once a minute.
-            trim_notices(RedisConnection(store.url), Keys().notices)
-            used = server.info("memory")["used_memory"] - memory
-            figures[graph] = {"bytes": used / count, "keys": (server.dbsize() - keys) / count}
-            filler.store.close()
+    for graph, kinds in ((ASKED, ("waiting", "finished")), ("short", ("short",))):
+        with site("threads", sides=(OURS,), graphs=(graph,)) as bench:
+            execute(bench, kinds[0], WARM_UP)
+            execute(bench, kinds[-1], WARM_UP)
+            before = _taken(bench)
+            for kind in kinds:
+                execute(bench, kind, count)
+                figures[kind] = {
+                    name: (value - before[name]) / count for name, value in _taken(bench).items()
+                }
     return figures
 
 
+def execute(bench: Site, kind: str, count: int) -> None:
+    """Bring so many runs into a state; those that are to finish are the ones that wait."""
+    ended = Status.INTERRUPTED if kind == "waiting" else Status.COMPLETED
+    graph = "short" if kind == "short" else ASKED
+    listing = f"{Keys().prefix}runs:{ended}:{graph}"
+    goal = bench.servers[OURS].zcard(listing) + count
+    if kind == "finished":
+        for question in _questions(bench):
+            bench.answer(question, response={"approved": True}, responder="ana@example.com")
+    else:
+        for _ in range(count):
+            bench.start(graph)
+    wait_for(lambda: bench.servers[OURS].zcard(listing) == goal, f"{count} runs are {ended}")
+
+
+def _questions(bench: Site) -> Iterator[str]:
+    for name in bench.servers[OURS].zrange(f"{Keys().open}:g:{ASKED}", 0, -1):
+        yield name.decode()
+
+
+def _taken(bench: Site) -> dict[str, float]:
+    """Read the memory and the keys, without notices that are read and readers that have gone."""
+    # As a worker's sweep does once a minute.
+    trim_notices(RedisConnection(bench.urls[OURS]), Keys().notices)
+    server = bench.servers[OURS]
+    for key in server.scan_iter("*:w"):
+        server.delete(key)
+    return {"bytes": server.info("memory")["used_memory"], "keys": server.dbsize()}
+
+
 def grids(_: str, figures: dict[str, Any]) -> list[Grid]:
-    """Show both kinds."""
+    """Show each kind."""
     rows = [
         [KINDS[name], number(found["bytes"]), f"{found['keys']:.2f}"]
         for name, found in figures.items()

@@ -7,11 +7,12 @@ from statistics import median
 from time import perf_counter
 from typing import Any
 
-from bench.fill import Filler
 from bench.grid import Grid, number
+from bench.memory import ASKED, execute
 from bench.meter import measure, middle
 from bench.site import BARE, OURS, site
 from runner.store.interface import Store
+from runner.store.redis.store import RedisStore
 
 ROUNDS = 3
 LEVELS = [0, 1_000, 10_000, 100_000]
@@ -24,12 +25,12 @@ LOOKS = 7
 def run(pool: str, rounds: int, sizes: list[int]) -> dict[str, Any]:
     """Measure at each level, next to bare Celery tasks."""
     figures: dict[str, Any] = {}
-    with site(pool, graphs=tuple(NAMES.values())) as bench:
-        filler, waiting = Filler(bench.urls[OURS]), 0
+    with site(pool, graphs=(*NAMES.values(), ASKED)) as bench:
+        store, waiting = RedisStore(bench.urls[OURS]), 0
         for level in sizes or LEVELS:
             memory = bench.servers[OURS].info("memory")["used_memory"]
             added = level - waiting
-            filler.add("waiting", added)
+            execute(bench, "waiting", added)
             waiting = level
             used = bench.servers[OURS].info("memory")["used_memory"] - memory
             found: dict[str, Any] = {"bytes": used / added if added else 0.0}
@@ -47,7 +48,7 @@ def run(pool: str, rounds: int, sizes: list[int]) -> dict[str, Any]:
                     if turn:
                         samples[name].append({key: cost[key] / task[key] for key in task})
             found |= {name: middle(rounds) for name, rounds in samples.items()}
-            figures[str(level)] = found | _lists(filler.store)
+            figures[str(level)] = found | _lists(store)
     return figures
 
 
