@@ -51,8 +51,8 @@ FAULTS = (
     ),
     Mutation(
         REDIS,
-        "settlement.output) if completes else []",
-        "settlement.output)",
+        "if completes\n            else []",
+        "if True\n            else []",
         "the fast path completes a visit that has failed",
         test="tests/contract/test_stores.py::TestRedisStore::test_a_node_that_completed_in_one_run_fails_in_another",
     ),
