@@ -185,7 +185,9 @@ class Agent:
         past = past_state(visit.document, own_state, len(messages))
         if past.visit == number:
             return past, messages, stored_count
-        prompt = as_messages(input_blocks(visit.task, visit.inputs))
+        # Large values are decoded now: not on the loop that all nodes share.
+        blocks = await async_loop.in_thread(lambda: input_blocks(visit.task, visit.inputs))
+        prompt = as_messages(blocks)
         if session_id is None:
             return begin(past, number, prompt), messages, stored_count
         session = await async_loop.in_thread(visit.recall, session_id)

@@ -93,7 +93,6 @@ class ClaimedVisit:
         )
         self.graph_id, self._specs = claim.graph_id, specs
         self.attempt = record.attempt
-        self.task = codec.unpack(claim.task)
         self.inputs: Sequence[Input] = [
             Input(node, visit, output)
             for node, visit, output in claim.inputs
@@ -120,6 +119,11 @@ class ClaimedVisit:
         for question in self.answers.values():
             self._note_begun(question)
         self._warned = False
+
+    @functools.cached_property
+    def task(self) -> Any:
+        """The task of the run, of a map's item the item."""
+        return codec.unpack(codec.read(self.claim.task))
 
     @property
     def idempotency_key(self) -> str:

@@ -368,9 +368,8 @@ class Inputs(dict[str, Any]):
 class NodeContext:
     """Context of a function node: it reads its run, asks, remembers and reports.
 
-    `task` is what the run was started with, of a map's item the item. `inputs` has the outputs of the
-    nodes before by node id, `invocation_state` what the run was given beside its task. `run_id`,
-    `graph_id`, `node_id`, `visit` and `attempt` say where it is; `item_index` is None outside of maps.
+    `invocation_state` is what the run was given beside its task. `run_id`, `graph_id`, `node_id`, `visit` and
+    `attempt` say where it is; `item_index` is None outside of maps.
     """
 
     def __init__(self, visit: Visit) -> None:
@@ -381,8 +380,6 @@ class NodeContext:
         ours = document.get("visit") == visit.address.visit
         self._once: dict[str, Any] = dict(document["once"]) if ours else {}
         self._lock, self._approval_key = threading.Lock(), ""
-        self.task: Any = visit.task
-        self.inputs: dict[str, Any] = Inputs({item.node_id: item.output for item in visit.inputs})
         self.invocation_state: dict[str, Any] = visit.invocation_state
         self.run_id: str = visit.address.run_id
         self.node_id: str = visit.address.node_id
@@ -390,6 +387,16 @@ class NodeContext:
         self.visit: int = visit.address.visit
         self.attempt: int = visit.attempt
         self.item_index: int | None = index_of(visit.address.node_id)
+
+    @functools.cached_property
+    def task(self) -> Any:
+        """The task of the run, of a map's item the item."""
+        return self._visit.task
+
+    @functools.cached_property
+    def inputs(self) -> dict[str, Any]:
+        """The outputs of the nodes before by node id, decoded when the function first asks for them."""
+        return Inputs({item.node_id: item.output for item in self._visit.inputs})
 
     @property
     def input_text(self) -> str:
@@ -590,12 +597,15 @@ class FunctionNode:
     def __init__(self, function: Callable[..., Any], form: Form) -> None:
         """Wrap a function; `form` says how it is called. Made by `function_node`."""
         self.function, self.form = function, form
+        self._is_async = inspect.iscoroutinefunction(function)
 
     def execute(self, visit: Visit) -> Outcome:
         """Run the function once; what it raises is its failure."""
         context = NodeContext(visit)
         outcome: Outcome | None = None
         try:
+            if self._is_async:
+                _ = context.task, context.inputs  # decoded now: not on the loop of all async nodes
             result = _awaited(self.form.call(context, visit))
             outcome = Succeeded(*self.form.stored(result, visit))
         except (ApprovalMismatch, LeaseLost, RunStopped, KeyboardInterrupt, SystemExit):

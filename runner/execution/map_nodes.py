@@ -103,9 +103,9 @@ def _listed(spec: NodeSpec, visit: ClaimedVisit) -> Outcome:
 
 def _found(over: str | None, visit: ClaimedVisit) -> Any:
     """Find the list in what the visit was given: packed, for items are stored."""
-    outputs = {item.node_id: item.output for item in visit.inputs}
+    outputs = {item.node_id: item for item in visit.inputs}
     if over is None and not outputs:
-        return visit.claim.task
+        return codec.read(visit.claim.task)
     if over is None and len(outputs) > 1:
         raise NodeFailed(
             f"map {visit.address.node_id!r} has the inputs {sorted(outputs)}; name the one to go over: "
@@ -116,9 +116,8 @@ def _found(over: str | None, visit: ClaimedVisit) -> Any:
             f"map {visit.address.node_id!r} goes over what {over!r} gives, which gave it nothing in "
             "this visit."
         )
-    return codec.pack(
-        outputs[over] if over is not None else next(iter(outputs.values())), "the map's list"
-    )
+    item = outputs[over] if over is not None else next(iter(outputs.values()))
+    return codec.pack(item.output, "the map's list")
 
 
 def _read(visit: ClaimedVisit, total: int) -> Iterator[tuple[int, Fetched]]:

@@ -254,14 +254,21 @@ def _graph(spec: NodeSpec, visit: ClaimedVisit) -> Outcome:
                 if isinstance(outcome, Succeeded)
                 else outcome
             )
-        return Delegated(
-            function_input(visit.task, visit.inputs)[1] if visit.inputs else visit.task
-        )
+        return Delegated(_child_task(visit))
     usage = total_usage(child.entries.values())
     if child.record.status is Status.COMPLETED:
         output = sink_outputs(child)
         return Succeeded(output, output, usage)
     return Failed(failures.record(NodeFailed(_child_failure(child))), usage=usage)
+
+
+def _child_task(visit: ClaimedVisit) -> codec.JSON | codec.LazyValue:
+    """Choose the task of a graph inside. A large value is passed on as it is stored."""
+    if len(visit.inputs) < 2:
+        value = visit.inputs[0].value if visit.inputs else visit.claim.task
+        if isinstance(value, codec.LazyValue) and value.is_plain:
+            return value
+    return function_input(visit.task, visit.inputs)[1] if visit.inputs else visit.task
 
 
 def _child_failure(child: RunSnapshot) -> str:

@@ -132,7 +132,7 @@ class RunStarter:
             run_id=ids.run_id(int(token.run_id[: run_ids.PARTITION_DIGITS]), letters),
             graph_id=path,
             fingerprint=plan.topology.fingerprint,
-            task=codec.pack(task, "task"),
+            task=task if isinstance(task, codec.LazyValue) else codec.pack(task, "task"),
             invocation_state=claim.invocation_state,
             parent=token,
         )

@@ -178,6 +178,24 @@ def unpack(value: JSON) -> Any:
     return {key: unpack(item) for key, item in inner.items()}
 
 
+class LazyValue:
+    """A large stored value in its packed form: it is decoded only where it is read."""
+
+    def read(self) -> JSON:
+        """Decode it, each time into data of its reader's own."""
+        raise NotImplementedError
+
+    @property
+    def is_plain(self) -> bool:
+        """True for data that packing and unpacking leave as it is."""
+        raise NotImplementedError
+
+
+def read(value: JSON | LazyValue) -> JSON:
+    """Return packed data; decode it where that was not done yet."""
+    return value.read() if isinstance(value, LazyValue) else value
+
+
 def untyped(json_value: JSON) -> JSON:
     """Return the packed data of a typed function's result without the name of its type."""
     return (

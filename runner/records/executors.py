@@ -11,7 +11,7 @@ from runner.approvals.rules import Approval, Rule
 from runner.records import codec
 from runner.records.budgets import Spending, Sum, Tagged
 from runner.records.checkpoints import Saved, Session
-from runner.records.codec import JSON
+from runner.records.codec import JSON, LazyValue
 from runner.records.interrupts import Address, Interrupt, InterruptOptions
 from runner.records.outcomes import Outcome
 
@@ -21,11 +21,16 @@ restorers: dict[str, Callable[[Any], Any]] = {}
 
 @dataclass(frozen=True, slots=True)
 class Input:
-    """One live incoming edge: the upstream node, its visit and its output as plain JSON data."""
+    """One live incoming edge: the upstream node and its visit, with what the store has of its output."""
 
     node_id: str
     visit: int
-    output: JSON
+    value: JSON | LazyValue
+
+    @property
+    def output(self) -> JSON:
+        """Its output as plain JSON data; a large one is decoded by each reading."""
+        return codec.read(self.value)
 
 
 class Visit(Protocol):
@@ -38,13 +43,16 @@ class Visit(Protocol):
     address: Address
     graph_id: str
     attempt: int
-    task: Any
     inputs: Sequence[Input]
     invocation_state: dict[str, Any]
     answers: Mapping[str, Interrupt]
     document: dict[str, JSON] | None
     messages: list[JSON]
     external_task: ExternalTaskState | None
+
+    @property
+    def task(self) -> Any:
+        """The task of the run, of a map's item the item."""
 
     @property
     def idempotency_key(self) -> str:

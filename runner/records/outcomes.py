@@ -9,7 +9,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from runner.records.checkpoints import Remembered, Saved
-from runner.records.codec import JSON
+from runner.records.codec import JSON, LazyValue
 from runner.records.failures import ErrorRecord
 from runner.records.interrupts import Interrupt
 
@@ -55,9 +55,11 @@ class Interrupted:
 
 @dataclass(frozen=True, slots=True)
 class Delegated:
-    """The node is a graph: a child run executes it, and its end makes the node ready."""
+    """The node is a graph: a child run executes it, and its end makes the node ready. A lazy task is passed
+    on as it is stored.
+    """
 
-    task: JSON
+    task: JSON | LazyValue
 
 
 @dataclass(frozen=True, slots=True)

@@ -16,7 +16,7 @@ from runner.approvals.freezes import Freeze
 from runner.definition.model import Topology
 from runner.records.budgets import Sum, Tagged
 from runner.records.checkpoints import Remembered, Saved, Session
-from runner.records.codec import JSON
+from runner.records.codec import JSON, LazyValue
 from runner.records.interrupts import Interrupt, Receipt
 from runner.records.listings import InterruptQuery, Page, RunQuery, RunSummary
 from runner.records.run import (
@@ -119,8 +119,9 @@ class Claim:
     """A claimed visit and all that it needs; `inputs` are (node, visit, output) in edge order.
 
     `fingerprint` and `signature` are those of the run's graph and node. An item's `task` is the item;
-    `map` counts a map's items, `report` is an external task's result. `rung_by` is the task that rang a
-    doorbell which a settle has taken. `votes` are those on answers, by question, as far as they were read.
+    a large task or output may be lazy. `map` counts a map's items, `report` is an external task's result.
+    `rung_by` is the task that rang a doorbell which a settle has taken. `votes` are those on answers, by
+    question, as far as they were read.
     """
 
     token: Token
@@ -128,9 +129,9 @@ class Claim:
     fingerprint: str
     signature: str
     record: NodeRecord
-    task: JSON
+    task: JSON | LazyValue
     invocation_state: JSON
-    inputs: Sequence[tuple[str, int, JSON]]
+    inputs: Sequence[tuple[str, int, JSON | LazyValue]]
     answers: Sequence[Interrupt]
     document: JSON | None
     messages: Sequence[JSON]

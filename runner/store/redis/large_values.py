@@ -3,8 +3,8 @@
 In its place stands a reference, `@root digest`, which no JSON looks like; scripts pass it on unread. So
 a value that goes through many nodes, or up from a nested graph, is written once, and reading it costs
 one more request. It is compressed: the length of the value, a blank and what zlib made of it.
-A process remembers those that it read or wrote last: it reads none of them again, nor compresses one that a
-node passes on.
+A process remembers those that it read or wrote last: it reads none of them again. What no node of it reads it
+does not decompress, nor encode a text that a node passes on.
 """
 
 from __future__ import annotations
@@ -15,7 +15,8 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 from runner.errors import CorruptDocument
-from runner.store.encoding import digest
+from runner.records.codec import JSON, LazyValue
+from runner.store.encoding import LARGE, digest, dump, load
 from runner.store.redis.connection import RedisConnection
 from runner.store.redis.keys import Keys
 
@@ -29,6 +30,36 @@ REMEMBERED = 16_000_000
 """Bytes of the values that a process remembers, not compressed."""
 
 
+class LargeValue(LazyValue):
+    """A large value: compressed until it is first read, as a text shared by all its readers. Thread-safe."""
+
+    def __init__(self, name: str, *, stored: bytes = b"", data: bytes | None = None) -> None:
+        """`name` is the digest of its `data`; `stored` is that compressed."""
+        self.name, self.text = name, ""
+        self.size = size_of(stored) if data is None else len(data)
+        self._stored, self._data, self._lock = stored, data, threading.Lock()
+
+    def data(self) -> bytes:
+        """Return its JSON."""
+        with self._lock:
+            if self._data is None:
+                self._data, self._stored = _restored(self._stored), b""
+            return self._data
+
+    def read(self) -> JSON:
+        """Decode it; a text is decoded once."""
+        if self.text:
+            return self.text
+        value = load(self.data())
+        if isinstance(value, str):
+            self.text, self.size = value, self.size + len(value)
+        return value
+
+    @property
+    def is_plain(self) -> bool:
+        return self.data().find(b'"__') < 0  # how each of the reserved keys begins
+
+
 class LargeValues:
     """The large values of one partition. Thread-safe."""
 
@@ -37,23 +68,50 @@ class LargeValues:
     ) -> None:
         """`call` runs a script by its name."""
         self._redis, self._keys, self._call = connection, keys, call
-        self._values: dict[bytes, bytes] = {}
+        self._values: dict[bytes, LargeValue] = {}
         self._lock = threading.Lock()
 
-    def put(self, run_id: str, data: bytes) -> bytes:
-        """Store a large value, and return a reference to it."""
-        name = digest(data)
+    def put(self, run_id: str, value: bytes | str | LargeValue) -> bytes:
+        """Store a large value of a run, and return a reference to it.
+
+        It is JSON, or a text, or it was not read: what is stored under its root is not encoded again.
+        """
+        large = self._text(value) if isinstance(value, str) else value
+        if isinstance(large, bytes):
+            large = LargeValue("", data=large)
+        is_known = bool(large.name)
+        large.name = large.name or digest(large.data())
         # In a run inside another one the root is not known, nor so if the root has the value.
-        is_known = b"%b%b %b" % (MARK, run_id.encode(), name.encode()) in self._values
-        status, *root = self._call("shelve", run_id, name, b"" if is_known else _compressed(data))
+        is_known |= b"%b%b %b" % (MARK, run_id.encode(), large.name.encode()) in self._values
+        data = b"" if is_known else _compressed(large.data())
+        status, *root = self._call("shelve", run_id, large.name, data)
         if status == b"absent":  # the store has lost it
-            status, *root = self._call("shelve", run_id, name, _compressed(data))
+            status, *root = self._call("shelve", run_id, large.name, _compressed(large.data()))
         if status != b"shelved":
-            return data  # the run is gone: the request that the value is for is refused as well
-        reference = b"%b%b %b" % (MARK, root[0], name.encode())
+            # The run is gone: the request that the value is for is refused as well.
+            return large.data()
+        reference = b"%b%b %b" % (MARK, root[0], large.name.encode())
         with self._lock:
-            self._remember(reference, data)
+            self._remember(reference, large)
         return reference
+
+    def _text(self, text: str) -> bytes | LargeValue:
+        """Return the value that has given a text when it was read, or the text's JSON."""
+        with self._lock:
+            values = [large for large in self._values.values() if large.text is text]
+        return values[0] if values else dump(text)
+
+    def load(self, values: Sequence[bytes | None]) -> list[JSON | LargeValue]:
+        """Decode values, but for large ones.
+
+        Raises:
+            CorruptDocument: a value is gone.
+        """
+        large = self._read(values)
+        return [
+            large.get(value) or (load(value) if len(value) <= LARGE else LargeValue("", data=value))
+            for value in (value or b"null" for value in values)
+        ]
 
     def get(self, values: Sequence[bytes | None]) -> list[bytes | None]:
         """Return values, each reference replaced by what it refers to.
@@ -61,11 +119,8 @@ class LargeValues:
         Raises:
             CorruptDocument: a value is gone.
         """
-        references = {value for value in values if value is not None and value.startswith(MARK)}
-        if not references:
-            return list(values)
-        large = self._read(references)
-        return [large.get(value, value) if value is not None else None for value in values]
+        large = self._read(values)
+        return [large[value].data() if value in large else value for value in values]
 
     def resolve(self, fields: Mapping[bytes, bytes]) -> dict[bytes, bytes]:
         """Return the fields of a run's hash, each reference replaced by what it refers to.
@@ -74,41 +129,37 @@ class LargeValues:
             CorruptDocument: a value is gone.
         """
         starts = {name: _start(name, value) for name, value in fields.items()}
-        starts = {
-            name: start
-            for name, start in starts.items()
-            if start >= 0 and fields[name].startswith(MARK, start)
-        }
-        if not starts:
-            return dict(fields)
-        large = self._read({fields[name][start:] for name, start in starts.items()})
+        large = self._read([fields[name][start:] for name, start in starts.items() if start >= 0])
         return {
-            **fields,
-            **{
-                name: fields[name][:start] + large[fields[name][start:]]
-                for name, start in starts.items()
-            },
+            name: value[:start] + large[value[start:]].data()
+            if start >= 0 and value[start:] in large
+            else value
+            for (name, value), start in zip(fields.items(), starts.values(), strict=True)
         }
 
-    def _read(self, references: Iterable[bytes]) -> dict[bytes, bytes]:
+    def _read(self, values: Iterable[bytes | None]) -> dict[bytes, LargeValue]:
+        """Return the large values that are referred to, by their references."""
+        references = {value for value in values if value is not None and value.startswith(MARK)}
+        if not references:
+            return {}
         with (
             self._lock
         ):  # also while it reads: else all readers of a value that begin together read it
-            values = {name: self._values[name] for name in references if name in self._values}
-            values |= self._read_stored([name for name in references if name not in values])
-            for reference, data in values.items():
-                self._remember(reference, data)
-        return values
+            large = {name: self._values[name] for name in references if name in self._values}
+            large |= self._read_stored([name for name in references if name not in large])
+            for reference, value in large.items():
+                self._remember(reference, value)
+        return large
 
-    def _remember(self, reference: bytes, data: bytes) -> None:
+    def _remember(self, reference: bytes, value: LargeValue) -> None:
         """Remember a value, and forget those that were used least lately where there are too many bytes."""
         self._values.pop(reference, None)
-        self._values[reference] = data
-        size = sum(map(len, self._values.values()))
+        self._values[reference] = value
+        size = sum(large.size for large in self._values.values())
         while size > REMEMBERED:
-            size -= len(self._values.pop(next(iter(self._values))))
+            size -= self._values.pop(next(iter(self._values))).size
 
-    def _read_stored(self, references: Sequence[bytes]) -> dict[bytes, bytes]:
+    def _read_stored(self, references: Sequence[bytes]) -> dict[bytes, LargeValue]:
         if not references:
             return {}
         with self._redis.translated(), self._redis.client.pipeline(transaction=False) as pipe:
@@ -121,7 +172,7 @@ class LargeValues:
             raise CorruptDocument(
                 f"the stored value {lost_values[0]} is gone, though a run refers to it."
             )
-        return {reference: _restored(data) for reference, data in values.items()}
+        return {name: LargeValue(referred(name)[1], stored=data) for name, data in values.items()}
 
 
 def referred(reference: bytes) -> tuple[str, str]:
@@ -140,7 +191,10 @@ def _compressed(data: bytes) -> bytes:
 
 
 def _restored(data: bytes) -> bytes:
-    return zlib.decompress(data.partition(b" ")[2])
+    try:
+        return zlib.decompress(data.partition(b" ")[2])
+    except zlib.error as error:
+        raise CorruptDocument(f"a stored value can't be read: {error}") from error
 
 
 def _start(name: bytes, value: bytes) -> int:

@@ -209,13 +209,12 @@ class Requests:
     def _settle(self, request: SettleVisit) -> Reply:
         token, settlement, nonce = request.token, request.settlement, request.nonce
         completes = settlement.status is Status.COMPLETED
-        texts = (
-            self._encode(
-                token, dump(settlement.entry).removeprefix(FUNCTION_ENTRY), dump(settlement.output)
-            )
-            if completes
-            else []
-        )
+        output, texts = settlement.output, []
+        if completes:
+            # A large text may be one that was read: then it is not encoded again.
+            is_large = isinstance(output, str) and len(output) > LARGE
+            entry = dump(settlement.entry).removeprefix(FUNCTION_ENTRY)
+            texts = self._encode(token, entry, output if is_large else dump(output))
         if texts:
             claim_reply = self._fast.settle(token, settlement, nonce, *texts)
             if claim_reply is not None:
@@ -289,10 +288,12 @@ class Requests:
             run.check_size(sum(map(len, rows)), self._settings.most())
         return Reply("more")
 
-    def _encode(self, token: Token, *values: bytes) -> list[bytes]:
+    def _encode(self, token: Token, *values: bytes | str) -> list[bytes]:
         """Store large values of a run, and return references to them; return the others as they are."""
         return [
-            data if len(data) <= LARGE else self._settings.shelve(token.run_id, data)
+            data
+            if isinstance(data, bytes) and len(data) <= LARGE
+            else self._settings.shelve(token.run_id, data)
             for data in values
         ]
 

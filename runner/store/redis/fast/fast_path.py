@@ -24,6 +24,7 @@ from runner import scheduler
 from runner.approvals.ballots import Use
 from runner.definition.model import InEdge, Topology, index_of, map_of, shape_name
 from runner.errors import StoreError
+from runner.records import codec
 from runner.records.checkpoints import Saved
 from runner.records.interrupts import Interrupt
 from runner.records.run import EventKind, NodeRecord, Status, next_fence
@@ -66,11 +67,13 @@ RUN_FIELDS = tuple(name for name in HEAD if name != "run")
 it is relied on."""
 
 SMALL = 1_000
-"""Bytes of a run's task and state, or of an output, that a process remembers; larger ones are read by each
-claim."""
+"""Bytes of an output that a process remembers; larger ones are read by each claim."""
 
 COMPLETED = 20_000
 """Fields of completed nodes that a process remembers."""
+
+RUN_BYTES, RUNS_BYTES = 4_000_000, 16_000_000
+"""Bytes of a run's task and state that a process remembers, and of all runs'; claims read larger ones."""
 
 
 @dataclass(slots=True)
@@ -106,6 +109,7 @@ class FastPath:
         )
         self._graphs: dict[str, KnownGraph] = {}
         self._runs: dict[str, KnownRun] = {}
+        self._runs_bytes = 0
         # The graph that last had a node of a name: right for most runs that this process has not seen yet.
         self._likely: dict[str, KnownGraph] = {}
         # What completed nodes have left, by connection, run, its last retry or migration, and field.
@@ -203,11 +207,8 @@ class FastPath:
         (report,) = self._read(run_id, [f"h:{record.handed}"]) if record.handed else (None,)
         task, state = run_values or self._remember_run(run_id, node, graph, values)
         inputs = self._inputs(run_id, graph.topology, node, record, values)
-        outputs = [output for _, _, output in inputs]
-        task, state, report, *outputs = [
-            load(value or b"null")
-            for value in self._large.get([item or own_task or task, state, report, *outputs])
-        ]
+        stored = [item or own_task or task, state, report, *(output for _, _, output in inputs)]
+        task_value, state_value, report_value, *outputs = self._large.load(stored)
         claim_read.texts |= {name: values[name] or b"" for name in graph.guards(node)}
         claim_read.asked = (
             encoding.dump([record.visit, *map(bytes.decode, question_ids)])
@@ -232,8 +233,8 @@ class FastPath:
             fingerprint=graph.topology.fingerprint,
             signature=graph.topology.nodes[shape_name(node)].signature,
             record=record,
-            task=task,
-            invocation_state=state,
+            task=task_value,
+            invocation_state=codec.read(state_value),
             inputs=[
                 (source, source_visit, output)
                 for (source, source_visit, _), output in zip(inputs, outputs, strict=True)
@@ -243,7 +244,7 @@ class FastPath:
             messages=[load(message) for message in messages],
             child=self._snapshot(record.child) if record.child else None,
             map=encoding.map_of_visit(values.get(f"m:{node}"), record.visit),
-            report=report,
+            report=codec.read(report_value),
             votes={
                 question_id.decode(): [load(vote) for vote in cast if vote]
                 for question_id, cast in zip(question_ids or (), votes, strict=False)
@@ -282,12 +283,13 @@ class FastPath:
         task, state = values["task"] or b"null", values["state"] or b"{}"
         known_run = self._runs.get(run_id)
         head = known_run.head if known_run else {name: values[name] for name in RUN_FIELDS}
-        if len(self._runs) > RUNS:
+        size = len(task) + len(state) if len(task) + len(state) <= RUN_BYTES else 0
+        if len(self._runs) > RUNS or self._runs_bytes + size > RUNS_BYTES:
             self._runs.clear()
+            self._runs_bytes = 0
+        self._runs_bytes += size
         self._likely[shape_name(node)] = graph
-        self._runs[run_id] = KnownRun(
-            graph, head, (task, state) if len(task) + len(state) <= SMALL else None
-        )
+        self._runs[run_id] = KnownRun(graph, head, (task, state) if size else None)
         return task, state
 
     def _inputs(

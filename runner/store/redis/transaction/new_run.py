@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 
+from runner.records.codec import LazyValue
 from runner.records.run import RunRecord, VisitKey
 from runner.records.size_limits import no_room
 from runner.store.encoding import V, dump
@@ -95,8 +96,10 @@ def add_size(write_set: WriteSet, record: RunRecord, size: int) -> None:
 
 def _encode(write_set: WriteSet, start: Start, value: object) -> bytes:
     """Encode a run's input; a large value is stored with the root of a run that exists already."""
-    data = dump(value)
-    return write_set.encode(start.parent.run_id, data) if start.parent else data
+    if start.parent is None:
+        return dump(value)
+    data = value if isinstance(value, LazyValue) else dump(value)
+    return write_set.encode(start.parent.run_id, data)
 
 
 def copy_results(

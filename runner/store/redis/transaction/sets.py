@@ -8,7 +8,7 @@ from typing import Any, cast
 
 from runner.audit.entries import Mode
 from runner.definition.model import Topology
-from runner.records.codec import JSON
+from runner.records.codec import JSON, LazyValue
 from runner.records.interrupts import Interrupt
 from runner.store.encoding import LARGE, dump, topology_of
 from runner.store.interface import Doorbell
@@ -52,7 +52,7 @@ class StoreSettings:
     retention_ms: int = 0
     most: Callable[[], int] = int
     push: bool = False
-    shelve: Callable[[str, bytes], bytes] = lambda _, data: data
+    shelve: Callable[[str, Any], bytes] = lambda _, data: data
     topologies: Topologies = field(default_factory=Topologies)
     full: set[str] = field(default_factory=set)
     audit: Mode = "approvals"
@@ -143,7 +143,7 @@ class ReadSet:
         self.now = 0
         self.looks = 0
         self.is_speculative = self.has_entries = False
-        self.references: dict[tuple[str, bytes], bytes] = {}
+        self.references: dict[tuple[str, bytes | LazyValue], bytes] = {}
         """References to large values that were stored for this request."""
         self.limit_positions: dict[tuple[str, str], bytes] = {}
         """Answers of commits about limits: (limit, member) -> taken, ahead, whether one is the member's."""
@@ -338,9 +338,9 @@ class WriteSet:
         time = self.time_within(cast("int", document[name]))
         return dump(fields)[:-1] + f',"{name}":{time}}}'.encode()
 
-    def encode(self, run_id: str, data: bytes) -> bytes:
+    def encode(self, run_id: str, data: bytes | LazyValue) -> bytes:
         """Return a value of a run, or a reference to it where it is large: that is stored apart, and once."""
-        if len(data) <= LARGE:
+        if isinstance(data, bytes) and len(data) <= LARGE:
             return data
         references = self.read_set.references
         if (run_id, data) not in references:
