@@ -42,7 +42,7 @@ def test_a_function_knows_its_run():
     seen = {}
 
     def look(ctx):
-        seen.update(vars(ctx))
+        seen.update(vars(ctx), task=ctx.task)
         seen["key"] = ctx.idempotency_key
 
     result = single(look)({"order": 7}, invocation_state={"tenant": "t1"})
