@@ -10,6 +10,7 @@ import pytest
 from runner.approvals.digests import Action
 from runner.approvals.rules import Rule
 from runner.errors import NotFoundError, UsageError
+from runner.records import codec
 from runner.records.codec import JSON
 from runner.records.listings import InterruptQuery, RunQuery, RunSummary
 from runner.records.run import EventKind, Status, VisitEntry
@@ -48,17 +49,15 @@ class ReadingContract:
         store.do(SettleVisit(token, Settlement(Status.COMPLETED, "1", output, entry), "n"))
 
         claim = worker.claim(run_id, "b")
-        assert (claim.task, claim.invocation_state, list(claim.inputs)) == (
-            task,
-            task,
-            [("a", 1, output)],
-        )
+        ((source, _, value),) = claim.inputs
+        assert (codec.read(claim.task), claim.invocation_state) == (task, task)
+        assert (source, codec.read(value)) == ("a", output)
         assert store.fetch(run_id, ["a", "b"])[0][1:] == (output, entry)
         child = worker.start(
             shape("x", name="inner"), output, invocation_state=task, parent=claim.token
         )
         inner = worker.claim(child, "x")
-        assert (inner.task, inner.invocation_state) == (output, task)
+        assert (codec.read(inner.task), inner.invocation_state) == (output, task)
         worker.settle(inner.token, output)
         again = worker.claim(run_id, "b").child
         assert again is not None
