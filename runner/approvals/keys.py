@@ -91,7 +91,8 @@ class KeySet:
         `before_write` is called with the entry before the set is written.
 
         Raises:
-            ConflictError: the set has the `kid`. UsageError: the members don't fit together.
+            ConflictError: the set has the `kid`, or the public half. UsageError: the members don't fit
+                together.
         """
         entry = {"kid": kid, **public, **{name: value for name, value in members.items() if value}}
         with self._changed() as entries:
@@ -99,6 +100,12 @@ class KeySet:
                 raise ConflictError(
                     f"the key {kid!r} exists already; `runner keys rotate` replaces it."
                 )
+            for other in entries:
+                if "x" in entry and entry["x"] == other.get("x"):
+                    raise ConflictError(
+                        f"the key {other['kid']!r} has the same public half: one authenticator counts for "
+                        "one person, and a key that was revoked stays so. Make another key."
+                    )
             entries.append(entry)
             proofs().read_keys(json.dumps({"keys": entries}))
             before_write(entry)

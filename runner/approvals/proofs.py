@@ -296,7 +296,7 @@ def verify(
         proof["iat"],
         proof["exp"],
         age,
-        acr if isinstance(acr, str) else None,
+        acr if isinstance(acr, str) and level < OWN_KEY else None,  # the issuer of a login says it
         _vouched(key, key.groups, proof.get("groups")),
         _vouched(key, key.roles, proof.get("roles")),
         (key.x, signature_count(proof)) if proof.get("alg") == "webauthn" else None,
@@ -342,7 +342,7 @@ def _signature_holds(
         match proof.get("alg"), key.public:
             case "HS256", None:
                 return hmac.compare_digest(hmac.digest(key.secret, text, "sha256"), signature)
-            case "Ed25519", Ed25519PublicKey() as public:
+            case "Ed25519", Ed25519PublicKey() as public if not key.rp_id:
                 public.verify(signature, text)
                 return True
             case "webauthn", (Ed25519PublicKey() | ec.EllipticCurvePublicKey()) as public:

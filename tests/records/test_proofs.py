@@ -219,14 +219,27 @@ def test_a_revoked_key_holds_for_what_it_signed_before():
                 verify(signed("bot"), keys, now=NOW)
 
 
-def test_a_login_has_an_age_and_a_class():
-    """What the door knew of the login is covered by its signature."""
-    decision = sign(
-        DECISION, DOOR, "door", now=NOW, jti="once", login={"auth_time": NOW - 30, "acr": "gold"}
+@pytest.mark.parametrize(("kid", "acr"), [("door", "gold"), ("ana", None)])
+def test_a_login_has_an_age_and_a_class(kid, acr):
+    """What the door knew of the login is covered by its signature; no person states a class of their own."""
+    login = {"auth_time": NOW - 30, "acr": "gold"}
+    proved = verify(
+        sign(DECISION, PRIVATE[kid], kid, now=NOW, jti="once", login=login), KEYS, now=NOW
     )
-    proved = verify(decision, KEYS, now=NOW)
 
-    assert (proved.login_age, proved.acr) == (30, "gold")
+    assert (proved.login_age, proved.acr) == (30, acr)
+
+
+@pytest.mark.parametrize("rp_id", ["", "shop.example"])
+def test_a_passkey_signs_by_webauthn_alone(rp_id):
+    """Its plain signature, without a verified person and a count, is refused; that of a file's key holds."""
+    entry = jwk(OWN, kid="ana", level=3, principal=f"human:{LOGIN}|ana", rp_id=rp_id)
+    keys = read_keys(json.dumps({"keys": [entry]}))
+    if not rp_id:
+        assert verify(signed("ana"), keys, now=NOW).level == 3
+    else:
+        with pytest.raises(ProofRefused, match="signature does not hold"):
+            verify(signed("ana"), keys, now=NOW)
 
 
 def test_a_door_states_no_more_than_its_key_may():

@@ -410,6 +410,21 @@ def test_a_shell_reads_a_name_with_a_quote_in_the_command(bank):
     assert key["principal"] == bank.person.principal.key
 
 
+def test_one_authenticator_is_one_person(bank, device):
+    """Its key is added once: for nobody else, and not again after it was revoked; another key is added."""
+    entry = {**device.public(), "kid": "ben-laptop", "rp_id": "runner.example"}
+    path = bank.folder / "ben.json"
+    options = ("--level", "3", "--principal", "human:https://login.example|ben")
+    for revoked in (False, True):
+        if revoked:
+            assert bank.keys("revoke", "ana-laptop", "--since", "ever").exit_code == 0
+        path.write_text(json.dumps(entry))
+        refused = bank.keys("new", "ben-laptop", *options, "--public", str(path))
+        assert (refused.exit_code, "same public half" in refused.output) == (5, True)
+    path.write_text(json.dumps({**entry, **Device(ORIGIN).public()}))
+    assert bank.keys("new", "ben-laptop", *options, "--public", str(path)).exit_code == 0
+
+
 @pytest.fixture
 def exported(bank, device, monkeypatch):
     """The lines of an audit with two decisions that a passkey has signed; they are verified without Redis."""
