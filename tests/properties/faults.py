@@ -51,8 +51,8 @@ FAULTS = (
     ),
     Mutation(
         REDIS,
-        "if completes\n            else []",
-        "if True\n            else []",
+        "        if completes:",
+        "        if True:",
         "the fast path completes a visit that has failed",
         test="tests/contract/test_stores.py::TestRedisStore::test_a_node_that_completed_in_one_run_fails_in_another",
     ),
