@@ -104,19 +104,18 @@ def list_interrupts(
 ) -> None:
     """List open questions, or closed ones.
 
-    Open ones come oldest first; with --status those that were closed lately, newest first.
+    Open ones come oldest first; with --status closed ones, newest first.
 
     Without a terminal: id, run id, node, name, people, time of asking (UTC), reason and, for a question
     with a rule, its votes such as "1 of 2", separated by tabs; for a closed one who decided what, such as
-    "approved by ben, eva, 2 of 2". Closed ones are those of the audit, of the newest notices, and with --run
-    all of the run. If there are more, stderr has the cursor of
-    the next page.
+    "approved by ben, eva, 2 of 2". Closed ones are those of the time of retention, and with --run all of the
+    run. If there are more, stderr has the cursor of the next page.
     """
     output = context.output
     if status == "open":
         questions, next_cursor = _selected(context, filters, limit, cursor)
     else:
-        questions, next_cursor = _closed(context, filters, limit, status, by), None
+        questions, next_cursor = _closed(context, filters, limit, cursor, status=status, by=by)
     output.present(
         {"interrupts": questions, "next": next_cursor},
         lambda: _show_list(output, questions),
@@ -147,9 +146,15 @@ def _selected(
 
 
 def _closed(
-    context: CommandContext, filters: Mapping[str, Any], limit: int, status: str, by: str | None
-) -> list[QuestionView]:
-    """Read closed questions that pass the filters, each with its votes."""
+    context: CommandContext,
+    filters: Mapping[str, Any],
+    limit: int,
+    cursor: str | None,
+    *,
+    status: str,
+    by: str | None,
+) -> tuple[list[QuestionView], str | None]:
+    """Read closed questions that pass the filters, each with its votes, and the cursor of the next page."""
     from runner.approvals.rules import Principal
     from runner.operations.decided import closed_questions
     from runner.operations.questions import read_question
@@ -160,14 +165,19 @@ def _closed(
     if run_id is not None:
         context.client.run(run_id)  # raises if there is no such run
     until = None if age is None else time.time_ns() // 1_000_000 - round(age * 1000)
-    closed = closed_questions(
-        context.installation,
-        InterruptQuery(run=run_id, until=until, **options),
-        limit,
-        by=Principal.read(by) if by else None,
-        status="" if status == "closed" else status,
+    query = InterruptQuery(run=run_id, until=until, **options)
+    principal, ended_as = (
+        Principal.read(by) if by else None,
+        "" if status == "closed" else status,
     )
-    return [read_question(context.store, question) for question in closed]
+    page = read_pages(
+        lambda number, after: closed_questions(
+            context.store, query, number, after or "", by=principal, status=ended_as
+        ),
+        limit,
+        cursor,
+    )
+    return [read_question(context.store, question) for question in page], page.next
 
 
 def _votes(question: QuestionView) -> str:

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import json
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -11,10 +10,9 @@ from runner.approvals.rules import Principal, plain_name
 from runner.errors import UsageError
 from runner.operations.questions import QuestionView
 from runner.records.interrupts import Interrupt, title_of
-from runner.records.listings import InterruptQuery
+from runner.records.listings import InterruptQuery, Page, cut, place_of
 from runner.records.run import EventKind
 from runner.store.interface import Event, Store
-from runner.store.shared import Shared
 
 VERBS = {
     "approve": "approved",
@@ -23,17 +21,8 @@ VERBS = {
     "respond": "answered",
 }
 
-CLOSING = {"decided", "expired", "withdrawn"}
-"""Types of entries of the audit that close a question."""
-
-CLOSING_NOTICES = {
-    EventKind.INTERRUPT_ANSWERED,
-    EventKind.INTERRUPT_EXPIRED,
-    EventKind.INTERRUPT_WITHDRAWN,
-}
-
-SCANNED, CANDIDATES = 5_000, 500
-"""Audit entries and notices of a partition that are examined, and closed questions that are read, at most."""
+BATCH, LOOKS = 50, 10
+"""Closed questions that are read in one go at least, and how often for one page at most."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -122,70 +111,62 @@ def decision_of(view: QuestionView) -> DecisionView:
 
 
 def closed_questions(
-    shared: Shared,
+    store: Store,
     query: InterruptQuery,
     limit: int,
+    cursor: str = "",
     *,
     by: Principal | None = None,
     status: str = "",
-) -> list[Interrupt]:
-    """Return questions that were decided, expired or withdrawn lately, the newest first.
+) -> Page[Interrupt]:
+    """List questions that were decided, expired or withdrawn, the newest first.
 
-    Those of runs with an audit are found there, others in the newest notices; with `query.run` all of that
-    run. `by` is one who voted or answered.
+    Those of the time of retention, with `query.run` all of that run. `by` is one who voted or answered.
     """
-    store = shared.store
-    voters: dict[str, set[str]] = {}
-    if query.run:
-        questions: Sequence[Interrupt | None] = list(_of_family(store, query.run))
-        for event in store.events(query.run, limit=SCANNED) if by else ():
-            if event.kind == EventKind.INTERRUPT_VOTED and isinstance(event.data, Mapping):
-                voters.setdefault(event.detail, set()).add(event.data["by"])
-    else:
-        names = dict.fromkeys(
-            notice.detail
-            for notice in shared.notices.latest(SCANNED)
-            if notice.kind in CLOSING_NOTICES
+    query = replace(query, closed=True)
+    fitting: list[Interrupt] = []
+    following: str | None = cursor
+    for _ in range(LOOKS):
+        page = (
+            Page(_of_family(store, query, cursor))
+            if query.run
+            else store.open_interrupts(query, max(limit, BATCH), following or "")
         )
-        for entry in _entries(shared):
-            question_id = str(entry.get("question", ""))
-            if entry["type"] == "voted":
-                voters.setdefault(question_id, set()).add(str(entry.get("actor")))
-            elif entry["type"] in CLOSING:
-                names[question_id] = None
-        if by is not None:
-            names = dict.fromkeys(
-                name for name in names if by.key in voters.get(name, ()) or name not in voters
-            )
-        questions = store.interrupts(list(names)[:CANDIDATES])
-    closed = [question for question in questions if question is not None and not question.is_open]
-    runs = {run_id: store.peek(run_id) for run_id in {question.run_id for question in closed}}
-    query = replace(query, tag=None)  # what ended may have none any more
-    fitting = [
-        question
-        for question in closed
-        if (run := runs[question.run_id])
-        and query.fits(question, run.graph_id, run.root, {})
-        and status in {"", str(question.status)}
-        and (by is None or by.key in {*voters.get(question.id, ()), _answerer(question)})
-    ]
-    fitting.sort(key=lambda question: question.answered_at, reverse=True)
-    return fitting[:limit]
+        fitting += [
+            question
+            for question in page
+            if status in {"", str(question.status)}
+            and (by is None or _is_by(store, question, by.key))
+        ]
+        following = page.next
+        if following is None or len(fitting) >= limit:
+            break
+    return cut(fitting, query.place, limit, next_cursor=following)
 
 
-def _of_family(store: Store, run_id: str) -> Iterator[Interrupt]:
-    """Read the questions of a run and of those inside it."""
-    snapshot = store.read(run_id)
-    if snapshot is not None:
-        yield from snapshot.interrupts
-        for child in store.children(run_id):
-            yield from _of_family(store, child)
+def _of_family(store: Store, query: InterruptQuery, cursor: str) -> list[Interrupt]:
+    """Read those of a run and of the runs inside it, which come after a cursor."""
+    position, run_ids, questions = place_of(cursor) if cursor else None, [str(query.run)], []
+    for run_id in run_ids:
+        snapshot = store.read(run_id)
+        if snapshot is None:
+            continue
+        run_ids += store.children(run_id)
+        family = snapshot.record.graph_id, str(query.run), store.tags(snapshot.record.root)
+        questions += [
+            question
+            for question in snapshot.interrupts
+            if query.fits(question, *family)
+            and (position is None or query.place(question) > position)
+        ]
+    return sorted(questions, key=query.place)
 
 
-def _entries(shared: Shared) -> Iterator[Mapping[str, Any]]:
-    for log in shared.store.audit_logs:
-        for text in log.newest(SCANNED):
-            yield json.loads(text)
+def _is_by(store: Store, question: Interrupt, key: str) -> bool:
+    """Return whether a principal has answered a question, or voted on it."""
+    if question.rule is None:
+        return key == _answerer(question)
+    return any(vote["by"] == key for vote in store.votes(question.id))
 
 
 def _answerer(question: Interrupt) -> str:

@@ -113,13 +113,14 @@ class RunQuery:
 
 @dataclass(frozen=True, slots=True)
 class InterruptQuery:
-    """A filter of open questions: those that match all of these.
+    """A filter of open questions, or with `closed` of closed ones: those that match all of these.
 
     `graph` and `run` include questions of graphs inside them. `until` and `due` (ms, of when it was asked
     and when it expires) are exclusive. `selectors` are groups and roles, one of which its rule must name, or
     `user:` and an assignee;
     `tool` is that of its call. `tag` is one of its outermost run, `text` is somewhere in what it says. With
-    `urgent` those that expire come first, by when they do, then the others by when they were asked.
+    `urgent` those that expire come first, by when they do, then the others by when they were asked. Closed
+    ones come newest first, by when they were closed.
     """
 
     graph: str | None = None
@@ -134,10 +135,13 @@ class InterruptQuery:
     tag: tuple[str, str] | None = None
     text: str | None = None
     urgent: bool = False
+    closed: bool = False
 
     @property
     def place(self) -> Callable[[Interrupt], tuple[int, str]]:
         """Return what says where a question is in the listing."""
+        if self.closed:
+            return closed_place
         return urgent_place if self.urgent else asked_place
 
     @property
@@ -148,7 +152,8 @@ class InterruptQuery:
     def fits(self, question: Interrupt, graph: str, root: str, tags: Mapping[str, str]) -> bool:
         """Return whether a question matches, with the graph and root of its run and the tags of the root."""
         return (
-            self.graph in (None, graph, outermost(graph))
+            question.is_open is not self.closed
+            and self.graph in (None, graph, outermost(graph))
             and self.run in (None, question.run_id, root)
             and self.name in (None, question.name)
             and (self.assignee is None or self.assignee in question.assignees)
@@ -195,6 +200,10 @@ def asked_place(question: Interrupt) -> tuple[int, str]:
 
 def urgent_place(question: Interrupt) -> tuple[int, str]:
     return question.ends_at or LATER + question.asked_at, question.id
+
+
+def closed_place(question: Interrupt) -> tuple[int, str]:
+    return -question.answered_at, question.id
 
 
 def cursor_of(position: tuple[int, str]) -> str:

@@ -295,7 +295,9 @@ class Store(Bounded, Protocol):
     def open_interrupts(
         self, query: InterruptQuery = EVERY_QUESTION, limit: int = 100, cursor: str = ""
     ) -> Page[Interrupt]:
-        """List open questions, oldest first or urgent first; a cursor continues an earlier page."""
+        """List open questions, oldest first or urgent first, or closed ones of the time of retention, newest
+        first; a cursor continues an earlier page.
+        """
 
     def count_questions(self, queries: Sequence[InterruptQuery]) -> list[int]:
         """Return how many open questions match each at most: exact where a list has just those."""

@@ -97,6 +97,22 @@ def test_a_sweep_forgets_all_runs_that_have_expired(worker, store, clock, client
     assert not client.exists(*listed)
 
 
+def test_closed_questions_are_forgotten_with_the_runs_of_their_graph(worker, store, clock, client):
+    """A sweep leaves the list of a graph what was closed within the retention, and what is open."""
+    old, late, still_open = (worker.park(worker.start(shape("a")), "a")[0] for _ in range(3))
+    index = KEYS.prefix + "open:g:g"
+    worker.answer(old)
+    worker.settle(worker.claim(old.run_id, "a").token)
+    clock.advance(50)
+    worker.answer(late)
+    clock.advance(11)
+
+    assert client.zcard(index) == 3
+    store.sweep()
+
+    assert client.zrange(index, 0, -1) == [late.id.encode(), still_open.id.encode()]
+
+
 def test_a_session_outlives_its_runs(worker, store, clock, client):
     """A session has no expiry, whatever becomes of the runs that wrote it."""
     token = worker.claim(worker.start(shape("a")), "a").token

@@ -808,6 +808,7 @@ class Agreement(RuleBasedStateMachine):
             InterruptQuery(run="00run0"),
             InterruptQuery(name="x", assignee="ann"),
             InterruptQuery(until=self.clock.now - 5_000),
+            InterruptQuery(closed=True),
         )
         for query in questions:
             self.lists_are_equal("open_interrupts", query)

@@ -65,9 +65,9 @@ def test_an_edit_is_seen_and_agreed_on(site, asked):
     assert (lost.status_code, both.status_code, decided.json()["status"]) == (422, 422, "accepted")
     output = site.client.run(asked.run_id).result().results["refund"].output
     assert output == ["edit", {"order": 7, "amount": 12}]
-    notices = site.app.state.services.notices.latest(10)
-    said = [notice.message()["data"] for notice in notices if notice.kind == "interrupt.voted"]
-    assert [one.get("response") for one in said] == [None, {"order": 7, "amount": 12}]
+    notices = site.app.state.services.notices.read(["0-0"])
+    said = [notice.message()["data"] for notice, _ in notices if notice.kind == "interrupt.voted"]
+    assert [one.get("response") for one in said] == [{"order": 7, "amount": 12}, None]
 
 
 def test_only_what_has_the_digest_is_shown_as_voted_for(site, asked):

@@ -22,7 +22,7 @@ from runner.operations.questions import (
 from runner.records import codec
 from runner.records.interrupts import Decision, Receipt, ReceiptStatus
 from runner.records.json_form import document
-from runner.records.listings import InterruptQuery, Page
+from runner.records.listings import InterruptQuery
 from runner.records.validation import violation
 from runner.server.access import Decides, Operates, Person, Seen
 from runner.server.api.documents import (
@@ -105,7 +105,7 @@ def list_questions(
     *,
     status: Annotated[
         Literal["open", "decided", "answered", "expired", "withdrawn"],
-        Query(description="Closed ones (`decided` is all of them) are the newest, on one page."),
+        Query(description="Closed ones (`decided` is all of them) come newest first."),
     ] = "open",
     mine: Annotated[
         bool, Query(description="What waits for who calls; of decided ones, those they decided.")
@@ -143,7 +143,7 @@ def list_questions(
     if status != "open":
         by = person.principal if mine else None
         ended_as = "" if status == "decided" else status
-        page = Page(closed_questions(services, query, limit, by=by, status=ended_as), None)
+        page = closed_questions(services.store, query, limit, cursor or "", by=by, status=ended_as)
     else:
         page = services.store.open_interrupts(query, limit, cursor or "")
     return page_document(read_questions(services.store, page), person, page.next)

@@ -171,8 +171,9 @@ def inbox(
     following: str | None = None
     if tab == "done":
         principal = person.principal if by == "me" else None
-        closed = closed_questions(services, query, ROWS, by=principal)
+        closed = closed_questions(services.store, query, ROWS, cursor, by=principal)
         rows = [row_of(read_question(services.store, one), person, now) for one in closed]
+        following = closed.next
     else:
         groups, following = _folded(services, query, cursor, folds=fold != "no")
         views = read_questions(services.store, [group[0] for group in groups])

@@ -92,8 +92,12 @@ class Database:
         return cut(matches, lambda run: run.place, limit)
 
     def list_questions(self, query: InterruptQuery, limit: int, cursor: str) -> Page[Interrupt]:
-        after = place_of(cursor) if cursor else (-1, "")
-        matches = [question for question in self._matching(query) if query.place(question) > after]
+        after = place_of(cursor) if cursor else None
+        matches = [
+            question
+            for question in self._matching(query)
+            if after is None or query.place(question) > after
+        ]
         return cut(sorted(matches, key=query.place), query.place, limit)
 
     def count_questions(self, query: InterruptQuery) -> int:
@@ -104,7 +108,7 @@ class Database:
             root = self.runs.get(run.record.root, run)
             for question in run.questions.values():
                 fits = query.fits(question, run.record.graph_id, run.record.root, root.start.tags)
-                if question.is_open and fits:
+                if fits and (question.is_open or question.id in run.closed):
                     yield question
 
     def changes(self, run: MemoryRun) -> Changes:

@@ -94,6 +94,7 @@ class MemoryRun:
     reports: dict[str, JSON] = field(default_factory=dict)
     messages: dict[str, list[JSON]] = field(default_factory=dict)
     questions: dict[str, Interrupt] = field(default_factory=dict)
+    closed: set[str] = field(default_factory=set)
     winners: dict[str, str] = field(default_factory=dict)
     standings: dict[str, JSON] = field(default_factory=dict)
     voters: dict[tuple[str, str], JSON] = field(default_factory=dict)
@@ -225,8 +226,10 @@ class MemoryRun:
         # One that a node asks under an old name that it has back counts as the newest.
         self.questions.pop(question.id, None)
         self.questions[question.id] = question
+        self.closed.discard(question.id)
 
     def decide(self, question: Interrupt, answer: Decision, nonce: str, now: int) -> None:
+        self.closed.add(question.id)
         self.winners[answer.interrupt_id] = nonce
         self.questions[answer.interrupt_id] = replace(
             question,
@@ -271,6 +274,7 @@ class MemoryRun:
         return question.reminded + 1
 
     def close(self, interrupt_id: str, status: str, now: int) -> None:
+        self.closed.add(interrupt_id)
         self.questions[interrupt_id] = replace(
             self.questions[interrupt_id], status=InterruptStatus(status), answered_at=now
         )

@@ -13,7 +13,7 @@ from runner.scheduler.changes import TimerKind
 from runner.store import requests
 from runner.store.interface import Reply
 from runner.store.redis import archive_queue, ledger
-from runner.store.redis.transaction import early_answers, run_end
+from runner.store.redis.transaction import early_answers, questions, run_end
 from runner.store.redis.transaction.transaction import Transaction, Transactions, of_run
 
 log = logging.getLogger(__name__)
@@ -167,6 +167,7 @@ def let_expire(transaction: Transaction, limit: int) -> Reply:
     entries: list[bytes] = write_set.read_set.reply(*range_command)
     pairs = zip(entries[::2], entries[1::2], strict=True)
     expired = [entry for entry, at in pairs if float(at) <= transaction.clock()]
-    for entry in expired:
-        run_end.forget(write_set, entry)
+    graphs = {run_end.forget(write_set, entry) for entry in expired}
+    for graph_id in graphs - {""}:
+        questions.forget_closed(write_set, graph_id)
     return Reply(str(len(children) + (limit if len(expired) == limit else 0)))

@@ -203,8 +203,9 @@ DICTIONARY = (
     Key(
         "open:g:<graph>",
         "zset",
-        "open questions of an outermost graph, by the ms they were asked",
-        "until closed",
+        "open questions of an outermost graph, by the ms they were asked; closed ones by minus the ms they "
+        "were closed",
+        "until a run of the graph expires, closed ones that are older than the retention go",
     ),
     Key("open:a:<assignee>", "zset", "the same, for each assignee of a question", "until closed"),
     Key(
@@ -472,7 +473,8 @@ class Keys:
     def questions(self, query: InterruptQuery, root: str, graphs: Iterable[str]) -> list[list[str]]:
         """Return sets of indexes each of which has all open questions that match, which are of these graphs.
 
-        What the nodes of `root` ask themselves is not in that of its family.
+        The first of them has closed ones, too. What the nodes of `root` ask themselves is not in that of its
+        family.
         """
         if root:
             return [[f"{self.open}:r:{root}"]]

@@ -96,15 +96,6 @@ class AuditLog:
             for name, fields in rows
         ]
 
-    def newest(self, limit: int) -> list[bytes]:
-        """Read the newest entries that are here, the newest first."""
-        rows: list[tuple[bytes, list[bytes]]] = self._redis.call(
-            "XREVRANGE", self._keys.audit, "+", "-", "COUNT", limit
-        )
-        return [
-            dict(zip(fields[::2], fields[1::2], strict=True)).get(b"e", b"{}") for _, fields in rows
-        ]
-
     def kept(self) -> Iterator[tuple[str, bytes]]:
         """Read all entries that are here, oldest first."""
         last = BEGINNING

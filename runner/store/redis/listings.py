@@ -1,4 +1,4 @@
-"""Listings of runs and of open questions, page by page.
+"""Listings of runs and of questions, page by page.
 
 A listing reads the shortest index that has all it wants. A page looks at a bounded number of entries: where
 few of many fit it ends early, and its cursor continues after those.
@@ -69,7 +69,9 @@ class Part:
 
     def behind(self, after: Place | None) -> Place | None:
         """Return the entry of the index behind which a place of the listing is; None for its beginning."""
-        return (after[0] - self.offset, after[1]) if after and after[0] >= self.offset else None
+        if not after or (self.offset and after[0] < self.offset):
+            return None
+        return after[0] - self.offset, after[1]
 
 
 class Listings:
@@ -105,11 +107,17 @@ class Listings:
             return self._page([part], cursor, limit, lambda run: run.place)
 
     def questions(self, query: InterruptQuery, limit: int, cursor: str) -> Page[Interrupt]:
-        """List open questions, the oldest first, or the urgent first."""
+        """List open questions, the oldest first, or the urgent first; or closed ones, the newest first."""
         graphs = self._names(query.graph)
-        span = Span(None, query.until, newest=False)
+        span = Span(0, query.until, newest=False)
         own: list[Place] = []
         with self._redis.translated():
+            if query.closed:
+                # The list of a graph has them by minus their times: its first entries are the newest.
+                newest = Span(None, 0, newest=False)
+                indexes, *_ = self._keys.questions(query, "", graphs)
+                part = Part(indexes, newest, partial(self._matching, query))
+                return self._page([part], cursor, limit, query.place)
             root = self._families([query.run])[0][1] if query.run else ""
             if query.run and not root:
                 return Page(())
@@ -158,7 +166,6 @@ class Listings:
         return [
             interrupt
             if interrupt is not None
-            and interrupt.is_open
             and (expires or not interrupt.ends_at)
             and query.fits(interrupt, *family, own)
             else None
@@ -169,7 +176,7 @@ class Listings:
         """Return how many open questions match at most: the length of the shortest list that has them all."""
         sets = [self._keys.questions(query, "", self._names(query.graph)) for query in queries]
         with self._redis.translated():
-            sums = iter(self._sums([indexes for each in sets for indexes in each], "-inf", "+inf"))
+            sums = iter(self._sums([indexes for each in sets for indexes in each], "0", "+inf"))
             return [min(next(sums) for _ in each) for each in sets]
 
     def _shortest(self, sets: Sequence[Sequence[str]], span: Span) -> Sequence[str]:

@@ -504,15 +504,6 @@ class NoticeTail:
             last: bytes = server.client_of(stream).xinfo_stream(stream)["last-generated-id"]
         return last.decode()
 
-    def latest(self, limit: int) -> list[Notice]:
-        """Return the newest notices of each partition, the newest first."""
-        notices = [
-            _notice(entry.decode(), dict(zip(fields[::2], fields[1::2], strict=True)))
-            for server, stream in self._streams
-            for entry, fields in server.call("XREVRANGE", stream, "+", "-", "COUNT", limit)
-        ]
-        return sorted(notices, key=lambda notice: notice.at, reverse=True)
-
 
 def _notices(found: Found) -> list[Notice]:
     # An entry that the stream's limit has removed meanwhile comes without fields.

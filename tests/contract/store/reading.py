@@ -429,6 +429,44 @@ class ReadingContract:
         assert [question.id for question in store.open_interrupts(query)] == [questions[3].id]
 
     @pytest.mark.routed
+    def test_closed_questions_are_listed_newest_first(
+        self, worker: ManualWorker, store: Store
+    ) -> None:
+        """However one was closed, it is on one page of a listing that no open question is in."""
+        answered, withdrawn, expired, still_open, again = (
+            worker.park(worker.start(shape("a"), tags={"n": str(n)}), "a", **options)[0]
+            for n, options in enumerate([{}, {}, {"expires_in": 5.0}, {}, {}])
+        )
+        child = worker.start(INNER, parent=worker.token(worker.start(shape("a")), "a"))
+        (inner,) = worker.park(child, "x")
+        for step in (
+            lambda: worker.answer(again, responder="ann"),
+            lambda: worker.answer(answered, responder="ann"),
+            lambda: store.do(CancelRun(withdrawn.run_id, "enough")),
+            lambda: worker.answer(inner, responder="ann"),
+            lambda: worker.clock.advance(10),
+        ):
+            step()
+            worker.clock.advance(1)
+        worker.sweep()
+
+        def listed(limit: int = 1, **query: Any) -> list[str]:
+            names, cursor = list[str](), ""
+            while True:
+                page = store.open_interrupts(InterruptQuery(closed=True, **query), limit, cursor)
+                names += [question.id for question in page]
+                if page.next is None:
+                    return names
+                cursor = page.next
+
+        closed = [expired.id, inner.id, withdrawn.id, answered.id, again.id]
+        assert listed() == listed(2) == listed(graph="g", urgent=True) == closed
+        assert listed(tag=("n", "1")) == listed(run=withdrawn.run_id) == [withdrawn.id]
+        assert listed(graph="other") == listed(until=0) == []
+        assert [question.id for question in store.open_interrupts()] == [still_open.id]
+        assert store.count_questions([InterruptQuery()]) == [1]
+
+    @pytest.mark.routed
     def test_a_cursor_that_is_none_is_refused(self, store: Store) -> None:
         """Text that no page returned is an error, and not the listing's beginning."""
         for cursor in ("x", "!", "YWI", "a" * 50):

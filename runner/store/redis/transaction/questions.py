@@ -116,16 +116,24 @@ def _lists(run: RunRecord, interrupt_id: str, document: bytes) -> list[str]:
 
 
 def close(write_set: WriteSet, run: RunRecord, interrupt_id: str, decision: bytes) -> None:
-    """Write what was decided, and take the question off the lists of open ones."""
+    """Write what was decided, and take the question off the lists of open ones; its graph keeps it."""
     key = run_key(run.run_id)
     write_set.put(key, question_fields(interrupt_id)[1], decision)
     text = document(write_set, key, interrupt_id)
     if write_set.read_set.is_incomplete:
         return  # with the documents of the other questions it is read in one request
-    kinds = ("open:", "open:due:") if load(text).get("expires_in") else ("open:",)
-    for name in _lists(run, interrupt_id, text):
-        for kind in kinds:
-            write_set.command("ZREM", kind + name, interrupt_id)
+    of_graph, *lists = _lists(run, interrupt_id, text)
+    closed_at = int(decision.split(b" ", 2)[1])
+    write_set.command("ZADD", f"open:{of_graph}", -closed_at, interrupt_id)
+    for name in (f"due:{of_graph}", *(f"due:{name}" for name in lists), *lists):
+        if load(text).get("expires_in") or not name.startswith("due:"):
+            write_set.command("ZREM", f"open:{name}", interrupt_id)
+
+
+def forget_closed(write_set: WriteSet, graph_id: str) -> None:
+    """Take the closed questions of a graph that are older than the retention off its list."""
+    until = write_set.settings.retention_ms - write_set.read_set.now
+    write_set.command("ZREMRANGEBYSCORE", f"open:g:{outermost(graph_id)}", f"({until}", "(0")
 
 
 def assign(write_set: WriteSet, key: str, interrupt_id: str, person: str) -> int:

@@ -139,8 +139,8 @@ def remove(write_set: WriteSet, run: RunRecord) -> None:
         write_set.command("UNLINK", idem)
 
 
-def forget(write_set: WriteSet, entry: bytes) -> None:
-    """Take a run off its lists, by what `retired` has of it."""
+def forget(write_set: WriteSet, entry: bytes) -> str:
+    """Take a run off its lists, by what `retired` has of it; return its graph, "" where that is not known."""
     write_set.command("ZREM", "retired", entry)
     try:
         run_id, *details = entry.decode().split("\n", 3)
@@ -148,9 +148,10 @@ def forget(write_set: WriteSet, entry: bytes) -> None:
         labels = [f"t:{tag}={value}" for tag, value in load(tags or "{}").items()]
     except (ValueError, AttributeError) as error:
         log.error("retired.malformed: %r names no ended run, and was removed: %s", entry, error)  # noqa: TRY400 - it says all
-        return
+        return ""
     for name in (f"{status}:{graph_id}", *labels) if details else ():
         write_set.command("ZREM", f"runs:{name}", run_id)
+    return graph_id
 
 
 def _entry(write_set: WriteSet, key: str, run: RunRecord) -> bytes:
