@@ -36,6 +36,7 @@ from runner.errors import DefinitionError, RunnerError
 from runner.operations import recovery
 from runner.operations.migration_plan import MigrationPlanner, MigrationRequest
 from runner.operations.recovery import ForkOptions, plan_fork, plan_retry
+from runner.records import codec
 from runner.records.checkpoints import Remembered, Saved
 from runner.records.interrupts import Address, Decision
 from runner.records.listings import InterruptQuery, RunQuery
@@ -926,7 +927,7 @@ def seen(nodes):
 
 
 def comparable(value):
-    """Make sequences lists, so that only what is in them counts."""
+    """Make sequences lists and decode large values, so that only what is in them counts."""
     if isinstance(value, tuple):
         return [comparable(part) for part in value]
     if hasattr(value, "doorbells"):
@@ -938,7 +939,8 @@ def comparable(value):
     if isinstance(value, Claim):
         return replace(
             value,
-            inputs=list(value.inputs),
+            task=codec.read(value.task),
+            inputs=[(name, visit, codec.read(output)) for name, visit, output in value.inputs],
             answers=list(value.answers),
             messages=list(value.messages),
         )
