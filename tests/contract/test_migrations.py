@@ -21,7 +21,7 @@ from runner.records.interrupts import Decision
 from runner.records.listings import RunQuery
 from runner.store.memory.store import MemoryStore
 from runner.store.redis.store import RedisStore
-from runner.store.requests import MigrateRuns
+from runner.store.requests import ForkRun, MigrateRuns
 from runner.testing import ScriptedModel
 from tests.graphs import Bench, ident, wired
 
@@ -1011,3 +1011,16 @@ def test_a_later_visit_of_a_renamed_node_has_a_key_of_its_own(opened):
 
     assert run.result().status is Status.COMPLETED
     assert keys == ["b.1", "d.2", "d.3"]
+
+
+@pytest.mark.parametrize("migrated", [False, True])
+def test_a_fork_takes_nothing_that_a_migration_moves_meanwhile(opened, migrated):
+    """A run moves after its fork was planned: there is no fork. Without the move there is one."""
+    run = Deployed(opened, graph())
+    planned = recovery.plan_fork(run.store, run.run_id, "b", None, recovery.ForkOptions("00new"))
+    if migrated:
+        run.deploy(RENAMED)
+        run.migrate({"b": "approval"})
+
+    assert run.store.do(ForkRun(planned)).word == ("moved" if migrated else "forked")
+    assert (run.store.peek("00new") is None) == migrated
