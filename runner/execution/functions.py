@@ -33,6 +33,7 @@ from runner.approvals.rules import Approval, Rule
 from runner.definition.model import Definition, index_of
 from runner.errors import (
     ApprovalMismatch,
+    CorruptDocument,
     DataMismatch,
     DefinitionError,
     InterruptRaised,
@@ -608,7 +609,14 @@ class FunctionNode:
                 _ = context.task, context.inputs  # decoded now: not on the loop of all async nodes
             result = _awaited(self.form.call(context, visit))
             outcome = Succeeded(*self.form.stored(result, visit))
-        except (ApprovalMismatch, LeaseLost, RunStopped, KeyboardInterrupt, SystemExit):
+        except (
+            ApprovalMismatch,
+            CorruptDocument,
+            LeaseLost,
+            RunStopped,
+            KeyboardInterrupt,
+            SystemExit,
+        ):
             raise
         except BaseException as error:
             # Code that swallows, wraps or replaces the exception of a question can't lose the question.

@@ -7,6 +7,7 @@ import zlib
 from collections import Counter, deque
 
 import pytest
+import redis
 
 from runner import GraphBuilder
 from runner.definition.registry import Registry
@@ -36,6 +37,12 @@ def many(builder, function):
     for number in range(20):
         builder.add_node(function, f"n{number}")
         builder.add_edge("a", f"n{number}")
+
+
+def one(builder, function):
+    """Give one node the output of the first."""
+    builder.add_node(function, "b")
+    builder.add_edge("a", "b")
 
 
 def nested(builder, function):
@@ -152,3 +159,25 @@ def test_each_reader_of_data_has_a_copy(redis_url):
         assert seen == [0] * 20
         outputs = store.read(run_id).outputs
         assert (outputs["a", 1], outputs["n0", 1]) == (DATA, "changed")
+
+
+@pytest.mark.parametrize(("function", "is_held"), [(pass_on, True), (ignore, False)])
+def test_a_node_that_reads_a_damaged_value_is_held(redis_url, function, is_held):
+    """It fails no run: it waits for the value to be repaired. One that ignores it completes."""
+    registry, bells = registered(one, function, TEXT), Bells()
+    with (
+        contextlib.closing(RedisStore(redis_url)) as first,
+        contextlib.closing(RedisStore(redis_url)) as second,
+        redis.Redis.from_url(redis_url) as client,
+    ):
+        engine = Engine(first, bells, registry)
+        run_id = engine.start("g", "task")
+        bells.deliver(engine, 1)
+        (key,) = client.scan_iter(f"*{run_id}:b")
+        (name,) = client.hkeys(key)
+        client.hset(key, name, b"100002 damaged")
+        bells.deliver(Engine(second, bells, registry))
+
+        run = first.read(run_id)
+        assert run.nodes["b"].held == is_held
+        assert (run.record.status is Status.COMPLETED) != is_held
