@@ -25,13 +25,13 @@ from collections import deque
 from collections.abc import Callable
 from copy import copy
 from functools import cache, wraps
-from itertools import islice
+from itertools import takewhile
 from typing import Any
 from urllib.parse import quote, unquote
 from weakref import ref
 
 from billiard.pool import ACK, READY, TASK, ApplyResult
-from billiard.sharedctypes import RawValue
+from billiard.sharedctypes import RawArray
 from celery import bootsteps
 from celery.concurrency import asynpool
 from celery.worker import state
@@ -70,6 +70,9 @@ JOB = "runner_job"
 
 SHARE_OF_LIMIT = 0.5
 """A child begins no task after one that took more of its time limit: a late signal would hit the next one."""
+
+PERMISSION_LASTS = 1.0
+"""Seconds after a turn of the worker's event loop: children of a worker that is blocked begin no more."""
 
 
 # In the process that runs a node.
@@ -126,7 +129,7 @@ claims = Claims()
 
 def may_continue(request: Any) -> Callable[[], bool]:
     """Return a check, for the moment when a task's node settles, that another may follow on its slot."""
-    remaining, until = request.get(BUDGET) or (0, 0.0)
+    remaining, until, _ = request.get(BUDGET) or (0, 0.0, 0.0)
     return lambda: remaining > 0 and time.monotonic() < until and not stopping()
 
 
@@ -146,8 +149,8 @@ def _task_id(claim: Claim) -> str:
 
 @cache
 def permission() -> Any:
-    """Return the number, shared by a worker and its children, that is 1 while these may continue."""
-    return RawValue("b", 0)
+    """Return what children share with their worker: until when they may continue, and its connections."""
+    return RawArray("d", 2)
 
 
 class ContinuingChild(asynpool.Worker):
@@ -156,7 +159,7 @@ class ContinuingChild(asynpool.Worker):
     wait_for_job: Callable[[], Any]
 
     def __init__(self, *args: Any, may_continue: Any = None, **options: Any) -> None:
-        """Keep the number that the main process sets."""
+        """Keep what the main process shares."""
         super().__init__(*args, **options)
         self._may_continue = permission() if may_continue is None else may_continue
         self._job: Any = None
@@ -164,7 +167,7 @@ class ContinuingChild(asynpool.Worker):
         self._began, self._count = 0.0, 0
 
     def __reduce__(self) -> Any:
-        """Give the number to a child that is a fresh interpreter."""
+        """Give what is shared to a child that is a fresh interpreter."""
         _, arguments = super().__reduce__()
         return _child, (self._may_continue, arguments)
 
@@ -206,12 +209,14 @@ class ContinuingChild(asynpool.Worker):
 
     def _is_free(self, headers: dict[str, Any]) -> bool:
         limits = [limit for limit in headers.get("timelimit") or () if limit]
-        took = time.monotonic() - self._began
+        now, (until, connection) = time.monotonic(), self._may_continue
         return (
-            bool(self._may_continue.value)
+            now < until
+            and connection
+            == headers[BUDGET][2]  # Celery 5.6 forgets running jobs at a reconnection
             and not self.max_memory_per_child
             and (self.maxtasks is None or self._count < self.maxtasks)
-            and all(took < limit * SHARE_OF_LIMIT for limit in limits)
+            and all(now - self._began < limit * SHARE_OF_LIMIT for limit in limits)
         )
 
 
@@ -234,16 +239,17 @@ class Permission:
         """No consumer is known yet, so none may."""
         self._consumer: Any = None
         self._queues: set[str] = set()
-        self._revocations, self._has_revoked_nodes = 0, False
+        self._newest, self._has_revoked_nodes = None, False
 
     def watch(self, consumer: Any) -> None:
-        """Begin; harmless twice, as after a reconnection."""
+        """Begin, or begin again after a reconnection: what a child was given before it ends with its node."""
         self._consumer = consumer
+        permission()[1] += 1
         consumer.hub.on_tick.add(self.update)
 
     def update(self) -> None:
         """Allow it while the main process would pass on any task at once."""
-        permission().value = self._allows()
+        permission()[0] = time.monotonic() + PERMISSION_LASTS if self._allows() else 0
 
     def _allows(self) -> bool:
         consumer = self._consumer
@@ -252,14 +258,16 @@ class Permission:
         queues = {queue.name for queue in consumer.task_consumer.queues}
         self._queues |= queues
         waiting = getattr(consumer.controller.semaphore, "_waiting", ())
-        return len(queues) == len(self._queues) and not waiting and not self._revokes_nodes()
+        unsent = consumer.pool._pool.outbound_buffer  # noqa: SLF001 - as below
+        return len(queues) == len(self._queues) and not (waiting or unsent or self._revokes_nodes())
 
     def _revokes_nodes(self) -> bool:
         """Return whether a node was ever revoked by its id, or anything by a header: a child can't know."""
         revoked = state.revoked._data  # noqa: SLF001 - its iterator sorts up to 50,000 ids
-        additions = islice(reversed(revoked), max(0, len(revoked) - self._revocations))
+        newest, known = next(reversed(revoked), None), self._newest
+        additions = takewhile(lambda task_id: task_id != known, reversed(revoked))
         self._has_revoked_nodes |= any(str(task_id).count(".") > 2 for task_id in additions)
-        self._revocations = len(revoked)
+        self._newest = newest
         return self._has_revoked_nodes or bool(state.revoked_stamps)
 
 
@@ -268,7 +276,7 @@ _permission = Permission()
 
 def forbid_continuing() -> None:
     """Let no child continue: the worker stops, and its event loop turns no more."""
-    permission().value = 0
+    permission()[0] = 0
 
 
 _unused_claims: deque[Token] = deque()
@@ -296,7 +304,7 @@ def continue_inline(task: Any, app: Any, consumer: Any, **options: Any) -> Calla
 
     def handle_doorbell(message: Any, body: Any, *args: Any, **kwargs: Any) -> Any:
         if is_able and body is None and BUDGET not in message.headers:
-            budget = (MAX_NODES - 1, time.monotonic() + MAX_SECONDS)
+            budget = (MAX_NODES - 1, time.monotonic() + MAX_SECONDS, permission()[1])
             message.headers = {**message.headers, BUDGET: budget}
         setattr(message, CONSUMER, consumer)
         return handle(message, body, *args, **kwargs)
@@ -344,8 +352,9 @@ def _then_continue(on_success: Callable[..., Any]) -> Callable[..., Any]:
         mark, _, text = value.partition(" ")
         task_id, claim = _claim_in(text)
         consumer, is_begun = getattr(self.message, CONSUMER), mark == BEGUN
-        starts_next = not self.acknowledged and (
-            is_begun or _takes_tasks(consumer, self.delivery_info["routing_key"])
+        delivery = (_ignore, _ignore) if self.acknowledged else (self.on_ack, self.on_reject)
+        starts_next = is_begun or (
+            not self.acknowledged and _takes_tasks(consumer, self.delivery_info["routing_key"])
         )
         self.acknowledged |= starts_next  # the next one does it, or the last of the sequence
         try:
@@ -353,7 +362,7 @@ def _then_continue(on_success: Callable[..., Any]) -> Callable[..., Any]:
         finally:
             if starts_next:
                 job = self._apply_result() if is_begun else None
-                _start_next(consumer, self, task_id, claim, job)
+                _start_next(self, task_id, claim, delivery, job)
             elif not is_begun:
                 _unused_claims.append(_token(task_id, claim))
 
@@ -411,32 +420,48 @@ def _takes_tasks(consumer: Any, queue: str = "") -> bool:
     return consumer.disable_rate_limits or consumer.task_buckets[NODE_TASK] is None
 
 
+_Delivery = tuple[Callable[..., Any], Callable[..., Any]]
+"""How a delivery is acknowledged, and how it is rejected."""
+
+
+def _ignore(*_: object) -> None:
+    """Acknowledge nothing: the delivery is acknowledged, as of a node that is to be terminated."""
+
+
 def _start_next(
-    consumer: Any, previous: ContinuingRequest, task_id: str, claim: _Claim, job: ApplyResult | None
+    previous: ContinuingRequest,
+    task_id: str,
+    claim: _Claim,
+    delivery: _Delivery,
+    job: ApplyResult | None,
 ) -> None:
     """Pass Celery the message of the next visit, with the delivery of the previous task.
 
     `job` is that of the previous task where its child has begun the next one.
     """
-    message = copy(previous.message)
+    consumer, message = getattr(previous.message, CONSUMER), copy(previous.message)
     message.headers = {**message.headers, **_headers(message.headers, task_id, claim)}
-    token = _token(task_id, claim)
+    token, buckets = _token(task_id, claim), consumer.task_buckets
+    bucket = buckets[NODE_TASK]
     if job is None:
         _unstarted_claims[task_id] = token
     else:
         setattr(message, JOB, job)
-        # A task of another kind may have got the slot in between: this one does not wait for it.
+        # It runs already: it waits for no rate limit, nor for the slot if another task got that in between.
         consumer.controller.semaphore.value = max(1, consumer.controller.semaphore.value)
+        buckets[NODE_TASK] = None
     try:
-        handle = consumer.strategies[NODE_TASK]
-        handle(message, None, previous.on_ack, previous.on_reject, consumer.on_task_message)
+        # Without callbacks: the autoscaler takes the child for a free one until its job is entered.
+        consumer.strategies[NODE_TASK](message, None, *delivery, ())
     except Exception:
         log.exception(
             "node.not_started: %s goes to the queue instead; please report this.", task_id
         )
         if _unstarted_claims.pop(task_id, None):
             _unused_claims.append(token)
-        previous.on_ack(log, previous.connection_errors)
+        delivery[0](log, previous.connection_errors)
+    finally:
+        buckets[NODE_TASK] = bucket
 
 
 # In both.
@@ -456,13 +481,13 @@ def _headers(previous: dict[str, Any], task_id: str, claim: _Claim) -> dict[str,
     nonce, fence, rung_by = claim
     _, previous_node, *_ = visit_of(previous["id"])
     _, node, visit, attempt = visit_of(task_id)
-    remaining, until = previous[BUDGET]
+    remaining, *others = previous[BUDGET]
     return {
         "id": task_id,
         "parent_id": rung_by or previous["id"],
         "shadow": f"{previous['shadow'].removesuffix(previous_node)}{node}",
         "argsrepr": f"visit={visit} attempt={attempt}",
-        BUDGET: (remaining - 1, until),
+        BUDGET: (remaining - 1, *others),
         CLAIMED: (nonce, fence),
     }
 

@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import os
 import signal
+import time
 from collections import Counter
 
 import pytest
+from celery.utils.collections import LimitedSet
+from celery.worker import state
 
 from runner import Status
-from runner.celery.inline_continuation import MAX_NODES
+from runner.celery.inline_continuation import BUDGET, MAX_NODES, ContinuingChild, Permission
 from tests.celery.staying_graphs import LENGTH
 from tests.celery.test_stay import GRAPHS, LONG, begun, busy, open_gate, ready, starts
 from tests.celery.workers import MARGIN, RECOVERY
@@ -105,3 +108,57 @@ def test_celery_controls_what_a_child_has_begun(empty_site):
     result = run.wait(RECOVERY + MARGIN)
     assert result.status is Status.COMPLETED
     assert [result.results[node].attempts for node in "abc"] == [1, 2, 1]
+
+
+@pytest.mark.parametrize(
+    ("values", "continues"),
+    [
+        ({}, True),
+        ({"lasts": -1}, False),  # the worker's event loop has not turned for long
+        (
+            {"connection": 2},
+            False,
+        ),  # the worker has connected again since it gave the child its job
+        ({"maxtasks": 3}, False),
+        ({"max_memory_per_child": 1}, False),
+        ({"took": 4, "timelimit": (10, None)}, True),
+        ({"took": 6, "timelimit": (10, None)}, False),
+        ({"took": 6, "timelimit": (None, 10)}, False),
+    ],
+)
+def test_a_child_continues_only_where_its_worker_would_know(values, continues):
+    """It must be sure that the worker lives, knows its job, and lets no limit end the next node."""
+    now = time.monotonic()
+    child = object.__new__(ContinuingChild)
+    child._may_continue = [now + values.get("lasts", 60), values.get("connection", 1)]
+    child.max_memory_per_child = values.get("max_memory_per_child")
+    child.maxtasks, child._count, child._began = (
+        values.get("maxtasks"),
+        3,
+        now - values.get("took", 0),
+    )
+    headers = {BUDGET: (3, now + 60, 1), "timelimit": values.get("timelimit")}
+
+    assert child._is_free(headers) is continues
+
+
+@pytest.mark.parametrize(
+    ("revoked", "is_noticed"), [("run.node.1.1", True), ("a-task-of-a-user", False)]
+)
+def test_a_revoked_node_is_noticed_among_as_many_as_celery_remembers(
+    monkeypatch, revoked, is_noticed
+):
+    """Each revocation then removes an older one, so their number says nothing."""
+    ids = LimitedSet(maxlen=3)
+    monkeypatch.setattr(state, "revoked", ids)
+    permission = Permission()
+    for other in ("one", "two", "three"):
+        ids.add(other)
+    assert not permission._revokes_nodes()
+
+    ids.add(revoked)
+
+    assert len(ids) == 3
+    assert permission._revokes_nodes() is is_noticed
+    ids.add("another")
+    assert permission._revokes_nodes() is is_noticed
