@@ -421,7 +421,7 @@ def _takes_tasks(consumer: Any, queue: str = "") -> bool:
 
 
 _Delivery = tuple[Callable[..., Any], Callable[..., Any]]
-"""How a delivery is acknowledged, and how it is rejected."""
+"""Acknowledges a delivery, and rejects it."""
 
 
 def _ignore(*_: object) -> None:

@@ -285,8 +285,8 @@ FAULTS = (
     ),
     Mutation(
         "celery/inline_continuation.py",
-        "BUDGET: (remaining - 1, until),",
-        "BUDGET: (remaining, until),",
+        "BUDGET: (remaining - 1, *others),",
+        "BUDGET: (remaining, *others),",
         "a row of nodes on one slot never ends",
         test="tests/celery/test_stay.py::test_a_row_has_eight_nodes",
     ),
