@@ -11,11 +11,12 @@ if TYPE_CHECKING:
     from runner.async_client import AsyncClient, AsyncRun
     from runner.authoring.builder import GraphBuilder
     from runner.client import Client, Run
-    from runner.definition.policies import Limit, RetryPolicy
+    from runner.definition.policies import RetryPolicy
     from runner.definition.registry import graph
     from runner.execution.conditions import GraphState
     from runner.execution.functions import NodeContext
     from runner.execution.results import GraphResult, NodeResult
+    from runner.limits.limit import Limit
     from runner.local import Graph
     from runner.records.interrupts import Interrupt, Receipt
     from runner.records.run import Status
@@ -52,11 +53,12 @@ __getattr__ = lazy_names(
         "runner.async_client": ("AsyncClient", "AsyncRun"),
         "runner.authoring.builder": ("GraphBuilder",),
         "runner.client": ("Client", "Run"),
-        "runner.definition.policies": ("Limit", "RetryPolicy"),
+        "runner.definition.policies": ("RetryPolicy",),
         "runner.definition.registry": ("graph",),
         "runner.execution.conditions": ("GraphState",),
         "runner.execution.functions": ("NodeContext",),
         "runner.execution.results": ("GraphResult", "NodeResult"),
+        "runner.limits.limit": ("Limit",),
         "runner.local": ("Graph",),
         "runner.records.interrupts": ("Interrupt", "Receipt"),
         "runner.records.run": ("Status",),

@@ -16,7 +16,6 @@ from typing import TYPE_CHECKING, Any, Literal, NoReturn, Protocol
 from runner.agent.agent import Agent, refuse_overrides
 from runner.approvals.rules import Rule
 from runner.approvals.titles import check_names
-from runner.definition import policies
 from runner.definition.cycles import reach
 from runner.definition.model import (
     BRACKETS,
@@ -27,7 +26,7 @@ from runner.definition.model import (
     Join,
     NodeSpec,
 )
-from runner.definition.policies import Limit, RetryPolicy
+from runner.definition.policies import RetryPolicy
 from runner.definition.topology import topology
 from runner.errors import DefinitionError, UsageError
 from runner.execution import map_nodes
@@ -35,6 +34,7 @@ from runner.execution.conditions import GraphState
 from runner.execution.functions import function_node
 from runner.execution.nodes import with_events
 from runner.hooks import HookProvider
+from runner.limits.limit import Limit, check_limits
 from runner.local import Graph
 from runner.store.interface import Store
 
@@ -153,7 +153,7 @@ class GraphBuilder:
             priority,
             resume,
             version,
-            limits=policies.check(f"node {name!r}", limits),
+            limits=check_limits(f"node {name!r}", limits),
             task=to_task,
             approval=_gate(name, approval),
         )
@@ -287,7 +287,7 @@ class GraphBuilder:
         Raises:
             DefinitionError: one is no Limit, or two are the same.
         """
-        self._limits = policies.check("the graph", limits)
+        self._limits = check_limits("the graph", limits)
         return self
 
     def set_hook_providers(self, providers: list[Any]) -> GraphBuilder:
@@ -356,7 +356,7 @@ class GraphBuilder:
             )
         nodes = {
             name: replace(
-                node, limits=policies.check(f"node {name!r}", (*self._limits, *node.limits))
+                node, limits=check_limits(f"node {name!r}", (*self._limits, *node.limits))
             )
             for name, node in self._nodes.items()
         }

@@ -17,7 +17,8 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from runner.approvals.rules import Rule
-from runner.definition.policies import Limit, LimitShape, RetryPolicy
+from runner.definition.policies import RetryPolicy
+from runner.limits.limit import Limit, LimitShape
 
 BRACKETS = "[]"
 """Part of the ids of map items; users' ids may not contain it."""

@@ -22,7 +22,7 @@ from runner.definition.model import (
     OutEdge,
     Topology,
 )
-from runner.definition.policies import shapes
+from runner.limits.limit import shapes
 
 
 def topology(definition: Definition) -> Topology:

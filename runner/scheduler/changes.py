@@ -15,7 +15,7 @@ from dataclasses import dataclass, replace
 from typing import Protocol
 
 from runner.definition.model import ROOT, NodeTopology, Topology, index_of, map_of, shape_name
-from runner.definition.policies import LimitUsage
+from runner.limits.slots import LimitAction, LimitUsage, ReturnSlot
 from runner.records.interrupts import Interrupt
 from runner.records.run import (
     ACTIVE,
@@ -148,52 +148,6 @@ class WriteDeadLetter:
     visit: int
     released: bool = False
 
-
-@dataclass(frozen=True, slots=True)
-class ReserveTime:
-    """Note that the next execution under a rate limit may begin at `start` (ms)."""
-
-    key: str
-    start: int
-
-
-@dataclass(frozen=True, slots=True)
-class TakeSlot:
-    """Give a node a place of a limit: until it returns it, or until `until` (ms) where it is reserved."""
-
-    key: str
-    node: str
-    until: int | None
-
-
-@dataclass(frozen=True, slots=True)
-class JoinQueue:
-    """Put a node into the queue of a limit that has no free place, ordered by `since` (ms)."""
-
-    key: str
-    node: str
-    since: int
-
-
-@dataclass(frozen=True, slots=True)
-class ReturnSlot:
-    """Take a node's place, or its position in the queue, back; see `OfferSlots` for a free place."""
-
-    key: str
-    node: str
-    concurrency: int
-
-
-@dataclass(frozen=True, slots=True)
-class OfferSlots:
-    """Reserve the free places of a limit for the next in its queue for one lease; push their doorbells."""
-
-    key: str
-    concurrency: int
-
-
-LimitAction = ReserveTime | TakeSlot | JoinQueue | ReturnSlot | OfferSlots
-"""Changes to limits, which many runs share."""
 
 Action = (
     WriteDeadLetter

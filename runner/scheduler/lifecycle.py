@@ -15,23 +15,17 @@ from runner.definition.model import (
     map_of,
     shape_name,
 )
-from runner.definition.policies import LimitShape, LimitUsage
+from runner.limits import slots
 from runner.records.run import FINAL, EventKind, NodeRecord, Status, next_fence, status_of
 from runner.scheduler.arrivals import spread
 from runner.scheduler.changes import (
     CALLBACK_NODE,
     MAX_REDISPATCH_MS,
-    Action,
     AddEvent,
     Changes,
     Dispatch,
     DropTimer,
-    JoinQueue,
-    OfferSlots,
-    ReserveTime,
-    ReturnSlot,
     SetTimer,
-    TakeSlot,
     TimerKind,
     TransitionResult,
     WriteDeadLetter,
@@ -161,7 +155,9 @@ def _limited(changes: Changes, node: str, record: NodeRecord, nonce: str) -> str
         changes.shape(node).limits,
         AddEvent(EventKind.NODE_LIMITED, node, record.visit),
     )
-    wait, times = (0, []) if record.granted else reserve(node_limits, changes.view, changes.now)
+    wait, times = (
+        (0, []) if record.granted else slots.reserve(node_limits, changes.view, changes.now)
+    )
     changes.add(*times)
     if wait:
         changes.put(
@@ -173,7 +169,9 @@ def _limited(changes: Changes, node: str, record: NodeRecord, nonce: str) -> str
         return f"limited {wait}"
     since = record.since or max(1, changes.now)
     kept_until = changes.now + MAX_REDISPATCH_MS + changes.lease_ms
-    free, limit_actions = take(node_limits, changes.view, node, since, (changes.now, kept_until))
+    free, limit_actions = slots.take(
+        node_limits, changes.view, node, since, (changes.now, kept_until)
+    )
     changes.add(*limit_actions)
     if not free and not record.since:
         changes.add(event)
@@ -329,44 +327,3 @@ def fail_with_letter(
     )
     finish(changes, node, replace(record, questions=(), unseen=0), Status.FAILED, "")
     return close(changes, "dead")
-
-
-# Limits of concurrency and rate: whether an execution may begin, and what is written either way.
-
-
-def reserve(limits: Sequence[LimitShape], view: LimitUsage, now: int) -> tuple[int, list[Action]]:
-    """Assign the earliest start under all rates: how many ms to wait, and the actions that record it."""
-    start, actions = now, list[Action]()
-    for limit in limits:
-        if limit.interval:
-            key = limit.key(view)
-            earliest = max(now, view.next_start(key, limit.interval))
-            actions.append(ReserveTime(key, earliest + limit.interval))
-            start = max(start, earliest)
-    return start - now, actions
-
-
-def take(
-    limits: Sequence[LimitShape], view: LimitUsage, node: str, since: int, times: tuple[int, int]
-) -> tuple[bool, list[Action]]:
-    """Take a place of every limit, or join the queue of the first limit that has none free.
-
-    `times` are now and the time until which places that it already has stay reserved. Places of later
-    limits are returned, so that two nodes never wait for each other.
-    """
-    now, kept_until = times
-    slots = [(limit.key(view), limit.concurrency) for limit in limits if limit.concurrency]
-    for position, (key, concurrency) in enumerate(slots):
-        turn = view.queue_position(key, node, since, now)
-        if not turn.mine and turn.taken + turn.ahead >= concurrency:
-            reservations: list[Action] = [
-                TakeSlot(earlier, node, kept_until) for earlier, _ in slots[:position]
-            ]
-            returns = [ReturnSlot(later, node, number) for later, number in slots[position + 1 :]]
-            return False, [
-                *reservations,
-                JoinQueue(key, node, since),
-                OfferSlots(key, concurrency),
-                *returns,
-            ]
-    return True, [TakeSlot(key, node, None) for key, _ in slots]

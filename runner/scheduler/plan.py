@@ -15,7 +15,7 @@ from types import MappingProxyType
 from typing import TypeVar
 
 from runner.definition.model import Topology, shape_name
-from runner.definition.policies import QueuePosition
+from runner.limits.slots import QueuePosition
 from runner.records.interrupts import Interrupt
 from runner.records.run import Arrivals, LoopRecord, MapRecord, NodeRecord, RunRecord, Status
 from runner.scheduler.arrivals import begin_visit

@@ -17,6 +17,7 @@ from runner.approvals.calendars import escalates_at
 from runner.approvals.rules import Rule
 from runner.audit import entries as audit_entries
 from runner.audit.entries import Mode
+from runner.limits.slots import LimitAction
 from runner.records import codec, interrupts
 from runner.records.checkpoints import Remembered, Saved
 from runner.records.codec import JSON
@@ -32,7 +33,6 @@ from runner.scheduler.changes import (
     Dispatch,
     DropTimer,
     EndExpired,
-    LimitAction,
     NotifyParent,
     SetTimer,
     StopChild,

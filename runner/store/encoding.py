@@ -26,8 +26,8 @@ from runner.definition.model import (
     OutEdge,
     Topology,
 )
-from runner.definition.policies import LimitShape
 from runner.errors import CorruptDocument
+from runner.limits.limit import LimitShape
 from runner.records import codec
 from runner.records.checkpoints import Saved
 from runner.records.codec import JSON

@@ -11,8 +11,8 @@ import redis
 from hypothesis import given
 from hypothesis import strategies as st
 
-from runner.definition.policies import Limit
 from runner.errors import ConflictError, StoreError, UsageError
+from runner.limits.limit import Limit
 from runner.operations.recovery import write_retry
 from runner.records.checkpoints import Remembered, Session
 from runner.records.interrupts import Decision

@@ -12,9 +12,9 @@ from dataclasses import replace
 
 import pytest
 
-from runner.definition.policies import Limit
 from runner.dev.embedded import embedded_store
 from runner.errors import CorruptDocument, PayloadTooLarge, StoreError, UsageError
+from runner.limits.limit import Limit
 from runner.operations.recovery import ForkOptions, plan_fork, write_retry
 from runner.records import codec
 from runner.records.checkpoints import Remembered

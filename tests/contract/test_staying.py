@@ -11,7 +11,7 @@ import pytest
 import redis
 
 from runner.definition.model import MapSpec, Topology
-from runner.definition.policies import Limit
+from runner.limits.limit import Limit
 from runner.operations.recovery import write_retry
 from runner.records.run import Status
 from runner.store.interface import Claim, Settlement

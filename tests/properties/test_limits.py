@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from runner.definition.policies import Limit
+from runner.limits.limit import Limit
 from runner.records.interrupts import Decision
 from runner.records.run import Status
 from runner.store.interface import Claim, Settlement

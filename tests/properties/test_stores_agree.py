@@ -30,9 +30,9 @@ from runner.definition.model import (
     item_id,
     map_of,
 )
-from runner.definition.policies import Limit
 from runner.definition.topology import topology
 from runner.errors import DefinitionError, RunnerError
+from runner.limits.limit import Limit
 from runner.operations import recovery
 from runner.operations.migration_plan import MigrationPlanner, MigrationRequest
 from runner.operations.recovery import ForkOptions, plan_fork, plan_retry

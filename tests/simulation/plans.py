@@ -16,8 +16,8 @@ from typing import Any
 
 from runner import Graph, GraphBuilder, RetryPolicy
 from runner.approvals import Rule
-from runner.definition.policies import Limit
 from runner.errors import DefinitionError, InterruptRaised
+from runner.limits.limit import Limit
 from runner.records import codec
 from runner.records.checkpoints import Saved
 from runner.records.interrupts import Interrupt

@@ -7,7 +7,7 @@ import random
 import pytest
 
 from runner import Graph, GraphBuilder, Status
-from runner.definition.policies import Limit
+from runner.limits.limit import Limit
 from tests.simulation.plans import Plan
 from tests.simulation.virtual import machine
 from tests.simulation.world import Setting, World, in_memory

@@ -15,11 +15,12 @@ from runner.approvals.freezes import Freeze
 from runner.audit import entries as audit_entries
 from runner.audit.entries import Mode
 from runner.definition.model import Topology
+from runner.limits.slots import LimitAction
 from runner.records.codec import JSON
 from runner.records.interrupts import Interrupt
 from runner.records.listings import InterruptQuery, Page, RunQuery, RunSummary, cut, place_of
 from runner.records.run import NOTICES, OF_RUNS, OF_VOTES, EventKind, RunRecord, Status
-from runner.scheduler.changes import Changes, LimitAction, TimerKind
+from runner.scheduler.changes import Changes, TimerKind
 from runner.store.encoding import pack_copy
 from runner.store.interface import Event, Start
 from runner.store.memory.run import PARTITION, MemoryRun

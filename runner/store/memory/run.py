@@ -9,7 +9,7 @@ from typing import Any
 from runner import scheduler
 from runner.approvals.ballots import Standing
 from runner.definition.model import index_of, map_of
-from runner.definition.policies import QueuePosition
+from runner.limits.slots import QueuePosition
 from runner.records.checkpoints import Remembered, Saved
 from runner.records.codec import JSON
 from runner.records.interrupts import Decision, Interrupt, InterruptStatus

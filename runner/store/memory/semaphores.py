@@ -5,8 +5,15 @@ from __future__ import annotations
 import math
 from collections import defaultdict
 
-from runner.definition.policies import QueuePosition
-from runner.scheduler.changes import JoinQueue, OfferSlots, ReserveTime, ReturnSlot, TakeSlot
+from runner.limits.slots import (
+    JoinQueue,
+    LimitAction,
+    OfferSlots,
+    QueuePosition,
+    ReserveTime,
+    ReturnSlot,
+    TakeSlot,
+)
 
 Member = tuple[str, str]
 """A run and a node of it."""
@@ -30,12 +37,7 @@ class Semaphores:
         ]
         return QueuePosition(sum(holder != member for holder in held), len(before), member in held)
 
-    def act(
-        self,
-        run_id: str,
-        action: ReserveTime | TakeSlot | JoinQueue | ReturnSlot | OfferSlots,
-        reservation: tuple[int, int],
-    ) -> list[Member]:
+    def act(self, run_id: str, action: LimitAction, reservation: tuple[int, int]) -> list[Member]:
         """Apply what a transition decided and return the nodes that get a place.
 
         `reservation` is the time, and the end of a place that is kept for one of them, in ms.

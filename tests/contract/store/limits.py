@@ -7,7 +7,7 @@ from collections.abc import Callable
 import pytest
 
 from runner.definition.model import Topology
-from runner.definition.policies import Limit
+from runner.limits.limit import Limit
 from runner.records.run import Status
 from runner.store.interface import Reply, Settlement, Start, Store, Token
 from runner.store.requests import (

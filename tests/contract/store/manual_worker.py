@@ -16,8 +16,8 @@ from runner.definition.model import (
     NodeSpec,
     Topology,
 )
-from runner.definition.policies import Limit
 from runner.definition.topology import topology
+from runner.limits.limit import Limit
 from runner.records.asking import numbered_question
 from runner.records.checkpoints import Saved
 from runner.records.codec import JSON

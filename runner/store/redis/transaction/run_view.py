@@ -10,7 +10,7 @@ from typing import Any
 
 from runner.approvals.ballots import Standing
 from runner.definition.model import Topology, item_id, map_of, shape_name
-from runner.definition.policies import QueuePosition
+from runner.limits.slots import QueuePosition
 from runner.records.checkpoints import Remembered, Saved
 from runner.records.codec import JSON
 from runner.records.interrupts import Decision, Interrupt

@@ -12,19 +12,18 @@ from typing import Any, Protocol
 
 from runner import scheduler
 from runner.errors import CorruptDocument, StoreError
-from runner.records.codec import JSON
-from runner.records.interrupts import SEPARATOR
-from runner.records.run import NOTICES, OF_RUNS, OF_VOTES, EventKind, RunRecord
-from runner.scheduler.changes import (
-    Changes,
+from runner.limits.slots import (
     JoinQueue,
     LimitAction,
     OfferSlots,
     ReserveTime,
     ReturnSlot,
     TakeSlot,
-    TimerKind,
 )
+from runner.records.codec import JSON
+from runner.records.interrupts import SEPARATOR
+from runner.records.run import NOTICES, OF_RUNS, OF_VOTES, EventKind, RunRecord
+from runner.scheduler.changes import Changes, TimerKind
 from runner.store import encoding, requests
 from runner.store.encoding import EVENT_LETTERS, OF_INTERRUPTS, RECORD, doorbells_of, dump
 from runner.store.interface import Doorbell, Reply, Start

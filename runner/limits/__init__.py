@@ -1,0 +1,1 @@
+"""Flow control: limits of concurrency and rate."""

@@ -1,0 +1,125 @@
+"""Slots and start times: whether an execution may begin under its limits, and what is written either way.
+
+An execution takes a place of each limit of its node while a worker has it; a node that waits for a person, a
+child run or its next attempt has none. Without a free place a node joins the limit's queue, ordered by the
+time of its first request; a free place is reserved for the next in the queue. A rate assigns each execution
+its own start time. Places are taken in the order of the limits' names, so that no two nodes wait for each
+other.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+from runner.limits.limit import LimitShape, Tags
+
+
+@dataclass(frozen=True, slots=True)
+class QueuePosition:
+    """A node at a limit: places `taken` by others, others `ahead` of it, and whether one is its own."""
+
+    taken: int
+    ahead: int
+    mine: bool
+
+
+class LimitUsage(Tags, Protocol):
+    """The state of the limits that a claim reads."""
+
+    def next_start(self, key: str, interval: int) -> int:
+        """Return when the next execution of a rate may begin, in ms; 0: at once.
+
+        The one after it may begin `interval` ms later.
+        """
+
+    def queue_position(self, key: str, node: str, since: int, now: int) -> QueuePosition:
+        """Return the position of a node of this run that has requested a place since then (ms)."""
+
+
+@dataclass(frozen=True, slots=True)
+class ReserveTime:
+    """Note that the next execution under a rate limit may begin at `start` (ms)."""
+
+    key: str
+    start: int
+
+
+@dataclass(frozen=True, slots=True)
+class TakeSlot:
+    """Give a node a place of a limit: until it returns it, or until `until` (ms) where it is reserved."""
+
+    key: str
+    node: str
+    until: int | None
+
+
+@dataclass(frozen=True, slots=True)
+class JoinQueue:
+    """Put a node into the queue of a limit that has no free place, ordered by `since` (ms)."""
+
+    key: str
+    node: str
+    since: int
+
+
+@dataclass(frozen=True, slots=True)
+class ReturnSlot:
+    """Take a node's place, or its position in the queue, back; see `OfferSlots` for a free place."""
+
+    key: str
+    node: str
+    concurrency: int
+
+
+@dataclass(frozen=True, slots=True)
+class OfferSlots:
+    """Reserve the free places of a limit for the next in its queue for one lease; push their doorbells."""
+
+    key: str
+    concurrency: int
+
+
+LimitAction = ReserveTime | TakeSlot | JoinQueue | ReturnSlot | OfferSlots
+"""Changes to limits, which many runs share."""
+
+
+def reserve(
+    limits: Sequence[LimitShape], view: LimitUsage, now: int
+) -> tuple[int, list[LimitAction]]:
+    """Assign the earliest start under all rates: how many ms to wait, and the actions that record it."""
+    start, actions = now, list[LimitAction]()
+    for limit in limits:
+        if limit.interval:
+            key = limit.key(view)
+            earliest = max(now, view.next_start(key, limit.interval))
+            actions.append(ReserveTime(key, earliest + limit.interval))
+            start = max(start, earliest)
+    return start - now, actions
+
+
+def take(
+    limits: Sequence[LimitShape], view: LimitUsage, node: str, since: int, times: tuple[int, int]
+) -> tuple[bool, list[LimitAction]]:
+    """Take a place of every limit, or join the queue of the first limit that has none free.
+
+    `times` are now and the time until which places that it already has stay reserved. Places of later
+    limits are returned, so that two nodes never wait for each other.
+    """
+    now, kept_until = times
+    slots = [(limit.key(view), limit.concurrency) for limit in limits if limit.concurrency]
+    for position, (key, concurrency) in enumerate(slots):
+        turn = view.queue_position(key, node, since, now)
+        if not turn.mine and turn.taken + turn.ahead >= concurrency:
+            reservations: list[LimitAction] = [
+                TakeSlot(earlier, node, kept_until) for earlier, _ in slots[:position]
+            ]
+            returns = [ReturnSlot(later, node, number) for later, number in slots[position + 1 :]]
+            return False, [
+                *reservations,
+                JoinQueue(key, node, since),
+                OfferSlots(key, concurrency),
+                *returns,
+            ]
+    return True, [TakeSlot(key, node, None) for key, _ in slots]
