@@ -44,11 +44,11 @@ def main(path: str, commits: int, out: str, port: int | None) -> None:
             worker = _start_worker(stack, url)
             pages = start_server(stack, _environment(url), port) if port else ""
             if pages:
-                click.echo(f"pages   {pages}runs")
+                click.echo(f"pages   {pages}&next=/runs")
             written = show(url, worker, task)
             click.echo(f"Done. The notes are in {written}")
             if pages:
-                click.echo(f"The run is at {pages}runs until you press Ctrl-C.")
+                click.echo(f"The run is at {pages}&next=/runs until you press Ctrl-C.")
                 with suppress(KeyboardInterrupt):
                     signal.pause()
     except (RunnerError, CommandError, TimeoutError, KeyboardInterrupt) as error:

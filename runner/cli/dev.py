@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import os
+import re
 import signal
 import socket
 import sys
 import tempfile
+import webbrowser
 from collections.abc import Mapping
 from contextlib import ExitStack, suppress
 from dataclasses import dataclass
@@ -27,6 +30,8 @@ POLL = 0.1
 
 SERVER_TIMEOUT = 30.0
 """Seconds for the pages to start; usually two."""
+
+LOGIN = re.compile(r"http://\S+/login\?token=\w+")
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,9 +56,22 @@ class Ready:
     show_default=True,
     help="The port of the pages.",
 )
+@click.option(
+    "--open/--no-open",
+    "opens",
+    default=None,
+    help="Open the pages in a browser (default: where a person has started this at a desktop).",
+)
 @click.option("--demo", is_flag=True, help="Also run a graph that asks two questions.")
 @with_context
-def dev(context: CommandContext, *, concurrency: int | None, port: int, demo: bool) -> int:
+def dev(
+    context: CommandContext,
+    *,
+    concurrency: int | None,
+    port: int,
+    opens: bool | None,
+    demo: bool,
+) -> int:
     """Start a store, a worker and the pages, until Ctrl-C.
 
     The store is a Valkey or Redis server of its own: an installed one, or that of the extra `embedded`
@@ -72,10 +90,16 @@ def dev(context: CommandContext, *, concurrency: int | None, port: int, demo: bo
             if demo:
                 context.graphs = ",".join([*context.settings.graphs, "runner.cli.demo"])
                 del context.settings
-            return _run_worker(context, stack, url, (concurrency, port, demo))
+            if opens is None:
+                opens = sys.stdout.isatty() and _has_display()
+            return _run_worker(context, stack, url, (concurrency, port, demo, opens))
     except KeyboardInterrupt:
         context.output.note("Stopped. The data is kept." if FOLDER.is_dir() else "Stopped.")
         return Exit.DONE
+
+
+def _has_display() -> bool:
+    return sys.platform == "darwin" or bool({"DISPLAY", "WAYLAND_DISPLAY"} & os.environ.keys())
 
 
 def _stop_on_signals() -> None:
@@ -101,7 +125,7 @@ def _start_store(context: CommandContext, stack: ExitStack) -> str:
 
 
 def start_server(stack: ExitStack, environment: Mapping[str, str], port: int) -> str:
-    """Start the pages, and return their address.
+    """Start the pages, and return the address that logs a browser in; `&next=/inbox` leads it on.
 
     Raises:
         MissingExtra: they are not installed.
@@ -125,16 +149,19 @@ def start_server(stack: ExitStack, environment: Mapping[str, str], port: int) ->
                 f"The pages did not start: {log.read_text(errors='replace')[-300:].strip()}",
             )
         with suppress(OSError), socket.create_connection(("127.0.0.1", port), POLL):
-            break
-    return f"http://127.0.0.1:{port}/"
+            if address := LOGIN.search(log.read_text(errors="replace")):
+                return address[0]
+    raise CommandError(
+        Exit.TIMED_OUT, f"The pages did not start within {SERVER_TIMEOUT:.0f} seconds; try again."
+    )
 
 
 def _run_worker(
-    context: CommandContext, stack: ExitStack, url: str, options: tuple[int | None, int, bool]
+    context: CommandContext, stack: ExitStack, url: str, options: tuple[int | None, int, bool, bool]
 ) -> int:
     from runner.cli.workers import worker_process
 
-    concurrency, port, demo = options
+    concurrency, port, demo, opens = options
     output = context.output
     address = context.settings.server_url or f"http://127.0.0.1:{port}"
     environment = context.environment() | {"RUNNER_REDIS_URL": url, "RUNNER_SERVER_URL": address}
@@ -153,7 +180,10 @@ def _run_worker(
 
         Client(redis_url=url, namespace=context.settings.namespace).start("demo", None)
     if pages:
-        output.note(f"Pages: {pages}{'inbox' if demo else ''}")
+        first_page = f"{pages}&next=/inbox" if demo else pages
+        output.note(f"Pages: {first_page}")
+        if opens:
+            webbrowser.open(first_page)
     output.note(f"Ready. Graphs from: {graphs}. In another terminal:")
     output.write(Ready(url, worker.pid, pages), [(f"export RUNNER_REDIS_URL='{url}'",)])
     output.note("Then `runner run GRAPH --input JSON --wait`.")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import importlib
 import json
+import logging.config
 import os
 import secrets
 import sys
@@ -17,7 +18,7 @@ from runner.errors import RunnerError, UsageError, needs_extra
 from runner.execution.telemetry import JsonFormatter
 from runner.server.access import GRANTS
 from runner.server.app import create_app
-from runner.server.auth import ApiKeys, Local, ProxyHeaders, is_loopback, new_key
+from runner.server.auth import ApiKeys, Local, ProxyHeaders, is_loopback, new_key, token_of
 from runner.settings import Settings
 
 with needs_extra("server", "the HTTP API and the pages"):
@@ -31,14 +32,16 @@ SWITCH = 0.001
 """Seconds after which a thread that renders a page lets another one work; Python's default is 0.005."""
 
 
-def auth_of(name: str, api_keys: str, **proxy: Any) -> Callable[..., Any]:
-    """Return the way to tell who calls that the options name; `proxy` has those of `ProxyHeaders`.
+def auth_of(name: str, api_keys: str, server_secret: str, **proxy: Any) -> Callable[..., Any]:
+    """Return the way to tell who calls that the options name.
+
+    `server_secret` is that of `Local`, `proxy` has the options of `ProxyHeaders`.
 
     Raises:
         UsageError: there is no such way, or the object can't be imported.
     """
     if name == "local":
-        way: Callable[..., Any] = Local()
+        way: Callable[..., Any] = Local(secret=server_secret)
     elif name == "proxy":
         way = ProxyHeaders(**{option: value for option, value in proxy.items() if value})
     else:
@@ -93,7 +96,9 @@ def _application(options: argparse.Namespace, settings: Settings) -> FastAPI:
         "secret": settings.proxy_secret,
     }
     sys.setswitchinterval(SWITCH)
-    return create_app(settings, auth_of(options.auth, options.api_keys, **proxy))
+    return create_app(
+        settings, auth_of(options.auth, options.api_keys, settings.server_secret, **proxy)
+    )
 
 
 def worker_application() -> FastAPI:
@@ -111,10 +116,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
             return 0
         if options.auth == "local" and not is_loopback(options.host):
             raise UsageError(
-                f"with --auth local every caller may do everything, so it is not served on {options.host}. "
-                "Name another --auth: proxy, or MODULE:OBJECT."
+                f"--auth local is for this machine only, so it is not served on {options.host}. "
+                "another --auth: proxy, or MODULE:OBJECT."
             )
         settings = Settings()
+        settings.server_secret = settings.server_secret or secrets.token_hex(32)
         if options.workers < 1:
             raise UsageError(f"--workers is a number from 1, not {options.workers}.")
         app: FastAPI | str = _application(options, settings)
@@ -125,9 +131,15 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if options.workers > 1:
         os.environ[ARGUMENTS] = json.dumps(sys.argv[1:] if arguments is None else [*arguments])
         # A form of one process is sent to any other.
-        os.environ["RUNNER_SERVER_SECRET"] = settings.server_secret or secrets.token_hex(32)
+        os.environ["RUNNER_SERVER_SECRET"] = settings.server_secret
         app = "runner.server.__main__:worker_application"
         several = {"workers": options.workers, "factory": True}
+    logs = log_config(settings)
+    logging.config.dictConfig(logs)
+    if options.auth == "local":
+        host = f"[{options.host}]" if ":" in options.host else options.host
+        address = f"http://{host}:{options.port}/login?token={token_of(settings.server_secret)}"
+        logging.getLogger("uvicorn.error").info("Open %s", address)
     # Addresses of clients come from the connection: ProxyHeaders itself decides whom to believe.
     uvicorn.run(
         app,
@@ -135,7 +147,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         port=options.port,
         proxy_headers=False,
         timeout_graceful_shutdown=3,
-        log_config=log_config(settings),
+        log_config=logs,
         **several,
     )
     return 0

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Iterable, Iterator
 from importlib.metadata import version
 from typing import Any
@@ -33,6 +34,8 @@ from runner.server.services import Services
 from runner.server.slots import Slots
 from runner.settings import Settings
 
+log = logging.getLogger(__name__)
+
 ROUTERS = (*api.ROUTERS, *pages.ROUTERS)
 
 MARGIN = 1_048_576
@@ -62,8 +65,8 @@ def create_app(
     """Make the ASGI application of the API and the pages; it can be mounted below any path.
 
     `auth` tells who calls: one of `runner.server.auth`, or a callable that takes the request and returns a
-    `Person`, or None for a caller who is not known; it may be async. Without it every caller on this machine
-    may do everything, and no other anything.
+    `Person`, or None for a caller who is not known; it may be async. Without it who has the token that is
+    logged here may do everything, on this machine, and no other anything (`Local`).
 
     Raises:
         UsageError: a setting can't be used.
@@ -82,7 +85,10 @@ def create_app(
         lifespan=presence,
     )
     app.state.services = Services(settings)
-    app.state.auth = auth or Local()
+    if auth is None:
+        auth = Local(secret=settings.server_secret)
+        log.warning("server.login: Log in at /login?token=%s; `auth` is not set.", auth.token)
+    app.state.auth = auth
     app.state.form_tokens = FormTokens(settings.server_secret)
     app.state.error_page = error_page
     app.add_middleware(Slots)

@@ -15,15 +15,17 @@ from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
+from urllib.parse import quote
 
-from fastapi import Request
+from fastapi import APIRouter, Depends, Query, Request, Response
+from fastapi.responses import RedirectResponse
 
 from runner.approvals.rules import LOGIN, SERVICE, Principal
 from runner.errors import UsageError
 from runner.operations.api_keys import ApiKey, read_keys
-from runner.server.access import GRANTS, Person
-from runner.server.problems import Problem
+from runner.server.access import GRANTS, OPEN, Person
+from runner.server.problems import Problem, prefix
 
 log = logging.getLogger(__name__)
 
@@ -38,11 +40,15 @@ PREFIX = "rk_"
 
 
 class Local:
-    """All callers on this machine, with all roles: for development. It serves the loopback interface only.
+    """Who has the token that the server logs at its start, with all roles: for development on one machine.
 
-    `runner server` refuses to listen elsewhere with it; a request that comes through a proxy, or by another
-    name than that of the loopback interface (see DNS rebinding), is refused, too.
+    A browser exchanges the token for a cookie at `/login?token=...`, a program sends it as `Authorization:
+    Bearer`. It is the same as long as `secret` is; without one it is new at each start. It counts on the
+    loopback interface only: `runner server` refuses to listen elsewhere with it; a request with the headers
+    of a proxy, or by another name than that of the loopback interface (see DNS rebinding), is refused, too.
     """
+
+    login_path = "/login"
 
     NAMES = frozenset({"localhost", "127.0.0.1", "[::1]", "::1"})
 
@@ -57,21 +63,85 @@ class Local:
     )
     """Headers that proxies set; a browser on this machine sends none of them."""
 
-    def __init__(self, name: str = "") -> None:
+    def __init__(self, name: str = "", secret: str = "") -> None:
         """`name` is who decides; without it the user of this process."""
         self._person = Person(Principal(name or getpass.getuser()), frozenset(GRANTS))
+        self.token = token_of(secret or secrets.token_hex(32))
+        self.router = APIRouter(include_in_schema=False, dependencies=[Depends(OPEN)])
+        self.router.add_api_route("/login", self._login, methods=["GET"])
+        self.router.add_api_route("/logout", self._logout, methods=["POST"])
 
     def __call__(self, request: Request) -> Person:
-        """Return the user of this process, for a request of this machine."""
+        """Return the user of this process, for a request of this machine with the token or its cookie.
+
+        Raises:
+            Problem: it has neither, or comes from elsewhere.
+        """
+        self._check_machine(request)
+        scheme, _, token = request.headers.get("authorization", "").partition(" ")
+        by_program = scheme.lower() == "bearer" and same(token, self.token)
+        if by_program or same(request.cookies.get(_cookie(request), ""), hash_of(self.token)):
+            return self._person
+        raise Problem(
+            401,
+            "Open the address that the server logged at its start, which has a token; "
+            "a program sends that as `Authorization: Bearer TOKEN`.",
+        )
+
+    def _check_machine(self, request: Request) -> None:
         host = request.url.hostname or ""
         client = request.client.host if request.client else "127.0.0.1"
-        is_proxied = any(name in request.headers for name in self.PROXIES)
-        if host not in self.NAMES or is_proxied or not is_loopback(client):
+        proxied_by = next((name for name in self.PROXIES if name in request.headers), None)
+        if proxied_by:
+            raise Problem(
+                403,
+                f"The request came through a proxy (it has the header {proxied_by}), and no proxy is "
+                "configured: start the server with `--auth proxy --trusted NETWORK`, which name it, or with "
+                "another login.",
+            )
+        if host not in self.NAMES or not is_loopback(client):
             raise Problem(
                 403,
                 "This server is for its own machine only; set another `auth` to serve others, too.",
             )
-        return self._person
+
+    def _login(
+        self,
+        request: Request,
+        token: Annotated[str, Query()] = "",
+        next: Annotated[str, Query()] = "/",  # noqa: A002 - its name
+    ) -> Response:
+        self._check_machine(request)
+        if not same(token, self.token):
+            raise Problem(
+                403,
+                "Open the address that the server logged at its start: this one has not its token.",
+            )
+        response = RedirectResponse(prefix(request) + local_path(next), 303)
+        response.set_cookie(_cookie(request), hash_of(token), httponly=True, samesite="lax")
+        return response
+
+    def _logout(self, request: Request) -> Response:
+        response = RedirectResponse(f"{prefix(request)}/", 303)
+        response.delete_cookie(_cookie(request), httponly=True, samesite="lax")
+        return response
+
+
+def token_of(secret: str) -> str:
+    """Return the token of `Local` that follows from a secret."""
+    return hmac.new(secret.encode(), b"local login", hashlib.sha256).hexdigest()
+
+
+def _cookie(request: Request) -> str:
+    return (
+        f"runner-login-{request.url.port or 80}"  # a browser sends a cookie to all ports of a host
+    )
+
+
+def local_path(path: str) -> str:
+    """Return a path of this server; one that leads elsewhere is the first page."""
+    safe = path.startswith("/") and not path.startswith(("//", "/\\")) and path.isprintable()
+    return quote(path, safe="/?=&%+:,.-_~") if safe else "/"
 
 
 def is_loopback(host: str) -> bool:
@@ -138,7 +208,11 @@ class ProxyHeaders:
         if not name:
             return None
         if not self._is_trusted(request.client.host if request.client else ""):
-            raise Problem(403, "The headers of a login come from an address that is not trusted.")
+            raise Problem(
+                403,
+                "The headers of a login come from an address that is not trusted; `--trusted` names "
+                "that of the proxy.",
+            )
         if self.secret and not same(_header(request, self.secret_header), self.secret):
             raise Problem(
                 403, f"The headers of a login come without the secret in {self.secret_header}."

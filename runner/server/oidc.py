@@ -16,7 +16,7 @@ from base64 import urlsafe_b64decode, urlsafe_b64encode
 from collections.abc import Callable, Collection, Iterable, Mapping
 from contextlib import suppress
 from typing import Annotated, Any
-from urllib.parse import quote, urlencode
+from urllib.parse import urlencode
 
 import httpx
 from fastapi import APIRouter, Depends, Query, Request
@@ -29,7 +29,7 @@ from markupsafe import escape
 from runner.approvals.rules import LOGIN, Principal
 from runner.errors import UsageError
 from runner.server.access import GRANTS, OPEN, Person
-from runner.server.auth import same
+from runner.server.auth import local_path, same
 from runner.server.problems import Problem, prefix
 from runner.settings import Settings
 
@@ -158,7 +158,7 @@ class OIDC:
         response = RedirectResponse(
             f"{self._provider('authorization_endpoint')}?{urlencode(query)}", 303
         )
-        login = {"nonce": nonce, "verifier": verifier, "next": _local(next)}
+        login = {"nonce": nonce, "verifier": verifier, "next": local_path(next)}
         # A cookie for each: of two tabs that log in, either may be the first to come back.
         begun = [name for name in request.cookies if name.startswith(LOGIN_COOKIE)]
         for name in begun[: max(0, len(begun) + 1 - MOST_LOGINS)]:
@@ -357,9 +357,3 @@ def _listed(value: Any) -> list[str]:
     if isinstance(value, str):
         return value.split()
     return [str(item) for item in value] if isinstance(value, list) else []
-
-
-def _local(path: str) -> str:
-    """Return a path of this server; one that leads elsewhere is the first page."""
-    safe = path.startswith("/") and not path.startswith(("//", "/\\")) and path.isprintable()
-    return quote(path, safe="/?=&%+:,.-_~") if safe else "/"

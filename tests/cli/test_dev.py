@@ -8,12 +8,12 @@ import sys
 from contextlib import contextmanager
 from pathlib import Path
 
-import httpx
 import jsonschema_rs
 import pytest
 
 from runner import Client
 from runner.cli.schemas import schema
+from tests.logins import logged_in
 from tests.ports import free_port
 from tests.processes import is_alive, run_module
 from tests.waiting import wait_until
@@ -114,10 +114,16 @@ def test_graphs_that_can_not_be_imported_end_dev_at_once(tmp_path):
 
 
 @pytest.mark.slow
-def test_dev_shows_two_questions_on_its_pages(tmp_path):
-    """One command opens a run that waits for two answers, and says where to see it."""
-    with started(tmp_path, "--demo") as (_, ready):
-        with httpx.Client(base_url=ready["pages"]) as http:
+def test_dev_shows_two_questions_on_its_pages(tmp_path, monkeypatch):
+    """One command starts a run that waits for two answers, and opens its pages in a browser."""
+    opened, browser = tmp_path / "opened", tmp_path / "browser"
+    browser.write_text(f'#!/bin/sh\necho "$1" > {opened}\n')
+    browser.chmod(0o755)
+    monkeypatch.setenv("BROWSER", f"{browser} %s")
+    with started(tmp_path, "--demo", "--open") as (_, ready):
+        wait_until(lambda: opened.exists() and opened.read_text(), "the browser is opened")
+        assert opened.read_text().strip() == f"{ready['pages']}&next=/inbox"
+        with logged_in(opened.read_text().strip()) as http:
 
             def asked():
                 return http.get("/v1/questions").json()["items"]

@@ -7,9 +7,10 @@ import subprocess
 import sys
 import tomllib
 import urllib.request
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from pathlib import Path
 
+import httpx
 import pytest
 import yaml
 from click.testing import CliRunner
@@ -19,6 +20,7 @@ from runner.cli.init import FILES
 from runner.cli.program import runner
 from runner.definition.registry import Registry
 from runner.dev.supervised_process import SupervisedProcess
+from tests.logins import address_in, logged_in
 from tests.ports import free_port
 from tests.processes import is_alive
 from tests.waiting import wait_until
@@ -120,9 +122,16 @@ def test_the_programs_of_the_procfile_run_the_graph(project, redis_url, monkeypa
 
         wait_until(seen, "Flower has seen a node")
         wait_until(
-            lambda: "approve" in read(f"http://127.0.0.1:{pages}/inbox"),
+            lambda: "approve" in inbox(project / "server.log"),
             "the inbox has the question",
         )
+
+
+def inbox(log: Path) -> str:
+    """Return the inbox of a server, by the address that it has logged; "" while it does not answer."""
+    with suppress(httpx.TransportError), logged_in(address_in(log)) as http:
+        return http.get("/inbox", headers={"Accept": "text/html"}).text
+    return ""
 
 
 def flower_knows(node: str, port: str) -> bool:

@@ -5,13 +5,13 @@ import re
 import signal
 import subprocess
 import sys
-import urllib.request
 from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
 
 from tests.examples.repositories import make_repository
+from tests.logins import logged_in
 from tests.ports import free_port
 from tests.processes import is_alive
 from tests.waiting import wait_until
@@ -61,8 +61,8 @@ def test_the_release_example_runs_to_its_end_on_a_real_worker(tmp_path):
         while "Ctrl-C" not in said and running.poll() is None:
             said += running.stdout.readline()
         (address,) = re.findall(r"^pages +(\S+)$", said, re.MULTILINE)
-        with urllib.request.urlopen(address, timeout=60) as reply:  # noqa: S310 - our own pages
-            assert "release" in reply.read().decode()
+        with logged_in(address) as http:
+            assert "release" in http.get("/runs", headers={"Accept": "text/html"}).text
         running.send_signal(signal.SIGINT)
         said += running.communicate(timeout=60)[0]
 

@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 
 import httpx
 import pytest
@@ -225,13 +226,76 @@ def called(auth, redis_url, base="http://localhost", client=("127.0.0.1", 1), **
 
 def test_local_serves_its_own_machine(redis_url):
     """Not another address, not through a proxy, and not under a name that somebody else's DNS gave it."""
-    assert called(None, redis_url) == 200
-    assert called(None, redis_url, base="http://127.0.0.1:8000") == 200
-    assert called(Local(), redis_url, client=("10.0.0.5", 1)) == 403
-    assert called(Local(), redis_url, base="http://rebound.example") == 403
-    assert called(Local(), redis_url, client=("::ffff:127.0.0.1", 1)) == 200
+    local = Local()
+    token = {"Authorization": f"Bearer {local.token}"}
+
+    assert called(local, redis_url, **token) == 200
+    assert called(local, redis_url, base="http://127.0.0.1:8000", **token) == 200
+    assert called(local, redis_url, client=("10.0.0.5", 1), **token) == 403
+    assert called(local, redis_url, base="http://rebound.example", **token) == 403
+    assert called(local, redis_url, client=("::ffff:127.0.0.1", 1), **token) == 200
     for name in Local.PROXIES:
-        assert called(Local(), redis_url, **{name: "10.0.0.5"}) == 403, name
+        assert called(local, redis_url, **{name: "10.0.0.5"}, **token) == 403, name
+
+
+def test_a_proxy_that_adds_nothing_makes_nobody_admin(redis_url):
+    """A request of nginx's bare `proxy_pass` looks like one of this machine; without the token it is 401."""
+    assert called(None, redis_url) == 401
+    assert called(Local(), redis_url, Authorization="Bearer ") == 401
+    assert called(Local(), redis_url, Authorization=f"Bearer {Local().token}") == 401
+    local = Local(secret="s3cret")
+    assert called(local, redis_url, Authorization=f"Bearer {Local(secret='s3cret').token}") == 200
+
+
+def test_a_proxy_that_is_not_configured_is_named(redis_url):
+    """The refusal of its requests says which option names it; so does that of headers from elsewhere."""
+    for auth, headers in (
+        (Local(), {"X-Forwarded-For": "192.0.2.1"}),
+        (ProxyHeaders(trusted=["10.0.0.0/8"]), {"X-Forwarded-User": "ana"}),
+    ):
+        http = TestClient(
+            create_app(Settings(redis_url=redis_url), auth=auth),
+            base_url="http://localhost",
+            client=("127.0.0.1", 1),
+        )
+        reply = http.get("/v1/runs", headers=headers)
+        assert (reply.status_code, "--trusted" in reply.json()["detail"]) == (403, True)
+
+
+def test_a_browser_exchanges_the_token_for_a_cookie(redis_url, tmp_path):
+    """Once for all pages, also beside keys; a wrong token, another port's cookie or none lead to no page."""
+    (tmp_path / "keys.json").write_text("[]")
+    local, html = Local(), {"Accept": "text/html"}
+    app = create_app(Settings(redis_url=redis_url), auth=ApiKeys(tmp_path / "keys.json", local))
+
+    def browser(port=8080):
+        return TestClient(
+            app, base_url=f"http://127.0.0.1:{port}", client=("127.0.0.1", 1), headers=html
+        )
+
+    http = browser()
+    refused = http.get("/runs")
+    assert (refused.status_code, "logged at its start" in refused.text) == (403, True)
+    assert http.get("/login?token=guess").status_code == 403
+    assert http.get("/login?token=").status_code == 403
+    assert not http.cookies
+    begun = http.get(f"/login?token={local.token}&next=/runs", follow_redirects=False)
+    assert (begun.status_code, begun.headers["location"]) == (303, "/runs")
+    assert local.token not in begun.headers["set-cookie"]
+    assert http.get("/runs").status_code == 200
+    other = browser(8081)
+    other.cookies = http.cookies
+    assert other.get("/runs").status_code == 403
+    for elsewhere in ("//evil.example", "https://evil.example"):
+        reply = browser().get(
+            f"/login?token={local.token}&next={elsewhere}", follow_redirects=False
+        )
+        assert reply.headers["location"] == "/"
+    form = {
+        "form_token": re.search(r'name="form_token" value="([^"]*)"', http.get("/runs").text)[1]
+    }
+    http.post("/logout", data=form, headers={"Origin": "http://127.0.0.1:8080"})
+    assert http.get("/runs").status_code == 403
 
 
 def test_headers_count_from_the_proxy_only(redis_url):

@@ -12,6 +12,7 @@ import sys
 import httpx
 import pytest
 
+from tests.logins import address_in, logged_in
 from tests.ports import free_port
 from tests.waiting import wait_until
 
@@ -54,7 +55,7 @@ def test_a_server_logs_json_on_request(redis_url, log_format, expected):
 
 @pytest.mark.slow
 def test_several_processes_are_one_server(redis_url):
-    """A form of one process counts in each, and one that is killed is replaced."""
+    """A login and a form of one process count in each, and one that is killed is replaced."""
     port, command = free_port(), [sys.executable, "-m", "runner.server", "--workers", "2", "--port"]
     server = subprocess.Popen(
         [*command, str(port)],
@@ -62,20 +63,20 @@ def test_several_processes_are_one_server(redis_url):
         stderr=subprocess.PIPE,
         text=True,
     )
-    url, started = f"http://127.0.0.1:{port}", []
+    url, started, log = f"http://127.0.0.1:{port}", [], []
 
     def wait_for(number):
         while len(started) < number:
-            started.extend(
-                map(int, re.findall(r"Started server process \[(\d+)\]", next(server.stderr)))
-            )
+            log.append(next(server.stderr))
+            started.extend(map(int, re.findall(r"Started server process \[(\d+)\]", log[-1])))
 
     try:
         wait_for(2)
         wait_until(lambda: answers(f"{url}/healthz"), "it answers")
-        token = httpx.get(f"{url}/v1/me").json()["form_token"]
-        headers = {"Origin": url, "X-Form-Token": token}
-        sent = [httpx.post(f"{url}/v1/runs/none:cancel", headers=headers) for _ in range(20)]
+        with logged_in(address_in("".join(log))) as http:
+            token = http.get("/v1/me").json()["form_token"]
+            headers = {"Origin": url, "X-Form-Token": token}
+            sent = [http.post("/v1/runs/none:cancel", headers=headers) for _ in range(20)]
         os.kill(started[0], signal.SIGKILL)
         wait_for(3)
         wait_until(lambda: answers(f"{url}/healthz"), "it answers again")
