@@ -87,6 +87,19 @@ def test_a_question_shows_its_rule_its_call_and_its_votes(store, people):
     assert ", of group finance\n" in text
 
 
+def test_only_a_question_that_names_nobody_is_of_anyone(store, people):
+    """In every list and view; control: one without a rule or assignees is."""
+    _, plain = people.worker.asking("a")
+    for question, of_anyone in ((people.now, False), (plain, True)):
+        views = read_questions(store, [question])
+        texts = (drawn(_show_list, views), drawn(_show_whole, views[0]))
+        assert [("of anyone" in text) for text in texts] == [of_anyone] * 2
+        run = drawn(
+            lambda output, view: output.show(draw(view, 0)), read_run(store, question.run_id)
+        )
+        assert ("of anyone" in run) == of_anyone
+
+
 def test_a_long_call_is_shown_whole(store):
     """An approval is for all of it."""
     from runner.approvals.digests import Action

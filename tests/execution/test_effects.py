@@ -10,7 +10,7 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
 from runner import Agent, Budget, GraphBuilder, RetryPolicy, Status, tool
 from runner.approvals import Auth, Principal, Rule, SigningKey, ballots, digests
-from runner.approvals.ballots import Ballot, Operation
+from runner.approvals.ballots import Ballot, Operation, Use
 from runner.approvals.decision_keys import DecisionKeys
 from runner.approvals.judgement import response_of
 from runner.approvals.proofs import encoded, verify
@@ -18,6 +18,7 @@ from runner.approvals.rules import Voter
 from runner.approvals.voting import ApplyOperation, CastVote
 from runner.audit.checkpoint import public_bytes
 from runner.errors import ApprovalMismatch, UsageError
+from runner.execution.context import ClaimedVisit
 from runner.hooks import AfterToolCallEvent, BeforeNodeCallEvent, BeforeToolCallEvent
 from runner.operations import recovery
 from runner.operations.questions import read_question
@@ -580,6 +581,32 @@ def test_a_crash_between_vote_and_effect_leaves_one_key(run_graph, crash_at, mom
     assert len(asked) == 1
     assert till.results(run) == ["paid 120"]
     assert endings(run) == [(till.paid[0][2], "completed")]
+
+
+@pytest.mark.parametrize("sabotage", ["keys by attempt", "no mark of use", "both"])
+def test_with_keys_by_attempt_and_no_mark_a_crash_leaves_two_keys(
+    run_graph, crash_at, monkeypatch, sabotage
+):
+    """Control: one of the two holds the other's fault; without both a crash after the effect pays twice."""
+    key = ClaimedVisit.idempotency_key.fget
+    if sabotage != "no mark of use":
+        by_attempt = property(lambda visit: f"{key(visit)}.{visit.attempt}")
+        monkeypatch.setattr(ClaimedVisit, "idempotency_key", by_attempt)
+    if sabotage != "keys by attempt":
+        monkeypatch.setattr(Use, "allowed", lambda *_: True)
+    keys = []
+
+    def pay(ctx):
+        ctx.interrupt("refund", rule=ONE, action=ACTION)
+        keys.append(ctx.idempotency_key)
+
+    run = run_graph(chain(pay=pay).build(), "1042")
+    crash_at("pay", "before_commit")
+    vote(run, "ana")
+    run_graph.clock.advance(120)
+    assert len(set(keys)) == (2 if sabotage == "both" else 1)
+    held = sabotage == "keys by attempt"
+    assert run.status is (Status.NEEDS_MIGRATION if held else Status.COMPLETED)
 
 
 @pytest.mark.parametrize("point", ["start", "before_use", "after_use", "before_commit"])

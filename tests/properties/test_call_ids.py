@@ -9,7 +9,7 @@ import pytest
 from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
-from runner.agent import Agent, tool
+from runner.agent import Agent, effects, tool
 from runner.agent.machine.state import from_document
 from runner.agent.models.port import own_ids
 from runner.agent.models.scripted import ScriptedModel
@@ -79,6 +79,16 @@ def test_every_attempt_of_every_call_has_a_key_of_its_own(outer, inner) -> None:
     done(calls.node.run())
     assert len(calls.keys) == 2 * len(outer) + 2 * len(outer) * 2 * len(inner)
     assert set(calls.keys.values()) == {1}
+
+
+def test_a_separator_that_ids_may_have_lets_keys_collide(monkeypatch) -> None:
+    """Control: with a dot before its number, the second attempt of t has the key of the first one of t.2."""
+    monkeypatch.setattr(
+        effects, "call_name", lambda key, attempt: key if attempt == 1 else f"{key}.{attempt}"
+    )
+    calls = Calls(["t", "t.2"], ["a"])
+    done(calls.node.run())
+    assert 2 in calls.keys.values()
 
 
 @settings(max_examples=25, deadline=None, suppress_health_check=[HealthCheck.too_slow])
