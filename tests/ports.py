@@ -19,7 +19,8 @@ _taken = []
 def free_port() -> int:
     """Return a loopback port that no other test process of this machine gets while this one lives."""
     LOCKS.mkdir(exist_ok=True)
-    for port in random.SystemRandom().sample(PORTS, len(PORTS)):
+    for _ in PORTS:
+        port = random.SystemRandom().choice(PORTS)
         lock = (LOCKS / str(port)).open("w")
         try:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)

@@ -35,14 +35,19 @@ class Provider:
     """An identity provider that logs in ana at once; a test may have it say something else."""
 
     def __init__(self, url):
-        self.url, self.key, self.changes = url, RSAKey.generate_key(2048, {"kid": "k1"}), {}
-        self.signer, self.codes, self.asked = self.key, {}, {}
-        self.more_keys, self.ends_sessions = [], False
-        self.app = FastAPI()
+        self.url, self.app = url, FastAPI()
+        self.first_key = RSAKey.generate_key(2048, {"kid": "k1"})
+        self.reset()
         self.app.get("/.well-known/openid-configuration")(self.metadata)
         self.app.get("/keys")(self.key_set)
         self.app.get("/authorize")(self.authorize)
         self.app.post("/token")(self.token)
+
+    def reset(self):
+        """Be as at first, for the next test."""
+        self.signer = self.key = self.first_key
+        self.changes, self.codes, self.asked = {}, {}, {}
+        self.more_keys, self.ends_sessions = [], False
 
     def metadata(self):
         ends = {
@@ -93,12 +98,18 @@ class Provider:
         return {"id_token": jwt.encode(header, claims, self.signer)}
 
 
-@pytest.fixture
-def provider():
+@pytest.fixture(scope="module")
+def served_provider():
     port = free_port()
     provider = Provider(f"http://127.0.0.1:{port}")
     with Served(provider.app, port):
         yield provider
+
+
+@pytest.fixture
+def provider(served_provider):
+    served_provider.reset()
+    return served_provider
 
 
 @pytest.fixture
