@@ -30,6 +30,7 @@ from runner.approvals import (
 )
 from runner.approvals.judgement import requester_level
 from runner.approvals.passkeys import signature_request
+from runner.approvals.proofs import encoded
 from runner.cli.program import runner
 from runner.server.access import Person
 from tests.graphs import wired
@@ -385,6 +386,23 @@ def test_a_passkey_that_was_made_elsewhere_is_refused(bank):
         assert (reply.status_code, 'id="entry"' in reply.text) == (422, False), forged
         assert reason in reply.text
     assert 'id="entry"' in bank.register(Device(ORIGIN)).text
+
+
+def test_a_passkey_is_for_the_address_of_the_setting(bank):
+    """The host of a request makes none without RUNNER_SERVER_URL; control: on this machine it may."""
+    for base, made in (("https://evil.example", False), ("http://localhost:8080", True)):
+        bank.http.base_url, bank.http.headers["origin"] = base, base
+        bank.settings.server_url = base
+        fields, device = bank.hidden("/passkeys"), Device(base)
+        rp_id = base.partition("//")[2].partition(":")[0]
+        bank.settings.server_url = ""
+        registration = device.register(encoded(fields["token"].encode()), rp_id)
+        reply = bank.http.post(
+            "/passkeys", data={**fields, "kid": "ana", "proof": json.dumps(registration)}
+        )
+        page = bank.http.get("/passkeys").text
+        assert (reply.status_code == 200, "Make a passkey" in page) == (made, made), reply.text
+        assert ("RUNNER_SERVER_URL" in reply.text, "RUNNER_SERVER_URL" in page) == (not made,) * 2
 
 
 def test_a_passkey_is_added_for_who_has_made_it(bank):

@@ -25,6 +25,7 @@ from runner.operations.questions import Change, QuestionView
 from runner.records import codec
 from runner.records.codec import JSON
 from runner.server.access import Decides, Person
+from runner.server.auth import Local
 from runner.server.browser import TOKEN, FormTokens, origin_of
 from runner.server.pages.rendering import page
 from runner.server.problems import Problem
@@ -123,6 +124,8 @@ def add(
     registration: Annotated[str, Form(alias=PROOF)] = "",
 ) -> HTMLResponse:
     """Check a new passkey, and show its public half: it signs once an administrator has added that."""
+    if refusal := _refusal(request, services):
+        raise Problem(403, refusal)
     tokens: FormTokens = request.app.state.form_tokens
     if time.time() - tokens.issued_at(token, person, about=ABOUT) > CREATION_TIME:
         raise Problem(403, "The page is too old, or not from here. Load it again.")
@@ -135,6 +138,16 @@ def add(
         raise Problem(422, f"No passkey was made: {error}") from error
     entry: dict[str, JSON] = {"kid": kid, "principal": person.principal.key, **public}
     return _page(request, person, services, entry)
+
+
+def _refusal(request: Request, services: Services) -> str:
+    """Say why no passkey is made: the address that it is for would be what the request says; else ""."""
+    if services.settings.server_url or request.url.hostname in Local.NAMES:
+        return ""
+    return (
+        "No passkey is made here: the server does not know its address. Set RUNNER_SERVER_URL to where "
+        "people open these pages, and start it again."
+    )
 
 
 def _page(
@@ -167,4 +180,5 @@ def _page(
             "exclude": [key.credential for key in own_keys if key.credential],
         },
         origin=origin,
+        refusal=_refusal(request, services),
     )
