@@ -251,7 +251,7 @@ class Shop:
             "node": f"/runs/{shown}?node=carrier",
             "fork": f"/runs/{shown}/plan/fork?node=carrier",
             "cancel": f"/runs/{shown}/plan/cancel",
-            "audit": f"/runs/{shown}/audit",
+            "audit": f"/runs/{shown}?tab=audit",
             "question": f"/q/{question.id}",
             "versions": f"/q/{edited}",
             "receipts": f"/runs/{receipts}",

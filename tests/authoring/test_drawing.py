@@ -9,7 +9,7 @@ import pytest
 from runner import Agent, GraphBuilder
 from runner.authoring.drawing import draw, draw_run
 from runner.authoring.drawing.diagram import Progress, RunShown
-from runner.authoring.drawing.svg import Links
+from runner.authoring.drawing.svg import SMALL, Links
 from runner.errors import UsageError
 from runner.hooks import BeforeGraphEvent
 from runner.testing import ScriptedModel
@@ -125,6 +125,10 @@ def documented(text):
     return condition
 
 
+def verdict(word):
+    return lambda state: state.results["a"].output == word
+
+
 @pytest.mark.parametrize(
     ("condition", "words"),
     [
@@ -134,10 +138,11 @@ def documented(text):
         (is_small, "if small"),
         (lambda state: state.task == 1, "if state.task == 1"),
         (Small(), "if small"),
+        (verdict("good"), "if a == 'good'"),
     ],
 )
 def test_conditions_are_said_in_their_own_words(condition, words):
-    """A condition is named by its docstring, else its name, and a lambda by its code."""
+    """A condition is named by its docstring, else its name, and a lambda by its code and the values in it."""
     drawn = wired({"a": ident, "b": ident}, ("a b", condition)).build().draw()
 
     assert f"→ b {words}\n" in drawn
@@ -300,3 +305,30 @@ def test_boxes_do_not_overlap():
     for index, (x, y, width, height) in enumerate(places):
         for other_x, other_y, *_ in places[index + 1 :]:
             assert not (x <= other_x < x + width and y <= other_y < y + height)
+
+
+def test_labels_overlap_no_box_and_break_no_name():
+    """Three conditions of code that leave one node, on a page: each has lines of its own, of whole names."""
+    limit = 3
+    edges = [
+        ("a b", lambda state: state.results["a"].output["score_of_the_reviewer"] >= limit),
+        ("a c", lambda state: state.invocation_state.get("is_an_emergency", False)),
+        ("a d", lambda state: True),
+    ]
+    graph = wired(dict.fromkeys("abcd", ident), *edges).build()
+    drawn = ET.fromstring(draw_run(graph.definition, RunShown({}), LINKS))  # noqa: S314 - our own text
+    texts = [text for text in drawn.iter(f"{SVG}text") if text.get("class") == "words"]
+    words = [list(text.itertext())[-1] for text in texts]
+    areas = []
+    for text, line in zip(texts, words, strict=True):
+        right, bottom = float(text.get("x")), float(text.get("y"))
+        areas.append((right - len(line) * SMALL, bottom - 11.5, right, bottom))
+    for rect in drawn.findall(f".//{SVG}a/{SVG}rect"):
+        x, y, width, height = (float(rect.get(key)) for key in ("x", "y", "width", "height"))
+        areas.append((x, y, x + width, y + height))
+
+    assert {"['score_of_the_reviewer']", ">= 3"} <= set(words)
+    assert any("'is_an_emergency'" in line for line in words)
+    for index, (left, top, right, bottom) in enumerate(areas):
+        for other in areas[index + 1 :]:
+            assert right <= other[0] or other[2] <= left or bottom <= other[1] or other[3] <= top

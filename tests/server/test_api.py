@@ -463,7 +463,7 @@ def test_looking_at_the_audit_signs_nothing(site, signed):
     site.start("refund", requester="cora")
     before = log.head().note
 
-    for path in (f"/v1/audit/{run.id}", f"/v1/audit/{run.id}/export", f"/runs/{run.id}/audit"):
+    for path in (f"/v1/audit/{run.id}", f"/v1/audit/{run.id}/export", f"/runs/{run.id}?tab=audit"):
         assert site.http.get(path).status_code == 200
     assert log.head().note == before
     Sealing(log, terms(site.app.state.services.settings)).turn(sign_now=True)

@@ -664,7 +664,8 @@ def test_a_day_in_the_life(redis_url, browser, tmp_path):  # noqa: PLR0915 - a w
 
         ben.goto(cora.url.partition("/q/")[0] + "/runs")
         ben.click("tbody a")
-        ben.click(".jumps >> text=Audit")
+        ben.click(".tabs >> text=Audit")
+        ben.wait_for_selector("[data-audit]")
         assert ben.get_attribute("[data-audit]", "data-audit") == "holds", (
             state,
             ben.inner_text("main"),

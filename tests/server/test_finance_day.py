@@ -14,6 +14,7 @@ from tests.graphs import wired
 from tests.ports import free_port
 from tests.server.conftest import Served, Site, echo
 from tests.server.test_browser import IS_NARROW
+from tests.server.test_run_page import is_seen
 
 pytestmark = [pytest.mark.slow, pytest.mark.xdist_group("browser")]
 
@@ -73,6 +74,11 @@ def desk(redis_url):
     return site
 
 
+LABELS = """() => Math.min(...[...document.querySelectorAll(".graph text")].map(
+    (text) => text.getScreenCTM().a * parseFloat(getComputedStyle(text).fontSize)))"""
+"""The smallest label of a graph, in CSS pixels on the screen."""
+
+
 def look(page, folder, name):
     """Take pictures of a page in both themes at two widths, and return what axe says against them."""
     from axe_playwright_python.sync_playwright import Axe
@@ -110,8 +116,15 @@ def test_a_finance_day(desk, browser, tmp_path):
         ana.wait_for_selector("[data-result=accepted]")
         assert ana.locator("[data-result=accepted]").count() == RECEIPTS
 
-        ben.goto("/inbox")
-        ben.click("tbody th a")
+        ben.goto(f"/runs/{desk.closing.id}?fit=yes")
+        assert ben.evaluate(LABELS) > 9
+        ben.click("text=Natural size")
+        ben.wait_for_selector(".graph:not(.fits)")
+        assert ben.evaluate(LABELS) > 11
+        ben.click("text=Go to what waits")
+        assert is_seen(ben, "pay")
+        assert not is_seen(ben, "collect")
+        ben.click("#asks a")
         ben.click("text=Change the arguments")
         ben.fill("[name='f.amount']", "4800")
         ben.fill(".answer [name=comment]", "A zero too many.")

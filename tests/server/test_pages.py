@@ -614,7 +614,7 @@ def test_progress_is_shown_until_the_node_ends(redis_url):
 
     site = Site(redis_url, {"counting": lambda: wired({"count": count}).build()})
     run = site.start("counting")
-    address = f"/runs/{run.id}?node=count"
+    address = f"/runs/{run.id}?tab=nodes&node=count"
     waiting = site.http.get(address, headers=HTML).text
     (question,) = run.interrupts()
     site.client.respond(question.id, "yes")
@@ -690,11 +690,11 @@ def test_of_many_nodes_those_that_need_attention_are_listed(site, monkeypatch):
     monkeypatch.setattr("runner.server.pages.runs.NODES", 1)
 
     def rows(query=""):
-        text = site.http.get(f"/runs/{run.id}{query}", headers=HTML).text
+        text = site.http.get(f"/runs/{run.id}?tab=nodes{query}", headers=HTML).text
         return re.findall(r"<tr data-row.*?data-in-place>(\w+)</a>", text), "1 completed" in text
 
     assert rows() == (["approve"], True)
-    assert rows("?node=look_up") == (["look_up"], False)
+    assert rows("&node=look_up") == (["look_up"], False)
 
 
 def test_a_migration_is_shown_before_it_is_done(site, redis_url):
@@ -996,7 +996,7 @@ def test_a_node_that_waits_for_a_question_of_another_node_says_which(redis_url, 
     found = [tuple(node["waits_for"] for node in run["nodes"]) for run in shown]
     assert found == [tuple(asked[n] if n != "" else "" for n in run) for run in waits]
     awaited = found[1][1]
-    page = site.http.get(f"/runs/{runs[1]}?node=second", headers=HTML).text
+    page = site.http.get(f"/runs/{runs[1]}?tab=nodes&node=second", headers=HTML).text
     assert page.count(f'href="/q/{awaited}">a') == {"run": 2, "tag:team": 3}.get(per, 0)
     console = Console(file=io.StringIO(), width=400)
     console.print(draw(read_run(site.app.state.services.store, runs[1]), 0, wrap=False))

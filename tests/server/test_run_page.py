@@ -65,10 +65,9 @@ def test_the_graph_follows_what_goes_on(site, tab):
     tab.emulate_media(reduced_motion="reduce")
     tab.set_viewport_size({"width": 700, "height": 800})
     tab.goto(f"/runs/{run.id}")
-    assert not is_seen(tab, "step_4")
+    assert [is_seen(tab, f"step_{number}") for number in (4, 9)] == [True, False]
 
     tab.check("#follow")
-    assert is_seen(tab, "step_4")
     answer(site, run)
     tab.wait_for_selector("[data-node=step_9][data-state=waiting]")
 
@@ -79,16 +78,16 @@ def test_the_graph_follows_what_goes_on(site, tab):
 
 
 def test_a_long_graph_fits_and_leads_to_what_waits(site, served, browser):
-    """Two links, without JavaScript too; while people answer the graph keeps its size."""
+    """Two links, and with JavaScript it begins there; while people answer the graph keeps its size."""
     run = site.start("chain")
-    size = {"width": 700, "height": 800}
+    size = {"width": 500, "height": 800}
     plain, live = (
         browser.new_page(base_url=served.url, java_script_enabled=scripts, viewport=size)
         for scripts in (False, True)
     )
     for page in (plain, live):
         page.goto(f"/runs/{run.id}")
-        assert not is_seen(page, "step_4")
+        assert is_seen(page, "step_4") == (page is live)
         page.click("text=Go to what waits")
         assert is_seen(page, "step_4")
         page.click("text=Fit to width")
@@ -104,6 +103,35 @@ def test_a_long_graph_fits_and_leads_to_what_waits(site, served, browser):
     assert not is_seen(live, "step_11")
     plain.close()
     live.close()
+
+
+@pytest.mark.parametrize("scripts", [True, False])
+def test_tabs_of_a_run(site, served, browser, scripts):
+    """Links to one section at a time, by the keyboard too; with JavaScript the open one stays current."""
+    run = site.start("approval", {"order": 7})
+    page = browser.new_page(base_url=served.url, java_script_enabled=scripts)
+    page.goto(f"/runs/{run.id}")
+    page.evaluate("window.same = true")
+
+    def tab():
+        headings = page.locator("#beside .wide h2").all_inner_texts()
+        return page.inner_text("#tabs [aria-current=page]"), headings
+
+    assert tab() == ("Graph", ["Graph"])
+    for name in ("Nodes and time", "Task", "Audit", "Events"):
+        page.focus(f"#tabs >> text={name}")
+        page.keyboard.press("Enter")
+        page.wait_for_selector(f"#tabs [aria-current=page] >> text={name}")
+        assert tab() == (name, [name])
+    assert page.locator("#timeline li").count() > 4
+    answer(site, run)
+    if scripts:
+        page.wait_for_selector("#timeline >> text=run.ended")
+        assert page.evaluate("window.same")
+    page.go_back()
+    page.wait_for_selector("[data-audit=unsigned]")
+    assert tab() == ("Audit", ["Audit"])
+    page.close()
 
 
 def test_without_the_switch_the_graph_stays_where_it_was_moved(site, tab):

@@ -5,6 +5,8 @@ from __future__ import annotations
 import ast
 import re
 from collections.abc import Callable, Container, Mapping
+from contextlib import suppress
+from copy import deepcopy
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -24,6 +26,9 @@ from runner.records.run import PATH
 
 OPENING = re.compile(r"^((tell|say|check|decide|return)s? )?(whether|true (if|when)|if) ")
 """First words of conditions' docstrings; a label has "if" in their place."""
+
+OUTPUT = re.compile(r"\bstate\.results\['([^']+)'\]\.(?:output|result)\b")
+"""A node's output, in the code of a condition; a label has the node in its place."""
 
 LONGEST = 60  # characters of a condition's words
 
@@ -248,9 +253,21 @@ def _label(condition: Callable[..., Any] | None) -> str:
         )
     if name == "<lambda>":
         code = sources.tree(condition)
-        label = ast.unparse(code.body) if isinstance(code, ast.Lambda) else "its condition holds"
+        label = _code(code, plain) if isinstance(code, ast.Lambda) else "its condition holds"
     elif label[1:2].islower():
         label = label[0].lower() + label[1:]
     label = OPENING.sub("", label).rstrip(".")
     label = "".join(character if character.isprintable() else " " for character in label)
     return label if len(label) <= LONGEST else f"{label[: LONGEST - 1]}…"
+
+
+def _code(code: ast.Lambda, function: Any) -> str:
+    """Write a lambda's body; the values of its closure and nodes stand in the place of what leads to them."""
+    cells = dict(zip(function.__code__.co_freevars, function.__closure__ or (), strict=True))
+    body = deepcopy(code.body)
+    for node in ast.walk(body):
+        if isinstance(node, ast.Name) and node.id in cells:
+            with suppress(ValueError):  # not assigned yet
+                value = cells[node.id].cell_contents
+                node.id = repr(value) if isinstance(value, str | int | float) else node.id
+    return OUTPUT.sub(r"\1", ast.unparse(body))

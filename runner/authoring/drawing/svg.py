@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import re
 import textwrap
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -19,7 +20,7 @@ CHARACTER, SMALL, LINE, PAD = (
     12.0,
 )  # of the text: widths, height, and space around it
 
-BETWEEN = 72.0  # two layers
+BETWEEN = 34.0  # two layers
 
 MARGIN = 16.0
 
@@ -29,6 +30,15 @@ LANE, ASIDE = (
 )  # of the lines along the bottom: between two, and beside the first and last box
 
 LABEL, LABELS = 24, 3  # characters of a label's line, and its lines at most
+
+
+class LabelWrapper(textwrap.TextWrapper):
+    """Breaks the words of a condition, which may be code, between its names and never within one."""
+
+    wordsep_re = re.compile(r"(\s+)|(?=[.\[(]\D)")
+
+
+WRAPPER = LabelWrapper(LABEL, max_lines=LABELS, placeholder=" …", break_long_words=False)
 
 ALIKE = 280.0  # boxes of a layer are equally wide up to here
 
@@ -52,7 +62,7 @@ COLOURS = {
 PLAIN = ("#f7f9fc", "#44546a")
 
 HEAD = (
-    '<svg xmlns="http://www.w3.org/2000/svg" role="{role}" width="{w:.0f}" height="{h:.0f}" '
+    '<svg xmlns="http://www.w3.org/2000/svg" role="{role}" width="{size[0]}" height="{size[1]}" '
     'viewBox="0 0 {w:.0f} {h:.0f}" font-family="ui-monospace, DejaVu Sans Mono, monospace" font-size="12.5">'
     '<title>{name}</title><defs><marker id="tip" viewBox="0 0 8 8" refX="7.5" refY="4" markerWidth="8" '
     'markerHeight="8" markerUnits="userSpaceOnUse" orient="auto"><path d="M0 0 L8 4 L0 8 z" fill="#44546a"/>'
@@ -108,7 +118,10 @@ def draw(diagram: Diagram, links: Links | None = None) -> str:
     """Draw a graph as SVG; with `links` its nodes lead to what is known of them."""
     drawing = _drawing(diagram, "", links)
     width, height = drawing.width + 2 * MARGIN, drawing.height + 2 * MARGIN
-    head = HEAD.format(w=width, h=height, name=_xml(diagram.name), role="group" if links else "img")
+    # On a page it grows with the reader's text.
+    size = [f"{length / 16:.2f}rem" if links else f"{length:.0f}" for length in (width, height)]
+    role = "group" if links else "img"
+    head = HEAD.format(w=width, h=height, size=size, name=_xml(diagram.name), role=role)
     body = "\n".join(drawing.parts)
     return f'{head}\n<g transform="translate({MARGIN:.0f} {MARGIN:.0f})">\n{body}\n</g>\n</svg>\n'
 
@@ -120,16 +133,15 @@ def _drawing(diagram: Diagram, path: str, links: Links | None) -> Drawing:
         for box in diagram.boxes
         if box.inner is not None
     }
-    sizes = {box.id: _size(box, inside.get(box.id)) for box in diagram.boxes}
+    sizes = {box.id: _size(box, inside.get(box.id), links) for box in diagram.boxes}
     pairs = diagram.forward
     rows, paths = with_bends(layers([box.id for box in diagram.boxes], pairs), pairs)
     labels = {
-        arrow: textwrap.wrap(arrow.words, LABEL, max_lines=LABELS, placeholder=" …")
-        for arrow in diagram.arrows
-        if arrow.label or arrow.back
+        arrow: WRAPPER.wrap(arrow.words) for arrow in diagram.arrows if arrow.label or arrow.back
     }
     frames = _frames(rows, sizes, paths.values(), labels)
-    height = max((frame.y + frame.height / 2 for frame in frames.values()), default=0.0)
+    rooms = (frame.y + _room(name, frame.height, labels) / 2 for name, frame in frames.items())
+    height = max(rooms, default=0.0)
     has_back = any(arrow.back for arrow in diagram.arrows)
     width = (
         max((frame.x + frame.width for frame in frames.values()), default=0.0) + ASIDE * has_back
@@ -160,9 +172,19 @@ def _drawing(diagram: Diagram, path: str, links: Links | None) -> Drawing:
     return Drawing(elements, width, height + PAD * has_back)
 
 
-def _size(box: Box, inside: Drawing | None) -> tuple[float, float]:
-    lines = box.lines
-    width = max(len(lines[0]) * CHARACTER, *(len(line) * SMALL for line in lines[1:])) + 2 * PAD
+def _lines(box: Box, links: Links | None) -> list[tuple[str, str]]:
+    """Return the lines of a box and how they look; on a page most nodes are functions, and do not say so."""
+    name, words, *states = box.lines
+    if links is not None:
+        words = words.removeprefix("function").removeprefix(", ")
+    lines = [(name, ' font-weight="bold"'), (words, ' fill="#444444" font-size="11.5"')]
+    lines += [(state, ' font-size="11.5" class="word"') for state in states]
+    return [line for line in lines if line[0]]
+
+
+def _size(box: Box, inside: Drawing | None, links: Links | None) -> tuple[float, float]:
+    lines = _lines(box, links)
+    width = max(len(box.id) * CHARACTER, *(len(line) * SMALL for line, _ in lines)) + 2 * PAD
     height = len(lines) * LINE + 2 * PAD - 6 + (BAR if box.progress.total else 0)
     if box.holds:
         width += TOGGLE
@@ -179,7 +201,7 @@ def _frames(
 ) -> dict[str, Frame]:
     heights = {name: sizes[name][1] if name in sizes else 0.0 for row in rows for name in row}
     steps = [step for path in paths for step in itertools.pairwise(path)]
-    middles = centres(rows, heights, steps)
+    middles = centres(rows, {name: _room(name, heights[name], labels) for name in heights}, steps)
     frames: dict[str, Frame] = {}
     x = ASIDE * any(arrow.back for arrow in labels)
     for number, row in enumerate(rows):
@@ -189,6 +211,14 @@ def _frames(
             frames[name] = Frame(x, middles[name], widths[name], heights[name], (x, x + widest))
         x += widest
     return frames
+
+
+def _room(name: str, height: float, labels: Mapping[Arrow, Sequence[str]]) -> float:
+    """Return the height of a box with the labels of the lines to it, above and below its middle."""
+    count = sum(
+        len(lines) for arrow, lines in labels.items() if arrow.target == name and not arrow.back
+    )
+    return max(height, 2 * LINE * count + PAD)
 
 
 def _gap(row: Iterable[str], labels: Mapping[Arrow, Sequence[str]]) -> float:
@@ -282,16 +312,12 @@ def _box(
         f'<rect x="{frame.x:.1f}" y="{top:.1f}" width="{frame.width:.1f}" height="{frame.height:.1f}" '
         f'rx="{corner}" fill="{fill}" stroke="{stroke}" stroke-width="{thick}"{dash}/>'
     )
-    for number, line in enumerate(box.lines):
+    lines = _lines(box, links)
+    for number, (line, look) in enumerate(lines):
         y = top + PAD + LINE * (number + 0.55)
-        looks = (
-            ' font-weight="bold"',
-            ' fill="#444444" font-size="11.5"',
-            ' font-size="11.5" class="word"',
-        )
-        yield f'<text x="{frame.x + PAD:.1f}" y="{y:.1f}"{looks[number]}>{_xml(line)}</text>'
+        yield f'<text x="{frame.x + PAD:.1f}" y="{y:.1f}"{look}>{_xml(line)}</text>'
     if box.progress.total:
-        y, whole = top + PAD + LINE * len(box.lines) - 2, frame.width - 2 * PAD
+        y, whole = top + PAD + LINE * len(lines) - 2, frame.width - 2 * PAD
         done_width = whole * min(1.0, box.progress.done / box.progress.total)
         for kind, width, colour in (("track", whole, "#d9dcda"), ("done", done_width, "#2e7d4f")):
             yield (

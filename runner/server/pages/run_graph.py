@@ -26,6 +26,9 @@ SMALL = 60
 
 GROUP = "#"
 
+GRAPH = "graph"
+"""The tab with which a run's page opens."""
+
 
 @dataclass(frozen=True, slots=True)
 class Wiring:
@@ -87,11 +90,12 @@ def shape_of(services: Services, record: RunRecord) -> Topology | None:
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """State in the address of a run's page: the node that is shown, and what is opened or closed.
+    """State in the address of a run's page: its tab, the node that is shown, and what is opened or closed.
 
     The graph `fits` into the width of the page, or has its natural size.
     """
 
+    tab: str = GRAPH
     node: str = ""
     opened: frozenset[str] = field(default_factory=frozenset)
     closed: frozenset[str] = field(default_factory=frozenset)
@@ -102,6 +106,7 @@ class Place:
         """Read it from the address."""
         query = request.query_params
         return cls(
+            query.get("tab", "") or GRAPH,
             query.get("node", ""),
             frozenset(query.getlist("open")),
             frozenset(query.getlist("close")),
@@ -110,7 +115,8 @@ class Place:
 
     def link(self, node: str, target: str, opened: frozenset[str], closed: frozenset[str]) -> str:
         """Write the address of the same page at another place."""
-        pairs = [("node", node)] * bool(node) + [("fit", "yes")] * self.fits
+        pairs = [("tab", self.tab)] * (self.tab != GRAPH)
+        pairs += [("node", node)] * bool(node) + [("fit", "yes")] * self.fits
         pairs += [("open", name) for name in sorted(opened)] + [
             ("close", name) for name in sorted(closed)
         ]
@@ -118,7 +124,11 @@ class Place:
 
     def at(self, node: str) -> str:
         """Return the address at which a node is shown; "" for none."""
-        return self.link(node, "node" if node else "graph", self.opened, self.closed)
+        return self.link(node, "node" if node else self.tab, self.opened, self.closed)
+
+    def on(self, tab: str) -> str:
+        """Return the address of another tab."""
+        return replace(self, tab=tab).link(self.node, "tabs", self.opened, self.closed)
 
     def resized(self) -> str:
         """Return the address at which the graph has its other size."""

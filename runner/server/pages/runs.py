@@ -18,13 +18,13 @@ from runner.operations.decided import DecisionView
 from runner.operations.exports import Question, all_events
 from runner.operations.views import NodeView, RunView, archived_run, read_run, spendings
 from runner.records.run import FINAL, Status, existing
-from runner.server.access import Reads, Seen
+from runner.server.access import Seen
 from runner.server.api.audit import audit_of
 from runner.server.api.documents import seen_by
 from runner.server.pages.node_drawer import QUIET, drawer
 from runner.server.pages.rendering import page, span
 from runner.server.pages.run_actions import actions
-from runner.server.pages.run_graph import Level, Place, drawing, find, levels, waiting_in
+from runner.server.pages.run_graph import GRAPH, Level, Place, drawing, find, levels, waiting_in
 from runner.server.pages.timeline import phases, rows
 from runner.server.problems import Problem
 from runner.server.services import Served, Services
@@ -42,6 +42,14 @@ OF_INTERRUPTS = "interrupt."
 ITEMS, LOUD = 10, ("failed", "retrying", "running")
 """Items of a map that have rows at most, and their states in that order; the map's row counts all, and those
 that wait for people are on its line above the graph."""
+
+TABS = {
+    GRAPH: "Graph",
+    "nodes": "Nodes and time",
+    "events": "Events",
+    "task": "Task",
+    "audit": "Audit",
+}
 
 LINES = 200
 """Events of a timeline at most, the newest; the API has them all."""
@@ -99,7 +107,11 @@ def list_runs(
 
 @router.get("/runs/{run_id}")
 def show(request: Request, run_id: str, person: Seen, services: Served) -> HTMLResponse:
-    """Show a run; the address names the node that is shown beside it, and what is open in the graph."""
+    """Show a tab of a run; the address also names the node that is shown, and what is open in the graph."""
+    place = Place.of(request)
+    tabs = [tab for tab in TABS if tab != "audit" or person.may("read")]
+    if place.tab not in tabs:
+        raise Problem(404, f"A run has no tab {place.tab!r:.40} for you: {', '.join(tabs)}.")
     store = services.store
     record = store.peek(run_id)
     if (
@@ -110,37 +122,26 @@ def show(request: Request, run_id: str, person: Seen, services: Served) -> HTMLR
         run, position, events = archived_run(export), "0", []
     else:
         position = str(existing(store.read(run_id), run_id).events)
-        run, events = read_run(store, run_id), all_events(store, run_id)
+        run = read_run(store, run_id)
+        events = all_events(store, run_id) if place.tab in {"nodes", "events"} else []
     run, events = seen_by(person, run), [seen_by(person, event) for event in events]
-    place, shown, now = Place.of(request), list(levels(services, run)), round(time.time() * 1000)
+    shown, now = list(levels(services, run)), round(time.time() * 1000)
     chosen = find(shown, place.node)
-    sources = {
-        level.path + node.id: [level.path + name for name in level.before(node.id)]
-        for level in shown
-        for node in level.run.nodes
-    }
-    ended_at = run.ended_at or now
-    paths = list(_paths(run))
-    if len(paths) > NODES:
-        paths.sort(key=lambda one: one[0] != place.node and one[1].status in QUIET)
-    spent = phases(events, run.created_at, ended_at, lambda node: sources.get(node, []))
     final = run.status in set(map(str, FINAL))
     asks = _asks(run.interrupts, {level.run.run_id: level.path for level in shown})
-    picture = drawing(services, shown, place)
+    picture = drawing(services, shown, place) if place.tab == GRAPH else ""
     return page(
         request,
         "run.html",
         person,
         run=run,
         position=position,
-        nodes=paths[:NODES],
-        hidden_nodes=Counter(node.status for _, node in paths[NODES:]),
+        tabs={tab: TABS[tab] for tab in tabs},
         drawing=picture,
         waiting=waiting_in(picture, [ask.path for ask in asks]),
         place=place,
         drawer=drawer(*chosen, person, services) if chosen is not None else None,
-        times=rows(spent, run.created_at, ended_at),
-        ended=ended_at,
+        **_nodes(run, shown, events, place.node, run.ended_at or now),
         timeline=list(_timeline(events, run.created_at)),
         decided=_grouped(run.decided),
         asks=asks,
@@ -149,7 +150,30 @@ def show(request: Request, run_id: str, person: Seen, services: Served) -> HTMLR
         spent=list(spendings(run.spent)),
         actions=actions(run, final=final, changed=_changed(services, shown[0])),
         follow=not final,
+        audit=audit_of(services, run_id) if place.tab == "audit" else None,
     )
+
+
+def _nodes(
+    run: RunView, shown: Sequence[Level], events: list[Event], node: str, ended_at: int
+) -> dict[str, Any]:
+    """Return the rows of nodes, how many have none, and what each node spent its time on."""
+    sources = {
+        level.path + node.id: [level.path + name for name in level.before(node.id)]
+        for level in shown
+        for node in level.run.nodes
+    }
+    paths = list(_paths(run))
+    if len(paths) > NODES:
+        paths.sort(key=lambda one: one[0] != node and one[1].status in QUIET)
+    spent = phases(events, run.created_at, ended_at, lambda node: sources.get(node, []))
+    return {
+        "nodes": paths[:NODES],
+        "hidden_nodes": Counter(node.status for _, node in paths[NODES:]),
+        "failures": [(path, node) for path, node in paths if node.error][:ITEMS],
+        "times": rows(spent, run.created_at, ended_at),
+        "ended": ended_at,
+    }
 
 
 def _changed(services: Services, outer: Level) -> bool:
@@ -221,17 +245,3 @@ def _said(event: Event) -> str:
     comment = data.get("comment") or data.get("detail")
     text = " ".join(str(word) for word in (who, *words) if word)
     return f"{text}: {comment}" if comment else text
-
-
-@router.get("/runs/{run_id}/audit")
-def audit(request: Request, run_id: str, person: Reads, services: Served) -> HTMLResponse:
-    """Show what was recorded of the run's approvals, and whether it holds, as far as this server can tell."""
-    record = existing(services.store.peek(run_id), run_id)
-    return page(
-        request,
-        "audit.html",
-        person,
-        run_id=run_id,
-        graph=record.graph_id,
-        audit=audit_of(services, run_id),
-    )

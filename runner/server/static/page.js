@@ -29,7 +29,7 @@
     const places = all(part, ".graph").map((graph) => [graph.scrollLeft, graph.scrollTop]);
     part.replaceWith(document.adoptNode(other));
     for (const item of all(other, "details > summary")) if (open.has(keyOf(item))) item.parentElement.open = true;
-    all(other, ".graph").forEach((graph, number) => graph.scrollTo(...(places[number] ?? [0, 0])));
+    all(other, ".graph").forEach((graph, number) => (places[number] ? graph.scrollTo(...places[number]) : begin(graph)));
     if (active) all(other, active.tagName).find((item) => keyOf(item) === keyOf(active))?.focus({ preventScroll: true });
   }
   function localize(root) {
@@ -192,6 +192,11 @@
       behavior,
     });
   }
+  // A graph that is larger than its frame begins with the node that is looked at, else with what waits.
+  function begin(graph) {
+    const first = ["marked", "node[data-state=waiting]", "node"].map((kind) => graph.querySelector(`.${kind}`)).find(Boolean);
+    if (first) centre(first, "auto");
+  }
   const pickAll = document.getElementById("pick-all");
   if (pickAll) pickAll.hidden = false;
   document.addEventListener("change", (event) => {
@@ -212,11 +217,7 @@
     if (event.target.matches(".graph a:focus-visible")) centre(event.target, "auto");
   });
   localize(document);
-  // A graph that is larger than its frame begins with the node that is looked at, else with its first one.
-  for (const graph of document.querySelectorAll(".graph")) {
-    const first = graph.querySelector(".marked") ?? graph.querySelector(".node");
-    if (first) centre(first, "auto");
-  }
+  all(document, ".graph").forEach(begin);
   shown();
 
   // -- JSON that is typed ------------------------------------------------------------------------------
