@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass, field, replace
-from typing import Any
+from dataclasses import dataclass, field, replace
+from typing import Any, ClassVar
+
+import pydantic
 
 from runner.approvals import digests, rules
 from runner.approvals.rules import Count, DecisionKind, Principal, Tally, Voter, VoterFacts
 from runner.errors import UsageError
+from runner.records import codec
 from runner.records.codec import JSON
 from runner.records.interrupts import Decision, Interrupt, Receipt, ReceiptStatus, address_of
 
@@ -101,6 +104,9 @@ class Standing:
     steps of escalation that have come.
     """
 
+    __pydantic_config__: ClassVar[pydantic.ConfigDict] = codec.STRICT
+
+    v: int = 1
     tally: Tally = field(default_factory=Tally)
     votes: int = 0
     claim: str = ""
@@ -109,16 +115,6 @@ class Standing:
     spent: Mapping[str, int] = field(default_factory=dict)
     escalated: int = 0
     comments: int = 0
-
-    def dump(self) -> dict[str, JSON]:
-        """Return it as it is stored."""
-        return {"v": 1, **asdict(self)}
-
-    @classmethod
-    def load(cls, document: Mapping[str, Any]) -> Standing:
-        """Read what `dump` has written."""
-        fields = {name: value for name, value in document.items() if name != "v"}
-        return cls(**{**fields, "tally": Tally(**fields["tally"])})
 
 
 def approved(question: Interrupt) -> str:

@@ -15,7 +15,7 @@ from runner.approvals.decision_keys import DecisionKeys
 from runner.approvals.judgement import Evidence, level_of
 from runner.approvals.rules import Approval, Rule, excluded_answerers, excludes_requester
 from runner.definition.policies import RetryPolicy
-from runner.errors import UsageError
+from runner.errors import ApprovalMismatch, UsageError
 from runner.records import run_ids
 from runner.records.interrupts import Address, Interrupt, InterruptStatus
 from runner.records.run import PATH
@@ -96,7 +96,11 @@ class VisitJudge:
             )
 
     def _read(self, answer: Interrupt) -> Evidence:
-        rule, requester, root = Rule.thawed(answer.rule or {}), None, answer.run_id
+        try:
+            rule = Rule.thawed(answer.rule or {})
+        except UsageError as error:
+            raise ApprovalMismatch(f"{answer.name!r} has a damaged rule: {error}") from error
+        requester, root = None, answer.run_id
         if excludes_requester(rule):
             requester, root = self._store.requester(answer.run_id), self._root(answer.run_id)
         answered_by = answerers(self._store, rule, answer)

@@ -57,10 +57,6 @@ def write_dead_letter(app: Any, source: str, body: bytes, reason: str) -> None:
 # that is no JSON ends the worker process, and one that decodes to something else may be put back as the
 # worker ends, and end the next one. The channel below writes such an item to the dead letters and reads on.
 
-READ_ERRORS = (ValueError, TypeError, LookupError, AttributeError, RecursionError)
-"""Errors of decoding a malformed item. A lost connection is none of these."""
-
-
 READ = 2.0
 """Seconds of one blocking read of the queues, which may delay a worker's end as long; kombu's is 1."""
 
@@ -152,7 +148,7 @@ class SafeChannel(redis.Channel):
         newest = next(reversed(self.qos._delivered), None)  # noqa: SLF001 - no public way
         try:
             return super()._brpop_read(**options)
-        except READ_ERRORS as error:
+        except codec.READ_ERRORS as error:
             if self._item is None:
                 raise
             queue, item = self._item

@@ -38,7 +38,7 @@ from runner.execution.context import ClaimedVisit, never
 from runner.execution.held_nodes import RETURN_DELAY_MS, UnservedNodes
 from runner.execution.leases import Lease, Leases, Quarantine, SweepTimer
 from runner.execution.runs import RunStarter, StartOptions, call_on_end
-from runner.records import failures, size_limits, validation
+from runner.records import codec, failures, size_limits, validation
 from runner.records.codec import JSON
 from runner.records.failures import ErrorRecord
 from runner.records.interrupts import Interrupt
@@ -53,7 +53,16 @@ from runner.records.outcomes import (
 )
 from runner.records.run import EventKind, Status, VisitEntry, no_such_run
 from runner.scheduler.changes import CALLBACK_NODE
-from runner.store.interface import Claim, Dispatcher, Reply, Request, Settlement, Store, Token
+from runner.store.interface import (
+    Claim,
+    Dispatcher,
+    Reply,
+    Request,
+    Settlement,
+    Store,
+    Token,
+    UnreadableClaim,
+)
 from runner.store.requests import (
     CancelRun,
     ConfirmHandOver,
@@ -171,7 +180,10 @@ class Engine:
             return DoorbellOutcome(call_on_end(self.store, self._dispatcher, run_id, visit))
         if self.freezes.known and self._is_frozen(run_id):
             return DoorbellOutcome("frozen")
-        claim = self._quarantine.claim(run_id, node, visit, attempt, nonce or ids.nonce())
+        try:
+            claim = self._quarantine.claim(run_id, node, visit, attempt, nonce or ids.nonce())
+        except UnreadableClaim as error:
+            return self._hold_refused(error, "", error)
         if isinstance(claim, Reply):
             if claim.delay_ms:
                 self.sweep_in(claim.delay_ms / 1000)
@@ -354,7 +366,10 @@ class Engine:
         self, plan: CompiledGraph, claim: Claim, lease: Lease, stays: Callable[[], bool]
     ) -> DoorbellOutcome:
         try:
-            visit = self._visit(plan, claim, lease)
+            try:
+                visit = self._visit(plan, claim, lease)
+            except codec.READ_ERRORS as error:
+                raise CorruptDocument(f"what the visit needs can't be read: {error}") from error
             # A settle claims without a look, maybe a node of another graph: not while anything is frozen.
             visit.stays = lambda: stays() and not self.freezes.known
             began = time.monotonic()
@@ -369,7 +384,7 @@ class Engine:
             log.info("node.lost: %s", error)
             return DoorbellOutcome("stale", claim.graph_id)
         except (ApprovalMismatch, CorruptDocument) as error:
-            return self._hold_refused(plan, claim, error)
+            return self._hold_refused(claim, plan.node(claim.token.node).kind, error)
         except EffectsFrozen as error:
             return self._wait_for_thaw(claim, error)
         except RunStopped:
@@ -389,14 +404,14 @@ class Engine:
         )
 
     def _hold_refused(
-        self, plan: CompiledGraph, claim: Claim, error: ApprovalMismatch | CorruptDocument
+        self, claim: Claim | UnreadableClaim, kind: str, error: ApprovalMismatch | CorruptDocument
     ) -> DoorbellOutcome:
         """Hold a node whose next effect was not approved, or whose document is damaged, until released."""
         token, record = claim.token, failures.record(error)
         log.error(
             "node.held: node %r of run %s was not run on: %s", token.node, token.run_id, error
         )
-        entry = nodes.entry(plan.node(token.node).kind, 0, {})
+        entry = nodes.entry(kind, 0, {})
         entry["error"] = asdict(record)
         return DoorbellOutcome(self.do(HoldVisit(token, entry)).word, claim.graph_id, error=record)
 

@@ -326,5 +326,15 @@ def decode(cls: type[Document], data: bytes | str) -> Document:
         ) from error
 
 
+READ_ERRORS = (
+    CorruptDocument,
+    ValueError,
+    TypeError,
+    LookupError,
+    AttributeError,
+    RecursionError,
+)
+"""Errors of reading what is damaged or malformed; a lost connection is none of these."""
+
 STRICT = pydantic.ConfigDict(extra="forbid", strict=True)
 """Set as `__pydantic_config__` on each stored dataclass: an unknown field is an error."""

@@ -8,11 +8,12 @@ from __future__ import annotations
 import hashlib
 import operator
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import asdict, astuple, fields, replace
+from dataclasses import asdict, astuple, fields
 from typing import Any
 
 import pydantic_core
 
+from runner.approvals.ballots import Standing
 from runner.definition.model import (
     AFTER_GRAPH,
     ROOT,
@@ -31,7 +32,7 @@ from runner.limits.limit import LimitShape
 from runner.records import codec
 from runner.records.checkpoints import Saved
 from runner.records.codec import JSON
-from runner.records.interrupts import SEPARATOR, Decision, Interrupt, InterruptStatus
+from runner.records.interrupts import SEPARATOR, Decision, Interrupt
 from runner.records.listings import RunSummary
 from runner.records.run import (
     EventKind,
@@ -469,22 +470,29 @@ def question_document(question: Interrupt) -> bytes:
 
 
 def question(interrupt_id: str, data: bytes, decision_text: bytes | None) -> Interrupt:
-    head, _, text = data.partition(b"{")
-    _, asked_at, _, *reminders = head.split()
-    run_id, _, suffix = interrupt_id.partition(SEPARATOR)
-    node, visit, _ = suffix.rsplit(SEPARATOR, 2)
-    address = {"id": interrupt_id, "run_id": run_id, "node_id": node, "visit": int(visit)}
-    counts = {"asked_at": int(asked_at), "reminded": int(reminders[0]) if reminders else 0}
-    interrupt = codec.decode(Interrupt, dump({**address, **counts})[:-1] + b"," + text)
-    if not decision_text:
-        return interrupt
-    status, time, nonce, text = decision_text.split(b" ", 3)
-    outcome = load(text) if text else {}
-    if status == b"withdrawn" and outcome:
-        outcome = {"withdrawal": {**outcome, "attempt": int(nonce)}}
-    return replace(
-        interrupt, status=InterruptStatus(status.decode()), answered_at=int(time), **outcome
-    )
+    """Read a question, with what was decided.
+
+    Raises:
+        CorruptDocument: it is damaged.
+    """
+    try:
+        head, brace, text = data.partition(b"{")
+        _, asked_at, _, *reminders = head.split()
+        run_id, _, suffix = interrupt_id.partition(SEPARATOR)
+        node, visit, _ = suffix.rsplit(SEPARATOR, 2)
+        values = {"id": interrupt_id, "run_id": run_id, "node_id": node, "visit": int(visit)}
+        values |= {"asked_at": int(asked_at), "reminded": int(reminders[0]) if reminders else 0}
+        documents = [brace + text]
+        if decision_text is not None:
+            status, time, nonce, outcome = decision_text.split(b" ", 3)
+            values |= {"status": status.decode(), "answered_at": int(time)}
+            if status == b"withdrawn" and outcome:
+                outcome = dump({"withdrawal": {**load(outcome), "attempt": int(nonce)}})
+            documents += [outcome] if outcome else []
+        members = b",".join(document[1:-1] for document in (dump(values), *documents))
+        return codec.decode(Interrupt, b"{" + members + b"}")
+    except codec.READ_ERRORS as error:
+        raise CorruptDocument(f"the question {interrupt_id} can't be read: {error}") from error
 
 
 def questions(run_id: str, stored_fields: Mapping[bytes, bytes]) -> tuple[Interrupt, ...]:
@@ -507,8 +515,15 @@ def question_fields(interrupt_id: str) -> tuple[str, str]:
 
 
 def question_number(data: bytes) -> int:
-    """Read which number a question has among all of its run."""
-    return int(data.split(b" ", 1)[0])
+    """Read which number a question has among all of its run.
+
+    Raises:
+        CorruptDocument: it is damaged.
+    """
+    number = data.split(b" ", 1)[0]
+    if not number.isdigit():
+        raise CorruptDocument(f"a stored question begins with {number[:20]!r}, which is no number.")
+    return int(number)
 
 
 def winner(decision_text: bytes | None) -> str:
@@ -526,6 +541,27 @@ def decision(answer: Decision) -> bytes:
             **({"decision": answer.decision, "effect": answer.effect} if answer.decision else {}),
         }
     )
+
+
+def document(text: bytes | None) -> dict[str, Any]:
+    """Read an object that is stored beside a question; where nothing is stored, it is empty.
+
+    Raises:
+        CorruptDocument: it is damaged.
+    """
+    try:
+        return dict(load(text or b"{}"))
+    except codec.READ_ERRORS as error:
+        raise CorruptDocument(f"a stored vote can't be read: {error}") from error
+
+
+def standing(text: bytes | None) -> Standing:
+    """Read how the votes of a question stand.
+
+    Raises:
+        CorruptDocument: it is damaged.
+    """
+    return codec.decode(Standing, text) if text else Standing()
 
 
 def decided(

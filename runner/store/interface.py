@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Generic, Protocol, TypeVar
 from runner.approvals.ballots import Standing, Use
 from runner.approvals.freezes import Freeze
 from runner.definition.model import Topology
+from runner.errors import CorruptDocument
 from runner.records.budgets import Sum, Tagged
 from runner.records.checkpoints import Remembered, Saved, Session
 from runner.records.codec import JSON, LazyValue
@@ -70,6 +71,17 @@ class Token:
     visit: int
     fence: int
     seen: object = field(default=None, compare=False, repr=False)
+
+
+class UnreadableClaim(CorruptDocument):
+    """A visit was claimed whose stored values are damaged: its node is held."""
+
+    def __init__(self, token: Token, graph_id: str, error: Exception) -> None:
+        """Keep the claim's token, so that the node can be held."""
+        super().__init__(
+            f"what node {token.node!r} of run {token.run_id} needs is damaged: {error}"
+        )
+        self.token, self.graph_id = token, graph_id
 
 
 @dataclass(frozen=True, slots=True)

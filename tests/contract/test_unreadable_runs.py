@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import logging
 from contextlib import suppress
 
@@ -10,6 +9,7 @@ import pytest
 
 from runner.approvals.ballots import Standing
 from runner.errors import CorruptDocument
+from runner.records import codec
 from runner.store.interface import Claim
 from runner.store.redis import due_timers
 from runner.store.redis.dead_letters import DeadLetters
@@ -80,7 +80,7 @@ def test_a_damaged_count_holds_up_no_server(store, clock, client):
     key = Keys().run(run_id)
     assert store.do(SaveCheckpoint(token, saved(1, "x"))).word == "saved"
     client.hset(f"{key}:m", "#a", 2**40)
-    client.hset(key, "v:q", json.dumps({**Standing().dump(), "votes": 2**40}))
+    client.hset(key, "v:q", codec.encode(Standing(votes=2**40)))
 
     assert store.votes(f"{run_id}.q") == []
     clock.advance(60)

@@ -17,6 +17,7 @@ from runner.definition.registry import Registry
 from runner.execution.engine import Engine
 from runner.operations.message_handlers import IncomingMessage, handle_answer
 from runner.records import codec
+from runner.store import encoding
 from runner.store.redis import scripts
 from runner.store.redis.store import RedisStore
 from runner.store.redis.transaction import questions
@@ -91,7 +92,7 @@ def test_without_the_guard_votes_are_lost(clients, ask, store, monkeypatch):
     """
 
     def unguarded(run, interrupt_id):
-        return questions.standing(
+        return encoding.standing(
             run.write_set.read_unvalidated(run.key, questions.votes_field(interrupt_id))
         )
 

@@ -10,6 +10,7 @@ from runner import scheduler
 from runner.approvals.ballots import Standing
 from runner.definition.model import index_of, map_of
 from runner.limits.slots import QueuePosition
+from runner.records import codec
 from runner.records.checkpoints import Remembered, Saved
 from runner.records.codec import JSON
 from runner.records.interrupts import Decision, Interrupt, InterruptStatus
@@ -96,7 +97,7 @@ class MemoryRun:
     questions: dict[str, Interrupt] = field(default_factory=dict)
     closed: set[str] = field(default_factory=set)
     winners: dict[str, str] = field(default_factory=dict)
-    standings: dict[str, JSON] = field(default_factory=dict)
+    standings: dict[str, bytes] = field(default_factory=dict)
     voters: dict[tuple[str, str], JSON] = field(default_factory=dict)
     votes: dict[str, dict[int, JSON]] = field(default_factory=dict)
     children: list[str] = field(default_factory=list)
@@ -247,10 +248,10 @@ class MemoryRun:
 
     def standing(self, interrupt_id: str) -> Standing:
         stored = self.standings.get(interrupt_id)
-        return Standing.load(stored) if stored else Standing()
+        return codec.decode(Standing, stored) if stored else Standing()
 
     def put_standing(self, interrupt_id: str, standing: Standing) -> None:
-        self.standings[interrupt_id] = pack_copy(standing.dump())
+        self.standings[interrupt_id] = codec.encode(standing)
 
     def voter(self, interrupt_id: str, principal: str) -> Mapping[str, Any]:
         return self.voters.get((interrupt_id, principal)) or {}

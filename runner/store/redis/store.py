@@ -70,7 +70,7 @@ from runner.store.redis.scripts import Scripts
 from runner.store.redis.sessions import SessionStore
 from runner.store.redis.streams import trim_notices
 from runner.store.redis.transaction import early_answers
-from runner.store.redis.transaction.questions import standing, votes_field
+from runner.store.redis.transaction.questions import votes_field
 from runner.store.redis.transaction.sets import Command, StoreSettings, Topologies
 from runner.store.redis.transaction.transaction import Transaction, Transactions
 
@@ -327,11 +327,11 @@ class RedisStore:
     def votes(self, interrupt_id: str) -> list[dict[str, Any]]:
         key = self._keys.run(interrupt_id.partition(SEPARATOR)[0])
         with self._redis.translated():
-            count = standing(self._redis.client.hget(key, votes_field(interrupt_id))).votes
+            count = encoding.standing(self._redis.client.hget(key, votes_field(interrupt_id))).votes
             numbers = range(1, min(count, MOST_VOTES) + 1)
             names = [votes_field(interrupt_id, str(number)) for number in numbers]
             return (
-                [load(text) for text in self._redis.client.hmget(key, names) if text]
+                [encoding.document(text) for text in self._redis.client.hmget(key, names) if text]
                 if names
                 else []
             )
@@ -340,7 +340,7 @@ class RedisStore:
         with self._redis.translated(), self._redis.client.pipeline(transaction=False) as pipe:
             for name in ids:
                 pipe.hget(self._keys.run(name.partition(SEPARATOR)[0]), votes_field(name))
-            return [standing(stored) for stored in pipe.execute()]
+            return [encoding.standing(stored) for stored in pipe.execute()]
 
     def answerers(self, run_id: str, node: str) -> frozenset[str]:
         with self._redis.translated():

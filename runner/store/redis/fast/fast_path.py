@@ -33,7 +33,7 @@ from runner.scheduler.plan import PartialView, TransitionPlan, plan_transition
 from runner.store import encoding
 from runner.store.apply_transition import SHORT
 from runner.store.encoding import EVENT_LETTERS, NOTHING, doorbells_of, load, question_fields
-from runner.store.interface import Claim, Reply, RunSnapshot, Settlement, Token
+from runner.store.interface import Claim, Reply, RunSnapshot, Settlement, Token, UnreadableClaim
 from runner.store.redis import doorbell_template
 from runner.store.redis.connection import Argument, RedisConnection
 from runner.store.redis.fast import plan_arguments
@@ -198,7 +198,11 @@ class FastPath:
         run_values: tuple[bytes, bytes] | None,
         extras: Sequence[Any] = NO_EXTRAS,
     ) -> Claim:
-        """Read a claimed visit from fields of its run; `extras` are what only this node has."""
+        """Read a claimed visit from fields of its run; `extras` are what only this node has.
+
+        Raises:
+            UnreadableClaim: what is stored for it is damaged.
+        """
         run_id, graph = claim_read.run_id, claim_read.graph
         item, question_ids, questions, decisions, checkpoint, *by_votes = extras
         votes, entries = by_votes or ((), None)
@@ -207,8 +211,6 @@ class FastPath:
         (report,) = self._read(run_id, [f"h:{record.handed}"]) if record.handed else (None,)
         task, state = run_values or self._remember_run(run_id, node, graph, values)
         inputs = self._inputs(run_id, graph.topology, node, record, values)
-        stored = [item or own_task or task, state, report, *(output for _, _, output in inputs)]
-        task_value, state_value, report_value, *outputs = self._large.load(stored)
         claim_read.texts |= {name: values[name] or b"" for name in graph.guards(node)}
         claim_read.asked = (
             encoding.dump([record.visit, *map(bytes.decode, question_ids)])
@@ -227,30 +229,38 @@ class FastPath:
         claim_read.final = _final(graph.topology, node, values)
         if CHANGED_BY in values:
             claim_read.changed_by = values[CHANGED_BY] or b""
-        return Claim(
-            token=Token(run_id, node, record.visit, record.fence, claim_read),
-            graph_id=graph.topology.graph_id,
-            fingerprint=graph.topology.fingerprint,
-            signature=graph.topology.nodes[shape_name(node)].signature,
-            record=record,
-            task=task_value,
-            invocation_state=codec.read(state_value),
-            inputs=[
-                (source, source_visit, output)
-                for (source, source_visit, _), output in zip(inputs, outputs, strict=True)
-            ],
-            answers=encoding.decided(question_ids, questions, decisions) if question_ids else [],
-            document=load(document) if document else None,
-            messages=[load(message) for message in messages],
-            child=self._snapshot(record.child) if record.child else None,
-            map=encoding.map_of_visit(values.get(f"m:{node}"), record.visit),
-            report=codec.read(report_value),
-            votes={
-                question_id.decode(): [load(vote) for vote in cast if vote]
-                for question_id, cast in zip(question_ids or (), votes, strict=False)
-                if cast
-            },
-        )
+        token = Token(run_id, node, record.visit, record.fence, claim_read)
+        try:
+            stored = [item or own_task or task, state, report, *(output for _, _, output in inputs)]
+            task_value, state_value, report_value, *outputs = self._large.load(stored)
+            return Claim(
+                token=token,
+                graph_id=graph.topology.graph_id,
+                fingerprint=graph.topology.fingerprint,
+                signature=graph.topology.nodes[shape_name(node)].signature,
+                record=record,
+                task=task_value,
+                invocation_state=codec.read(state_value),
+                inputs=[
+                    (source, source_visit, output)
+                    for (source, source_visit, _), output in zip(inputs, outputs, strict=True)
+                ],
+                answers=encoding.decided(question_ids, questions, decisions)
+                if question_ids
+                else [],
+                document=load(document) if document else None,
+                messages=[load(message) for message in messages],
+                child=self._snapshot(record.child) if record.child else None,
+                map=encoding.map_of_visit(values.get(f"m:{node}"), record.visit),
+                report=codec.read(report_value),
+                votes={
+                    question_id.decode(): [encoding.document(vote) for vote in cast if vote]
+                    for question_id, cast in zip(question_ids or (), votes, strict=False)
+                    if cast
+                },
+            )
+        except codec.READ_ERRORS as error:
+            raise UnreadableClaim(token, graph.topology.graph_id, error) from error
 
     def needed(self, run_id: str, node: str) -> Sequence[str]:
         """Name the fields of a run that a claim of a node will need, as far as its graph can be guessed."""
@@ -408,7 +418,11 @@ class FastPath:
         claim_read = ClaimRead(run_id, graph, settled_read.is_child, line, {f"n:{node}": text})
         task, item = (task_and_item[0].decode(), task_and_item[1]) if task_and_item else ("", None)
         extras = (item, None, None, None, None)
-        return replace(self._claimed(node, claim_read, values, run_values, extras), rung_by=task)
+        try:
+            claim = self._claimed(node, claim_read, values, run_values, extras)
+        except UnreadableClaim:
+            return None  # it is held at its next claim
+        return replace(claim, rung_by=task)
 
     def repeat_claim(self, token: Token, nonce: str) -> Claim | None:
         """Return the claim that a settle with this nonce has made; None where it has made none."""

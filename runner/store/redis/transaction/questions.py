@@ -5,7 +5,6 @@ The fields i:<id> of their run have them as they were asked, d:<id> what was dec
 
 from __future__ import annotations
 
-from runner.approvals.ballots import Standing
 from runner.definition.model import map_of
 from runner.records import interrupts
 from runner.records.interrupts import (
@@ -57,10 +56,6 @@ def votes_field(interrupt_id: str, whose: str = "") -> str:
     """
     name = interrupt_id.partition(SEPARATOR)[2]
     return f"v:{name}|{whose}" if whose else f"v:{name}"
-
-
-def standing(text: bytes | None) -> Standing:
-    return Standing.load(load(text)) if text else Standing()
 
 
 def open_question(write_set: WriteSet, run: RunRecord, question: Interrupt) -> None:

@@ -11,6 +11,7 @@ from typing import Any
 from runner.approvals.ballots import Standing
 from runner.definition.model import Topology, item_id, map_of, shape_name
 from runner.limits.slots import QueuePosition
+from runner.records import codec
 from runner.records.checkpoints import Remembered, Saved
 from runner.records.codec import JSON
 from runner.records.interrupts import Decision, Interrupt
@@ -443,16 +444,15 @@ class RunInTransaction:
         return load(document) if document else {}
 
     def standing(self, interrupt_id: str) -> Standing:
-        return questions.standing(
-            self.write_set.read(self.key, questions.votes_field(interrupt_id))
-        )
+        return encoding.standing(self.write_set.read(self.key, questions.votes_field(interrupt_id)))
 
     def put_standing(self, interrupt_id: str, standing: Standing) -> None:
-        self._replace(questions.votes_field(interrupt_id), dump(standing.dump()))
+        self._replace(questions.votes_field(interrupt_id), codec.encode(standing))
 
     def voter(self, interrupt_id: str, principal: str) -> Mapping[str, Any]:
-        document = self.write_set.read(self.key, questions.votes_field(interrupt_id, principal))
-        return load(document) if document else {}
+        return encoding.document(
+            self.write_set.read(self.key, questions.votes_field(interrupt_id, principal))
+        )
 
     def put_voter(
         self, interrupt_id: str, principal: str, participation: Mapping[str, JSON]
@@ -460,8 +460,9 @@ class RunInTransaction:
         self._replace(questions.votes_field(interrupt_id, principal), dump(dict(participation)))
 
     def vote(self, interrupt_id: str, number: int) -> Mapping[str, Any]:
-        document = self.write_set.read(self.key, questions.votes_field(interrupt_id, str(number)))
-        return load(document) if document else {}
+        return encoding.document(
+            self.write_set.read(self.key, questions.votes_field(interrupt_id, str(number)))
+        )
 
     def put_vote(self, interrupt_id: str, number: int, vote: Mapping[str, JSON] | None) -> None:
         name = questions.votes_field(interrupt_id, str(number))
