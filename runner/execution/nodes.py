@@ -21,12 +21,14 @@ from runner.definition.model import (
     Definition,
     EdgeSpec,
     NodeSpec,
+    map_of,
     shape_name,
 )
 from runner.definition.registry import CompiledGraph
 from runner.errors import (
     ApprovalMismatch,
     CorruptDocument,
+    DataMismatch,
     InterruptExpired,
     InterruptRaised,
     InterruptWithdrawn,
@@ -159,6 +161,11 @@ def _execute(plan: CompiledGraph, visit: ClaimedVisit) -> Outcome:
     spec = plan.node(visit.address.node_id)
     if spec.kind == KIND:
         return execute_graph_event(plan.definition, hooks, visit)
+    try:
+        for limit in spec.limits if map_of(visit.address.node_id) or not spec.map else ():
+            limit.check_input(visit.claim.task)
+    except DataMismatch as error:
+        return Failed(failures.record(error))
     if visit.tentative is not None:
         return _after(plan, hooks, visit, load_outcome(visit.tentative))
     refusal = _before(plan, hooks, visit)

@@ -7,9 +7,14 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Protocol
 
-from runner.errors import DefinitionError
+from runner.errors import DataMismatch, DefinitionError
+from runner.records import codec
+from runner.records.codec import JSON, LazyValue
 
-TAG = "tag:"
+TAG, INPUT = "tag:", "input:"
+
+MOST_KEY_BYTES = 200
+"""Bytes that a value of the input may have, by which executions are counted."""
 
 FASTEST = 1000.0
 """Executions per second: times are whole milliseconds."""
@@ -21,7 +26,9 @@ class Limit:
 
     Nodes with the same name of a limit share it: with `by="all"` all nodes that have it, with "graph" or
     "node" those of one graph or one node, with "tag:<name>" those of runs that have the same value of
-    that tag (runs without it count as one). A run inside another one has the tags of the outermost.
+    that tag (runs without it count as one). A run inside another one has the tags of the outermost. With
+    "input:<path>", as "input:customer.id", it counts together those with the same value of their run's
+    task, or of the item of a map: a text of at most 200 bytes or a number. Without one the node fails.
     """
 
     name: str
@@ -39,9 +46,12 @@ class Limit:
         if ":" in self.name:
             raise DefinitionError(f"the name of a limit has no colon: {self.name!r}.")
         by = str(self.by)
-        if by not in ("all", "graph", "node") and not (by.startswith(TAG) and by != TAG):
+        path = by.removeprefix(INPUT).split(".") if by.startswith(INPUT) else ()
+        has_key = all(path) if path else by.startswith(TAG) and by != TAG
+        if by not in ("all", "graph", "node") and not has_key:
             raise DefinitionError(
-                f"limit {self.name!r}: by is 'all', 'graph', 'node' or 'tag:<name>', not {self.by!r}."
+                f"limit {self.name!r}: by is 'all', 'graph', 'node', 'tag:<name>' or 'input:<path>' "
+                f"(names with dots between them), not {self.by!r}."
             )
         if self.concurrency is None and self.rate is None:
             raise DefinitionError(
@@ -67,39 +77,86 @@ class Limit:
     def shape(self, graph_id: str, node: str) -> LimitShape:
         """Compute what scheduling needs of the limit of one node."""
         keys = {"all": "", "graph": f":graph:{graph_id}", "node": f":node:{graph_id}/{node}"}
-        tag = self.by.removeprefix(TAG) if self.by.startswith(TAG) else ""
         interval = 0 if self.rate is None else math.ceil(self.per * 1000 / self.rate)
-        return LimitShape(
-            self.name + keys.get(self.by, f":{self.by}:"), tag, self.concurrency or 0, interval
-        )
+        by = "" if self.by in keys else self.by
+        start = self.name + keys.get(self.by, f":{by}:")
+        return LimitShape(start, by, self.concurrency or 0, interval)
+
+    def check_input(self, task: JSON | LazyValue) -> None:
+        """Refuse a task that lacks the value by which the limit counts.
+
+        Raises:
+            DataMismatch: it is missing, too long, or neither text nor a number.
+        """
+        if not self.by.startswith(INPUT):
+            return
+        path = self.by.removeprefix(INPUT)
+        problem = _value_at(task, path)[1]
+        if problem:
+            raise DataMismatch(
+                f"limit {self.name!r} counts by {path!r} of the input, and {problem}. The node was not run "
+                "and is not tried again; start the run with such a value, or change the limit."
+            )
+
+
+def input_key(task: JSON | LazyValue, path: str) -> str | None:
+    """Return the value of a task by which a limit counts; None where it has none that can be used."""
+    key, problem = _value_at(task, path)
+    return None if problem else key
+
+
+def _value_at(task: JSON | LazyValue, path: str) -> tuple[str, str]:
+    """Return the value at a path as a key, and what is wrong with it."""
+    value = codec.plain(codec.unpack(codec.read(task)))
+    names = path.split(".")
+    for depth, name in enumerate(names):
+        if not isinstance(value, dict) or name not in value:
+            return "", f"{'.'.join(names[: depth + 1])!r} is missing"
+        value = value[name]
+    if isinstance(value, bool) or not isinstance(value, (str, int, float)):
+        return "", "the value is neither text nor a number"
+    key = str(value)
+    size = len(key.encode())
+    return (
+        key,
+        f"the value has {size:,} bytes, over {MOST_KEY_BYTES}" if size > MOST_KEY_BYTES else "",
+    )
 
 
 def _is_positive(value: object) -> bool:
     return isinstance(value, (int, float)) and not isinstance(value, bool) and 0 < value < math.inf
 
 
-class Tags(Protocol):
-    """The tags of a run."""
+class Keyed(Protocol):
+    """The values of a run by which limits count."""
 
     def tag(self, name: str) -> str:
         """Return the value of a tag of the outermost run; "" where it has none."""
 
+    def input_key(self, node: str, visit: int, path: str) -> str | None:
+        """Return `input_key` of what a visit works on."""
+
 
 @dataclass(frozen=True, slots=True, order=True)
 class LimitShape:
-    """One limit of one node: `tag` names the tag whose value ends the key; 0 means no limit.
+    """One limit of one node: `by` is "tag:..." or "input:..." where its value ends the key; 0 means no limit.
 
     `interval` is the time between two executions in ms, rounded up: the rate is never exceeded.
     """
 
     start: str
-    tag: str
+    by: str
     concurrency: int
     interval: int
 
-    def key(self, view: Tags) -> str:
-        """Return the key under which the executions are counted."""
-        return self.start + (view.tag(self.tag) if self.tag else "")
+    def key(self, view: Keyed, node: str, visit: int) -> str | None:
+        """Return the key under which a visit is counted; None where its input has no value for one."""
+        value: str | None = ""
+        if self.by.startswith(TAG):
+            value = view.tag(self.by.removeprefix(TAG))
+        elif self.by:
+            value = view.input_key(node, visit, self.by.removeprefix(INPUT))
+        return None if value is None else self.start + value
 
 
 def check_limits(owner: str, limits: Iterable[object]) -> tuple[Limit, ...]:

@@ -13,7 +13,16 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
-from runner.limits.limit import LimitShape, Tags
+from runner.limits.limit import Keyed, LimitShape
+
+
+@dataclass(frozen=True, slots=True)
+class KeyedLimit:
+    """A limit of one visit, with the key under which it is counted; 0 means no limit."""
+
+    key: str
+    concurrency: int
+    interval: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,7 +34,7 @@ class QueuePosition:
     mine: bool
 
 
-class LimitUsage(Tags, Protocol):
+class LimitUsage(Keyed, Protocol):
     """The state of the limits that a claim reads."""
 
     def next_start(self, key: str, interval: int) -> int:
@@ -34,7 +43,7 @@ class LimitUsage(Tags, Protocol):
         The one after it may begin `interval` ms later.
         """
 
-    def queue_position(self, key: str, node: str, since: int, now: int) -> QueuePosition:
+    def queue_position(self, limit: KeyedLimit, node: str, since: int, now: int) -> QueuePosition:
         """Return the position of a node of this run that has requested a place since then (ms)."""
 
 
@@ -85,22 +94,31 @@ LimitAction = ReserveTime | TakeSlot | JoinQueue | ReturnSlot | OfferSlots
 """Changes to limits, which many runs share."""
 
 
+def keyed(
+    limits: Sequence[LimitShape], view: LimitUsage, node: str, visit: int
+) -> list[KeyedLimit]:
+    """Return the limits of a visit; one whose value its input lacks is left out: the worker fails it."""
+    keys = [(limit.key(view, node, visit), limit) for limit in limits]
+    return [
+        KeyedLimit(key, limit.concurrency, limit.interval) for key, limit in keys if key is not None
+    ]
+
+
 def reserve(
-    limits: Sequence[LimitShape], view: LimitUsage, now: int
+    limits: Sequence[KeyedLimit], view: LimitUsage, now: int
 ) -> tuple[int, list[LimitAction]]:
     """Assign the earliest start under all rates: how many ms to wait, and the actions that record it."""
     start, actions = now, list[LimitAction]()
     for limit in limits:
         if limit.interval:
-            key = limit.key(view)
-            earliest = max(now, view.next_start(key, limit.interval))
-            actions.append(ReserveTime(key, earliest + limit.interval))
+            earliest = max(now, view.next_start(limit.key, limit.interval))
+            actions.append(ReserveTime(limit.key, earliest + limit.interval))
             start = max(start, earliest)
     return start - now, actions
 
 
 def take(
-    limits: Sequence[LimitShape], view: LimitUsage, node: str, since: int, times: tuple[int, int]
+    limits: Sequence[KeyedLimit], view: LimitUsage, node: str, since: int, times: tuple[int, int]
 ) -> tuple[bool, list[LimitAction]]:
     """Take a place of every limit, or join the queue of the first limit that has none free.
 
@@ -108,18 +126,20 @@ def take(
     limits are returned, so that two nodes never wait for each other.
     """
     now, kept_until = times
-    slots = [(limit.key(view), limit.concurrency) for limit in limits if limit.concurrency]
-    for position, (key, concurrency) in enumerate(slots):
-        turn = view.queue_position(key, node, since, now)
-        if not turn.mine and turn.taken + turn.ahead >= concurrency:
+    slots = [limit for limit in limits if limit.concurrency]
+    for position, limit in enumerate(slots):
+        turn = view.queue_position(limit, node, since, now)
+        if not turn.mine and turn.taken + turn.ahead >= limit.concurrency:
             reservations: list[LimitAction] = [
-                TakeSlot(earlier, node, kept_until) for earlier, _ in slots[:position]
+                TakeSlot(earlier.key, node, kept_until) for earlier in slots[:position]
             ]
-            returns = [ReturnSlot(later, node, number) for later, number in slots[position + 1 :]]
+            returns = [
+                ReturnSlot(later.key, node, later.concurrency) for later in slots[position + 1 :]
+            ]
             return False, [
                 *reservations,
-                JoinQueue(key, node, since),
-                OfferSlots(key, concurrency),
+                JoinQueue(limit.key, node, since),
+                OfferSlots(limit.key, limit.concurrency),
                 *returns,
             ]
-    return True, [TakeSlot(key, node, None) for key, _ in slots]
+    return True, [TakeSlot(limit.key, node, None) for limit in slots]

@@ -11,6 +11,7 @@ ANSWER = "runner_answer_seconds"
 SPENT = "runner_spent_total"
 VOTES = "runner_votes_total"
 DROPPED = "runner_dead_letters_dropped_total"
+FORGOTTEN = "runner_limit_keys_forgotten_total"
 
 
 @dataclass(frozen=True, slots=True)

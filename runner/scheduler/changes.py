@@ -15,7 +15,7 @@ from dataclasses import dataclass, replace
 from typing import Protocol
 
 from runner.definition.model import ROOT, NodeTopology, Topology, index_of, map_of, shape_name
-from runner.limits.slots import LimitAction, LimitUsage, ReturnSlot
+from runner.limits.slots import LimitAction, LimitUsage, ReturnSlot, keyed
 from runner.records.interrupts import Interrupt
 from runner.records.run import (
     ACTIVE,
@@ -285,9 +285,9 @@ class Changes:
         )
         if stays or not previous.since:
             return record
-        for limit in self.shape(node).limits:
+        for limit in keyed(self.shape(node).limits, self.view, node, previous.visit):
             if limit.concurrency:
-                self.add(ReturnSlot(limit.key(self.view), node, limit.concurrency))
+                self.add(ReturnSlot(limit.key, node, limit.concurrency))
         return replace(record, since=0)
 
     def count(self, active: int = 0, waiting: int = 0, held_count: int = 0) -> None:

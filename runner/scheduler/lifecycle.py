@@ -151,10 +151,8 @@ def may_follow(topology: Topology, node: str, target: str) -> bool:
 
 def _limited(changes: Changes, node: str, record: NodeRecord, nonce: str) -> str:
     """Apply the node's limits to a claim: "" if it may begin, otherwise the reply that refuses it."""
-    node_limits, event = (
-        changes.shape(node).limits,
-        AddEvent(EventKind.NODE_LIMITED, node, record.visit),
-    )
+    node_limits = slots.keyed(changes.shape(node).limits, changes.view, node, record.visit)
+    event = AddEvent(EventKind.NODE_LIMITED, node, record.visit)
     wait, times = (
         (0, []) if record.granted else slots.reserve(node_limits, changes.view, changes.now)
     )

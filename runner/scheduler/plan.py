@@ -15,7 +15,7 @@ from types import MappingProxyType
 from typing import TypeVar
 
 from runner.definition.model import Topology, shape_name
-from runner.limits.slots import QueuePosition
+from runner.limits.slots import KeyedLimit, QueuePosition
 from runner.records.interrupts import Interrupt
 from runner.records.run import Arrivals, LoopRecord, MapRecord, NodeRecord, RunRecord, Status
 from runner.scheduler.arrivals import begin_visit
@@ -93,8 +93,11 @@ class PartialView(View):
     def next_start(self, key: str, interval: int) -> int:
         raise Unread(key, interval)
 
-    def queue_position(self, key: str, node: str, since: int, now: int) -> QueuePosition:
-        raise Unread(key, node, since, now)
+    def input_key(self, node: str, visit: int, path: str) -> str | None:
+        raise Unread(node, visit, path)
+
+    def queue_position(self, limit: KeyedLimit, node: str, since: int, now: int) -> QueuePosition:
+        raise Unread(limit, node, since, now)
 
 
 @dataclass(frozen=True, slots=True)

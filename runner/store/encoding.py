@@ -116,7 +116,7 @@ def _node_fields(topology: Topology, name: str) -> Iterator[tuple[str, bytes]]:
         shape["map"] = [node.map.window, node.map.stops]
     if node.limits:
         shape["limits"] = [
-            [limit.start, limit.tag, limit.concurrency, limit.interval] for limit in node.limits
+            [limit.start, limit.by, limit.concurrency, limit.interval] for limit in node.limits
         ]
     if node.version:
         shape["version"] = node.version

@@ -835,6 +835,23 @@ def test_a_place_that_is_taken_in_between_is_waited_for(worker, redis_url, clock
     worker.claim(run_id, "b")
 
 
+@pytest.mark.parametrize("known", [99_999, 100_000])
+def test_a_rate_forgets_the_key_whose_time_comes_first(worker, client, clock, known):
+    """A limit keeps 100,000 keys, and what it forgets is counted; control: one less, and none is."""
+    limit = Limit("slow", rate=1, per=1_000, by="input:id")
+    key, soon = "runner:{p00}:rates:slow", clock() + 1_000
+    client.zadd(key, {f"slow:input:id:{n}": soon + n for n in range(known)})
+    worker.claim(worker.start(shape("a", limits={"a": [limit]}), task={"id": "new"}), "a")
+
+    forgotten = client.hget(
+        "runner:{p00}:metrics", '["runner_limit_keys_forgotten_total", {}, "sum"]'
+    )
+    assert client.zcard(key) == 100_000
+    assert int(forgotten or 0) == known - 99_999
+    assert (client.zscore(key, "slow:input:id:0") is None) == (known == 100_000)
+    assert client.zscore(key, "slow:input:id:new")
+
+
 @pytest.mark.parametrize("rate", [None, 1])
 def test_claims_at_one_moment_share_a_limit(redis_url, rate):
     """As many nodes begin as there are places, and each start that a rate delays has its own time."""

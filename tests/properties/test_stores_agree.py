@@ -827,7 +827,9 @@ class Agreement(RuleBasedStateMachine):
     @invariant()
     def limits_are_equal(self):
         places, now = self.memory._database.semaphores, self.clock.now
-        rates = {name: at for name, at in self.zset("rates").items() if at > now}
+        names = {limit.name for limit in LIMITS}
+        stored = (self.zset(f"rates:{name}").items() for name in names)
+        rates = {key: at for keys in stored for key, at in keys if at > now}
         assert rates == {key: at for key, at in places.starts.items() if at > now}
         for kind, entries in (("h", places.holders), ("q", places.waiting)):
             for key, members in entries.items():

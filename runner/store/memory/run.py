@@ -9,7 +9,8 @@ from typing import Any
 from runner import scheduler
 from runner.approvals.ballots import Standing
 from runner.definition.model import index_of, map_of
-from runner.limits.slots import QueuePosition
+from runner.limits.limit import input_key
+from runner.limits.slots import KeyedLimit, QueuePosition
 from runner.records import codec
 from runner.records.checkpoints import Remembered, Saved
 from runner.records.codec import JSON
@@ -144,8 +145,11 @@ class MemoryRun:
     def next_start(self, key: str, interval: int) -> int:  # noqa: ARG002 - it is written with the claim
         return self.semaphores.starts.get(key, 0)
 
-    def queue_position(self, key: str, node: str, since: int, now: int) -> QueuePosition:
-        return self.semaphores.queue_position(key, (self.record.run_id, node), since, now)
+    def input_key(self, node: str, visit: int, path: str) -> str | None:
+        return input_key(self._task(node, visit), path)
+
+    def queue_position(self, limit: KeyedLimit, node: str, since: int, now: int) -> QueuePosition:
+        return self.semaphores.queue_position(limit.key, (self.record.run_id, node), since, now)
 
     def reported(self, reference: str) -> bool:
         return reference in self.reports

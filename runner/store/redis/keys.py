@@ -250,10 +250,10 @@ DICTIONARY = (
         "while they wait",
     ),
     Key(
-        "rates",
+        "rates:<limit>",
         "zset",
-        "limits with a rate by the ms at which the next execution may begin",
-        "until then",
+        "keys of a limit with a rate by the ms at which the next execution may begin",
+        "until then; 100,000 of a limit, without those whose time comes first",
     ),
     Key(
         "retiring",

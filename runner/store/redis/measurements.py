@@ -14,7 +14,7 @@ from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping
 from functools import lru_cache
 
-from runner.records.metrics import ANSWER, DROPPED, NODE, QUEUE_WAIT, SPENT, VOTES
+from runner.records.metrics import ANSWER, DROPPED, FORGOTTEN, NODE, QUEUE_WAIT, SPENT, VOTES
 
 Increments = Mapping[str, float]
 """Fields of the hash, and what is added to each."""
@@ -30,6 +30,7 @@ HELP = {
     NODE: "How long nodes ran, by graph, node and outcome; the items of a map as the map.",
     QUEUE_WAIT: "How long ready nodes waited for a worker, by graph; at most ten a second are measured.",
     ANSWER: "How long questions were open before they were answered.",
+    FORGOTTEN: "Keys of limits with a rate that were forgotten: a limit had more than 100,000.",
     SPENT: "What agents with a budget or a price have spent, by graph and counter.",
     VOTES: "Votes that were counted, by decision.",
     DROPPED: "Dead letters that were deleted, because there were too many, old or large ones.",

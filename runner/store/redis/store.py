@@ -163,6 +163,7 @@ class RedisStore:
             most=lambda: self.max_run,
             push=push,
             shelve=self._large.put,
+            load=self._large.load,
             topologies=self._shapes,
             audit=audit,
         )

@@ -6,13 +6,15 @@ from collections.abc import Callable
 
 import pytest
 
-from runner.definition.model import Topology
+from runner.definition.model import MapSpec, Topology
 from runner.limits.limit import Limit
+from runner.records.codec import JSON
 from runner.records.run import Status
 from runner.store.interface import Reply, Settlement, Start, Store, Token
 from runner.store.requests import (
     CancelRun,
     ClaimVisit,
+    ExpandMap,
     HandOver,
     HoldVisit,
     ParkVisit,
@@ -190,6 +192,59 @@ class LimitContract:
 
         worker.limited(same, "a")
         worker.limited(child, "a")
+
+    def test_a_value_of_the_input_has_places_of_its_own(self, worker: ManualWorker) -> None:
+        """Runs whose tasks have another value at the path do not wait; those with the same value do."""
+        limit = Limit("customer", concurrency=1, by="input:customer.id")
+        one, same, other = (
+            worker.start(crowd(limit, names="a"), task={"customer": {"id": number}})
+            for number in (7, "7", 8)
+        )
+        first = worker.claim(one, "a")
+        worker.claim(other, "a")
+        worker.limited(same, "a")
+
+        settlement = Settlement(Status.COMPLETED, "", None, {"v": 1})
+        reply = worker.store.do(SettleVisit(first.token, settlement, worker.nonce()))
+        assert [bell.run_id for bell in reply.doorbells] == [same]
+        worker.claim(same, "a")
+
+    def test_a_rate_by_a_value_delays_that_value_alone(self, worker: ManualWorker) -> None:
+        """The first execution of each value begins at once, also where the value is large in the store."""
+        limit = Limit("slow customer", rate=2, per=10, by="input:id")
+        text = "x" * 100_000
+        one, same, other = (
+            worker.start(crowd(limit, names="a"), task={"id": number, "text": text})
+            for number in (7, 7, 8)
+        )
+        worker.claim(one, "a")
+        worker.claim(other, "a")
+
+        assert worker.limited(same, "a").delay_ms == 5_000
+
+    def test_the_items_of_a_map_are_counted_by_their_own_values(self, worker: ManualWorker) -> None:
+        """An item waits for those that have its value, and not for the others of its map."""
+        limit = Limit("item", concurrency=1, by="input:id")
+        run_id, token = worker.begin(
+            shape("m", maps={"m": MapSpec("function")}, limits={"m": [limit]}), node="m"
+        )
+        items: list[JSON] = [{"id": "x"}, {"id": "x"}, {"id": "y"}]
+        assert worker.store.do(ExpandMap(token, items)).word == "expanded"
+        worker.claim(run_id, "m[0]")
+        worker.claim(run_id, "m[2]")
+
+        worker.limited(run_id, "m[1]")
+
+    def test_a_node_without_the_value_waits_for_none(self, worker: ManualWorker) -> None:
+        """A worker gets it at once, since it fails it; a value that is no key counts as a missing one."""
+        limit = Limit("customer", concurrency=1, by="input:customer.id")
+        for task in (
+            {"customer": "x"},
+            {"customer": {"id": True}},
+            {"customer": {"id": "x" * 201}},
+        ):
+            for _ in range(2):
+                worker.claim(worker.start(crowd(limit, names="a"), task=task), "a")
 
     def test_a_node_takes_all_places_or_waits(self, worker: ManualWorker) -> None:
         """Of two limits a node that lacks one does not block the other's later places for ever."""

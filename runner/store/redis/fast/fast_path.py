@@ -622,11 +622,7 @@ def _final(
 def _read_extras(run: RunInTransaction, node: str, visit: int) -> Sequence[Any]:
     """Read what most nodes lack: see `NO_EXTRAS`."""
     write_set, key = run.write_set, run.key
-    item = (
-        write_set.read_unvalidated(f"{key}:f", f"{map_of(node)}.{visit}.{index_of(node)}")
-        if map_of(node)
-        else None
-    )
+    item = run.item(node, visit)
     question_visit, *ids = load(write_set.read(key, f"q:{node}") or b"[0]")
     # A question of a ready node may still be answered: then all is read again.
     pairs = [question_fields(question_id) for question_id in ids] if question_visit == visit else []

@@ -9,8 +9,9 @@ from dataclasses import replace
 from typing import Any
 
 from runner.approvals.ballots import Standing
-from runner.definition.model import Topology, item_id, map_of, shape_name
-from runner.limits.slots import QueuePosition
+from runner.definition.model import Topology, index_of, item_id, map_of, shape_name
+from runner.limits.limit import input_key
+from runner.limits.slots import KeyedLimit, QueuePosition
 from runner.records import codec
 from runner.records.checkpoints import Remembered, Saved
 from runner.records.codec import JSON
@@ -206,19 +207,38 @@ class RunInTransaction:
         value: object = load(text).get(name, "") if text else ""
         return value if isinstance(value, str) else ""
 
+    def input_key(self, node: str, visit: int, path: str) -> str | None:
+        known, member = self.write_set.settings.input_keys, (self.record.run_id, node, visit, path)
+        if member not in known:
+            text = (
+                self.item(node, visit)
+                or self.write_set.read_unvalidated(self.key, f"t:{node}.{visit}")
+                or self.write_set.read_unvalidated(self.key, "task")
+            )
+            if self.write_set.read_set.is_incomplete:
+                return None
+            if len(known) > MOST_LIMITS:
+                known.clear()
+            (task,) = self.write_set.settings.load([text])
+            known[member] = input_key(task, path)
+        return known[member]
+
+    def item(self, node: str, visit: int) -> bytes | None:
+        """Return the item of a map that a visit works on; None for other nodes."""
+        name = f"{map_of(node)}.{visit}.{index_of(node)}"
+        return self.write_set.read_unvalidated(f"{self.key}:f", name) if map_of(node) else None
+
     # Limits change with every claim of any run. A time under a rate is reserved before it is planned with;
     # a slot is guessed, and a commit that finds it otherwise answers with how it is.
 
     def next_start(self, key: str, interval: int) -> int:
         read_set = self.write_set.read_set
-        if key not in read_set.start_times:
+        if key not in read_set.start_times and not read_set.lacks_values:
             read_set.rates[key] = interval
         return read_set.start_times.get(key, 0)
 
-    def queue_position(self, key: str, node: str, since: int, now: int) -> QueuePosition:
-        member = f"{self.record.run_id}|{node}"
-        limits = self.topology.nodes[shape_name(node)].limits
-        concurrency = next(limit.concurrency for limit in limits if limit.key(self) == key)
+    def queue_position(self, limit: KeyedLimit, node: str, since: int, now: int) -> QueuePosition:
+        key, concurrency, member = limit.key, limit.concurrency, f"{self.record.run_id}|{node}"
         full = self.write_set.settings.full
         text = self.write_set.read_set.limit_positions.get((key, member))
         if text is None:

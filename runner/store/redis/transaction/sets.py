@@ -43,8 +43,9 @@ class StoreSettings:
     """Settings of a store that its transactions need; times in ms.
 
     `prefix` is the partition's, `most` returns how many bytes a run may have. `shelve` stores a large value
-    of a run apart, and returns a reference to it. `full` are the limits that had no slot free when they were
-    last asked for one. `audit` is what is audited. What has no runs needs the prefix alone.
+    of a run apart, and returns a reference to it; `load` reads values. `full` are the limits that had no slot
+    free when they were last asked for one, `input_keys` the values of inputs by which limits count. `audit`
+    is what is audited. What has no runs needs the prefix alone.
     """
 
     prefix: str
@@ -54,7 +55,9 @@ class StoreSettings:
     push: bool = False
     shelve: Callable[[str, Any], bytes] = lambda _, data: data
     topologies: Topologies = field(default_factory=Topologies)
+    load: Callable[[Sequence[bytes | None]], Sequence[JSON | LazyValue]] = lambda values: values
     full: set[str] = field(default_factory=set)
+    input_keys: dict[tuple[str, str, int, str], str | None] = field(default_factory=dict)
     audit: Mode = "approvals"
 
     @property
@@ -159,7 +162,12 @@ class ReadSet:
     @property
     def is_incomplete(self) -> bool:
         """Return whether something was asked for that was not read yet."""
-        return bool(self._missing_fields or self._missing_replies or self.rates)
+        return self.lacks_values or bool(self.rates)
+
+    @property
+    def lacks_values(self) -> bool:
+        """Return whether a field or a reply was asked for that was not read yet."""
+        return bool(self._missing_fields or self._missing_replies)
 
     def speculate(
         self, fields: Mapping[str, Mapping[str, bytes | None]], replies: Mapping[Command, Any]
