@@ -117,7 +117,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         if options.auth == "local" and not is_loopback(options.host):
             raise UsageError(
                 f"--auth local is for this machine only, so it is not served on {options.host}. "
-                "another --auth: proxy, or MODULE:OBJECT."
+                "Name another --auth: proxy, or MODULE:OBJECT."
             )
         settings = Settings()
         settings.server_secret = settings.server_secret or secrets.token_hex(32)
