@@ -120,6 +120,26 @@ def test_a_question_that_expires_meanwhile_takes_no_answer(store, other, clock, 
     assert ManualWorker(store, clock).answer(question) == [status]
 
 
+@pytest.mark.parametrize("number", [b"", b"9"])
+def test_an_answer_sends_no_question_back(store, other, clock, client, number):
+    """Its head tells whether it is the same; control: one with another head is read again, and judged."""
+    worker, said = ManualWorker(other, clock), "x" * 10_000
+    run_id, question = worker.asking("a", reason=said)
+    key, field = KEYS.run(run_id), f"i:{question.id.partition('.')[2]}"
+    change = lambda: client.hset(key, field, number + client.hget(key, field))  # noqa: E731 - one step
+    before_a_commit(store, change)
+    call, sent = store._transactions._call, []
+
+    def noting(name, *arguments, **named):
+        sent.extend([arguments] * (name == "commit"))
+        return call(name, *arguments, **named)
+
+    store._transactions._call = noting
+    assert ManualWorker(store, clock).answer(question) == ["accepted"]
+    assert len(sent) == (2 if number else 1)
+    assert not [text for arguments in sent for text in arguments if said in str(text)]
+
+
 @pytest.mark.parametrize("replaces", [False, True])
 def test_a_graph_that_is_replaced_between_two_looks_is_known(
     store, other, clock, redis_url, replaces

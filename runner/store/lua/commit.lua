@@ -6,7 +6,7 @@
 -- Keys touched: r:<run> and its parts, timers, early, queues, limits (parts/offers.lua), and all that the
 --   arguments name.
 -- Arguments: from 6, each list after how many there are:
---   [expected] key, fields (a list, then their values, "" for none); [patterns] key, field, pattern of its value (without a field: of
+--   [expected] key, fields (a list, then their values, "" for none, after \2 only how it begins); [patterns] key, field, pattern of its value (without a field: of
 --   "1", where there is such a key);
 --   [scores] key, member, its score; [deadline] the time (ms) before which it must be, or 0;
 --   [runs] key, pattern of what the field `run` was ("": only its events are written, if it is there; "^$": the run
@@ -46,7 +46,10 @@ for _ = 1, number() do
   for first = 1, count, 1000 do
     local last = math.min(first + 999, count)
     for nth, value in ipairs(redis.call('HMGET', key, unpack(ARGV, place + first - 1, place + last - 1))) do
-      if (value or '') ~= ARGV[place + count + first + nth - 2] then changed = true end
+      local known = ARGV[place + count + first + nth - 2]
+      value = value or ''
+      if known:byte() == 2 then known, value = known:sub(2), value:sub(1, #known - 1) end
+      if value ~= known then changed = true end
     end
   end
   place = place + 2 * count

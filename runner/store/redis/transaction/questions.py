@@ -40,7 +40,7 @@ def question(write_set: WriteSet, key: str, interrupt_id: str) -> Interrupt | No
 def _read(write_set: WriteSet, key: str, interrupt_id: str) -> tuple[bytes | None, bytes | None]:
     asked_field, decision_field = question_fields(interrupt_id)
     write_set.read_set.want(key, (asked_field, decision_field))
-    return write_set.read(key, asked_field), write_set.read(key, decision_field)
+    return write_set.read_document(key, asked_field), write_set.read(key, decision_field)
 
 
 def document(write_set: WriteSet, key: str, interrupt_id: str) -> bytes:

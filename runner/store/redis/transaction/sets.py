@@ -300,6 +300,20 @@ class WriteSet:
         self.expected.setdefault(key, {})[name] = value or b""
         return value
 
+    def read_document(self, key: str, name: str) -> bytes | None:
+        """Return a document behind a head; of that the first two words, which name it, must not change.
+
+        Where a step writes it, it reads it with `read`.
+        """
+        known = self.expected.get(key, {}).get(name)
+        value = self.read(key, name)
+        number, blank, later = (value or b"").partition(b" ")
+        if known is not None:
+            self.expected[key][name] = known
+        elif blank and name in self.expected.get(key, ()):
+            self.expected[key][name] = b"\2%b %b " % (number, later.partition(b" ")[0])
+        return value
+
     def exists(self, key: str) -> bool:
         """Return whether there is a key; it may come or go meanwhile, unless that is only guessed."""
         is_there = bool(self.read_set.reply("EXISTS", key))
