@@ -404,6 +404,8 @@ class Client:
             raise UsageError(
                 f"{status!r:.40} is no status of a run; there are {', '.join(Status)}."
             )
+        if status == Status.HELD:
+            status = Status.NEEDS_MIGRATION
         query = RunQuery(
             Status(status) if status else None, graph, tags or {}, _ms(since), _ms(until), text
         )

@@ -84,7 +84,7 @@ def _help_hint(error: click.ClickException) -> str:
 
 def exit_of_run(status: str) -> Exit:
     """Return the exit code for the status of a run that the command waited for."""
-    codes = {"completed": Exit.DONE, "interrupted": Exit.WAITING, "needs_migration": Exit.WAITING}
+    codes = {"completed": Exit.DONE, "interrupted": Exit.WAITING, "held": Exit.WAITING}
     return codes.get(status, Exit.RUN_FAILED)
 
 

@@ -207,7 +207,6 @@ STYLES = {
     "forbidden": "red",
     "waiting": "yellow",
     "interrupted": "yellow",
-    "needs_migration": "yellow",
     "held": "yellow",
     "running": "cyan",
     "executing": "cyan",
@@ -217,11 +216,6 @@ STYLES = {
     "skipped": "dim",
     "cancelled": "dim",
 }
-
-
-def worded(status: str) -> str:
-    """Return the status of a run as people read it: a run that needs a migration, or a decision, is held."""
-    return "held" if status == "needs_migration" else status
 
 
 def style(status: object) -> str:

@@ -43,7 +43,7 @@ def cancel(context: CommandContext, run_id: str, reason: str) -> None:
     run = context.client.run(run_id)
     if not run.cancel(reason):
         raise ConflictError(f"run {run_id} has ended or is stopping already; nothing was changed.")
-    status = str(run.status)
+    status = str(run.status.shown)
     from runner.operations.views import RunStatus
 
     context.output.write(RunStatus(run_id, status), [(status,)])
@@ -140,7 +140,7 @@ def again(context: CommandContext, run_id: str, *, input_text: str | None, by: s
 def _write_new(context: CommandContext, run: Run) -> None:
     from runner.operations.views import RunStatus
 
-    context.output.write(RunStatus(run.id, str(run.status)), [(run.id,)])
+    context.output.write(RunStatus(run.id, str(run.status.shown)), [(run.id,)])
 
 
 # -- migration ---------------------------------------------------------------------------------------

@@ -15,7 +15,7 @@ from rich.tree import Tree
 from runner.approvals.rule_text import deciders
 from runner.approvals.rules import plain_name
 from runner.authoring.drawing.diagram import SIGNS
-from runner.cli.output import NARROW, Output, clock_time, compact, short, style, times, worded
+from runner.cli.output import NARROW, Output, clock_time, compact, short, style, times
 from runner.operations.exports import event_of
 from runner.operations.views import RunView, read_run, spendings
 from runner.records.json_form import span
@@ -70,7 +70,7 @@ def _heading(run: RunView, now: int) -> Text:
     heading = Text.assemble(
         (one_line(run.graph), "bold"),
         "  ",
-        (worded(run.status), style(run.status)),
+        (run.status, style(run.status)),
         (", archived" if run.archived else "", "dim"),
         f"  {duration}  ",
         (run.run_id, "dim"),

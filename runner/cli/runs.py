@@ -21,7 +21,7 @@ from runner.cli.arguments import (
 )
 from runner.cli.context import CommandContext, common_options, with_context
 from runner.cli.exits import CommandError, Exit, exit_of_run
-from runner.cli.output import NARROW, Output, clock_time, compact, worded
+from runner.cli.output import NARROW, Output, clock_time, compact
 from runner.records.json_form import stamp
 
 if TYPE_CHECKING:
@@ -29,11 +29,11 @@ if TYPE_CHECKING:
     from runner.operations.views import NodeView, RunView
     from runner.records.listings import Page, RunSummary
 
-STATUSES = ("executing", "interrupted", "needs_migration", "completed", "failed", "cancelled")
+STATUSES = ("executing", "interrupted", "held", "completed", "failed", "cancelled")
 
 
 class StatusWord(click.Choice[str]):
-    """A status of a run, written as any output shows it: `held` is `needs_migration`."""
+    """A status of a run, written as any output shows it; `needs_migration` is `held`."""
 
     def convert(
         self, value: str, parameter: click.Parameter | None, context: click.Context | None
@@ -41,7 +41,7 @@ class StatusWord(click.Choice[str]):
         """Ignore case, and take spaces and hyphens for underscores."""
         names = str(value).replace("-", " ").lower().split()
         name = "_".join(names)
-        return super().convert("needs_migration" if name == "held" else name, parameter, context)
+        return super().convert("held" if name == "needs_migration" else name, parameter, context)
 
 
 timeout_option = click.option(
@@ -106,7 +106,7 @@ def run(
         return _wait(context, new_run, timeout)
     from runner.operations.views import StartedRun
 
-    context.output.write(StartedRun(new_run.id, graph, str(new_run.status)), [(new_run.id,)])
+    context.output.write(StartedRun(new_run.id, graph, str(new_run.status.shown)), [(new_run.id,)])
     return Exit.DONE
 
 
@@ -192,7 +192,7 @@ def list_runs(
 ) -> None:
     """List runs, newest first.
 
-    A run is executing, interrupted (it waits only for people), needs_migration (held: a deploy changed a
+    A run is executing, interrupted (it waits only for people), held (a deploy changed a
     node, a document is damaged, or what would run was not approved), completed, failed or cancelled.
     Without a terminal: run id, graph, status, start time (UTC), tags, the parent of a child run, and
     "archived" for a run that is in the archive only, separated by tabs. If there are more, stderr has the
@@ -212,11 +212,11 @@ def list_runs(
         if output.is_terminal:
             graph_text = f"{'  ' * (depth - 1)}└ {summary.graph_id}" if depth else summary.graph_id
             start_time = clock_time(summary.created_at)
-            status_text = worded(summary.status) + (", archived" if summary.archived else "")
+            status_text = summary.status.shown + (", archived" if summary.archived else "")
             rows.append((summary.run_id, graph_text, status_text, start_time, tags_text))
         else:
             started_at, archive = stamp(summary.created_at), "archived" if summary.archived else ""
-            head = (summary.run_id, summary.graph_id, summary.status, started_at)
+            head = (summary.run_id, summary.graph_id, summary.status.shown, started_at)
             rows.append((*head, tags_text, summary.parent, archive))
     nothing = "No matching runs. `runner run GRAPH` starts one."
     record = {"runs": list(page), "next": page.next}
@@ -298,7 +298,7 @@ def watch(context: CommandContext, run_id: str, *, follow: bool, timeout: float 
         watch_on_stdout(context.store, run_id, context.output, follow=follow, timeout=timeout)
     except KeyboardInterrupt as error:
         raise _stopped_watching(run_id) from error
-    return exit_of_run(result.status)
+    return exit_of_run(result.status.shown)
 
 
 @runs.command()

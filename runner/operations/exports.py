@@ -205,7 +205,7 @@ def head_of(snapshot: RunSnapshot) -> dict[str, Any]:
     return {
         "run_id": record.run_id,
         "graph": record.graph_id,
-        "status": str(record.status),
+        "status": str(record.status.shown),
         "created_at": snapshot.created_at,
         "tags": dict(snapshot.tags),
         "ended_at": snapshot.ended_at,

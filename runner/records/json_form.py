@@ -10,6 +10,8 @@ from dataclasses import fields, is_dataclass
 from datetime import UTC, datetime
 from typing import Any
 
+from runner.records.run import Status
+
 JSON_NAMES = {"node_id": "node", "graph_id": "graph"}
 """Fields of records that JSON names as the messages and events do."""
 
@@ -34,6 +36,8 @@ def document(value: Any) -> Any:
             else document(getattr(value, field.name))
             for field in fields(value)
         }
+    if isinstance(value, Status):
+        return str(value.shown)
     if isinstance(value, Mapping):
         return {str(key): document(item) for key, item in value.items()}
     if isinstance(value, bytes):

@@ -19,9 +19,9 @@ from runner.errors import NotFoundError
 class Status(enum.StrEnum):
     """The status of a run or a node.
 
-    A run is executing, needs_migration, interrupted, failed, cancelled or completed; only the
-    last three are final. A node is pending, ready, running, waiting, retrying, held, completed,
-    failed, skipped or cancelled.
+    A run is executing, held, interrupted, failed, cancelled or completed; only the last three are final. A
+    node is pending, ready, running, waiting, retrying, held, completed, failed, skipped or cancelled. Python
+    and the store call a held run NEEDS_MIGRATION.
     """
 
     PENDING = "pending"
@@ -37,6 +37,11 @@ class Status(enum.StrEnum):
     EXECUTING = "executing"
     INTERRUPTED = "interrupted"
     NEEDS_MIGRATION = "needs_migration"
+
+    @property
+    def shown(self) -> Status:
+        """The status as people and JSON have it: a run with a held node is held, whatever for."""
+        return Status.HELD if self is Status.NEEDS_MIGRATION else self
 
 
 FINAL = frozenset({Status.COMPLETED, Status.FAILED, Status.CANCELLED})

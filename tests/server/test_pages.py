@@ -939,7 +939,7 @@ def test_a_held_run_says_held_and_why(site):
     held, asking = site.start("unapproved"), site.start("approval")
 
     shown = [site.http.get(f"/v1/runs/{run.id}").json() for run in (held, asking)]
-    assert [run["status"] for run in shown] == ["needs_migration", "interrupted"]
+    assert [run["status"] for run in shown] == ["held", "interrupted"]
     why = shown[0]["reason"]
     assert why.startswith("pay is held: ApprovalMismatch: ")
     assert shown[0]["nodes"][0]["status"] == "held"
@@ -950,11 +950,15 @@ def test_a_held_run_says_held_and_why(site):
         export.nodes[name].status for export, name in zip(exports, ("pay", "approve"), strict=True)
     ] == ["held", "waiting"]
     assert exports[0].visits[0].status == "held"
-    sign = 'data-state="needs_migration"><span aria-hidden="true">!</span> held</span>'
+    for word in ("held", "needs_migration"):
+        (listed,) = site.http.get(f"/v1/runs?status={word}").json()["items"]
+        assert (listed["run_id"], listed["status"]) == (held.id, "held")
+        assert [run.run_id for run in site.client.runs(word)] == [held.id]
+    sign = 'data-state="held"><span aria-hidden="true">!</span> held</span>'
     page, other = (site.http.get(f"/runs/{run.id}", headers=HTML).text for run in (held, asking))
     assert (sign in page, str(escape(why)) in page) == (True, True)
     assert sign not in other
-    assert sign in site.http.get("/runs?status=needs_migration", headers=HTML).text
+    assert sign in site.http.get("/runs?status=held", headers=HTML).text
     console = Console(file=io.StringIO(), width=400)
     console.print(draw(read_run(site.app.state.services.store, held.id), 0, wrap=False))
     assert "unapproved  held  " in console.file.getvalue()

@@ -123,7 +123,7 @@ def start(
 def _located(run: Run, request: Request, response: Response) -> dict[str, str]:
     """Return a new run, and its path as the location of the response."""
     response.headers["location"] = f"{prefix(request)}/v1/runs/{run.id}"
-    return {"run_id": run.id, "status": str(run.status)}
+    return {"run_id": run.id, "status": str(run.status.shown)}
 
 
 def _check_same(services: Services, run: Run, body: NewRun, person: Person) -> None:
@@ -288,7 +288,7 @@ def cancel(
         body.reason or f"cancelled by {person.principal.name or person.principal.sub}"
     ):
         raise Problem(409, f"Run {run_id} has ended or is stopping already; nothing was changed.")
-    return {"run_id": run_id, "status": str(run.status)}
+    return {"run_id": run_id, "status": str(run.status.shown)}
 
 
 @router.post("/{run_id}:retry", summary="Resume a failed or cancelled run")

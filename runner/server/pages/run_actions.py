@@ -66,7 +66,7 @@ def actions(run: RunView, *, final: bool, changed: bool) -> list[tuple[Action, s
     """List what can be done to a run in its status."""
     possible: Mapping[Action, bool] = {
         "retry": run.status in {"failed", "cancelled"},
-        "migrate": changed and run.status in {"interrupted", "needs_migration"},
+        "migrate": changed and run.status in {"interrupted", "held"},
         "fork": any(node.visit for node in run.nodes),
         "again": True,
         "cancel": not final,

@@ -96,7 +96,7 @@ def list_runs(
         statuses=[
             "executing",
             "interrupted",
-            "needs_migration",
+            "held",
             "completed",
             "failed",
             "cancelled",
