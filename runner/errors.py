@@ -11,6 +11,7 @@
     │   └── NotFoundError     no such run, graph, node or interrupt
     ├── ConflictError         stale or duplicate: drop the work, it is already done
     │   ├── LeaseLost         this worker no longer owns the node
+    │   ├── TooManyRuns       as many runs are open as may be: the start was refused
     │   └── RunStopped        the run was cancelled while the node ran
     │       └── EffectsFrozen an operator has frozen what the node was about to do
     ├── NodeTimedOut          a node ran longer than its timeout: its failure
@@ -81,6 +82,10 @@ class NotFoundError(UsageError):
 
 class ConflictError(RunnerError):
     """This was already done elsewhere; the work was dropped and nothing changed."""
+
+
+class TooManyRuns(ConflictError):
+    """As many runs are open as may be; nothing was started."""
 
 
 class LeaseLost(ConflictError):

@@ -152,6 +152,9 @@ class Settings(BaseSettings):
     max_run: int = Field(
         default=MAX_RUN, ge=LEAST, description="bytes of a run with all runs inside it"
     )
+    max_open_runs: int = Field(
+        default=0, ge=0, description="runs that may be open at once, in all; 0 for any number"
+    )
     durability: Literal["fast", "fsync", "replica"] = Field(
         default="fast", description="what must have a write before it is acknowledged: see deploy"
     )

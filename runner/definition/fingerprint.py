@@ -38,7 +38,8 @@ def fingerprint(definition: Definition) -> str:
     ]
     edges = [_edge(edge) for edge in definition.edges]
     limits = [definition.policy, definition.max_node_executions, definition.execution_timeout]
-    queue = [definition.queue] if definition.queue else []
+    queue: list[object] = [definition.queue] if definition.queue else []
+    queue += [astuple(definition.admission)] if definition.admission else []
     over = model.signature((spec.id, spec.map) for spec in definition.nodes.values())
     return _hash(
         [definition.id, definition.version, nodes, edges, definition.entries, limits, *over, *queue]

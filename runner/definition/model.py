@@ -18,6 +18,7 @@ from typing import Any
 
 from runner.approvals.rules import Rule
 from runner.definition.policies import RetryPolicy
+from runner.limits.concurrency import Admission
 from runner.limits.limit import Limit, LimitShape
 
 BRACKETS = "[]"
@@ -165,6 +166,7 @@ class Definition:
     version: str = ""
     queue: str | None = None
     name: str = ""
+    admission: Admission | None = None
 
     def edges_by_source(self) -> dict[str, list[EdgeSpec]]:
         """The edges by source, in the order of the bits of `NodeRecord.edges`."""
@@ -244,6 +246,7 @@ class Topology:
     outgoing: Mapping[str, tuple[OutEdge, ...]]
     incoming: Mapping[str, tuple[InEdge, ...]]
     loops: tuple[LoopTopology, ...] = field(default=())
+    admission: Admission | None = None
 
 
 HIDDEN = "@"

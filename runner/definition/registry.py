@@ -22,6 +22,7 @@ from runner.approvals.rules import Rule, excluded_answerers, excludes_requester
 from runner.definition.model import Definition, EdgeSpec, NodeSpec, Topology, map_of
 from runner.definition.topology import topology
 from runner.errors import DefinitionError, NotFoundError, RunnerError
+from runner.limits.concurrency import Admission, admission
 from runner.records.run import PATH
 
 
@@ -76,11 +77,17 @@ class Registry:
 
     def __init__(self) -> None:
         self._factories: dict[str, Callable[[], HasDefinition]] = {}
+        self._admissions: dict[str, Admission | None] = {}
         self._plans: dict[str, CompiledGraph] = {}
         self._lock = threading.RLock()
 
-    def add(self, name: str, factory: Callable[[], HasDefinition]) -> None:
-        """Register a factory under a name.
+    def add(
+        self,
+        name: str,
+        factory: Callable[[], HasDefinition],
+        admission: Admission | None = None,
+    ) -> None:
+        """Register a factory under a name, with what it declares about the starts of its runs.
 
         Raises:
             DefinitionError: the name is empty, has a "/", or is taken by another factory.
@@ -93,7 +100,7 @@ class Registry:
                 raise DefinitionError(
                     f"two graphs are named {name!r}: {_place(existing)} and {_place(factory)}."
                 )
-            self._factories[name] = factory
+            self._factories[name], self._admissions[name] = factory, admission
             self._plans = {
                 path: compile_graph
                 for path, compile_graph in self._plans.items()
@@ -113,7 +120,12 @@ class Registry:
             if definition is None:
                 return None
             plan = compile_graph(
-                replace(definition, id=path, queue=definition.queue or self._queue_around(path))
+                replace(
+                    definition,
+                    id=path,
+                    queue=definition.queue or self._queue_around(path),
+                    admission=self._admissions.get(path),
+                )
             )
             for rule in itertools.chain(*map(_rules, definition.nodes.values())):
                 self._check(rule, definition, path)
@@ -242,11 +254,18 @@ registry = Registry()
 """The graphs of this process, filled by `@graph("name")` when their modules are imported."""
 
 
-def graph(name: str) -> Callable[[Factory], Factory]:
-    """Register the factory below under a name: `@graph("refund")` above `def refund() -> Graph`."""
+def graph(name: str, *, max_open_runs: int | None = None) -> Callable[[Factory], Factory]:
+    """Register the factory below under a name: `@graph("refund")` above `def refund() -> Graph`.
+
+    A start is refused while `max_open_runs` of its runs are open.
+
+    Raises:
+        DefinitionError: the name is taken or a value can't be used.
+    """
+    starts = admission(name, max_open_runs=max_open_runs)
 
     def register(factory: Factory) -> Factory:
-        registry.add(name, factory)
+        registry.add(name, factory, starts)
 
         @functools.wraps(factory)
         def named() -> HasDefinition:

@@ -69,6 +69,7 @@ def topology(definition: Definition) -> Topology:
         outgoing={node: tuple(edges) for node, edges in outgoing.items()} | no_edges,
         incoming={node: tuple(edges) for node, edges in incoming.items()} | no_edges,
         loops=tuple(_loop(number, loops, exits[number]) for number in range(len(loops))),
+        admission=definition.admission,
     )
 
 

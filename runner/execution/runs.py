@@ -8,7 +8,7 @@ from typing import Any, TypedDict
 from runner.approvals.decision_keys import run_name
 from runner.definition.model import Topology, map_of
 from runner.definition.registry import CompiledGraph, Registry
-from runner.errors import NotFoundError, UsageError
+from runner.errors import NotFoundError, TooManyRuns, UsageError
 from runner.execution import ids
 from runner.execution.results import sink_outputs
 from runner.execution.telemetry import callers_trace
@@ -70,6 +70,7 @@ class RunStarter:
             NotFoundError: neither this process nor any worker so far knows the graph.
             UnstorableError: the task or the state can't be stored. PayloadTooLarge: they are too large.
             UsageError: the key, a tag, or the task to call at the end, can't be used.
+            TooManyRuns: as many runs are open as may be.
         """
         plan, requester = self._registry.find(graph_id), options.get("requester")
         effects = run_name(requester)
@@ -116,6 +117,8 @@ class RunStarter:
                 f"no graph {graph_id!r} is known to this store; known: {names}. Start a worker "
                 "whose RUNNER_GRAPHS names its module."
             )
+        if reply.word == "full":
+            raise TooManyRuns(reply.detail)
         return reply
 
     def child(self, claim: Claim, task: Any) -> Reply:

@@ -1,1 +1,1 @@
-"""Flow control: limits of concurrency and rate."""
+"""Flow control: limits of concurrency and rate, and of open runs."""

@@ -12,7 +12,7 @@ from collections.abc import Callable, Collection
 from dataclasses import asdict, dataclass
 
 from runner.approvals.votes import apply_operation, requester_of
-from runner.errors import NotFoundError, UsageError
+from runner.errors import NotFoundError, TooManyRuns, UsageError
 from runner.execution.engine import Engine
 from runner.operations.answers import apply_decisions
 from runner.records import messages, size_limits
@@ -129,10 +129,12 @@ def handle_start(
             trace=message.traceparent or incoming.traceparent,
             requester=requester_of(engine, body) if isinstance(message, RequestMessage) else None,
         )
-    except UsageError as error:
-        status = (
-            ReceiptStatus.UNKNOWN if isinstance(error, NotFoundError) else ReceiptStatus.REJECTED
-        )
+    except (UsageError, TooManyRuns) as error:
+        status = ReceiptStatus.REJECTED
+        if isinstance(error, NotFoundError):
+            status = ReceiptStatus.UNKNOWN
+        elif isinstance(error, TooManyRuns):
+            status = ReceiptStatus.FULL
         refusal = messages.receipt(incoming.id, Receipt(status, "", None, str(error)))
         return HandlerResult(Disposition.DEAD, refusal, message.reply_to, str(error))
     receipt = Receipt(ReceiptStatus.ACCEPTED, "", run_id)

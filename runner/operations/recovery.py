@@ -18,7 +18,7 @@ from dataclasses import dataclass, field, replace
 from runner import scheduler
 from runner.approvals.decision_keys import run_name
 from runner.definition.model import AFTER_GRAPH, FailurePolicy, Topology, map_of
-from runner.errors import ConflictError, NotFoundError, UsageError
+from runner.errors import ConflictError, NotFoundError, TooManyRuns, UsageError
 from runner.execution import ids
 from runner.execution.engine import Engine
 from runner.records import codec
@@ -456,6 +456,8 @@ def write_fork(
         reply = store.do(ForkRun(plan_fork(store, run_id, node, visit, options)))
         if reply.word == "forked":
             return reply
+        if reply.word == "full":
+            raise TooManyRuns(reply.detail)
         if reply.word != "moved":
             raise NotFoundError(
                 f"run {run_id} or its graph is gone meanwhile; nothing was started."

@@ -509,7 +509,7 @@ class Decision:
 
 
 class ReceiptStatus(enum.StrEnum):
-    """Outcome of one answer or vote."""
+    """Outcome of one answer, vote or start."""
 
     ACCEPTED = "accepted"
     DUPLICATE = "duplicate"
@@ -520,6 +520,7 @@ class ReceiptStatus(enum.StrEnum):
     FORBIDDEN = "forbidden"
     COUNTED = "counted"
     WITHDRAWN_VOTE = "withdrawn_vote"
+    FULL = "full"
 
 
 @dataclass(frozen=True, slots=True)

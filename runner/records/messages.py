@@ -329,6 +329,7 @@ class ReceiptMessage(Message):
         "forbidden",
         "counted",
         "withdrawn_vote",
+        "full",
     ]
     message_id: str
     interrupt_id: str | None = None

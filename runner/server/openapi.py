@@ -159,7 +159,7 @@ PROBLEMS = {
     413: "The body is too large",
     422: "A value can't be used",
     428: "If-Match is missing",
-    429: "Too many streams are open",
+    429: "Too many runs or streams are open",
     503: "The store can't be reached, or too many people read; Retry-After says when to try again",
 }
 
@@ -261,7 +261,7 @@ def _problems(route: str, operation: dict[str, Any]) -> Iterator[int]:
             yield 410
     if "If-Match" in names or "if-match" in names:
         yield from (412, 428)
-    if any(
+    if route == "POST /v1/runs" or any(
         "text/event-stream" in answer.get("content", ())
         for answer in operation["responses"].values()
     ):

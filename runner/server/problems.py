@@ -21,12 +21,13 @@ log = logging.getLogger(__name__)
 MEDIA_TYPE = "application/problem+json"
 
 RETRY_AFTER = 5
-"""Seconds after which a client may try again when the store can't be reached."""
+"""Seconds after which a client may try again: the store can't be reached, or too many runs are open."""
 
 STATUSES: tuple[tuple[type[BaseException], int], ...] = (
     (errors.NotFoundError, 404),
     (errors.PayloadTooLarge, 413),
     (errors.UsageError, 422),
+    (errors.TooManyRuns, 429),
     (errors.ConflictError, 409),
     (errors.StoreError, 503),
 )
@@ -79,7 +80,7 @@ def problem_of(error: BaseException) -> Problem:
             return Problem(error.status_code, str(error.detail), headers=error.headers)
     for kind, status in STATUSES:
         if isinstance(error, kind):
-            headers = {"Retry-After": str(RETRY_AFTER)} if status == 503 else {}
+            headers = {"Retry-After": str(RETRY_AFTER)} if status in {429, 503} else {}
             detail = (
                 "The store can't be reached. Nothing was changed." if status == 503 else str(error)
             )

@@ -17,6 +17,7 @@ from runner.approvals.calendars import escalates_at
 from runner.approvals.rules import Rule
 from runner.audit import entries as audit_entries
 from runner.audit.entries import Mode
+from runner.definition.model import Topology
 from runner.limits.slots import LimitAction
 from runner.records import codec, interrupts
 from runner.records.checkpoints import Remembered, Saved
@@ -201,8 +202,17 @@ class UnitOfWork(Protocol[RunT]):
     def current(self, graph_id: str) -> str:
         """Return the fingerprint of a graph as it was published last; "" for none."""
 
-    def has_shape(self, graph_id: str, fingerprint: str) -> bool:
-        """Return whether a graph's shape is there for a run to begin with."""
+    def shape(self, graph_id: str, fingerprint: str) -> Topology | None:
+        """Return a graph's shape for a run to begin with; None where it is not there."""
+
+    def bound(self, graph_id: str, declared: int) -> int | None:
+        """Return how many runs of a graph may be open here, of all without a name; None: any number."""
+
+    def open_runs(self, graph_id: str, bound: int) -> int:
+        """Return how many runs of a graph are open, of all without a name; those inside others don't count.
+
+        Where they are fewer than the bound, so they are when the step is written.
+        """
 
     def started_by(self, graph_id: str, key: str) -> str:
         """Return the run that was started with an idempotency key; "" for none."""

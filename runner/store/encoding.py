@@ -28,6 +28,7 @@ from runner.definition.model import (
     Topology,
 )
 from runner.errors import CorruptDocument
+from runner.limits.concurrency import Admission
 from runner.limits.limit import LimitShape
 from runner.records import codec
 from runner.records.checkpoints import Saved
@@ -92,6 +93,8 @@ def shape_fields(topology: Topology) -> Iterator[tuple[str, bytes]]:
         "entries": topology.entries,
         "after": AFTER_GRAPH in topology.nodes,
     }
+    if topology.admission is not None:
+        meta["starts"] = astuple(topology.admission)
     yield "meta", dump(meta)
     for name in topology.nodes:
         yield from _node_fields(topology, name)
@@ -409,6 +412,7 @@ def topology_of(graph_id: str, fingerprint: str, fields: Mapping[bytes, bytes]) 
         },
         incoming={name: tuple(_in(edge) for edge in _edges(fields, "i", name)) for name in names},
         loops=tuple(_loop(load(fields[b"l:%d" % number])) for number in loops),
+        admission=Admission(*meta["starts"]) if "starts" in meta else None,
     )
 
 

@@ -113,7 +113,7 @@ class Reply:
     `doorbells` are still to be rung, a claim is delayed by `delay_ms`, and the external task named
     `reference` may be cancelled. `claim` is the node that a settle has claimed in turn, under its own nonce.
     `fired` are schedules, jobs and webhooks, by kind and name, which a sweep has found to be due.
-    `receipts` are those of answers, of a vote or of an operation.
+    `receipts` are those of answers, of a vote or of an operation. `detail` says why a start is refused.
     """
 
     word: str
@@ -124,6 +124,7 @@ class Reply:
     claim: Claim | None = None
     fired: Sequence[tuple[str, str]] = ()
     receipts: Sequence[Receipt] = ()
+    detail: str = ""
 
 
 @dataclass(frozen=True, slots=True)

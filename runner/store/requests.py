@@ -14,6 +14,8 @@ from typing import Any
 
 from runner import scheduler
 from runner.approvals.ballots import Use
+from runner.definition.model import Topology
+from runner.limits.concurrency import refusal
 from runner.records import failures
 from runner.records.budgets import Spending, Tagged
 from runner.records.checkpoints import Saved
@@ -124,13 +126,15 @@ def run_of(interrupt_id: str) -> str:
 
 @dataclass(frozen=True, slots=True)
 class StartRun(Request[Reply]):
-    """Begin a run: "started", "exists" (same idempotency key: its run), "unknown_graph".
+    """Begin a run: "started", "exists" (same idempotency key: its run), "unknown_graph" or "full".
 
-    A child run also makes its parent's node wait for it.
+    A child run also makes its parent's node wait for it. With `is_alone` no other partition has runs of the
+    graph, so that all that it may have may be here.
     """
 
     verb = "start"
     start: Start
+    is_alone: bool = False
 
     @property
     def run_id(self) -> str:
@@ -139,7 +143,8 @@ class StartRun(Request[Reply]):
     def plan(self, transaction: UnitOfWork[RunT]) -> Reply:
         start = self.start
         fingerprint = start.fingerprint or transaction.current(start.graph_id)
-        if not fingerprint or not transaction.has_shape(start.graph_id, fingerprint):
+        topology = transaction.shape(start.graph_id, fingerprint) if fingerprint else None
+        if topology is None:
             return Reply("unknown_graph")
         if start.idempotency_key and (
             first := transaction.started_by(start.graph_id, start.idempotency_key)
@@ -147,6 +152,10 @@ class StartRun(Request[Reply]):
             return Reply("exists", run_id=first)
         if transaction.find(start.run_id) is not None:
             return Reply("started", run_id=start.run_id)
+        if start.parent is None and (
+            reason := _refused(transaction, topology, is_alone=self.is_alone)
+        ):
+            return Reply("full", detail=reason)
         doorbells: list[Doorbell] = []
         if start.parent is not None:
             delegated = visit(transaction, start.parent, scheduler.delegate, start.run_id)
@@ -156,6 +165,16 @@ class StartRun(Request[Reply]):
         _begin(transaction, start, fingerprint)
         started = make(transaction, start.run_id, scheduler.start)
         return Reply(started.word, [*doorbells, *started.doorbells], start.run_id)
+
+
+def _refused(transaction: UnitOfWork[RunT], topology: Topology, *, is_alone: bool = False) -> str:
+    """Return why no run of a graph may begin now: too many are open; "" where one may."""
+    declared = topology.admission.max_open_runs if topology.admission else 0
+    for graph_id, most in ((topology.graph_id, declared), ("", 0)):
+        bound = most if is_alone and most else transaction.bound(graph_id, most)
+        if bound is not None and (count := transaction.open_runs(graph_id, bound)) >= bound:
+            return refusal(graph_id, count, bound)
+    return ""
 
 
 def _begin(transaction: UnitOfWork[RunT], start: Start, fingerprint: str) -> RunT:
@@ -578,8 +597,8 @@ class CancelRun(Request[Reply]):
 class ForkRun(Request[Reply]):
     """Begin a run from the results of another: "forked", "unknown" (the other) or "unknown_graph".
 
-    "moved" when the other was retried or migrated since it was read, or a node that it remembers of has
-    begun another visit.
+    "full" as for a start. "moved" when the other was retried or migrated since it was read, or a node that it
+    remembers of has begun another visit.
     """
 
     verb = "fork"
@@ -597,8 +616,11 @@ class ForkRun(Request[Reply]):
         if source is None:
             return Reply("unknown")
         fingerprint = start.fingerprint or ""
-        if not transaction.has_shape(start.graph_id, fingerprint):
+        topology = transaction.shape(start.graph_id, fingerprint)
+        if topology is None:
             return Reply("unknown_graph")
+        if reason := _refused(transaction, topology):
+            return Reply("full", detail=reason)
         if not _as_planned(source, fork):
             return Reply("moved")
         run = _begin(transaction, start, fingerprint)
@@ -637,7 +659,7 @@ class MigrateRuns(Request[Reply]):
             return Reply("unknown")
         if all(run.reopened == nonce for run, _ in pairs):
             return Reply("migrated")
-        if not all(transaction.has_shape(move.graph_id, move.fingerprint) for move in runs):
+        if not all(transaction.shape(move.graph_id, move.fingerprint) for move in runs):
             return Reply("unknown_graph")
         if any(
             run.record.status not in WAITS or run.last_event() != move.events for run, move in pairs

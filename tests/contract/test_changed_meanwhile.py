@@ -8,6 +8,7 @@ from dataclasses import replace
 import pytest
 import redis
 
+from runner.limits.concurrency import Admission
 from runner.operations.recovery import ForkOptions, plan_fork, write_retry
 from runner.store.interface import Start
 from runner.store.redis.keys import Keys
@@ -176,3 +177,16 @@ def test_a_graph_whose_first_run_begins_meanwhile_stays(store, other, clock, sta
     assert store.remove_graph("g") == int(starts)
     assert store.graphs() == ({"g": graph.fingerprint} if starts else {})
     assert (store.topology("g", graph.fingerprint) is None) != starts
+
+
+@pytest.mark.parametrize("bound", [1, 2])
+def test_a_start_meanwhile_counts_for_the_bound_of_open_runs(store, other, clock, bound):
+    """Another run begins between a start's plan and its commit: it takes the room of one, not that of two."""
+    worker = ManualWorker(other, clock)
+    graph = shape("a", admission=Admission(max_open_runs=bound))
+    store.publish([graph])
+    before_a_commit(store, lambda: worker.start(graph))
+
+    reply = store.do(StartRun(Start("00late", "g", None, "task")))
+    assert reply.word == ("full" if bound == 1 else "started")
+    assert (store.peek("00late") is None) == (bound == 1)

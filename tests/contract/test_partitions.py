@@ -12,6 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from runner.errors import ConflictError, StoreError, UsageError
+from runner.limits.concurrency import Admission
 from runner.limits.limit import Limit
 from runner.operations.recovery import write_retry
 from runner.records.checkpoints import Remembered, Session
@@ -445,3 +446,53 @@ def test_merged_pages_have_each_item_once_and_in_order(times, limit, short):
         cursor = page.next
 
     assert [item.run_id for item in items] == [item.run_id for item in every]
+
+
+# Bounds of open runs
+
+
+@pytest.fixture
+def shared(redis_url, other_url):
+    """Open a store of two partitions as a program does, which knows how many there are."""
+    store = open_store(Settings(redis_url=f"{redis_url},{other_url}"))
+    yield store
+    store.close()
+
+
+def admitted(store, graph_id, *keys):
+    """Start runs with these idempotency keys (None: without one); return how many have begun."""
+    words = []
+    for number, key in enumerate(keys):
+        run_id = f"{store.partition(graph_id, key):02d}{graph_id}{number}{key or ''}"
+        start = Start(run_id, graph_id, None, None, idempotency_key=key)
+        words.append(store.do(StartRun(start)).word)
+    assert set(words) <= {"started", "full"}
+    return words.count("started")
+
+
+def test_partitions_share_a_bound_of_open_runs(shared):
+    """A start without a key finds the partition that has room, one with a key its own; the bound holds."""
+    bounded = Admission(max_open_runs=5)
+    shared.publish([shape("a", name=name, admission=bounded) for name in ("g", "keyed")])
+    assert admitted(shared, "g", *[None] * 20) == 5
+    assert admitted(shared, "keyed", *KEYS) == 5
+
+
+def test_a_graph_of_one_partition_has_all_of_its_bound_there(shared):
+    """A graph with limits lives in the first partition, and may have all its open runs there."""
+    limits = {"a": [Limit("x", rate=1)]}
+    shared.publish([shape("a", limits=limits, admission=Admission(max_open_runs=5))])
+
+    assert admitted(shared, "g", *[None] * 8) == 5
+
+
+def test_a_namespace_bounds_the_open_runs_of_all_graphs(redis_url, other_url, clock):
+    """RUNNER_MAX_OPEN_RUNS holds over graphs and partitions; without it any number of runs is open."""
+    for bound, begun in ((3, 3), (0, 8)):
+        settings = Settings(redis_url=f"{redis_url},{other_url}", max_open_runs=bound)
+        store = open_store(settings.model_copy(update={"namespace": f"n{bound}"}))
+        store.publish([shape("a", name="g"), shape("a", name="h")])
+        graphs = ("g", "h") * 4
+        assert sum(admitted(store, name, f"{name}{at}") for at, name in enumerate(graphs)) <= begun
+        assert sum(admitted(store, name, None) for name in ("g", "h")) == (0 if bound else 2)
+        store.close()

@@ -8,7 +8,8 @@
 -- Arguments: from 6, each list after how many there are:
 --   [expected] key, fields (a list, then their values, "" for none, after \2 only how it begins); [patterns] key, field, pattern of its value (without a field: of
 --   "1", where there is such a key);
---   [scores] key, member, its score; [deadline] the time (ms) before which it must be, or 0;
+--   [scores] key, member, its score, or keys with \0 between, "<", a number that their members together stay below;
+--   [deadline] the time (ms) before which it must be, or 0;
 --   [runs] key, pattern of what the field `run` was ("": only its events are written, if it is there; "^$": the run
 --     is new), what it
 --     comes to (a letter for each counter that decides: small above 0, large 0), how many executions it may have
@@ -61,8 +62,14 @@ for _ = 1, number() do
   if not (value or ''):find(pattern) then changed = true end
 end
 for _ = 1, number() do
-  local key, member, score = prefix .. take(), take(), number()
-  if tonumber(redis.call('ZSCORE', key, member) or 0) ~= score then changed = true end
+  local keys, member, score = take(), take(), number()
+  if member == '<' then
+    local count = 0
+    for key in keys:gmatch('%Z+') do count = count + redis.call('ZCARD', prefix .. key) end
+    if count >= score then changed = true end
+  elseif tonumber(redis.call('ZSCORE', prefix .. keys, member) or 0) ~= score then
+    changed = true
+  end
 end
 local before = number()
 if before > 0 and now >= before then changed = true end

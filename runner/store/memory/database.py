@@ -61,8 +61,15 @@ class Database:
     def current(self, graph_id: str) -> str:
         return self.latest.get(graph_id, "")
 
-    def has_shape(self, graph_id: str, fingerprint: str) -> bool:  # noqa: ARG002 - a shape has its name
-        return fingerprint in self.shapes
+    def shape(self, graph_id: str, fingerprint: str) -> Topology | None:  # noqa: ARG002 - a shape has its name
+        return self.shapes.get(fingerprint)
+
+    def bound(self, graph_id: str, declared: int) -> int | None:  # noqa: ARG002 - there is one partition
+        return declared or None
+
+    def open_runs(self, graph_id: str, bound: int) -> int:  # noqa: ARG002 - nothing comes in between
+        records = [run.record for run in self.runs.values()]
+        return sum(record.graph_id == graph_id and not record.is_final for record in records)
 
     def started_by(self, graph_id: str, key: str) -> str:
         return self.started.get((graph_id, key), "")

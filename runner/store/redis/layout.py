@@ -64,12 +64,16 @@ class Layout:
             if not everywhere and not is_new and first.call("HGET", key, graph) == FREE:
                 first.call("HSET", key, graph, LIMITED_SINCE)
 
+    def spreads(self, graph_id: str) -> bool:
+        """Return whether new runs of a graph may live in any partition."""
+        return bool(self._connections[0].call("HGET", self._keys[0].spread, graph_id) == FREE)
+
     def choose(self, graph_id: str, idempotency_key: str | None) -> int:
         """Choose the partition of a new run; that of the run which has the key already, if there is one."""
         keys, first = self._keys[0], self._connections[0]
         if idempotency_key is None:
-            spread = first.call("HGET", keys.spread, graph_id)
-            return random.randrange(len(self._keys)) if spread == FREE else 0  # noqa: S311 - no secret
+            spreads = self.spreads(graph_id)
+            return random.randrange(len(self._keys)) if spreads else 0  # noqa: S311 - no secret
         with first.translated(), first.client.pipeline(transaction=False) as pipe:
             pipe.hget(keys.spread, graph_id)
             pipe.exists(keys.idempotency(graph_id, idempotency_key))

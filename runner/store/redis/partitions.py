@@ -35,7 +35,7 @@ from runner.records.listings import (
     place_of,
 )
 from runner.records.run import RunRecord, outermost
-from runner.records.run_ids import partition_of
+from runner.records.run_ids import PARTITION_DIGITS, effect_name, partition_of
 from runner.store import interface
 from runner.store.addresses import cluster
 from runner.store.interface import (
@@ -62,6 +62,7 @@ from runner.store.requests import (
     OpenRaise,
     SettleVisit,
     SpendBudget,
+    StartRun,
     ThawScope,
     run_of,
 )
@@ -97,6 +98,7 @@ def open_store(settings: Settings, *, push: bool = True, retry_for: float = 0) -
             retry_for=retry_for,
             durability=settings.durability,
             audit=settings.audit,
+            max_open_runs=settings.max_open_runs,
         )
 
     if len(places) == 1:
@@ -136,6 +138,7 @@ class PartitionedStore:
             CloseRaise: self._do_with_sum,
             OpenRaise: self._do_with_sum,
             SettleVisit: self._settle,
+            StartRun: self._start,
             SpendBudget: self._do_with_sum,
             ThawScope: self._thaw,
         }
@@ -252,6 +255,20 @@ class PartitionedStore:
         if isinstance(reply, Reply):
             rung: Any = self._rung(partition, reply)
             reply = rung
+        return reply
+
+    def _start(self, request: StartRun) -> Reply:
+        """Start a run; where its partition has no room, and no key names that, in another one."""
+        start, first = request.start, self._of(request.run_id)
+        reply = self._do(first, request)
+        if reply.word == "full" and not self._layout.spreads(start.graph_id):
+            return self._do(first, replace(request, is_alone=True))
+        if start.idempotency_key or effect_name(start.run_id) != start.run_id:
+            return reply
+        for number, other in enumerate(self._partitions):
+            if reply.word == "full" and other is not first:
+                run_id = f"{number:0{PARTITION_DIGITS}d}{start.run_id[PARTITION_DIGITS:]}"
+                reply = self._do(other, StartRun(replace(start, run_id=run_id)))
         return reply
 
     def _settle(self, request: SettleVisit) -> Reply:

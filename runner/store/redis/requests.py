@@ -43,7 +43,14 @@ from runner.store.redis.keys import PASSKEYS, TEMPLATE, idempotency_key, run_key
 from runner.store.redis.transaction import run_end
 from runner.store.redis.transaction.questions import votes_field
 from runner.store.redis.transaction.sets import Command, ReadSet, StoreSettings, WriteSet
-from runner.store.redis.transaction.transaction import HEAD, Call, Transaction, Transactions, of_run
+from runner.store.redis.transaction.transaction import (
+    HEAD,
+    OPEN,
+    Call,
+    Transaction,
+    Transactions,
+    of_run,
+)
 from runner.store.requests import (
     AnswerQuestions,
     AskQuestions,
@@ -141,6 +148,9 @@ class Requests:
         if start.parent is not None:
             wants += _of_visit(start.parent)
         elif fingerprint := start.fingerprint or topologies.latest.get(graph_id, ""):
+            topology = topologies.get(fingerprint)
+            if topology and topology.admission:
+                asks += [("ZCARD", f"runs:{status}:{graph_id}") for status in OPEN]
             speculation = _speculate(start, fingerprint, asks)
             return self._transactions.run("start", request.plan, speculation=speculation)
         if start.fingerprint is None:

@@ -115,6 +115,7 @@ class RedisStore:
         retry_for: float = 0,
         durability: str = FAST,
         audit: Mode = "approvals",
+        max_open_runs: int = 0,
         clock: Callable[[], int] | None = None,
     ) -> None:
         """Open a database; nothing is connected yet.
@@ -134,6 +135,7 @@ class RedisStore:
             retry_for: seconds for which a worker's requests are repeated while the store is away or full.
             durability: how safe a write is before it is acknowledged: "fast", "fsync" or "replica".
             audit: what is audited: "off", "approvals" (runs with questions that have a rule) or "all".
+            max_open_runs: how many runs all partitions together may have open; 0 for any number.
             clock: milliseconds, for tests; without it the time is the server's.
         """
         self.lease_ms, self.max_bytes = round(lease * 1000), max_bytes
@@ -166,6 +168,9 @@ class RedisStore:
             load=self._large.load,
             topologies=self._shapes,
             audit=audit,
+            max_open_runs=max_open_runs,
+            number=self._number,
+            partitions=max(1, len(places)),
         )
         self._transactions = Transactions(self._call, self._scripts.confirm, settings)
         self._listings = Listings(self._redis, self._keys, self._call, self.interrupts, self.graphs)

@@ -24,6 +24,7 @@ PARTS = (
     "limits",
     "loops",
     "manual_worker",
+    "open_runs",
     "reading",
     "recovery",
     "runs",
@@ -40,6 +41,7 @@ from tests.contract.store.delegation import DelegationContract
 from tests.contract.store.limits import LimitContract
 from tests.contract.store.loops import LoopContract
 from tests.contract.store.manual_worker import ManualWorker
+from tests.contract.store.open_runs import OpenRunsContract
 from tests.contract.store.reading import ReadingContract
 from tests.contract.store.recovery import RecoveryContract
 from tests.contract.store.runs import RunContract
@@ -56,6 +58,7 @@ class StoreContract(
     TimingContract,
     DelegationContract,
     LimitContract,
+    OpenRunsContract,
     BudgetContract,
     RecoveryContract,
     ReadingContract,

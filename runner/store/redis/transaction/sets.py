@@ -15,6 +15,9 @@ from runner.store.interface import Doorbell
 from runner.store.redis.connection import Argument
 from runner.store.redis.keys import run_key, shape_key
 
+FEWER = "<"
+"""In place of a member of `WriteSet.scores`: the lists together have fewer members than the number."""
+
 KNOWN_SHAPES = 256
 """Shapes of graphs that a process remembers."""
 
@@ -45,7 +48,8 @@ class StoreSettings:
     `prefix` is the partition's, `most` returns how many bytes a run may have. `shelve` stores a large value
     of a run apart, and returns a reference to it; `load` reads values. `full` are the limits that had no slot
     free when they were last asked for one, `input_keys` the values of inputs by which limits count. `audit`
-    is what is audited. What has no runs needs the prefix alone.
+    is what is audited, `max_open_runs` the bound of all partitions (0: none), `number` that of this one. What
+    has no runs needs the prefix alone.
     """
 
     prefix: str
@@ -59,6 +63,9 @@ class StoreSettings:
     full: set[str] = field(default_factory=set)
     input_keys: dict[tuple[str, str, int, str], str | None] = field(default_factory=dict)
     audit: Mode = "approvals"
+    max_open_runs: int = 0
+    number: int = 0
+    partitions: int = 1
 
     @property
     def partition(self) -> str:

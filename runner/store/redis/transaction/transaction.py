@@ -11,7 +11,9 @@ from dataclasses import replace
 from typing import Any, Protocol
 
 from runner import scheduler
+from runner.definition.model import Topology
 from runner.errors import CorruptDocument, StoreError
+from runner.limits.concurrency import share
 from runner.limits.slots import (
     JoinQueue,
     LimitAction,
@@ -22,17 +24,30 @@ from runner.limits.slots import (
 )
 from runner.records.codec import JSON
 from runner.records.interrupts import SEPARATOR
-from runner.records.run import NOTICES, OF_RUNS, OF_VOTES, EventKind, RunRecord
+from runner.records.run import FINAL, NOTICES, OF_RUNS, OF_VOTES, EventKind, RunRecord
 from runner.scheduler.changes import Changes, TimerKind
 from runner.store import encoding, requests
 from runner.store.encoding import EVENT_LETTERS, OF_INTERRUPTS, RECORD, doorbells_of, dump
 from runner.store.interface import Doorbell, Reply, Start
 from runner.store.redis.connection import Argument, RedisConnection
-from runner.store.redis.keys import PASSKEYS, TEMPLATE, idempotency_key, run_key, shape_key
+from runner.store.redis.keys import (
+    PASSKEYS,
+    STATUSES,
+    TEMPLATE,
+    idempotency_key,
+    run_key,
+    shape_key,
+)
 from runner.store.redis.scripts import Scripts
 from runner.store.redis.transaction import new_run, questions
 from runner.store.redis.transaction.run_view import RunInTransaction
-from runner.store.redis.transaction.sets import Command, ReadSet, StoreSettings, WriteSet
+from runner.store.redis.transaction.sets import (
+    FEWER,
+    Command,
+    ReadSet,
+    StoreSettings,
+    WriteSet,
+)
 
 DEFER_CANCEL_AFTER, IMMEDIATE_TRIES, TRIES = 3, 20, 2_000
 """Conflicts before a run's stop, or a map's next items, are left to a timer, before the next try waits,
@@ -48,6 +63,8 @@ LETTERS, LETTER_BYTES, LETTER_DAYS = 10_000, 1_000, 30
 """Bounds of the dead letters: their number, the bytes of a text, and how long they stay."""
 
 KEPT_NOTICES = 100_000
+
+OPEN = tuple(status for status in STATUSES if status not in FINAL)
 
 HEAD = (*RECORD, "created", "idem", "tags", "audit")
 
@@ -96,13 +113,28 @@ class Transaction:
         self.write_set.settings.topologies.latest[graph_id] = fingerprint
         return fingerprint
 
-    def has_shape(self, graph_id: str, fingerprint: str) -> bool:
+    def shape(self, graph_id: str, fingerprint: str) -> Topology | None:
         key = shape_key(fingerprint)
         is_there = self.write_set.read_unvalidated(key, "meta") is not None
         if self.write_set.expected.get("graphs", {}).get(graph_id) != fingerprint.encode():
             # That of the current graph is there as long as the graph is current.
             self.write_set.patterns[key, "meta"] = "." if is_there else "^$"
-        return is_there and self.write_set.topology(graph_id, fingerprint) is not None
+        return self.write_set.topology(graph_id, fingerprint) if is_there else None
+
+    def bound(self, graph_id: str, declared: int) -> int | None:
+        settings = self.write_set.settings
+        bound = declared if graph_id else settings.max_open_runs
+        return share(bound, settings.number, settings.partitions) if bound else None
+
+    def open_runs(self, graph_id: str, bound: int) -> int:
+        read_set = self.write_set.read_set
+        known: list[bytes] = [] if graph_id else read_set.reply("HKEYS", "graphs")
+        graphs = [graph_id] if graph_id else [name.decode() for name in known if b"/" not in name]
+        indexes = [f"runs:{status}:{graph}" for graph in graphs for status in OPEN]
+        count = sum(read_set.reply("ZCARD", index) or 0 for index in indexes)
+        if count < bound:
+            self.write_set.scores["\0".join(indexes), FEWER] = bound
+        return count
 
     def started_by(self, graph_id: str, key: str) -> str:
         name = idempotency_key(graph_id, key)
