@@ -41,8 +41,8 @@ from runner.errors import needs_extra
 @click.option(
     "--role-of",
     multiple=True,
-    metavar="GROUP=ROLE",
-    help="The role of a group that the proxy names; may be repeated (default: none).",
+    metavar="GROUP=ROLE[:GRAPH]",
+    help="The role of a group that the proxy names, of a graph or all; may be repeated (default: none).",
 )
 @click.option(
     "--roles-header",

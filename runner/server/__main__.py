@@ -16,7 +16,7 @@ from fastapi import FastAPI
 
 from runner.errors import RunnerError, UsageError, needs_extra
 from runner.execution.telemetry import JsonFormatter
-from runner.server.access import GRANTS
+from runner.server.access import split_role
 from runner.server.app import create_app
 from runner.server.auth import ApiKeys, Local, ProxyHeaders, is_loopback, new_key, token_of
 from runner.settings import Settings
@@ -64,10 +64,10 @@ def roles_of(pairs: Sequence[str]) -> dict[str, list[str]]:
     roles: dict[str, list[str]] = {}
     for pair in pairs:
         group, _, role = pair.rpartition("=")
-        if not group or role not in GRANTS:
-            raise UsageError(
-                f"--role-of {pair!r} is not GROUP=ROLE; the roles are {', '.join(GRANTS)}."
-            )
+        try:
+            split_role(role if group else "")
+        except UsageError as error:
+            raise UsageError(f"--role-of {pair!r} is not GROUP=ROLE: {error}") from error
         roles.setdefault(group, []).append(role)
     return roles
 

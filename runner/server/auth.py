@@ -24,7 +24,7 @@ from fastapi.responses import RedirectResponse
 from runner.approvals.rules import LOGIN, SERVICE, Principal
 from runner.errors import UsageError
 from runner.operations.api_keys import ApiKey, read_keys
-from runner.server.access import GRANTS, OPEN, Person
+from runner.server.access import GRANTS, OPEN, Person, split_role
 from runner.server.problems import Problem, prefix
 
 log = logging.getLogger(__name__)
@@ -338,9 +338,8 @@ def new_key(
     Raises:
         UsageError: a role is not one of this server's.
     """
-    unknown = sorted(set(roles) - GRANTS.keys())
-    if unknown:
-        raise UsageError(f"{unknown[0]!r} is no role; the roles are {', '.join(GRANTS)}.")
+    for role in roles:
+        split_role(role)
     key = PREFIX + secrets.token_urlsafe(32)
     entry = {"name": name, "hash": hash_of(key), "roles": sorted(roles), "groups": sorted(groups)}
     if days is None:

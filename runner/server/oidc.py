@@ -63,7 +63,7 @@ Roles = Callable[[Mapping[str, Any]], Iterable[str]]
 
 def roles_in_claim(claims: Mapping[str, Any]) -> Iterable[str]:
     """Take those of the claim `roles` that are roles of this server."""
-    return [name for name in _listed(claims.get("roles")) if name in GRANTS]
+    return [name for name in _listed(claims.get("roles")) if name.partition(":")[0] in GRANTS]
 
 
 class OIDC:

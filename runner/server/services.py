@@ -16,6 +16,7 @@ from runner.definition.registry import CompiledGraph, load, registry
 from runner.errors import StoreError
 from runner.operations.doctor import PASS, Check, examine, read_facts
 from runner.operations.installation import Installation
+from runner.records.run import outermost
 from runner.schedules.scheduler import Scheduler
 from runner.server.streams import Hub, Ticker
 from runner.settings import Settings
@@ -81,6 +82,15 @@ class Services(Installation):
         if plan is not None and plan.topology.fingerprint == fingerprint:
             return plan.definition
         return self.store.topology(graph, fingerprint)
+
+    def graph_of(self, name: str) -> str:
+        """Return the outermost graph of a run, or of a question by its id; "" where none is known."""
+        run_id = name.partition(".")[0]
+        run = self.store.peek(run_id)
+        if run is not None:
+            return outermost(run.graph_id)
+        export = self.archive.read(run_id) if self.archive else None
+        return outermost(export["graph"]) if export else ""
 
     def findings(self, frozen: object) -> list[Check]:
         """Return what the doctor finds wrong; it looks again after some seconds, however many people ask.

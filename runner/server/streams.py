@@ -30,7 +30,7 @@ from runner.errors import StoreError
 from runner.operations.installation import NoticeTail
 from runner.records.notices import Notice
 from runner.records.run import existing
-from runner.server.access import Person, asked
+from runner.server.access import Person, asked, caller
 from runner.server.problems import Problem
 from runner.store.interface import Event, Store
 
@@ -234,11 +234,9 @@ def _has_gap(store: Store, run_id: str, after: str) -> bool:
     return int(after) > existing(store.read(run_id), run_id).events
 
 
-async def _while_known(
-    request: Request, lines: AsyncGenerator[str], person: Person
-) -> AsyncGenerator[str]:
-    """Pass lines on as long as who began the stream is still known, with the same permissions."""
-    checked_at = time.monotonic()
+async def _while_known(request: Request, lines: AsyncGenerator[str]) -> AsyncGenerator[str]:
+    """Pass lines on as long as who began the stream is still known, with the same roles."""
+    checked_at, person = time.monotonic(), await caller(request)
     async with aclosing(lines):
         async for line in lines:
             if time.monotonic() - checked_at >= COMMENT:
@@ -247,7 +245,7 @@ async def _while_known(
                     present = await asked(request)
                 except Problem:
                     return
-                if present is None or present.permissions != person.permissions:
+                if present is None or person is None or present.roles != person.roles:
                     return
             yield line
 
@@ -259,7 +257,7 @@ class Stream(StreamingResponse):
         self, request: Request, lines: AsyncGenerator[str], hub: Hub, person: Person
     ) -> None:
         """Take one of the person's seats; it is free again when the response is over, begun or not."""
-        self._lines, self._leave = _while_known(request, lines, person), hub.take_seat(person)
+        self._lines, self._leave = _while_known(request, lines), hub.take_seat(person)
         super().__init__(self._lines, media_type="text/event-stream", headers=HEADERS)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:

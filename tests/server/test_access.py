@@ -36,7 +36,8 @@ def filled(path):
         .replace("{delivery_id}", "msg_none")
         .replace("{action}", "pause")
         .replace("{letter_id}", "message:1-0")
-        .replace("{name}", "style.css" if "static" in path else "echo")
+        .replace("{name}", "style.css")
+        .replace("{graph}", "echo")
     )
 
 
@@ -412,12 +413,12 @@ def test_a_proxy_can_show_a_secret():
 
 
 def test_the_command_line_gives_groups_their_roles(capsys):
-    """GROUP=ROLE, several for a group; what is no role ends the server before it listens."""
-    assert roles_of(["finance=approver", "a=b=viewer", "finance=viewer"]) == {
-        "finance": ["approver", "viewer"],
+    """GROUP=ROLE or GROUP=ROLE:GRAPH, several for a group; what is no role ends the server."""
+    assert roles_of(["finance=approver:a:b", "a=b=viewer", "finance=viewer"]) == {
+        "finance": ["approver:a:b", "viewer"],
         "a=b": ["viewer"],
     }
-    for wrong in ("finance", "=viewer", "finance=boss"):
+    for wrong in ("finance", "=viewer", "finance=boss", "finance=viewer:", "finance=admin:pay"):
         assert main(["--auth", "proxy", "--role-of", wrong]) == 2
         assert "GROUP=ROLE" in capsys.readouterr().err
 

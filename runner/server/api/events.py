@@ -9,7 +9,7 @@ from fastapi.responses import StreamingResponse
 
 from runner.operations.questions import read_questions
 from runner.server import streams
-from runner.server.access import Seen
+from runner.server.access import Lists
 from runner.server.api.documents import PAGE, page_document
 from runner.server.services import Served
 from runner.store.interface import Event
@@ -27,7 +27,7 @@ POSITION = r"^(\d{1,18}-\d{1,18}(_\d{1,18}-\d{1,18})*)?$"
 )
 def events(
     request: Request,
-    person: Seen,
+    person: Lists,
     services: Served,
     graph: Annotated[str | None, Query(description="Of runs of this graph only.")] = None,
     kind: Annotated[

@@ -10,7 +10,7 @@ from runner.authoring.drawing import draw
 from runner.errors import DefinitionError, NotFoundError
 from runner.operations.deploy_views import check_graphs
 from runner.records.json_form import document
-from runner.server.access import Seen
+from runner.server.access import Known, Seen
 from runner.server.api.documents import ONE_PAGE, page_document
 from runner.server.services import Served
 
@@ -18,25 +18,30 @@ router = APIRouter(prefix="/v1/graphs", tags=["graphs"])
 
 
 @router.get("", summary="List the graphs in the store", dependencies=[ONE_PAGE])
-def list_graphs(person: Seen, services: Served) -> dict[str, Any]:
+def list_graphs(person: Known, services: Served) -> dict[str, Any]:
     """List the graphs that workers have published; those inside others are not listed."""
     graphs = services.graphs().items()
     return page_document(
-        ({"name": name, "fingerprint": version} for name, version in graphs), person
+        (
+            {"name": name, "fingerprint": version}
+            for name, version in graphs
+            if person.within(name).may("see")
+        ),
+        person,
     )
 
 
 @router.get(
-    "/{name}.svg",
+    "/{graph}.svg",
     summary="Draw a graph",
     response_class=Response,
     responses={200: {"content": {"image/svg+xml": {}}}},
 )
-def drawing(name: str, _: Seen, services: Served) -> Response:
+def drawing(graph: str, _: Seen, services: Served) -> Response:
     """Draw a graph of RUNNER_GRAPHS as SVG."""
-    plan = services.plan(name)
+    plan = services.plan(graph)
     if plan is None:
-        raise _lacking(name)
+        raise _lacking(graph)
     return Response(draw(plan.definition, "svg"), media_type="image/svg+xml")
 
 
@@ -46,12 +51,12 @@ def _lacking(name: str) -> NotFoundError:
     )
 
 
-@router.get("/{name}:check", summary="Check a graph for mistakes")
+@router.get("/{graph}:check", summary="Check a graph for mistakes")
 @router.post(
-    "/{name}:check", operation_id="graphs_post_check", summary="Check a graph for mistakes"
+    "/{graph}:check", operation_id="graphs_post_check", summary="Check a graph for mistakes"
 )
 def check(
-    name: str,
+    graph: str,
     _: Seen,
     services: Served,
     *,
@@ -62,10 +67,10 @@ def check(
     """Check a graph of RUNNER_GRAPHS, and what is inside it, as `runner graphs check` does; run nothing."""
     registry = services.client.engine.registry
     try:
-        is_here = services.plan(name) is not None
+        is_here = services.plan(graph) is not None
     except DefinitionError:
-        is_here = name in registry.names()  # it can't be built, which is a problem of its own
+        is_here = graph in registry.names()  # it can't be built, which is a problem of its own
     if not is_here:
-        raise _lacking(name)
+        raise _lacking(graph)
     store = services.store if against_waiting else None
-    return document(check_graphs(registry, [name], store))
+    return document(check_graphs(registry, [graph], store))

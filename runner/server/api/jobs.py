@@ -18,7 +18,7 @@ from runner.records.jobs import JobAction, job_view
 from runner.records.json_form import document
 from runner.records.run import Status
 from runner.server import streams
-from runner.server.access import Operates
+from runner.server.access import Operates, Starts
 from runner.server.api.documents import RequestBody
 from runner.server.problems import Problem, prefix
 from runner.server.services import Served, Services
@@ -54,7 +54,7 @@ class Batch(RequestBody):
 def batch(
     request: Request,
     body: Batch,
-    person: Operates,
+    person: Starts,
     services: Served,
     response: Response,
     background: BackgroundTasks,

@@ -6,13 +6,13 @@ from typing import Any
 
 from fastapi import APIRouter, Request
 
-from runner.server.access import Seen
+from runner.server.access import Known
 
 router = APIRouter(prefix="/v1/me", tags=["operations"])
 
 
 @router.get("", summary="Show who calls")
-def show(request: Request, person: Seen) -> dict[str, Any]:
+def show(request: Request, person: Known) -> dict[str, Any]:
     """Show who calls with their roles and groups, what these grant, and the token of their forms.
 
     A page of this origin sends the token in `X-Form-Token` with each request that changes something; it is

@@ -24,7 +24,7 @@ from runner.records.interrupts import Decision, Receipt, ReceiptStatus
 from runner.records.json_form import document
 from runner.records.listings import InterruptQuery
 from runner.records.validation import violation
-from runner.server.access import Decides, Operates, Person, Seen
+from runner.server.access import Decides, DecidesAll, Lists, Operates, Person, Seen
 from runner.server.api.documents import (
     PAGE,
     Cursor,
@@ -93,7 +93,7 @@ class Withdrawal(RequestBody):
 
 @router.get("", summary="List questions: open ones, oldest first, or those decided")
 def list_questions(
-    person: Seen,
+    person: Lists,
     services: Served,
     graph: Annotated[str | None, Query()] = None,
     run: Annotated[str | None, Query()] = None,
@@ -317,7 +317,7 @@ def withdraw_vote(question_id: str, body: OwnSignature, person: Decides, service
 
 
 @router.post(":vote", summary="Decide several questions that are alike")
-def vote_all(body: Votes, person: Decides, services: Served) -> dict[str, Any]:
+def vote_all(body: Votes, person: DecidesAll, services: Served) -> dict[str, Any]:
     """Decide questions of one graph, node or map, and name, each with a receipt; others are refused first."""
     check_alike(services.store, list(body.digests), body.digests)
     items = []

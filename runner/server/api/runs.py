@@ -20,7 +20,7 @@ from runner.records.json_form import document
 from runner.records.messages import MOST_BEHALF, key_of
 from runner.records.run import Status, existing
 from runner.server import streams
-from runner.server.access import Operates, Person, Seen
+from runner.server.access import Lists, Operates, Person, Seen, Starts
 from runner.server.api.documents import (
     PAGE,
     Cursor,
@@ -98,7 +98,7 @@ class MigrateRequest(RequestBody):
 def start(
     request: Request,
     body: NewRun,
-    person: Operates,
+    person: Starts,
     services: Served,
     response: Response,
     idempotency_key: Annotated[str | None, Header(max_length=500)] = None,
@@ -152,7 +152,7 @@ def _check_same(services: Services, run: Run, body: NewRun, person: Person) -> N
 
 @router.get("", summary="List runs, newest first")
 def list_runs(
-    person: Seen,
+    person: Lists,
     services: Served,
     status: Annotated[Status | None, Query()] = None,
     graph: Annotated[str | None, Query()] = None,

@@ -28,7 +28,7 @@ from runner.operations.questions import (
 from runner.records.interrupts import Decision, Interrupt, Receipt, tool_of
 from runner.records.listings import InterruptQuery
 from runner.records.validation import one_line
-from runner.server.access import Decides, Person, Seen
+from runner.server.access import DecidesAll, Known, Lists, Person
 from runner.server.api.documents import seen_by
 from runner.server.deciding import decide, selectors_of
 from runner.server.forms import Typed
@@ -146,7 +146,7 @@ def query_of(
 @router.get("/inbox")
 def inbox(
     request: Request,
-    person: Seen,
+    person: Lists,
     services: Served,
     tab: Annotated[str, Query()] = "",
     cursor: Annotated[str, Query()] = "",
@@ -160,13 +160,13 @@ def inbox(
         raise Problem(422, f"{tab!r:.40} is no tab of the inbox; there are {', '.join(TABS)}.")
     now = round(time.time() * 1000)
     filters = {name: request.query_params.get(name, "")[:LONGEST] for name in FILTERS}
-    empty = dict.fromkeys(FILTERS, "")
+    empty = {**dict.fromkeys(FILTERS, ""), "graph": person.graph and filters["graph"]}
     open_tabs = [name for name in TABS if name != "done"]
     counts = services.store.count_questions(
         [query_of(services, person, name, empty, now) for name in open_tabs]
     )
     if not tab:
-        tab = "mine" if counts[0] and not any(filters.values()) else "all"
+        tab = "mine" if counts[0] and filters == empty else "all"
     query = query_of(services, person, tab, filters, now)
     following: str | None = None
     if tab == "done":
@@ -250,7 +250,7 @@ def saved_views(request: Request) -> list[tuple[str, str]]:
 @router.post("/inbox/views")
 def save_view(
     request: Request,
-    _: Seen,
+    _: Known,
     name: Annotated[str, Form(min_length=1, max_length=40)],
     address: Annotated[str, Form()] = "",
     action: Annotated[str, Form()] = "save",
@@ -277,7 +277,7 @@ def save_view(
 @router.get("/inbox/together")
 def together(
     request: Request,
-    person: Decides,
+    person: DecidesAll,
     services: Served,
     q: Annotated[list[str] | None, Query(max_length=MOST_TOGETHER)] = None,
     like: Annotated[str, Query()] = "",
@@ -295,7 +295,7 @@ def together(
 @router.post("/inbox/together")
 def decide_together(
     request: Request,
-    person: Decides,
+    person: DecidesAll,
     services: Served,
     q: Annotated[list[str], Form(max_length=MOST_TOGETHER)],
     digest: Annotated[list[str], Form(max_length=MOST_TOGETHER)],

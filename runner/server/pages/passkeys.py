@@ -24,7 +24,7 @@ from runner.execution import ids
 from runner.operations.questions import Change, QuestionView
 from runner.records import codec
 from runner.records.codec import JSON
-from runner.server.access import Decides, Person
+from runner.server.access import Person, Signs
 from runner.server.auth import Local
 from runner.server.browser import TOKEN, FormTokens, origin_of
 from runner.server.pages.rendering import page
@@ -109,7 +109,7 @@ def proof_of(form: Mapping[str, str]) -> dict[str, JSON] | None:
 
 
 @router.get("/passkeys")
-def show(request: Request, person: Decides, services: Served) -> HTMLResponse:
+def show(request: Request, person: Signs, services: Served) -> HTMLResponse:
     """Show the keys of who calls, and a form for a new passkey."""
     return _page(request, person, services)
 
@@ -117,7 +117,7 @@ def show(request: Request, person: Decides, services: Served) -> HTMLResponse:
 @router.post("/passkeys")
 def add(
     request: Request,
-    person: Decides,
+    person: Signs,
     services: Served,
     kid: Annotated[str, Form(min_length=1, max_length=100, pattern=r"^[\w.@-]+$")],
     token: Annotated[str, Form()],

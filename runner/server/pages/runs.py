@@ -18,7 +18,7 @@ from runner.operations.decided import DecisionView
 from runner.operations.exports import Question, all_events
 from runner.operations.views import NodeView, RunView, archived_run, read_run, spendings
 from runner.records.run import FINAL, Status, existing
-from runner.server.access import Seen
+from runner.server.access import Lists, Seen
 from runner.server.api.audit import audit_of
 from runner.server.api.documents import seen_by
 from runner.server.pages.node_drawer import QUIET, drawer
@@ -69,7 +69,7 @@ def filters_of(request: Request) -> Any:
 @router.get("/runs")
 def list_runs(
     request: Request,
-    person: Seen,
+    person: Lists,
     services: Served,
     status: Annotated[str, Query()] = "",
     graph: Annotated[str, Query()] = "",

@@ -20,7 +20,7 @@ from runner.execution.functions import task_schema
 from runner.operations.dead import replay
 from runner.operations.views import read_workers
 from runner.records import codec
-from runner.server.access import Administers, Operates, Person, Seen
+from runner.server.access import Administers, Known, Operates, Person, Seen
 from runner.server.api.documents import seen_by
 from runner.server.deciding import start_for
 from runner.server.forms import WHOLE, answer_fields, answer_of, fields_of, fields_sent, marked
@@ -38,29 +38,30 @@ RECENT = 10
 
 
 @router.get("/graphs")
-def graphs(request: Request, person: Seen, services: Served) -> HTMLResponse:
+def graphs(request: Request, person: Known, services: Served) -> HTMLResponse:
     """List the graphs in the store, with the workers that have them."""
     alive = [worker for worker in read_workers(services) if worker.state == "alive"]
     graph_rows = [
         (name, fingerprint, [worker for worker in alive if name in worker.graphs])
         for name, fingerprint in services.graphs().items()
+        if person.within(name).may("see")
     ]
     return page(request, "graphs.html", person, graphs=graph_rows)
 
 
-@router.get("/graphs/{name}")
-def graph(request: Request, name: str, person: Seen, services: Served) -> HTMLResponse:
+@router.get("/graphs/{graph}")
+def show_graph(request: Request, graph: str, person: Seen, services: Served) -> HTMLResponse:
     """Show a graph: drawn, its latest runs, and a form that starts one."""
-    return _graph(request, services, person, name)
+    return _graph(request, services, person, graph)
 
 
-@router.post("/graphs/{name}")
-async def start(request: Request, name: str, person: Operates, services: Served) -> Response:
+@router.post("/graphs/{graph}")
+async def start(request: Request, graph: str, person: Operates, services: Served) -> Response:
     """Start a run of a graph, and show it; a form that is sent twice starts one, by the key of its page."""
     form = await fields_sent(request)
     answer_texts = answer_fields(form)
     return await run_in_threadpool(
-        _start, request, services, person, name, form.get("key") or None, answer_texts
+        _start, request, services, person, graph, form.get("key") or None, answer_texts
     )
 
 

@@ -121,7 +121,7 @@
       "interrupt.asked", "interrupt.answered", "interrupt.voted", "interrupt.claimed", "interrupt.released", "interrupt.delegated",
       "interrupt.commented", "interrupt.escalated", "interrupt.expired", "interrupt.withdrawn", "interrupt.reminded", "reset", "snapshot"];
     function open() {
-      source = new EventSource(position ? `${main.dataset.stream}?after=${position}` : main.dataset.stream);
+      source = new EventSource(position ? `${main.dataset.stream}${main.dataset.stream.includes("?") ? "&" : "?"}after=${position}` : main.dataset.stream);
       for (const kind of kinds) {
         source.addEventListener(kind, (event) => {
           position = event.lastEventId || position;

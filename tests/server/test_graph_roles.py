@@ -1,0 +1,227 @@
+"""Roles of one graph: what they let somebody do in its runs, and in no others."""
+
+from __future__ import annotations
+
+import json
+import re
+
+import httpx
+import pytest
+import redis
+
+from runner.server import streams
+from runner.server.app import routes
+from tests.graphs import wired
+from tests.server.conftest import GRAPHS, Site, ask
+from tests.server.test_access import filled
+from tests.server.test_streams import SSE, opened
+
+ROLES = ("viewer", "reader", "approver", "operator")
+
+BY_NAME = ("{run_id}", "{question_id}", "{graph}")
+
+BY_FILTER = {"/v1/runs", "/v1/questions", "/v1/events", "/runs", "/inbox"}
+
+BY_BODY = {"/v1/runs", "/v1/runs:batch", "/v1/questions:vote", "/inbox/together"}
+
+MIXED = {"/v1/me", "/v1/graphs", "/graphs", "/passkeys", "/inbox/views"}
+
+OPEN = {"/healthz", "/readyz", "/openapi.json", "/static/{name}"}
+
+
+@pytest.fixture
+def site(redis_url):
+    """A site that also has a graph which asks, and one whose only node is that one."""
+    inner = wired({"ask": ask}).build()
+    graphs = {"outer": lambda: wired({"inner": inner}).build(), "inner": lambda: inner}
+    return Site(redis_url, GRAPHS | graphs)
+
+
+def limited(site, graph, roles=ROLES):
+    """Log somebody in who has roles of one graph only."""
+    site.as_role(*(f"{role}:{graph}" for role in roles))
+
+
+def sent(site, route, method, run):
+    """Send a request to a route, about a run wherever the route takes one; return the reply."""
+    graph, (question,) = site.client.engine.store.peek(run.id).graph_id, run_questions(site, run)
+    path = route.path.replace("{run_id}", run.id).replace("{question_id}", question)
+    path = filled(path.replace("{graph}", graph))
+    options = {"headers": {}, "follow_redirects": False}
+    if method in {"GET", "HEAD"}:
+        options["params"] = {"graph": graph, "q": question}
+        if path == "/v1/events":
+            options["params"]["after"] = "x"  # refused when it may be opened
+    elif path.startswith("/v1"):
+        options["json"] = {
+            "/v1/runs": {"graph": graph, "tags": 1},  # malformed, which is seen behind permissions
+            "/v1/runs:batch": {"action": "cancel", "filter": {"graph": graph}},
+            "/v1/questions:vote": {"decision": "approve", "digests": {question: "0"}},
+        }.get(path, {})
+    else:
+        token = site.app.state.form_tokens.issue(site.person)
+        options["data"] = {"form_token": token, "q": question}
+        options["headers"]["Origin"] = "https://runner.example"
+    return site.http.request(method, path, **options)
+
+
+def run_questions(site, run):
+    ids = [event.detail for event in run.events() if event.kind == "interrupt.asked"]
+    return ids[:1]
+
+
+def walked(site, run):
+    """Return the reply of each route by its path and method."""
+    return {
+        (route.path, method): sent(site, route, method, run)
+        for route in routes()
+        for method in sorted(route.methods)
+    }
+
+
+def of_a_graph(path, method):
+    """Say if a request may be about one graph."""
+    listed = path in BY_FILTER if method in {"GET", "HEAD"} else path in BY_BODY
+    return listed or path == "/inbox/together" or any(name in path for name in BY_NAME)
+
+
+def test_roles_of_another_graph_do_nothing(site):
+    """On a walk over all routes each is refused, nothing of the run is shown, and nothing changes."""
+    run = site.start("approval", {"secret": "task"})
+    limited(site, "echo")
+
+    def stored():
+        with redis.Redis.from_url(site.settings.redis_url) as raw:
+            return {key: raw.dump(key) for key in raw.keys("*")}
+
+    before = stored()
+    for (path, method), reply in walked(site, run).items():
+        assert reply.status_code == 403 or path in MIXED | OPEN, (path, method, reply.text)
+        assert path in OPEN or not re.search(f"secret|unpunctual|{run.id}", reply.text), (
+            path,
+            method,
+        )
+    assert stored() == before
+
+
+def test_roles_of_a_graph_do_what_it_takes(site):
+    """The control of the walk above: with the roles of its own graph no route about it is refused."""
+    run = site.start("approval", {"secret": "task"})
+    limited(site, "approval")
+
+    for (path, method), reply in walked(site, run).items():
+        allowed = of_a_graph(path, method) or path in MIXED | OPEN
+        assert (reply.status_code != 403) is allowed, (path, method, reply.text)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("role", ROLES)
+def test_a_role_of_a_graph_grants_no_more_than_the_role(site, role):
+    """Each route that a role opens for all graphs it opens for its own, and none besides."""
+    run = site.start("approval")
+    limited(site, "approval", [role])
+    own = {key: reply.status_code for key, reply in walked(site, run).items()}
+    run = site.start("approval")
+    site.as_role(role)
+    for (path, method), reply in walked(site, run).items():
+        expected = reply.status_code == 403 or not (
+            of_a_graph(path, method) or path in MIXED | OPEN
+        )
+        assert (own[path, method] == 403) is expected, (path, method)
+
+
+def test_listings_are_of_a_graph(site):
+    """An API without the graph says which to name, a page opens at it; counts and graphs are those of it."""
+    approval, other = site.start("approval"), site.start("inner")
+    limited(site, "approval")
+
+    refused = site.http.get("/v1/questions")
+    assert (refused.status_code, "approval" in refused.json()["detail"]) == (403, True)
+    listed = site.http.get("/v1/questions?graph=approval").json()["items"]
+    assert [item["run_id"] for item in listed] == [approval.id]
+    html = {"Accept": "text/html"}
+    begun = site.http.get("/", headers=html, follow_redirects=False)
+    assert begun.headers["location"] == "/inbox"
+    inbox = site.http.get("/inbox?tab=all", headers=html)
+    assert dict(inbox.url.params) == {"tab": "all", "graph": "approval"}
+    assert re.search(r"All\D*\b1\b", inbox.text)
+    assert other.id not in inbox.text
+    assert [item["name"] for item in site.http.get("/v1/graphs").json()["items"]] == ["approval"]
+    assert "inner" not in site.http.get("/graphs", headers=html).text
+
+
+def test_roles_of_a_graph_add_to_the_others(site):
+    """A viewer of all reads the payloads of the graph of which they are a reader, and of no other."""
+    run, other = site.start("approval", "secret"), site.start("inner", "secret")
+    site.as_role("viewer", "reader:approval")
+
+    assert "secret" in site.http.get(f"/v1/runs/{run.id}").text
+    hidden = site.http.get(f"/v1/runs/{other.id}")
+    assert (hidden.status_code, "secret" in hidden.text) == (200, False)
+    assert len(site.http.get("/v1/questions").json()["items"]) == 2
+    assert "unpunctual" not in site.http.get("/v1/questions").text
+    assert "unpunctual" in site.http.get("/v1/questions?graph=approval").text
+
+
+def test_a_run_inside_a_graph_is_of_the_outer_one(site):
+    """Its question is decided with the role of the outermost graph; that of the inner one is another."""
+    (question,) = site.start("outer").interrupts()
+    path = f"/v1/questions/{question.id}"
+    limited(site, "inner")
+    assert site.http.get(path).status_code == 403
+    assert site.http.get("/v1/questions?graph=inner").json()["items"] == []
+    limited(site, "outer")
+    etag = site.http.get(path).headers["etag"]
+    vote = {"decision": "respond", "response": {"ok": True}}
+    voted = site.http.post(f"{path}/votes", json=vote, headers={"If-Match": etag})
+    assert voted.json()["status"] == "accepted"
+
+
+def test_a_batch_is_of_one_graph(site):
+    """It says what it would do to runs of that graph; runs that are named may be any, so it is refused."""
+    run, other = site.start("approval"), site.start("inner")
+    limited(site, "approval")
+
+    def batch(**names):
+        return site.http.post("/v1/runs:batch", json={"action": "cancel", "filter": names})
+
+    assert [item["run_id"] for item in batch(graph="approval").json()["items"]] == [run.id]
+    assert batch(graph="approval", run_ids=[other.id]).status_code == 403
+    assert batch(status="interrupted").status_code == 403
+
+
+def test_questions_of_two_graphs_are_not_decided_together(site):
+    """One of another graph among them is enough for a refusal; control: those of the graph are looked at."""
+    ours = [site.start("inner").interrupts()[0] for _ in range(2)]
+    theirs = site.start("approval").interrupts()[0]
+    limited(site, "inner")
+
+    def vote(*questions):
+        digests = {question.id: question.digest for question in questions}
+        return site.http.post("/v1/questions:vote", json={"decision": "reject", "digests": digests})
+
+    assert vote(ours[0], theirs).status_code == 403
+    assert vote(*ours).status_code == 200
+
+
+@pytest.mark.parametrize("graph", ["approval", "echo"])
+def test_a_stream_of_a_graph_goes_on(site, served, monkeypatch, graph):
+    """For who has a role of it, also behind the check of the login; for others none begins."""
+    monkeypatch.setattr(streams, "COMMENT", 0.02)
+    run = site.start("approval")
+    limited(site, graph)
+    for path in (f"/v1/runs/{run.id}/events", "/v1/events?graph=approval"):
+        with (
+            httpx.Client(base_url=served.url, timeout=20) as http,
+            http.stream("GET", path, headers=SSE) as reply,
+        ):
+            assert (reply.status_code == 200) is (graph == "approval")
+            if graph == "approval":
+                lines = reply.iter_lines()
+                assert sum(next(lines).startswith(":") for _ in range(30)) > 5
+    if graph == "approval":
+        with opened(served, "/v1/events?graph=approval") as read:
+            assert json.dumps(next(read)[2]).count(run.id)
+            site.start("inner")
+            second = site.start("approval")
+            assert next(read)[2]["run_id"] == second.id
