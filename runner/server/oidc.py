@@ -70,7 +70,9 @@ class OIDC:
     """Logins by an OpenID provider.
 
     `roles` says which roles the claims of a token give; without it the claim `roles` names them. `groups` is
-    the claim with the groups. `max_age` is how many seconds a session lasts.
+    the claim with the groups. `max_age` is how many seconds a session lasts. `emails` lists who may log in,
+    by an address that the provider has verified: addresses, and domains such as "@example.com"; without it
+    all may whom the provider logs in.
     """
 
     login_path = "/login"
@@ -86,12 +88,18 @@ class OIDC:
         scopes: Collection[str] = ("openid", "profile", "email"),
         max_age: int = 8 * 3600,
         secret: str = "",
+        emails: Collection[str] = (),
     ) -> None:
         """`secret` signs sessions; with several processes all need the same one, or RUNNER_SERVER_SECRET.
 
         Raises:
-            UsageError: the issuer is no https address (http only on this machine).
+            UsageError: the issuer is no https address (http only on this machine), or `emails` is no list of
+                addresses and domains.
         """
+        if isinstance(emails, str) or not all("@" in email for email in emails):
+            raise UsageError(
+                f"emails is a list of addresses, and domains with an @, not {emails!r:.200}."
+            )
         local = issuer.startswith(("http://127.0.0.1", "http://localhost"))
         if not (issuer.startswith("https://") or local):
             raise UsageError(f"the issuer {issuer!r:.200} must be an https address.")
@@ -101,6 +109,7 @@ class OIDC:
             client_secret,
         )
         self._roles, self._groups, self._scopes, self._max_age = roles, groups, scopes, max_age
+        self._emails = frozenset(email.lower() for email in emails)
         self._secret, self._random = secret, secrets.token_hex(32)
         self._metadata: dict[str, Any] = {}
         self._keys: tuple[float, KeySet | None] = (0.0, None)
@@ -190,6 +199,7 @@ class OIDC:
         form |= {"client_secret": self._client_secret} if self._client_secret else {}
         reply = self._fetch("POST", self._provider("token_endpoint"), data=form)
         claims = self._verified(str(reply.get("id_token", "")), login["nonce"])
+        self._check_email(claims)
         response = RedirectResponse(prefix(request) + login["next"], 303)
         self._begin(request, response, self._session(claims))
         _drop(response, LOGIN_COOKIE + state)
@@ -264,6 +274,20 @@ class OIDC:
             raise Problem(403, "The identity provider's answer is for another program.")
         return id_token.claims
 
+    def _check_email(self, claims: Mapping[str, Any]) -> None:
+        email = str(claims.get("email", ""))
+        domain = f"@{email.rpartition('@')[2]}"
+        # The Kelvin sign becomes a k where the case is ignored, and is that of another domain.
+        names = {email.lower(), domain.lower()} if email.isascii() else set()
+        is_listed = not self._emails.isdisjoint(names)
+        is_verified = claims.get("email_verified")
+        if self._emails and not (is_listed and (is_verified is True or is_verified == "true")):
+            raise Problem(
+                403,
+                "Your mail address is not among those that may log in here, or the identity provider has not "
+                "verified it. Ask who runs this server.",
+            )
+
     def _decoded(self, token: str) -> jwt.Token:
         try:
             return jwt.decode(token, self._key_set(KEYS_AGE), algorithms=ALGORITHMS)
@@ -321,7 +345,8 @@ class OIDC:
     def _mac(self, request: Request, *parts: str) -> str:
         settings: Settings = request.app.state.services.settings
         secret = self._secret or settings.server_secret or self._random
-        text = "\n".join((self._issuer, self._client_id, *parts))
+        # A session of before another list of addresses is over.
+        text = "\n".join((self._issuer, self._client_id, *sorted(self._emails), *parts))
         return hmac.new(secret.encode(), text.encode(), hashlib.sha256).hexdigest()
 
 

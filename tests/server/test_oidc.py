@@ -156,6 +156,45 @@ def test_a_login_leads_back_to_the_page(people):
     assert all(word in cookie for word in words)
 
 
+@pytest.mark.parametrize(
+    ("claims", "status"),
+    [
+        ({"email": "Ana@Acme.example", "email_verified": True}, 303),
+        ({"email": "bo@partner.example", "email_verified": "true"}, 303),
+        ({"email": "eve@partner.example", "email_verified": True}, 403),
+        ({"email": "ana@acme.example", "email_verified": False}, 403),
+        ({"email": "ana@acme.example", "email_verified": 1}, 403),
+        ({"email": "ana@acme.example"}, 403),
+        ({"email": "ana@acme.example.evil.example", "email_verified": True}, 403),
+        ({"email": "ana@evil.acme.example", "email_verified": True}, 403),
+        ({"email": "ana@acme.example@evil.example", "email_verified": True}, 403),
+        ({"email": "ana@ac\u212ae.example", "email_verified": True}, 403),
+        ({"email": ["ana@acme.example"], "email_verified": True}, 403),
+        ({}, 403),
+    ],
+)
+def test_who_may_log_in_is_listed(site, provider, people, claims, status):
+    """By a verified address or its domain, and nothing like it; without a list all may, as before."""
+    provider.changes = claims
+    assert log_in(people).status_code == 303
+    listed = ["bo@partner.example", "@acme.example", "@acke.example"]
+    people.app.state.auth = auth = OIDC(provider.url, "runner", emails=listed)
+    app = create_app(site.settings, auth=auth)
+    http = TestClient(app, base_url="https://runner.example", follow_redirects=False)
+
+    assert log_in(http).status_code == status
+    assert http.get("/v1/me").status_code == (200 if status == 303 else 401)
+    assert people.get("/v1/me").status_code == 401  # a session of before the list
+
+
+def test_a_list_of_addresses_is_one():
+    """A text, or a domain without its @, is a mistake at the start; control: a list is none."""
+    for wrong in ("ana@acme.example", ["acme.example"]):
+        with pytest.raises(UsageError, match="domains with an @"):
+            OIDC("https://login.example", "runner", emails=wrong)
+    OIDC("https://login.example", "runner", emails=["@acme.example"])
+
+
 def test_people_log_in_beside_programs_with_keys(site, provider, tmp_path):
     """`ApiKeys` in front of an `OIDC` leads people to its login, and still knows programs."""
     key, entry = new_key("ci", ["viewer"])
