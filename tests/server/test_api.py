@@ -11,12 +11,14 @@ from urllib.parse import urlsplit
 import httpx
 import pytest
 
+from runner.approvals.rules import Principal
 from runner.audit.files import own_key
 from runner.audit.sealing import Sealing, terms
 from runner.operations.doctor import examine, read_facts
 from runner.operations.jobs import begin, carry_on
 from runner.records.size_limits import MAX_RESULT
 from runner.server import create_app
+from runner.server.access import GRANTS, Person
 from runner.server.app import MARGIN
 from runner.server.browser import OF_UNKNOWN
 from runner.settings import Settings
@@ -330,7 +332,8 @@ def test_health_waits_for_no_store():
     with ExitStack() as stack:
         silent = socket.create_server(("127.0.0.1", 0), backlog=256)
         stored = Settings(redis_url=f"redis://127.0.0.1:{silent.getsockname()[1]}")
-        served = stack.enter_context(Served(create_app(stored), free_port()))
+        app = create_app(stored, auth=lambda _: Person(Principal("ana"), frozenset(GRANTS)))
+        served = stack.enter_context(Served(app, free_port()))
         stack.enter_context(silent)
         where = urlsplit(served.url)
         for _ in range(60):

@@ -16,7 +16,7 @@ from runner.server import OIDC, create_app
 from runner.testing.plugin import absent
 from tests.ports import free_port
 from tests.server.conftest import Served
-from tests.server.test_oidc import provider  # noqa: F401 - a fixture
+from tests.server.test_oidc import provider, served_provider  # noqa: F401 - fixtures
 from tests.tls import Certificate
 from tests.waiting import wait_until
 
