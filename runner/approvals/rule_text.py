@@ -69,7 +69,8 @@ def _step(step: Rule, rule: Rule) -> str:
         f"{who(form)} counts {weight}" for form, weight in step.weights.items() if weight > 1
     ]
     text += f" ({', '.join(heavier)})" if heavier else ""
-    kinds = [kind for kind in _barred_kinds(step) if kind not in _barred_kinds(rule)]
+    everywhere = _barred_kinds(rule, rule.steps)
+    kinds = _programs([kind for kind in _barred_kinds(rule, [step]) if kind not in everywhere])
     text += f", not {_listed(kinds, 'nor')}" if kinds else ""
     level = max(step.auth.level, rule.auth.level)
     text += f", each {LEVELS[level]}" if level else ""
@@ -91,12 +92,22 @@ def _excluded(rule: Rule, requester: str, on_behalf_of: Sequence[str]) -> list[s
             names.append(f"who answered {node}")
         else:
             names.append(who(form))
-    kinds = _barred_kinds(rule)
+    kinds = _programs(_barred_kinds(rule, rule.steps))
     return [f"not {_listed([*names, *kinds], 'nor')}"] if names or kinds else []
 
 
-def _barred_kinds(rule: Rule) -> list[str]:
-    return [f"{kind}s" for kind in KINDS if not rule.counts(kind)]
+def _barred_kinds(rule: Rule, steps: Sequence[Rule]) -> list[str]:
+    """Name the kinds that may vote in none of some stages of a rule."""
+    return [
+        f"{kind}s"
+        for kind in KINDS
+        if not any(rule.counts(kind) and step.counts(kind) for step in steps)
+    ]
+
+
+def _programs(kinds: list[str]) -> list[str]:
+    """Name services and agents together as programs."""
+    return ["programs"] if kinds == ["services", "agents"] else kinds
 
 
 def _ends(rule: Rule) -> list[str]:

@@ -117,9 +117,9 @@ class Rule:
     opens when the one before it is met, and only the stages' own numbers and selectors count.
     `edit="resets"` makes an edit void earlier votes. `delegate` is "none", "group" or "anyone". `escalate`
     lists (seconds, selectors that become eligible then), in the business time of the `calendar`, if there
-    is one. Humans and services vote, with `agents` also agents, or exactly those of `kinds`: two of
-    ("human",) are two people. `use_within` is how many seconds after the decision it may be used. `title`
-    says the effect in one sentence, with the names of arguments in braces: "Refund {amount} to {customer}".
+    is one. People vote, with `agents` also agents, or exactly those of `kinds`, as in ("human", "service").
+    `use_within` is how many seconds after the decision it may be used. `title` says the effect in one
+    sentence, with the names of arguments in braces: "Refund {amount} to {customer}".
     """
 
     eligible: Sequence[str] = ("anyone",)
@@ -193,8 +193,10 @@ class Rule:
             raise UsageError(f"this is no rule for approvals: {error!r}.") from error
 
     def counts(self, kind: str) -> bool:
-        """Return whether principals of a kind may vote."""
-        return kind in self.kinds if self.kinds else kind != "agent" or self.agents
+        """Return whether principals of a kind may vote. Which services may, each stage says."""
+        if self.kinds:
+            return kind in self.kinds
+        return kind == "human" or (self.agents if kind == "agent" else bool(self.stages))
 
     @property
     def steps(self) -> Sequence[Rule]:
@@ -248,13 +250,34 @@ def _check(rule: Rule) -> None:
             raise UsageError(
                 f"{name} of a rule must be one of {', '.join(choices)}, not {value!r:.40}."
             )
-    if not rule.stages and all(selector(entry).startswith("user:") for entry in rule.eligible):
-        people = {selector(entry) for entry in rule.eligible}
-        most = sum(weight_of(rule, [person]) for person in people)
-        if most < rule.need and not rule.escalate:
-            raise UsageError(
-                f"a rule needs {rule.need}, but those who are eligible weigh {most} together."
-            )
+    for step in rule.steps:
+        _check_reach(rule, step)
+
+
+def _check_reach(rule: Rule, step: Rule) -> None:
+    """Refuse a stage that no voters could meet."""
+    if max(rule.auth.level, step.auth.level) == OWN_KEY and (rule.auth.acr or step.auth.acr):
+        raise UsageError(
+            "auth of a rule can't have an acr at level 3: a key of one's own signs without a login. Ask for "
+            "acr at level 2, or for level 3 without it."
+        )
+    eligible = {selector(entry) for entry in step.eligible}
+    if rule.escalate or step.escalate or not all(form.startswith("user:") for form in eligible):
+        return
+    voters = eligible - {selector(entry) for entry in (*rule.exclude, *step.exclude)}
+    kinds = {form: form.split(":")[1] for form in voters}
+    barred = {
+        form for form in voters if not (rule.counts(kinds[form]) and step.counts(kinds[form]))
+    }
+    most = sum(weight_of(step, [form]) for form in voters - barred)
+    if most < step.need:
+        why = f"; {', '.join(sorted({kinds[form] for form in barred}))} is not in its kinds" * bool(
+            barred
+        )
+        raise UsageError(
+            f"a rule needs {step.need}, but those who are eligible and not excluded weigh {most} "
+            f"together{why}."
+        )
 
 
 def _check_selectors(rule: Rule) -> None:

@@ -27,6 +27,7 @@ from runner.definition.model import (
     NodeSpec,
 )
 from runner.definition.policies import RetryPolicy
+from runner.definition.registry import check_rules
 from runner.definition.topology import topology
 from runner.errors import DefinitionError, UsageError
 from runner.execution import map_nodes
@@ -338,7 +339,8 @@ class GraphBuilder:
         """Check everything and build the graph.
 
         Raises:
-            DefinitionError: no nodes, no entry point, nodes that can't be reached, loops that overlap.
+            DefinitionError: no nodes, no entry point, nodes that can't be reached, loops that overlap, a rule
+                that excludes who answered a node that asks nothing.
         """
         if not self._nodes:
             raise DefinitionError("Graph must contain at least one node.")
@@ -362,6 +364,7 @@ class GraphBuilder:
         }
         definition = Definition(self._id, nodes, edges, entries, **self._settings)
         topology(definition)  # refuses loops that overlap
+        check_rules(definition, definition.id or "this one")
         return Graph(with_events(definition), self._store)
 
     def _without_incoming(self) -> tuple[str, ...]:

@@ -12,7 +12,7 @@ import importlib
 import itertools
 import threading
 import traceback
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from types import CodeType
@@ -67,6 +67,43 @@ def _rules(spec: NodeSpec) -> Iterator[Rule]:
     """List the rules by which a node or its tools are approved."""
     gates = [spec.approval, *(getattr(tool, "approval", None) for tool in tools_of(spec.executor))]
     return (rule for rule in gates if rule is not None)
+
+
+def check_exclusions(
+    rule: Rule, path: str, graphs: Iterable[Definition], *, is_outermost: bool = True
+) -> None:
+    """Check the nodes whose answerers a rule excludes, in the graph at a path and in those around it.
+
+    Raises:
+        DefinitionError: none of the `graphs` has such a node, or it asks nothing.
+    """
+    graphs = list(graphs)
+    for name in excluded_answerers(rule):
+        node = next((graph.nodes[name] for graph in graphs if name in graph.nodes), None)
+        if node is None and is_outermost:
+            problem = "is no node of it or of a graph around it"
+        elif node is not None and node.approval is None and (inner(node) or node.map):
+            problem = "asks nothing itself: its questions are of the nodes inside it"
+        else:
+            continue
+        raise DefinitionError(
+            f"a rule in graph {path!r} excludes who answered {name!r}, which {problem}: no one would be "
+            "excluded. Name the node that asks."
+        )
+
+
+def check_rules(definition: Definition, path: str, around: Sequence[Definition] = ()) -> None:
+    """Check the rules of a graph and of those inside it; a node that none of them has may be around them.
+
+    Raises:
+        DefinitionError: a rule excludes who answered a node that asks nothing.
+    """
+    graphs = (definition, *around)
+    for node in definition.nodes.values():
+        for rule in _rules(node):
+            check_exclusions(rule, path, graphs, is_outermost=False)
+        if nested := inner(node):
+            check_rules(nested, f"{path}{PATH}{node.id}", graphs)
 
 
 Factory = TypeVar("Factory", bound=Callable[[], HasDefinition])
@@ -142,21 +179,13 @@ class Registry:
             self._check(rule, plan.definition, path)
 
     def _check(self, rule: Rule, definition: Definition, path: str) -> None:
-        for name in excluded_answerers(rule):
-            node, outer = definition.nodes.get(name), path
-            while node is None and (outer := outer.rpartition(PATH)[0]):
-                around = self.find(outer)
-                node = around.definition.nodes.get(name) if around else None
-            if node is None:
-                problem = "is no node of it or of a graph around it"
-            elif node.approval is None and (inner(node) or node.map):
-                problem = "asks nothing itself: its questions are of the nodes inside it"
-            else:
-                continue
-            raise DefinitionError(
-                f"a rule in graph {path!r} excludes who answered {name!r}, which {problem}: no one would be "
-                "excluded. Name the node that asks."
-            )
+        check_exclusions(rule, path, itertools.chain([definition], self._around(path)))
+
+    def _around(self, path: str) -> Iterator[Definition]:
+        """List the graphs around the one at a path, the nearest first."""
+        while path := path.rpartition(PATH)[0]:
+            if around := self.find(path):
+                yield around.definition
 
     def get(self, path: str) -> CompiledGraph:
         """Return the graph at a path.

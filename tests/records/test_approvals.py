@@ -137,6 +137,13 @@ def test_nobodys_plain_name_is_that_of_another(sub):
         {"kinds": ["people"]},
         {"kinds": "human"},
         {"kinds": ["human"], "agents": True},
+        {"eligible": ["ana", "ben"], "exclude": ["ben"], "need": 2},
+        {"eligible": ["user:service:ci|bot"]},
+        {"eligible": ["ana"], "kinds": ["service"]},
+        {"stages": [Rule(eligible=["ana"])], "exclude": ["ana"]},
+        {"stages": [Rule(eligible=["ana"])], "kinds": ["service"]},
+        {"auth": Auth(3, acr="gold")},
+        {"stages": [Rule(auth=Auth(2, acr="gold"))], "auth": Auth(3)},
         {"title": "Pay {amount.__class__}"},
         {"title": "Pay {amount!r}"},
         {"title": "Pay {amount"},
@@ -165,7 +172,7 @@ def test_a_rule_is_read_as_it_was_frozen():
         decisions=["approve", "reject"],
         escalate=[(3600, ["role:lead"])],
         calendar="office",
-        stages=[Rule(eligible=["ana"]), Rule(eligible=["role:cfo"], auth=Auth(3))],
+        stages=[Rule(eligible=["ana"]), Rule(eligible=["role:cfo"], auth=Auth(1))],
         title="Pay {amount} to {name}",
     )
 
@@ -269,7 +276,8 @@ def test_two_people_are_not_a_person_and_a_program(kind):
         assert not forbidden(rule, replace(program, principal=ANA))
     for rule in (replace(people, kinds=[kind]), replace(people, kinds=["human", kind])):
         assert not forbidden(rule, program)
-    assert bool(forbidden(replace(people, kinds=()), program)) is (kind == "agent")
+    assert forbidden(replace(people, kinds=()), program), "people are the default"
+    assert bool(forbidden(replace(people, kinds=(), agents=True), program)) is (kind == "service")
 
 
 def test_escalation_adds_those_who_may_decide():

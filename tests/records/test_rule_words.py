@@ -15,12 +15,12 @@ LOGIN = "human:https://login.example|ben"
 @pytest.mark.parametrize(
     ("rule", "words"),
     [
-        (Rule(eligible=["ana"]), ["one of ana", "not agents", "one rejection ends it"]),
+        (Rule(eligible=["ana"]), ["one of ana", "not programs", "one rejection ends it"]),
         (
             Rule(eligible=["group:finance"], need=2, exclude=["requester"]),
             [
                 "two of group finance",
-                "not ben of https://login.example who asked for it nor agents",
+                "not ben of https://login.example who asked for it nor programs",
                 "one rejection ends it",
                 "an edit resets earlier votes",
             ],
@@ -38,7 +38,7 @@ LOGIN = "human:https://login.example|ben"
             ),
             [
                 "three of group finance or role lead (role lead counts 2)",
-                "not who answered look_up",
+                "not who answered look_up nor services",
                 "as many rejections end it",
                 "may be delegated within the group",
             ],
@@ -52,12 +52,12 @@ LOGIN = "human:https://login.example|ben"
             ),
             [
                 "one of ana or ben, then one of role cfo, each who signs with a key of their own",
-                "not agents",
+                "not programs",
                 "one rejection ends it",
             ],
         ),
         (
-            Rule(stages=[Rule(kinds=["human"]), Rule()]),
+            Rule(stages=[Rule(), Rule(kinds=["human", "service"])]),
             [
                 "one of anyone, not services, then one of anyone",
                 "not agents",
@@ -66,7 +66,7 @@ LOGIN = "human:https://login.example|ben"
         ),
         (
             Rule(need=2, kinds=["human"], edit="keeps"),
-            ["two of anyone", "not services nor agents", "one rejection ends it"],
+            ["two of anyone", "not programs", "one rejection ends it"],
         ),
         (
             Rule(
@@ -79,6 +79,7 @@ LOGIN = "human:https://login.example|ben"
             ),
             [
                 "one of anyone, each who has logged in, at most 15 minutes ago",
+                "not services",
                 "rejections are only counted",
                 "decisions: approve, reject",
                 "after 4 hours of calendar office also role lead",

@@ -1,4 +1,4 @@
--- Who may write for a visit: the worker that claimed it, as long as nobody has claimed it after that one.
+-- Who may write for a visit: the worker that claimed it, until another one claims it.
 -- `visit` and `fence` are texts; the rule of `owns` in scheduler/changes.py.
 local function holds(record, visit, fence)
   local status, own_visit, own_fence = (record or ''):match('^(%a+) (%d+) %d+ (%d+) ')
