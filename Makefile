@@ -25,7 +25,7 @@ VERSIONS_lowest := --upgrade --resolution lowest-direct --editable '.[dev,embedd
 unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
-.PHONY: help run test test-slow test-newest test-lowest test-all faults update chaos chaos-sample soak simulate check docs format bench bench-peers bench-report dist clean
+.PHONY: help run test test-slow test-newest test-lowest test-all faults writes update chaos chaos-sample soak simulate check docs format bench bench-peers bench-report dist clean
 
 help: ## Print this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -41,6 +41,9 @@ test-slow: $(STAMP) ## Run the tests that take long, which `make test` leaves ou
 
 faults: $(STAMP) ## Plant each known fault in a copy of the library, and run the test that finds it; takes half an hour
 	$(BIN)/pytest -q -n 2 -m planted tests/properties
+
+writes: $(STAMP) ## Change what Redis has of a decision, WRITES (1000) times at each point and level; takes minutes
+	WRITES=$(or $(WRITES),1000) $(BIN)/pytest -q -n 2 --timeout 3600 -m slow -k test_no_change_has_an_effect tests/execution/test_forged_writes.py
 
 chaos: $(STAMP) ## Run every real fault and its control; takes minutes
 	$(BIN)/pytest -q -n 2 --dist loadfile -m chaos tests/chaos
