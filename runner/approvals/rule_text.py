@@ -46,8 +46,8 @@ def who(form: str) -> str:
 
 def deciders(rule: Mapping[str, Any] | None, assignees: Sequence[str]) -> str:
     """Name those who may decide a question, by its rule as it is stored, or its assignees."""
-    steps = Rule.thawed(rule).steps if rule is not None else ()
-    names = [who(form) for step in steps for form in step.eligible]
+    steps = (rule["stages"] or (rule,)) if rule is not None else ()
+    names = [who(form) for step in steps for form in step["eligible"]]
     return ", ".join(dict.fromkeys([*names, *assignees])) or "anyone"
 
 

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass, fields, replace
+from functools import cache
 from typing import Any, TypeVar
 
 from runner.records import codec, failures
@@ -21,7 +22,12 @@ EXPORT_VERSION = 1
 
 def view_of(kind: type[View], record: Any, **extra_fields: Any) -> View:
     """Make a view that has the fields of a record, and those in `extra_fields` besides or instead."""
-    return kind(**{item.name: getattr(record, item.name) for item in fields(record)} | extra_fields)
+    return kind(**{name: getattr(record, name) for name in _names(record.__class__)} | extra_fields)
+
+
+@cache
+def _names(kind: Any) -> tuple[str, ...]:
+    return tuple(item.name for item in fields(kind))
 
 
 def plain(packed_value: Any) -> Any:
@@ -39,14 +45,20 @@ class Question(Interrupt):
 
 def question_of(interrupt: Interrupt) -> Question:
     """Make the view of an interrupt."""
+    return question_view(Question, interrupt)
+
+
+def question_view(kind: type[View], interrupt: Interrupt, **extra_fields: Any) -> View:
+    """Make a view that has all of `Question`, and more."""
     return view_of(
-        Question,
+        kind,
         interrupt,
         reason=plain(interrupt.reason),
         response=plain(interrupt.response),
         on_expire=plain(interrupt.on_expire),
         title=title_of(interrupt),
         expires_at=interrupt.ends_at,
+        **extra_fields,
     )
 
 

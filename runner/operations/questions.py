@@ -12,7 +12,7 @@ from runner.approvals.rule_text import in_words
 from runner.approvals.rules import Rule
 from runner.definition.model import map_of
 from runner.errors import RunnerError, UsageError
-from runner.operations.exports import Question, all_events, plain, question_of
+from runner.operations.exports import Question, all_events, plain, question_view
 from runner.records import codec
 from runner.records.codec import JSON
 from runner.records.interrupts import Interrupt, Receipt, preimages, title_of, tool_of
@@ -108,13 +108,13 @@ class QuestionView(Question):
 
 def read_question(store: Store, interrupt: Interrupt) -> QuestionView:
     """Read what was done to a question: nothing is read for one without a rule."""
-    view = _view(interrupt)
     if interrupt.rule is None:
-        return view
+        return _view(interrupt)
     standing = store.standings([interrupt.id])[0]
+    view = _view(interrupt, standing)
     votes = tuple(_vote(vote, standing) for vote in store.votes(interrupt.id))
     return replace(
-        _counted(view, standing),
+        view,
         votes=votes,
         variants=tuple(_variants(view, votes, standing)),
         digests=preimages(interrupt),
@@ -152,8 +152,7 @@ def read_questions(store: Store, interrupts: Iterable[Interrupt]) -> list[Questi
     interrupts = list(interrupts)
     rule_ids = [interrupt.id for interrupt in interrupts if interrupt.rule is not None]
     standings = dict(zip(rule_ids, store.standings(rule_ids) if rule_ids else (), strict=True))
-    views = [_view(interrupt) for interrupt in interrupts]
-    return [_counted(view, standings[view.id]) if view.id in standings else view for view in views]
+    return [_view(interrupt, standings.get(interrupt.id)) for interrupt in interrupts]
 
 
 @dataclass(frozen=True, slots=True)
@@ -233,16 +232,15 @@ def _graph(store: Store, run_id: str) -> str:
     return run.graph_id if run else ""
 
 
-def _view(interrupt: Interrupt) -> QuestionView:
-    question = question_of(interrupt)
-    return QuestionView(**{item.name: getattr(question, item.name) for item in fields(question)})
-
-
-def _counted(view: QuestionView, standing: Standing) -> QuestionView:
-    rule, tally = Rule.thawed(view.rule or {}), standing.tally
-    return replace(
-        view,
-        rule_words=in_words(rule, view.requester, view.on_behalf_of),
+def _view(interrupt: Interrupt, standing: Standing | None = None) -> QuestionView:
+    """Make the view of a question; one with a rule has how its votes stand."""
+    if standing is None:
+        return question_view(QuestionView, interrupt)
+    rule, tally = Rule.thawed(interrupt.rule or {}), standing.tally
+    return question_view(
+        QuestionView,
+        interrupt,
+        rule_words=in_words(rule, interrupt.requester, interrupt.on_behalf_of),
         have=max(tally.effects.values(), default=0),
         need=rule.steps[tally.stage].need,
         against=tally.against,

@@ -159,9 +159,9 @@ class Listings:
     ) -> list[Interrupt | None]:
         """Read questions, None for each that does not match; without `expires` none that does."""
         interrupts = self._read_questions(ids)
-        families = self._families(
-            [interrupt.run_id if interrupt else "" for interrupt in interrupts]
-        )
+        families = [("", "")] * len(ids)
+        if query.graph or query.run or query.tag:
+            families = self._families([each.run_id if each else "" for each in interrupts])
         tags = self._tags([root for _, root in families]) if query.tag else [{}] * len(families)
         return [
             interrupt
@@ -174,7 +174,11 @@ class Listings:
 
     def counts(self, queries: Sequence[InterruptQuery]) -> list[int]:
         """Return how many open questions match at most: the length of the shortest list that has them all."""
-        sets = [self._keys.questions(query, "", self._names(query.graph)) for query in queries]
+        graphs = list(self._graphs())
+        sets = [
+            self._keys.questions(query, "", [query.graph] if query.graph is not None else graphs)
+            for query in queries
+        ]
         with self._redis.translated():
             sums = iter(self._sums([indexes for each in sets for indexes in each], "0", "+inf"))
             return [min(next(sums) for _ in each) for each in sets]
