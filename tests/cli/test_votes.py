@@ -73,7 +73,8 @@ def test_a_question_shows_its_rule_its_call_and_its_votes(store, people):
 
     assert "started by cora for dan\n" in text
     assert (
-        "two of group finance; not cora who asked for it, dan for whom that was nor programs;" in text
+        "two of group finance; not cora who asked for it, dan for whom that was nor programs;"
+        in text
     )
     assert "high risk" in text
     assert "the tool refund will run with" in text
