@@ -10,6 +10,7 @@ from urllib.parse import urlsplit
 
 import httpx
 import pytest
+import redis
 
 from runner.approvals.rules import Principal
 from runner.audit.files import own_key
@@ -325,6 +326,22 @@ def test_without_a_store_nothing_but_health_answers(site):
         reply = http.get(path)
         assert (reply.status_code, reply.headers["retry-after"]) == (503, "5"), path
         assert "Traceback" not in reply.text
+
+
+def test_a_probe_of_nobody_costs_the_store_one_short_command(site):
+    """It says only that the store answers, and reads no list; control: a listing of graphs does."""
+    site.as_role()
+    with redis.Redis.from_url(site.settings.redis_url) as raw:
+
+        def reads_graphs(path):
+            raw.config_resetstat()
+            reply = site.http.get(path)
+            return "cmdstat_hgetall" in raw.info("commandstats"), reply
+
+        is_read, ready = reads_graphs("/readyz")
+        assert (is_read, ready.json()) == (False, {"status": "ok"})
+        site.as_role("viewer")
+        assert reads_graphs("/v1/graphs")[0]
 
 
 def test_health_waits_for_no_store():
