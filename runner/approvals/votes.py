@@ -276,8 +276,6 @@ def requester_of(engine: Engine, body: Mapping[str, JSON]) -> dict[str, JSON]:
     proof = message.get("proof")
     if proof is None:
         return requester
-    if proof.get("alg") == "webauthn":
-        raise UsageError("a passkey signs decisions and starts no run: sign with a key in a file.")
     keys = engine.decision_keys.read()
     try:
         if keys:

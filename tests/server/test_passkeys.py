@@ -223,23 +223,23 @@ def test_the_api_takes_signatures_of_all_that_people_do(bank, device):
 
 
 def test_a_start_is_signed_by_who_asks_for_it(bank, device):
-    """With a key in a file, for rules that exclude the requester; a passkey is refused."""
+    """With a passkey or a key in a file, where rules exclude the requester; it starts one run, as signed."""
     bank.person = replace(bank.person, roles=frozenset({"operator"}))
     bank.http.headers.update(PROGRAM)
     body = start_body("transfer", 1, ANA)
-    refused = bank.http.post(
-        "/v1/runs", json={"graph": "transfer", "task": 1, "proof": bank.proof(device, body)}
-    )
-    assert (refused.status_code, "key in a file" in refused.json()["detail"]) == (422, True)
+    passkey = bank.proof(device, body)
     options = ("--level", "3", "--principal", ANA.key)
     assert bank.keys("new", "ana-file", *options, "--private", "ana.json").exit_code == 0
     proof = SigningKey.read("ana.json").sign(body)["proof"]
-    levels = []
-    for own in ({"proof": proof}, {}):
+    levels, ids = [], set()
+    for own in ({"proof": passkey}, {"proof": passkey}, {"proof": proof}, {}):
         started = bank.http.post("/v1/runs", json={"graph": "transfer", "task": 1, **own})
+        ids.add(started.json()["run_id"])
         requester = bank.client.engine.store.requester(started.json()["run_id"])
         levels.append(requester_level(requester, bank.client.engine.decision_keys.read()))
-    assert levels == [3, 0]
+    assert (levels, len(ids)) == ([3, 3, 3, 0], 3)
+    forged = {"graph": "transfer", "task": 2, "proof": passkey}
+    assert bank.http.post("/v1/runs", json=forged).status_code == 422
 
 
 def test_an_edit_is_signed_as_it_is_shown(bank, device):
