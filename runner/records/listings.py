@@ -59,6 +59,8 @@ class RunSummary:
     """One line of a listing of runs; `fingerprint` is that of its graph's shape.
 
     `parent` is the run that a child run belongs to, otherwise empty. `archived`: it comes from the archive.
+    `ended_at` is 0, and `requester` (the principal who asked for it) empty, where they are not known: of a
+    child, the requester is that of its outermost run.
     """
 
     run_id: str
@@ -69,6 +71,8 @@ class RunSummary:
     fingerprint: str = ""
     parent: str = ""
     archived: bool = False
+    ended_at: int = 0
+    requester: str = ""
 
     @property
     def place(self) -> tuple[int, str]:

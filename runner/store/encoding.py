@@ -193,13 +193,25 @@ def run_record(run_id: str, fields: Mapping[bytes, bytes]) -> RunRecord:
     )
 
 
-def summary(
-    run_id: str, of: bytes, run: bytes, created_at: bytes, tags: bytes | None
-) -> RunSummary:
+SUMMARY = ("of", "run", "created", "tags", "ended", "requester")
+"""The fields of a run's hash that its line in a listing is read from."""
+
+
+def summary(run_id: str, fields: Sequence[Any]) -> RunSummary:
+    """Read a run's line in a listing."""
+    of, run, created_at, tags, ended_at, requester = fields
     status, (fingerprint, parent, graph) = run.split(b" ", 1)[0].decode(), of.decode().split(" ", 2)
     parent = "" if parent == "-" else parent
     return RunSummary(
-        run_id, graph, Status(status), int(created_at), load(tags or b"{}"), fingerprint, parent
+        run_id,
+        graph,
+        Status(status),
+        int(created_at),
+        load(tags or b"{}"),
+        fingerprint,
+        parent,
+        ended_at=int(ended_at or 0),
+        requester=load(requester or b"{}").get("principal", ""),
     )
 
 

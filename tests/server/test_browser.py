@@ -236,14 +236,52 @@ def test_every_page_has_a_way_for_the_keyboard(shop, browser):
     page.close()
 
 
+LINES = """() => [...document.querySelectorAll("tbody tr")].map((row) => {
+    const cells = [...row.children].map((cell) => cell.getBoundingClientRect().top);
+    return [row.getBoundingClientRect().height, new Set(cells).size];
+})"""
+"""Of each row of a list: its height, and how many heights its cells begin at."""
+
+
+def test_a_row_of_a_list_is_one_line(shop, browser):
+    """At 1,280 pixels; on a telephone its cells stand below each other."""
+    page = browser.new_page()
+    for name in ("runs", "inbox", "done"):
+        page.goto(shop[name])
+        page.set_viewport_size({"width": 1280, "height": 900})
+        wide = page.evaluate(LINES)
+        page.set_viewport_size({"width": 390, "height": 900})
+        narrow = page.evaluate(LINES)
+        assert all(height < 48 and tops == 1 for height, tops in wide), (name, wide)
+        assert all(height > 60 and tops > 1 for height, tops in narrow), (name, narrow)
+    page.close()
+
+
+CUT = """() => [...document.querySelectorAll("body *")].filter((item) => {
+    const box = item.getBoundingClientRect(), style = getComputedStyle(item);
+    const words = [...item.childNodes].some((node) => node.nodeType === 3 && node.data.trim());
+    if (!words || !box.width || item.closest(".hidden, .skip, svg, [hidden]")) return false;
+    const scrolls = item.closest("section:has(> table), .graph, pre, .data");
+    const clips = style.overflowX !== "visible" && item.scrollWidth > item.clientWidth + 1;
+    return clips || (!scrolls && (box.left < -1 || box.right > innerWidth + 1));
+}).map((item) => item.outerHTML.slice(0, 120))"""
+"""Elements whose words are cut off, or reach beyond the window."""
+
+
 def test_pages_grow_with_their_text(shop, browser):
-    """Text of twice the size fits; with the colours of the system each state keeps an edge of its own."""
-    context = browser.new_context(viewport={"width": 1280, "height": 900}, bypass_csp=True)
+    """Text of twice the size fits and is whole; with the colours of the system each state keeps an edge."""
+    context = browser.new_context(bypass_csp=True)
     page = context.new_page()
+    problems = []
     for name, url in shop.items():
         page.goto(url)
         page.add_style_tag(content="html { font-size: 200%; }")
-        assert page.evaluate(IS_NARROW), name
+        for width in (1280, 390, 320):
+            page.set_viewport_size({"width": width, "height": 900})
+            if not page.evaluate(IS_NARROW):
+                problems.append((name, width, "scrolls"))
+            problems += [(name, width, text) for text in page.evaluate(CUT)]
+    assert not problems, problems
     page.emulate_media(forced_colors="active")
     page.goto(shop["runs"])
     edge = "(item) => getComputedStyle(item).borderTopWidth"

@@ -104,6 +104,21 @@ def test_pages_are_whole_html(site):
         assert not re.search(r"<script(?! src=)|<style|\sstyle=|\son\w+=|javascript:", text), path
 
 
+def test_lists_say_who_asked_how_long_it_took_and_of_which_graph(site):
+    """A run has its requester and, once it has ended, its duration; a question has its graph."""
+    run = site.start("echo", requester="cora")
+    graphs = ["approval", "refund"]
+    for name in graphs:
+        site.start(name, requester="cora")
+    first, *others = site.http.get("/runs", headers=HTML).text.split("<tr data-row")[::-1]
+    inbox = site.http.get("/inbox?tab=all", headers=HTML).text
+
+    assert f"/runs/{run.id}" in first
+    assert re.search(r'data-label="took">\d+ ms</td><td data-label="by">cora</td>', first)
+    assert not any('data-label="took">0' in row for row in others)
+    assert re.findall(r'data-label="graph">(\w+)<', inbox) == graphs
+
+
 def test_a_freeze_of_a_mistyped_name_is_refused(site):
     """Unless its form says that nothing need have the name."""
     mistyped = {"scope": "graph:aproval", "reason": "fraud", "action": "freeze"}

@@ -74,6 +74,7 @@ class InboxRow:
     """A question in the inbox, for who reads it; `number` equal ones of a map are folded into its row."""
 
     question: QuestionView
+    graph: str
     about: str
     who: str
     soon: bool
@@ -81,12 +82,16 @@ class InboxRow:
     number: int = 1
 
 
-def row_of(question: QuestionView, person: Person, now: int) -> InboxRow:
+def row_of(services: Services, question: QuestionView, person: Person, now: int) -> InboxRow:
     """Return the row of a question."""
+    graph = (question.place or {}).get("graph", "")
+    if not graph and (run := services.store.peek(question.run_id)) is not None:
+        graph = run.graph_id
     decisions = set((question.rule or {}).get("decisions", ()))
     seen = seen_by(person, question)
     return InboxRow(
         seen,
+        graph,
         _about(seen),
         deciders(question.rule, question.assignees)
         if question.is_open
@@ -172,13 +177,13 @@ def inbox(
     if tab == "done":
         principal = person.principal if by == "me" else None
         closed = closed_questions(services.store, query, ROWS, cursor, by=principal)
-        rows = [row_of(read_question(services.store, one), person, now) for one in closed]
+        rows = [row_of(services, read_question(services.store, one), person, now) for one in closed]
         following = closed.next
     else:
         groups, following = _folded(services, query, cursor, folds=fold != "no")
         views = read_questions(services.store, [group[0] for group in groups])
         rows = [
-            replace(row_of(view, person, now), number=len(group))
+            replace(row_of(services, view, person, now), number=len(group))
             for view, group in zip(views, groups, strict=True)
         ]
     together = [row for row in rows if row.together] if person.may("decide") else []

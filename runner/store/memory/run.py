@@ -357,6 +357,8 @@ class MemoryRun:
             tags,
             record.fingerprint,
             record.parent,
+            ended_at=self.ended_at,
+            requester=str((self.start.requester or {}).get("principal", "")),
         )
 
     # Forks and migrations

@@ -258,10 +258,10 @@ class Listings:
     def _summaries(self, ids: Sequence[str]) -> list[RunSummary | None]:
         with self._redis.client.pipeline(transaction=False) as pipe:
             for run_id in ids:
-                pipe.hmget(self._keys.run(run_id), "of", "run", "created", "tags")
+                pipe.hmget(self._keys.run(run_id), *encoding.SUMMARY)
             rows: list[list[Any]] = pipe.execute()
         return [
-            encoding.summary(run_id, *row) if row[0] is not None else None
+            encoding.summary(run_id, row) if row[0] is not None else None
             for run_id, row in zip(ids, rows, strict=True)
         ]
 

@@ -272,7 +272,9 @@ class ReadingContract:
         began = worker.clock.now
         second = worker.start(other, tags={"team": "red"})
         worker.clock.advance(1)
-        third = worker.start(one, tags={"team": "blue", "n": "1"})
+        asked_by = {"principal": "human:|cora"}
+        third = worker.start(one, tags={"team": "blue", "n": "1"}, requester=asked_by)
+        worker.clock.advance(5)
         worker.run(third, "a")
 
         for query, run_id in [
@@ -295,6 +297,8 @@ class ReadingContract:
         assert summary == RunSummary(
             first, "one", Status.EXECUTING, began - 1000, tags, one.fingerprint
         )
+        (ended,) = store.runs(RunQuery(Status.COMPLETED))
+        assert (ended.ended_at - ended.created_at, ended.requester) == (5000, "human:|cora")
 
     @pytest.mark.routed
     def test_a_listing_of_runs_goes_on_where_it_was(
