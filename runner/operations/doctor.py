@@ -22,6 +22,8 @@ from runner.records.json_form import span
 from runner.records.listings import RunQuery
 from runner.records.run import Status, outermost
 from runner.records.workers import Worker
+from runner.schedules.schedule import Schedule
+from runner.schedules.scheduler import trouble
 from runner.settings import Settings
 from runner.store.addresses import without_password
 from runner.store.interface import Store
@@ -80,6 +82,7 @@ class Facts:
     layout: str = ""
     limited: Sequence[str] = ()
     freezes: Sequence[Freeze] = ()
+    schedules: Sequence[tuple[str, str]] = ()
     audits: Sequence[Audited] = ()
     audit: str = "off"
     signing: str = ""
@@ -145,6 +148,7 @@ def read_facts(settings: Settings) -> Facts:
         layout=shared.layout_problem(),
         limited=shared.limited_graphs(),
         freezes=list(store.frozen().values()),
+        schedules=list(_troubled(shared)),
         audits=[_audited(log) for log in store.audit_logs],
         audit=settings.audit,
         clock=clock,
@@ -172,6 +176,15 @@ def read_facts(settings: Settings) -> Facts:
         signing=signing_problem(settings.signing_key, settings.decision_keys),
         sizes={name: getattr(settings, f"max_{name}") for name in ("result", "state", "run")},
     )
+
+
+def _troubled(shared: Shared) -> Iterator[tuple[str, str]]:
+    """Yield what is wrong with each schedule that starts no run, and how to fix it."""
+    schedules = shared.documents(Schedule)
+    for schedule in schedules.all():
+        problem, fix = trouble(shared.store, schedule, schedules.now())
+        if problem:
+            yield f"{schedule.id} {problem}", fix
 
 
 RUNS_READ = 100
@@ -682,6 +695,11 @@ def _freezes(facts: Facts) -> Iterator[Check]:
         )
 
 
+def _schedules(facts: Facts) -> Iterator[Check]:
+    for problem, fix in facts.schedules:
+        yield Check(WARN, "schedule", problem, fix)
+
+
 CHECKS: Iterable[Callable[[Facts], Iterator[Check]]] = (
     _store,
     _memory,
@@ -710,6 +728,7 @@ CHECKS: Iterable[Callable[[Facts], Iterator[Check]]] = (
     _archive,
     _audit,
     _freezes,
+    _schedules,
     _letters,
     _held,
 )

@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 from runner.errors import NotFoundError, RunnerError, StoreError, UsageError
 from runner.execution.engine import Engine
 from runner.records import codec
+from runner.records.run import Status
 from runner.schedules.schedule import (
     LONGEST_ERROR,
     Schedule,
@@ -18,9 +19,13 @@ from runner.schedules.schedule import (
     tags_of,
     times_between,
 )
+from runner.store.interface import Store
 from runner.store.shared import Documents
 
 log = logging.getLogger(__name__)
+
+LATE = 60_000
+"""Ms after its time at which a schedule that was not looked at is late: sweeps come every few seconds."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -124,3 +129,22 @@ class Scheduler:
             tags=tags_of(schedule, at),
             requester={"principal": schedule.requester} if schedule.requester else None,
         )
+
+
+def trouble(store: Store, schedule: Schedule, now: int) -> tuple[str, str]:
+    """Return why a schedule starts no run, and what to do; two empty texts where it does, or is paused."""
+    name, last = schedule.id, schedule.last_run
+    if schedule.paused:
+        return "", ""
+    if schedule.error:
+        fix = f"Correct that, or remove the schedule: `runner schedules remove {name}`."
+        return f"started no run: {schedule.error}", fix
+    if schedule.next_at + LATE < now:
+        fix = "Start a worker, with the extra `schedules` for cron expressions. "
+        fix += f"If one runs, set the timer again: `runner schedules pause {name}`, then `resume`."
+        return "is late: no worker has looked at it since its time came", fix
+    record = store.peek(last) if last and schedule.overlap != "all" else None
+    if record is not None and record.status in {Status.INTERRUPTED, Status.NEEDS_MIGRATION}:
+        fix = f"See what that needs, `runner runs show {last}`, or let runs overlap."
+        return f"starts no run before its last one, {last}, has ended, and that waits", fix
+    return "", ""

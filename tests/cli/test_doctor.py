@@ -151,6 +151,7 @@ CASES = [
     ),
     ("settings", WARN, replace(WELL, sizes={"result": 10, "state": 2, "run": 9})),
     ("keys", WARN, replace(WELL, signing="no such file")),
+    ("schedule", WARN, replace(WELL, schedules=[("nightly started no run: no graph", "Fix it.")])),
     ("freeze", WARN, replace(WELL, freezes=[Freeze("tool:refund", "fraud", "ana", NOW - 1_000)])),
 ]
 

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import itertools
+import re
 import threading
 from dataclasses import replace
 
@@ -10,9 +11,10 @@ import redis
 from runner import Client
 from runner.definition.registry import Registry
 from runner.errors import ConflictError, NotFoundError, StoreError, UsageError
+from runner.operations.doctor import examine, read_facts
 from runner.schedules import scheduler as module
 from runner.schedules.schedule import Schedule
-from runner.schedules.scheduler import Scheduler
+from runner.schedules.scheduler import LATE, Scheduler
 from runner.settings import Settings
 from runner.store.redis.documents import Documents, timer_of
 from runner.store.redis.partitions import open_store
@@ -36,11 +38,12 @@ class Site:
     def __init__(self, url):
         self.settings, registry = Settings(redis_url=url, lease=1), Registry()
         registry.add("g", lambda: single(ident))
+        registry.add("asks", lambda: single(lambda ctx: ctx.interrupt("go on?")))
         self.client = Client(
             store=open_store(self.settings), dispatcher=Ignored(), registry=registry
         )
         self.engine = self.client.engine
-        self.engine.publish(["g"])
+        self.engine.publish(["g", "asks"])
         self.raw = redis.Redis.from_url(url)
 
     def scheduler(self):
@@ -102,6 +105,34 @@ def test_a_schedule_says_why_it_started_nothing(site):
     started = scheduler.schedules.get("s")
     assert ("'away'" in failed.error, failed.last_run) == (True, "")
     assert (started.error, started.last_run) == ("", run_id)
+
+
+def test_the_doctor_names_a_schedule_that_starts_no_run(site):
+    """Since its start fails, nothing looks at it, or its last run waits; not one that works, or is paused."""
+    scheduler = site.scheduler()
+    scheduler.add(MINUTELY)
+
+    def named(*, advice=""):
+        checks = examine(read_facts(site.settings))
+        found = [check for check in checks if check.name == "schedule"]
+        assert all(advice in check.fix for check in found)
+        return [re.split(":|, and", check.detail)[0] for check in found]
+
+    assert named() == []
+    site.make_due("s", by=LATE + 1)
+    late = ["s is late"]
+    assert named(advice="pause s") == late
+    scheduler.schedules.change("s", lambda schedule: replace(schedule, graph="away"))
+    scheduler.fire("s")
+    assert named(advice="remove s") == ["s started no run"]
+    scheduler.schedules.change("s", lambda schedule: replace(schedule, graph="asks"))
+    site.make_due("s")
+    run_id = scheduler.fire("s")
+    assert named() == []
+    site.engine.deliver(run_id, "a", 1, 1)
+    assert named(advice=run_id) == [f"s starts no run before its last one, {run_id}, has ended"]
+    scheduler.pause("s")
+    assert named() == []
 
 
 def test_many_processes_start_one_run(site):

@@ -761,7 +761,9 @@ def test_a_schedule_is_made_with_a_form(site):
     assert len(site.client.runs(tags={"schedule": "nightly"})) == 2
     schedules = site.app.state.services.schedules.schedules
     schedules.change("nightly", lambda schedule: replace(schedule, error="no worker"))
-    assert "None was started: no worker" in site.http.get("/schedules", headers=HTML).text
+    page = site.http.get("/schedules", headers=HTML).text
+    assert "Started no run: no worker" in page
+    assert "<code>runner schedules remove nightly</code>" in page
     assert site.http.get("/v1/schedules").json()["items"][0]["error"] == "no worker"
     send(site, "/schedules/nightly/pause")
     assert "paused" in site.http.get("/schedules", headers=HTML).text

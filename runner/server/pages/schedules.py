@@ -12,6 +12,7 @@ from fastapi.responses import HTMLResponse
 from runner.errors import CorruptDocument
 from runner.records import codec
 from runner.schedules.schedule import Schedule, in_words
+from runner.schedules.scheduler import trouble
 from runner.server.access import Operates, Seen
 from runner.server.pages.rendering import back, page
 from runner.server.problems import Problem
@@ -21,14 +22,16 @@ router = APIRouter(include_in_schema=False)
 
 
 @router.get("/schedules")
-def schedules(request: Request, person: Seen, services: Served) -> HTMLResponse:
+def show(request: Request, person: Seen, services: Served) -> HTMLResponse:
     """Show the schedules, and a form for a new one."""
+    schedules = services.schedules.schedules
     return page(
         request,
         "schedules.html",
         person,
         schedules=[
-            (schedule, in_words(schedule)) for schedule in services.schedules.schedules.all()
+            (schedule, in_words(schedule), *trouble(services.store, schedule, schedules.now()))
+            for schedule in schedules.all()
         ],
         graphs=list(services.graphs()),
     )
