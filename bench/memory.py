@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterator
 from typing import Any
 
 from bench.grid import Grid, number
 from bench.site import OURS, Site, site, wait_for
 from runner.records.run import Status
-from runner.store.redis.connection import RedisConnection
+from runner.store.redis import packed_runs
 from runner.store.redis.keys import Keys
-from runner.store.redis.streams import trim_notices
+from runner.store.redis.store import RedisStore
 
 RUNS, WARM_UP = 2_000, 100
 ASKED = "request"
@@ -61,12 +62,18 @@ def _questions(bench: Site) -> Iterator[str]:
 
 def _taken(bench: Site) -> dict[str, float]:
     """Read the memory and the keys, without notices that are read and readers that have gone."""
-    # As a worker's sweep does once a minute.
-    trim_notices(RedisConnection(bench.urls[OURS]), Keys().notices)
+    # As a worker's sweep does once a minute, with runs that ended a minute ago.
+    store = RedisStore(bench.urls[OURS], push=False, clock=_later)
+    store.sweep()
+    store.close()
     server = bench.servers[OURS]
     for key in server.scan_iter("*:w"):
         server.delete(key)
     return {"bytes": server.info("memory")["used_memory"], "keys": server.dbsize()}
+
+
+def _later() -> int:
+    return time.time_ns() // 1_000_000 + packed_runs.AGE_MS
 
 
 def grids(_: str, figures: dict[str, Any]) -> list[Grid]:

@@ -57,6 +57,9 @@ NOTHING = b"null"
 V = 1
 """The form of what is stored here; a run of another form is refused, not guessed at."""
 
+OUTERMOST = ("-", "=")
+"""What the field `of` has in place of a parent: of a run that has none, and of such a run that is packed."""
+
 EVENT_LETTERS: dict[str, str] = {
     EventKind.RUN_STARTED: "b",
     EventKind.RUN_STATUS: "r",
@@ -182,7 +185,7 @@ def run_record(run_id: str, fields: Mapping[bytes, bytes]) -> RunRecord:
         stopping="" if stopping == "-" else stopping,
         reason=fields.get(b"reason", b"").decode(),
         lock=fields.get(b"lock", b"").decode(),
-        parent="" if parent == "-" else parent,
+        parent="" if parent in OUTERMOST else parent,
         parent_node=fields.get(b"parent_node", b"").decode(),
         root=fields.get(b"root", run_id.encode()).decode(),
         path=fields.get(b"path", b"").decode(),
@@ -201,7 +204,7 @@ def summary(run_id: str, fields: Sequence[Any]) -> RunSummary:
     """Read a run's line in a listing."""
     of, run, created_at, tags, ended_at, requester = fields
     status, (fingerprint, parent, graph) = run.split(b" ", 1)[0].decode(), of.decode().split(" ", 2)
-    parent = "" if parent == "-" else parent
+    parent = "" if parent in OUTERMOST else parent
     return RunSummary(
         run_id,
         graph,

@@ -277,6 +277,7 @@ def stop_of_open_questions(store, client, clock, *, count, cause):
     failing = worker.token(run_id, "last") if cause == "failure" else None
     if failing is None and cause != "map":
         worker.run(run_id, "last")
+    store.sweep()  # the first one also looks for runs to pack
     client.config_resetstat()
     if failing is not None:
         worker.fail(failing)

@@ -114,7 +114,8 @@ RAISE = {"raise_by": 10}
 class Story:
     """A graph, where its run stands when it is stored, and what its last node gives in the end.
 
-    `answers` are given before it is stored. `held` says that a deploy of another graph came before.
+    `answers` are given before it is stored. `held` says that a deploy of another graph came before,
+    `is_packed` that a sweep has packed it.
     `then` is what a person does who finds the run: answer (and what comes after it), retry, or nothing.
     """
 
@@ -123,6 +124,7 @@ class Story:
     output: Any
     answers: tuple[Any, ...] = ()
     held: bool = False
+    is_packed: bool = False
     then: str = "answer"
     order: list[str] = field(default_factory=lambda: ["a", "b", "c"])
 
@@ -140,6 +142,7 @@ STORIES = {
     "sum": Story(shared, "interrupted", {"b": ["done"] * 3}),
     "finished": Story(lambda: chain(first), "completed", {"b": "first"}, then="nothing"),
     "failed": Story(lambda: chain(fail), "failed", {"b": "mended"}, then="retry"),
+    "packed": Story(lambda: chain(fail), "failed", {"b": "mended"}, then="retry", is_packed=True),
     "held": Story(
         lambda: chain(ask), "needs_migration", {"b": ASKED}, ("yes",), held=True, then="nothing"
     ),

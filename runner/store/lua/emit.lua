@@ -2,7 +2,7 @@
 --
 -- Keys touched: r:<run> and its root's (count their events), r:<run>:e and its root's.
 -- Arguments: 6 run, 7 kind, 8 node, 9 visit, 10 data (JSON).
--- Words: "emitted", "unknown".
+-- Words: "emitted", "unknown"; "packed" of a run that must be unpacked first.
 -- include: echo
 local LONG, LEFT = 1000, 1000
 
@@ -14,8 +14,9 @@ local function thin(key)
 end
 
 local key = prefix .. 'r:' .. ARGV[6]
-local line, path = unpack(redis.call('HMGET', key, 'run', 'path'))
+local line, path, of = unpack(redis.call('HMGET', key, 'run', 'path', 'of'))
 if not line then return {'unknown'} end
+if of:find('^%S+ = ') then return {'packed'} end
 local head, number, stopping = line:match('^(.* )(%d+) (%S+)$')
 redis.call('HSET', key, 'run', head .. number + 1 .. ' ' .. stopping)
 local event = {kind = ARGV[7], node = ARGV[8], visit = ARGV[9], detail = '', data = ARGV[10]}

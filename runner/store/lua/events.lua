@@ -3,12 +3,14 @@
 -- Keys touched: r:<run>, r:<run>:e (read); r:<run>:w.
 -- Arguments: 6 run, 7 number of the last event that is known, 8 how many, 9 ms for which the reader waits, or 0.
 -- Words: "events", then the number of the first of these, and these; "none", then the entry of r:<run>:w after
---   which the reader waits; "unknown".
+--   which the reader waits; "packed", then the number of the run's last event, and its packed text; "unknown".
 -- include: settings
 local key = prefix .. 'r:' .. ARGV[6]
 local events, after, wait = key .. ':e', tonumber(ARGV[7]), tonumber(ARGV[9])
-local last = (redis.call('HGET', key, 'run') or ''):match('(%d+) %S+$')
+local line, of = unpack(redis.call('HMGET', key, 'run', 'of'))
+local last = (line or ''):match('(%d+) %S+$')
 if not last then return {'unknown'} end
+if of:find('^%S+ = ') and after < tonumber(last) then return {'packed', last, redis.call('LINDEX', events, 0)} end
 -- The last of the list has the run's number of events, so the others' follow from their places.
 local gone = last - redis.call('LLEN', events)
 local first = math.max(after, gone)

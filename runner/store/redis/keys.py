@@ -63,9 +63,10 @@ DICTIONARY = (
         "r:<run>",
         "hash",
         "v (form; so long that the hash is a table, until it asks or ends), run (status, counters), of "
-        "(graph), reason, lock, again, cancel (nonce), created, ended, ends, unreported; unless they are "
-        "as usual (null, {}, nothing, for root the run itself) task, state, tags, idem, on_end, trace, "
-        "requester (JSON), parent_node, root, path; at the root size (bytes, with all runs inside); "
+        "(fingerprint; parent, - or = of a packed run; graph), reason, lock, again, cancel (nonce), "
+        "created, ended, ends, unreported; unless they are as usual (null, {}, nothing, for root the run "
+        "itself) task, state, tags, idem, on_end, trace, requester (JSON), "
+        "parent_node, root, path; at the root size (bytes, with all runs inside); "
         "chatter (bytes of long events since older ones had to go); n:<node>, l:<loop> records; "
         "a<scope>:<node> arrivals; o:<node>.<visit> output (JSON), x:<node>.<visit> place in the order and "
         "entry (JSON, of a function from its duration on), large: @<root> <digest>; q:<node> questions of "
@@ -87,8 +88,9 @@ DICTIONARY = (
     Key(
         "r:<run>:e",
         "list",
-        "events; the last has the number that the run counts: kind, ms, visit, node, data (JSON), detail; a "
-        "question of the run itself without the run's id, a receipt without what its question's id says",
+        "events, of a packed run one text (redis/packed_runs.py); the last has the number that the run "
+        "counts: kind, ms, visit, node, data (JSON), detail; a question of the run itself without the run's "
+        "id, a receipt without what its question's id says",
         _ENDED + "; the last 10,000 or so, fewer long ones",
     ),
     Key(
@@ -278,6 +280,12 @@ DICTIONARY = (
         "zset",
         "ended runs with status, graph and tags (JSON), a line each, by the ms at which their keys are gone",
         "until swept",
+    ),
+    Key(
+        "packed",
+        "string",
+        "the entry of retired that was looked at last to pack its run: its ms, the entry",
+        "for ever",
     ),
     Key(
         "wake",

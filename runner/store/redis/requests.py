@@ -35,7 +35,7 @@ from runner.store.encoding import (
     reply_of,
 )
 from runner.store.interface import Claim, R, Reply, Request, Start, Token
-from runner.store.redis import freezes, ledger, measurements
+from runner.store.redis import freezes, ledger, measurements, packed_runs
 from runner.store.redis.connection import Argument
 from runner.store.redis.fast.fast_path import FastPath
 from runner.store.redis.fast.plan_arguments import ClaimRead
@@ -404,7 +404,9 @@ class Requests:
 
     def _emit(self, request: EmitEvent) -> None:
         place = (request.run_id, request.kind, request.node, request.visit)
-        self._call("emit", *place, event_data(request.kind, request.data))
+        data = event_data(request.kind, request.data)
+        while self._call("emit", *place, data)[0] == b"packed":
+            packed_runs.unpack(self._call, request.run_id)
 
     def _spend(self, request: SpendBudget) -> str:
         tagged, spending = request.tagged, request.spending

@@ -56,7 +56,14 @@ from runner.store.interface import (
     RunSnapshot,
     Token,
 )
-from runner.store.redis import archive_queue, due_timers, freezes, layout, measurements
+from runner.store.redis import (
+    archive_queue,
+    due_timers,
+    freezes,
+    layout,
+    measurements,
+    packed_runs,
+)
 from runner.store.redis.connection import TIMEOUT, Argument, RedisConnection
 from runner.store.redis.doorbell_template import DoorbellTemplate
 from runner.store.redis.durability import FAST, WORKERS_OWN, Durability
@@ -87,13 +94,14 @@ LONGEST_BLOCK = TIMEOUT / 2
 
 
 EXPIRIES = 20
-"""Batches of expired runs that one sweep takes off the lists, so that a busy fleet's lists stay short."""
+"""Batches of expired runs that one sweep takes off the lists, so that a busy fleet's lists stay short; and of
+ended runs that one packs."""
 
 MOST_VOTES = 100_000
 """Votes of a question that are read: a damaged count would fill the memory of who reads them."""
 
 TRIM_EVERY = 60.0
-"""Seconds after which a sweep deletes notices that were read."""
+"""Seconds after which a sweep deletes notices that were read, and packs ended runs."""
 
 
 class RedisStore:
@@ -331,26 +339,18 @@ class RedisStore:
         return float(max(0.0, seconds + micros / 1_000_000 - first / 1000))
 
     def votes(self, interrupt_id: str) -> list[dict[str, Any]]:
-        key = self._keys.run(interrupt_id.partition(SEPARATOR)[0])
-        with self._redis.translated():
-            count = encoding.standing(self._redis.client.hget(key, votes_field(interrupt_id))).votes
-            numbers = range(1, min(count, MOST_VOTES) + 1)
-            names = [votes_field(interrupt_id, str(number)) for number in numbers]
-            return (
-                [encoding.document(text) for text in self._redis.client.hmget(key, names) if text]
-                if names
-                else []
-            )
+        run_id = interrupt_id.partition(SEPARATOR)[0]
+        numbers = range(1, min(self.standings([interrupt_id])[0].votes, MOST_VOTES) + 1)
+        names = [votes_field(interrupt_id, str(number)) for number in numbers]
+        (texts,) = self._fields([(run_id, names)]) if names else [[]]
+        return [encoding.document(text) for text in texts if text]
 
     def standings(self, ids: Sequence[str]) -> list[Standing]:
-        with self._redis.translated(), self._redis.client.pipeline(transaction=False) as pipe:
-            for name in ids:
-                pipe.hget(self._keys.run(name.partition(SEPARATOR)[0]), votes_field(name))
-            return [encoding.standing(stored) for stored in pipe.execute()]
+        rows = [(name.partition(SEPARATOR)[0], [votes_field(name)]) for name in ids]
+        return [encoding.standing(stored) for (stored,) in self._fields(rows)]
 
     def answerers(self, run_id: str, node: str) -> frozenset[str]:
-        with self._redis.translated():
-            asked = self._redis.client.hget(self._keys.run(run_id), f"q:{node}")
+        ((asked,),) = self._fields([(run_id, [f"q:{node}"])])
         ids: list[str] = load(asked)[1:] if asked else []
         pairs = zip(self.interrupts(ids), map(self.votes, ids), strict=True)
         return ballots.answerers(
@@ -366,12 +366,11 @@ class RedisStore:
             return load(stored) if stored else None
 
     def interrupts(self, ids: Sequence[str]) -> list[Interrupt | None]:
-        addresses = [address_of(interrupt_id) for interrupt_id in ids]
-        with self._redis.translated(), self._redis.client.pipeline(transaction=False) as pipe:
-            for interrupt_id, address in zip(ids, addresses, strict=True):
-                run_id = address.run_id if address else ""
-                pipe.hmget(self._keys.run(run_id), question_fields(interrupt_id))
-            pairs = pipe.execute()
+        rows = [
+            (address.run_id if (address := address_of(name)) else "", question_fields(name))
+            for name in ids
+        ]
+        pairs = self._fields(rows)
         return [
             encoding.question(interrupt_id, document, decided) if document else None
             for interrupt_id, (document, decided) in zip(ids, pairs, strict=True)
@@ -447,8 +446,9 @@ class RedisStore:
             handled = int(self._transactions.run("sweep", expire, makes_room=True).word)
             left = left - handled if handled else 0
         if time.monotonic() >= self._trim_at:
-            self._trim_at = time.monotonic() + TRIM_EVERY
             trim_notices(self._redis, self._keys.notices)
+            if not all(packed_runs.pack(self._call) for _ in range(EXPIRIES)):
+                self._trim_at = time.monotonic() + TRIM_EVERY
         return Reply(str(len(due)), doorbells, fired=fired)
 
     # Reading
@@ -459,7 +459,13 @@ class RedisStore:
         _, pairs, *conversations = self._call("snapshot", *keys)
         if not pairs:
             return None
-        fields = self._large.resolve(_hash(pairs))
+        fields = _hash(pairs)
+        if packed_runs.is_packed(fields[b"of"]):
+            (packed,) = self._packed([run_id])
+            if not packed:
+                return self.read(run_id, messages=messages)
+            fields |= packed
+        fields = self._large.resolve(fields)
         outputs, entries, order = encoding.results(fields)
         return RunSnapshot(
             record=encoding.run_record(run_id, fields),
@@ -497,7 +503,7 @@ class RedisStore:
         """Read nodes, in one command those that are in no loop and had one visit."""
 
         def read_fields(*names: str) -> dict[str, bytes | None]:
-            values: list[bytes | None] = self._redis.call("HMGET", self._keys.run(run_id), *names)
+            (values,) = self._fields([(run_id, names)])
             return dict(zip(names, values, strict=True))
 
         values = read_fields(
@@ -568,6 +574,11 @@ class RedisStore:
                     encoding.event(run_id, number, event)
                     for number, event in enumerate(events, first)
                 ]
+            if word == b"packed":
+                _, events = packed_runs.read(rest[1] or b"")
+                first = int(rest[0]) - len(events) + 1
+                new = list(enumerate(events, first))[max(0, known + 1 - first) :][:limit]
+                return [encoding.event(run_id, number, event) for number, event in new]
             if word == b"unknown" or not left:
                 return []
             with self._redis.translated():
@@ -615,6 +626,32 @@ class RedisStore:
         return doorbells_of(
             self._call("push", *(part for bell in doorbells for part in astuple(bell)))
         )
+
+    # Fields of runs, packed or not
+
+    def _fields(self, rows: Sequence[tuple[str, Sequence[str]]]) -> list[list[bytes | None]]:
+        """Read fields of runs, each also where its run is packed."""
+        with self._redis.translated(), self._redis.client.pipeline(transaction=False) as pipe:
+            for run_id, names in rows:
+                pipe.hmget(self._keys.run(run_id), [*names, "of"])
+            found: list[list[bytes | None]] = pipe.execute()
+        values = [row[:-1] for row in found]
+        packed = [at for at, row in enumerate(found) if row[-1] and packed_runs.is_packed(row[-1])]
+        if not packed:
+            return values
+        for at, fields in zip(packed, self._packed([rows[at][0] for at in packed]), strict=True):
+            if not fields:
+                return self._fields(rows)
+            pairs = zip(rows[at][1], values[at], strict=True)
+            values[at] = [fields.get(name.encode(), value) for name, value in pairs]
+        return values
+
+    def _packed(self, runs: Sequence[str]) -> list[dict[bytes, bytes]]:
+        """Read what is packed of runs; nothing of one that was unpacked meanwhile."""
+        with self._redis.translated(), self._redis.client.pipeline(transaction=False) as pipe:
+            for run_id in runs:
+                pipe.lindex(self._keys.run(run_id, ":e"), 0)
+            return [packed_runs.read(text or b"")[0] for text in pipe.execute()]
 
     # Calling scripts
 

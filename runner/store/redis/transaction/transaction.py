@@ -29,6 +29,7 @@ from runner.scheduler.changes import Changes, TimerKind
 from runner.store import encoding, requests
 from runner.store.encoding import EVENT_LETTERS, OF_INTERRUPTS, RECORD, doorbells_of, dump
 from runner.store.interface import Doorbell, Reply, Start
+from runner.store.redis import packed_runs
 from runner.store.redis.connection import Argument, RedisConnection
 from runner.store.redis.keys import (
     PASSKEYS,
@@ -76,6 +77,10 @@ class Call(Protocol):
         """Run a script for a request of the store, and return its reply."""
 
 
+class _PackedRun(Exception):
+    """A run must be unpacked before this is planned."""
+
+
 class Transaction:
     """All runs of a store, for one try of a transaction: the `UnitOfWork` of Redis."""
 
@@ -99,6 +104,8 @@ class Transaction:
         if b"run" not in fields:
             return None
         record = encoding.run_record(run_id, fields)
+        if packed_runs.is_packed(fields[b"of"]):
+            raise _PackedRun(run_id)
         expected_fields = self.write_set.expected.setdefault(key, {})
         expected_fields |= {name: fields.get(name.encode(), b"") for name in ("of", "lock")}
         topology = self.write_set.topology(record.graph_id, record.fingerprint)
@@ -357,6 +364,10 @@ class Transactions:
         try:
             reply = plan(transaction)
             transaction.finish(reply.doorbells)
+        except _PackedRun as packed:
+            packed_runs.unpack(self._call, *packed.args)
+            write_set.read_set.invalidate()
+            return Reply("unread")
         except Exception:
             if write_set.read_set.is_speculative:
                 write_set.read_set.invalidate()

@@ -1,0 +1,117 @@
+"""Ended runs in packed form: all that only readers of the whole run need is one compressed text.
+
+A sweep packs runs that ended a minute ago: the text is the only entry of the run's list of events, and its
+hash keeps what lists, expiry and budgets read. A request that changes such a run unpacks it first; a reader
+unpacks it in memory. Runs with runs inside, and those inside others, stay as they are: each writes events of
+the other.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import zlib
+from collections.abc import Sequence
+from typing import Any, Protocol
+
+from runner.errors import CorruptDocument
+from runner.store.encoding import OUTERMOST, dump, load
+from runner.store.redis.connection import Argument
+from runner.store.redis.keys import run_key
+
+AGE_MS = 60_000
+"""Time after its end from which a run is packed: until then its followers read it most."""
+
+AT_ONCE = 50
+"""Ended runs that one request looks at."""
+
+MARK = b"\0z"
+"""The beginning of a packed text, of this form; no event begins so."""
+
+USUAL = (
+    b'"response":"decision":"approved":"effect":"edit":"comment":"amount":"currency":"kind":"agent","usage":{'
+    b'"messages":"error":"type":"message":"attempts":"role":"user","content":[{"text":"toolUse":{"toolUseId":'
+    b'"input":"rule":{"stages":[{"eligible":["group:"votes":"action":{"tool":"arguments":"expires_in":'
+    b'"on_expire":"response_schema":{"type":"object","properties":{"type":"string"},{"type":"boolean"},'
+    b'"required":["digest":"sha256:{"assignees":["@example.com"],"name":"reason":{"d:answered 1795 {'
+    b'"response":true,"responder":null,"idempotency_key":null}waiting 1 1 failed 1 {"questions":["q:[1,'
+    b'"t:k:m:i:x:a.1o:n:completed 1 1  0 1 "ms":0}'
+    b"\n0\n\n\nexecuting\ninterrupteda\n1795g\n1795r\n1795q\n1795w\n1795b\n1795e\n1795c\n1795s\n1795\n1\n\n\n1"
+    b"\n0\n\n\ncompleted"
+)
+"""Texts that most runs have, to compress with: another text is another form, and needs another mark."""
+
+
+class Call(Protocol):
+    """Calls a script of the store."""
+
+    def __call__(self, name: str, *arguments: Argument) -> list[Any]:
+        """Run a script, and return its reply."""
+
+
+def is_packed(of: bytes) -> bool:
+    """Return whether a run's field `of` says that it is packed."""
+    return of.split(b" ", 2)[1].decode() == OUTERMOST[1]
+
+
+def _stays(name: bytes) -> bool:
+    """Return whether a field stays in the hash: what lists, expiry, budgets and peeks read."""
+    return name not in {b"task", b"state"} and (b":" not in name or name.startswith(b"b:"))
+
+
+def pack(call: Call) -> int:
+    """Pack the next runs that ended some time ago; return how many were looked at."""
+    _, looked_at, *runs = call("packable", AT_ONCE, AGE_MS)
+    arguments: list[Argument] = []
+    for key, pairs, events in runs:
+        fields: dict[bytes, bytes] = dict(zip(pairs[::2], pairs[1::2], strict=True))
+        packed = {name: value for name, value in fields.items() if not _stays(name)}
+        packed[b"of"] = fields[b"of"]
+        head = {name: value for name, value in fields.items() if _stays(name)}
+        head[b"of"] = fields[b"of"].replace(b" - ", b" = ", 1)
+        check = hashlib.sha1(b"\n".join((*fields.values(), *events)), usedforsecurity=False)
+        arguments += (key, len(fields), *fields, check.hexdigest())
+        arguments += (len(head), *(text for pair in head.items() for text in pair))
+        arguments.append(_text(packed, events))
+    if arguments:
+        call("pack", *arguments)
+    return int(looked_at)
+
+
+def _text(fields: dict[bytes, bytes], events: Sequence[bytes]) -> bytes:
+    parts = [part for pair in fields.items() for part in pair]
+    lengths = dump([[len(part) for part in parts], [len(event) for event in events]])
+    compressor = zlib.compressobj(9, zdict=USUAL)
+    return MARK + compressor.compress(b"".join((*parts, *events, lengths))) + compressor.flush()
+
+
+def read(text: bytes) -> tuple[dict[bytes, bytes], list[bytes]]:
+    """Read the fields and events of a packed run; there are none where this is an event.
+
+    Raises:
+        CorruptDocument: the text is damaged.
+    """
+    if not text.startswith(MARK):
+        return {}, []
+    try:
+        data = zlib.decompressobj(zdict=USUAL).decompress(text[len(MARK) :])
+        numbers = load(data[data.rindex(b"[[") :])
+    except (zlib.error, ValueError) as error:
+        raise CorruptDocument(
+            f"a packed run can't be read ({error}); it was left untouched. Restore it, or remove the run."
+        ) from error
+    parts, place = [], 0
+    for length in (*numbers[0], *numbers[1]):
+        parts.append(data[place : place + length])
+        place += length
+    names, values = parts[: len(numbers[0]) : 2], parts[1 : len(numbers[0]) : 2]
+    return dict(zip(names, values, strict=True)), parts[len(numbers[0]) :]
+
+
+def unpack(call: Call, run_id: str) -> None:
+    """Give a packed run its fields and events back; it may be that another process has."""
+    key = run_key(run_id)
+    text: bytes | None = call("look", 3, "LINDEX", f"{key}:e", 0)[1]
+    fields, events = read(text or b"")
+    if text and fields:
+        pairs = [part for pair in fields.items() for part in pair]
+        call("unpack", key, text, len(events), *reversed(events), *pairs)
