@@ -242,6 +242,29 @@ def test_a_start_is_signed_by_who_asks_for_it(bank, device):
     assert bank.http.post("/v1/runs", json=forged).status_code == 422
 
 
+def test_a_start_is_signed_on_the_page_of_its_graph(bank, device):
+    """The step shows the task; signed for it, no other starts. Who has no passkey is not offered one."""
+    bank.person = replace(bank.person, roles=frozenset({"operator"}))
+    path = "/graphs/transfer"
+    text = bank.http.get(path).text
+    assert 'name="sign"' in text
+    fields = {**bank.hidden_in(text), "key": re.search(r'name="key" value="([^"]*)"', text)[1]}
+    (name,) = re.findall(r'<textarea[^>]*name="(f\.[^"]*)"', text)
+    step = bank.http.post(path, data={**fields, name: '{"amount": 7}', "sign": "yes"}).text
+    assert "amount" in step.partition("exactly this task")[2]
+    (request,) = requests_in(step)
+    form = dict(re.findall(r'type="hidden" name="([^"]*)" value="([^"]*)"', step))
+    form = {field: unescape(value) for field, value in form.items()}
+    form["proof"] = json.dumps(device.sign(request))
+    assert bank.http.post(path, data={**form, name: '{"amount": 8}'}).status_code == 422
+    assert not bank.client.runs()
+    done = bank.http.post(path, data=form, follow_redirects=False)
+    requester = bank.client.engine.store.requester(done.headers["location"].rpartition("/")[2])
+    assert requester_level(requester, bank.client.engine.decision_keys.read()) == 3
+    bank.person = replace(bank.person, principal=Principal("ben"))
+    assert 'name="sign"' not in bank.http.get(path).text
+
+
 def test_an_edit_is_signed_as_it_is_shown(bank, device):
     """The step that signs shows the changes; signed for these arguments, no other ones run."""
     question = bank.ask()

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import secrets
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Annotated, Any
+from urllib.parse import quote
 
 from fastapi import APIRouter, Form, Request, Response
 from fastapi.concurrency import run_in_threadpool
@@ -20,10 +22,12 @@ from runner.execution.functions import task_schema
 from runner.operations.dead import replay
 from runner.operations.views import read_workers
 from runner.records import codec
+from runner.records.messages import start_body
 from runner.server.access import Administers, Known, Operates, Person, Seen
 from runner.server.api.documents import seen_by
 from runner.server.deciding import start_for
 from runner.server.forms import WHOLE, answer_fields, answer_of, fields_of, fields_sent, marked
+from runner.server.pages.passkeys import SignatureStep, passkeys, proof_of, signature_step
 from runner.server.pages.rendering import back, page
 from runner.server.problems import Problem
 from runner.server.services import Served, Services
@@ -59,10 +63,7 @@ def show_graph(request: Request, graph: str, person: Seen, services: Served) -> 
 async def start(request: Request, graph: str, person: Operates, services: Served) -> Response:
     """Start a run of a graph, and show it; a form that is sent twice starts one, by the key of its page."""
     form = await fields_sent(request)
-    answer_texts = answer_fields(form)
-    return await run_in_threadpool(
-        _start, request, services, person, graph, form.get("key") or None, answer_texts
-    )
+    return await run_in_threadpool(_start, request, services, person, graph, form)
 
 
 def _start(
@@ -70,13 +71,21 @@ def _start(
     services: Services,
     person: Person,
     name: str,
-    key: str | None,
-    answer_texts: Mapping[str, str],
+    form: Mapping[str, str],
 ) -> Response:
+    key, answer_texts = form.get("key") or None, answer_fields(form)
     task, problems = _task(_task_schema(services, name), answer_texts)
     if problems:
         return _graph(request, services, person, name, answer_texts, problems)
-    return back(request, f"/runs/{start_for(services, person, name, task, key=key).id}")
+    proof = proof_of(form)
+    if proof is None and "sign" in form:
+        keys = passkeys(request, services, person)
+        body = start_body(name, task, person.principal, idempotency_key=key)
+        step = signature_step(keys, body, form, f"/graphs/{quote(name)}", "start")
+        step = replace(step, answer=task)
+        return _graph(request, services, person, name, answer_texts, signature=step)
+    run = start_for(services, person, name, task, key=key, proof=proof)
+    return back(request, f"/runs/{run.id}")
 
 
 def _task(
@@ -103,6 +112,7 @@ def _graph(
     name: str,
     answer_texts: Mapping[str, str] | None = None,
     problems: Mapping[str, str] | None = None,
+    signature: SignatureStep | None = None,
 ) -> HTMLResponse:
     fingerprint = services.graphs().get(name)
     if fingerprint is None:
@@ -118,6 +128,8 @@ def _graph(
         drawing=Markup(outline(shape) if shape else ""),  # noqa: S704 - our own, escaped
         has_code=isinstance(shape, Definition),
         is_refused=problems is not None,
+        signature=signature,
+        has_passkey=bool(passkeys(request, services, person)),
         fields=marked(fields_of(_task_schema(services, name), answer_texts), problems or {}),
         start_key=secrets.token_hex(16),
         runs=services.client.runs(graph=name, limit=RECENT).items,
