@@ -446,6 +446,20 @@ def test_an_api_key_is_read_from_the_file_until_it_is_removed(redis_url, tmp_pat
         new_key("ci", ["boss"])
 
 
+def test_a_printed_key_goes_into_the_list_of_the_file(redis_url, tmp_path, capsys):
+    """The entry that the command prints, in a list; alone it is no file, and the error names the command."""
+    file = tmp_path / "keys.json"
+    assert main(["--new-key", "ci", "--role", "viewer", "--role", "operator:pay"]) == 0
+    key, entry = capsys.readouterr().out.splitlines()
+    file.write_text(entry)
+    with pytest.raises(UsageError, match="runner server --new-key"):
+        ApiKeys(file)
+    file.write_text(f"[{entry}]")
+    assert called(ApiKeys(file), redis_url, Authorization=f"Bearer {key}") == 200
+    assert json.loads(entry)["roles"] == ["operator:pay", "viewer"]
+    assert main(["--new-key", "ci", "--role", "boss"]) == 2
+
+
 @pytest.mark.parametrize(
     ("expires", "status"),
     [("2020-01-01", 401), ("2020-01-01T00:00:00+02:00", 401), ("2999-01-01", 200), (7, 503)],
