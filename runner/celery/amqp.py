@@ -33,7 +33,7 @@ from runner.execution.engine import Engine
 from runner.operations.message_handlers import Disposition, HandlerResult, IncomingMessage
 from runner.records.codec import JSON
 from runner.records.messages import traceparent_of
-from runner.records.notices import Notice
+from runner.records.notices import Notice, completed
 from runner.records.validation import one_line
 from runner.settings import Settings
 from runner.store.redis.partitions import SharedStore, connections
@@ -395,5 +395,6 @@ class Relay(BrokerThread):
                 self._connection.ensure_connection(max_retries=1, interval_start=0.1)
             producer = Producer(self._connection.default_channel, exchange=self._exchange)
             for notice in notices:
-                body = pydantic_core.to_json(notice.message())
+                message = completed(notice.message(), self.engine.store.tags, self.settings.page)
+                body = pydantic_core.to_json(message)
                 _publish(producer, self._exchange.name, notice.kind, body, message_id=notice.id)

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
+from urllib.parse import quote
 
 from runner.approvals.titles import filled
 
@@ -41,3 +43,19 @@ class Notice:
             args = (question.get("action") or {}).get("args", {})
             question = {**question, "title": filled(template, args)}
         return {"v": 1, **details, "at": self.at, "question": question, **count, **data}
+
+
+def completed(
+    message: Mapping[str, Any], tags: Callable[[str], Mapping[str, str]], page: Callable[[str], str]
+) -> dict[str, Any]:
+    """Add to a message, when it is sent, what the stream does not hold.
+
+    `tags` reads those of a run, and `page` makes the address of a page of its path, "" where there is none.
+    """
+    run_id = message.get("run_id")
+    if not run_id:
+        return dict(message)
+    is_question = message["kind"].startswith("interrupt.")
+    path = f"/q/{quote(message['detail'], safe='')}" if is_question else f"/runs/{quote(run_id)}"
+    url = page(path)
+    return {**message, "tags": dict(tags(run_id)), **({"url": url} if url else {})}

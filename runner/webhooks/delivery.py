@@ -7,6 +7,7 @@ worker does. So a process that dies is followed by the next one that sweeps.
 from __future__ import annotations
 
 import base64
+import json
 import logging
 import secrets
 import time
@@ -17,7 +18,7 @@ from runner.errors import NotFoundError, StoreError, UsageError
 from runner.execution import ids
 from runner.records import codec
 from runner.records.listings import Page
-from runner.records.notices import Notice
+from runner.records.notices import Notice, completed
 from runner.store.interface import Store
 from runner.store.shared import NoticeReader, Shared
 from runner.webhooks import outbound
@@ -254,7 +255,8 @@ class WebhookSender:
             if first is None or first[0].due_at > now:
                 return
             delivery, body = first
-            answer = self._post(webhook, delivery, body, now)
+            message = completed(json.loads(body), self._store.tags, self._settings.page)
+            answer = self._post(webhook, delivery, codec.dump_json(message), now)
             after = attempted(
                 delivery,
                 answer.code,

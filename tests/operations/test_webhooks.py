@@ -16,6 +16,7 @@ from runner.webhooks import delivery as module
 from runner.webhooks.delivery import WebhookAdmin, WebhookSender
 from runner.webhooks.webhook import OVERLAP, Webhook
 from tests.endpoints import Endpoint
+from tests.graphs import single
 from tests.waiting import wait_until
 from tests.webhooks import Site
 
@@ -56,6 +57,30 @@ def test_a_notice_is_sent_signed_as_it_is_on_the_stream(site, endpoint):
     assert request.headers["webhook-id"] == delivery.id
     assert (delivery.code, delivery.attempts, delivery.run_id) == (200, 1, run_id)
     assert all(declared(key.decode()) for key in site.raw.keys("runner:{p00}:webhook*"))
+
+
+@pytest.mark.parametrize("server", ["https://runner.example/", ""])
+def test_what_is_sent_leads_to_its_page(redis_url, monkeypatch, endpoint, server):
+    """With the tags of its run, and the address of the question or the run; control: no server is named."""
+    monkeypatch.setattr(module, "LOOK", 0.02)
+    monkeypatch.setattr(connection, "NOTICED_WITHIN", 0.01)
+    graphs = {"g": lambda: single(lambda ctx: ctx.interrupt("go on?"))}
+    site = Site(redis_url, graphs, server_url=server)
+    site.admin.add(Webhook("h", endpoint.url, ["interrupt.asked", "run.ended"]))
+    with site.served("h"):
+        run = site.client.run(site.run(tags={"team": "a"}))
+        (question,) = run.interrupts()
+        run.cancel("enough")
+        site.until("h", "delivered", 2)
+
+    sent = [json.loads(request.body) for request in endpoint.requests]
+    assert [message["tags"] for message in sent] == [{"team": "a"}] * 2
+    paths = [f"q/{question.id}", f"runs/{run.id}"]
+    assert [message.get("url") for message in sent] == [
+        server + p if server else None for p in paths
+    ]
+    (stored,) = site.raw.xrange("runner:{p00}:notices", count=1)
+    assert b"tags" not in b"".join(stored[1].values())
 
 
 def test_only_what_is_chosen_is_sent(site, endpoint):
