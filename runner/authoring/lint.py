@@ -426,7 +426,7 @@ def _unchecked_decisions(plan: CompiledGraph) -> Iterator[Finding]:
 
 
 def _believed_rules(plan: CompiledGraph) -> Iterator[Finding]:
-    """Report functions that check a decision by the rule that is stored with it."""
+    """Report functions that check a decision without a rule: they are held."""
     for node, spec in plan.definition.nodes.items():
         for owner, function in _functions(spec.executor):
             for call in _calls_of(function, "approved"):
@@ -436,8 +436,8 @@ def _believed_rules(plan: CompiledGraph) -> Iterator[Finding]:
                 if approved_node is not None and approved_node.approval is not None:
                     continue
                 message = (
-                    f"ctx.approved({_name(call)!r}){owner} names no rule, so that of the stored question "
-                    "counts: anyone who can write to the store can lower it."
+                    f"ctx.approved({_name(call)!r}){owner} names no rule: its node is held, since anyone who "
+                    "can write to the store can lower the one that is stored."
                 )
                 advice = "Pass rule=, the same as to the interrupt() that asked."
                 yield "rule-of-the-store", node, message, advice

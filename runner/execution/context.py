@@ -197,17 +197,21 @@ class ClaimedVisit:
         Raises:
             ApprovalMismatch: it does not, or there is none.
         """
-        question = self._decided(name, node)
         if rule is None and name in {node, *(item.node_id for item in self.inputs)}:
             # Whether a node may run is asked under its name, by the rule of the graph.
             spec = self._specs.get(map_of(name) or name)
             rule = spec.approval if spec else None
-        shown = rule.frozen() if rule else question.rule
+        if rule is None:
+            raise ApprovalMismatch(
+                f"ctx.approved({name!r}) names no rule, and any client that writes to the store can lower "
+                "the one that is stored. The decision is kept: pass rule=, the same as to the interrupt() "
+                "that asked, and start the worker again."
+            )
+        question, shown = self._decided(name, node), rule.frozen()
         approval = self._request(
             lambda: self._judge.approval(replace(question, rule=shown), question)
         )
-        effective_rule = rule or Rule.thawed(question.rule or {})
-        if self._judge.is_stale(effective_rule, question):
+        if self._judge.is_stale(rule, question):
             raise ApprovalMismatch(f"the approval of {name!r} was not used in its time.")
         expected_action = (
             None

@@ -466,11 +466,12 @@ class NodeContext:
 
         The question `name` was asked by the `node`, without it by one whose output comes to this node, with
         the same `action`; after an edit, with the new one. The rule is that of the node `name`, if people
-        approve that. Else pass the `rule` that the code asks by: without it that of the stored question
-        counts, which any client that writes to the store can lower.
+        approve that. Else pass the `rule` that the code asks by: any client that writes to the store can
+        lower that of the stored question.
 
         Raises:
-            ApprovalMismatch: no one has approved just this, or it was used elsewhere; the node is held.
+            ApprovalMismatch: no one has approved just this, it was used elsewhere, or there is no rule; the
+                node is held.
         """
         self.check()
         question, approval = self._visit.approved(name, action, rule, node)

@@ -335,11 +335,11 @@ def asking(rule, *, action=None, name="refund"):
     return ask
 
 
-def paying(paid, action=None, **options):
+def paying(paid, action=None, rule=ONE, **options):
     """A function behind it that pays only what was approved."""
 
     def pay(ctx):
-        approval = ctx.approved("refund", action or ACTION, **options)
+        approval = ctx.approved("refund", action or ACTION, rule=rule, **options)
         paid.append((approval.action["args"]["amount"], ctx.idempotency_key))
 
     return pay
@@ -396,11 +396,12 @@ def test_a_later_node_does_what_was_approved(run_graph):
     [
         ({"action": {**ACTION, "amount": 1200}}, "another"),
         ({"rule": TWO}, "policy"),
+        ({"rule": None}, "names no rule"),
         ({"node": "start"}, "no one has decided"),
     ],
 )
 def test_a_later_node_does_nothing_else(run_graph, options, words):
-    """Another action, another rule in the code, a question that nobody asked: it is held."""
+    """Another action, another rule in the code or none, a question that nobody asked: it is held."""
     paid = []
     run = run_graph(
         chain(start=lambda ctx: 1, ask=asking(ONE), pay=paying(paid, **options)).build()
