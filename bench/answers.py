@@ -7,11 +7,14 @@ from __future__ import annotations
 
 import time
 from typing import Any
+from urllib.parse import urlsplit
 
+from bench.counts import TimedStory
 from bench.grid import Grid, number
 from bench.meter import percentiles
 from bench.site import OURS, PATIENCE, Site, site, wait_for
 from runner import Run
+from runner.dev.embedded import embedded_store
 from runner.records.run import Status
 
 ROUNDS = 2
@@ -25,13 +28,21 @@ SPREAD = 0.05
 IDLE, RUNNING, BUSY = "applied, slots idle", "node runs, slots idle", "applied, every slot busy"
 
 
+VOTES = 500
+
+ANSWER, DECIDING = "an answer", "a vote that decides"
+"""Steps of `bench.counts`."""
+
+
 def run(pool: str, rounds: int, _: list[int]) -> dict[str, Any]:
-    """Measure idle and busy slots in turn."""
+    """Measure idle and busy slots in turn, then what the server does for answers and votes."""
     times: dict[str, list[float]] = {IDLE: [], RUNNING: [], BUSY: []}
     with site(pool, sides=(OURS,), graphs=("asking", "agents")) as bench:
         for _ in range(rounds):
             _idle(bench, times)
             _busy(bench, times[BUSY])
+    with embedded_store() as server:
+        times |= TimedStory(urlsplit(server.url).path).people(VOTES)
     return {name: percentiles(found) for name, found in times.items()}
 
 
@@ -75,5 +86,15 @@ def grids(pool: str, figures: dict[str, Any]) -> list[Grid]:
     rows = [
         [name, *(number(found[share]) for share in ("p50", "p95", "p99"))]
         for name, found in figures.items()
+        if name in {IDLE, RUNNING, BUSY}
     ]
-    return [Grid(f"Answers, pool {pool}, in ms", ["", "p50", "p95", "p99"], rows)]
+    answer = figures[ANSWER]["p50"]
+    of_server = [
+        [name, number(figures[name]["p50"]), f"{figures[name]['p50'] / answer:.2f}"]
+        for name in (ANSWER, "a vote that is counted", DECIDING)
+    ]
+    note = f"The median of {VOTES} each, in turn: what Redis spends in scripts and counters."
+    return [
+        Grid(f"Answers, pool {pool}, in ms", ["", "p50", "p95", "p99"], rows),
+        Grid("The server's time of a decision", ["", "us", "of an answer"], of_server, note),
+    ]

@@ -292,6 +292,30 @@ class Story:
             self._deliver(run, "agent")
 
 
+class TimedStory(Story):
+    """Answers and votes in turn, each by the time that the server needs for its scripts and counters."""
+
+    def people(self, rounds: int) -> dict[str, list[float]]:
+        """Answer and vote so often, and return the microseconds of each step."""
+        self._times: dict[str, list[float]] = {}
+        for _ in range(rounds):
+            self._wait()
+            self._vote()
+        return self._times
+
+    @contextmanager
+    def _counted(self, step: str) -> Iterator[None]:
+        self._engine.freezes.refresh()
+        before = self._spent()
+        yield
+        self._times.setdefault(step, []).append(self._spent() - before)
+
+    def _spent(self) -> float:
+        statistics = self._server.info("commandstats")
+        names = ("cmdstat_evalsha", "cmdstat_hincrbyfloat")
+        return sum(statistics.get(name, {"usec": 0})["usec"] for name in names)
+
+
 def count() -> Table:
     """Count every step, on stores of its own."""
     with embedded_store() as store, embedded_store() as empty:
