@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 import time
+from functools import partial
 
 import pytest
 
@@ -18,6 +19,7 @@ from tests.chaos.load import Load, consistent
 from tests.chaos.proxy import Proxy
 from tests.chaos.servers import Server
 from tests.chaos.transitions import Walk
+from tests.waiting import wait_until
 
 HEARS_AGAIN = 20.0
 """Seconds within which a worker notices that its connections are dead, as the docs say."""
@@ -160,14 +162,20 @@ def test_a_worker_s_lost_replies_cost_no_second_execution(site, known):
     run = site.client.start("chain", "go")
 
     assert run.wait(60).status is Status.COMPLETED
-    lost = [request for request in site.wire.cut if run.id.encode() in request]
-    claims = [request for request in lost if script("take").sha.encode() in request]
-    # The worker stays with the run: the settle of a node claims the next one.
-    assert any(b"\r\na\r\n" in request for request in claims), "a is claimed in vain at first"
+    take, name = script("take").sha.encode(), run.id.encode()
+
+    def is_lost(text: str, *, claims: bool) -> bool:
+        return any(
+            name in request and (take in request) == claims and f"{text}\r\n".encode() in request
+            for request in site.wire.cut
+        )
+
+    # The worker stays with the run: the settle of a node claims the next one. What ends the run is seen
+    # before its reply is cut off.
+    wait_until(lambda: is_lost("\r\na", claims=True), "a is claimed in vain at first")
     for node in ("a", "b", "c"):
-        assert any(
-            f"o:{node}.1\r\n".encode() in request for request in lost if request not in claims
-        ), f"{node} settles in vain at first"
+        settled = partial(is_lost, f"o:{node}.1", claims=False)
+        wait_until(settled, f"{node} settles in vain at first")
     assert [event.node for event in run.events() if event.kind == "node.started"] == ["a", "b", "c"]
 
 

@@ -17,6 +17,7 @@ from bench.meter import Monitor
 from bench.site import OURS, site
 from runner.definition.model import MapSpec
 from runner.dev.embedded import embedded_store
+from runner.records.listings import InterruptQuery
 from runner.records.run import Status
 from runner.records.workers import EVERY
 from runner.scheduler import changes
@@ -338,6 +339,18 @@ def test_the_end_of_an_item_is_one_request(store, client, clock, window):
         assert worker.settle(token) == "settled"
 
     assert client.info("commandstats")["cmdstat_evalsha"]["calls"] == len(tokens)
+
+
+@pytest.mark.parametrize(("graph", "reads"), [(None, 1), ("g", 2)])
+def test_a_page_of_questions_reads_each_once(store, client, clock, graph, reads):
+    """Their runs are read only where a filter asks for what those have; control: one does."""
+    worker = ManualWorker(store, clock)
+    for _ in range(3):
+        worker.asking("a")
+    client.config_resetstat()
+
+    assert len(store.open_interrupts(InterruptQuery(graph, urgent=True))) == 3
+    assert client.info("commandstats")["cmdstat_hmget"]["calls"] == 3 * reads
 
 
 @pytest.mark.slow
