@@ -94,7 +94,7 @@ class RunStarter:
                 )
         run_id = options.get("run_id")
         if not run_id:
-            partition = self._store.partition(graph_id, key or effects or None)
+            partition = self._store.partition(graph_id, key or effects or None, tags)
             if idempotency_key and not effects:
                 effects = ids.keyed(self._store.namespace, graph_id, idempotency_key)
             run_id = ids.run_id(partition, effects)

@@ -219,6 +219,8 @@ def write_retry(store: Store, run_id: str, node: str | None = None) -> tuple[lis
         reply = store.do(RewriteRuns(rewrites, ids.nonce()))
         if reply.word == "reopened":
             return running_again(rewrites[0].records), reply
+        if reply.word == "full":
+            raise TooManyRuns(reply.detail)
     raise ConflictError(f"run {run_id} kept changing while it was to be retried; try again.")
 
 

@@ -268,6 +268,11 @@ class RunRecord:
     trace: str = ""
 
     @property
+    def is_queued(self) -> bool:
+        """Return whether the run was accepted and has still to begin; `reason` says what it waits for."""
+        return bool(self.reason) and not (self.started or self.stopping or self.is_final)
+
+    @property
     def is_final(self) -> bool:
         """Return whether the run has ended; only a retry can continue it."""
         return self.status in FINAL
@@ -326,6 +331,8 @@ class EventKind(enum.StrEnum):
     """The kinds of a run's events."""
 
     RUN_STARTED = "run.started"
+    RUN_QUEUED = "run.queued"
+    RUN_ADMITTED = "run.admitted"
     RUN_STATUS = "run.status"
     RUN_STOPPING = "run.stopping"
     RUN_ENDED = "run.ended"

@@ -55,7 +55,18 @@ from runner.scheduler.lifecycle import (
     settle,
 )
 from runner.scheduler.questions import answer, ask, note, park, wake, withdraw
-from runner.scheduler.runs import cancel, drain, end_reported, fork, migrate, reopen, start
+from runner.scheduler.runs import (
+    begin,
+    cancel,
+    drain,
+    end_reported,
+    fork,
+    leave_key,
+    migrate,
+    queue,
+    reopen,
+    start,
+)
 from runner.scheduler.timers import CRASH_BUDGET, due
 from runner.scheduler.waits import (
     child_changed,
@@ -75,6 +86,7 @@ __all__ = [
     "RELEASE_BUDGET",
     "answer",
     "ask",
+    "begin",
     "cancel",
     "child_changed",
     "claim",
@@ -88,6 +100,7 @@ __all__ = [
     "hand",
     "hold",
     "leave",
+    "leave_key",
     "live_inputs",
     "may_follow",
     "migrate",
@@ -95,6 +108,7 @@ __all__ = [
     "offer_slot",
     "owns",
     "park",
+    "queue",
     "release",
     "reopen",
     "report",

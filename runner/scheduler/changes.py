@@ -15,6 +15,7 @@ from dataclasses import dataclass, replace
 from typing import Protocol
 
 from runner.definition.model import ROOT, NodeTopology, Topology, index_of, map_of, shape_name
+from runner.limits.concurrency import Concurrency
 from runner.limits.slots import LimitAction, LimitUsage, ReturnSlot, keyed
 from runner.records.interrupts import Interrupt
 from runner.records.run import (
@@ -141,6 +142,21 @@ class StopChild:
 
 
 @dataclass(frozen=True, slots=True)
+class JoinKey:
+    """Count the run among the open ones of its key."""
+
+    key: str
+
+
+@dataclass(frozen=True, slots=True)
+class LeaveKey:
+    """Count the run no more, and begin those that wait while fewer than `at_most` of the key are open."""
+
+    key: str
+    at_most: int
+
+
+@dataclass(frozen=True, slots=True)
 class WriteDeadLetter:
     """Write the error and the dead letter of a node whose workers were lost, or released it, too often."""
 
@@ -159,6 +175,8 @@ Action = (
     | CloseQuestion
     | NotifyParent
     | StopChild
+    | JoinKey
+    | LeaveKey
     | LimitAction
 )
 
@@ -313,9 +331,18 @@ class Changes:
                 self.add(DropTimer(TimerKind.DEADLINE, ""))
             if self.run.parent:
                 self.add(NotifyParent(status))
+            elif self.topology.admission and self.topology.admission.concurrency:
+                self._count_open(self.topology.admission.concurrency, status)
         return TransitionResult(
             reply, self.run, self.nodes, self.loops, self.arrived, tuple(self.actions), self.maps
         )
+
+    def _count_open(self, concurrency: Concurrency, status: Status) -> None:
+        """Take one of the places of the run's key, or give it back."""
+        if concurrency.counts(self.before) != concurrency.counts(status):
+            key = concurrency.key(self.run.graph_id, self.view.tag)
+            takes = concurrency.counts(status)
+            self.add(JoinKey(key) if takes else LeaveKey(key, concurrency.at_most))
 
     def refuse(self, reply: str) -> TransitionResult:
         """Discard all changes; the caller gets the reason."""
@@ -396,6 +423,8 @@ def stop(changes: Changes, status: Status, reason: str) -> None:
     """Stop a run: no node becomes ready from now on, idle ones are cancelled. The first reason counts."""
     if changes.run.stopping:
         return
+    if changes.run.is_queued:
+        changes.run = replace(changes.run, active=0)
     changes.run = replace(changes.run, stopping=status, reason=reason)
     changes.add(AddEvent(EventKind.RUN_STOPPING, detail=reason))
     cancel_all_idle(changes)

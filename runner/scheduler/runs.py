@@ -12,6 +12,7 @@ from runner.scheduler.changes import (
     AddEvent,
     Changes,
     DropTimer,
+    LeaveKey,
     SetTimer,
     StopChild,
     TimerKind,
@@ -27,6 +28,33 @@ from runner.scheduler.lifecycle import close
 def start(changes: Changes) -> TransitionResult:
     """Start a run: one live arrival at each entry point."""
     changes.add(AddEvent(EventKind.RUN_STARTED, detail=changes.run.graph_id))
+    return _enter(changes)
+
+
+def queue(changes: Changes, reason: str) -> TransitionResult:
+    """Accept a run that begins later: it counts as one active node until then."""
+    changes.run = replace(changes.run, active=1, reason=reason)
+    changes.add(AddEvent(EventKind.RUN_STARTED, detail=changes.run.graph_id))
+    changes.add(AddEvent(EventKind.RUN_QUEUED, detail=reason))
+    return changes.result("started")
+
+
+def begin(changes: Changes) -> TransitionResult:
+    """Begin a run that was queued: "started", or "stale" when it is not queued any more."""
+    if not changes.run.is_queued:
+        return changes.refuse("stale")
+    changes.run = replace(changes.run, active=0, reason="")
+    changes.add(AddEvent(EventKind.RUN_ADMITTED))
+    return _enter(changes)
+
+
+def leave_key(changes: Changes, key: str, at_most: int) -> TransitionResult:
+    """Give the run's place in a key back; it has another one."""
+    changes.add(LeaveKey(key, at_most))
+    return changes.result("left")
+
+
+def _enter(changes: Changes) -> TransitionResult:
     _set_deadline(changes)
     todo: list[str] = []
     for node in changes.topology.entries:

@@ -34,6 +34,8 @@ from runner.scheduler.changes import (
     Dispatch,
     DropTimer,
     EndExpired,
+    JoinKey,
+    LeaveKey,
     NotifyParent,
     SetTimer,
     StopChild,
@@ -43,6 +45,9 @@ from runner.scheduler.changes import (
     WriteDeadLetter,
 )
 from runner.store.interface import Doorbell, Fork, Settlement, Start
+
+OPEN, QUEUED = "key:o:", "key:q:"
+"""Prefixes of the lists of a key's runs: those that are open, and those that wait to begin."""
 
 OF_INTERRUPTS = "interrupt."
 """Prefix of the kinds of events whose detail is a question's id."""
@@ -191,10 +196,30 @@ class StoredRun(View, Protocol):
 RunT = TypeVar("RunT", bound=StoredRun)
 
 
+class RunLists(Protocol):
+    """Lists of runs, each in the order in which they were added."""
+
+    def count(self, name: str, bound: int) -> int:
+        """Return how many runs a list has; where fewer than the bound, so they are when written."""
+
+    def first(self, name: str, most: int) -> Sequence[str]:
+        """Return the first runs of a list."""
+
+    def add(self, name: str, run_id: str) -> None:
+        """Add a run at the end of a list."""
+
+    def remove(self, name: str, run_id: str) -> None:
+        """Remove a run from a list, if it is there."""
+
+
 class UnitOfWork(Protocol[RunT]):
     """All runs of a store and what they share, for the length of one atomic step."""
 
     audits: Mode
+
+    @property
+    def lists(self) -> RunLists:
+        """The lists of the runs of keys."""
 
     def clock(self) -> int:
         """Return the time of the step, in ms."""
@@ -207,6 +232,9 @@ class UnitOfWork(Protocol[RunT]):
 
     def bound(self, graph_id: str, declared: int) -> int | None:
         """Return how many runs of a graph may be open here, of all without a name; None: any number."""
+
+    def note_start(self, graph_id: str, key: str, run_id: str) -> None:
+        """Note that a start with an idempotency key has returned a run that there was."""
 
     def open_runs(self, graph_id: str, bound: int) -> int:
         """Return how many runs of a graph are open, of all without a name; those inside others don't count.
@@ -303,7 +331,9 @@ def apply(
 
 
 def _follow(
-    transaction: UnitOfWork[RunT], run: RunT, action: NotifyParent | StopChild | LimitAction
+    transaction: UnitOfWork[RunT],
+    run: RunT,
+    action: NotifyParent | StopChild | JoinKey | LeaveKey | LimitAction,
 ) -> Iterator[tuple[RunT, TransitionResult]]:
     """Make the transitions of other runs that follow from an action."""
     record = run.record
@@ -317,6 +347,13 @@ def _follow(
             if parent is not None:
                 changes, node = transaction.changes(parent), record.parent_node
                 yield parent, scheduler.child_changed(changes, node, record.run_id, status)
+        case JoinKey():
+            transaction.lists.add(OPEN + action.key, record.run_id)
+        case LeaveKey():
+            for name in (OPEN, QUEUED):
+                transaction.lists.remove(name + action.key, record.run_id)
+            for other in _admitted(transaction, action):
+                yield other, scheduler.begin(transaction.changes(other))
         case _:
             for other_id, node in transaction.limit(record.run_id, action):
                 affected_run = transaction.find(other_id)
@@ -325,6 +362,21 @@ def _follow(
                         affected_run,
                         scheduler.offer_slot(transaction.changes(affected_run), node),
                     )
+
+
+def _admitted(transaction: UnitOfWork[RunT], action: LeaveKey) -> Iterator[RunT]:
+    """Find the runs of a key that begin now: one, or two where its bound was raised."""
+    lists, at_most = transaction.lists, action.at_most
+    opened, queued = OPEN + action.key, QUEUED + action.key
+    for _ in range(2):
+        if not lists.count(queued, 1) or lists.count(opened, at_most) >= at_most:
+            return
+        for run_id in lists.first(queued, 1):
+            lists.remove(queued, run_id)
+            run = transaction.find(run_id)
+            if run is not None:
+                lists.add(opened, run_id)
+                yield run
 
 
 def _write(run: RunT, result: TransitionResult) -> list[tuple[RunT, Action]]:

@@ -427,7 +427,7 @@ def topology_of(graph_id: str, fingerprint: str, fields: Mapping[bytes, bytes]) 
         },
         incoming={name: tuple(_in(edge) for edge in _edges(fields, "i", name)) for name in names},
         loops=tuple(_loop(load(fields[b"l:%d" % number])) for number in loops),
-        admission=Admission(*meta["starts"]) if "starts" in meta else None,
+        admission=Admission.load(meta["starts"]) if "starts" in meta else None,
     )
 
 

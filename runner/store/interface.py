@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, ClassVar, Generic, Protocol, TypeVar
 
 from runner.approvals.ballots import Standing, Use
@@ -35,6 +36,8 @@ Fetched = tuple[NodeRecord, JSON, VisitEntry | None]
 """A node's record, with its latest output and entry."""
 
 R = TypeVar("R")
+
+NO_TAGS: Mapping[str, str] = MappingProxyType({})
 
 EVERY_RUN = RunQuery()
 
@@ -277,8 +280,13 @@ class Store(Bounded, Protocol):
     def topology(self, graph_id: str, fingerprint: str) -> Topology | None:
         """Return the shape of a graph as it was published; None when no run needs it any more."""
 
-    def partition(self, graph_id: str, idempotency_key: str | None) -> int:
-        """Choose the partition of a new run, which its id must name; a repeat gets that of the run."""
+    def partition(
+        self, graph_id: str, idempotency_key: str | None, tags: Mapping[str, str] = NO_TAGS
+    ) -> int:
+        """Choose the partition of a new run, which its id must name; a repeat gets that of the run.
+
+        Runs of a key, whose starts wait for each other, have the same one.
+        """
 
     # Changes
 

@@ -9,13 +9,13 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from runner import scheduler
 from runner.approvals.ballots import Use
 from runner.definition.model import Topology
-from runner.limits.concurrency import refusal
+from runner.limits.concurrency import Concurrency, bound_refusal, tag_of
 from runner.records import failures
 from runner.records.budgets import Spending, Tagged
 from runner.records.checkpoints import Saved
@@ -32,6 +32,8 @@ from runner.records.run import EventKind, Rewrite, RunRecord, Status, VisitEntry
 from runner.records.size_limits import MAX_RESULT
 from runner.scheduler.changes import TransitionResult
 from runner.store.apply_transition import (
+    OPEN,
+    QUEUED,
     RunT,
     StoredRun,
     UnitOfWork,
@@ -152,19 +154,74 @@ class StartRun(Request[Reply]):
             return Reply("exists", run_id=first)
         if transaction.find(start.run_id) is not None:
             return Reply("started", run_id=start.run_id)
-        if start.parent is None and (
-            reason := _refused(transaction, topology, is_alone=self.is_alone)
-        ):
-            return Reply("full", detail=reason)
         doorbells: list[Doorbell] = []
-        if start.parent is not None:
+        if start.parent is None:
+            rules = topology.admission
+            when_full = rules.concurrency.when_full if rules and rules.concurrency else "queue"
+            if when_full in {"refuse", "skip"} and (
+                refusal := _kept_out(transaction, topology, tag_of(start.tags))
+            ):
+                if when_full == "refuse":
+                    return refusal
+                if start.idempotency_key:
+                    transaction.note_start(start.graph_id, start.idempotency_key, refusal.run_id)
+                return Reply("exists", run_id=refusal.run_id)
+            if reason := _refused(transaction, topology, is_alone=self.is_alone):
+                return Reply("full", detail=reason)
+        else:
             delegated = visit(transaction, start.parent, scheduler.delegate, start.run_id)
             if delegated.word != "delegated":
                 return delegated
             doorbells += delegated.doorbells
         _begin(transaction, start, fingerprint)
+        if start.parent is None and topology.admission and topology.admission.concurrency:
+            return _start_of_key(transaction, start, topology.admission.concurrency)
         started = make(transaction, start.run_id, scheduler.start)
         return Reply(started.word, [*doorbells, *started.doorbells], start.run_id)
+
+
+def _place_of(transaction: UnitOfWork[RunT], run: RunT) -> tuple[str, int] | None:
+    """Return the key in which a run takes a place, and how many there are; None where it takes none."""
+    record, topology = run.record, transaction.changes(run).topology
+    concurrency = topology.admission.concurrency if topology.admission else None
+    if record.parent or concurrency is None or not concurrency.counts(record.status):
+        return None
+    return concurrency.key(record.graph_id, run.tag), concurrency.at_most
+
+
+def _kept_out(
+    transaction: UnitOfWork[RunT], topology: Topology, tag: Callable[[str], str]
+) -> Reply | None:
+    """Return the refusal of a run whose key has no place free, with the open run; None where it may begin."""
+    concurrency = topology.admission.concurrency if topology.admission else None
+    if concurrency is None:
+        return None
+    opened = OPEN + concurrency.key(topology.graph_id, tag)
+    if (count := transaction.lists.count(opened, concurrency.at_most)) < concurrency.at_most:
+        return None
+    (other,) = transaction.lists.first(opened, 1) or ("",)
+    detail = concurrency.refusal(concurrency.label(tag), count, other)
+    return Reply("full", run_id=other, detail=detail)
+
+
+def _start_of_key(transaction: UnitOfWork[RunT], start: Start, concurrency: Concurrency) -> Reply:
+    """Begin a run of a key; where that has no place free, let it wait, and perhaps stop another."""
+    lists, tag, at_most = transaction.lists, tag_of(start.tags), concurrency.at_most
+    key = concurrency.key(start.graph_id, tag)
+    if lists.count(OPEN + key, at_most) < at_most:
+        lists.add(OPEN + key, start.run_id)
+        return replace(make(transaction, start.run_id, scheduler.start), run_id=start.run_id)
+    others = [*lists.first(OPEN + key, at_most), *lists.first(QUEUED + key, at_most)]
+    lists.add(QUEUED + key, start.run_id)
+    reason = f"waits for {concurrency.label(tag)}"
+    doorbells = list(make(transaction, start.run_id, scheduler.queue, reason).doorbells)
+    if concurrency.when_full == "replace":
+        runs = [run for name in others if (run := transaction.find(name)) is not None]
+        going = [run.record.run_id for run in runs if not run.record.stopping]
+        for name in going[: len(going) - at_most + 1]:
+            why = f"replaced by {start.run_id}"
+            doorbells += make(transaction, name, scheduler.cancel, why).doorbells
+    return Reply("started", doorbells, start.run_id)
 
 
 def _refused(transaction: UnitOfWork[RunT], topology: Topology, *, is_alone: bool = False) -> str:
@@ -173,7 +230,7 @@ def _refused(transaction: UnitOfWork[RunT], topology: Topology, *, is_alone: boo
     for graph_id, most in ((topology.graph_id, declared), ("", 0)):
         bound = most if is_alone and most else transaction.bound(graph_id, most)
         if bound is not None and (count := transaction.open_runs(graph_id, bound)) >= bound:
-            return refusal(graph_id, count, bound)
+            return bound_refusal(graph_id, count, bound)
     return ""
 
 
@@ -619,11 +676,16 @@ class ForkRun(Request[Reply]):
         topology = transaction.shape(start.graph_id, fingerprint)
         if topology is None:
             return Reply("unknown_graph")
+        if reply := _kept_out(transaction, topology, tag_of(start.tags)):
+            return reply
         if reason := _refused(transaction, topology):
             return Reply("full", detail=reason)
         if not _as_planned(source, fork):
             return Reply("moved")
         run = _begin(transaction, start, fingerprint)
+        if topology.admission and (concurrency := topology.admission.concurrency):
+            key = concurrency.key(start.graph_id, tag_of(start.tags))
+            transaction.lists.add(OPEN + key, start.run_id)
         reply = make(transaction, start.run_id, scheduler.fork, fork.records, fork.source)
         run.copy_results(source, fork)
         return Reply(reply.word, reply.doorbells, start.run_id)
@@ -667,7 +729,16 @@ class MigrateRuns(Request[Reply]):
             return Reply("moved")
         doorbells: list[Doorbell] = []
         for run, move in pairs:
+            earlier = _place_of(transaction, run)
             run.migrate(move)
+            place = _place_of(transaction, run)
+            if (earlier and earlier[0]) != (place and place[0]):
+                if earlier:
+                    doorbells += make(
+                        transaction, move.run_id, scheduler.leave_key, *earlier
+                    ).doorbells
+                if place:
+                    transaction.lists.add(OPEN + place[0], move.run_id)
             run.reopened = nonce
             data, questions = migration_payloads(move), move.replacements
             reply = make(
@@ -684,7 +755,7 @@ class MigrateRuns(Request[Reply]):
 
 @dataclass(frozen=True, slots=True)
 class RewriteRuns(Request[Reply]):
-    """Reopen ended runs, a parent before its children: "reopened" all, "moved" or "unknown" none."""
+    """Reopen ended runs, a parent before its children: "reopened" all; "moved", "unknown" or "full" none."""
 
     verb = "rewrite"
     runs: Sequence[Rewrite]
@@ -705,6 +776,12 @@ class RewriteRuns(Request[Reply]):
             not run.record.is_final or run.last_event() != rewrite.events for run, rewrite in pairs
         ):
             return Reply("moved")
+        outermost = pairs[0][0]
+        topology = transaction.changes(outermost).topology
+        if not outermost.record.parent and (
+            reply := _kept_out(transaction, topology, outermost.tag)
+        ):
+            return reply
         doorbells: list[Doorbell] = []
         for run, rewrite in pairs:
             run.erase(rewrite.undone, rewrite.forgets)

@@ -8,7 +8,7 @@ from dataclasses import replace
 import pytest
 import redis
 
-from runner.limits.concurrency import Admission
+from runner.limits.concurrency import Admission, Concurrency
 from runner.operations.recovery import ForkOptions, plan_fork, write_retry
 from runner.store.interface import Start
 from runner.store.redis.keys import Keys
@@ -190,3 +190,49 @@ def test_a_start_meanwhile_counts_for_the_bound_of_open_runs(store, other, clock
     reply = store.do(StartRun(Start("00late", "g", None, "task")))
     assert reply.word == ("full" if bound == 1 else "started")
     assert (store.peek("00late") is None) == (bound == 1)
+
+
+@pytest.mark.parametrize("ends", [False, True])
+def test_a_run_that_ends_meanwhile_lets_the_next_of_its_key_begin(store, other, clock, ends):
+    """An end comes between the plan of a start, which was to wait, and its commit: then it begins at once."""
+    worker = ManualWorker(other, clock)
+    graph = shape("a", admission=Admission(concurrency=Concurrency(1)))
+    run_id, token = worker.begin(graph)
+    store.publish([graph])
+    if ends:
+        before_a_commit(store, lambda: worker.settle(token))
+
+    store.do(StartRun(Start("00late", "g", None, "task")))
+    assert store.peek("00late").is_queued != ends
+    assert worker.statuses(run_id).startswith("completed" if ends else "executing")
+
+
+@pytest.mark.parametrize("starts", [False, True])
+def test_a_run_that_is_queued_meanwhile_begins_with_the_end_before_it(store, other, clock, starts):
+    """A start comes between the plan of an end, which saw nobody waiting, and its commit: it begins."""
+    worker, late = ManualWorker(store, clock), Start("00late", "g", None, "task")
+    graph = shape("a", admission=Admission(concurrency=Concurrency(1)))
+    _, token = worker.begin(graph)
+    if starts:
+        before_a_commit(store, lambda: other.do(StartRun(late)))
+    worker.settle(token)
+    if not starts:
+        other.do(StartRun(late))
+
+    assert not store.peek("00late").is_queued
+    assert worker.claim("00late", "a")
+
+
+def test_two_ends_at_once_let_two_runs_begin(store, other, clock):
+    """Each was planned with the same next run: one of them takes the one after it."""
+    worker = ManualWorker(store, clock)
+    graph = shape("a", admission=Admission(concurrency=Concurrency(2)))
+    tokens = [worker.begin(graph)[1] for _ in range(2)]
+    waiting = [worker.start(graph) for _ in range(2)]
+    elsewhere = ManualWorker(other, clock)
+    elsewhere.know(tokens[1].run_id, graph)
+    before_a_commit(store, lambda: elsewhere.settle(tokens[1]))
+    worker.settle(tokens[0])
+
+    assert [store.peek(run_id).is_queued for run_id in waiting] == [False, False]
+    assert store.peek(worker.start(graph)).is_queued

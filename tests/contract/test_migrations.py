@@ -12,6 +12,7 @@ from runner.client import Client
 from runner.definition.registry import Registry
 from runner.errors import ConflictError, NotFoundError, UsageError
 from runner.execution.engine import Engine
+from runner.limits.concurrency import Admission, Concurrency
 from runner.operations import recovery
 from runner.operations.answers import apply_decisions
 from runner.operations.deploys import held
@@ -62,10 +63,10 @@ class Deployed(Bench):
         assert self.finish().status is Status.INTERRUPTED
         self.asked = self.result().interrupts
 
-    def deploy(self, after: Graph) -> None:
+    def deploy(self, after: Graph, admission: Admission | None = None) -> None:
         """Let another version of the graph run on from now on."""
         self.registry = Registry()
-        self.registry.add("bench", lambda: after)
+        self.registry.add("bench", lambda: after, admission)
         self.engine = Engine(self.store, self, self.registry)
         self.engine.publish(["bench"])
 
@@ -1024,3 +1025,23 @@ def test_a_fork_takes_nothing_that_a_migration_moves_meanwhile(opened, migrated)
 
     assert run.store.do(ForkRun(planned)).word == ("moved" if migrated else "forked")
     assert (run.store.peek("00new") is None) == migrated
+
+
+def test_a_moved_run_takes_a_place_in_the_key_of_its_new_graph(opened):
+    """The run that waited for it under the old key begins; the next start of the new key waits."""
+    site = Deployed(opened, graph())
+
+    def start(**tags):
+        return site.engine.start("bench", None, tags=tags)
+
+    site.deploy(graph(), Admission(concurrency=Concurrency(1, "tag:account")))
+    first, second = start(account="7"), start(account="7")
+    site.run_id = first
+    assert site.finish().status is Status.INTERRUPTED
+    assert site.store.peek(second).is_queued
+
+    after = graph("a new", "new c", nodes={"a": ident, "new": ask, "c": got})
+    site.deploy(after, Admission(concurrency=Concurrency(1)))
+    site.migrate({"b": "new"})
+    assert not site.store.peek(second).is_queued
+    assert site.store.peek(start()).is_queued

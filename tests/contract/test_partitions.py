@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from runner.errors import ConflictError, StoreError, UsageError
-from runner.limits.concurrency import Admission
+from runner.limits.concurrency import Admission, Concurrency
 from runner.limits.limit import Limit
 from runner.operations.recovery import write_retry
 from runner.records.checkpoints import Remembered, Session
@@ -496,3 +496,38 @@ def test_a_namespace_bounds_the_open_runs_of_all_graphs(redis_url, other_url, cl
         assert sum(admitted(store, name, f"{name}{at}") for at, name in enumerate(graphs)) <= begun
         assert sum(admitted(store, name, None) for name in ("g", "h")) == (0 if bound else 2)
         store.close()
+
+
+# Keys of open runs
+
+
+def test_runs_of_a_key_live_in_one_partition(both):
+    """Keys spread over the partitions, and each has its own, whatever the idempotency key of a start."""
+    concurrency = Concurrency(1, by="tag:account")
+    both.publish([shape("a", admission=Admission(concurrency=concurrency))])
+    both.publish([shape("a", admission=Admission(concurrency=concurrency))])
+    homes = {
+        account: {both.partition("g", key, {"account": account}) for key in (None, *KEYS)}
+        for account in KEYS
+    }
+    assert {len(numbers) for numbers in homes.values()} == {1}
+    assert set.union(*homes.values()) == {0, 1}
+
+    both.publish([shape("a", limits={"a": [Limit("x", rate=1)]})])
+    assert {both.partition("g", None, {"account": account}) for account in KEYS} == {0}
+
+
+def test_a_key_stays_where_it_has_open_runs_as_partitions_are_added(redis_url, other_url):
+    """A start waits for the open run in the older partition; with none open it goes to the new one."""
+    graph = shape("a", admission=Admission(concurrency=Concurrency(1, by="tag:account")))
+    worker = ManualWorker(partitioned([redis_url]))
+    assert layout.record(partition_addresses(redis_url)) == ""
+    worker.start(graph, tags={"account": "7"})
+    assert layout.record(partition_addresses(f"{redis_url},{other_url}")) == ""
+    grown = partitioned([redis_url, other_url])
+    grown.publish([graph])
+    assert {grown.partition("g", None, {"account": name}) for name in KEYS} == {0, 1}
+    moved = next(key for key in KEYS if grown.partition("g", None, {"account": key}) == 1)
+    worker.start(graph, tags={"account": moved})
+
+    assert grown.partition("g", None, {"account": moved}) == 0

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from dataclasses import replace
+import itertools
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 from click.testing import CliRunner
@@ -11,8 +12,10 @@ from click.testing import CliRunner
 from runner.async_client import AsyncClient
 from runner.cli.program import runner
 from runner.errors import TooManyRuns
+from runner.limits.concurrency import Concurrency, admission
 from runner.operations.message_handlers import IncomingMessage, handle_start
 from runner.schedules.schedule import Schedule
+from tests.graphs import ident, single
 from tests.operations.test_schedules import Site as Scheduled
 from tests.server.conftest import Site
 
@@ -52,9 +55,10 @@ def of_command(url):
 
 
 def of_schedule(url):
-    scheduler = Scheduled(url).scheduler()
+    site = Scheduled(url)
+    scheduler = site.scheduler()
     scheduler.add(Schedule("s", "g", interval=60))
-    scheduler.schedules.change("s", lambda schedule: replace(schedule, next_at=1))
+    site.make_due("s")
     assert scheduler.fire("s") == ""
     return scheduler.schedules.get("s").error
 
@@ -72,3 +76,55 @@ def test_a_start_over_the_bound_is_refused_at_each_door(redis_url, monkeypatch, 
         refused(redis_url).split()
     )
     assert [run.run_id for run in site.client.runs()] == [first.id]
+
+
+def by_client(site):
+    return lambda: site.client.start("g", None, tags={"account": "7"}).id
+
+
+def by_async_client(site):
+    client = AsyncClient(store=site.client.engine.store, dispatcher=site, registry=site.registry)
+    return lambda: asyncio.run(client.start("g", None, tags={"account": "7"})).id
+
+
+def by_message(site):
+    body = b'{"v":1,"graph":"g","task":null,"tags":{"account":"7"}}'
+    numbers = itertools.count()
+
+    def start():
+        name = f"{next(numbers)}-0"
+        return handle_start(
+            site.client.engine, IncomingMessage(name, f"starts/{name}", body)
+        ).receipt.run_id
+
+    return start
+
+
+def by_http(site):
+    body = {"graph": "g", "task": None, "tags": {"account": "7"}}
+    return lambda: site.http.post("/v1/runs", json=body).json()["run_id"]
+
+
+@pytest.mark.parametrize("concurrency", [Concurrency(1, by="tag:account"), None])
+def test_starts_of_a_key_by_four_doors_at_once_begin_one_run(redis_url, concurrency):
+    """Of 50 starts one begins, then one with each end, in their order; without a key all begin."""
+    site = Site(redis_url, {})
+    site.registry.add("g", lambda: single(ident), admission("g", None, concurrency))
+    site.client.engine.publish(["g"])
+    doors = [by_client(site), by_async_client(site), by_message(site), by_http(site)]
+    with ThreadPoolExecutor(8) as pool:
+        started = list(pool.map(lambda number: doors[number % 4](), range(50)))
+    assert len(set(started)) == 50
+    if concurrency is None:
+        assert len(site.bells) == 50
+        return
+
+    begun = []
+    while site.bells:
+        (bell,) = site.bells
+        begun.append(bell.run_id)
+        site.bells.clear()
+        site.client.engine.deliver(bell.run_id, bell.node, bell.visit, bell.attempt)
+    assert sorted(begun) == sorted(started)
+    times = [site.client.engine.store.read(run_id).created_at for run_id in begun]
+    assert times == sorted(times)

@@ -8,7 +8,7 @@
 -- Arguments: from 6, each list after how many there are:
 --   [expected] key, fields (a list, then their values, "" for none, after \2 only how it begins); [patterns] key, field, pattern of its value (without a field: of
 --   "1", where there is such a key);
---   [scores] key, member, its score, or keys with \0 between, "<", a number that their members together stay below;
+--   [scores] key, member, its score, or keys with \0 between, "<" or ">=", how many members they have together;
 --   [deadline] the time (ms) before which it must be, or 0;
 --   [runs] key, pattern of what the field `run` was ("": only its events are written, if it is there; "^$": the run
 --     is new), what it
@@ -63,10 +63,10 @@ for _ = 1, number() do
 end
 for _ = 1, number() do
   local keys, member, score = take(), take(), number()
-  if member == '<' then
+  if member == '<' or member == '>=' then
     local count = 0
     for key in keys:gmatch('%Z+') do count = count + redis.call('ZCARD', prefix .. key) end
-    if count >= score then changed = true end
+    if (count < score) ~= (member == '<') then changed = true end
   elseif tonumber(redis.call('ZSCORE', prefix .. keys, member) or 0) ~= score then
     changed = true
   end

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import sys
 import time
-from collections import deque
+from collections import defaultdict, deque
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 
@@ -36,6 +36,25 @@ TAKEN = sys.maxsize
 """The time of a timer that a sweep has taken and not come to."""
 
 
+class MemoryKeyLists:
+    """Lists of runs, by name."""
+
+    def __init__(self) -> None:
+        self._runs: defaultdict[str, dict[str, None]] = defaultdict(dict)
+
+    def count(self, name: str, bound: int) -> int:  # noqa: ARG002 - nothing comes in between
+        return len(self._runs[name])
+
+    def first(self, name: str, most: int) -> list[str]:
+        return list(self._runs[name])[:most]
+
+    def add(self, name: str, run_id: str) -> None:
+        self._runs[name][run_id] = None
+
+    def remove(self, name: str, run_id: str) -> None:
+        self._runs[name].pop(run_id, None)
+
+
 class Database:
     """Runs, shapes of graphs, timers, limits, notices and dead letters."""
 
@@ -51,6 +70,7 @@ class Database:
         self._earliest = 0
         self._orphans: deque[str] = deque()
         self.semaphores = Semaphores()
+        self.lists = MemoryKeyLists()
         self.audits: Mode = "approvals"
         self.entries: list[dict[str, JSON]] = []
         self.frozen: dict[str, Freeze] = {}
@@ -60,6 +80,9 @@ class Database:
 
     def current(self, graph_id: str) -> str:
         return self.latest.get(graph_id, "")
+
+    def note_start(self, graph_id: str, key: str, run_id: str) -> None:
+        self.started[graph_id, key] = run_id
 
     def shape(self, graph_id: str, fingerprint: str) -> Topology | None:  # noqa: ARG002 - a shape has its name
         return self.shapes.get(fingerprint)

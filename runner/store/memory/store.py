@@ -125,7 +125,7 @@ class MemoryStore:
 
     # One visit on a worker
 
-    def partition(self, graph_id: str, idempotency_key: str | None) -> int:  # noqa: ARG002 - it has one
+    def partition(self, *_: object) -> int:
         return 0
 
     def do(self, request: Request[R]) -> R:

@@ -107,6 +107,18 @@ DICTIONARY = (
         "digest -> length of a large value of the run or of one inside it, and the value (JSON, by zlib)",
         _ENDED,
     ),
+    Key(
+        "key:o:<graph>:<key>",
+        "zset",
+        "open runs of a key of a graph's concurrency, by the ms at which they began",
+        "while they are open",
+    ),
+    Key(
+        "key:q:<graph>:<key>",
+        "zset",
+        "runs that wait to begin until another of their key has ended, by the ms of their start",
+        "while they wait",
+    ),
     Key("idem:<graph>:<key>", "string", "idempotency key of a start -> run", _ENDED),
     Key(
         "session:m:<session>",
@@ -345,7 +357,8 @@ DICTIONARY = (
     Key(
         "spread",
         "hash",
-        "graph -> whether its runs may live in any partition: 1; 0 if it has limits, 2 if it has them now",
+        "graph -> whether its runs may live in any partition: 1; 0 if it has limits, 2 if it has them now; "
+        "key:<by> if the key of its concurrency names the partition",
         "for ever",
     ),
     Key(

@@ -12,12 +12,15 @@ from __future__ import annotations
 
 import hashlib
 import random
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from functools import partial
 
 from runner.errors import StoreError
+from runner.limits.concurrency import Concurrency, tag_of
 from runner.records.listings import RunQuery
 from runner.store.addresses import MOST_PARTITIONS, NAMESPACE, PartitionAddress
+from runner.store.apply_transition import OPEN
+from runner.store.interface import NO_TAGS
 from runner.store.redis.connection import RedisConnection
 from runner.store.redis.keys import Keys
 
@@ -29,6 +32,9 @@ LAYOUT = b"1"
 
 FREE, LIMITED, LIMITED_SINCE = b"1", b"0", b"2"
 """Facts about a graph: its runs may live in any partition, they have limits, they have limits now."""
+
+BY_KEY = b"key:"
+"""Before what a graph's concurrency counts by: runs of a key live in the partition that its hash names."""
 
 IN_ORDER = "Name all servers in RUNNER_REDIS_URL, in the order in which they were first used"
 
@@ -61,23 +67,36 @@ class Layout:
         key, first = self._keys[0].spread, self._connections[0]
         for graph in graphs:
             is_new = first.call("HSETNX", key, graph, FREE if everywhere else LIMITED)
-            if not everywhere and not is_new and first.call("HGET", key, graph) == FREE:
+            if not everywhere and not is_new and first.call("HGET", key, graph) != LIMITED:
                 first.call("HSET", key, graph, LIMITED_SINCE)
 
-    def spreads(self, graph_id: str) -> bool:
-        """Return whether new runs of a graph may live in any partition."""
-        return bool(self._connections[0].call("HGET", self._keys[0].spread, graph_id) == FREE)
+    def allow_by_key(self, graph: str, by: str) -> None:
+        """Note that the key of a start names its partition, unless the graph stays in the first one."""
+        key, first = self._keys[0].spread, self._connections[0]
+        if first.call("HGET", key, graph) not in {LIMITED, LIMITED_SINCE}:
+            first.call("HSET", key, graph, BY_KEY + by.encode())
 
-    def choose(self, graph_id: str, idempotency_key: str | None) -> int:
+    def spread(self, graph_id: str) -> bytes | None:
+        """Return where new runs of a graph may live."""
+        fact: bytes | None = self._connections[0].call("HGET", self._keys[0].spread, graph_id)
+        return fact
+
+    def choose(
+        self, graph_id: str, idempotency_key: str | None, tags: Mapping[str, str] = NO_TAGS
+    ) -> int:
         """Choose the partition of a new run; that of the run which has the key already, if there is one."""
         keys, first = self._keys[0], self._connections[0]
         if idempotency_key is None:
-            spreads = self.spreads(graph_id)
-            return random.randrange(len(self._keys)) if spreads else 0  # noqa: S311 - no secret
+            fact = self.spread(graph_id)
+            if fact is not None and fact.startswith(BY_KEY):
+                return self._home_of(graph_id, fact, tags)
+            return random.randrange(len(self._keys)) if fact == FREE else 0  # noqa: S311 - no secret
         with first.translated(), first.client.pipeline(transaction=False) as pipe:
             pipe.hget(keys.spread, graph_id)
             pipe.exists(keys.idempotency(graph_id, idempotency_key))
             spread, is_first = pipe.execute()
+        if spread is not None and spread.startswith(BY_KEY):
+            return self._home_of(graph_id, spread, tags)
         if is_first or spread in {None, LIMITED}:
             return 0
         homes = self._homes(f"{graph_id}\n{idempotency_key}", self._known())
@@ -87,6 +106,17 @@ class Layout:
             if number and self._connections[number].call("EXISTS", key):
                 return number
         return 0 if spread == LIMITED_SINCE else homes[-1]
+
+    def _home_of(self, graph_id: str, fact: bytes, tags: Mapping[str, str]) -> int:
+        """Return the partition of a key: an older one as long as it has open runs there."""
+        by = fact.removeprefix(BY_KEY).decode()
+        key = Concurrency(1, by).key(graph_id, tag_of(tags))
+        homes = self._homes(key, self._known())
+        for number in homes[:-1]:
+            name = f"{self._keys[number].prefix}{OPEN}{key}"
+            if number != homes[-1] and self._connections[number].call("EXISTS", name):
+                return number
+        return homes[-1]
 
     def session_home(self, session_id: str) -> int:
         """Return the partition that has a session, or will have it."""
@@ -224,7 +254,9 @@ def limited(places: Sequence[PartitionAddress], namespace: str = NAMESPACE) -> l
     finally:
         first.close()
     return sorted(
-        name.decode() for name, kind in zip(pairs[::2], pairs[1::2], strict=True) if kind != FREE
+        name.decode()
+        for name, kind in zip(pairs[::2], pairs[1::2], strict=True)
+        if kind in {LIMITED, LIMITED_SINCE}
     )
 
 

@@ -52,7 +52,7 @@ from runner.store.receipts import receipts_for
 from runner.store.redis.connection import RedisConnection
 from runner.store.redis.doorbell_template import DoorbellTemplate
 from runner.store.redis.keys import Keys
-from runner.store.redis.layout import Layout
+from runner.store.redis.layout import FREE, LIMITED, LIMITED_SINCE, Layout
 from runner.store.redis.ledger import AuditLog
 from runner.store.redis.measurements import Increments
 from runner.store.redis.store import RedisStore
@@ -175,8 +175,13 @@ class PartitionedStore:
     def _that_push(self) -> Sequence[RedisStore]:
         return [self._first] if self._relays else self._partitions
 
-    def partition(self, graph_id: str, idempotency_key: str | None) -> int:
-        return self._layout.choose(graph_id, idempotency_key)
+    def partition(
+        self,
+        graph_id: str,
+        idempotency_key: str | None,
+        tags: Mapping[str, str] = interface.NO_TAGS,
+    ) -> int:
+        return self._layout.choose(graph_id, idempotency_key, tags)
 
     # Which partition
 
@@ -212,6 +217,9 @@ class PartitionedStore:
         )
         for partition in reversed(self._partitions):
             partition.publish(topologies, replace=replace)
+        for topology in topologies:
+            if topology.admission and topology.admission.concurrency:
+                self._layout.allow_by_key(topology.graph_id, topology.admission.concurrency.by)
         self._layout.allow(
             (name for name, limited in families.items() if not limited), everywhere=True
         )
@@ -261,9 +269,11 @@ class PartitionedStore:
         """Start a run; where its partition has no room, and no key names that, in another one."""
         start, first = request.start, self._of(request.run_id)
         reply = self._do(first, request)
-        if reply.word == "full" and not self._layout.spreads(start.graph_id):
+        spread = self._layout.spread(start.graph_id) if reply.word == "full" else None
+        if spread in {LIMITED, LIMITED_SINCE}:
             return self._do(first, replace(request, is_alone=True))
-        if start.idempotency_key or effect_name(start.run_id) != start.run_id:
+        has_key = start.idempotency_key or effect_name(start.run_id) != start.run_id
+        if has_key or spread != FREE:
             return reply
         for number, other in enumerate(self._partitions):
             if reply.word == "full" and other is not first:

@@ -149,10 +149,12 @@ class Requests:
             wants += _of_visit(start.parent)
         elif fingerprint := start.fingerprint or topologies.latest.get(graph_id, ""):
             topology = topologies.get(fingerprint)
-            if topology and topology.admission:
+            rules = topology.admission if topology else None
+            if rules:
                 asks += [("ZCARD", f"runs:{status}:{graph_id}") for status in OPEN]
-            speculation = _speculate(start, fingerprint, asks)
-            return self._transactions.run("start", request.plan, speculation=speculation)
+            if not rules or not rules.concurrency:
+                speculation = _speculate(start, fingerprint, asks)
+                return self._transactions.run("start", request.plan, speculation=speculation)
         if start.fingerprint is None:
             wants.append(("graphs", graph_id))
         return self._transactions.run("start", request.plan, wants, asks)

@@ -2,12 +2,19 @@
 
 from __future__ import annotations
 
-from runner.limits.concurrency import Admission
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from runner.definition.model import Topology
+from runner.errors import TooManyRuns
+from runner.limits.concurrency import Admission, Concurrency
 from runner.operations.recovery import ForkOptions, plan_fork, write_retry
 from runner.records.run import Status
-from runner.store.interface import Reply, Start, Store
-from runner.store.requests import ForkRun, StartRun
-from tests.contract.store.manual_worker import ManualWorker, shape
+from runner.store.interface import Reply, Settlement, Start, Store
+from runner.store.requests import CancelRun, ForkRun, SettleVisit, StartRun
+from tests.contract.store.manual_worker import ManualWorker, rung, shape
 
 TWO = shape("a", admission=Admission(max_open_runs=2))
 
@@ -65,3 +72,173 @@ class OpenRunsContract:
         assert record.status is Status.EXECUTING
         worker.run(second, "a")
         assert start(worker, "g", "00three").word == "full"
+
+
+def keyed(at_most: int = 1, **options: Any) -> Topology:
+    """Build a graph of one node, of which so many runs may be open for each account."""
+    concurrency = Concurrency(at_most, by="tag:account", **options)
+    return shape("a>b", admission=Admission(concurrency=concurrency))
+
+
+class KeyContract:
+    """Open runs of a key."""
+
+    @pytest.fixture
+    def of_key(self, worker: ManualWorker) -> Callable[..., Reply]:
+        """Start runs of a graph under an account: each with its name, later than the one before."""
+
+        def start_of(name: str, account: str = "7", **options: Any) -> Reply:
+            worker.clock.advance(1)
+            tags = {"account": account} if account else {}
+            start = Start(f"00{name}", "g", None, "task", tags=tags, **options)
+            return worker.store.do(StartRun(start))
+
+        return start_of
+
+    def publish(self, worker: ManualWorker, graph: Topology, *names: str) -> None:
+        """Publish a graph, and have the worker know its runs."""
+        worker.store.publish([graph])
+        for name in names:
+            worker.know(f"00{name}", graph)
+
+    def test_runs_of_a_key_begin_one_after_another(
+        self, worker: ManualWorker, store: Store, of_key: Callable[..., Reply]
+    ) -> None:
+        """A run that waits is executing and says for what; those of other keys don't wait for it."""
+        self.publish(worker, keyed(), "one", "two", "three", "other")
+        replies = [of_key(name) for name in ("one", "two", "three")]
+        assert [reply.word for reply in replies] == ["started"] * 3
+        assert [rung(reply) for reply in replies] == [["a.1.1"], [], []]
+        waiting = worker.read("00two").record
+        assert (waiting.status, waiting.reason) == (Status.EXECUTING, "waits for account=7")
+        assert worker.kinds("00two") == ["run.started", "run.queued"]
+        assert rung(of_key("other", "8")) == ["a.1.1"]
+
+        for name, after in (("one", "two"), ("two", "three")):
+            worker.run(f"00{name}", "a")
+            assert worker.read(f"00{after}").nodes == {}
+            doorbells = store.do(
+                SettleVisit(
+                    worker.token(f"00{name}", "b"),
+                    Settlement(Status.COMPLETED, "", None, {"v": 1}),
+                    worker.nonce(),
+                )
+            ).doorbells
+            assert [bell.run_id for bell in doorbells] == [f"00{after}"]
+            assert worker.read(f"00{after}").record.reason == ""
+        worker.run("00three", "a", "b")
+        assert worker.statuses("00three") == "completed: a completed, b completed"
+        assert rung(of_key("four")) == ["a.1.1"]
+
+    def test_runs_without_the_tag_are_one_key(
+        self, worker: ManualWorker, of_key: Callable[..., Reply]
+    ) -> None:
+        """A run that names no account waits for another that names none."""
+        self.publish(worker, keyed())
+        assert [rung(of_key(name, account)) for name, account in (("a", ""), ("b", "7"))] == [
+            ["a.1.1"]
+        ] * 2
+        assert rung(of_key("c", "")) == []
+
+    def test_a_run_that_waits_to_begin_can_be_cancelled(
+        self, worker: ManualWorker, store: Store, of_key: Callable[..., Reply]
+    ) -> None:
+        """It ends at once, and the next begins in its stead; a retry of it finds room or is refused."""
+        self.publish(worker, keyed(), "one", "two", "three")
+        for name in ("one", "two", "three"):
+            of_key(name)
+        assert store.do(CancelRun("00two", "enough")).word == "cancelled"
+        assert worker.statuses("00two") == "cancelled: "
+        with pytest.raises(TooManyRuns, match="account=7 has 1 open run, 00one"):
+            write_retry(store, "00two")
+
+        worker.run("00one", "a", "b")
+        worker.run("00three", "a", "b")
+        write_retry(store, "00two")
+        worker.run("00two", "a", "b")
+        assert worker.statuses("00two") == "completed: a completed, b completed"
+
+    def test_a_refused_start_leaves_nothing(
+        self, worker: ManualWorker, store: Store, of_key: Callable[..., Reply]
+    ) -> None:
+        """A start is refused while the key has no room; so is a fork, whatever the start would do."""
+        self.publish(worker, keyed(when_full="refuse"), "one", "two")
+        of_key("one")
+        refused = of_key("two")
+        assert (refused.word, store.peek("00two")) == ("full", None)
+        assert "account=7 has 1 open run, 00one" in refused.detail
+        worker.run("00one", "a", "b")
+        assert of_key("two").word == "started"
+
+        planned = plan_fork(store, "00one", "b", None, ForkOptions("00fork"))
+        assert store.do(ForkRun(planned)).word == "full"
+        worker.run("00two", "a", "b")
+        assert store.do(ForkRun(planned)).word == "forked"
+        assert of_key("three").word == "full"
+
+    def test_a_skipped_start_returns_the_open_run(
+        self, worker: ManualWorker, store: Store, of_key: Callable[..., Reply]
+    ) -> None:
+        """As with an idempotency key, which returns it again after its end."""
+        self.publish(worker, keyed(when_full="skip"), "one")
+        of_key("one")
+        for key in (None, "k"):
+            skipped = of_key("two", idempotency_key=key)
+            assert (skipped.word, skipped.run_id, store.peek("00two")) == ("exists", "00one", None)
+        worker.run("00one", "a", "b")
+
+        assert of_key("two", idempotency_key="k").run_id == "00one"
+        assert of_key("two").word == "started"
+
+    def test_a_start_replaces_the_open_run(
+        self, worker: ManualWorker, store: Store, of_key: Callable[..., Reply]
+    ) -> None:
+        """The open run is cancelled; the new one begins when the node that still runs has ended."""
+        self.publish(worker, keyed(when_full="replace"), "one", "two", "three")
+        of_key("one")
+        token = worker.token("00one", "a")
+        assert of_key("two").word == "started"
+        one = worker.read("00one").record
+        assert (one.stopping, one.reason) == ("cancelled", "replaced by 00two")
+        assert of_key("three").word == "started"
+        assert worker.statuses("00two") == "cancelled: "
+        assert worker.read("00three").nodes == {}
+
+        worker.settle(token)
+        assert worker.statuses("00one").startswith("cancelled: ")
+        assert worker.statuses("00three") == "executing: a ready"
+        of_key("four")
+        assert worker.statuses("00three") == "cancelled: a cancelled"
+        assert worker.statuses("00four") == "executing: a ready"
+
+    @pytest.mark.parametrize("while_waiting", [True, False])
+    def test_a_run_that_waits_for_a_person_counts_if_the_key_says_so(
+        self, worker: ManualWorker, of_key: Callable[..., Reply], while_waiting: bool
+    ) -> None:
+        """Otherwise the next begins meanwhile, and the answered run counts again as it continues."""
+        self.publish(worker, keyed(while_waiting=while_waiting), "one", "two", "three")
+        of_key("one")
+        of_key("two")
+        (question,) = worker.park("00one", "a")
+        assert bool(worker.read("00two").nodes) == (not while_waiting)
+
+        worker.answer(question)
+        if not while_waiting:
+            worker.run("00two", "a", "b")
+        of_key("three")
+        assert worker.read("00three").nodes == {}
+        worker.run("00one", "a", "b")
+        worker.run("00two" if while_waiting else "00three", "a")
+
+    def test_several_runs_of_a_key_may_be_open(
+        self, worker: ManualWorker, of_key: Callable[..., Reply]
+    ) -> None:
+        """Each that ends lets the next begin; where a deploy raises the bound, two begin with an end."""
+        self.publish(worker, keyed(2), *"abcdef")
+        begun = [bool(rung(of_key(name))) for name in "abcdef"]
+        assert begun == [True, True, False, False, False, False]
+        worker.run("00a", "a", "b")
+        assert [bool(worker.read(f"00{name}").nodes) for name in "cd"] == [True, False]
+
+        self.publish(worker, keyed(4))
+        assert bool(rung(of_key("g"))) is True

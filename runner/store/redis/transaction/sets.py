@@ -15,8 +15,8 @@ from runner.store.interface import Doorbell
 from runner.store.redis.connection import Argument
 from runner.store.redis.keys import run_key, shape_key
 
-FEWER = "<"
-"""In place of a member of `WriteSet.scores`: the lists together have fewer members than the number."""
+FEWER, NOT_FEWER = "<", ">="
+"""In place of a member of `WriteSet.scores`: the lists have fewer members than the number, or not."""
 
 KNOWN_SHAPES = 256
 """Shapes of graphs that a process remembers."""

@@ -41,6 +41,7 @@ from runner.store.redis.keys import (
 )
 from runner.store.redis.scripts import Scripts
 from runner.store.redis.transaction import new_run, questions
+from runner.store.redis.transaction.key_lists import KeyLists
 from runner.store.redis.transaction.run_view import RunInTransaction
 from runner.store.redis.transaction.sets import (
     FEWER,
@@ -90,6 +91,10 @@ class Transaction:
         self._runs: dict[str, RunInTransaction | None] = {}
         self.audits = write_set.settings.audit
 
+    @functools.cached_property
+    def lists(self) -> KeyLists:
+        return KeyLists(self.write_set)
+
     def clock(self) -> int:
         return self.write_set.read_set.now
 
@@ -127,6 +132,11 @@ class Transaction:
             # That of the current graph is there as long as the graph is current.
             self.write_set.patterns[key, "meta"] = "." if is_there else "^$"
         return self.write_set.topology(graph_id, fingerprint) if is_there else None
+
+    def note_start(self, graph_id: str, key: str, run_id: str) -> None:
+        retention = self.write_set.settings.retention_ms
+        expiry = ("PX", retention) if retention else ()
+        self.write_set.command("SET", idempotency_key(graph_id, key), run_id, *expiry)
 
     def bound(self, graph_id: str, declared: int) -> int | None:
         settings = self.write_set.settings

@@ -1,0 +1,46 @@
+"""The lists of a key's runs in a transaction: as they were read, with what it has added and removed."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+
+from runner.store.redis.transaction.sets import FEWER, NOT_FEWER, WriteSet
+
+
+class KeyLists:
+    """Sorted sets of runs, by the time at which they were added."""
+
+    def __init__(self, write_set: WriteSet) -> None:
+        self._write_set, self._read_set = write_set, write_set.read_set
+        self._changed: dict[str, dict[str, bool]] = defaultdict(dict)
+        """By list and run: true where the run is in it now, false where it was removed."""
+
+    def count(self, name: str, bound: int) -> int:
+        """Count a list; the commit validates that as many are there as the bound, or that fewer are."""
+        stored: int = self._read_set.reply("ZCARD", name) or 0
+        growth = sum(
+            is_in - self._is_stored(name, run_id) for run_id, is_in in self._changed[name].items()
+        )
+        relation = FEWER if stored + growth < bound else NOT_FEWER
+        self._write_set.scores[name, relation] = bound - growth
+        return stored + growth
+
+    def first(self, name: str, most: int) -> list[str]:
+        changed = self._changed[name]
+        stored: list[bytes] = self._read_set.reply("ZRANGE", name, 0, most + len(changed) - 1)
+        names = [run_id.decode() for run_id in stored]
+        added = [run_id for run_id, is_in in changed.items() if is_in and run_id not in names]
+        return [run_id for run_id in names + added if changed.get(run_id, True)][:most]
+
+    def add(self, name: str, run_id: str) -> None:
+        self._changed[name][run_id] = True
+        now = self._write_set.time(self._read_set.now)
+        self._write_set.command("ZADD", name, "NX", now, run_id)
+
+    def remove(self, name: str, run_id: str) -> None:
+        if self._changed[name].get(run_id, self._is_stored(name, run_id)):
+            self._write_set.command("ZREM", name, run_id)
+        self._changed[name][run_id] = False
+
+    def _is_stored(self, name: str, run_id: str) -> bool:
+        return self._read_set.reply("ZSCORE", name, run_id) is not None
