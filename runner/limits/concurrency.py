@@ -72,6 +72,11 @@ class Admission:
     max_open_runs: int = 0
     concurrency: Concurrency | None = None
 
+    @property
+    def returns_open_runs(self) -> bool:
+        """Return whether a start may get a run that another start began."""
+        return self.concurrency is not None and self.concurrency.when_full == "skip"
+
     @classmethod
     def load(cls, values: Sequence[Any]) -> Admission:
         """Read what `dataclasses.astuple` wrote."""

@@ -128,3 +128,20 @@ def test_starts_of_a_key_by_four_doors_at_once_begin_one_run(redis_url, concurre
     assert sorted(begun) == sorted(started)
     times = [site.client.engine.store.read(run_id).created_at for run_id in begun]
     assert times == sorted(times)
+
+
+@pytest.mark.parametrize("when_full", ["skip", "queue"])
+def test_a_skipped_start_by_http_returns_the_open_run(redis_url, when_full):
+    """Whatever its body and its Idempotency-Key; one that is not skipped has another run."""
+    site = Site(redis_url, {})
+    rules = admission("g", None, Concurrency(1, when_full=when_full))
+    site.registry.add("g", lambda: single(ident), rules)
+    first, second = (
+        site.http.post(
+            "/v1/runs", json={"graph": "g", "task": key}, headers={"Idempotency-Key": key}
+        )
+        for key in "ab"
+    )
+
+    assert (first.status_code, second.status_code) == (201, 201)
+    assert (first.json()["run_id"] == second.json()["run_id"]) == (when_full == "skip")

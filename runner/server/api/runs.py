@@ -143,6 +143,10 @@ def _check_same(services: Services, run: Run, body: NewRun, person: Person) -> N
         person.principal.key,
         names,
     ):
+        record = snapshot.record
+        topology = services.store.topology(record.graph_id, record.fingerprint)
+        if topology and topology.admission and topology.admission.returns_open_runs:
+            return
         raise Problem(
             422,
             f"The Idempotency-Key is that of run {run.id}, which has another body or requester.",
