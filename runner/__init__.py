@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from runner.execution.conditions import GraphState
     from runner.execution.functions import NodeContext
     from runner.execution.results import GraphResult, NodeResult
-    from runner.limits.concurrency import Concurrency
+    from runner.limits.concurrency import Concurrency, Debounce
     from runner.limits.limit import Limit
     from runner.local import Graph
     from runner.records.interrupts import Interrupt, Receipt
@@ -30,6 +30,7 @@ __all__ = [
     "Budget",
     "Client",
     "Concurrency",
+    "Debounce",
     "Graph",
     "GraphBuilder",
     "GraphResult",
@@ -60,7 +61,7 @@ __getattr__ = lazy_names(
         "runner.execution.conditions": ("GraphState",),
         "runner.execution.functions": ("NodeContext",),
         "runner.execution.results": ("GraphResult", "NodeResult"),
-        "runner.limits.concurrency": ("Concurrency",),
+        "runner.limits.concurrency": ("Concurrency", "Debounce"),
         "runner.limits.limit": ("Limit",),
         "runner.local": ("Graph",),
         "runner.records.interrupts": ("Interrupt", "Receipt"),

@@ -22,7 +22,7 @@ from runner.approvals.rules import Rule, excluded_answerers, excludes_requester
 from runner.definition.model import Definition, EdgeSpec, NodeSpec, Topology, map_of
 from runner.definition.topology import topology
 from runner.errors import DefinitionError, NotFoundError, RunnerError
-from runner.limits.concurrency import Admission, Concurrency, admission
+from runner.limits.concurrency import Admission, Concurrency, Debounce, admission
 from runner.records.run import PATH
 
 
@@ -284,17 +284,21 @@ registry = Registry()
 
 
 def graph(
-    name: str, *, max_open_runs: int | None = None, concurrency: Concurrency | None = None
+    name: str,
+    *,
+    max_open_runs: int | None = None,
+    concurrency: Concurrency | None = None,
+    debounce: Debounce | None = None,
 ) -> Callable[[Factory], Factory]:
     """Register the factory below under a name: `@graph("refund")` above `def refund() -> Graph`.
 
     A start is refused while `max_open_runs` of its runs are open; `concurrency` says how many of them may be
-    for each value of a key.
+    for each value of a key, `debounce` that a run begins some time after the last of several starts.
 
     Raises:
         DefinitionError: the name is taken or a value can't be used.
     """
-    starts = admission(name, max_open_runs, concurrency)
+    starts = admission(name, max_open_runs, concurrency, debounce)
 
     def register(factory: Factory) -> Factory:
         registry.add(name, factory, starts)

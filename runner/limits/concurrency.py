@@ -7,6 +7,7 @@ those that wait to begin, in the order in which they were accepted.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal, get_args
@@ -36,17 +37,12 @@ class Concurrency:
     def __post_init__(self) -> None:
         """Refuse invalid values where they are written."""
         _check_count("Concurrency: at_most", self.at_most)
-        if self.by != "graph" and not (self.by.startswith(TAG) and self.by != TAG):
-            raise DefinitionError(f"Concurrency: by is 'graph' or 'tag:<name>', not {self.by!r}.")
+        _check_by("Concurrency", self.by)
         if self.when_full not in get_args(WhenFull):
             ways = ", ".join(get_args(WhenFull))
             raise DefinitionError(
                 f"Concurrency: when_full is one of {ways}, not {self.when_full!r}."
             )
-
-    def key(self, graph_id: str, tag: Callable[[str], str]) -> str:
-        """Name the key of a run by its tags; no graph has "//" in its name."""
-        return f"{graph_id.replace(':', '//')}:{self.label(tag)}"
 
     def counts(self, status: Status) -> bool:
         """Return whether a run of a status takes one of the places of its key."""
@@ -59,10 +55,41 @@ class Concurrency:
             f"{self.at_most:,}; nothing was started. Start again when it has ended."
         )
 
-    def label(self, tag: Callable[[str], str]) -> str:
-        """Name the key for people: `account=7`."""
-        name = self.by.removeprefix(TAG)
-        return self.by if self.by == "graph" else f"{name}={tag(name)}"
+
+@dataclass(frozen=True, slots=True)
+class Debounce:
+    """A run of a graph, or of one value of a tag, begins `seconds` after the last of several starts.
+
+    Each start until then gets the same run, and replaces its task and invocation state. It begins at most
+    `at_most` seconds after the first start; without that, ten times `seconds`.
+    """
+
+    seconds: float
+    by: str = "graph"
+    at_most: float | None = None
+
+    def __post_init__(self) -> None:
+        """Refuse invalid values where they are written."""
+        _check_by("Debounce", self.by)
+        numbers = (self.seconds, self.at_most or 10 * self.seconds)
+        if any(isinstance(number, bool) or not 0 < number < math.inf for number in numbers):
+            raise DefinitionError("Debounce: seconds and at_most are numbers above 0.")
+
+    def due(self, created_at: int, now: int) -> int:
+        """Return when a run of which there was a start now begins, in ms."""
+        longest = 10 * self.seconds if self.at_most is None else self.at_most
+        return min(now + round(self.seconds * 1000), created_at + round(longest * 1000))
+
+
+def label(by: str, tag: Callable[[str], str]) -> str:
+    """Name the key of a run for people: `account=7`."""
+    name = by.removeprefix(TAG)
+    return by if by == "graph" else f"{name}={tag(name)}"
+
+
+def key_of(graph_id: str, by: str, tag: Callable[[str], str]) -> str:
+    """Name the key of a run by its tags; no graph has "//" in its name."""
+    return f"{graph_id.replace(':', '//')}:{label(by, tag)}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,21 +98,36 @@ class Admission:
 
     max_open_runs: int = 0
     concurrency: Concurrency | None = None
+    debounce: Debounce | None = None
+
+    @property
+    def by(self) -> str:
+        """The key by which starts depend on each other; "" where they don't."""
+        rule = self.concurrency or self.debounce
+        return rule.by if rule else ""
 
     @property
     def returns_open_runs(self) -> bool:
         """Return whether a start may get a run that another start began."""
-        return self.concurrency is not None and self.concurrency.when_full == "skip"
+        skips = self.concurrency is not None and self.concurrency.when_full == "skip"
+        return skips or self.debounce is not None
 
     @classmethod
     def load(cls, values: Sequence[Any]) -> Admission:
         """Read what `dataclasses.astuple` wrote."""
-        bound, concurrency = values
-        return cls(bound, Concurrency(*concurrency) if concurrency else None)
+        bound, concurrency, debounce = values
+        return cls(
+            bound,
+            Concurrency(*concurrency) if concurrency else None,
+            Debounce(*debounce) if debounce else None,
+        )
 
 
 def admission(
-    graph_id: str, max_open_runs: int | None, concurrency: Concurrency | None
+    graph_id: str,
+    max_open_runs: int | None,
+    concurrency: Concurrency | None,
+    debounce: Debounce | None = None,
 ) -> Admission | None:
     """Check the rules of a graph for the starts of its runs; None where there are none.
 
@@ -98,8 +140,23 @@ def admission(
         raise DefinitionError(
             f"graph {graph_id!r}: concurrency is a Concurrency, not {concurrency!r}."
         )
-    rules = Admission(max_open_runs or 0, concurrency)
+    if debounce is not None and not isinstance(debounce, Debounce):
+        raise DefinitionError(f"graph {graph_id!r}: debounce is a Debounce, not {debounce!r}.")
+    if (
+        concurrency
+        and debounce
+        and (concurrency.by, "queue") != (debounce.by, concurrency.when_full)
+    ):
+        raise DefinitionError(
+            f"graph {graph_id!r}: beside a debounce, concurrency is by the same key and queues."
+        )
+    rules = Admission(max_open_runs or 0, concurrency, debounce)
     return None if rules == Admission() else rules
+
+
+def _check_by(name: str, by: str) -> None:
+    if by != "graph" and not (by.startswith(TAG) and by != TAG):
+        raise DefinitionError(f"{name}: by is 'graph' or 'tag:<name>', not {by!r}.")
 
 
 def _check_count(name: str, count: object) -> None:

@@ -15,7 +15,7 @@ from dataclasses import dataclass, replace
 from typing import Protocol
 
 from runner.definition.model import ROOT, NodeTopology, Topology, index_of, map_of, shape_name
-from runner.limits.concurrency import Concurrency
+from runner.limits.concurrency import Concurrency, key_of
 from runner.limits.slots import LimitAction, LimitUsage, ReturnSlot, keyed
 from runner.records.interrupts import Interrupt
 from runner.records.run import (
@@ -62,13 +62,14 @@ class TimerKind(enum.StrEnum):
 
     NODE depends on the node's status: push the doorbell again, start a retry, or take a node whose lease has
     expired. DRAIN continues to cancel the nodes of a run that stops after the one that is its key. DEADLINE
-    is a run's execution timeout; that of a node is no timer, its worker watches it. MAP continues a map that
-    has more items than one transition starts or cancels. CALLBACK pushes the doorbell of `on_end` again until
-    a worker has confirmed the callback. Beside runs there are other kinds: `DUE` in
-    store/redis/due_timers.py.
+    is a run's execution timeout; that of a node is no timer, its worker watches it. BEGIN is the end of a
+    run's debounce. MAP continues a map that has more items than one transition starts or cancels. CALLBACK
+    pushes the doorbell of `on_end` again until a worker has confirmed the callback. Beside runs there are
+    other kinds: `DUE` in store/redis/due_timers.py.
     """
 
     NODE = "node"
+    BEGIN = "begin"
     EXPIRE = "expire"
     REMIND = "remind"
     ESCALATE = "escalate"
@@ -157,6 +158,14 @@ class LeaveKey:
 
 
 @dataclass(frozen=True, slots=True)
+class EnterKey:
+    """Begin the run, whose debounce is over; where there is a bound of its key, only within that."""
+
+    key: str
+    at_most: int
+
+
+@dataclass(frozen=True, slots=True)
 class WriteDeadLetter:
     """Write the error and the dead letter of a node whose workers were lost, or released it, too often."""
 
@@ -177,6 +186,7 @@ Action = (
     | StopChild
     | JoinKey
     | LeaveKey
+    | EnterKey
     | LimitAction
 )
 
@@ -340,7 +350,7 @@ class Changes:
     def _count_open(self, concurrency: Concurrency, status: Status) -> None:
         """Take one of the places of the run's key, or give it back."""
         if concurrency.counts(self.before) != concurrency.counts(status):
-            key = concurrency.key(self.run.graph_id, self.view.tag)
+            key = key_of(self.run.graph_id, concurrency.by, self.view.tag)
             takes = concurrency.counts(status)
             self.add(JoinKey(key) if takes else LeaveKey(key, concurrency.at_most))
 
@@ -425,6 +435,9 @@ def stop(changes: Changes, status: Status, reason: str) -> None:
         return
     if changes.run.is_queued:
         changes.run = replace(changes.run, active=0)
+        if changes.topology.admission and changes.topology.admission.debounce:
+            key = key_of(changes.run.graph_id, changes.topology.admission.by, changes.view.tag)
+            changes.add(DropTimer(TimerKind.BEGIN, ""), LeaveKey(key, 0))
     changes.run = replace(changes.run, stopping=status, reason=reason)
     changes.add(AddEvent(EventKind.RUN_STOPPING, detail=reason))
     cancel_all_idle(changes)

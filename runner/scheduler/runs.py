@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from runner.definition.model import ROOT
+from runner.limits.concurrency import key_of
 from runner.records.migration import Migration
 from runner.records.run import EventKind, Records, Status
 from runner.scheduler.arrivals import arrive
@@ -12,6 +13,7 @@ from runner.scheduler.changes import (
     AddEvent,
     Changes,
     DropTimer,
+    EnterKey,
     LeaveKey,
     SetTimer,
     StopChild,
@@ -46,6 +48,37 @@ def begin(changes: Changes) -> TransitionResult:
     changes.run = replace(changes.run, active=0, reason="")
     changes.add(AddEvent(EventKind.RUN_ADMITTED))
     return _enter(changes)
+
+
+def delay(changes: Changes, reason: str, due: int) -> TransitionResult:
+    """Accept a run that begins at a time (ms)."""
+    changes.add(SetTimer(TimerKind.BEGIN, "", due))
+    return queue(changes, reason)
+
+
+def put_off(changes: Changes, due: int) -> TransitionResult:
+    """Let a run that is delayed begin at another time (ms): "put_off", or "stale" when it is not."""
+    if not changes.run.is_queued:
+        return changes.refuse("stale")
+    changes.add(SetTimer(TimerKind.BEGIN, "", due))
+    return changes.result("put_off")
+
+
+def end_delay(changes: Changes) -> TransitionResult:
+    """Begin a run whose time has come, as soon as its key has room."""
+    rules = changes.topology.admission
+    if not changes.run.is_queued or rules is None:
+        return changes.refuse("stale")
+    key = key_of(changes.run.graph_id, rules.by, changes.view.tag)
+    changes.add(EnterKey(key, rules.concurrency.at_most if rules.concurrency else 0))
+    return changes.result("due")
+
+
+def requeue(changes: Changes, reason: str) -> TransitionResult:
+    """Let a queued run wait for something else."""
+    changes.run = replace(changes.run, reason=reason)
+    changes.add(AddEvent(EventKind.RUN_QUEUED, detail=reason))
+    return changes.result("queued")
 
 
 def leave_key(changes: Changes, key: str, at_most: int) -> TransitionResult:

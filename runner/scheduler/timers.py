@@ -20,7 +20,7 @@ from runner.scheduler.changes import (
 )
 from runner.scheduler.lifecycle import close, dispatch_callback, fail_with_letter
 from runner.scheduler.questions import due_question
-from runner.scheduler.runs import drain
+from runner.scheduler.runs import drain, end_delay
 
 CRASH_BUDGET = 5
 """Leases lost in a row before a node fails with a dead letter."""
@@ -43,6 +43,8 @@ def due(changes: Changes, kind: TimerKind, key: str) -> TransitionResult:
                 f"execution timeout of {changes.topology.timeout_ms / 1000:g} s reached",
             )
             return close(changes, "stopped")
+        case TimerKind.BEGIN:
+            return end_delay(changes)
         case TimerKind.NODE:
             return _due_node(changes, key)
         case TimerKind.EXPIRE | TimerKind.REMIND | TimerKind.ESCALATE:

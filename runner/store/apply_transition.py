@@ -18,6 +18,7 @@ from runner.approvals.rules import Rule
 from runner.audit import entries as audit_entries
 from runner.audit.entries import Mode
 from runner.definition.model import Topology
+from runner.limits.concurrency import label
 from runner.limits.slots import LimitAction
 from runner.records import codec, interrupts
 from runner.records.checkpoints import Remembered, Saved
@@ -34,6 +35,7 @@ from runner.scheduler.changes import (
     Dispatch,
     DropTimer,
     EndExpired,
+    EnterKey,
     JoinKey,
     LeaveKey,
     NotifyParent,
@@ -46,8 +48,8 @@ from runner.scheduler.changes import (
 )
 from runner.store.interface import Doorbell, Fork, Settlement, Start
 
-OPEN, QUEUED = "key:o:", "key:q:"
-"""Prefixes of the lists of a key's runs: those that are open, and those that wait to begin."""
+OPEN, QUEUED, DELAYED = "key:o:", "key:q:", "key:d:"
+"""Prefixes of the lists of a key's runs: open ones, those that wait for them, and one that is debounced."""
 
 OF_INTERRUPTS = "interrupt."
 """Prefix of the kinds of events whose detail is a question's id."""
@@ -130,6 +132,9 @@ class StoredRun(View, Protocol):
 
     def remember(self, node: str, session: Remembered) -> None:
         """Add to a session what a visit of the node leaves to it."""
+
+    def replace_input(self, start: Start) -> None:
+        """Write the task and the invocation state of another start."""
 
     def put_report(self, reference: str, outcome: JSON) -> None:
         """Write the outcome of an external task."""
@@ -333,7 +338,7 @@ def apply(
 def _follow(
     transaction: UnitOfWork[RunT],
     run: RunT,
-    action: NotifyParent | StopChild | JoinKey | LeaveKey | LimitAction,
+    action: NotifyParent | StopChild | JoinKey | LeaveKey | EnterKey | LimitAction,
 ) -> Iterator[tuple[RunT, TransitionResult]]:
     """Make the transitions of other runs that follow from an action."""
     record = run.record
@@ -350,10 +355,12 @@ def _follow(
         case JoinKey():
             transaction.lists.add(OPEN + action.key, record.run_id)
         case LeaveKey():
-            for name in (OPEN, QUEUED):
+            for name in (OPEN, QUEUED) if action.at_most else (DELAYED,):
                 transaction.lists.remove(name + action.key, record.run_id)
-            for other in _admitted(transaction, action):
+            for other in _admitted(transaction, action) if action.at_most else ():
                 yield other, scheduler.begin(transaction.changes(other))
+        case EnterKey():
+            yield run, _enter(transaction, run, action)
         case _:
             for other_id, node in transaction.limit(record.run_id, action):
                 affected_run = transaction.find(other_id)
@@ -362,6 +369,20 @@ def _follow(
                         affected_run,
                         scheduler.offer_slot(transaction.changes(affected_run), node),
                     )
+
+
+def _enter(transaction: UnitOfWork[RunT], run: RunT, action: EnterKey) -> TransitionResult:
+    """Begin a run whose debounce is over, or let it wait for others of its key."""
+    lists, run_id, changes = transaction.lists, run.record.run_id, transaction.changes(run)
+    lists.remove(DELAYED + action.key, run_id)
+    opened, at_most = OPEN + action.key, action.at_most
+    if at_most and lists.count(opened, at_most) >= at_most:
+        lists.add(QUEUED + action.key, run_id)
+        by = changes.topology.admission.by if changes.topology.admission else ""
+        return scheduler.requeue(changes, f"waits for {label(by, run.tag)}")
+    if at_most:
+        lists.add(opened, run_id)
+    return scheduler.begin(changes)
 
 
 def _admitted(transaction: UnitOfWork[RunT], action: LeaveKey) -> Iterator[RunT]:

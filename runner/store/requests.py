@@ -15,7 +15,15 @@ from typing import Any
 from runner import scheduler
 from runner.approvals.ballots import Use
 from runner.definition.model import Topology
-from runner.limits.concurrency import Concurrency, bound_refusal, tag_of
+from runner.limits.concurrency import (
+    Admission,
+    Concurrency,
+    Debounce,
+    bound_refusal,
+    key_of,
+    label,
+    tag_of,
+)
 from runner.records import failures
 from runner.records.budgets import Spending, Tagged
 from runner.records.checkpoints import Saved
@@ -32,6 +40,7 @@ from runner.records.run import EventKind, Rewrite, RunRecord, Status, VisitEntry
 from runner.records.size_limits import MAX_RESULT
 from runner.scheduler.changes import TransitionResult
 from runner.store.apply_transition import (
+    DELAYED,
     OPEN,
     QUEUED,
     RunT,
@@ -156,24 +165,16 @@ class StartRun(Request[Reply]):
             return Reply("started", run_id=start.run_id)
         doorbells: list[Doorbell] = []
         if start.parent is None:
-            rules = topology.admission
-            when_full = rules.concurrency.when_full if rules and rules.concurrency else "queue"
-            if when_full in {"refuse", "skip"} and (
-                refusal := _kept_out(transaction, topology, tag_of(start.tags))
-            ):
-                if when_full == "refuse":
-                    return refusal
-                if start.idempotency_key:
-                    transaction.note_start(start.graph_id, start.idempotency_key, refusal.run_id)
-                return Reply("exists", run_id=refusal.run_id)
-            if reason := _refused(transaction, topology, is_alone=self.is_alone):
-                return Reply("full", detail=reason)
+            if reply := _turned_away(transaction, start, topology, is_alone=self.is_alone):
+                return reply
         else:
             delegated = visit(transaction, start.parent, scheduler.delegate, start.run_id)
             if delegated.word != "delegated":
                 return delegated
             doorbells += delegated.doorbells
         _begin(transaction, start, fingerprint)
+        if start.parent is None and topology.admission and topology.admission.debounce:
+            return _delay(transaction, start, topology.admission)
         if start.parent is None and topology.admission and topology.admission.concurrency:
             return _start_of_key(transaction, start, topology.admission.concurrency)
         started = make(transaction, start.run_id, scheduler.start)
@@ -186,7 +187,55 @@ def _place_of(transaction: UnitOfWork[RunT], run: RunT) -> tuple[str, int] | Non
     concurrency = topology.admission.concurrency if topology.admission else None
     if record.parent or concurrency is None or not concurrency.counts(record.status):
         return None
-    return concurrency.key(record.graph_id, run.tag), concurrency.at_most
+    return key_of(record.graph_id, concurrency.by, run.tag), concurrency.at_most
+
+
+def _turned_away(
+    transaction: UnitOfWork[RunT], start: Start, topology: Topology, *, is_alone: bool
+) -> Reply | None:
+    """Return the reply to a start that begins no run: it is refused or gets one; None where it begins one."""
+    rules = topology.admission
+    if rules and rules.debounce and (reply := _debounced(transaction, start, rules)):
+        return reply
+    when_full = rules.concurrency.when_full if rules and rules.concurrency else "queue"
+    if when_full in {"refuse", "skip"} and (
+        refusal := _kept_out(transaction, topology, tag_of(start.tags))
+    ):
+        if when_full == "refuse":
+            return refusal
+        if start.idempotency_key:
+            transaction.note_start(start.graph_id, start.idempotency_key, refusal.run_id)
+        return Reply("exists", run_id=refusal.run_id)
+    reason = _refused(transaction, topology, is_alone=is_alone)
+    return Reply("full", detail=reason) if reason else None
+
+
+def _debounced(transaction: UnitOfWork[RunT], start: Start, rules: Admission) -> Reply | None:
+    """Give the run of its key that is delayed the input of another start; None where none is."""
+    delayed = DELAYED + key_of(start.graph_id, rules.by, tag_of(start.tags))
+    if not transaction.lists.count(delayed, 1) or rules.debounce is None:
+        return None
+    for run_id in transaction.lists.first(delayed, 1):
+        run = transaction.find(run_id)
+        if run is not None:
+            due = rules.debounce.due(run.created_at, transaction.clock())
+            make(transaction, run_id, scheduler.put_off, due)
+            run.replace_input(start)
+            if start.idempotency_key:
+                transaction.note_start(start.graph_id, start.idempotency_key, run_id)
+            return Reply("exists", run_id=run_id)
+    return None
+
+
+def _delay(transaction: UnitOfWork[RunT], start: Start, rules: Admission) -> Reply:
+    """Begin a run that waits for other starts of its key."""
+    tag, now = tag_of(start.tags), transaction.clock()
+    transaction.lists.add(DELAYED + key_of(start.graph_id, rules.by, tag), start.run_id)
+    debounce = rules.debounce or Debounce(0)
+    reason = f"waits for other starts of {label(rules.by, tag)}"
+    due = debounce.due(now, now)
+    reply = make(transaction, start.run_id, scheduler.delay, reason, due)
+    return replace(reply, run_id=start.run_id)
 
 
 def _kept_out(
@@ -196,24 +245,24 @@ def _kept_out(
     concurrency = topology.admission.concurrency if topology.admission else None
     if concurrency is None:
         return None
-    opened = OPEN + concurrency.key(topology.graph_id, tag)
+    opened = OPEN + key_of(topology.graph_id, concurrency.by, tag)
     if (count := transaction.lists.count(opened, concurrency.at_most)) < concurrency.at_most:
         return None
     (other,) = transaction.lists.first(opened, 1) or ("",)
-    detail = concurrency.refusal(concurrency.label(tag), count, other)
+    detail = concurrency.refusal(label(concurrency.by, tag), count, other)
     return Reply("full", run_id=other, detail=detail)
 
 
 def _start_of_key(transaction: UnitOfWork[RunT], start: Start, concurrency: Concurrency) -> Reply:
     """Begin a run of a key; where that has no place free, let it wait, and perhaps stop another."""
     lists, tag, at_most = transaction.lists, tag_of(start.tags), concurrency.at_most
-    key = concurrency.key(start.graph_id, tag)
+    key = key_of(start.graph_id, concurrency.by, tag)
     if lists.count(OPEN + key, at_most) < at_most:
         lists.add(OPEN + key, start.run_id)
         return replace(make(transaction, start.run_id, scheduler.start), run_id=start.run_id)
     others = [*lists.first(OPEN + key, at_most), *lists.first(QUEUED + key, at_most)]
     lists.add(QUEUED + key, start.run_id)
-    reason = f"waits for {concurrency.label(tag)}"
+    reason = f"waits for {label(concurrency.by, tag)}"
     doorbells = list(make(transaction, start.run_id, scheduler.queue, reason).doorbells)
     if concurrency.when_full == "replace":
         runs = [run for name in others if (run := transaction.find(name)) is not None]
@@ -684,7 +733,7 @@ class ForkRun(Request[Reply]):
             return Reply("moved")
         run = _begin(transaction, start, fingerprint)
         if topology.admission and (concurrency := topology.admission.concurrency):
-            key = concurrency.key(start.graph_id, tag_of(start.tags))
+            key = key_of(start.graph_id, concurrency.by, tag_of(start.tags))
             transaction.lists.add(OPEN + key, start.run_id)
         reply = make(transaction, start.run_id, scheduler.fork, fork.records, fork.source)
         run.copy_results(source, fork)

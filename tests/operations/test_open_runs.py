@@ -4,7 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import itertools
+import signal
+import subprocess
+import sys
 from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 
 import pytest
 from click.testing import CliRunner
@@ -14,10 +18,14 @@ from runner.cli.program import runner
 from runner.errors import TooManyRuns
 from runner.limits.concurrency import Concurrency, admission
 from runner.operations.message_handlers import IncomingMessage, handle_start
+from runner.records.run import Status
 from runner.schedules.schedule import Schedule
 from tests.graphs import ident, single
 from tests.operations.test_schedules import Site as Scheduled
 from tests.server.conftest import Site
+from tests.waiting import wait_until
+
+ROOT = Path(__file__).parents[2]
 
 
 def of_client(url):
@@ -145,3 +153,58 @@ def test_a_skipped_start_by_http_returns_the_open_run(redis_url, when_full):
 
     assert (first.status_code, second.status_code) == (201, 201)
     assert (first.json()["run_id"] == second.json()["run_id"]) == (when_full == "skip")
+
+
+DIES = """
+import os, signal, sys
+from runner.client import Client
+from runner.definition.registry import Registry
+from runner.limits.concurrency import Concurrency, admission
+from tests.graphs import ident, single
+
+class Dies:
+    def ring(self, doorbells):
+        os.kill(os.getpid(), signal.SIGKILL)
+
+registry = Registry()
+registry.add("g", lambda: single(ident), admission("g", None, Concurrency(1)))
+client = Client(sys.argv[1], dispatcher=Dies(), registry=registry)
+if sys.argv[2:]:
+    client.engine.deliver(sys.argv[2], "a", 1, 1)
+else:
+    client.start("g", None)
+os.kill(os.getpid(), signal.SIGKILL)
+"""
+
+
+@pytest.mark.slow
+def test_a_process_that_is_killed_leaves_no_run_of_a_key_behind(redis_url, monkeypatch):
+    """It dies behind a start that has to wait, and behind the end that lets this one begin: a sweep rings."""
+    monkeypatch.setenv("RUNNER_LEASE", "1")
+    site = Site(redis_url, {})
+    site.registry.add("g", lambda: single(ident), admission("g", None, Concurrency(1)))
+    site.client.engine.publish(["g"])
+    first = site.client.start("g", None)
+    store = site.client.engine.store
+
+    def die(*arguments):
+        command = [sys.executable, "-c", DIES, redis_url, *arguments]
+        assert subprocess.run(command, check=False, cwd=ROOT).returncode == -signal.SIGKILL
+
+    die()
+    (second,) = (run.run_id for run in site.client.runs() if run.run_id != first.id)
+    assert store.peek(second).is_queued
+    die(first.id)
+    assert first.status is Status.COMPLETED
+    assert not store.peek(second).is_queued
+
+    site.bells.clear()
+
+    def is_rung():
+        site.client.engine.sweep()
+        return site.bells
+
+    wait_until(is_rung, "the doorbell of the second run is rung again")
+    site.work()
+    assert site.client.run(second).status is Status.COMPLETED
+    assert not store.peek(site.client.start("g", None).id).is_queued

@@ -194,6 +194,10 @@ class MemoryRun:
     def remember(self, node: str, session: Remembered) -> None:
         self.sessions.add(session, self.messages.get(node, []))
 
+    def replace_input(self, start: Start) -> None:
+        task, state = pack_copy(start.task), pack_copy(start.invocation_state)
+        self.start = replace(self.start, task=task, invocation_state=state)
+
     def put_report(self, reference: str, outcome: JSON) -> None:
         self.reports[reference] = pack_copy(outcome)
 

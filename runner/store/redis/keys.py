@@ -119,6 +119,12 @@ DICTIONARY = (
         "runs that wait to begin until another of their key has ended, by the ms of their start",
         "while they wait",
     ),
+    Key(
+        "key:d:<graph>:<key>",
+        "zset",
+        "the run of a key that a debounce delays, by the ms of its first start",
+        "until it begins",
+    ),
     Key("idem:<graph>:<key>", "string", "idempotency key of a start -> run", _ENDED),
     Key(
         "session:m:<session>",

@@ -16,10 +16,10 @@ from collections.abc import Iterable, Mapping, Sequence
 from functools import partial
 
 from runner.errors import StoreError
-from runner.limits.concurrency import Concurrency, tag_of
+from runner.limits.concurrency import key_of, tag_of
 from runner.records.listings import RunQuery
 from runner.store.addresses import MOST_PARTITIONS, NAMESPACE, PartitionAddress
-from runner.store.apply_transition import OPEN
+from runner.store.apply_transition import DELAYED, OPEN, QUEUED
 from runner.store.interface import NO_TAGS
 from runner.store.redis.connection import RedisConnection
 from runner.store.redis.keys import Keys
@@ -110,11 +110,12 @@ class Layout:
     def _home_of(self, graph_id: str, fact: bytes, tags: Mapping[str, str]) -> int:
         """Return the partition of a key: an older one as long as it has open runs there."""
         by = fact.removeprefix(BY_KEY).decode()
-        key = Concurrency(1, by).key(graph_id, tag_of(tags))
+        key = key_of(graph_id, by, tag_of(tags))
         homes = self._homes(key, self._known())
         for number in homes[:-1]:
-            name = f"{self._keys[number].prefix}{OPEN}{key}"
-            if number != homes[-1] and self._connections[number].call("EXISTS", name):
+            prefix = self._keys[number].prefix
+            names = [f"{prefix}{name}{key}" for name in (OPEN, QUEUED, DELAYED)]
+            if number != homes[-1] and self._connections[number].call("EXISTS", *names):
                 return number
         return homes[-1]
 

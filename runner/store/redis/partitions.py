@@ -218,8 +218,8 @@ class PartitionedStore:
         for partition in reversed(self._partitions):
             partition.publish(topologies, replace=replace)
         for topology in topologies:
-            if topology.admission and topology.admission.concurrency:
-                self._layout.allow_by_key(topology.graph_id, topology.admission.concurrency.by)
+            if topology.admission and topology.admission.by:
+                self._layout.allow_by_key(topology.graph_id, topology.admission.by)
         self._layout.allow(
             (name for name, limited in families.items() if not limited), everywhere=True
         )

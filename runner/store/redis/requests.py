@@ -152,7 +152,7 @@ class Requests:
             rules = topology.admission if topology else None
             if rules:
                 asks += [("ZCARD", f"runs:{status}:{graph_id}") for status in OPEN]
-            if not rules or not rules.concurrency:
+            if not rules or not rules.by:
                 speculation = _speculate(start, fingerprint, asks)
                 return self._transactions.run("start", request.plan, speculation=speculation)
         if start.fingerprint is None:

@@ -41,7 +41,7 @@ from tests.contract.store.delegation import DelegationContract
 from tests.contract.store.limits import LimitContract
 from tests.contract.store.loops import LoopContract
 from tests.contract.store.manual_worker import ManualWorker
-from tests.contract.store.open_runs import KeyContract, OpenRunsContract
+from tests.contract.store.open_runs import DebounceContract, KeyContract, OpenRunsContract
 from tests.contract.store.reading import ReadingContract
 from tests.contract.store.recovery import RecoveryContract
 from tests.contract.store.runs import RunContract
@@ -60,6 +60,7 @@ class StoreContract(
     LimitContract,
     OpenRunsContract,
     KeyContract,
+    DebounceContract,
     BudgetContract,
     RecoveryContract,
     ReadingContract,

@@ -9,7 +9,7 @@ import pytest
 
 from runner.definition.model import Topology
 from runner.errors import TooManyRuns
-from runner.limits.concurrency import Admission, Concurrency
+from runner.limits.concurrency import Admission, Concurrency, Debounce
 from runner.operations.recovery import ForkOptions, plan_fork, write_retry
 from runner.records.run import Status
 from runner.store.interface import Reply, Settlement, Start, Store
@@ -242,3 +242,92 @@ class KeyContract:
 
         self.publish(worker, keyed(4))
         assert bool(rung(of_key("g"))) is True
+
+
+DEBOUNCED = shape("a", admission=Admission(debounce=Debounce(30, by="tag:account", at_most=100)))
+
+
+class DebounceContract:
+    """Runs that begin some time after the last of several starts."""
+
+    @pytest.fixture
+    def after(self, worker: ManualWorker) -> Callable[..., str]:
+        """Start a run of a key with its name as the task, some seconds later; return the run that it gets."""
+
+        def start_of(seconds: float, name: str, account: str = "7", **options: Any) -> str:
+            worker.clock.advance(seconds)
+            start = Start(f"00{name}", "g", None, name, tags={"account": account}, **options)
+            reply = worker.store.do(StartRun(start))
+            assert reply.word in {"started", "exists"}
+            assert rung(reply) == []
+            return reply.run_id
+
+        return start_of
+
+    def test_a_run_begins_after_the_last_of_several_starts(
+        self, worker: ManualWorker, after: Callable[..., str]
+    ) -> None:
+        """With the task of the last one; a start after that is another run, and so is one of another key."""
+        worker.store.publish([DEBOUNCED])
+        runs = [after(0, "one"), after(20, "two"), after(20, "three"), after(0, "other", "8")]
+        assert runs == ["00one", "00one", "00one", "00other"]
+        record = worker.read("00one").record
+        assert (record.status, record.reason) == (
+            Status.EXECUTING,
+            "waits for other starts of account=7",
+        )
+
+        assert worker.sweep(after=29) == []
+        assert worker.sweep(after=2) == ["a.1.1", "a.1.1"]
+        assert worker.claim("00one", "a").task == "three"
+        assert after(0, "four") == "00four"
+
+    def test_a_debounce_ends_in_time(self, worker: ManualWorker, after: Callable[..., str]) -> None:
+        """However often it is started, a run begins at most so long after the first start."""
+        worker.store.publish([DEBOUNCED])
+        assert {after(19, f"start{number}") for number in range(6)} == {"00start0"}
+        assert worker.sweep() == []
+        assert worker.sweep(after=5) == ["a.1.1"]
+
+    def test_a_repeated_start_of_a_debounced_run_changes_nothing_later(
+        self, worker: ManualWorker, after: Callable[..., str]
+    ) -> None:
+        """The idempotency key of a start that has replaced the task names the run, also after its end."""
+        worker.store.publish([DEBOUNCED])
+        after(0, "one", idempotency_key="first")
+        after(1, "two", idempotency_key="second")
+        worker.know("00one", DEBOUNCED)
+        assert worker.sweep(after=31) == ["a.1.1"]
+        worker.run("00one", "a")
+
+        assert {after(0, "again", idempotency_key=key) for key in ("first", "second")} == {"00one"}
+
+    def test_a_debounced_run_can_be_cancelled(
+        self, worker: ManualWorker, after: Callable[..., str], store: Store
+    ) -> None:
+        """Then it never begins, and the next start of its key is another run."""
+        store.publish([DEBOUNCED])
+        after(0, "one")
+        assert store.do(CancelRun("00one", "enough")).word == "cancelled"
+        assert after(1, "two") == "00two"
+
+        assert worker.sweep(after=31) == ["a.1.1"]
+        assert worker.statuses("00one") == "cancelled: "
+        assert worker.statuses("00two") == "executing: a ready"
+
+    def test_a_run_whose_debounce_is_over_waits_for_the_open_one(
+        self, worker: ManualWorker, after: Callable[..., str]
+    ) -> None:
+        """One at a time also counts for debounced runs."""
+        debounce, one = Debounce(30, by="tag:account"), Concurrency(1, by="tag:account")
+        graph = shape("a", admission=Admission(concurrency=one, debounce=debounce))
+        worker.store.publish([graph])
+        worker.know("00one", graph)
+        after(0, "one")
+        assert worker.sweep(after=31) == ["a.1.1"]
+        after(0, "two")
+        assert worker.sweep(after=31) == ["a.1.1"]  # of the first, once more
+        assert worker.read("00two").record.reason == "waits for account=7"
+
+        worker.run("00one", "a")
+        assert worker.statuses("00two") == "executing: a ready"

@@ -71,6 +71,21 @@ def write(write_set: WriteSet, record: RunRecord, start: Start) -> None:
     use_shape(write_set, record.fingerprint)
 
 
+def replace_input(write_set: WriteSet, record: RunRecord, start: Start) -> None:
+    """Write the task and the invocation state of another start over those of a run without nodes.
+
+    Raises:
+        PayloadTooLarge: there is no room for them.
+    """
+    key = run_key(record.run_id)
+    for name, value in (("task", start.task), ("state", start.invocation_state)):
+        previous = write_set.read(key, name) or DEFAULTS[name]
+        data = _encode(write_set, start, value)
+        write_set.put(key, name, data)
+        write_set.add_size(record.root, len(data) - len(previous))
+    write_set.bounded_roots.add(record.root)
+
+
 def use_shape(write_set: WriteSet, fingerprint: str) -> None:
     """Count a run that uses a shape: it stays."""
     write_set.command("HINCRBY", shape_key(fingerprint), "runs", 1)

@@ -39,7 +39,7 @@ from runner.store.encoding import (
     map_text,
     node_text,
 )
-from runner.store.interface import Fork
+from runner.store.interface import Fork, Start
 from runner.store.redis import ledger
 from runner.store.redis.keys import run_key
 from runner.store.redis.sizes import VISIT_BYTES
@@ -340,6 +340,10 @@ class RunInTransaction:
 
     def remember(self, node: str, session: Remembered) -> None:
         checkpoints.remember(self.write_set, self.key, node, session)
+
+    def replace_input(self, start: Start) -> None:
+        self.write_set.read(self.key, "reason")  # as long as it is queued
+        new_run.replace_input(self.write_set, self.record, start)
 
     def put_report(self, reference: str, outcome: JSON) -> None:
         text = self._encode(dump(outcome))
