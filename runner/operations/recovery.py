@@ -21,6 +21,7 @@ from runner.definition.model import AFTER_GRAPH, FailurePolicy, Topology, map_of
 from runner.errors import ConflictError, NotFoundError, TooManyRuns, UsageError
 from runner.execution import ids
 from runner.execution.engine import Engine
+from runner.limits.concurrency import label, tag_of
 from runner.records import codec
 from runner.records.codec import JSON
 from runner.records.run import (
@@ -485,6 +486,12 @@ def plan_fork(
         )
     results = _kept_visits(snapshot, replay, past, records)
     tags = {**snapshot.tags, **options.tags, "forked_from": record.run_id}
+    by = topology.admission.by if topology.admission else ""
+    if by and label(by, tag_of(tags)) != label(by, tag_of(snapshot.tags)):
+        raise UsageError(
+            f"a fork has the key of its run, {label(by, tag_of(snapshot.tags))}; nothing was started. Start "
+            "another run instead."
+        )
     return Fork(
         Start(
             options.run_id,

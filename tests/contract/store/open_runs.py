@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from runner.definition.model import Topology
-from runner.errors import TooManyRuns
+from runner.errors import TooManyRuns, UsageError
 from runner.limits.concurrency import Admission, Concurrency, Debounce
 from runner.operations.recovery import ForkOptions, plan_fork, write_retry
 from runner.records.run import Status
@@ -173,6 +173,8 @@ class KeyContract:
         planned = plan_fork(store, "00one", "b", None, ForkOptions("00fork"))
         assert store.do(ForkRun(planned)).word == "full"
         worker.run("00two", "a", "b")
+        with pytest.raises(UsageError, match="has the key of its run, account=7"):
+            plan_fork(store, "00one", "b", None, ForkOptions("00fork", {"account": "8"}))
         assert store.do(ForkRun(planned)).word == "forked"
         assert of_key("three").word == "full"
 
