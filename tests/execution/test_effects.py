@@ -270,6 +270,18 @@ def test_a_hook_that_changes_the_call_after_its_approval_has_no_effect(run_graph
     assert [notice["kind"] for notice in run.store.notices if notice["kind"] == "node.held"]
 
 
+def test_a_hook_that_writes_an_equal_number_changes_nothing(run_graph):
+    """RFC 8785 has one text for 120 and 120.0; the control, another number, is held."""
+
+    def equal(event) -> None:
+        event.tool_use = {**event.tool_use, "input": {"order": "1042", "amount": 120.0}}
+
+    till = Till(ONE, Changing(equal))
+    run = run_graph(till.graph, "refund 1042")
+    assert vote(run, "ana") == "accepted"
+    assert (run.status, [paid[:2] for paid in till.paid]) == (Status.COMPLETED, [("1042", 120)])
+
+
 def test_a_hook_without_a_rule_may_change_the_call(run_graph):
     """The control: a change before the question is shown with it, and runs."""
     till = Till(ONE, Changing(lambda event: None))
