@@ -155,6 +155,26 @@ def test_a_skipped_start_by_http_returns_the_open_run(redis_url, when_full):
     assert (first.json()["run_id"] == second.json()["run_id"]) == (when_full == "skip")
 
 
+def test_every_door_shows_what_a_run_waits_for(redis_url):
+    """The command, the API and the page name the key of a run that is queued, not of the open one."""
+    site = Site(redis_url, {})
+    rules = admission("g", None, Concurrency(1, by="tag:account"))
+    site.registry.add("g", lambda: single(ident), rules)
+    runs = [site.client.start("g", None, tags={"account": "7"}).id for _ in range(2)]
+    shown = [
+        (
+            "waits for account=7" in site.http.get(f"/runs/{run_id}").text,
+            site.http.get(f"/v1/runs/{run_id}").json()["reason"],
+            "waits for account=7"
+            in CliRunner()
+            .invoke(runner, ["runs", "show", run_id], env={"RUNNER_REDIS_URL": redis_url})
+            .stdout,
+        )
+        for run_id in runs
+    ]
+    assert shown == [(False, "", False), (True, "waits for account=7", True)]
+
+
 DIES = """
 import os, signal, sys
 from runner.client import Client
