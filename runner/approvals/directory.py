@@ -7,11 +7,12 @@ from __future__ import annotations
 
 import importlib
 from collections.abc import Collection
+from contextlib import suppress
 from dataclasses import replace
 from functools import lru_cache
 from typing import Protocol, runtime_checkable
 
-from runner.approvals.rules import Principal, Voter
+from runner.approvals.rules import Principal, Voter, plain_name
 from runner.errors import DirectoryError, RunnerError, UsageError
 
 
@@ -83,3 +84,12 @@ def _names(names: Collection[str], directory: str) -> frozenset[str]:
             f"RUNNER_DIRECTORY={directory}: it returned {names!r:.80}, which is no list of names."
         )
     return frozenset(names)
+
+
+def selectors_of(voter: Voter, name: str) -> list[str]:
+    """Name a voter, with the groups and roles that their door and the directory of that name know."""
+    with suppress(DirectoryError):
+        voter = looked_up(voter, name)
+    groups = [f"group:{group}" for group in sorted(voter.groups)]
+    roles = [f"role:{role}" for role in sorted(voter.roles)]
+    return [f"user:{plain_name(voter.principal.key)}", *groups, *roles]

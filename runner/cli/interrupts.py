@@ -9,7 +9,7 @@ import tempfile
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any
 
@@ -39,6 +39,7 @@ if TYPE_CHECKING:
     from runner.operations.exports import Question
     from runner.operations.questions import QuestionView
     from runner.records.interrupts import Receipt
+    from runner.records.listings import InterruptQuery
 
 
 @click.group()
@@ -90,6 +91,11 @@ filtered = add_options(
 @click.option(
     "--by", metavar="WHO", help="Filter closed ones by who voted or answered (default: any)."
 )
+@click.option(
+    "--mine",
+    is_flag=True,
+    help="Only those that name you, by your login name, or one of your groups or roles; closed: by you.",
+)
 @filtered
 @paged
 @with_context
@@ -98,6 +104,7 @@ def list_interrupts(
     *,
     status: str,
     by: str | None,
+    mine: bool,
     limit: int,
     cursor: str | None,
     **filters: Any,
@@ -112,9 +119,12 @@ def list_interrupts(
     run. If there are more, stderr has the cursor of the next page.
     """
     output = context.output
+    if mine and not context.user:
+        raise click.UsageError("--mine needs a login name, and this process has none.")
     if status == "open":
-        questions, next_cursor = _selected(context, filters, limit, cursor)
+        questions, next_cursor = _selected(context, filters, limit, cursor, mine=mine)
     else:
+        by = by or (context.user if mine else None)
         questions, next_cursor = _closed(context, filters, limit, cursor, status=status, by=by)
     output.present(
         {"interrupts": questions, "next": next_cursor},
@@ -129,20 +139,36 @@ def _selected(
     filters: Mapping[str, Any],
     limit: int,
     cursor: str | None = None,
+    *,
+    mine: bool = False,
 ) -> tuple[list[QuestionView], str | None]:
     """Read the open questions that pass the filters, and the cursor of those after them."""
+    from runner.approvals.directory import selectors_of
+    from runner.approvals.rules import Principal, Voter
     from runner.operations.questions import read_questions
 
-    client, query = context.client, dict(filters)
-    run_id = query.pop("run_id")
-    if run_id is not None:
-        client.run(run_id)  # raises if there is no such run
+    query = _query(context, filters)
+    if mine:
+        voter = Voter(Principal.read(context.user))
+        query = replace(query, selectors=selectors_of(voter, context.settings.directory))
     page = read_pages(
-        lambda number, after: client.interrupts(run=run_id, **query, limit=number, cursor=after),
+        lambda number, after: context.store.open_interrupts(query, number, after or ""),
         limit,
         cursor,
     )
     return read_questions(context.store, page), page.next
+
+
+def _query(context: CommandContext, filters: Mapping[str, Any]) -> InterruptQuery:
+    """Return the query of the filters; it is an error if their run is not there."""
+    from runner.records.listings import InterruptQuery
+
+    options = dict(filters)
+    run_id, age = options.pop("run_id"), options.pop("older_than")
+    if run_id is not None:
+        context.client.run(run_id)  # raises if there is no such run
+    until = None if age is None else time.time_ns() // 1_000_000 - round(age * 1000)
+    return InterruptQuery(run=run_id, until=until, **options)
 
 
 def _closed(
@@ -158,14 +184,8 @@ def _closed(
     from runner.approvals.rules import Principal
     from runner.operations.decided import closed_questions
     from runner.operations.questions import read_question
-    from runner.records.listings import InterruptQuery
 
-    options = dict(filters)
-    run_id, age = options.pop("run_id"), options.pop("older_than")
-    if run_id is not None:
-        context.client.run(run_id)  # raises if there is no such run
-    until = None if age is None else time.time_ns() // 1_000_000 - round(age * 1000)
-    query = InterruptQuery(run=run_id, until=until, **options)
+    query = _query(context, filters)
     principal, ended_as = (
         Principal.read(by) if by else None,
         "" if status == "closed" else status,

@@ -8,16 +8,14 @@ from __future__ import annotations
 
 import functools
 import time
-from contextlib import suppress
 from dataclasses import replace
 from typing import Any
 
+from runner.approvals import directory
 from runner.approvals.decision_keys import SigningKey
-from runner.approvals.directory import looked_up
-from runner.approvals.rules import Voter, plain_name
+from runner.approvals.rules import Voter
 from runner.approvals.votes import apply_operation
 from runner.client import Run
-from runner.errors import DirectoryError
 from runner.operations.answers import apply_decisions
 from runner.records.codec import JSON
 from runner.records.interrupts import Decision, Receipt
@@ -93,10 +91,4 @@ def _signed(services: Services, person: Person, body: dict[str, JSON]) -> dict[s
 
 def selectors_of(services: Services, person: Person) -> list[str]:
     """Name a person, and their groups and roles as their login and the directory know them."""
-    voter = person.voter(time.time())
-    with suppress(DirectoryError):
-        voter = looked_up(voter, services.settings.directory)
-    groups = [f"group:{name}" for name in sorted(voter.groups)]
-    return [f"user:{plain_name(person.principal.key)}", *groups] + [
-        f"role:{name}" for name in sorted(voter.roles)
-    ]
+    return directory.selectors_of(person.voter(time.time()), services.settings.directory)

@@ -62,6 +62,26 @@ def test_a_list_says_how_the_votes_stand(runner, people):
     assert len(rows[plain.id]) == 7
 
 
+def test_mine_lists_what_waits_for_me(runner, people, monkeypatch):
+    """By the login name, with the groups of the directory; closed ones are those that one has voted on."""
+    monkeypatch.setenv("RUNNER_DIRECTORY", f"{__name__}:directory")
+    _, plain = people.worker.asking("a")
+    named = people.worker.asking("a", assignees=["zoe"])[1]
+
+    def listed(name, *options):
+        monkeypatch.setenv("LOGNAME", name)
+        lines = runner("interrupts", "list", *options).stdout.splitlines()
+        return {line.split("\t")[0] for line in lines}
+
+    everything = {people.question.id, plain.id, named.id}
+    assert listed("zoe") == everything
+    assert listed("ana", "--mine") == {people.question.id}
+    assert listed("zoe", "--mine") == {named.id}
+    people.vote("ben")
+    closed = ("--mine", "--status", "closed")
+    assert (listed("ana", *closed), listed("zoe", *closed)) == ({people.question.id}, set())
+
+
 def test_a_question_shows_its_rule_its_call_and_its_votes(store, people):
     """In words, whole, with who has voted as what and how sure that is."""
     text = drawn(

@@ -7,9 +7,11 @@ from base64 import b64encode
 
 import pytest
 import redis
+from click.testing import CliRunner
 
 from runner import GraphBuilder
 from runner.approvals import Action, Rule
+from runner.cli.program import runner
 from runner.records.interrupts import Decision
 from runner.server.deciding import act, decide
 from tests.graphs import wired
@@ -337,21 +339,30 @@ def test_the_items_of_a_map_are_listed_one_by_one(library):
 
 
 def test_programs_decide_the_items_of_a_map_together(library):
-    """By the client and by the API, each with its receipt; with another among them nothing is done."""
+    """By client, command and API, each with its receipt; with another among them nothing is done."""
     run = library.start("library")
     digests = {question.id: question.digest for question in run.interrupts()}
     one = asked(library, "payments", {"amount": 900})
     mixed = {"digests": {**digests, one.id: one.digest}, "decision": "reject"}
     refused = library.http.post("/v1/questions:vote", json=mixed)
+    lines = [f"{name}\t{digest}\n" for name, digest in digests.items()]
+    env = {"RUNNER_REDIS_URL": library.settings.redis_url}
+    env["RUNNER_DIRECTORY"] = f"{__name__}:FINANCE"
+    command = ["interrupts", "vote-all", "approve", "--by", "eva", "--digests", "-"]
+    mixed_lines = "".join([*lines, f"{one.id}\t{one.digest}\n"])
+    differ = CliRunner().invoke(runner, command, input=mixed_lines, env=env)
+    commanded = CliRunner().invoke(runner, command, input="".join(lines[2:4]), env=env)
     taken = dict(list(digests.items())[:2])
     library.client.engine.directory = f"{__name__}:FINANCE"
     receipts = library.client.respond_all(list(taken), "approve", by="ben", digests=taken)
-    rest = {name: digest for name, digest in digests.items() if name not in taken}
+    rest = dict(list(digests.items())[4:])
     voted = library.http.post("/v1/questions:vote", json={"digests": rest, "decision": "approve"})
 
-    assert refused.status_code == 422
+    assert (refused.status_code, differ.exit_code) == (422, 2)
     assert [receipt.status for receipt in receipts] == ["accepted"] * 2
-    assert [item["status"] for item in voted.json()["items"]] == ["accepted"] * 58
+    statuses = [line.split("\t")[0] for line in commanded.stdout.splitlines()]
+    assert statuses == ["accepted"] * 2
+    assert [item["status"] for item in voted.json()["items"]] == ["accepted"] * 56
 
 
 class Finance:
