@@ -6,6 +6,8 @@ same. `python docs/screenshots.py FOLDER [PAGE ...]` writes the pages in both th
 
 from __future__ import annotations
 
+import json
+import re
 import shutil
 import sys
 import threading
@@ -16,6 +18,7 @@ from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
+from urllib.request import urlopen
 
 import uvicorn
 from playwright.sync_api import Browser, sync_playwright
@@ -39,6 +42,8 @@ from runner.webhooks.delivery import WebhookAdmin
 from runner.webhooks.webhook import Delivery, Webhook, attempted
 
 IMAGES = Path(__file__).parent / "images"
+OUTLINES = IMAGES / "server-pages.json"
+"""What the pages of the pictures had when they were taken."""
 MINUTE, HOUR, DAY = 60, 3_600, 86_400
 
 KEPT = {
@@ -373,6 +378,14 @@ def served(shop: Shop, port: int = 8091) -> Iterator[str]:
         thread.join(10)
 
 
+def outline(url: str) -> list[str]:
+    """Name what a page has, in its order: its menu, tabs, headings and columns."""
+    text = urlopen(url).read().decode()  # noqa: S310 - our own server
+    parts = re.findall(r"<nav.*?</nav>|<(?:h1|h2|th scope=.col)[^>]*>.*?</", text, re.DOTALL)
+    words = [word.strip() for part in parts for word in re.findall(r">([^<>]+)<", part)]
+    return [word for word in words if re.fullmatch(r"[A-Z][A-Za-z ]*", word)]
+
+
 def picture(browser: Browser, url: str, path: Path, form: Sequence[Any]) -> None:
     """Take a picture of a page in a theme, width and height: of all of it where the height is 0."""
     theme, width, height = form
@@ -395,8 +408,11 @@ def main(folder: Path | None, only: Sequence[str]) -> None:
         with served(shop) as url:
             if folder is None:
                 shop.show_workers()
+                shown = {}
                 for name, (page, *form) in KEPT.items():
                     picture(browser, url + paths[page], IMAGES / f"{name}.png", form)
+                    shown[name] = outline(url + paths[page])
+                OUTLINES.write_text(json.dumps(shown, indent=1) + "\n")
                 return
             folder.mkdir(exist_ok=True)
             for theme in ("light", "dark"):

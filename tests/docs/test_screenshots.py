@@ -1,11 +1,14 @@
 from __future__ import annotations
 
+import json
 import shutil
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
+
+from tests.ports import free_port
 
 DOCS = Path(__file__).parents[2] / "docs"
 
@@ -16,6 +19,24 @@ def test_the_pictures_of_the_server_are_small():
 
     assert len(sizes) == 3
     assert max(sizes) < 150_000
+
+
+@pytest.mark.slow
+def test_the_pictures_show_what_the_pages_have(redis_url, monkeypatch):
+    """Menu, tabs, headings and columns are those of the day they were taken: else run docs/screenshots.py."""
+    monkeypatch.syspath_prepend(DOCS)
+    import screenshots
+
+    shop = screenshots.Shop(redis_url)
+    paths = shop.fill()
+    with screenshots.served(shop, free_port()) as url:
+        shown = {
+            name: screenshots.outline(url + paths[page])
+            for name, (page, *_) in screenshots.KEPT.items()
+        }
+
+    assert shown == json.loads(screenshots.OUTLINES.read_text())
+    assert {"Home", "Runs", "Graph", "Events", "Decisions"} <= set(shown["server-run"])
 
 
 @pytest.mark.slow
