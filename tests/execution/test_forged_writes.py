@@ -341,7 +341,7 @@ MOST_COMMANDS = 3_000
 
 @pytest.mark.parametrize("level", [0, 1, 2, 3])
 @pytest.mark.parametrize("letter", ["i", "d", "v"])
-@pytest.mark.parametrize("count", [3, pytest.param(30, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("count", [3, pytest.param(15, marks=pytest.mark.slow)])
 def test_random_bytes_hold_the_node(redis_url, keys, count, letter, level):
     """Random bytes in a question or its votes are refused at the door, or hold the node, at once."""
     rule = Rule(need=2, auth=Auth(level=level))
