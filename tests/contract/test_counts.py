@@ -97,12 +97,12 @@ def test_a_needless_command_shows(monkeypatch):
 
 
 @pytest.mark.parametrize("key", [None, "k"])
-@pytest.mark.parametrize("push", [True, False])
-def test_a_start_is_one_request(push, key):
-    """A run of a graph that this process knows starts in one round trip, also where others ring for it."""
+@pytest.mark.parametrize(("push", "template"), [(True, True), (True, False), (False, False)])
+def test_a_start_is_one_request(push, template, key):
+    """A run of a graph that this process knows starts in one round trip, also before any worker has run."""
     with embedded_store() as server:
         store = RedisStore(f"{counts.SCHEME}://{urlsplit(server.url).path}", push=push)
-        if push:
+        if template:
             store.install_doorbell(DoorbellTemplate(["", "id", ""]))
         store.publish([shape("a>b", name="g")])
         store.do(StartRun(Start("00first", "g", None, "task")))
@@ -114,6 +114,10 @@ def test_a_start_is_one_request(push, key):
         )
 
         assert counts.TALLY.trips == 1
+        # The guess that there is no template ends when there is one: then the script rings.
+        store.install_doorbell(DoorbellTemplate(["", "id", ""]))
+        later = store.do(StartRun(Start("00later", "g", None, "task")))
+        assert (later.word, len(later.doorbells)) == ("started", 0 if push else 1)
         store.close()
 
 

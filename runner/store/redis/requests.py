@@ -104,7 +104,7 @@ class Requests:
         """`call` runs a script."""
         self._call, self._transactions, self._fast = call, transactions, fast
         self._settings, self._add_measurements, self._now = settings, add_measurements, now
-        self._has_archive = False
+        self._has_archive, self._has_template = False, True
         self._handlers: dict[type[Request[Any]], Callable[[Any], Any]] = {
             AnswerQuestions: self._answer,
             ApplyOperation: self._operate,
@@ -153,8 +153,14 @@ class Requests:
             if rules:
                 asks += [("ZCARD", f"runs:{status}:{graph_id}") for status in OPEN]
             if not rules or not rules.by:
-                speculation = _speculate(start, fingerprint, asks)
-                return self._transactions.run("start", request.plan, speculation=speculation)
+                speculation = _speculate(start, fingerprint, asks, has_template=self._has_template)
+
+                def plan(transaction: Transaction) -> Reply:
+                    reply = transaction.write_set.read_set.reply("EXISTS", TEMPLATE)
+                    self._has_template = bool(reply)
+                    return request.plan(transaction)
+
+                return self._transactions.run("start", plan, speculation=speculation)
         if start.fingerprint is None:
             wants.append(("graphs", graph_id))
         return self._transactions.run("start", request.plan, wants, asks)
@@ -529,15 +535,20 @@ def _of_question(interrupt_id: str, *names: str) -> Fields:
     return of_run(address.run_id, f"n:{address.node_id}", *fields, *names)
 
 
-def _speculate(start: Start, fingerprint: str, asks: Sequence[Command]) -> ReadSet:
-    """Presume that a run is new, and its graph as this process knows it: so it starts in one request."""
+def _speculate(
+    start: Start, fingerprint: str, asks: Sequence[Command], *, has_template: bool
+) -> ReadSet:
+    """Presume that a run is new, and its graph as this process knows it: so it starts in one request.
+
+    A doorbell's template is there or not as it was at the last start.
+    """
     fields: dict[str, dict[str, bytes | None]] = {
         run_key(start.run_id): dict.fromkeys(HEAD),
         shape_key(fingerprint): {"meta": b""},
         "graphs": {start.graph_id: fingerprint.encode()},
     }
     reads = ReadSet()
-    reads.speculate(fields, {**dict.fromkeys(asks), ("EXISTS", TEMPLATE): 1})
+    reads.speculate(fields, {**dict.fromkeys(asks), ("EXISTS", TEMPLATE): int(has_template)})
     return reads
 
 

@@ -276,7 +276,8 @@ class Transaction:
                 run.flush()
         write_set, settings = self.write_set, self.write_set.settings
         if write_set.read_set.is_speculative and doorbells and settings.push:
-            write_set.patterns[TEMPLATE, "template"] = "."
+            is_there = write_set.read_set.reply("EXISTS", TEMPLATE)
+            write_set.patterns[TEMPLATE, "template"] = "." if is_there else "^$"
         if doorbells and settings.push and not write_set.read_set.reply("EXISTS", TEMPLATE):
             # No worker has left a template to ring with: the next sweep rings.
             soon = write_set.read_set.now + settings.lease_ms
