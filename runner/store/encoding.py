@@ -58,7 +58,7 @@ V = 1
 """The form of what is stored here; a run of another form is refused, not guessed at."""
 
 OUTERMOST = ("-", "=")
-"""What the field `of` has in place of a parent: of a run that has none, and of such a run that is packed."""
+"""Values of the field `of` in place of a parent: of a run that has none, and of such a run that is packed."""
 
 EVENT_LETTERS: dict[str, str] = {
     EventKind.RUN_STARTED: "b",

@@ -41,7 +41,7 @@ USUAL = (
 """Texts that most runs have, to compress with: another text is another form, and needs another mark."""
 
 
-class Call(Protocol):
+class PackCall(Protocol):
     """Calls a script of the store."""
 
     def __call__(self, name: str, *arguments: Argument) -> list[Any]:
@@ -58,7 +58,7 @@ def _stays(name: bytes) -> bool:
     return name not in {b"task", b"state"} and (b":" not in name or name.startswith(b"b:"))
 
 
-def pack(call: Call) -> int:
+def pack(call: PackCall) -> int:
     """Pack the next runs that ended some time ago; return how many were looked at."""
     _, looked_at, *runs = call("packable", AT_ONCE, AGE_MS)
     arguments: list[Argument] = []
@@ -107,7 +107,7 @@ def read(text: bytes) -> tuple[dict[bytes, bytes], list[bytes]]:
     return dict(zip(names, values, strict=True)), parts[len(numbers[0]) :]
 
 
-def unpack(call: Call, run_id: str) -> None:
+def unpack(call: PackCall, run_id: str) -> None:
     """Give a packed run its fields and events back; it may be that another process has."""
     key = run_key(run_id)
     text: bytes | None = call("look", 3, "LINDEX", f"{key}:e", 0)[1]
