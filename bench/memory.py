@@ -14,6 +14,8 @@ from runner.store.redis.keys import Keys
 from runner.store.redis.store import RedisStore
 
 RUNS, WARM_UP = 2_000, 100
+SWEEPS = 20
+"""Enough to pack all: one packs a thousand."""
 ASKED = "request"
 KINDS = {
     "waiting": "a waiting run (3 nodes, a question with a schema to two people)",
@@ -64,7 +66,8 @@ def _taken(bench: Site) -> dict[str, float]:
     """Read the memory and the keys, without notices that are read and readers that have gone."""
     # As a worker's sweep does once a minute, with runs that ended a minute ago.
     store = RedisStore(bench.urls[OURS], push=False, clock=_later)
-    store.sweep()
+    for _ in range(SWEEPS):
+        store.sweep()
     store.close()
     server = bench.servers[OURS]
     for key in server.scan_iter("*:w"):
