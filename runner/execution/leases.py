@@ -91,8 +91,8 @@ class Lease:
 
     def lost(self) -> LeaseLost:
         return LeaseLost(
-            f"node {self.token.node!r} of run {self.token.run_id} was given to another worker; "
-            "what this one still does is refused."
+            f"this worker no longer holds the lease of node {self.token.node!r} of run {self.token.run_id}; "
+            "what it still does is refused."
         )
 
     def timed_out(self) -> NodeTimedOut:

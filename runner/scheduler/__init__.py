@@ -10,7 +10,7 @@ The life of a node:
                  ^         |-> waiting   (for an answer, a child run or an external task)
                  |         |-> retrying  (its retry policy allows another attempt, after a delay)
                  +---------+             (answered, due, child ended, reported, lease lost, worker shut down)
-    ready -> retrying       a rate limit delays it (see `lifecycle.reserve`)
+    ready -> retrying       a rate limit delays it (see `reserve` of limits/slots.py)
     pending -> skipped      every path to it is dead
     running -> failed       its workers were lost or released it too often in a row, without progress
     ready, waiting, retrying -> cancelled   its run stops

@@ -1,4 +1,4 @@
-"""The life of a visit: claimed by a worker, settled, retried or returned; and the end of every transition."""
+"""The life of a visit: claimed by a worker, settled, retried or returned; and what may end its run."""
 
 from __future__ import annotations
 

@@ -53,7 +53,7 @@ def ring(transaction: Transaction, member: str, new_score: str, *, failed: bool)
         # One that a newer version set is left to its workers.
         write_set.timer(member, transaction.clock() + write_set.settings.lease_ms)
         return Reply("left")
-    if kind == TimerKind.MAP and transaction.defer_cancel:
+    if kind == TimerKind.MAP and transaction.defers_to_timer:
         # Its items end all the time, and each end begins others.
         write_set.timer(member, transaction.clock() + write_set.settings.lease_ms)
         return Reply("left")

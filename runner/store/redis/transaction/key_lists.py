@@ -1,4 +1,4 @@
-"""The lists of a key's runs in a transaction: as they were read, with what it has added and removed."""
+"""The lists of runs that share a concurrency or debounce key, as a transaction reads and changes them."""
 
 from __future__ import annotations
 

@@ -69,16 +69,16 @@ RECORDS = re.compile(r"[nl]:|a-?\d+:")
 class RunInTransaction:
     """One run: the view of its transitions, which fills a write set.
 
-    With `defer_cancel` the nodes of a run that stops are cancelled by a timer, not at once: see `idle`.
+    With `defers_to_timer` the nodes of a run that stops are cancelled by a timer, not at once: see `idle`.
     """
 
     def __init__(
-        self, write_set: WriteSet, record: RunRecord, topology: Topology, *, defer_cancel: bool
+        self, write_set: WriteSet, record: RunRecord, topology: Topology, *, defers_to_timer: bool
     ) -> None:
         self.write_set, self.topology = write_set, topology
         self.initial = self.record = record
         self.key = run_key(record.run_id)
-        self._defer_cancel = defer_cancel
+        self._defers_to_timer = defers_to_timer
         self._strict = (
             False  # whether the commit compares the whole line of the run, events included
         )
@@ -156,9 +156,9 @@ class RunInTransaction:
         """Look at the nodes after one, some at a time, as long as more of them are asked for.
 
         In the step that stops the run no node of it may change meanwhile. Where that does not succeed, none
-        is named (see `defer_cancel`), and a timer begins with the first.
+        is named (see `defers_to_timer`), and a timer begins with the first.
         """
-        if self._defer_cancel and not self.record.stopping:
+        if self._defers_to_timer and not self.record.stopping:
             self.write_set.timer(
                 f"{TimerKind.DRAIN}|{self.record.run_id}|", self.write_set.read_set.now
             )

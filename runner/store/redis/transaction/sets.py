@@ -138,7 +138,7 @@ ABSENT = {
     "EXISTS": 0,
     "HSTRLEN": 0,
 }
-"""The reply of a command as long as it was not read."""
+"""The result of `reply` before a command has been read."""
 
 
 class ReadSet:
@@ -280,8 +280,9 @@ class WriteSet:
         self.deadline = 0
         self.limit_positions: dict[tuple[str, str], LimitPosition] = {}
         self.bounded_roots: set[str] = set()
-        # Written by the commit:
+        # Known to be new, so their fields are absent and not read:
         self.new_keys: set[str] = set()
+        # Written by the commit:
         self.runs: dict[str, RunCounters] = {}
         self.arrivals: list[ArrivalCount] = []
         self.makes_room = makes_room
@@ -308,9 +309,9 @@ class WriteSet:
         return value
 
     def read_document(self, key: str, name: str) -> bytes | None:
-        """Return a document behind a head; of that the first two words, which name it, must not change.
+        """Return a document with its head, of which only the first two words, which name it, are validated.
 
-        Where a step writes it, it reads it with `read`.
+        A step that writes the document reads it with `read`.
         """
         known = self.expected.get(key, {}).get(name)
         value = self.read(key, name)

@@ -51,7 +51,7 @@ from runner.store.redis.transaction.sets import (
     WriteSet,
 )
 
-DEFER_CANCEL_AFTER, IMMEDIATE_TRIES, TRIES = 3, 20, 2_000
+DEFER_AFTER, IMMEDIATE_TRIES, TRIES = 3, 20, 2_000
 """Conflicts before a run's stop, or a map's next items, are left to a timer, before the next try waits,
 and before it fails."""
 
@@ -85,9 +85,9 @@ class _PackedRun(Exception):
 class Transaction:
     """All runs of a store, for one try of a transaction: the `UnitOfWork` of Redis."""
 
-    def __init__(self, write_set: WriteSet, *, defer_cancel: bool = False) -> None:
+    def __init__(self, write_set: WriteSet, *, defers_to_timer: bool = False) -> None:
         self.write_set = write_set
-        self.defer_cancel = defer_cancel
+        self.defers_to_timer = defers_to_timer
         self._runs: dict[str, RunInTransaction | None] = {}
         self.audits = write_set.settings.audit
 
@@ -115,7 +115,7 @@ class Transaction:
         expected_fields |= {name: fields.get(name.encode(), b"") for name in ("of", "lock")}
         topology = self.write_set.topology(record.graph_id, record.fingerprint)
         return (
-            RunInTransaction(self.write_set, record, topology, defer_cancel=self.defer_cancel)
+            RunInTransaction(self.write_set, record, topology, defers_to_timer=self.defers_to_timer)
             if topology
             else None
         )
@@ -165,7 +165,7 @@ class Transaction:
         if topology is None:
             raise AssertionError(f"{record.run_id} begins without the shape {record.fingerprint}")
         run = self._runs[record.run_id] = RunInTransaction(
-            self.write_set, record, topology, defer_cancel=self.defer_cancel
+            self.write_set, record, topology, defers_to_timer=self.defers_to_timer
         )
         new_run.write(self.write_set, record, start)
         return run
@@ -243,7 +243,7 @@ class Transaction:
         self.write_set.put(PASSKEYS, passkey, count)
 
     def limit(self, run_id: str, action: LimitAction) -> Sequence[tuple[str, str]]:
-        """Write changes of slots and queues; the script knows who gets one: `Transactions._offer_slots`."""
+        """Write changes of slots and queues; `Transactions._offer_slots` starts who is offered one."""
         write_set = self.write_set
         match action:
             case ReturnSlot():
@@ -260,7 +260,7 @@ class Transaction:
                     "ZADD", f"limit:q:{action.key}", "NX", action.since, f"{run_id}|{action.node}"
                 )
             case ReserveTime():
-                pass  # before it was planned with: see `Transactions`
+                pass  # lua/reserve.lua has done it: see `Transactions._look`
         return ()
 
     def bound_size(self, run_id: str) -> None:
@@ -334,7 +334,7 @@ class Transactions:
             self._look(read_set, verb)
         while conflicts < TRIES:
             write_set = WriteSet(read_set, self._settings, makes_room=makes_room)
-            reply = self._plan(write_set, plan, defer_cancel=conflicts >= DEFER_CANCEL_AFTER)
+            reply = self._plan(write_set, plan, defers_to_timer=conflicts >= DEFER_AFTER)
             if read_set.is_incomplete:
                 self._look(read_set, verb)
                 continue
@@ -361,17 +361,18 @@ class Transactions:
                 return reply
             # A conflict, or a refusal that was planned on several looks or on a guess: a refusal must be
             # right at one moment. A commit may follow several looks: what it validates it compares with what
-            # is stored then. Any other value must never change, only be added to, or change only together
-            # with a validated one that was read no later: so after a conflict nothing is read alone.
+            # is stored then. A value that it does not validate is constant, or only added to, or changes only
+            # together with a validated one that was read before it or with it. To read single values again
+            # after a conflict would break the third, so everything is read again.
             read_set.invalidate()
             self._look(read_set, verb)
         raise StoreError(
             f"other requests came in between {TRIES} times, and this one ({verb}) was not done."
         )
 
-    def _plan(self, write_set: WriteSet, plan: Plan, *, defer_cancel: bool) -> Reply:
+    def _plan(self, write_set: WriteSet, plan: Plan, *, defers_to_timer: bool) -> Reply:
         """Run a plan. On an incomplete or a wrong read set it may fail, and is not used."""
-        transaction = Transaction(write_set, defer_cancel=defer_cancel)
+        transaction = Transaction(write_set, defers_to_timer=defers_to_timer)
         try:
             reply = plan(transaction)
             transaction.finish(reply.doorbells)
@@ -414,7 +415,7 @@ class Transactions:
 
 
 def transactions_of(connection: RedisConnection, prefix: str) -> Transactions:
-    """Open transactions of a partition's keys that are no runs', and so need no settings of a store."""
+    """Open transactions of a partition's keys that belong to no run, which need no settings of a store."""
     scripts = Scripts(connection, prefix)
 
     def call(name: str, *arguments: Argument, verb: str = "") -> list[Any]:
