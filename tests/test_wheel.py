@@ -212,14 +212,6 @@ def code_of(page: Path, folder: Path) -> None:
             file.write(code)
 
 
-def read(address: str) -> str:
-    try:
-        with urllib.request.urlopen(address, timeout=30) as reply:  # noqa: S310 - our own
-            return reply.read().decode()
-    except OSError:
-        return ""
-
-
 def runs_its_code(project: Project, page: Path, graphs: str = "shop") -> None:
     code_of(page, project.folder)
     project.environment["RUNNER_GRAPHS"] = graphs
@@ -233,14 +225,19 @@ def shows_django(project: Project, page: Path) -> None:
     project.call("python", "-c", "import shop, asgi; assert asgi.application")
 
 
-def serves(project: Project, *command: str, path: str = "inbox") -> None:
-    port = str(free_port())
-    with project.running(*command, "--port", port) as log:
-        wait_until(
-            lambda: "Inbox" in read(f"http://127.0.0.1:{port}/{path}"),
-            f"the inbox; see {log}",
-            seconds=90,
-        )
+def serves(project: Project, *command: str) -> None:
+    with project.running(*command, "--port", str(free_port())) as log:
+        logged(log, "/login?token=")
+        (address, *_) = re.findall(r"http://\S+/login\?token=\w+", log.read_text(encoding="utf-8"))
+        browser = urllib.request.build_opener(urllib.request.HTTPCookieProcessor())
+
+        def shows_the_inbox() -> bool:
+            try:
+                return b"Inbox" in browser.open(f"{address}&next=/inbox", timeout=30).read()
+            except OSError:
+                return False
+
+        wait_until(shows_the_inbox, f"the inbox; see {log}", seconds=90)
 
 
 def begins_a_project(project: Project, page: Path) -> None:

@@ -18,7 +18,7 @@ from runner.definition.model import map_of
 from runner.records.interrupts import Decision, Interrupt, InterruptStatus, Receipt, ReceiptStatus
 from runner.records.run import ACTIVE, MapRecord, NodeRecord, RunRecord, Status, status_of
 from runner.scheduler import MAX_REDISPATCH_MS
-from runner.store.interface import Claim, Event, Request
+from runner.store.interface import Claim, Event, Request, Token
 from runner.store.memory.store import MemoryStore
 from runner.store.requests import (
     AnswerQuestions,
@@ -88,12 +88,19 @@ class Watch:
 
     # -- requests ----------------------------------------------------------------------------------
 
+    def _hold(self, token: Token) -> None:
+        # In races the reply of a claim may come after that of a later one, which has raised the fence.
+        where = token.run_id, token.node
+        self.holders[where] = max(
+            token, self.holders.get(where, token), key=lambda each: each.fence
+        )
+
     def judge(self, request: Request | None, reply: Any) -> None:
         """Judge a reply by what was asked before."""
         if isinstance(request, StartRun):
             self.unanswered.discard(request.start.run_id)
         if isinstance(reply, Claim):
-            self.holders[reply.token.run_id, reply.token.node] = reply.token
+            self._hold(reply.token)
         elif isinstance(request, SettleVisit) and reply.word == "settled":
             token, nonce = request.token, request.nonce
             where = (token.run_id, token.node, token.visit)
@@ -101,7 +108,7 @@ class Watch:
             holder = self.holders.get(where[:2])
             must(token == holder, "I2", f"{where} was settled by {token}, but {holder} has it")
             if reply.claim is not None:
-                self.holders[token.run_id, reply.claim.token.node] = reply.claim.token
+                self._hold(reply.claim.token)
         elif isinstance(request, ParkVisit) and reply.word == "ready":
             token = request.token  # an answer came before it parked
             self._chances[token.run_id, token.node, token.visit] += 1
