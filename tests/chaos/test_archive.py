@@ -87,7 +87,8 @@ def test_a_run_is_shown_and_listed_after_it_has_expired(empty_site, place, call)
     assert again == {**shown, **ARCHIVED} | {"nodes": archived_nodes(shown["nodes"])}
     assert json.loads(call("runs", "export", run.id)) == exported
     assert json.loads(call("runs", "export", child["run_id"])) == child
-    expected = [{**line, "archived": True} for line in listed]
+    unknown = {"ended_at": None, "requester": ""}
+    expected = [{**line, **unknown, "archived": True} for line in listed]
     assert json.loads(call("--json", "runs", "list"))["runs"] == expected
     assert json.loads(call("--json", "runs", "list", "--tag", "order=7"))["runs"] == [expected[1]]
     assert call("runs", "show", run.id[:-4]).splitlines() == [lines[0] + "\tarchived", *lines[1:]]
