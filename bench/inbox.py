@@ -37,7 +37,6 @@ RARE = 100
 PATHS = {
     "all": "",
     "mine": "tab=mine",
-    "my groups": "tab=groups",
     "done": "tab=done",
     "graph": "graph=questions",
     "tool": "tool=pay",
@@ -48,7 +47,7 @@ PATHS = {
     "tag of a few": "tag=number=7",
     "text of none": "text=nowhere",
     "name of none": "name=nothing",
-    "group, risk and text": "tab=groups&risk=high&text=acme",
+    "mine, by risk and text": "tab=mine&risk=high&text=acme",
     "page 3": "cursor={cursor}",
 }
 
