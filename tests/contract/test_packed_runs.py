@@ -217,3 +217,16 @@ def test_a_damaged_run_is_refused(desk, client):
     with pytest.raises(CorruptDocument, match="packed run can't be read"):
         recovery.fork(bench.engine, bench.run_id, "b")
     assert client.llen(key) == 1
+
+
+def test_a_packed_run_without_its_text_is_refused(desk, client):
+    """Reads and changes end with an error that names the damage, where its text was deleted or evicted."""
+    bench = desk()
+    ended(bench)
+    pack(bench)
+    client.delete(Keys().run(bench.run_id, ":e"))
+
+    with pytest.raises(CorruptDocument, match="packed run"):
+        bench.store.read(bench.run_id)
+    with pytest.raises(CorruptDocument, match="packed run"):
+        recovery.fork(bench.engine, bench.run_id, "b")

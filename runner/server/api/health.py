@@ -28,7 +28,7 @@ async def healthy() -> dict[str, str]:
 def ready(services: Served) -> dict[str, str]:
     """Answer 503 while the store can't be reached."""
     try:
-        services.workers.now()  # whoever asks, and however often, it costs the store one short command
+        services.workers.now()  # open to all callers, so it costs the store one short command
     except StoreError as error:
         raise Problem(503, "The store can't be reached.", headers={"Retry-After": "5"}) from error
     return {"status": "ok"}

@@ -78,10 +78,10 @@ def pack(call: PackCall) -> int:
 
 
 def _text(fields: dict[bytes, bytes], events: Sequence[bytes]) -> bytes:
-    parts = [part for pair in fields.items() for part in pair]
-    lengths = dump([[len(part) for part in parts], [len(event) for event in events]])
+    texts = [text for pair in fields.items() for text in pair]
+    lengths = dump([[len(text) for text in texts], [len(event) for event in events]])
     compressor = zlib.compressobj(9, zdict=USUAL)
-    return MARK + compressor.compress(b"".join((*parts, *events, lengths))) + compressor.flush()
+    return MARK + compressor.compress(b"".join((*texts, *events, lengths))) + compressor.flush()
 
 
 def read(text: bytes) -> tuple[dict[bytes, bytes], list[bytes]]:
@@ -99,19 +99,39 @@ def read(text: bytes) -> tuple[dict[bytes, bytes], list[bytes]]:
         raise CorruptDocument(
             f"a packed run can't be read ({error}); it was left untouched. Restore it, or remove the run."
         ) from error
-    parts, place = [], 0
+    texts, start = [], 0
     for length in (*numbers[0], *numbers[1]):
-        parts.append(data[place : place + length])
-        place += length
-    names, values = parts[: len(numbers[0]) : 2], parts[1 : len(numbers[0]) : 2]
-    return dict(zip(names, values, strict=True)), parts[len(numbers[0]) :]
+        texts.append(data[start : start + length])
+        start += length
+    names, values = texts[: len(numbers[0]) : 2], texts[1 : len(numbers[0]) : 2]
+    return dict(zip(names, values, strict=True)), texts[len(numbers[0]) :]
+
+
+def fields_of(run_id: str, text: bytes | None, of: bytes | None) -> dict[bytes, bytes]:
+    """Return the packed fields of a run, by its first event and its field `of`; none where it isn't packed.
+
+    Raises:
+        CorruptDocument: the text is damaged or gone. To read once more would not end.
+    """
+    fields, _ = read(text or b"")
+    if of and is_packed(of) and not fields:
+        raise CorruptDocument(
+            f"the text of the packed run {run_id} is gone; nothing was changed. Restore it, or "
+            "remove the run."
+        )
+    return fields
 
 
 def unpack(call: PackCall, run_id: str) -> None:
-    """Give a packed run its fields and events back; it may be that another process has."""
+    """Give a packed run its fields and events back; it may be that another process has.
+
+    Raises:
+        CorruptDocument: the text is damaged or gone.
+    """
     key = run_key(run_id)
-    text: bytes | None = call("look", 3, "LINDEX", f"{key}:e", 0)[1]
-    fields, events = read(text or b"")
-    if text and fields:
+    text, of = call("look", 3, "LINDEX", f"{key}:e", 0, 3, "HGET", key, "of")[1:3]
+    fields = fields_of(run_id, text, of)
+    if fields:
+        _, events = read(text)
         pairs = [part for pair in fields.items() for part in pair]
         call("unpack", key, text, len(events), *reversed(events), *pairs)

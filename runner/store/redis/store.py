@@ -648,10 +648,13 @@ class RedisStore:
 
     def _packed(self, runs: Sequence[str]) -> list[dict[bytes, bytes]]:
         """Read what is packed of runs; nothing of one that was unpacked meanwhile."""
-        with self._redis.translated(), self._redis.client.pipeline(transaction=False) as pipe:
+        with self._redis.translated(), self._redis.client.pipeline(transaction=True) as pipe:
             for run_id in runs:
                 pipe.lindex(self._keys.run(run_id, ":e"), 0)
-            return [packed_runs.read(text or b"")[0] for text in pipe.execute()]
+                pipe.hget(self._keys.run(run_id), "of")
+            found = pipe.execute()
+        texts = zip(runs, found[::2], found[1::2], strict=True)
+        return [packed_runs.fields_of(run_id, text, of) for run_id, text, of in texts]
 
     # Calling scripts
 
