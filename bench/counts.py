@@ -30,6 +30,7 @@ from runner.client import SweeperDispatcher
 from runner.definition.registry import Registry
 from runner.dev.embedded import embedded_store
 from runner.execution.engine import Engine
+from runner.limits.fairness import Fairness
 from runner.operations.answers import apply_decisions
 from runner.records.interrupts import Decision
 from runner.settings import Settings
@@ -113,6 +114,7 @@ def look() -> str:
 def _graphs(width: int) -> Registry:
     registry = Registry()
     registry.add("chain", lambda: chain(3))
+    registry.add("turns", _turns, fairness=Fairness("tag:tenant"))
     registry.add("fan", lambda: fan(width))
     registry.add("lattice", lambda: lattice(9))
     registry.add("waiting", FACTORIES["waiting"])
@@ -121,6 +123,15 @@ def _graphs(width: int) -> Registry:
     registry.add("map", lambda: mapped(AGENTS))
     registry.add("agent", _agent)
     return registry
+
+
+def _turns() -> Any:
+    builder = GraphBuilder()
+    for node in ("t0", "t1", "t2"):
+        builder.add_node(noop, node)
+    builder.add_edge("t0", "t1")
+    builder.add_edge("t1", "t2")
+    return builder.build()
 
 
 def _voting() -> Any:
@@ -231,6 +242,11 @@ class Story:
         self._deliver(run, "n1")
         with self._counted("the last node, and the run's end"):
             self._deliver(run, "n2")
+        run = self._engine.start("turns", "task", tags={"tenant": "t"})
+        with self._counted("a node of a chain, where keys have turns"):
+            self._deliver(run, "t0")
+        self._deliver(run, "t1")
+        self._deliver(run, "t2")
 
     def _wait(self) -> None:
         run = self._engine.start("waiting", "task")

@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from runner.execution.functions import NodeContext
     from runner.execution.results import GraphResult, NodeResult
     from runner.limits.concurrency import Concurrency, Debounce
+    from runner.limits.fairness import Fairness
     from runner.limits.limit import Limit
     from runner.local import Graph
     from runner.records.interrupts import Interrupt, Receipt
@@ -31,6 +32,7 @@ __all__ = [
     "Client",
     "Concurrency",
     "Debounce",
+    "Fairness",
     "Graph",
     "GraphBuilder",
     "GraphResult",
@@ -62,6 +64,7 @@ __getattr__ = lazy_names(
         "runner.execution.functions": ("NodeContext",),
         "runner.execution.results": ("GraphResult", "NodeResult"),
         "runner.limits.concurrency": ("Concurrency", "Debounce"),
+        "runner.limits.fairness": ("Fairness",),
         "runner.limits.limit": ("Limit",),
         "runner.local": ("Graph",),
         "runner.records.interrupts": ("Interrupt", "Receipt"),

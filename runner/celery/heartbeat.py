@@ -33,6 +33,7 @@ from runner.errors import RunnerError
 from runner.records.workers import EVERY, KEEPER, Worker
 from runner.store.redis.singleton_locks import SingletonLocks
 from runner.store.redis.workers import WorkerRegistry, described
+from runner.store.requests import ShareSlots
 
 log = logging.getLogger(__name__)
 
@@ -103,6 +104,7 @@ class Heartbeat(WorkerThread):
             SingletonLocks(redis, namespace),
         )
         self._description = self._describe(worker)
+        self._shared = queues_of(self.engine.registry, shared=True)
         self._publisher = Publisher(worker.app, self.engine, self.settings)
         self._tidied = False
         self._pool_ended, self._due = threading.Event(), 0.0
@@ -167,7 +169,23 @@ class Heartbeat(WorkerThread):
         description = {**self._description, **now}
         if self._workers.enter(description, time.time_ns() // 1_000_000):
             self._lost_check_due = 0.0
+        self._share_slots()
         self._due = time.monotonic() + EVERY
+
+    def _share_slots(self) -> None:
+        """Write how many slots serve the queues whose keys have turns; one worker does it for all."""
+        if not self._shared or not self._locks.acquire("slots", EVERY):
+            return
+        now, name_of = self._workers.now(), self.settings.node_queue
+        alive = [worker for worker in self._workers.all() if worker.alive(now)]
+        self.engine.do(
+            ShareSlots(
+                {
+                    queue: sum(worker.slots for worker in alive if name_of(queue) in worker.queues)
+                    for queue in self._shared
+                }
+            )
+        )
 
     def _end(self, **_: object) -> None:
         self._pool_ended.set()

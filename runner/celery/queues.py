@@ -23,10 +23,14 @@ from runner.errors import BrokerError, UsageError
 log = logging.getLogger(__name__)
 
 
-def queues_of(registry: Registry) -> list[str]:
-    """Return the queues of every registered graph and of the graphs inside them."""
+def queues_of(registry: Registry, *, shared: bool = False) -> list[str]:
+    """Return the queues of every registered graph and of the graphs inside them.
+
+    With `shared` only those of graphs whose keys have turns.
+    """
     plans = [plan for name in registry.names() for plan in registry.family(name)]
-    return sorted({node.queue for plan in plans for node in plan.topology.nodes.values()})
+    shapes = [plan.topology for plan in plans if plan.topology.fairness or not shared]
+    return sorted({node.queue for shape in shapes for node in shape.nodes.values()})
 
 
 def priorities_of(app: Celery, registry: Registry) -> dict[str, set[int]]:

@@ -40,6 +40,7 @@ def fingerprint(definition: Definition) -> str:
     limits = [definition.policy, definition.max_node_executions, definition.execution_timeout]
     queue: list[object] = [definition.queue] if definition.queue else []
     queue += [astuple(definition.admission)] if definition.admission else []
+    queue += [astuple(definition.fairness)] if definition.fairness else []
     over = model.signature((spec.id, spec.map) for spec in definition.nodes.values())
     return _hash(
         [definition.id, definition.version, nodes, edges, definition.entries, limits, *over, *queue]

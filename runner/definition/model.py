@@ -19,6 +19,7 @@ from typing import Any
 from runner.approvals.rules import Rule
 from runner.definition.policies import RetryPolicy
 from runner.limits.concurrency import Admission
+from runner.limits.fairness import Fairness
 from runner.limits.limit import Limit, LimitShape
 
 BRACKETS = "[]"
@@ -167,6 +168,7 @@ class Definition:
     queue: str | None = None
     name: str = ""
     admission: Admission | None = None
+    fairness: Fairness | None = None
 
     def edges_by_source(self) -> dict[str, list[EdgeSpec]]:
         """The edges by source, in the order of the bits of `NodeRecord.edges`."""
@@ -247,6 +249,7 @@ class Topology:
     incoming: Mapping[str, tuple[InEdge, ...]]
     loops: tuple[LoopTopology, ...] = field(default=())
     admission: Admission | None = None
+    fairness: Fairness | None = None
 
 
 HIDDEN = "@"

@@ -23,6 +23,7 @@ from runner.definition.model import Definition, EdgeSpec, NodeSpec, Topology, ma
 from runner.definition.topology import topology
 from runner.errors import DefinitionError, NotFoundError, RunnerError
 from runner.limits.concurrency import Admission, Concurrency, Debounce, admission
+from runner.limits.fairness import Fairness
 from runner.records.run import PATH
 
 
@@ -115,6 +116,7 @@ class Registry:
     def __init__(self) -> None:
         self._factories: dict[str, Callable[[], HasDefinition]] = {}
         self._admissions: dict[str, Admission | None] = {}
+        self._fairness: dict[str, Fairness | None] = {}
         self._plans: dict[str, CompiledGraph] = {}
         self._lock = threading.RLock()
 
@@ -123,8 +125,9 @@ class Registry:
         name: str,
         factory: Callable[[], HasDefinition],
         admission: Admission | None = None,
+        fairness: Fairness | None = None,
     ) -> None:
-        """Register a factory under a name, with what it declares about the starts of its runs.
+        """Register a factory under a name, with what it declares about starts of runs and turns of nodes.
 
         Raises:
             DefinitionError: the name is empty, has a "/", or is taken by another factory.
@@ -138,6 +141,7 @@ class Registry:
                     f"two graphs are named {name!r}: {_place(existing)} and {_place(factory)}."
                 )
             self._factories[name], self._admissions[name] = factory, admission
+            self._fairness[name] = fairness
             self._plans = {
                 path: compile_graph
                 for path, compile_graph in self._plans.items()
@@ -162,6 +166,7 @@ class Registry:
                     id=path,
                     queue=definition.queue or self._queue_around(path),
                     admission=self._admissions.get(path),
+                    fairness=self._fairness.get(path.split(PATH, maxsplit=1)[0]),
                 )
             )
             for rule in itertools.chain(*map(_rules, definition.nodes.values())):
@@ -289,11 +294,13 @@ def graph(
     max_open_runs: int | None = None,
     concurrency: Concurrency | None = None,
     debounce: Debounce | None = None,
+    fairness: Fairness | None = None,
 ) -> Callable[[Factory], Factory]:
     """Register the factory below under a name: `@graph("refund")` above `def refund() -> Graph`.
 
     A start is refused while `max_open_runs` of its runs are open; `concurrency` says how many of them may be
     for each value of a key, `debounce` that a run begins some time after the last of several starts.
+    With `fairness` its nodes, and those of graphs inside it, share the slots of their queues between keys.
 
     Raises:
         DefinitionError: the name is taken or a value can't be used.
@@ -301,7 +308,7 @@ def graph(
     starts = admission(name, max_open_runs, concurrency, debounce)
 
     def register(factory: Factory) -> Factory:
-        registry.add(name, factory, starts)
+        registry.add(name, factory, starts, fairness)
 
         @functools.wraps(factory)
         def named() -> HasDefinition:

@@ -70,6 +70,7 @@ def topology(definition: Definition) -> Topology:
         incoming={node: tuple(edges) for node, edges in incoming.items()} | no_edges,
         loops=tuple(_loop(number, loops, exits[number]) for number in range(len(loops))),
         admission=definition.admission,
+        fairness=definition.fairness,
     )
 
 

@@ -58,6 +58,7 @@ from runner.store.interface import (
     Dispatcher,
     Reply,
     Request,
+    Rung,
     Settlement,
     Store,
     Token,
@@ -188,7 +189,7 @@ class Engine:
             if claim.delay_ms:
                 self.sweep_in(claim.delay_ms / 1000)
             return DoorbellOutcome(self.ring(claim).word, reference=claim.reference)
-        return self.execute(claim, stays)
+        return self.execute(self.ring(claim), stays)
 
     def execute(self, claim: Claim, stays: Callable[[], bool] = never) -> DoorbellOutcome:
         """Run the node of a claimed visit and commit the outcome.
@@ -289,7 +290,7 @@ class Engine:
         """Do a request in the store, and publish the doorbells of its reply."""
         return self.ring(self.store.do(request))
 
-    def ring(self, reply: Reply) -> Reply:
+    def ring(self, reply: Rung) -> Rung:
         """Publish the doorbells of a store's reply; one that is lost is rung again by a sweep."""
         if reply.doorbells:
             try:

@@ -16,6 +16,7 @@ from typing import Protocol
 
 from runner.definition.model import ROOT, NodeTopology, Topology, index_of, map_of, shape_name
 from runner.limits.concurrency import Concurrency, key_of
+from runner.limits.fairness import Share
 from runner.limits.slots import LimitAction, LimitUsage, ReturnSlot, keyed
 from runner.records.interrupts import Interrupt
 from runner.records.run import (
@@ -48,13 +49,17 @@ MAX_REDISPATCH_MS = 300_000
 
 @dataclass(frozen=True, slots=True)
 class Dispatch:
-    """Push the doorbell of a ready node: a queue message that holds ids only. `attempt` marks stale ones."""
+    """Push the doorbell of a ready node: a queue message that holds ids only. `attempt` marks stale ones.
+
+    With a `share` it is pushed when its key has its turn.
+    """
 
     node: str
     visit: int
     attempt: int
     queue: str
     priority: int
+    share: Share | None = None
 
 
 class TimerKind(enum.StrEnum):
@@ -394,9 +399,15 @@ def stops(changes: Changes, node: str) -> bool:
 
 
 def doorbell(changes: Changes, node: str, record: NodeRecord) -> Dispatch:
-    """Return the doorbell of a node's visit, for its queue."""
-    shape = changes.shape(node)
-    return Dispatch(node, record.visit, record.attempt, shape.queue, shape.priority)
+    """Return the doorbell of a node's visit, for its queue.
+
+    One that a limit keeps a place for, or gave a start time, had its turn.
+    """
+    shape, fairness = changes.shape(node), changes.topology.fairness
+    share = None
+    if fairness is not None and not record.granted:
+        share = fairness.share(changes.view.tag(fairness.tag))
+    return Dispatch(node, record.visit, record.attempt, shape.queue, shape.priority, share)
 
 
 def dispatch(changes: Changes, node: str, record: NodeRecord) -> None:

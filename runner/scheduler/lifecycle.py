@@ -142,11 +142,13 @@ def may_follow(topology: Topology, node: str, target: str) -> bool:
     """Return whether the worker that settles a node may claim its target at once, without a doorbell.
 
     The target is of the same queue and priority, so that the worker serves it and nothing more urgent waits,
-    and has no limits. A store that may claim it does so if nothing else becomes ready.
+    and has no limits, nor a key that others have turns before. A store that may claim it does so if nothing
+    else becomes ready.
     """
     settling, shape = topology.nodes[shape_name(node)], topology.nodes[target]
     same = (settling.queue, settling.priority) == (shape.queue, shape.priority)
-    return same and not shape.limits and target != node and not {node[0], target[0]} & {HIDDEN}
+    shares = shape.limits or topology.fairness
+    return same and not shares and target != node and not {node[0], target[0]} & {HIDDEN}
 
 
 def _limited(changes: Changes, node: str, record: NodeRecord, nonce: str) -> str:

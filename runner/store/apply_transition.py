@@ -279,6 +279,9 @@ class UnitOfWork(Protocol[RunT]):
     def put_signature_count(self, passkey: str, count: int) -> None:
         """Write how often a passkey has signed."""
 
+    def size_window(self, queue: str, size: int) -> None:
+        """Write how many doorbells of a queue that keys share are rung at a time, of each priority."""
+
     def limit(self, run_id: str, action: LimitAction) -> Sequence[tuple[str, str]]:
         """Apply an action of a limit; return the (run, node) that now get a place."""
 
@@ -313,7 +316,8 @@ def apply(
         match action:
             case Dispatch():
                 visit = (run_id, action.node, action.visit, action.attempt)
-                doorbells.append(Doorbell(*visit, action.queue, action.priority, record.graph_id))
+                bell = (*visit, action.queue, action.priority, record.graph_id, action.share)
+                doorbells.append(Doorbell(*bell))
             case SetTimer():
                 transaction.set_timer(action.kind, run_id, action.key, action.due)
             case DropTimer():

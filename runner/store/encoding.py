@@ -29,6 +29,7 @@ from runner.definition.model import (
 )
 from runner.errors import CorruptDocument
 from runner.limits.concurrency import Admission
+from runner.limits.fairness import Fairness, Share
 from runner.limits.limit import LimitShape
 from runner.records import codec
 from runner.records.checkpoints import Saved
@@ -98,6 +99,8 @@ def shape_fields(topology: Topology) -> Iterator[tuple[str, bytes]]:
     }
     if topology.admission is not None:
         meta["starts"] = astuple(topology.admission)
+    if topology.fairness:
+        meta["fairness"] = [topology.fairness.by, topology.fairness.weights]
     yield "meta", dump(meta)
     for name in topology.nodes:
         yield from _node_fields(topology, name)
@@ -391,6 +394,11 @@ def reply_of(reply: list[Any]) -> Reply:
     return replied(reply[0].decode(), doorbells_of(reply))
 
 
+def graph_with(share: Share, graph_id: str) -> str:
+    """Name a doorbell's graph as scripts take it, with its share behind it."""
+    return f"{graph_id}\1{share.stride!r}\1{share.key}"
+
+
 def doorbells_of(reply: list[Any]) -> list[Doorbell]:
     """Read the doorbells behind a script's word."""
     return [
@@ -428,6 +436,7 @@ def topology_of(graph_id: str, fingerprint: str, fields: Mapping[bytes, bytes]) 
         incoming={name: tuple(_in(edge) for edge in _edges(fields, "i", name)) for name in names},
         loops=tuple(_loop(load(fields[b"l:%d" % number])) for number in loops),
         admission=Admission.load(meta["starts"]) if "starts" in meta else None,
+        fairness=Fairness(*meta["fairness"]) if "fairness" in meta else None,
     )
 
 

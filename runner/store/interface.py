@@ -16,6 +16,7 @@ from runner.approvals.ballots import Standing, Use
 from runner.approvals.freezes import Freeze
 from runner.definition.model import Topology
 from runner.errors import CorruptDocument
+from runner.limits.fairness import Share
 from runner.records.budgets import Sum, Tagged
 from runner.records.checkpoints import Remembered, Saved, Session
 from runner.records.codec import JSON, LazyValue
@@ -46,7 +47,10 @@ EVERY_QUESTION = InterruptQuery()
 
 @dataclass(frozen=True, slots=True)
 class Doorbell:
-    """A wake-up: which visit to claim, and the queue to ring it on. It carries no data."""
+    """A wake-up: which visit to claim, and the queue to ring it on. It carries no data.
+
+    With a `share` the store keeps it until its key has its turn.
+    """
 
     run_id: str
     node: str
@@ -55,6 +59,7 @@ class Doorbell:
     queue: str
     priority: int
     graph_id: str
+    share: Share | None = None
 
     @property
     def task_id(self) -> str:
@@ -136,8 +141,8 @@ class Claim:
 
     `fingerprint` and `signature` are those of the run's graph and node. An item's `task` is the item;
     a large task or output may be lazy. `map` counts a map's items, `report` is an external task's result.
-    `rung_by` is the task that rang a doorbell which a settle has taken. `votes` are those on answers, by
-    question, as far as they were read.
+    `doorbells` are still to be rung, `rung_by` is the task that rang one which a settle has taken. `votes`
+    are those on answers, by question, as far as they were read.
     """
 
     token: Token
@@ -155,7 +160,12 @@ class Claim:
     map: MapRecord | None = None
     report: JSON = None
     rung_by: str = ""
+    doorbells: Sequence[Doorbell] = ()
     votes: Mapping[str, Sequence[Mapping[str, Any]]] = field(default_factory=dict)
+
+
+Rung = TypeVar("Rung", bound=Reply | Claim)
+"""A reply or a claim, with doorbells that are still to be rung."""
 
 
 @dataclass(frozen=True, slots=True)

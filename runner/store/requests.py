@@ -8,7 +8,7 @@ another worker has taken the node over, or its run has gone on without it.
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -24,6 +24,7 @@ from runner.limits.concurrency import (
     label,
     tag_of,
 )
+from runner.limits.fairness import window
 from runner.records import failures
 from runner.records.budgets import Spending, Tagged
 from runner.records.checkpoints import Saved
@@ -892,6 +893,21 @@ class ThawScope(FreezeScope):
     """End a freeze: "thawed", or "unknown" where there is none."""
 
     verb = "thaw"
+
+
+@dataclass(frozen=True, slots=True)
+class ShareSlots(Request[Reply]):
+    """Size the windows of queues that keys share, by the slots that serve each: "sized"."""
+
+    verb = "windows"
+    run_id = ""
+    slots: Mapping[str, int]
+    partitions: int = 1
+
+    def plan(self, transaction: UnitOfWork[RunT]) -> Reply:
+        for queue, slots in self.slots.items():
+            transaction.size_window(queue, window(slots, self.partitions))
+        return Reply("sized")
 
 
 @dataclass(frozen=True, slots=True)

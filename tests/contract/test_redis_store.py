@@ -14,6 +14,7 @@ import pytest
 
 from runner.dev.embedded import embedded_store
 from runner.errors import CorruptDocument, PayloadTooLarge, StoreError, UsageError
+from runner.limits.fairness import Fairness
 from runner.limits.limit import Limit
 from runner.operations.recovery import ForkOptions, plan_fork, write_retry
 from runner.records import codec
@@ -37,6 +38,7 @@ from runner.store.requests import (
     ReportEnd,
     SaveCheckpoint,
     SettleVisit,
+    ShareSlots,
     StartRun,
 )
 from tests.contract.store import ManualWorker
@@ -447,6 +449,9 @@ def test_every_key_is_in_the_dictionary(worker, store, client, clock):
     child = worker.start(shape("a", name="in/ner"), parent=worker.claim(parent, "a").token)
     finish(worker, child)
     worker.park(worker.start(shape("a b", entries=["a", "b"])), "a", expires_in=60)
+    store.do(ShareSlots({"g": 1}))
+    for tenant in "abcdef":
+        worker.start(shape("a", fairness=Fairness("tag:t")), tags={"t": tenant})
     for attempt in range(1, 6):
         worker.claim(parent, "a", attempt=attempt)
         clock.advance(31)
@@ -1013,3 +1018,22 @@ def test_a_parked_node_and_an_end_take_one_request(worker, store, client):
     worker.settle(token)
     assert client.info("commandstats")["cmdstat_evalsha"]["calls"] == calls + 1
     assert worker.statuses(run_id) == "completed: a completed"
+
+
+def test_a_worker_that_dies_within_its_claim_closes_no_window(store, client, clock, worker):
+    """What it claimed and left in the window is rung as the next attempt when its lease is lost."""
+    graph = shape("a", fairness=Fairness("tag:t"))
+    store.do(ShareSlots({"g": 1}))
+    runs = [worker.start(graph, tags={"t": "noisy"}) for _ in range(4)]
+    for run_id in runs:
+        worker.claim(run_id, "a")
+    client.zadd(
+        "runner:{p00}:fair:w:g|5", {f"{run_id}.a.1.1": clock() + 300_000 for run_id in runs}
+    )
+    waiting = worker.begun(graph, tags={"t": "quiet"})
+    assert waiting[1] == []  # control: the window is closed
+
+    clock.advance(31)
+    rung = {bell.task_id for bell in store.sweep().doorbells}
+    assert len(rung) == 4
+    assert rung & {f"{run_id}.a.1.2" for run_id in runs}

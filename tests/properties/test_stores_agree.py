@@ -32,6 +32,7 @@ from runner.definition.model import (
 )
 from runner.definition.topology import topology
 from runner.errors import DefinitionError, RunnerError
+from runner.limits.fairness import Fairness
 from runner.limits.limit import Limit
 from runner.operations import recovery
 from runner.operations.migration_plan import MigrationPlanner, MigrationRequest
@@ -43,7 +44,7 @@ from runner.records.listings import InterruptQuery, RunQuery
 from runner.records.run import ACTIVE, FINAL, LoopRecord, Status, status_of
 from runner.scheduler.changes import CALLBACK_NODE
 from runner.store import encoding, requests
-from runner.store.interface import Claim, Request, Settlement, Start, Token
+from runner.store.interface import Claim, Reply, Request, Settlement, Start, Token
 from runner.store.memory.store import MemoryStore
 from runner.store.redis.store import RedisStore
 from runner.testing import ManualClock
@@ -146,6 +147,7 @@ def graphs(draw, name):
         policy=draw(st.sampled_from(FailurePolicy)),
         max_node_executions=draw(st.sampled_from([None, None, None, 3, 9])),
         execution_timeout=draw(st.sampled_from([None, None, 50.0])),
+        fairness=draw(st.sampled_from([None, None, Fairness("tag:tenant", {"x": 3})])),
     )
     try:
         return topology(definition)
@@ -217,6 +219,7 @@ class Agreement(RuleBasedStateMachine):
         self.shapes = [first, second]
         self.versions = [first, second, replace(later, policy=first.policy)]
         self.both("publish", self.shapes)
+        self.both("windows", {"first": 1, "second": 1})
         self.start(0, None)
 
     # -- what engines do ---------------------------------------------------------------------------
@@ -935,12 +938,13 @@ def comparable(value):
     if hasattr(value, "doorbells"):
         # In which order a store rings for several nodes at once is its own choice.
         bells = sorted(value.doorbells, key=lambda bell: (bell.run_id, bell.node, bell.visit))
-        return replace(
-            value, doorbells=bells, fired=list(value.fired), receipts=list(value.receipts)
-        )
-    if isinstance(value, Claim):
+        if isinstance(value, Reply):
+            return replace(
+                value, doorbells=bells, fired=list(value.fired), receipts=list(value.receipts)
+            )
         return replace(
             value,
+            doorbells=bells,
             task=codec.read(value.task),
             inputs=[(name, visit, codec.read(output)) for name, visit, output in value.inputs],
             answers=list(value.answers),

@@ -16,6 +16,8 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
+from runner.limits.fairness import LEAST_WINDOW, Fairness, Share, StrideQueue
+
 NOISY = "noisy"
 TENANTS = tuple(f"t{number:03}" for number in range(999))
 """Those beside the noisy one."""
@@ -30,54 +32,31 @@ Bell = tuple[int, str, float]
 """A doorbell: the lane and the key of its node, and when that became ready."""
 
 
-class StrideQueue:
-    """The ready nodes of one queue, by key: the key with the least pass is next, and moves on by 1 / weight.
-
-    `forgets` makes a key that becomes empty begin again at the queue's time, and not at its own pass.
-    """
-
-    def __init__(self, weights: Mapping[str, float], *, forgets: bool = False) -> None:
-        self.time = 0.0
-        self._weights, self._forgets = weights, forgets
-        self._nodes: dict[str, deque[float]] = defaultdict(deque)
-        self._passes: dict[str, float] = {}
-        self._heap: list[tuple[float, str]] = []
-
-    def add(self, key: str, ready: float, count: int = 1) -> None:
-        self._nodes[key].extend([ready] * count)
-        if key not in self._passes:
-            self._passes[key] = self.time
-            heapq.heappush(self._heap, (self.time, key))
+class Forgetful(StrideQueue[float]):
+    """A faulty rule: a key that becomes empty begins again at the queue's time, and not at its own pass."""
 
     def pop(self) -> tuple[str, float] | None:
-        """Take the next node: its key, and when it became ready."""
-        while self._heap:
-            least, key = heapq.heappop(self._heap)
-            nodes = self._nodes[key]
-            if not nodes:  # it stayed only so that a key that comes back keeps its pass
-                del self._passes[key]
-                continue
-            self.time = least
-            ready = nodes.popleft()
-            if self._forgets and not nodes:
-                del self._passes[key]
-            else:
-                self._passes[key] = least + 1 / self._weights.get(key, 1)
-                heapq.heappush(self._heap, (self._passes[key], key))
-            return key, ready
-        return None
+        """Take the next node, and forget its key if that was the last one."""
+        node = super().pop()
+        if node and not self._nodes[node[0]]:
+            del self._strides[node[0]]
+            self._passes = [(key_pass, key) for key_pass, key in self._passes if key != node[0]]
+            heapq.heapify(self._passes)
+        return node
 
 
-class Fifo(StrideQueue):
+class Fifo:
     """The control: nodes go in the order in which they became ready."""
 
     def __init__(self) -> None:
         self._queue = deque[tuple[str, float]]()
 
-    def add(self, key: str, ready: float, count: int = 1) -> None:
-        self._queue.extend([(key, ready)] * count)
+    def add(self, share: Share, ready: float) -> None:
+        """Add a node behind all others."""
+        self._queue.append((share.key, ready))
 
     def pop(self) -> tuple[str, float] | None:
+        """Take the first node."""
         return self._queue.popleft() if self._queue else None
 
 
@@ -99,7 +78,7 @@ class Setting:
     trip: float = 0.0
     partitions: int = 1
     priorities: int = 1
-    least: int = 4
+    least: int = LEAST_WINDOW
     weights: Mapping[str, float] = field(default_factory=dict)
     durations: Mapping[str, float] = field(default_factory=dict)
     chains: frozenset[str] = frozenset()
@@ -120,10 +99,9 @@ class Fleet:
         self.busy = 0.0
         whole = max(setting.least, math.ceil(setting.window * setting.workers * setting.slots))
         self.window = math.ceil(whole / setting.partitions) if setting.fair else math.inf
-        self._nodes = [
-            StrideQueue(setting.weights, forgets=setting.forgets) if setting.fair else Fifo()
-            for _ in range(setting.partitions * setting.priorities)
-        ]
+        rule = (Forgetful if setting.forgets else StrideQueue[float]) if setting.fair else Fifo
+        self._fairness = Fairness("tag:tenant", setting.weights)
+        self._nodes = [rule() for _ in range(setting.partitions * setting.priorities)]
         self._pushed = [0] * len(self._nodes)
         """Doorbells of each lane that no worker has claimed."""
         self._celery = [deque[Bell]() for _ in range(setting.priorities)]
@@ -151,7 +129,9 @@ class Fleet:
             heapq.heappush(self._events, (when, next(self._numbers), step, arguments))
 
     def _add(self, key: str, lane: int, count: int) -> None:
-        self._nodes[lane].add(key, self.now, count)
+        share = self._fairness.share(key)
+        for _ in range(count):
+            self._nodes[lane].add(share, self.now)
         self._refill(lane)
 
     def _refill(self, lane: int) -> None:
@@ -210,7 +190,7 @@ class Fleet:
 
     def _lapse(self, lane: int, key: str, ready: float) -> None:
         self._pushed[lane] -= 1
-        self._nodes[lane].add(key, ready)
+        self._nodes[lane].add(self._fairness.share(key), ready)
         self._refill(lane)
 
 
@@ -224,7 +204,7 @@ def p95(fleet: Fleet, expected: int = 0) -> float:
     return waits[position] if position < len(waits) else math.inf
 
 
-def backlog(setting: Setting, noise: int = 100, each: int = 2, until: float = math.inf) -> Fleet:
+def backlog(setting: Setting, noise: int = 100, each: int = 1, until: float = math.inf) -> Fleet:
     """Let all tenants begin with `each` nodes, the noisy one with `noise` times those of all others."""
     total = each * len(TENANTS)
     noisy = [(0.0, NOISY, where, noise * total // setting.partitions) for where in _all(setting)]
@@ -257,7 +237,7 @@ def stream(
             (now, draw.choice(TENANTS[:tenants]), draw.randrange(setting.partitions), 1)
         )
     if noise:
-        arrivals += [(0.0, NOISY, where, 20_000) for where in _all(setting)]
+        arrivals += [(0.0, NOISY, where, 6_000) for where in _all(setting)]
     return Fleet(setting, arrivals).run(until)
 
 
@@ -266,7 +246,7 @@ def shares(
 ) -> dict[str, float]:
     """Return the share of starts of each key, all of which have nodes in these lanes without end."""
     arrivals = [
-        (0.0, key, where, 1 if key in setting.chains else 20_000)
+        (0.0, key, where, 1 if key in setting.chains else 6_000)
         for key, partitions in keys.items()
         for where in partitions
     ]
@@ -275,7 +255,7 @@ def shares(
     return {key: len(fleet.waits[key]) / total for key in keys}
 
 
-ENDLESS = [(0.0, NOISY, 0, 60_000)]
+ENDLESS = [(0.0, NOISY, 0, 4_000)]
 
 
 def use(setting: Setting, until: float = 60) -> float:

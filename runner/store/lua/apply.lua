@@ -181,7 +181,8 @@ for _ = 1, b1 * 256 + b2 do
 end
 if ARGV[8] ~= '' and #bells > 0 then rung_by_task(ARGV[8]) end
 -- The template is a constant in front of this text (see redis/doorbell_template.py), unless a worker has stored another.
-local is_known = push and #bells > 0 and not follows and redis.call('HGET', prefix .. 'doorbell:1', 'digest') == DOORBELL
+local shares = graph:find('\1', 1, true)
+local is_known = push and #bells > 0 and not (follows or shares) and redis.call('HGET', prefix .. 'doorbell:1', 'digest') == DOORBELL
 -- As `push_all` of parts/doorbells.lua: test_a_doorbell_is_the_same_from_a_settle_and_from_the_part.
 local function ring()
   local queues = {}
@@ -222,6 +223,6 @@ if #due > 0 then redis.call('ZADD', timers, unpack(due)) end
 if follows then return {'follows', follows.name, follows.record, active} end
 if fetched then return {'fetched', fetched.name, fetched.record, active, fetched.task, fetched.item or false} end
 if #bells == 0 then return {'applied'} end
-if not is_known then return ring_all(push and 'outdated' or 'applied') end
+if not is_known then return ring_all(push and not shares and 'outdated' or 'applied') end
 ring()
 return {'applied'}

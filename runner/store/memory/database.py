@@ -14,7 +14,8 @@ from dataclasses import replace
 from runner.approvals.freezes import Freeze
 from runner.audit import entries as audit_entries
 from runner.audit.entries import Mode
-from runner.definition.model import Topology
+from runner.definition.model import Topology, shape_name
+from runner.limits.fairness import STAYS_MS, UNKNOWN_WINDOW, FairQueue
 from runner.limits.slots import LimitAction
 from runner.records.codec import JSON
 from runner.records.interrupts import Interrupt
@@ -22,7 +23,7 @@ from runner.records.listings import InterruptQuery, Page, RunQuery, RunSummary, 
 from runner.records.run import NOTICES, OF_RUNS, OF_VOTES, EventKind, RunRecord, Status
 from runner.scheduler.changes import Changes, TimerKind
 from runner.store.encoding import pack_copy
-from runner.store.interface import Event, Start
+from runner.store.interface import Doorbell, Event, Start
 from runner.store.memory.run import PARTITION, MemoryRun
 from runner.store.memory.semaphores import Member, Semaphores
 from runner.store.memory.sessions import Sessions
@@ -71,6 +72,8 @@ class Database:
         self._orphans: deque[str] = deque()
         self.semaphores = Semaphores()
         self.lists = MemoryKeyLists()
+        self.windows: dict[str, int] = {}
+        self.fair_queues: dict[tuple[str, int], FairQueue[Doorbell]] = defaultdict(FairQueue)
         self.audits: Mode = "approvals"
         self.entries: list[dict[str, JSON]] = []
         self.frozen: dict[str, Freeze] = {}
@@ -151,6 +154,39 @@ class Database:
     def limit(self, run_id: str, action: LimitAction) -> Sequence[Member]:
         now = self.clock()
         return self.semaphores.act(run_id, action, (now, now + self.lease_ms))
+
+    def size_window(self, queue: str, size: int) -> None:
+        self.windows[queue] = size
+
+    def in_turn(self, doorbells: Sequence[Doorbell]) -> list[Doorbell]:
+        """Keep the doorbells whose keys must wait for their turns; return what is to be rung now."""
+        rung: list[Doorbell] = []
+        lanes: dict[tuple[str, int], None] = {}
+        for bell in doorbells:
+            if bell.share is None:
+                rung.append(bell)
+            else:
+                lanes[bell.queue, bell.priority] = None
+                fair_queue = self.fair_queues[bell.queue, bell.priority]
+                rung += fair_queue.admit(bell.share, replace(bell, share=None))
+        return [*rung, *(bell for lane in lanes for bell in self._refill(lane))]
+
+    def claimed(self, run_id: str, node: str, visit: int, attempt: int) -> list[Doorbell]:
+        """Take a doorbell that a worker has from its window; return those that are rung next."""
+        run = self.runs.get(run_id)
+        shape = self.shapes[run.record.fingerprint] if run else None
+        if run is None or shape is None or shape.fairness is None:
+            return []
+        place = shape.nodes[shape_name(node)]
+        lane = place.queue, place.priority
+        bell = Doorbell(run_id, node, visit, attempt, *lane, run.record.graph_id)
+        self.fair_queues[lane].claimed(bell)
+        return self._refill(lane)
+
+    def _refill(self, lane: tuple[str, int]) -> list[Doorbell]:
+        now = self.clock()
+        window = self.windows.get(lane[0], UNKNOWN_WINDOW)
+        return self.fair_queues[lane].refill(window, now, now + STAYS_MS)
 
     def renew(self, run_id: str, node: str) -> None:
         self.set_timer(TimerKind.NODE, run_id, node, self.clock() + self.lease_ms)

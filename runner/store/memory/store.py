@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 from runner import scheduler
@@ -132,18 +133,23 @@ class MemoryStore:
         """Do a request in the way of its type; one without any is planned as in every store."""
         with self._changed:
             handler = self._handlers.get(type(request))
-            reply: R = handler(request) if handler else request.plan(self._database)
+            reply: Any = handler(request) if handler else request.plan(self._database)
+            if isinstance(reply, Reply | Claim):
+                reply = replace(reply, doorbells=self._database.in_turn(reply.doorbells))
             self._changed.notify_all()
-            return reply
+            result: R = reply
+            return result
 
     def _claim(self, request: ClaimVisit) -> Claim | Reply:
         reply = request.plan(self._database)
+        bells = self._database.claimed(request.run_id, request.node, request.visit, request.attempt)
         if reply.word != "claimed":
-            return reply
+            return replace(reply, doorbells=[*reply.doorbells, *bells])
         run = self._database.runs[request.run_id]
         changes = self._database.changes(run)
         child = changes.node(request.node).child
-        return run.claim(changes, request.node, self.read(child) if child else None)
+        claim = run.claim(changes, request.node, self.read(child) if child else None)
+        return replace(claim, doorbells=bells)
 
     def _settle(self, request: SettleVisit) -> Reply:
         reply = request.plan(self._database)
@@ -279,7 +285,7 @@ class MemoryStore:
                     doorbells += apply(self._database, run_id, scheduler.due, kind, key)[1]
             self._database.remove_orphans(limit)
             self._changed.notify_all()
-            return Reply(str(len(due)), doorbells)
+            return Reply(str(len(due)), self._database.in_turn(doorbells))
 
     # Reading
 

@@ -270,6 +270,27 @@ DICTIONARY = (
         "while they wait",
     ),
     Key(
+        "fair:w:<lane>",
+        "zset",
+        "<run>.<node>.<visit>.<attempt> whose doorbells are rung, of nodes that share <queue>|<priority> "
+        "between keys, by the ms at which the window counts them no more",
+        "until a worker has them",
+    ),
+    Key(
+        "fair:n:<lane>:<key>",
+        "zset",
+        "doorbells (MessagePack) of a key that wait for its turn, by the number in which they came",
+        "while they wait",
+    ),
+    Key("fair:p:<lane>", "zset", "keys by their pass: the least is next", "while they have nodes"),
+    Key(
+        "fair:s:<lane>",
+        "hash",
+        "time: the pass of the last node that was taken; count of those that came; =<key> its stride",
+        "for ever; a key's while it has nodes",
+    ),
+    Key("fair:windows", "hash", "queue -> how many doorbells of it are rung at a time", "for ever"),
+    Key(
         "rates:<limit>",
         "zset",
         "keys of a limit with a rate by the ms at which the next execution may begin",

@@ -39,12 +39,14 @@ from runner.records.run_ids import PARTITION_DIGITS, effect_name, partition_of
 from runner.store import interface
 from runner.store.addresses import cluster
 from runner.store.interface import (
+    Claim,
     Doorbell,
     Event,
     Fetched,
     R,
     Reply,
     Request,
+    Rung,
     RunSnapshot,
     Token,
 )
@@ -61,6 +63,7 @@ from runner.store.requests import (
     CloseRaise,
     OpenRaise,
     SettleVisit,
+    ShareSlots,
     SpendBudget,
     StartRun,
     ThawScope,
@@ -139,6 +142,7 @@ class PartitionedStore:
             OpenRaise: self._do_with_sum,
             SettleVisit: self._settle,
             StartRun: self._start,
+            ShareSlots: self._share_slots,
             SpendBudget: self._do_with_sum,
             ThawScope: self._thaw,
         }
@@ -193,7 +197,7 @@ class PartitionedStore:
     def _of_question(self, interrupt_id: str) -> RedisStore:
         return self._of(run_of(interrupt_id))
 
-    def _rung(self, partition: RedisStore, reply: Reply) -> Reply:
+    def _rung(self, partition: RedisStore, reply: Rung) -> Rung:
         """Have the first server ring for a partition on another one; return what is still to be rung."""
         if not (self._relays and reply.doorbells) or partition is self._first:
             return reply
@@ -259,11 +263,11 @@ class PartitionedStore:
         return reply
 
     def _do(self, partition: RedisStore, request: Request[R]) -> R:
-        reply: R = partition.do(request)
-        if isinstance(reply, Reply):
-            rung: Any = self._rung(partition, reply)
-            reply = rung
-        return reply
+        reply: Any = partition.do(request)
+        if isinstance(reply, Reply | Claim):
+            reply = self._rung(partition, reply)
+        result: R = reply
+        return result
 
     def _start(self, request: StartRun) -> Reply:
         """Start a run; where its partition has no room, and no key names that, in another one."""
@@ -330,6 +334,12 @@ class PartitionedStore:
             for partition in self._partitions[1:]:
                 partition.hurry()
         return reply
+
+    def _share_slots(self, request: ShareSlots) -> Reply:
+        shared = replace(request, partitions=len(self._partitions))
+        for partition in self._partitions:
+            partition.do(shared)
+        return Reply("sized")
 
     def renew(self, tokens: Sequence[Token]) -> list[str]:
         by_partition: dict[RedisStore, list[Token]] = defaultdict(list)

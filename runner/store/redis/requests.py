@@ -9,12 +9,13 @@ from __future__ import annotations
 import functools
 import logging
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from typing import Any
 
 from runner.approvals import ballots
 from runner.approvals.ballots import Ballot, Operation
 from runner.approvals.voting import ApplyOperation, CastVote
-from runner.definition.model import AFTER_GRAPH, item_id
+from runner.definition.model import AFTER_GRAPH, Topology, item_id, shape_name
 from runner.errors import StoreError
 from runner.records import budgets
 from runner.records.budgets import Tagged
@@ -29,6 +30,7 @@ from runner.store.encoding import (
     CHUNK,
     FUNCTION_ENTRY,
     LARGE,
+    doorbells_of,
     dump,
     event_data,
     question_fields,
@@ -166,21 +168,39 @@ class Requests:
         return self._transactions.run("start", request.plan, wants, asks)
 
     def _claim(self, request: ClaimVisit) -> Claim | Reply:
+        """Claim a visit, then take its doorbell from the window of its queue, if that is shared by keys."""
+        reply, topology = self._claim_visit(request)
+        node = topology.nodes.get(shape_name(request.node)) if topology else None
+        if topology is None or topology.fairness is None or node is None:
+            return reply
+        task = f"{request.run_id}.{request.node}.{request.visit}.{request.attempt}"
+        try:
+            lane = node.queue, node.priority
+            rung = doorbells_of(self._call("arrive", *lane, task, verb="claim"))
+        except StoreError as error:
+            log.warning("fairness.later: %s The window is one doorbell smaller for a while.", error)
+            return reply
+        return replace(reply, doorbells=[*reply.doorbells, *rung])
+
+    def _claim_visit(self, request: ClaimVisit) -> tuple[Claim | Reply, Topology | None]:
         run_id, node = request.run_id, request.node
-        claim_reply = self._fast.claim(run_id, node, request.visit, request.attempt, request.nonce)
+        visit = (run_id, node, request.visit, request.attempt, request.nonce)
+        claim_reply, topology = self._fast.claim(*visit)
         if claim_reply is not None:
-            return claim_reply
+            return claim_reply, topology
         drafted: list[Callable[[], Claim]] = []
 
         def plan(transaction: Transaction) -> Reply:
+            nonlocal topology
             run, reply = transaction.find(run_id), request.plan(transaction)
+            topology = run.topology if run else None
             claimed = run is not None and reply.word == "claimed"
             drafted[:] = [self._fast.claim_from(run, node)] if run and claimed else []
             return reply
 
         names = (f"n:{node}", f"q:{node}", f"k:{node}", *self._fast.needed(run_id, node))
         reply = self._transactions.run("claim", plan, of_run(run_id, *names))
-        return drafted[0]() if reply.word == "claimed" else reply
+        return (drafted[0]() if reply.word == "claimed" else reply), topology
 
     def _save(self, request: SaveCheckpoint) -> Reply:
         token = request.token

@@ -624,7 +624,7 @@ class RedisStore:
     def push(self, doorbells: Sequence[interface.Doorbell]) -> list[interface.Doorbell]:
         """Push doorbells of other servers' runs onto the task queue here; return them where none can be."""
         return doorbells_of(
-            self._call("push", *(part for bell in doorbells for part in astuple(bell)))
+            self._call("push", *(part for bell in doorbells for part in astuple(bell)[:-1]))
         )
 
     # Fields of runs, packed or not

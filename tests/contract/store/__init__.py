@@ -21,6 +21,7 @@ PARTS = (
     "asking",
     "budgets",
     "delegation",
+    "fairness",
     "limits",
     "loops",
     "manual_worker",
@@ -38,6 +39,7 @@ from runner.testing.in_process import ManualClock
 from tests.contract.store.asking import AskingContract
 from tests.contract.store.budgets import BudgetContract
 from tests.contract.store.delegation import DelegationContract
+from tests.contract.store.fairness import FairnessContract
 from tests.contract.store.limits import LimitContract
 from tests.contract.store.loops import LoopContract
 from tests.contract.store.manual_worker import ManualWorker
@@ -61,6 +63,7 @@ class StoreContract(
     OpenRunsContract,
     KeyContract,
     DebounceContract,
+    FairnessContract,
     BudgetContract,
     RecoveryContract,
     ReadingContract,

@@ -23,7 +23,16 @@ from runner.records.checkpoints import Saved
 from runner.records.codec import JSON
 from runner.records.interrupts import Address, Decision, Interrupt
 from runner.records.run import Status, VisitEntry
-from runner.store.interface import Claim, Reply, RunSnapshot, Settlement, Start, Store, Token
+from runner.store.interface import (
+    Claim,
+    Doorbell,
+    Reply,
+    RunSnapshot,
+    Settlement,
+    Start,
+    Store,
+    Token,
+)
 from runner.store.requests import (
     AnswerQuestions,
     AskQuestions,
@@ -107,6 +116,12 @@ class ManualWorker:
 
         It is in the partition of the run `beside`, if there is one, or of its parent.
         """
+        return self.begun(graph, task, beside=beside, **options)[0]
+
+    def begun(
+        self, graph: Topology | str, task: JSON = "task", *, beside: str = "", **options: Any
+    ) -> tuple[str, Sequence[Doorbell]]:
+        """Begin a run in the same way; return the doorbells, too."""
         graph = shape(graph) if isinstance(graph, str) else graph
         self.store.publish([graph])
         parent, key = options.get("parent"), options.get("idempotency_key")
@@ -122,7 +137,7 @@ class ManualWorker:
         reply = self.store.do(StartRun(start))
         assert reply.word == "started", reply
         self._runs[start.run_id] = graph
-        return start.run_id
+        return start.run_id, reply.doorbells
 
     def claim(self, run_id: str, node: str, visit: int = 1, attempt: int = 1) -> Claim:
         """Claim a visit that is ready."""
@@ -174,11 +189,8 @@ class ManualWorker:
 
     def end(self, token: Token) -> list[str]:
         """Complete a visit without an edge, and name the visits that are rung."""
-        return rung(
-            self.store.do(
-                SettleVisit(token, Settlement(Status.COMPLETED, "", None, {"v": 1}), self.nonce())
-            )
-        )
+        settlement = Settlement(Status.COMPLETED, "", None, {"v": 1})
+        return rung(self.store.do(SettleVisit(token, settlement, self.nonce())))
 
     def fail(self, token: Token) -> str:
         """Fail a visit."""

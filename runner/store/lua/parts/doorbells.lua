@@ -1,6 +1,7 @@
 -- Doorbells: (run, node, visit, attempt, queue, priority, graph). They are pushed onto the task queue,
 -- or returned after the word where there is no template or the queue is elsewhere.
 -- include: settings
+-- include: fairness
 -- `rung_by` is the task whose end makes this script ring, as JSON: monitors link a run's tasks by it.
 local bells, rung_by = {}, 'null'
 
@@ -14,7 +15,7 @@ local function values_of(bell)
   local id = plain(table.concat({bell[1], bell[2], bell[3], bell[4]}, '.'))
   return {id = id, correlation_id = id, root_id = bell[1],
     delivery_tag = id .. '@' .. time[1] .. '.' .. time[2],
-    queue = plain(bell[5]), priority = bell[6], parent_id = rung_by, shadow = plain(bell[7] .. '/' .. bell[2]),
+    queue = plain(bell[5]), priority = bell[6], parent_id = bell.has_waited and 'null' or rung_by, shadow = plain(bell[7] .. '/' .. bell[2]),
     argsrepr = 'visit=' .. bell[3] .. ' attempt=' .. bell[4]}
 end
 
@@ -48,6 +49,7 @@ end
 -- Where no worker has left a template to ring with, one that sweeps is woken: see runner/celery/threads.py.
 local function ring_all(word)
   local words = {word}
+  bells = in_turn(bells)
   if #bells == 0 or (push and push_all()) then return words end
   if push and redis.call('LPUSH', prefix .. 'wake', 1) > 1 then redis.call('RPOP', prefix .. 'wake') end
   for place, bell in ipairs(bells) do words[place + 1] = bell end

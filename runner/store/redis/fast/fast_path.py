@@ -24,6 +24,7 @@ from runner import scheduler
 from runner.approvals.ballots import Use
 from runner.definition.model import InEdge, Topology, index_of, map_of, shape_name
 from runner.errors import StoreError
+from runner.limits.fairness import Fairness, Share
 from runner.records import codec
 from runner.records.checkpoints import Saved
 from runner.records.interrupts import Interrupt
@@ -145,10 +146,11 @@ class FastPath:
 
     def claim(
         self, run_id: str, node: str, visit: int, attempt: int, nonce: str
-    ) -> Claim | Reply | None:
+    ) -> tuple[Claim | Reply | None, Topology | None]:
         """Claim a ready visit of a node without limits, in a run that goes on; "stale" where it is not due.
 
-        None where this can't decide: a transaction does, such as for a node with limits.
+        None where this can't decide: a transaction does, such as for a node with limits. With it comes the
+        shape of the run's graph, if there is one.
         """
         run = self._runs.get(run_id)
         graph = run.graph if run else self._likely.get(shape_name(node))
@@ -160,7 +162,8 @@ class FastPath:
             fingerprint, _, graph_id = claim.decode().split(" ", 2)
             graph = self._graph(graph_id, fingerprint)
             claim = self._take((run_id, node, visit, attempt, nonce), graph, None)
-        return None if isinstance(claim, bytes) else claim
+        shape = graph.topology if graph else None
+        return (None if isinstance(claim, bytes) else claim), shape
 
     def _take(
         self, visit: tuple[str, str, int, int, str], graph: KnownGraph | None, run: KnownRun | None
@@ -435,7 +438,7 @@ class FastPath:
         for node, text in zip(names, texts, strict=True):
             record = encoding.node_record(text)[0] if text else NodeRecord()
             if (record.status, record.nonce) == (Status.RUNNING, nonce):
-                claim = self.claim(token.run_id, node, record.visit, record.attempt, nonce)
+                claim, _ = self.claim(token.run_id, node, record.visit, record.attempt, nonce)
                 return claim if isinstance(claim, Claim) else None
         return None
 
@@ -570,6 +573,7 @@ class FastPath:
         if claim_read.is_alone and not template.goes_on:
             raise Unplanned(token)  # the run ends, or waits
         grows = VISIT_BYTES + len(output) + len(entry)
+        fairness = claim_read.graph.topology.fairness
         task_id = f"{token.run_id}.{node}.{visit}.{attempt.decode()}"
         claims = (
             f"{next_fence(0, nonce)} {nonce} {claim_read.graph.next_from(node)}"
@@ -577,9 +581,24 @@ class FastPath:
             else ""
         )
         arguments = plan_arguments.arguments(
-            claim_read, guards, writes, template, task_id=task_id, grows=grows, claims=claims
+            claim_read,
+            guards,
+            writes,
+            template,
+            task_id=task_id,
+            grows=grows,
+            claims=claims,
+            share=self._share(token, claim_read, fairness) if fairness else None,
         )
         return arguments, _bytes(writes.fields[writes.fields.index(f"n:{node}") + 1])
+
+    def _share(self, token: Token, claim_read: ClaimRead, fairness: Fairness) -> Share:
+        """Return the share of the doorbells of a run; a run inside another one has the tags of that."""
+        run = self._runs.get(token.run_id)
+        if run is None or claim_read.is_child:
+            raise Unplanned(token)
+        tags = load(run.head["tags"] or b"{}")
+        return fairness.share(tags.get(fairness.tag, ""))
 
     def _plan(
         self, token: Token, claim_read: ClaimRead, settlement: Settlement, nonce: str
@@ -594,7 +613,7 @@ class FastPath:
             edges=settlement.edges,
         )
         settle_plan = plan_transition(
-            claim_read.known(), claim_read.graph.topology, self._lease_ms, settle
+            claim_read.known(), claim_read.graph.unshared, self._lease_ms, settle
         )
         if settle_plan is None:
             raise Unplanned(token)

@@ -11,13 +11,14 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from runner.definition.model import ROOT, EdgeKind, Join, Topology, item_id, map_of, shape_name
+from runner.limits.fairness import Share
 from runner.records.run import LoopRecord, NodeRecord
 from runner.scheduler import may_follow
 from runner.scheduler import plan as plans
 from runner.scheduler.changes import AddEvent, Arrival, Dispatch, DropTimer, SetTimer
 from runner.scheduler.plan import PartialView, TransitionPlan
 from runner.store import encoding
-from runner.store.encoding import EVENT_LETTERS, loop_text, node_text
+from runner.store.encoding import EVENT_LETTERS, graph_with, loop_text, node_text
 from runner.store.redis.connection import Argument
 
 MOST_FIELDS = 3_000
@@ -60,6 +61,8 @@ class KnownGraph:
 
     def __init__(self, topology: Topology) -> None:
         self.topology = topology
+        # Plans name no key: a settle adds its run's.
+        self.unshared = replace(topology, fairness=None)
         self.templates: dict[tuple[str, str, bool], SettleTemplate] = {}
         self._targets: dict[str, Target | None] = {}
         self._fields: dict[str, tuple[str, ...]] = {}
@@ -82,11 +85,12 @@ class KnownGraph:
     def next_from(self, node: str) -> str:
         """Name the queue whose next doorbell a worker may take when it settles a node: priority, then name.
 
-        It is the node's own, which the worker serves; "" where nodes with limits ring there, too.
+        It is the node's own, which the worker serves; "" where nodes with limits ring there, too, and where
+        keys have turns.
         """
         shape = self.topology.nodes[shape_name(node)]
-        is_limited = (shape.queue, shape.priority) in self._limited
-        return "" if is_limited else f"{shape.priority} {shape.queue}"
+        is_shared = self.topology.fairness or (shape.queue, shape.priority) in self._limited
+        return "" if is_shared else f"{shape.priority} {shape.queue}"
 
     def fields(self, node: str) -> tuple[str, ...]:
         """Name the fields of the run that a claim needs: for an item its map, otherwise sources, with their
@@ -136,7 +140,7 @@ class KnownGraph:
         return self._targets[node]
 
     def _target(self, node: str) -> Target | None:
-        topology, shape = self.topology, self.topology.nodes[node]
+        topology, shape = self.unshared, self.topology.nodes[node]
         scopes = {
             topology.outgoing[edge.source][edge.position].scope
             for edge in topology.incoming[node]
@@ -287,7 +291,7 @@ def make_template(
         arrivals += _arrival(graph.target(target), same, queues, _FOLLOWS if follows else 0)
     if plan.item_of:
         count_fields += (f"m:{plan.item_of}", f"n:{plan.item_of}")
-        arrivals += _item(graph.topology, plan, queues)
+        arrivals += _item(graph.unshared, plan, queues)
     for bell in plan_writes.doorbells:
         queues.setdefault((bell.queue, bell.priority), len(queues))
     if len(plan.guards) + len(count_fields) > MOST_FIELDS:
@@ -379,15 +383,18 @@ def arguments(
     task_id: Argument = "",
     grows: Argument = 0,
     claims: Argument = "",
+    share: Share | None = None,
 ) -> list[Argument]:
     """Write a plan as the arguments of `apply` from the sixth on.
 
     `guards` are fields that must have the text that was seen; `task_id` is the task that ends with it,
-    `grows` the bytes by which the run grows, `claims` how the next node is claimed.
+    `grows` the bytes by which the run grows, `claims` how the next node is claimed, `share` what its
+    doorbells count for.
     """
+    graph_id = claim_read.graph.topology.graph_id
     arguments: list[Argument] = [
         claim_read.run_id,
-        claim_read.graph.topology.graph_id,
+        graph_with(share, graph_id) if share else graph_id,
         task_id,
         grows,
     ]

@@ -10,7 +10,7 @@ from runner.audit.entries import Mode
 from runner.definition.model import Topology
 from runner.records.codec import JSON, LazyValue
 from runner.records.interrupts import Interrupt
-from runner.store.encoding import LARGE, dump, topology_of
+from runner.store.encoding import LARGE, dump, graph_with, topology_of
 from runner.store.interface import Doorbell
 from runner.store.redis.connection import Argument
 from runner.store.redis.keys import run_key, shape_key
@@ -430,7 +430,8 @@ class WriteSet:
         arguments += (self.rung_by, len(doorbells))
         for bell in doorbells:
             arguments += (bell.run_id, bell.node, bell.visit, bell.attempt, bell.queue)
-            arguments += (bell.priority, bell.graph_id)
+            graph = graph_with(bell.share, bell.graph_id) if bell.share else bell.graph_id
+            arguments += (bell.priority, graph)
         arguments.append(len(self.slots))
         for slot in self.slots:
             arguments += slot

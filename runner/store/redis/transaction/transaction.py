@@ -242,6 +242,9 @@ class Transaction:
     def put_signature_count(self, passkey: str, count: int) -> None:
         self.write_set.put(PASSKEYS, passkey, count)
 
+    def size_window(self, queue: str, size: int) -> None:
+        self.write_set.put("fair:windows", queue, size)
+
     def limit(self, run_id: str, action: LimitAction) -> Sequence[tuple[str, str]]:
         """Write changes of slots and queues; `Transactions._offer_slots` starts who is offered one."""
         write_set = self.write_set

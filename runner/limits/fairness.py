@@ -1,0 +1,160 @@
+"""Fairness between keys: whose ready node begins next, and how many doorbells are in the queue meanwhile.
+
+The key with the least *pass* is next, and its pass grows by its stride, 1 / weight. A key that was idle
+begins at the queue's time: the pass of the last node that was taken. Redis does the same by a part of its
+scripts, store/lua/parts/fairness.lua.
+"""
+
+from __future__ import annotations
+
+import heapq
+import math
+from collections import defaultdict, deque
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Generic, TypeVar
+
+from runner.errors import DefinitionError, UsageError
+
+TAG = "tag:"
+
+MAX_KEY = 200
+"""Bytes of a key."""
+
+UNKNOWN_WINDOW, LEAST_WINDOW = 16, 4
+"""Doorbells that are in a queue at once: while its slots are not known, and at least."""
+
+
+STAYS_MS = 330_000
+"""Time for which a window counts a doorbell that is not claimed; before it ends a timer has rung again."""
+
+
+@dataclass(frozen=True, slots=True)
+class Share:
+    """The key that a doorbell counts for, and by how much it moves the key's pass."""
+
+    key: str
+    stride: float
+
+
+@dataclass(frozen=True, slots=True)
+class Fairness:
+    """Share the slots of a graph's queues between the values of a tag, whatever the backlog of each.
+
+    `by` is "tag:<name>"; runs without the tag have one key together. A key of weight 5 begins five nodes for
+    each node of one of weight 1, the default. Only keys with ready nodes count. Priorities come first: nodes
+    of a queue are shared among those of one priority.
+    """
+
+    by: str
+    weights: Mapping[str, float] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        """Refuse invalid values where they are written."""
+        if not (isinstance(self.by, str) and self.by.startswith(TAG) and self.by != TAG):
+            raise DefinitionError(f"fairness: by is 'tag:<name>', not {self.by!r}.")
+        for key, weight in self.weights.items():
+            is_number = isinstance(weight, (int, float)) and not isinstance(weight, bool)
+            if not (isinstance(key, str) and is_number and 0 < weight < math.inf):
+                raise DefinitionError(
+                    f"fairness: the weight of {key!r} is a number above 0, not {weight!r}. To stop the nodes "
+                    "of a key, use a limit or cancel its runs."
+                )
+
+    @property
+    def tag(self) -> str:
+        """The name of the tag."""
+        return self.by.removeprefix(TAG)
+
+    def share(self, key: str) -> Share:
+        """Return what a node of a key counts for."""
+        return Share(key, 1 / self.weights.get(key, 1))
+
+    def check(self, tags: Mapping[str, str]) -> None:
+        """Refuse the tags of a run whose key is too long.
+
+        Raises:
+            UsageError: it has too many bytes.
+        """
+        if len(tags.get(self.tag, "").encode()) > MAX_KEY:
+            raise UsageError(
+                f"the tag {self.tag!r} is the run's key for fairness, and has {MAX_KEY} bytes at most; "
+                "nothing was started."
+            )
+
+
+def window(slots: int, partitions: int = 1) -> int:
+    """Return how many doorbells of a queue a partition has rung at a time, of those that no worker has."""
+    return math.ceil(max(slots, LEAST_WINDOW) / partitions)
+
+
+Item = TypeVar("Item")
+
+
+class StrideQueue(Generic[Item]):
+    """The ready nodes of one queue, by key."""
+
+    def __init__(self) -> None:
+        self.time = 0.0
+        self._strides: dict[str, float] = {}
+        self._nodes: dict[str, deque[Item]] = defaultdict(deque)
+        self._passes: list[tuple[float, str]] = []
+
+    def add(self, share: Share, item: Item) -> None:
+        """Add a node behind those of its key."""
+        self._nodes[share.key].append(item)
+        if share.key not in self._strides:
+            heapq.heappush(self._passes, (self.time, share.key))
+        self._strides[share.key] = share.stride
+
+    def pop(self) -> tuple[str, Item] | None:
+        """Take the next node, with its key."""
+        while self._passes:
+            least, key = heapq.heappop(self._passes)
+            if not self._nodes[key]:
+                # It stayed so long only so that a key that is often empty doesn't begin anew each time.
+                del self._nodes[key], self._strides[key]
+                continue
+            self.time = least
+            heapq.heappush(self._passes, (least + self._strides[key], key))
+            return key, self._nodes[key].popleft()
+        return None
+
+
+class FairQueue(Generic[Item]):
+    """One queue with one priority: ready nodes, and a window of doorbells that are rung and not claimed.
+
+    Items are hashable. One that is never claimed leaves the window when its time there is over.
+    """
+
+    def __init__(self) -> None:
+        self._ready: StrideQueue[Item] = StrideQueue()
+        self._waiting: set[Item] = set()
+        self._rung: dict[Item, int] = {}
+
+    def admit(self, share: Share, item: Item) -> list[Item]:
+        """Add what became ready; one that is rung already, and may be lost, is to be rung again."""
+        if item in self._rung:
+            return [item]
+        if item not in self._waiting:
+            self._waiting.add(item)
+            self._ready.add(share, item)
+        return []
+
+    def claimed(self, item: Item) -> None:
+        """Remove what a worker has claimed, or found to be stale, from the window."""
+        self._rung.pop(item, None)
+
+    def refill(self, window: int, now: int, until: int) -> list[Item]:
+        """Take what is to be rung now, for a window of so many that are rung and not claimed.
+
+        What is not claimed until a time (ms) leaves the window then.
+        """
+        self._rung = {item: end for item, end in self._rung.items() if end > now}
+        rung: list[Item] = []
+        while len(self._rung) < window and (popped := self._ready.pop()):
+            _, item = popped
+            self._waiting.discard(item)
+            self._rung[item] = until
+            rung.append(item)
+        return rung

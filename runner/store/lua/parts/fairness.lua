@@ -1,0 +1,59 @@
+-- Doorbells of nodes that share a queue between keys: a window of them is rung at a time, the others wait by key. The rule is
+-- `StrideQueue` of limits/fairness.py: test_both_stores_ring_in_the_order_of_the_rule.
+-- include: settings
+local STAYS = 330000  -- ms after which the window counts a doorbell no more that was not claimed: a timer has rung again
+local FAIR = prefix .. 'fair:'
+
+local function task_of(bell) return table.concat({bell[1], bell[2], bell[3], bell[4]}, '.') end
+
+-- Take the doorbells that are to be rung now.
+local function refill(queue, priority, rung)
+  local lane = queue .. '|' .. priority
+  local window, passes, state = FAIR .. 'w:' .. lane, FAIR .. 'p:' .. lane, FAIR .. 's:' .. lane
+  redis.call('ZREMRANGEBYSCORE', window, '-inf', now)
+  local room = tonumber(redis.call('HGET', FAIR .. 'windows', queue) or 16) - redis.call('ZCARD', window)
+  while room > 0 do
+    local key, pass = unpack(redis.call('ZRANGE', passes, 0, 0, 'WITHSCORES'))
+    if not key then return end
+    local node = redis.call('ZPOPMIN', FAIR .. 'n:' .. lane .. ':' .. key)[1]
+    if node then
+      local bell = cmsgpack.unpack(node)
+      bell.has_waited = true
+      redis.call('HSET', state, 'time', pass)
+      redis.call('ZINCRBY', passes, redis.call('HGET', state, '=' .. key), key)
+      redis.call('ZADD', window, now + STAYS, task_of(bell))
+      rung[#rung + 1] = bell
+      room = room - 1
+    else
+      redis.call('ZREM', passes, key)
+      redis.call('HDEL', state, '=' .. key)
+    end
+  end
+end
+
+-- Keep those whose graph has a share behind its name; return what is to be rung now.
+local function in_turn(bells)
+  local rung, lanes = {}, {}
+  for _, bell in ipairs(bells) do
+    local graph, stride, key = bell[7]:match('^([^\1]*)\1([^\1]*)\1(.*)$')
+    bell[7] = graph or bell[7]
+    local lane = bell[5] .. '|' .. bell[6]
+    -- One that is rung already, and may be lost, is rung again.
+    if not graph or redis.call('ZSCORE', FAIR .. 'w:' .. lane, task_of(bell)) then
+      rung[#rung + 1] = bell
+    else
+      local state = FAIR .. 's:' .. lane
+      -- A worker that died between its claim and its arrival has left the attempt before in the window.
+      if bell[4] > 1 then
+        redis.call('ZREM', FAIR .. 'w:' .. lane, table.concat({bell[1], bell[2], bell[3], bell[4] - 1}, '.'))
+      end
+      redis.call('ZADD', FAIR .. 'n:' .. lane .. ':' .. key, 'NX', redis.call('HINCRBY', state, 'count', 1),
+        cmsgpack.pack(bell))
+      redis.call('ZADD', FAIR .. 'p:' .. lane, 'NX', redis.call('HGET', state, 'time') or 0, key)
+      redis.call('HSET', state, '=' .. key, stride)
+      lanes[lane] = {bell[5], bell[6]}
+    end
+  end
+  for _, lane in pairs(lanes) do refill(lane[1], lane[2], rung) end
+  return rung
+end
