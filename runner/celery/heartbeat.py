@@ -173,8 +173,8 @@ class Heartbeat(WorkerThread):
         self._due = time.monotonic() + EVERY
 
     def _share_slots(self) -> None:
-        """Write how many slots serve the queues whose keys have turns; one worker does it for all."""
-        if not self._shared or not self._locks.acquire("slots", EVERY):
+        """Write how many slots serve the queues whose keys have turns; one worker of each service does it."""
+        if not self._shared or not self._locks.acquire(f"slots:{','.join(self._shared)}", EVERY):
             return
         now, name_of = self._workers.now(), self.settings.node_queue
         alive = [worker for worker in self._workers.all() if worker.alive(now)]

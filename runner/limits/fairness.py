@@ -10,7 +10,7 @@ from __future__ import annotations
 import heapq
 import math
 from collections import defaultdict, deque
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Generic, TypeVar
 
@@ -20,6 +20,9 @@ TAG = "tag:"
 
 MAX_KEY = 200
 """Bytes of a key."""
+
+LEAST_WEIGHT, MOST_WEIGHT = 0.001, 1000
+"""Beyond, a pass would outgrow what a float adds 1 to, and all keys would stand still."""
 
 UNKNOWN_WINDOW, LEAST_WINDOW = 16, 4
 """Doorbells that are in a queue at once: while its slots are not known, and at least."""
@@ -55,10 +58,10 @@ class Fairness:
             raise DefinitionError(f"fairness: by is 'tag:<name>', not {self.by!r}.")
         for key, weight in self.weights.items():
             is_number = isinstance(weight, (int, float)) and not isinstance(weight, bool)
-            if not (isinstance(key, str) and is_number and 0 < weight < math.inf):
+            if not (isinstance(key, str) and is_number and LEAST_WEIGHT <= weight <= MOST_WEIGHT):
                 raise DefinitionError(
-                    f"fairness: the weight of {key!r} is a number above 0, not {weight!r}. To stop the nodes "
-                    "of a key, use a limit or cancel its runs."
+                    f"fairness: the weight of {key!r} is a number from {LEAST_WEIGHT} to {MOST_WEIGHT}, not "
+                    f"{weight!r}. To stop the nodes of a key, use a limit or cancel its runs."
                 )
 
     @property
@@ -107,54 +110,18 @@ class StrideQueue(Generic[Item]):
             heapq.heappush(self._passes, (self.time, share.key))
         self._strides[share.key] = share.stride
 
-    def pop(self) -> tuple[str, Item] | None:
-        """Take the next node, with its key."""
+    def pop(self, is_ready: Callable[[Item], bool] = lambda _: True) -> tuple[str, Item] | None:
+        """Take the next node, with its key; those that are not ready any more take no turn."""
         while self._passes:
             least, key = heapq.heappop(self._passes)
-            if not self._nodes[key]:
+            nodes = self._nodes[key]
+            while nodes and not is_ready(nodes[0]):
+                nodes.popleft()
+            if not nodes:
                 # It stayed so long only so that a key that is often empty doesn't begin anew each time.
                 del self._nodes[key], self._strides[key]
                 continue
             self.time = least
             heapq.heappush(self._passes, (least + self._strides[key], key))
-            return key, self._nodes[key].popleft()
+            return key, nodes.popleft()
         return None
-
-
-class FairQueue(Generic[Item]):
-    """One queue with one priority: ready nodes, and a window of doorbells that are rung and not claimed.
-
-    Items are hashable. One that is never claimed leaves the window when its time there is over.
-    """
-
-    def __init__(self) -> None:
-        self._ready: StrideQueue[Item] = StrideQueue()
-        self._waiting: set[Item] = set()
-        self._rung: dict[Item, int] = {}
-
-    def admit(self, share: Share, item: Item) -> list[Item]:
-        """Add what became ready; one that is rung already, and may be lost, is to be rung again."""
-        if item in self._rung:
-            return [item]
-        if item not in self._waiting:
-            self._waiting.add(item)
-            self._ready.add(share, item)
-        return []
-
-    def claimed(self, item: Item) -> None:
-        """Remove what a worker has claimed, or found to be stale, from the window."""
-        self._rung.pop(item, None)
-
-    def refill(self, window: int, now: int, until: int) -> list[Item]:
-        """Take what is to be rung now, for a window of so many that are rung and not claimed.
-
-        What is not claimed until a time (ms) leaves the window then.
-        """
-        self._rung = {item: end for item, end in self._rung.items() if end > now}
-        rung: list[Item] = []
-        while len(self._rung) < window and (popped := self._ready.pop()):
-            _, item = popped
-            self._waiting.discard(item)
-            self._rung[item] = until
-            rung.append(item)
-        return rung

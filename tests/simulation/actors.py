@@ -17,6 +17,7 @@ from runner.approvals.freezes import Freeze
 from runner.definition.registry import Registry
 from runner.errors import RunnerError, StoreError
 from runner.execution.engine import Engine
+from runner.limits.fairness import Fairness
 from runner.store.interface import Claim, Reply, Request
 from runner.store.requests import StartRun
 
@@ -35,6 +36,9 @@ READS = frozenset(
     }
 )
 """Requests that change nothing: an actor stops before them, not behind them as well."""
+
+
+FAIRNESS = Fairness("tag:run", {"run1": 3})
 
 
 class Died(BaseException):
@@ -166,7 +170,7 @@ class Process:
         """Start, or start again after a death: with nothing but what the store has."""
         registry = Registry()
         for name, factory in self.world.factories.items():
-            registry.add(name, factory)
+            registry.add(name, factory, fairness=FAIRNESS if self.world.setting.fair else None)
         self.engine = Engine(Wire(self), self.world.broker, registry, lease=math.inf)
         self.engine._sweep_timer = Silent()
 

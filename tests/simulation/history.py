@@ -54,6 +54,7 @@ def drawn(seed: int, kinds: Sequence[str] = KINDS) -> History:
         runs=chance.choice((1, 2, 3)),
         slots=tuple(chance.choice((1, 2, 3)) for _ in range(count)),
         slow=chance.choice((-1, -1, 0)),
+        fair=seed % 3 == 0,
         skews=tuple((chance.uniform(-3600, 3600), chance.uniform(0.5, 2)) for _ in range(count)),
     )
     weights = {

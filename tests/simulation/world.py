@@ -15,6 +15,7 @@ from typing import Any
 from runner.errors import ConflictError, NotFoundError, UsageError
 from runner.execution.engine import Engine
 from runner.execution.results import GraphResult, graph_result
+from runner.limits.fairness import LEAST_WINDOW
 from runner.operations.answers import apply_decisions, withdraw
 from runner.operations.recovery import fork, retry
 from runner.records.interrupts import Decision, Interrupt, Receipt, ReceiptStatus
@@ -22,6 +23,7 @@ from runner.records.run import FINAL, Status
 from runner.scheduler import CRASH_BUDGET
 from runner.store.interface import Request as StoreRequest
 from runner.store.memory.store import MemoryStore
+from runner.store.requests import ShareSlots
 from runner.testing import ManualClock
 from tests.simulation.actors import Actor, Died, Process
 from tests.simulation.plans import Ledger, Plan, answer_to, build
@@ -46,7 +48,7 @@ class Setting:
     """What a history plays in: one process for each entry of `slots`, one of which may be `slow`.
 
     `skews` are how wrong their clocks are: seconds ahead, and seconds in a second. With `stays` some settles
-    may claim the next node.
+    may claim the next node. Where it is `fair`, the runs take turns, and one doorbell is rung at a time.
     """
 
     plan: Plan
@@ -55,6 +57,7 @@ class Setting:
     slots: tuple[int, ...] = (1, 1)
     skews: tuple[tuple[float, float], ...] = ((0.0, 1.0), (0.0, 1.0))
     stays: bool = True
+    fair: bool = False
 
 
 @dataclass
@@ -104,6 +107,8 @@ class World:
             Process(self, f"w{number}", *settings) for number, settings in enumerate(processes)
         ]
         self.people = Process(self, "people", 99, (0.0, 1.0))
+        if self.setting.fair:
+            self.store.do(ShareSlots({"plan": 1}, partitions=LEAST_WINDOW))
         for number in range(self.setting.runs):
             self._start(f"run{number}")
 
@@ -144,7 +149,7 @@ class World:
         self._ask(
             f"start {key}",
             lambda process: process.engine.start(
-                "plan", "task", idempotency_key=key, on_end="shop.done"
+                "plan", "task", idempotency_key=key, on_end="shop.done", tags={"run": key}
             ),
         )
 

@@ -8,14 +8,14 @@ from __future__ import annotations
 import sys
 import time
 from collections import defaultdict, deque
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import replace
 
 from runner.approvals.freezes import Freeze
 from runner.audit import entries as audit_entries
 from runner.audit.entries import Mode
 from runner.definition.model import Topology, shape_name
-from runner.limits.fairness import STAYS_MS, UNKNOWN_WINDOW, FairQueue
+from runner.limits.fairness import UNKNOWN_WINDOW
 from runner.limits.slots import LimitAction
 from runner.records.codec import JSON
 from runner.records.interrupts import Interrupt
@@ -24,6 +24,7 @@ from runner.records.run import NOTICES, OF_RUNS, OF_VOTES, EventKind, RunRecord,
 from runner.scheduler.changes import Changes, TimerKind
 from runner.store.encoding import pack_copy
 from runner.store.interface import Doorbell, Event, Start
+from runner.store.memory.fair_queue import FairQueue
 from runner.store.memory.run import PARTITION, MemoryRun
 from runner.store.memory.semaphores import Member, Semaphores
 from runner.store.memory.sessions import Sessions
@@ -73,7 +74,9 @@ class Database:
         self.semaphores = Semaphores()
         self.lists = MemoryKeyLists()
         self.windows: dict[str, int] = {}
-        self.fair_queues: dict[tuple[str, int], FairQueue[Doorbell]] = defaultdict(FairQueue)
+        self.fair_queues: dict[tuple[str, int], FairQueue] = defaultdict(
+            lambda: FairQueue(self._is_ready)
+        )
         self.audits: Mode = "approvals"
         self.entries: list[dict[str, JSON]] = []
         self.frozen: dict[str, Freeze] = {}
@@ -168,8 +171,13 @@ class Database:
             else:
                 lanes[bell.queue, bell.priority] = None
                 fair_queue = self.fair_queues[bell.queue, bell.priority]
-                rung += fair_queue.admit(bell.share, replace(bell, share=None))
+                rung += fair_queue.admit(bell.share, bell)
         return [*rung, *(bell for lane in lanes for bell in self._refill(lane))]
+
+    def refill(self, queues: Collection[str]) -> list[Doorbell]:
+        """Return what is rung of these queues now, after their windows have changed."""
+        lanes = sorted(lane for lane in self.fair_queues if lane[0] in queues)
+        return [bell for lane in lanes for bell in self._refill(lane)]
 
     def claimed(self, run_id: str, node: str, visit: int, attempt: int) -> list[Doorbell]:
         """Take a doorbell that a worker has from its window; return those that are rung next."""
@@ -186,7 +194,13 @@ class Database:
     def _refill(self, lane: tuple[str, int]) -> list[Doorbell]:
         now = self.clock()
         window = self.windows.get(lane[0], UNKNOWN_WINDOW)
-        return self.fair_queues[lane].refill(window, now, now + STAYS_MS)
+        return self.fair_queues[lane].refill(window, now)
+
+    def _is_ready(self, bell: Doorbell) -> bool:
+        run = self.runs.get(bell.run_id)
+        record = run.nodes.get(bell.node) if run else None
+        visit = (Status.READY, bell.visit, bell.attempt)
+        return record is not None and (record.status, record.visit, record.attempt) == visit
 
     def renew(self, run_id: str, node: str) -> None:
         self.set_timer(TimerKind.NODE, run_id, node, self.clock() + self.lease_ms)

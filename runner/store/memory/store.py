@@ -48,6 +48,7 @@ from runner.store.requests import (
     OpenRaise,
     RemoveRun,
     SettleVisit,
+    ShareSlots,
     SpendBudget,
     ThawScope,
 )
@@ -83,6 +84,7 @@ class MemoryStore:
             OpenRaise: self._open_raise,
             RemoveRun: self._remove,
             SettleVisit: self._settle,
+            ShareSlots: self._share_slots,
             SpendBudget: self._spend,
             ThawScope: self._thaw,
         }
@@ -150,6 +152,9 @@ class MemoryStore:
         child = changes.node(request.node).child
         claim = run.claim(changes, request.node, self.read(child) if child else None)
         return replace(claim, doorbells=bells)
+
+    def _share_slots(self, request: ShareSlots) -> Reply:
+        return replace(request.plan(self._database), doorbells=self._database.refill(request.slots))
 
     def _settle(self, request: SettleVisit) -> Reply:
         reply = request.plan(self._database)

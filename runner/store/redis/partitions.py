@@ -337,9 +337,8 @@ class PartitionedStore:
 
     def _share_slots(self, request: ShareSlots) -> Reply:
         shared = replace(request, partitions=len(self._partitions))
-        for partition in self._partitions:
-            partition.do(shared)
-        return Reply("sized")
+        replies = [self._do(partition, shared) for partition in self._partitions]
+        return Reply("sized", [bell for reply in replies for bell in reply.doorbells])
 
     def renew(self, tokens: Sequence[Token]) -> list[str]:
         by_partition: dict[RedisStore, list[Token]] = defaultdict(list)

@@ -36,7 +36,7 @@ from runner.store.encoding import (
     question_fields,
     reply_of,
 )
-from runner.store.interface import Claim, R, Reply, Request, Start, Token
+from runner.store.interface import Claim, Doorbell, R, Reply, Request, Start, Token
 from runner.store.redis import freezes, ledger, measurements, packed_runs
 from runner.store.redis.connection import Argument
 from runner.store.redis.fast.fast_path import FastPath
@@ -72,6 +72,7 @@ from runner.store.requests import (
     RewriteRuns,
     SaveCheckpoint,
     SettleVisit,
+    ShareSlots,
     SpendBudget,
     StartRun,
     ThawScope,
@@ -122,6 +123,7 @@ class Requests:
             RemoveRun: self._remove,
             SaveCheckpoint: self._save,
             SettleVisit: self._settle,
+            ShareSlots: self._share_slots,
             SpendBudget: self._spend,
             StartRun: self._start,
             ThawScope: self._thaw,
@@ -178,9 +180,19 @@ class Requests:
             lane = node.queue, node.priority
             rung = doorbells_of(self._call("arrive", *lane, task, verb="claim"))
         except StoreError as error:
-            log.warning("fairness.later: %s The window is one doorbell smaller for a while.", error)
+            log.warning("fairness.later: %s The next node may begin some seconds later.", error)
             return reply
         return replace(reply, doorbells=[*reply.doorbells, *rung])
+
+    def _share_slots(self, request: ShareSlots) -> Reply:
+        """Write the sizes of windows, and ring for what has room: also after arrivals that failed."""
+        reply, rung = self._plan(request), list[Doorbell]()
+        for queue in request.slots:
+            word = b"more"
+            while word == b"more":
+                word, *bells = self._call("arrive", queue, "", "", verb=request.verb)
+                rung += doorbells_of([word, *bells])
+        return replace(reply, doorbells=rung)
 
     def _claim_visit(self, request: ClaimVisit) -> tuple[Claim | Reply, Topology | None]:
         run_id, node = request.run_id, request.node

@@ -11,7 +11,7 @@ from runner.definition.model import Topology
 from runner.limits.fairness import STAYS_MS, Fairness
 from runner.limits.limit import Limit
 from runner.store.interface import Claim, Doorbell
-from runner.store.requests import CancelRun, ClaimVisit, ShareSlots
+from runner.store.requests import CancelRun, ClaimVisit, RemoveRun, ShareSlots
 from tests.contract.store.manual_worker import ManualWorker, shape
 
 SLOTS = 4
@@ -121,6 +121,27 @@ class FairnessContract:
 
         again = {bell.task_id for _ in range(3) for bell in _sweep(worker, after=31)}
         assert sorted(again) == lost
+
+    def test_runs_that_are_gone_take_no_turns(self, worker: ManualWorker) -> None:
+        """A backlog that is cancelled and removed, of which some was rung, keeps no other key waiting."""
+        line = Line(worker, fair())
+        gone = line.start("noisy", SLOTS + 8)
+        for run_id in gone:
+            worker.store.do(CancelRun(run_id, "no", worker.nonce()))
+            worker.store.do(RemoveRun(run_id))
+
+        line.start("quiet", SLOTS + 1)
+        assert [line.tenants[bell.split(".")[0]] for bell in line.bells[SLOTS:]] == [
+            "quiet"
+        ] * SLOTS
+
+    def test_more_slots_ring_at_once(self, worker: ManualWorker) -> None:
+        """The window grows with the slots, without a claim; control: no more slots, no doorbell."""
+        line = Line(worker, fair())
+        line.start("noisy", SLOTS + 3)
+
+        assert worker.store.do(ShareSlots({"g": SLOTS})).doorbells == []
+        assert len(worker.store.do(ShareSlots({"g": SLOTS + 2})).doorbells) == 2
 
     def test_a_doorbell_that_is_gone_leaves_the_window(self, worker: ManualWorker) -> None:
         """What nobody claims for minutes is not counted any more, so that a window never closes."""

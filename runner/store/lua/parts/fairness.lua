@@ -2,22 +2,42 @@
 -- `StrideQueue` of limits/fairness.py: test_both_stores_ring_in_the_order_of_the_rule.
 -- include: settings
 local STAYS = 330000  -- ms after which the window counts a doorbell no more that was not claimed: a timer has rung again
+local MOST_PASSED = 1000  -- doorbells of runs that are gone and keys without any, in one script; the next one goes on
 local FAIR = prefix .. 'fair:'
 
 local function task_of(bell) return table.concat({bell[1], bell[2], bell[3], bell[4]}, '.') end
 
--- Take the doorbells that are to be rung now.
+-- Whether the visit of a doorbell still waits for a worker.
+local function is_ready(run, node, visit, attempt)
+  local record = redis.call('HGET', prefix .. 'r:' .. run, 'n:' .. node)
+  return record and record:sub(1, 6) == 'ready ' and record:match('^ready (%d+ %d+) ') == visit .. ' ' .. attempt
+end
+
+-- Take the doorbells that are to be rung now; return whether there is more to pass.
 local function refill(queue, priority, rung)
   local lane = queue .. '|' .. priority
   local window, passes, state = FAIR .. 'w:' .. lane, FAIR .. 'p:' .. lane, FAIR .. 's:' .. lane
   redis.call('ZREMRANGEBYSCORE', window, '-inf', now)
   local room = tonumber(redis.call('HGET', FAIR .. 'windows', queue) or 16) - redis.call('ZCARD', window)
+  -- A claim whose arrival failed has left its doorbell: sooner or later that is the oldest.
+  while room <= 0 do
+    local oldest = redis.call('ZRANGE', window, 0, 0)[1]
+    if is_ready(oldest:match('^([^.]*)%.(.*)%.(%d+)%.(%d+)$')) then return end
+    redis.call('ZREM', window, oldest)
+    room = room + 1
+  end
+  local passed = 0
   while room > 0 do
     local key, pass = unpack(redis.call('ZRANGE', passes, 0, 0, 'WITHSCORES'))
     if not key then return end
+    if passed == MOST_PASSED then return true end
     local node = redis.call('ZPOPMIN', FAIR .. 'n:' .. lane .. ':' .. key)[1]
-    if node then
-      local bell = cmsgpack.unpack(node)
+    local bell = node and cmsgpack.unpack(node)
+    if not node then
+      redis.call('ZREM', passes, key)
+      redis.call('HDEL', state, '=' .. key)
+      passed = passed + 1
+    elseif is_ready(unpack(bell, 1, 4)) then
       bell.has_waited = true
       redis.call('HSET', state, 'time', pass)
       redis.call('ZINCRBY', passes, redis.call('HGET', state, '=' .. key), key)
@@ -25,8 +45,7 @@ local function refill(queue, priority, rung)
       rung[#rung + 1] = bell
       room = room - 1
     else
-      redis.call('ZREM', passes, key)
-      redis.call('HDEL', state, '=' .. key)
+      passed = passed + 1
     end
   end
 end
@@ -43,10 +62,6 @@ local function in_turn(bells)
       rung[#rung + 1] = bell
     else
       local state = FAIR .. 's:' .. lane
-      -- A worker that died between its claim and its arrival has left the attempt before in the window.
-      if bell[4] > 1 then
-        redis.call('ZREM', FAIR .. 'w:' .. lane, table.concat({bell[1], bell[2], bell[3], bell[4] - 1}, '.'))
-      end
       redis.call('ZADD', FAIR .. 'n:' .. lane .. ':' .. key, 'NX', redis.call('HINCRBY', state, 'count', 1),
         cmsgpack.pack(bell))
       redis.call('ZADD', FAIR .. 'p:' .. lane, 'NX', redis.call('HGET', state, 'time') or 0, key)
