@@ -340,6 +340,28 @@ FAULTS = (
         "the timers of each lost connection stay",
         test="tests/celery/test_reconnects.py",
     ),
+    # -- turns of keys -------------------------------------------------------------------------------
+    Mutation(
+        "limits/fairness.py",
+        "(least + self._strides[key], key)",
+        "(least, key)",
+        "one key has all turns",
+        test="tests/simulation/test_fairness.py::test_weights_are_shares",
+    ),
+    Mutation(
+        "store/lua/parts/fairness.lua",
+        "NX', redis.call('HGET', state, 'time') or 0, key)",
+        "NX', 0, key)",
+        "a key that was idle gets what it left unused",
+        test="tests/properties/test_fairness.py",
+    ),
+    Mutation(
+        "store/lua/parts/fairness.lua",
+        "if is_ready(oldest:",
+        "if true or is_ready(oldest:",
+        "a claim whose arrival failed closes a window",
+        test="tests/contract/test_redis_store.py::test_a_worker_that_dies_within_its_claim_closes_no_window",
+    ),
 )
 
 

@@ -14,6 +14,7 @@ from tests.simulation.history import (
     History,
     Make,
     drawn,
+    in_turns,
     play,
     raced,
     recovered,
@@ -58,8 +59,10 @@ def main() -> int:
         "--votes", action="store_true", help="many questions have a rule, and people vote"
     )
     parser.add_argument("--recovery", action="store_true", help="runs are retried and forked")
+    parser.add_argument("--fair", action="store_true", help="runs take turns")
     chosen = parser.parse_args()
-    draw = voted if chosen.votes else recovered if chosen.recovery else drawn
+    draws = {voted: chosen.votes, recovered: chosen.recovery, in_turns: chosen.fair}
+    draw = next((draw for draw, is_chosen in draws.items() if is_chosen), drawn)
     logging.disable(logging.CRITICAL)  # planned outages are no news
     if chosen.store == "memory":
         return search(chosen.first, chosen.seeds, in_memory, chosen.store, draw)

@@ -54,7 +54,6 @@ def drawn(seed: int, kinds: Sequence[str] = KINDS) -> History:
         runs=chance.choice((1, 2, 3)),
         slots=tuple(chance.choice((1, 2, 3)) for _ in range(count)),
         slow=chance.choice((-1, -1, 0)),
-        fair=seed % 3 == 0,
         skews=tuple((chance.uniform(-3600, 3600), chance.uniform(0.5, 2)) for _ in range(count)),
     )
     weights = {
@@ -108,7 +107,13 @@ def recovered(seed: int) -> History:
     return replace(history, steps=tuple(itertools.chain.from_iterable(more)))
 
 
-OPTIONS = {drawn: "", voted: " VOTES=1", recovered: " RECOVERY=1"}
+def in_turns(seed: int) -> History:
+    """Draw a history in which runs share the slots fairly, and one doorbell is rung at a time."""
+    history = drawn(seed)
+    return replace(history, setting=replace(history.setting, fair=True))
+
+
+OPTIONS = {drawn: "", voted: " VOTES=1", recovered: " RECOVERY=1", in_turns: " FAIR=1"}
 """What `make simulate` is told to draw such histories."""
 
 

@@ -25,6 +25,7 @@ from tests.simulation.history import (
     OPTIONS,
     History,
     drawn,
+    in_turns,
     kind_of,
     play,
     raced,
@@ -50,6 +51,8 @@ RECOVERED = (1, 182, 224)
 in the third an item is cancelled at work and starts again when its run is retried."""
 STARTED_TWICE = 70011
 """A seed with races in which others look at a run before its start, sent twice, has a reply."""
+FAIR = range(1, 101)
+"""Seeds in which runs take turns."""
 REGRESSIONS = (30, 42, 120)
 """Seeds to keep: each showed a fault, of the product or of a store with a mechanism taken out."""
 
@@ -109,6 +112,23 @@ def test_many_retries_and_forks_keep_every_promise(first):
         holds(seed, draw=recovered)
 
 
+@pytest.mark.parametrize("seed", FAIR[:3])
+def test_runs_that_take_turns_keep_every_promise(seed):
+    """No doorbell waits for ever where keys share a window of one, whatever workers it is lost with."""
+    holds(seed, draw=in_turns)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("first", FAIR[::50])
+def test_many_runs_that_take_turns_keep_every_promise(first, redis_url):
+    """No doorbell waits for ever, and Redis rings for the same ones; nor where requests are cut in two."""
+    for seed in range(first, first + 50):
+        holds(seed, draw=in_turns)
+    same_on_redis(range(first, first + 5), redis_url, in_turns)
+    for seed in range(first, first + 5):
+        holds_in_races(seed, redis_url, in_turns)
+
+
 # -- one seed, one history -----------------------------------------------------------------------------
 
 
@@ -150,11 +170,11 @@ def test_the_clocks_of_workers_do_not_matter(seed):
 # -- Redis ---------------------------------------------------------------------------------------------
 
 
-def same_on_redis(seeds, url) -> None:
+def same_on_redis(seeds, url, draw=drawn) -> None:
     make = on_redis(url)
     for seed in seeds:
         # Whether a settle claims the next node is the store's choice: Redis does not where a look was needed.
-        drew = drawn(seed)
+        drew = draw(seed)
         history = replace(drew, setting=replace(drew.setting, stays=False))
         memory, other = play(history), play(history, make)
         assert not other.error, report(
