@@ -73,6 +73,7 @@ from runner.store.requests import (
     HoldVisit,
     LeaveVisit,
     ParkVisit,
+    PassTurn,
     ReportResult,
     RetryVisit,
     SettleVisit,
@@ -179,7 +180,7 @@ class Engine:
         """
         if node == CALLBACK_NODE:
             return DoorbellOutcome(call_on_end(self.store, self._dispatcher, run_id, visit))
-        if self.freezes.known and self._is_frozen(run_id):
+        if self.freezes.known and self._is_frozen(run_id, node, visit, attempt):
             return DoorbellOutcome("frozen")
         try:
             claim = self._quarantine.claim(run_id, node, visit, attempt, nonce or ids.nonce())
@@ -207,13 +208,15 @@ class Engine:
         # The code of a node that timed out may return much later: its Celery task ends as the node did.
         return timed_out.result() if delivery.word == "stale" and lease.has_expired else delivery
 
-    def _is_frozen(self, run_id: str) -> bool:
+    def _is_frozen(self, run_id: str, node: str, visit: int, attempt: int) -> bool:
         """Return whether the nodes of a run are frozen: none is claimed, and doorbells ring again later."""
         record = self.store.peek(run_id)
         freeze = self.freezes.of(record.graph_id) if record else None
-        if freeze is not None:
-            log.info("node.frozen: run %s waits: %s", run_id, freeze)
-        return freeze is not None
+        if record is None or freeze is None:
+            return False
+        log.info("node.frozen: run %s waits: %s", run_id, freeze)
+        self.do(PassTurn(run_id, node, visit, attempt, record.fingerprint))
+        return True
 
     def report(self, run_id: str, node: str, visit: int, reference: str, outcome: JSON) -> str:
         """Record how an external task ended, packed: "reported", or "stale" or "unknown" when too late.

@@ -321,6 +321,18 @@ class ClaimVisit(Request[Claim | Reply]):
 
 
 @dataclass(frozen=True, slots=True)
+class PassTurn(Request[Reply]):
+    """Take the doorbell of a visit that is not claimed now from the window of its keys: "passed"."""
+
+    verb = "pass"
+    run_id: str
+    node: str
+    visit: int
+    attempt: int
+    fingerprint: str
+
+
+@dataclass(frozen=True, slots=True)
 class VisitRequest(Request[Reply]):
     """A request of the worker that has a visit."""
 

@@ -15,6 +15,7 @@ from runner.definition.registry import Registry
 from runner.errors import ConflictError, NotFoundError, UsageError
 from runner.execution import engine as engine_module
 from runner.execution.engine import Engine
+from runner.limits.fairness import UNKNOWN_WINDOW, Fairness
 from runner.operations.answers import apply_decisions
 from runner.operations.views import read_run
 from runner.records.interrupts import Decision
@@ -63,6 +64,12 @@ def approved():
 def asking():
     builder = GraphBuilder()
     builder.add_node(lambda ctx: ctx.interrupt("ok?"), "a")
+    return builder.build()
+
+
+def in_turns():
+    builder = GraphBuilder()
+    builder.add_node(lambda ctx: "done", "a", queue="shared")
     return builder.build()
 
 
@@ -135,6 +142,8 @@ class Site:
         registry = Registry()
         for name, factory in GRAPHS.items():
             registry.add(name, factory)
+        for name in ("turns", "other turns"):
+            registry.add(name, in_turns, fairness=Fairness("tag:tenant"))
         return Engine(self.store, self.bells, registry)
 
     def deliver(self, engine=None):
@@ -182,6 +191,19 @@ def test_nodes_of_a_frozen_graph_are_not_claimed(site, scope):
     assert site.sweep(0) == ["settled"]
     assert (CALLS, site.store.peek(run_id).status) == (["7"], Status.COMPLETED)
     assert read_run(site.store, run_id).frozen == ""
+
+
+def test_a_frozen_graph_keeps_no_other_of_its_queue_waiting(site):
+    """Where both take turns, its doorbells leave the window; control: before, others wait."""
+    freezing.freeze(site.engine, "graph:turns", "fraud")
+    for _ in range(UNKNOWN_WINDOW):
+        site.engine.start("turns", "go")
+    run_id = site.engine.start("other turns", "go")
+    assert run_id not in {bell.run_id for bell in site.bells.rung}
+
+    assert site.deliver() == ["frozen"] * UNKNOWN_WINDOW
+    assert site.deliver() == ["settled"]
+    assert site.store.peek(run_id).status is Status.COMPLETED
 
 
 def test_a_thaw_counts_at_once(site, monkeypatch):
@@ -312,7 +334,7 @@ def test_an_effect_of_a_running_function_waits(site):
     run_id = site.engine.start("careful", "go")
     engine = site.another()
     known = engine.freezes.of
-    engine._is_frozen = lambda _: False  # it was claimed just before
+    engine._is_frozen = lambda *visit: False  # it was claimed just before
     freezing.freeze(site.engine, "graph:careful", "wrong")
 
     assert site.deliver(engine) == ["retrying"]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 import redis
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from runner.dev.embedded import embedded_store
@@ -71,6 +71,7 @@ def planned(steps):
 
 @settings(max_examples=15, deadline=None)
 @given(steps=STEPS)
+@example(steps=["a"] * 14 + ["take"] * 8 + [""] * 6)  # a key that comes late
 def test_both_stores_ring_in_the_order_of_the_rule(server, steps):
     """What the memory store, the scripts of Redis and the rule ring for is the same, in the same order."""
     clock, expected = ManualClock(), planned(steps)

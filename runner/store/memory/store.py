@@ -46,6 +46,7 @@ from runner.store.requests import (
     CloseRaise,
     FreezeScope,
     OpenRaise,
+    PassTurn,
     RemoveRun,
     SettleVisit,
     ShareSlots,
@@ -82,6 +83,7 @@ class MemoryStore:
             CloseRaise: self._close_raise,
             FreezeScope: self._freeze,
             OpenRaise: self._open_raise,
+            PassTurn: self._pass_turn,
             RemoveRun: self._remove,
             SettleVisit: self._settle,
             ShareSlots: self._share_slots,
@@ -152,6 +154,10 @@ class MemoryStore:
         child = changes.node(request.node).child
         claim = run.claim(changes, request.node, self.read(child) if child else None)
         return replace(claim, doorbells=bells)
+
+    def _pass_turn(self, request: PassTurn) -> Reply:
+        visit = (request.run_id, request.node, request.visit, request.attempt)
+        return Reply("passed", self._database.claimed(*visit))
 
     def _share_slots(self, request: ShareSlots) -> Reply:
         return replace(request.plan(self._database), doorbells=self._database.refill(request.slots))

@@ -66,6 +66,7 @@ from runner.store.requests import (
     MigrateRuns,
     OpenRaise,
     ParkVisit,
+    PassTurn,
     RemoveRun,
     ReportResult,
     RetryVisit,
@@ -120,6 +121,7 @@ class Requests:
             FreezeScope: self._freeze,
             OpenRaise: self._open_raise,
             ParkVisit: self._wait,
+            PassTurn: self._pass_turn,
             RemoveRun: self._remove,
             SaveCheckpoint: self._save,
             SettleVisit: self._settle,
@@ -172,17 +174,26 @@ class Requests:
     def _claim(self, request: ClaimVisit) -> Claim | Reply:
         """Claim a visit, then take its doorbell from the window of its queue, if that is shared by keys."""
         reply, topology = self._claim_visit(request)
+        rung = self._arrive(request, topology)
+        return replace(reply, doorbells=[*reply.doorbells, *rung]) if rung else reply
+
+    def _pass_turn(self, request: PassTurn) -> Reply:
+        topology = self._settings.topologies.get(request.fingerprint)
+        return Reply("passed", self._arrive(request, topology))
+
+    def _arrive(
+        self, request: ClaimVisit | PassTurn, topology: Topology | None
+    ) -> Sequence[Doorbell]:
         node = topology.nodes.get(shape_name(request.node)) if topology else None
         if topology is None or topology.fairness is None or node is None:
-            return reply
+            return ()
         task = f"{request.run_id}.{request.node}.{request.visit}.{request.attempt}"
         try:
             lane = node.queue, node.priority
-            rung = doorbells_of(self._call("arrive", *lane, task, verb="claim"))
+            return doorbells_of(self._call("arrive", *lane, task, verb=request.verb))
         except StoreError as error:
             log.warning("fairness.later: %s The next node may begin some seconds later.", error)
-            return reply
-        return replace(reply, doorbells=[*reply.doorbells, *rung])
+            return ()
 
     def _share_slots(self, request: ShareSlots) -> Reply:
         """Write the sizes of windows, and ring for what has room: also after arrivals that failed."""

@@ -135,6 +135,18 @@ class FairnessContract:
             "quiet"
         ] * SLOTS
 
+    def test_a_doorbell_that_rings_on_stays_in_the_window(self, worker: ManualWorker) -> None:
+        """Where slots are busy for long, no more is rung than the window has; control: a claim makes room."""
+        line = Line(worker, fair())
+        line.start("noisy", SLOTS)
+        for _ in range(2 * STAYS_MS // 31_000):
+            _sweep(worker, after=31)
+        line.start("quiet", 2)
+        assert len(line.bells) == SLOTS
+
+        line.take()
+        assert [line.tenants[bell.split(".")[0]] for bell in line.bells[SLOTS - 1 :]] == ["quiet"]
+
     def test_more_slots_ring_at_once(self, worker: ManualWorker) -> None:
         """The window grows with the slots, without a claim; control: no more slots, no doorbell."""
         line = Line(worker, fair())
