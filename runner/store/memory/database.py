@@ -171,7 +171,7 @@ class Database:
             else:
                 lanes[bell.queue, bell.priority] = None
                 fair_queue = self.fair_queues[bell.queue, bell.priority]
-                rung += fair_queue.admit(bell.share, bell)
+                rung += fair_queue.admit(bell.share, bell, self.clock())
         return [*rung, *(bell for lane in lanes for bell in self._refill(lane))]
 
     def refill(self, queues: Collection[str]) -> list[Doorbell]:

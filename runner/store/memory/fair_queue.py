@@ -25,10 +25,11 @@ class FairQueue:
         self._waiting: set[Doorbell] = set()
         self._rung: dict[Doorbell, int] = {}
 
-    def admit(self, share: Share, bell: Doorbell) -> list[Doorbell]:
+    def admit(self, share: Share, bell: Doorbell, now: int) -> list[Doorbell]:
         """Add what became ready; one that is rung already, and may be lost, is to be rung again."""
         bell = replace(bell, share=None)
         if bell in self._rung:
+            self._rung[bell] = now + STAYS_MS
             return [bell]
         if bell not in self._waiting:
             self._waiting.add(bell)

@@ -57,8 +57,11 @@ local function in_turn(bells)
     local graph, stride, key = bell[7]:match('^([^\1]*)\1([^\1]*)\1(.*)$')
     bell[7] = graph or bell[7]
     local lane = bell[5] .. '|' .. bell[6]
-    -- One that is rung already, and may be lost, is rung again.
-    if not graph or redis.call('ZSCORE', FAIR .. 'w:' .. lane, task_of(bell)) then
+    if not graph then
+      rung[#rung + 1] = bell
+    elseif redis.call('ZSCORE', FAIR .. 'w:' .. lane, task_of(bell)) then
+      -- One that is rung already, and may be lost, is rung again.
+      redis.call('ZADD', FAIR .. 'w:' .. lane, now + STAYS, task_of(bell))
       rung[#rung + 1] = bell
     else
       local state = FAIR .. 's:' .. lane
