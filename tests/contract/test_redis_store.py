@@ -1039,7 +1039,7 @@ def test_a_worker_that_dies_within_its_claim_closes_no_window(store, client, wor
 def test_a_long_backlog_of_runs_that_are_gone_is_passed(store, client, worker):
     """However many have gone, the next look at the slots comes to those behind them."""
     pack = """for nth = 1, 2500 do
-      redis.call('ZADD', KEYS[1], nth - 3000, cmsgpack.pack({'gone' .. nth, 'a', 1, 1, 'g', 5, 'g'}))
+      redis.call('ZADD', KEYS[1], nth - 3000, cjson.encode({'gone' .. nth, 'a', 1, 1, 'g', 5, 'g'}))
     end"""
     graph = shape("a", fairness=Fairness("tag:t"))
     store.do(ShareSlots({"g": 1}))

@@ -32,7 +32,7 @@ local function refill(queue, priority, rung)
     if not key then return end
     if passed == MOST_PASSED then return true end
     local node = redis.call('ZPOPMIN', FAIR .. 'n:' .. lane .. ':' .. key)[1]
-    local bell = node and cmsgpack.unpack(node)
+    local bell = node and cjson.decode(node)
     if not node then
       redis.call('ZREM', passes, key)
       redis.call('HDEL', state, '=' .. key)
@@ -66,7 +66,7 @@ local function in_turn(bells)
     else
       local state = FAIR .. 's:' .. lane
       redis.call('ZADD', FAIR .. 'n:' .. lane .. ':' .. key, 'NX', redis.call('HINCRBY', state, 'count', 1),
-        cmsgpack.pack(bell))
+        cjson.encode(bell))
       redis.call('ZADD', FAIR .. 'p:' .. lane, 'NX', redis.call('HGET', state, 'time') or 0, key)
       redis.call('HSET', state, '=' .. key, stride)
       lanes[lane] = {bell[5], bell[6]}
