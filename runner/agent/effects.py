@@ -430,7 +430,7 @@ class ToolExecution:
                     self.id, error_result(self.id, f"{text}: {rejection}" if rejection else text)
                 )
             case "respond" | "expired":
-                return self._returned(approval.response, 0.0)
+                return self.returned(approval.response, 0.0)
             case "edit":
                 try:
                     self._take_over(self._edited(approval))
@@ -493,7 +493,7 @@ class ToolExecution:
         start = time.monotonic()
         outcome: ToolOutcome
         try:
-            outcome = self._returned(await self._value(asker), time.monotonic() - start)
+            outcome = self.returned(await self._value(asker), time.monotonic() - start)
         except InterruptRaised:
             outcome = ToolAsked(self.id, asker.asked)
         except (ApprovalMismatch, ConflictError):
@@ -515,7 +515,8 @@ class ToolExecution:
         record = self.effects.record(error)
         return ToolEnded(self.id, error_result(self.id, text), record, duration)
 
-    def _returned(self, value: Any, duration: float) -> ToolEnded:
+    def returned(self, value: Any, duration: float) -> ToolEnded:
+        """Make what the tool returned the result of the call."""
         result = {**result_of(value, self.tool.tool_name), "toolUseId": self.id}
         output_value = None
         if isinstance(self.tool, StructuredOutputTool):

@@ -3,6 +3,9 @@
 Each process has one session with a server, opened at first use on the process's loop and reopened
 when it broke. A call that broke is not repeated: it may have had its effect, so the model gets
 an error result. Servers over stdio end with the process, however it ends: their input closes.
+
+A server may ask before it answers (`InputRequiredResult` of MCP 2026-07-28). People get a question for each
+of its requests; the server's state is stored in the node's document, and the call goes on with it.
 """
 
 from __future__ import annotations
@@ -12,16 +15,47 @@ import atexit
 import base64
 import contextlib
 import os
-from collections.abc import AsyncIterator, Coroutine, Sequence
+import time
+from collections.abc import AsyncIterator, Coroutine, Mapping, Sequence
 from typing import Any, TypeVar
 
 from runner import async_loop
-from runner.errors import DefinitionError, needs_extra
+from runner.agent.effects import ToolExecution, ToolOutcome
+from runner.agent.machine.protocol import ToolAsked
+from runner.agent.machine.state import SubagentState
+from runner.agent.models.port import call_name
+from runner.errors import (
+    DefinitionError,
+    InterruptExpired,
+    InterruptRaised,
+    InterruptWithdrawn,
+    UsageError,
+    needs_extra,
+)
+from runner.records.asking import Asker
+from runner.records.interrupts import Interrupt
 
 with needs_extra("mcp", "tools of MCP servers"):
-    from mcp import Client, StdioServerParameters
+    from mcp import Client, MCPError, StdioServerParameters
+    from mcp_types import (
+        INVALID_PARAMS,
+        INVALID_REQUEST,
+        ElicitRequest,
+        ElicitResult,
+        ErrorData,
+        InputRequiredResult,
+    )
 
 Result = TypeVar("Result")
+
+LONGEST_PAUSE = 60.0
+"""Seconds after which a call is sent again at the latest, where the server asked only for that."""
+
+ASKS = "asks"
+"""The status of a call in which the server asks."""
+
+LINK_ANSWERS = {"type": "string", "enum": ["accept", "decline"]}
+"""The answers to a request to open a link."""
 
 START_WITHIN = 30.0
 """Seconds that a server may take to start and to introduce itself."""
@@ -63,11 +97,17 @@ class McpServer:
             raise DefinitionError(f"the MCP server has no tool {sorted(missing)}; it has {names}.")
         return [McpTool(self, tool) for tool in definitions if only is None or tool.name in only]
 
-    async def call(self, name: str, arguments: dict[str, Any]) -> dict[str, Any]:
-        """Call a tool and return its result as status and content; any fault is an error result."""
+    async def call(self, name: str, arguments: dict[str, Any], **round_: Any) -> dict[str, Any]:
+        """Call a tool and return its result as status and content; any fault is an error result.
+
+        Where the server asks, the status is "asks", with its `requests` by key and its `state`: call again
+        with `state` and `responses`, the answers by key.
+        """
         try:
             # The session lives on the process's loop, and the caller may be on another one.
-            return await async_loop.in_thread(async_loop.run, self._called(name, arguments))
+            return await async_loop.in_thread(
+                async_loop.run, self._called(name, arguments, **round_)
+            )
         except Exception as error:  # noqa: BLE001 - any error is a result that the model reads
             return {
                 "status": "error",
@@ -84,21 +124,46 @@ class McpServer:
             if not cursor:
                 return tools
 
-    async def _called(self, name: str, arguments: dict[str, Any]) -> dict[str, Any]:
+    async def _called(
+        self,
+        name: str,
+        arguments: dict[str, Any],
+        responses: Mapping[str, Mapping[str, Any]] | None = None,
+        state: str | None = None,
+    ) -> dict[str, Any]:
         client = await self._session()
         answer = await self._guarded(
-            client.call_tool(name, arguments, read_timeout_seconds=self._call_timeout)
+            client.session.call_tool(
+                name,
+                arguments,
+                read_timeout_seconds=self._call_timeout,
+                input_responses={
+                    key: ElicitResult(**response) for key, response in (responses or {}).items()
+                }
+                or None,
+                request_state=state,
+                allow_input_required=True,
+            )
         )
+        if isinstance(answer, InputRequiredResult):
+            requests = {
+                key: _request(request) for key, request in (answer.input_requests or {}).items()
+            }
+            return {"status": ASKS, "requests": requests, "state": answer.request_state}
         status = "error" if answer.is_error else "success"
         return {"status": status, "content": [_content(item) for item in answer.content]}
 
     async def _guarded(self, request: Coroutine[Any, Any, Result]) -> Result:
-        """Send a request in the session; a session in which it failed is not used again."""
+        """Send a request in the session; a session in which it failed is not used again.
+
+        One in which the server has refused it goes on, with the other calls that wait in it.
+        """
         try:
             async with asyncio.timeout(self._call_timeout + CLOSE_WITHIN):
                 return await request
-        except Exception:
-            await self._close()
+        except Exception as error:
+            if not isinstance(error, MCPError) or error.code != INVALID_PARAMS:
+                await self._close()
             raise
 
     async def _session(self) -> Client:
@@ -118,7 +183,7 @@ class McpServer:
 
     async def _hold(self, connection: asyncio.Future[Client], close_event: asyncio.Event) -> None:
         try:
-            async with Client(self._server) as client:
+            async with Client(self._server, elicitation_callback=_refuse) as client:
                 connection.set_result(client)
                 await close_event.wait()
         except Exception as error:  # noqa: BLE001 - raised where the session is awaited
@@ -153,15 +218,77 @@ class McpTool:
             "inputSchema": {"json": dict(definition.input_schema)},
         }
 
-    async def stream(
-        self,
-        tool_use: dict[str, Any],
-        invocation_state: dict[str, Any],  # noqa: ARG002 - the protocol of tools
-        **_: Any,
-    ) -> AsyncIterator[dict[str, Any]]:
-        """Call the server; the one thing it yields is the result."""
-        result = await self._server.call(self._name, dict(tool_use["input"]))
-        yield {"toolUseId": tool_use["toolUseId"], **result}
+    def stream(
+        self, tool_use: dict[str, Any], invocation_state: dict[str, Any], **kwargs: Any
+    ) -> AsyncIterator[Any]:
+        """Refuse: people can answer what a server asks in an agent of this library only.
+
+        Raises:
+            UsageError: always.
+        """
+        del tool_use, invocation_state, kwargs
+        raise UsageError(f"{self.tool_name} of an MCP server is a tool of runner.Agent only.")
+
+    async def run_in(self, execution: ToolExecution) -> ToolOutcome:
+        """Call the server, or go on with a call in which it has asked."""
+        began = time.monotonic()
+        past = execution.command.subagent
+        document = {} if past is None else past.document
+        arguments = dict(execution.command.use["input"])
+        try:
+            while True:
+                responses, open_questions = self._answers(execution, document)
+                if open_questions:
+                    state = SubagentState(document, [])
+                    return ToolAsked(execution.id, open_questions, subagent=state)
+                going_on = {"responses": responses, "state": document["state"]} if document else {}
+                result = await self._server.call(self._name, arguments, **going_on)
+                if result["status"] != ASKS:
+                    return execution.returned(result, time.monotonic() - began)
+                document = {**result, "round": document.get("round", 0) + 1}
+                if not document["requests"]:
+                    await asyncio.sleep(min(LONGEST_PAUSE, 0.05 * 2 ** document["round"]))
+                    await execution.checkpointer.check()
+        except (InterruptExpired, UsageError) as error:
+            return execution.failed(error, time.monotonic() - began)
+
+    def _answers(
+        self, execution: ToolExecution, document: Mapping[str, Any]
+    ) -> tuple[dict[str, Any], list[Interrupt]]:
+        """Return the answers to what the server asks in this round, and the questions without one.
+
+        Raises:
+            UsageError: a question can't be asked as the server wants it. InterruptExpired: it has expired.
+        """
+        responses: dict[str, Any] = {}
+        open_questions: list[Interrupt] = []
+        call = call_name(execution.id, 1)
+        for key, request in document.get("requests", {}).items():
+            scope = f"mcp:{call}:{document['round']}:{key}"
+            asker = Asker(
+                execution.checkpointer.address,
+                scope,
+                execution.command.attempt,
+                execution.questions,
+            )
+            reason = {"message": request["message"], "tool": self.tool_name}
+            if "url" in request:
+                schema, reason["link"] = LINK_ANSWERS, request["url"]
+            else:
+                schema = request["requestedSchema"]
+            try:
+                answer = asker.ask(self.tool_name, reason, response_schema=schema)
+            except InterruptRaised:
+                open_questions += asker.asked
+            except InterruptWithdrawn:
+                responses[key] = {"action": "decline"}
+            else:
+                responses[key] = (
+                    {"action": answer}
+                    if "url" in request
+                    else {"action": "accept", "content": answer}
+                )
+        return responses, open_questions
 
 
 def mcp_tools(
@@ -186,3 +313,28 @@ def _content(item: Any) -> dict[str, Any]:
         kind = item.mime_type.partition("/")[2]
         return {"image": {"format": kind, "source": {"bytes": base64.b64decode(item.data)}}}
     return {"json": item.model_dump(mode="json", by_alias=True)}
+
+
+def _request(request: Any) -> dict[str, Any]:
+    """Write what a server asks as JSON data.
+
+    Raises:
+        UsageError: it does not ask people.
+    """
+    if not isinstance(request, ElicitRequest):
+        raise UsageError(
+            f"the server sent {request.method}, and only elicitation/create is supported; the call was ended."
+        )
+    document: dict[str, Any] = request.params.model_dump(
+        mode="json", by_alias=True, exclude_none=True
+    )
+    return document
+
+
+async def _refuse(context: Any, params: Any) -> ErrorData:
+    """Refuse a request in the middle of a call, as servers of 2025-11-25 send it."""
+    del context, params
+    return ErrorData(
+        code=INVALID_REQUEST,
+        message="this client asks people only by results of type input_required (MCP 2026-07-28).",
+    )

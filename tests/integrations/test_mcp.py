@@ -9,9 +9,11 @@ from pathlib import Path
 
 import pytest
 
+from runner import GraphBuilder
 from runner.agent import Agent
 from runner.agent.models.scripted import ScriptedModel
 from runner.errors import DefinitionError
+from runner.store.requests import WithdrawQuestion
 from tests.integrations.extras import need
 from tests.waiting import wait_until
 
@@ -94,6 +96,77 @@ def test_a_server_that_can_not_start_is_a_definition_error():
     """A command that does not exist is reported when the tools are asked for."""
     with pytest.raises(DefinitionError, match="can't be used"):
         mcp_tools(StdioServerParameters(command="no-such-program"))
+
+
+# -- a server that asks ------------------------------------------------------------------------------
+
+
+def answers(*pairs):
+    return [
+        {"interruptResponse": {"interruptId": question.id, "response": response}}
+        for question, response in pairs
+    ]
+
+
+def agent_of(server, *calls):
+    return Agent(name="a", model=ScriptedModel([list(calls), "done"]), tools=server.tools())
+
+
+def results(agent):
+    return [
+        block["toolResult"]["content"][0]["text"]
+        for message in agent.messages
+        for block in message["content"]
+        if "toolResult" in block
+    ]
+
+
+def test_what_a_server_asks_is_a_question(server):
+    """A form is the schema of the answer, a link is in the reason; the call goes on with both answers."""
+    agent = agent_of(server, call("book", guests=4, deposit=True))
+
+    day, deposit = agent("go").interrupts
+    assert (day.name, day.reason) == ("book", {"message": "Which day?", "tool": "book"})
+    assert day.response_schema["properties"]["day"]["enum"] == ["Monday", "Friday"]
+    assert deposit.reason["link"] == "https://pay.example/7"
+    assert [question.id for question in agent(answers((deposit, "accept"))).interrupts] == [day.id]
+    (again,) = agent(answers((day, {"day": "Friday"}))).interrupts
+    assert again.id != day.id
+    agent(answers((again, {"day": "Monday"})))
+
+    assert results(agent) == ["4 guests: accept Friday, accept: accept Monday"]
+
+
+def test_a_server_that_asks_keeps_its_session(server):
+    """Other calls go on in the session in which one waits, or asked for what people can't give."""
+    [(_, before)] = run(server, call("process"))
+
+    assert len(agent_of(server, call("book", guests=4))("go").interrupts) == 1
+    assert run(server, call("process")) == [("success", before)]
+    [(status, text)] = run(server, call("roots"))
+
+    assert (status, "roots/list" in text) == ("error", True)
+    assert run(server, call("process")) == [("success", before)]
+
+
+def test_a_server_that_asks_to_be_called_again_is(server):
+    """A result that asks no one is no answer: the call is sent again with its state."""
+    assert run(server, call("later")) == [("success", "ready")]
+
+
+def test_a_question_of_a_server_can_be_declined(server, run_graph):
+    """Where an operator withdraws it, the server is told that people declined."""
+    agent = agent_of(server, call("book", guests=4))
+    builder = GraphBuilder()
+    builder.add_node(agent, "a")
+    run = run_graph(builder.build(), "go")
+    (question,) = run.interrupts
+
+    run.ring(run.store.do(WithdrawQuestion(question.id, "no tables", reask=False)).doorbells)
+    run.go_on()
+
+    messages = run.store.read(run.id, messages=True).messages["a"]
+    assert "4 guests: decline None" in str(messages)
 
 
 @pytest.mark.slow

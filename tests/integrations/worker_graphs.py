@@ -2,9 +2,16 @@
 
 from __future__ import annotations
 
-from runner import GraphBuilder, graph
+import os
+import sys
+
+from mcp import StdioServerParameters
+
+from runner import Agent, GraphBuilder, graph
+from runner.integrations.mcp import mcp_tools
 from runner.integrations.pydantic_ai import PydanticAIAgent
 from runner.integrations.strands import StrandsAgent
+from runner.testing import ScriptedModel
 from tests.integrations import pydantic_agents, strands_agents
 
 
@@ -35,3 +42,15 @@ def strands_graph():
 @graph("pydantic_agent")
 def pydantic_graph():
     return single(PydanticAIAgent(pydantic_agent))
+
+
+@graph("mcp_agent")
+def mcp_graph():
+    server = StdioServerParameters(
+        command=sys.executable,
+        args=["-m", "tests.integrations.mcp_server"],
+        env={"MCP_CALLS": os.environ.get("MCP_CALLS", "")},
+    )
+    book = {"toolUse": {"toolUseId": "t1", "name": "book", "input": {"guests": 4}}}
+    model = ScriptedModel([[book], "booked"])
+    return single(Agent(name="agent", model=model, tools=mcp_tools(server)))
