@@ -19,6 +19,7 @@ import runner
 from runner.dev.embedded import embedded_store
 from runner.store.redis import packed_runs
 from runner.store.redis.store import RedisStore
+from runner.store.requests import ShareSlots
 
 sys.path.insert(0, str(Path(__file__).parent))
 
@@ -66,7 +67,11 @@ def export(url: str) -> str:
     office, runs = Office(store), {}
     for name in sorted(office.names, key=lambda name: not STORIES[name].is_packed):
         story = STORIES[name]
-        runs[name] = office.engine.start(name, f"task of {name}")
+        store.do(ShareSlots({name: 1} if "fairness" in story.options else {}))
+        for _ in range(story.starts):
+            runs[name] = office.engine.start(name, f"task of {name}", tags={"key": name})
+        if story.is_lost:
+            office.bells.clear()
         office.work()
         if story.held:
             office.open(changed=name)

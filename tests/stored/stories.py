@@ -9,9 +9,11 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
-from runner import Budget, GraphBuilder
+from runner import Budget, Concurrency, Debounce, Fairness, GraphBuilder
 from runner.agent import Agent, ToolContext, tool
 from runner.agent.models.scripted import ScriptedModel
+from runner.limits.concurrency import admission
+from runner.limits.fairness import LEAST_WINDOW
 from runner.operations.answers import apply_decisions
 
 
@@ -115,7 +117,8 @@ class Story:
     """A graph, where its run stands when it is stored, and what its last node gives in the end.
 
     `answers` are given before it is stored. `held` says that a deploy of another graph came before,
-    `is_packed` that a sweep has packed it.
+    `is_packed` that a sweep has packed it, `is_lost` that its doorbell was lost. It is the last of
+    `starts` runs with one tag; `options` are those of the graph.
     `then` is what a person does who finds the run: answer (and what comes after it), retry, or nothing.
     """
 
@@ -125,6 +128,9 @@ class Story:
     answers: tuple[Any, ...] = ()
     held: bool = False
     is_packed: bool = False
+    is_lost: bool = False
+    starts: int = 1
+    options: dict[str, Any] = field(default_factory=dict)
     then: str = "answer"
     order: list[str] = field(default_factory=lambda: ["a", "b", "c"])
 
@@ -143,6 +149,30 @@ STORIES = {
     "finished": Story(lambda: chain(first), "completed", {"b": "first"}, then="nothing"),
     "failed": Story(lambda: chain(fail), "failed", {"b": "mended"}, then="retry"),
     "packed": Story(lambda: chain(fail), "failed", {"b": "mended"}, then="retry", is_packed=True),
+    "queued": Story(
+        lambda: chain(die),
+        "executing",
+        {"b": "done twice"},
+        starts=2,
+        options={"admission": admission("", None, Concurrency(1, by="tag:key"))},
+        then="nothing",
+    ),
+    "debounced": Story(
+        lambda: chain(first),
+        "executing",
+        {"b": "first"},
+        options={"admission": admission("", None, None, Debounce(seconds=30, by="tag:key"))},
+        then="nothing",
+    ),
+    "fair": Story(
+        lambda: chain(first),
+        "executing",
+        {"b": "first"},
+        is_lost=True,
+        starts=LEAST_WINDOW + 1,
+        options={"fairness": Fairness(by="tag:key")},
+        then="nothing",
+    ),
     "held": Story(
         lambda: chain(ask), "needs_migration", {"b": ASKED}, ("yes",), held=True, then="nothing"
     ),
@@ -163,7 +193,8 @@ class Office:
 
         registry = Registry()
         for name, story in STORIES.items():
-            registry.add(name, (lambda: chain(ask, "renamed")) if name == changed else story.build)
+            build = (lambda: chain(ask, "renamed")) if name == changed else story.build
+            registry.add(name, build, **story.options)
         self.engine = Engine(self.store, self, registry)
         self.names = registry.names()
         self.engine.publish(self.names)
