@@ -141,6 +141,12 @@ async def in_query(request: Request) -> Collection[str]:
     return {outermost(name)} if name else ()
 
 
+async def of_runs(request: Request) -> Collection[str]:
+    """Return the graphs of the runs that a stream is of, or the graph by which it is filtered."""
+    ids = request.query_params.getlist("run")
+    return await graphs_of(request, ids) if ids else await in_query(request)
+
+
 async def in_body(request: Request) -> Collection[str]:
     """Return the graph that a start names, or the filter of a batch."""
     body = await _json(request)
@@ -247,6 +253,7 @@ Signs = Annotated[Person, Depends(Allow("decide", mixed=True))]
 """The same in any graph."""
 
 Lists = Annotated[Person, Depends(Allow("see", in_query))]
+Hears = Annotated[Person, Depends(Allow("see", of_runs))]
 Starts = Annotated[Person, Depends(Allow("operate", in_body))]
 DecidesAll = Annotated[Person, Depends(Allow("decide", of_questions))]
-"""The same for the graph that a listing, a start or a batch names, or that all questions are of."""
+"""The same for the graph that a listing, a start or a batch names, or that all runs or questions are of."""

@@ -132,8 +132,9 @@ FRAME = {
     "type": "string",
     "description": (
         "Frames of `id`, `event` and `data`. The `data` of `snapshot` is what the route has as JSON, with "
-        "/v1/events a page of open questions; that of any other event is an Event, or with /v1/events its "
-        "`run_id`, `node`, `at` and `detail`. `detail` of `interrupt.*` is the id of the question."
+        "/v1/events a page of open questions, or of the runs that `run` names; that of any other event is an "
+        "Event, with `run` also its `run_id`, or with /v1/events its `run_id`, `node`, `at` and `detail`. "
+        "`detail` of `interrupt.*` is the id of the question."
     ),
 }
 

@@ -13,8 +13,9 @@ import json
 import logging
 import threading
 import time
+import zlib
 from collections import Counter, deque
-from collections.abc import AsyncGenerator, Callable, Iterable, Iterator
+from collections.abc import AsyncGenerator, Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import aclosing, contextmanager
 from dataclasses import dataclass, field
 from typing import Any, TypeVar
@@ -50,7 +51,10 @@ COMMENT = 15.0
 """Seconds after which a stream that has nothing to say says so: proxies close what is silent."""
 
 STREAMS_EACH = 6
-"""Streams of one person at the same time."""
+"""Streams of one person at the same time; one of many runs counts as several."""
+
+MOST_RUNS, RUNS_A_SEAT = 50, 10
+"""Runs of a stream at most, and how many of them count as a stream."""
 
 BEHIND = 1_000
 """Events that a client may be behind before it is cut off."""
@@ -61,18 +65,22 @@ READERS = 2
 HEADERS = {"x-accel-buffering": "no", "cache-control": "no-store"}
 
 
+Heard = tuple[str, Event]
+"""An event, and its run."""
+
+
 @dataclass(eq=False)
 class Subscriber:
     """One client: its queue, and the loop in which it is served. None in the queue ends the stream."""
 
     loop: asyncio.AbstractEventLoop
-    queue: asyncio.Queue[Event | None] = field(default_factory=asyncio.Queue)
+    queue: asyncio.Queue[Heard | None] = field(default_factory=asyncio.Queue)
 
-    def put(self, events: Iterable[Event]) -> None:
+    def put(self, events: Iterable[Heard]) -> None:
         """Pass events on, from the reader's thread."""
         self.loop.call_soon_threadsafe(self._put, list(events))
 
-    def _put(self, events: list[Event]) -> None:
+    def _put(self, events: list[Heard]) -> None:
         if self.queue.qsize() + len(events) > BEHIND:
             self.queue.put_nowait(None)
             return
@@ -86,45 +94,45 @@ class Hub:
     def __init__(self, store: Callable[[], Store]) -> None:
         self._store = store
         self._lock = threading.Lock()
-        self._watched: dict[str, tuple[str, set[Subscriber]]] = {}
+        self._watched: dict[str, tuple[int, set[Subscriber]]] = {}
         self._people: Counter[str] = Counter()
         self._thread: threading.Thread | None = None
         self._changed = threading.Event()
 
-    def take_seat(self, person: Person) -> Callable[[], None]:
-        """Count a stream of a person until what this returns is called.
+    def take_seats(self, person: Person, seats: int) -> Callable[[], None]:
+        """Count a stream of a person, as so many, until what this returns is called.
 
         Raises:
             Problem: they have too many.
         """
         name = person.principal.key
         with self._lock:
-            if self._people[name] >= STREAMS_EACH:
+            if self._people[name] + seats > STREAMS_EACH:
                 raise Problem(
-                    429, f"You have {STREAMS_EACH} streams open already; close one first."
+                    429,
+                    f"You may have {STREAMS_EACH} streams open, and one counts for each {RUNS_A_SEAT} runs "
+                    "of a stream; close one first.",
                 )
-            self._people[name] += 1
+            self._people[name] += seats
 
         def leave() -> None:
             with self._lock:
-                self._people[name] -= 1
+                self._people[name] -= seats
                 if not self._people[name]:
                     del self._people[name]
 
         return leave
 
     @contextmanager
-    def subscribed(self, run_id: str, after: str) -> Iterator[Subscriber]:
-        """Follow a run from a position, and pass its events to the subscriber."""
+    def subscribed(self, positions: Mapping[str, int]) -> Iterator[Subscriber]:
+        """Follow runs, each from a position, and pass their events to the subscriber."""
         subscriber = Subscriber(asyncio.get_running_loop())
         with self._lock:
-            position, subscribers = self._watched.get(run_id, (after, set()))
-            subscribers.add(subscriber)
-            # An earlier position only repeats events, which a client knows by their ids.
-            self._watched[run_id] = (
-                min(position, after, key=lambda text: int(text or 0)),
-                subscribers,
-            )
+            for run_id, after in positions.items():
+                position, subscribers = self._watched.get(run_id, (after, set()))
+                subscribers.add(subscriber)
+                # An earlier position only repeats events, which a client knows by their ids.
+                self._watched[run_id] = min(position, after), subscribers
             if self._thread is None:
                 self._thread = threading.Thread(
                     target=self._follow, name="runner-streams", daemon=True
@@ -135,9 +143,11 @@ class Hub:
             yield subscriber
         finally:
             with self._lock:
-                subscribers.discard(subscriber)
-                if not subscribers:
-                    self._watched.pop(run_id, None)
+                for run_id in positions:
+                    subscribers = self._watched[run_id][1]
+                    subscribers.discard(subscriber)
+                    if not subscribers:
+                        del self._watched[run_id]
 
     def _follow(self) -> None:
         while True:
@@ -156,8 +166,8 @@ class Hub:
             self._changed.wait(pause)
             self._changed.clear()
 
-    def _pass_on(self, run_id: str, position: str) -> None:
-        events = self._store().events(run_id, position)
+    def _pass_on(self, run_id: str, position: int) -> None:
+        events = self._store().events(run_id, str(position))
         if not events:
             return
         with self._lock:
@@ -165,9 +175,9 @@ class Hub:
                 return
             present, subscribers = self._watched[run_id]
             if present == position:
-                self._watched[run_id] = (events[-1].position, subscribers)
+                self._watched[run_id] = int(events[-1].position), subscribers
             for subscriber in subscribers:
-                subscriber.put(events)
+                subscriber.put((run_id, event) for event in events)
 
 
 def frame(kind: str, data: Any, position: str = "") -> str:
@@ -189,49 +199,78 @@ async def _read(function: Callable[..., Result], *arguments: Any) -> Result:
     return await run_sync(function, *arguments, limiter=limiter)
 
 
-Snapshot = Callable[[], tuple[Any, str]]
-"""Reads what a stream begins with, and the position from which it goes on."""
+def known_position(run_ids: Iterable[str], numbers: Mapping[str, int]) -> str:
+    """Write how far a client is in its runs, as the id of an event: the number of the last event of each.
+
+    Of many runs it begins with a checksum of their ids, by which a position of other runs is refused.
+    """
+    ordered = sorted(run_ids)
+    words = [str(numbers[run_id]) for run_id in ordered]
+    if len(words) > 1:
+        words.insert(0, str(zlib.crc32(" ".join(ordered).encode())))
+    return JOIN.join(words)
 
 
-async def run_stream(
+def _numbers(run_ids: Sequence[str], position: str) -> dict[str, int] | None:
+    """Read what `known_position` wrote; None where that was of other runs."""
+    if "-" in position:  # of all runs
+        return None
+    words = position.split(JOIN)
+    numbers = dict(zip(sorted(run_ids), map(int, words[-len(run_ids) :]), strict=False))
+    same = numbers.keys() == {*run_ids} and known_position(run_ids, numbers) == position
+    return numbers if same else None
+
+
+Snapshot = Callable[[], tuple[Any, dict[str, int]]]
+"""Reads what a stream begins with, and the position of each run from which it goes on."""
+
+
+async def runs_stream(
     request: Request,
     hub: Hub,
     store: Store,
-    run_id: str,
+    run_ids: Sequence[str],
     after: str,
     read_snapshot: Snapshot,
-    show: Callable[[Event], Any],
+    show: Callable[[str, Event], Any],
 ) -> AsyncGenerator[str]:
-    """Write a run's stream until the client has gone."""
+    """Write the stream of some runs until the client has gone; what `show` has nothing of is left out."""
     yield RETRY
-    gap = await _read(_has_gap, store, run_id, after) if after else False
-    if gap:
-        yield frame("reset", {"reason": "events between have expired"})
-        after = ""
-    if not after:
-        document, after = await _read(read_snapshot)
-        yield frame("snapshot", document, after)
-    position = int(after or 0)
-    with hub.subscribed(run_id, after) as subscriber:
+    reached = _numbers(run_ids, after) if after else None
+    if after and (reached is None or await _read(_has_gap, store, reached)):
+        yield frame("reset", {"reason": "events between have expired, or are of other runs"})
+        reached = None
+    if reached is None:
+        snapshot, begun = await _read(read_snapshot)
+        reached = begun
+        yield frame("snapshot", snapshot, known_position(run_ids, reached))
+    with hub.subscribed(reached) as subscriber:
         while not await request.is_disconnected():
             try:
-                event = await asyncio.wait_for(subscriber.queue.get(), COMMENT)
+                heard = await asyncio.wait_for(subscriber.queue.get(), COMMENT)
             except TimeoutError:
                 yield ": nothing new\n\n"
                 continue
-            if event is None:
+            if heard is None:
                 return
-            if int(event.position) > position:
-                position = int(event.position)
-                yield frame(event.kind, show(event), event.position)
+            run_id, event = heard
+            if int(event.position) <= reached[run_id]:
+                continue
+            reached[run_id] = int(event.position)
+            document = show(run_id, event)
+            if document is not None:
+                yield frame(event.kind, document, known_position(run_ids, reached))
 
 
-def _has_gap(store: Store, run_id: str, after: str) -> bool:
+def _has_gap(store: Store, positions: Mapping[str, int]) -> bool:
     """Say if events behind a position are gone: expired, or lost with the server that had them."""
-    following = store.events(run_id, after, 1)
-    if following:
-        return int(following[0].position) > int(after) + 1
-    return int(after) > existing(store.read(run_id), run_id).events
+    for run_id, after in positions.items():
+        following = store.events(run_id, str(after), 1)
+        if following and int(following[0].position) > after + 1:
+            return True
+        if not following and after > existing(store.read(run_id), run_id).events:
+            return True
+    return False
 
 
 async def _while_known(request: Request, lines: AsyncGenerator[str]) -> AsyncGenerator[str]:
@@ -254,10 +293,17 @@ class Stream(StreamingResponse):
     """A stream of one person, which no proxy keeps back; it ends when their login has ended or changed."""
 
     def __init__(
-        self, request: Request, lines: AsyncGenerator[str], hub: Hub, person: Person
+        self,
+        request: Request,
+        lines: AsyncGenerator[str],
+        hub: Hub,
+        person: Person,
+        *,
+        runs: int = 1,
     ) -> None:
-        """Take one of the person's seats; it is free again when the response is over, begun or not."""
-        self._lines, self._leave = _while_known(request, lines), hub.take_seat(person)
+        """Take some of the person's seats; they are free again when the response is over, begun or not."""
+        self._lines = _while_known(request, lines)
+        self._leave = hub.take_seats(person, -(-runs // RUNS_A_SEAT))
         super().__init__(self._lines, media_type="text/event-stream", headers=HEADERS)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -303,9 +349,9 @@ class Ticker:
         with self._lock:
             self._listeners.discard(subscriber)
 
-    def since(self, position: str) -> list[Event] | None:
+    def since(self, position: str) -> list[Heard] | None:
         """List what came behind a position; None where that is not known any more, or is much."""
-        tail, events = self._tail(), list[Event]()
+        tail, events = self._tail(), list[Heard]()
         position_parts = tuple(position.split(JOIN))
         if not tail.knows(position_parts):
             return None
@@ -346,11 +392,10 @@ Position = tuple[str, ...]
 JOIN = "_"
 
 
-def _ticker_event(item: tuple[Notice, Position]) -> Event:
+def _ticker_event(item: tuple[Notice, Position]) -> Heard:
     notice, position = item
-    kind, run_id = notice.kind, notice.run_id
-    return Event(
-        JOIN.join(position), kind, notice.at, notice.node, notice.visit, notice.detail, run_id
+    return notice.run_id, Event(
+        JOIN.join(position), notice.kind, notice.at, notice.node, notice.visit, notice.detail
     )
 
 
@@ -363,7 +408,7 @@ async def ticker_stream(
     ticker: Ticker,
     after: str,
     read_snapshot: Callable[[], Any],
-    is_wanted: Callable[[Event], bool],
+    is_wanted: Callable[[str, Event], bool],
 ) -> AsyncGenerator[str]:
     """Write what happens to runs until the client has gone: what it missed, or a snapshot, comes first."""
     yield RETRY
@@ -380,7 +425,7 @@ async def ticker_stream(
         waiting = deque(missed_events or ())
         while not await request.is_disconnected():
             try:
-                event = (
+                heard = (
                     waiting.popleft()
                     if waiting
                     else await asyncio.wait_for(subscriber.queue.get(), COMMENT)
@@ -388,8 +433,9 @@ async def ticker_stream(
             except TimeoutError:
                 yield ": nothing new\n\n"
                 continue
-            if event is None:
+            if heard is None:
                 return
+            run_id, event = heard
             position = _places(event.position)
             if all(
                 pair <= reached_pair
@@ -399,9 +445,9 @@ async def ticker_stream(
             reached_positions = [
                 max(pair) for pair in zip(position, reached_positions, strict=True)
             ]
-            if await _read(is_wanted, event):
+            if await _read(is_wanted, run_id, event):
                 data = {
-                    "run_id": event.data,
+                    "run_id": run_id,
                     "node": event.node,
                     "at": event.at,
                     "detail": event.detail,

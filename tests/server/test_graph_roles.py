@@ -210,7 +210,12 @@ def test_a_stream_of_a_graph_goes_on(site, served, monkeypatch, graph):
     monkeypatch.setattr(streams, "COMMENT", 0.02)
     run = site.start("approval")
     limited(site, graph)
-    for path in (f"/v1/runs/{run.id}/events", "/v1/events?graph=approval"):
+    paths = (
+        f"/v1/runs/{run.id}/events",
+        f"/v1/events?run={run.id}",
+        "/v1/events?graph=approval",
+    )
+    for path in paths:
         with (
             httpx.Client(base_url=served.url, timeout=20) as http,
             http.stream("GET", path, headers=SSE) as reply,

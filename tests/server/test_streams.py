@@ -234,3 +234,50 @@ def test_what_happens_to_all_runs_is_heard(site, served):
         raw.xtrim(key, maxlen=2, approximate=False)
     with opened(served, path, **{"Last-Event-ID": heard[0][1]}) as read:
         assert [next(read)[0], next(read)[0]] == ["reset", "snapshot"]
+
+
+def test_the_events_of_several_runs_are_heard(site, served):
+    """Those of their nodes too; a client that comes back misses none, and with other runs gets a reset."""
+    runs = [site.start("approval") for _ in range(2)]
+    known = {run.id: list(run.events()) for run in runs}
+    path = f"/v1/events?run={runs[0].id}&run={runs[1].id}"
+
+    def heard_of_both(read):
+        heard = []
+        while [event["kind"] for event in heard].count("run.ended") < 2:
+            heard.append(next(read)[2])
+        return {run.id: [event for event in heard if event["run_id"] == run.id] for run in runs}
+
+    with opened(served, path) as read:
+        kind, begun, document = next(read)
+        assert kind == "snapshot"
+        assert [item["run_id"] for item in document["items"]] == [run.id for run in runs]
+        site.start("approval")
+        for run in runs:
+            site.client.respond(run.interrupts()[0].id, {"ok": True})
+        site.work()
+        heard = heard_of_both(read)
+
+    for run in runs:
+        events = [(event.position, event.kind) for event in run.events()][len(known[run.id]) :]
+        assert "node.completed" in [kind for _, kind in events]
+        assert [(event["position"], event["kind"]) for event in heard[run.id]] == events
+    back = {"Last-Event-ID": begun}
+    with opened(served, f"/v1/events?run={runs[1].id}&run={runs[0].id}", **back) as read:
+        assert heard_of_both(read) == heard
+    with opened(served, f"/v1/events?kind=run.ended&run={runs[0].id}", **back) as read:
+        assert [next(read)[0], next(read)[0]] == ["reset", "snapshot"]
+    with opened(served, f"{path}&kind=run.ended", **back) as read:
+        assert {next(read)[0], next(read)[0]} == {"run.ended"}
+
+
+def test_a_stream_of_many_runs_counts_as_several(site, served):
+    """Fifty runs take five of a person's six streams, so two such are refused; so is one of more runs."""
+    ids = [site.start("echo").id for _ in range(streams.MOST_RUNS + 1)]
+    path = "/v1/events?run=" + "&run=".join(ids)
+    assert site.http.get(path).status_code == 422
+    fifty = path.rpartition("&")[0]
+    with opened(served, fifty) as read, opened(served, f"/v1/events?run={ids[0]}") as other:
+        assert len(next(read)[2]["items"]) == streams.MOST_RUNS
+        assert next(other)[0] == "snapshot"
+        assert site.http.get(fifty, headers=SSE).status_code == 429

@@ -1,4 +1,4 @@
-"""`/v1/events`: what happens to the questions and ends of all runs, as a stream."""
+"""`/v1/events`: what happens to all runs, or to some of them, as a stream."""
 
 from __future__ import annotations
 
@@ -7,56 +7,97 @@ from typing import Annotated, Any
 from fastapi import APIRouter, Header, Query, Request
 from fastapi.responses import StreamingResponse
 
+from runner.operations.exports import event_of
 from runner.operations.questions import read_questions
+from runner.operations.views import read_run
+from runner.records.run import existing
 from runner.server import streams
-from runner.server.access import Lists
-from runner.server.api.documents import PAGE, page_document
-from runner.server.services import Served
+from runner.server.access import Hears, Person
+from runner.server.api.documents import PAGE, page_document, seen_document
+from runner.server.problems import Problem
+from runner.server.services import Served, Services
 from runner.store.interface import Event
 
 router = APIRouter(prefix="/v1/events", tags=["events"])
 
-POSITION = r"^(\d{1,18}-\d{1,18}(_\d{1,18}-\d{1,18})*)?$"
+POSITION = r"^(\d{1,18}(-\d{1,18})?(_\d{1,18}(-\d{1,18})?)*)?$"
 
 
 @router.get(
     "",
-    summary="Follow the questions and ends of all runs",
+    summary="Follow the questions and ends of all runs, or all events of some",
     response_class=StreamingResponse,
     responses={200: {"content": {"text/event-stream": {}}}},
 )
 def events(
     request: Request,
-    person: Lists,
+    person: Hears,
     services: Served,
     graph: Annotated[str | None, Query(description="Of runs of this graph only.")] = None,
     kind: Annotated[
         list[str] | None, Query(description="Such as run.ended; may be repeated.")
     ] = None,
+    run: Annotated[
+        list[str] | None,
+        Query(
+            max_length=streams.MOST_RUNS,
+            description="All events of this run, those of its nodes too; may be repeated.",
+        ),
+    ] = None,
     after: Annotated[str, Query(pattern=POSITION)] = "",
     last_event_id: Annotated[str, Header(pattern=POSITION)] = "",
 ) -> StreamingResponse:
-    """Begin with a `snapshot`, the first open questions; then one event for each notice.
+    """Begin with a `snapshot`, the first open questions, or the runs that `run` names; then events follow.
 
-    A client that comes back with `Last-Event-ID` or `after` goes on; where what it missed is gone, it gets a
-    `reset` and a new snapshot. It is for showing what happens, not for work that must be done for each.
+    Without `run` there is one event for each notice. A client that comes back with `Last-Event-ID` or `after`
+    goes on; where what it missed is gone, or `run` names others, it gets a `reset` and a new snapshot. It is
+    for showing what happens, not for work that must be done for each.
     """
+    after, kinds = last_event_id or after, {*(kind or ())}
+    if run:
+        if graph:
+            raise Problem(422, "Name runs or a graph, not both: each run is of one graph.")
+        return _of_runs(request, services, person, [*dict.fromkeys(run)], kinds, after)
 
     def snapshot() -> Any:
         page = services.client.interrupts(graph=graph, limit=PAGE)
         return page_document(read_questions(services.store, page), person, page.next)
 
-    def wanted(event: Event) -> bool:
-        if kind and event.kind not in kind:
+    def wanted(run_id: str, event: Event) -> bool:
+        if kinds and event.kind not in kinds:
             return False
         if graph is None:
             return True
-        run = services.store.peek(str(event.data))
+        run = services.store.peek(run_id)
         root = services.store.peek(run.root) if run is not None and run.root != run.run_id else run
         return root is not None and root.graph_id == graph
 
     services.ticker.now()  # 503 where the store is away: a stream that has begun can't say so
-    lines = streams.ticker_stream(
-        request, services.ticker, last_event_id or after, snapshot, wanted
-    )
+    lines = streams.ticker_stream(request, services.ticker, after, snapshot, wanted)
     return streams.Stream(request, lines, services.hub, person)
+
+
+def _of_runs(
+    request: Request,
+    services: Services,
+    person: Person,
+    run_ids: list[str],
+    kinds: set[str],
+    after: str,
+) -> StreamingResponse:
+    store, hub = services.store, services.hub
+
+    def snapshot() -> tuple[Any, dict[str, int]]:
+        # The positions first: what happens between the two reads comes again as an event.
+        numbers = {run_id: existing(store.read(run_id), run_id).events for run_id in run_ids}
+        return page_document([read_run(store, run_id) for run_id in run_ids], person), numbers
+
+    def show(run_id: str, event: Event) -> Any:
+        if kinds and event.kind not in kinds:
+            return None
+        return {"run_id": run_id, **seen_document(event_of(event), person)}
+
+    for run_id in run_ids:
+        existing(store.peek(run_id), run_id)
+    lines = streams.runs_stream(request, hub, store, run_ids, after, snapshot, show)
+    return streams.Stream(request, lines, hub, person, runs=len(run_ids))

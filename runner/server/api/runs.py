@@ -215,7 +215,7 @@ async def _settled(services: Services, run_id: str) -> None:
     snapshot = await run_in_threadpool(services.store.read, run_id)
     if snapshot is None:
         return
-    with services.hub.subscribed(run_id, str(snapshot.events)) as subscriber:
+    with services.hub.subscribed({run_id: snapshot.events}) as subscriber:
         run = services.client.run(run_id)
         while await run_in_threadpool(lambda: run.status) is Status.EXECUTING:
             await subscriber.queue.get()
@@ -266,16 +266,16 @@ async def events(
 def _stream(
     request: Request, services: Services, person: Person, run_id: str, after: str
 ) -> StreamingResponse:
-    def snapshot() -> tuple[Any, str]:
+    def snapshot() -> tuple[Any, dict[str, int]]:
         # The position first: what happens between the two reads comes again as an event.
-        position = str(existing(services.store.read(run_id), run_id).events)
-        return seen_document(read_run(services.store, run_id), person), position
+        number = existing(services.store.read(run_id), run_id).events
+        return seen_document(read_run(services.store, run_id), person), {run_id: number}
 
-    def show(event: Event) -> Any:
+    def show(_: str, event: Event) -> Any:
         return seen_document(event_of(event), person)
 
     hub = services.hub
-    lines = streams.run_stream(request, hub, services.store, run_id, after, snapshot, show)
+    lines = streams.runs_stream(request, hub, services.store, [run_id], after, snapshot, show)
     return streams.Stream(request, lines, hub, person)
 
 
