@@ -74,7 +74,7 @@ def apply_vote(
         raise
     except RunnerError as error:
         return decision.receipt(ReceiptStatus.FORBIDDEN, str(error))
-    if decision.digest is None and level_of(rule):
+    if decision.digest is None and (queued or level_of(rule)):
         detail = "the vote must name the digest of the question that was shown"
         return decision.receipt(ReceiptStatus.REJECTED, detail)
     ballot = Ballot(

@@ -240,11 +240,6 @@ def show(context: CommandContext, interrupt_id: str) -> None:
     output.present(question, lambda: _show_whole(output, question), rows)
 
 
-digest_option = click.option(
-    "--digest", metavar="DIGEST", help="Reject unless the question has this digest (default: any)."
-)
-
-
 def _answer_of(text: str) -> Any:
     from runner.records import codec
 
@@ -268,7 +263,11 @@ def _answer_of(text: str) -> Any:
 )
 @click.option("--edit", is_flag=True, help="Write the answer in $VISUAL or $EDITOR instead.")
 @click.option("--responder", metavar="NAME", help="Who answers (default: not named).")
-@digest_option
+@click.option(
+    "--digest",
+    metavar="DIGEST",
+    help="Reject unless the question has this digest (default: any; with a rule it is required).",
+)
 @click.option(
     "--idempotency-key",
     metavar="TEXT",
@@ -312,12 +311,24 @@ def respond(
             )
         return _respond_with_editor(context, interrupt_id, options)
     if response is not None:
+        if digest is None:
+            _check_unruled(context, interrupt_id)
         return _respond(context, interrupt_id, response, options)
     if not (sys.stdin.isatty() and context.output.is_terminal):
         raise click.UsageError(
             "Without a terminal, write the answer with --response or with --edit."
         )
     return _respond_with_form(context, interrupt_id, options)
+
+
+def _check_unruled(context: CommandContext, interrupt_id: str) -> None:
+    """Refuse an answer that says not to which question it was shown, where it would be a vote."""
+    (question,) = context.store.interrupts([interrupt_id])
+    if question and question.rule:
+        raise click.UsageError(
+            "The question has a rule, so the answer is a vote, and a vote names what was shown; nothing was "
+            "sent. Add --digest, which `runner interrupts show` has."
+        )
 
 
 def _respond(
@@ -393,7 +404,12 @@ vote_options = add_options(
     metavar="EFFECT",
     help="Approve the version with this effect, as show lists it (default: as it was proposed).",
 )
-@digest_option
+@click.option(
+    "--digest",
+    metavar="DIGEST",
+    required=True,
+    help="The digest of the question that was shown; with another one the vote is rejected.",
+)
 @click.option(
     "--idempotency-key",
     metavar="TEXT",
@@ -408,16 +424,16 @@ def vote(
     by: str,
     response: Any,
     variant: str | None,
-    digest: str | None,
+    digest: str,
     comment: str,
     idempotency_key: str | None,
 ) -> int:
     """Vote on a question.
 
-    DECISION is approve, edit, reject or respond. The receipt has status, interrupt id, run id and
-    detail, separated by tabs without a terminal. The
-    status is accepted (the vote decides), counted (more are needed), or as with `interrupts respond`.
-    Groups and roles are those that RUNNER_DIRECTORY knows.
+    DECISION is approve, edit, reject or respond. `interrupts show` has the digest. The receipt has status,
+    interrupt id, run id and detail, separated by tabs without a terminal. The status is accepted (the vote
+    decides), counted (more are needed), or as with `interrupts respond`. Groups and roles
+    are those that RUNNER_DIRECTORY knows.
 
     Exit codes: 0 accepted or counted; 2 the response doesn't fit; 4 no such question; 5 decided already, you
     have voted, expired, withdrawn, or another digest; 6 you may not decide it.
@@ -425,7 +441,7 @@ def vote(
     \b
     Example:
       runner interrupts vote ID approve --by ana --digest sha256:...
-      runner interrupts vote ID edit --by ana --response '{"order": 7, "amount": 50}'
+      runner interrupts vote ID edit --by ana --digest sha256:... --response '{"order": 7, "amount": 50}'
     """  # noqa: D301 - click reads the backspace: leave this paragraph as it is
     if variant is not None:
         response = _response_for(context, interrupt_id, decision, response, variant)

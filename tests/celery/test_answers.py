@@ -250,7 +250,7 @@ def test_celery_programs_vote_by_name(threads, stranger):
     run = threads.client.start("ruled", "go")
     (question,) = run.wait(60).interrupts
     message = {"v": 2, "interrupt_id": question.id, "reply_to": "runner:replies:vote"}
-    vote = {**message, "decision": "respond", "response": 7}
+    vote = {**message, "decision": "respond", "response": 7, "digest": question.digest}
 
     told = []
     for sent in (

@@ -53,7 +53,8 @@ class Busy:
             self.call("freeze", *scope, "--force", "--reason", "fraud", "--by", "ana")
         self.frozen_at = self.now()
         (question,) = self.run.interrupts()
-        reply = self.call("--json", "interrupts", "vote", question.id, "approve", "--by", "ben")
+        vote = ("interrupts", "vote", question.id, "approve", "--digest", question.digest)
+        reply = self.call("--json", *vote, "--by", "ben")
         self.receipt = json.loads(reply)
 
     @property

@@ -122,7 +122,7 @@ def test_votes_are_plain_messages_on_a_queue(site, rabbit, channel):
     run = site.client.start("ruled", "go")
     (question,) = run.wait(60).interrupts
     replies, message = replies_to(channel), {"v": 2, "interrupt_id": question.id}
-    vote = {**message, "decision": "respond", "response": 7}
+    vote = {**message, "decision": "respond", "response": 7, "digest": question.digest}
 
     told = []
     for number, sent in enumerate(

@@ -205,7 +205,9 @@ def test_closed_questions_say_who_decided(runner, store, monkeypatch):
 
 
 def vote(runner, question, decision, who, *options):
-    """Run the command; return its exit code and the cells of its line."""
+    """Run the command, with the digest of the question unless there is one; return code and cells."""
+    if "--digest" not in options:
+        options = ("--digest", question.digest, *options)
     done = runner("interrupts", "vote", question.id, decision, "--by", who, *options)
     return done.exit_code, done.stdout.strip().split("\t"), done.stderr
 
@@ -377,9 +379,26 @@ def test_people_work_together_on_a_question(runner, store, monkeypatch):
     assert done(runner, "comment", name, "who knows this customer?", "--by", "ana")[0] == 0
     assert done(runner, "delegate", name, "--to", "zoe", "--by", "ana")[0] == 0
     assert "zoe may vote instead of ana" in drawn(_show_whole, read_question(store, people.now))
-    assert done(runner, "vote", name, "approve", "--by", "ben") == (0, "counted")
+    shown = ("--digest", people.question.digest)
+    assert done(runner, "vote", name, "approve", "--by", "ben", *shown) == (0, "counted")
     assert done(runner, "withdraw-vote", name, "--by", "ben") == (0, "withdrawn_vote")
-    assert done(runner, "vote", name, "approve", "--by", "zoe") == (0, "counted")
+    assert done(runner, "vote", name, "approve", "--by", "zoe", *shown) == (0, "counted")
+
+
+def test_a_vote_names_what_was_shown(runner, store):
+    """Without a digest `vote` and `respond` send nothing to a rule; control: an answer needs none."""
+    worker = ManualWorker(store)
+    ruled = voting(worker, Rule(need=2)).question
+    plain = voting(worker, None, action=None).question
+
+    assert runner("interrupts", "vote", ruled.id, "approve", "--by", "ana").exit_code == 2
+    answer = ("--response", "true", "--responder", "ana")
+    refused = runner("interrupts", "respond", ruled.id, *answer)
+    assert (refused.exit_code, "--digest" in refused.stderr) == (2, True)
+    assert store.votes(ruled.id) == []
+    shown = ("--digest", ruled.digest)
+    assert done(runner, "respond", ruled.id, *answer, *shown) == (0, "counted")
+    assert done(runner, "respond", plain.id, *answer) == (0, "accepted")
 
 
 @pytest.mark.parametrize(

@@ -118,7 +118,13 @@ def test_one_person_by_two_doors_counts_once(clients, ask):
     stream.directory = ""
     stream.registry.add("g", lambda: shape("a"))
     body = codec.dump_json(
-        {"v": 2, "interrupt_id": question.id, "decision": "approve", "by": "ana"}
+        {
+            "v": 2,
+            "interrupt_id": question.id,
+            "decision": "approve",
+            "by": "ana",
+            "digest": question.digest,
+        }
     )
 
     def by_stream() -> str:

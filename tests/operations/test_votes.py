@@ -101,6 +101,12 @@ class Asking:
         (question,) = self.bench.result().interrupts
         return question.id
 
+    @property
+    def shown(self) -> dict[str, str]:
+        """What a message says of the question: its id and its digest."""
+        (question,) = self.bench.result().interrupts
+        return {"interrupt_id": question.id, "digest": question.digest}
+
     def vote(self, who: str, decision: str = "approve", **options: Any) -> str:
         """Vote by the client, and name what became of it."""
         return str(self.client.vote(self._id, decision, by=who, **options).status)
@@ -227,9 +233,9 @@ def test_an_answer_to_a_rule_is_a_vote():
 def test_a_repeated_answer_to_a_rule_gets_the_receipt_of_its_vote():
     """Also after it has decided: the receipt of version 1's message says how many votes there were."""
     team = asking(Rule(eligible=["ana", "ben"], need=2), action=None, response_schema=None)
-    name, receipts = team.question, []
+    shown, receipts = team.shown, []
     for number, who in ((1, "ana"), (2, "ben"), (2, "ben")):
-        body = {"v": 1, "interrupt_id": name, "response": "yes", "responder": who}
+        body = {"v": 1, **shown, "response": "yes", "responder": who}
         receipts.append(handle_answer(team.bench.engine, sent(body, number)).receipt)
 
     assert [(receipt.status, receipt.have) for receipt in receipts] == [
@@ -301,13 +307,7 @@ def test_a_graph_in_process_is_decided_by_votes():
 def test_messages_of_version_2_are_votes():
     """A message names its decision and who decides; a repeat of it gets its receipt again."""
     team = asking()
-    message = {
-        "v": 2,
-        "interrupt_id": team.question,
-        "decision": "approve",
-        "by": "ana",
-        "comment": "ok",
-    }
+    message = {"v": 2, **team.shown, "decision": "approve", "by": "ana", "comment": "ok"}
 
     first = handle_answer(team.bench.engine, sent(message))
     again = handle_answer(team.bench.engine, sent(message))
@@ -324,11 +324,25 @@ def test_messages_of_version_2_are_votes():
 def test_messages_of_version_1_are_votes_where_nobody_must_prove_anything():
     """The older message is a response by its responder; a rule that asks for identity forbids it."""
     message = {"v": 1, "response": "yes", "responder": "ana"}
-    for level, status in ((0, "accepted"), (1, "rejected")):
+    for level, status in ((0, "accepted"), (1, "forbidden")):
         team = asking(Rule(auth=Auth(level=level)), action=None, response_schema=None)
-        verdict = handle_answer(team.bench.engine, sent({**message, "interrupt_id": team.question}))
+        verdict = handle_answer(team.bench.engine, sent({**message, **team.shown}))
         assert verdict.receipt is not None
         assert verdict.receipt.status == status
+
+
+def test_a_message_without_a_digest_is_no_vote():
+    """On a question with a rule it says not what was shown, so it is rejected; without a rule it counts."""
+    for rule, status in ((TEAM, "rejected"), (None, "accepted")):
+        team = asking(rule, action=None, response_schema=None)
+        for message in (
+            {"v": 2, "decision": "respond", "response": "yes", "by": "ana"},
+            {"v": 1, "response": "yes", "responder": "ana"},
+        )[rule is None :]:
+            body = {**message, "interrupt_id": team.question}
+            receipt = handle_answer(team.bench.engine, sent(body)).receipt
+            assert receipt is not None
+            assert (receipt.status, "digest" in receipt.detail) == (status, rule is not None)
 
 
 @pytest.mark.parametrize(
@@ -760,6 +774,7 @@ def test_a_door_says_when_it_has_shown_the_question(door: str) -> None:
         asked.vote("ana", shown_at=1_700_000_000_000)
     else:
         body = vote_body(asked.question, "approve", "ana", shown_at=1_700_000_000_000)
+        body["digest"] = asked.shown["digest"]
         handle_answer(asked.bench.engine, sent(body))
     asked.vote("ben")
 
@@ -775,7 +790,7 @@ def test_a_door_says_when_it_has_shown_the_question(door: str) -> None:
 def test_a_service_judges_votes_on_its_own_questions_alone(kind):
     """A worker without the graph leaves a message to one that has it, whose directory knows the people."""
     team = asking(Rule(eligible=["group:finance"]))
-    body = {"v": 2, "interrupt_id": team.question, "decision": "approve", "by": "eve"}
+    body = {"v": 2, **team.shown, "decision": "approve", "by": "eve"}
     if kind == "operation":
         body = operation_body(team.question, "claim", "human:|eve", ttl=60)
     other = Engine(team.bench.store, team.bench, Registry())
