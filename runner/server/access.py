@@ -179,8 +179,9 @@ async def _json(request: Request) -> dict[str, Any]:
 class Allow:
     """The permission of a route, as its dependency: it returns who calls.
 
-    Roles of a graph count where `graphs` says which graphs the request is about, and it is one. With `mixed`
-    they count for all graphs: the route itself leaves out what a person may not see.
+    Roles of a graph count where `graphs` says which graphs the request is about, and it is one. A listing
+    that names none is of the graph of who has roles of one only. With `mixed` they count for all graphs: the
+    route itself leaves out what a person may not see.
     """
 
     def __init__(
@@ -208,6 +209,9 @@ class Allow:
         if self._mixed and (candidates or person.may(self.permission)):
             return person
         graphs = await self._graphs(request)
+        is_page = "text/html" in request.headers.get("accept", "")
+        if len(candidates) == 1 and not (graphs or is_page or person.may(self.permission)):
+            graphs = candidates if self._graphs in {in_query, of_runs} else ()
         if len(graphs) == 1:
             (graph,) = graphs
             limited = person.within(graph)
@@ -215,7 +219,7 @@ class Allow:
                 return limited if person.may(self.permission) else replace(limited, graph=graph)
         elif person.may(self.permission):
             return person
-        if candidates and not graphs and "text/html" in request.headers.get("accept", ""):
+        if candidates and not graphs and is_page:
             address = request.url
             if address.path == f"{prefix(request)}/":  # it is of all graphs
                 raise Problem(307, "", headers={"Location": f"{prefix(request)}/inbox"})

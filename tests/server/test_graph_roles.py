@@ -131,12 +131,18 @@ def test_a_role_of_a_graph_grants_no_more_than_the_role(site, role):
 
 
 def test_listings_are_of_a_graph(site):
-    """An API without the graph says which to name, a page opens at it; counts and graphs are those of it."""
+    """With roles of one graph all lists are of it, a page opens at it; of several one must be named."""
     approval, other = site.start("approval"), site.start("inner")
     limited(site, "approval")
 
+    for path in ("/v1/questions", "/v1/runs"):
+        items = site.http.get(path).json()["items"]
+        assert [item["run_id"] for item in items] == [approval.id]
+    assert site.http.get(f"/v1/questions?run={other.id}").json()["items"] == []
+    site.as_role("viewer:approval", "viewer:inner")
     refused = site.http.get("/v1/questions")
     assert (refused.status_code, "approval" in refused.json()["detail"]) == (403, True)
+    limited(site, "approval")
     listed = site.http.get("/v1/questions?graph=approval").json()["items"]
     assert [item["run_id"] for item in listed] == [approval.id]
     html = {"Accept": "text/html"}
@@ -224,8 +230,8 @@ def test_a_stream_of_a_graph_goes_on(site, served, monkeypatch, graph):
             if graph == "approval":
                 lines = reply.iter_lines()
                 assert sum(next(lines).startswith(":") for _ in range(30)) > 5
-    if graph == "approval":
-        with opened(served, "/v1/events?graph=approval") as read:
+    for path in ("/v1/events?graph=approval", "/v1/events") if graph == "approval" else ():
+        with opened(served, path) as read:
             assert json.dumps(next(read)[2]).count(run.id)
             site.start("inner")
             second = site.start("approval")

@@ -59,6 +59,8 @@ def events(
             raise Problem(422, "Name runs or a graph, not both: each run is of one graph.")
         return _of_runs(request, services, person, [*dict.fromkeys(run)], kinds, after)
 
+    graph = graph or person.graph or None
+
     def snapshot() -> Any:
         page = services.client.interrupts(graph=graph, limit=PAGE)
         return page_document(read_questions(services.store, page), person, page.next)

@@ -171,7 +171,7 @@ def list_runs(
     tags = dict(_pair(text) for text in tag or ())
     page = services.client.runs(
         status,
-        graph=graph,
+        graph=graph or person.graph or None,
         tags=tags,
         since=since,
         until=until,
