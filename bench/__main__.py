@@ -15,6 +15,7 @@ from bench import (
     agents,
     answers,
     budgets,
+    fair,
     fleet,
     flow,
     hop,
@@ -38,6 +39,7 @@ PARTS: dict[str, ModuleType] = {
     "flow": flow,
     "answers": answers,
     "agents": agents,
+    "fair": fair,
     "start": start,
     "memory": memory,
     "idle": idle,
@@ -49,7 +51,7 @@ PARTS: dict[str, ModuleType] = {
     "people": people,
     "partitions": partitions,
 }
-ONE_POOL = ("sizes", "waiting", "idle", "partitions", "start")
+ONE_POOL = ("sizes", "waiting", "idle", "partitions", "start", "fair")
 """Parts that are measured on threads unless a pool is named: the pool changes little, and they are long."""
 
 

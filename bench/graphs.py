@@ -12,7 +12,7 @@ from functools import partial
 from itertools import pairwise
 from math import isqrt
 
-from runner import Graph, GraphBuilder, NodeContext, graph
+from runner import Fairness, Graph, GraphBuilder, NodeContext, graph
 from runner.approvals import Action, Rule
 
 SLEEP = 0.2
@@ -31,6 +31,11 @@ def noop(_: NodeContext) -> None:
 def nap(_: NodeContext) -> None:
     """Wait, as for a model."""
     time.sleep(SLEEP)
+
+
+def moment(_: NodeContext) -> float:
+    """Return the time."""
+    return time.time()
 
 
 def question(ctx: NodeContext) -> float:
@@ -108,6 +113,8 @@ FACTORIES: dict[str, Callable[[], Graph]] = {
     "agents": lambda: fan(AGENTS, nap),
     "items": lambda: mapped(AGENTS, nap),
     "short": lambda: chain(3),
+    "single": lambda: chain(1, moment),
+    "fair": lambda: chain(1, moment),
     "asking": lambda: build({"ask": question}, []),
     "approval": lambda: build({"approve": approve}, []),
     "waiting": lambda: build({"a": noop, "ask": question, "b": noop}, [("a", "ask"), ("ask", "b")]),
@@ -122,7 +129,8 @@ def register(*names: str) -> None:
         if shape in SHAPES:
             graph(name)(partial(SHAPES[shape], int(name.removeprefix(shape))))
         else:
-            graph(name)(FACTORIES[name])
+            fairness = Fairness("tag:tenant") if name == "fair" else None
+            graph(name, fairness=fairness)(FACTORIES[name])
 
 
 register(*filter(None, os.environ.get("BENCH_GRAPHS", "").split(",")))
