@@ -202,8 +202,8 @@ def removed(run: RunRecord, at: int) -> dict[str, JSON]:
     return entry(REMOVED, at=at, run=run.run_id, outcome={"status": str(run.status)})
 
 
-def of_freeze(type_: str, scope: str, reason: str, by: str, at: int) -> dict[str, JSON]:
-    """Build the entry of what an operator has frozen or thawed."""
+def of_change(type_: str, scope: str, reason: str, by: str, at: int) -> dict[str, JSON]:
+    """Build the entry of what an operator has frozen, thawed or changed."""
     outcome: dict[str, JSON] = {"scope": _text(scope)}
     return entry(
         type_, at=at, actor=by, hashes={"payload": digests.payload_digest(reason)}, outcome=outcome

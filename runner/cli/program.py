@@ -26,6 +26,7 @@ from runner.cli.graphs import graphs
 from runner.cli.init import init
 from runner.cli.interrupts import interrupts
 from runner.cli.keys import keys
+from runner.cli.limits import limits
 from runner.cli.output import NARROW
 from runner.cli.run_changes import again, cancel, fork, migrate, remove, retry
 from runner.cli.runs import run, runs
@@ -206,6 +207,7 @@ for _command in (
     run,
     runs,
     schedules,
+    limits,
     webhooks,
     interrupts,
     graphs,

@@ -22,6 +22,7 @@ from runner.cli import (
     program,
 )
 from runner.cli.output import Removed
+from runner.limits.control import LimitView
 from runner.operations.api_keys import ApiKey
 from runner.operations.dead import Replayed
 from runner.operations.deploy_views import GraphCheck, MigratedRun
@@ -94,6 +95,12 @@ DOCUMENTS: dict[str, tuple[str, Any]] = {
     "runs retry": ("", RetriedRun),
     "runs show": ("", RunView),
     "runs watch": ("", Event),
+    "limits list": ("limits", LimitView),
+    "limits pause": ("", LimitView),
+    "limits reset": ("", LimitView),
+    "limits resume": ("", LimitView),
+    "limits set": ("", LimitView),
+    "limits show": ("", LimitView),
     "schedules add": ("", Schedule),
     "schedules backfill": ("runs", BackfilledRun),
     "schedules list": ("schedules", Schedule),

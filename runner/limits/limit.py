@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from runner.errors import DataMismatch, DefinitionError
+from runner.limits.setting import LimitSetting
 from runner.records import codec
 from runner.records.codec import JSON, LazyValue
 
@@ -127,8 +128,16 @@ def _is_positive(value: object) -> bool:
     return isinstance(value, (int, float)) and not isinstance(value, bool) and 0 < value < math.inf
 
 
+def name_of(key: str) -> str:
+    """Return the name of the limit that a key belongs to: no name has a colon."""
+    return key.partition(":")[0]
+
+
 class Keyed(Protocol):
-    """The values of a run by which limits count."""
+    """The values of a run by which limits count, and what operators have set of limits."""
+
+    def limit_setting(self, name: str) -> LimitSetting | None:
+        """Return what operators have set of a limit; None for nothing."""
 
     def tag(self, name: str) -> str:
         """Return the value of a tag of the outermost run; "" where it has none."""
@@ -148,6 +157,16 @@ class LimitShape:
     by: str
     concurrency: int
     interval: int
+
+    @property
+    def name(self) -> str:
+        """The name of the limit."""
+        return name_of(self.start)
+
+    @property
+    def scope(self) -> str:
+        """The `by` of its `Limit`."""
+        return self.by or (*self.start.split(":")[1:2], "all")[0]
 
     def key(self, view: Keyed, node: str, visit: int) -> str | None:
         """Return the key under which a visit is counted; None where its input has no value for one."""

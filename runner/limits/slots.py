@@ -18,11 +18,15 @@ from runner.limits.limit import Keyed, LimitShape
 
 @dataclass(frozen=True, slots=True)
 class KeyedLimit:
-    """A limit of one visit, with the key under which it is counted; 0 means no limit."""
+    """A limit of one visit as it is now, with the key under which it is counted; 0 means no limit.
+
+    `paused_until` is the time (ms) at which a pause ends, maybe never; 0 for none.
+    """
 
     key: str
     concurrency: int
     interval: int
+    paused_until: float = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,10 +102,15 @@ def keyed(
     limits: Sequence[LimitShape], view: LimitUsage, node: str, visit: int
 ) -> list[KeyedLimit]:
     """Return the limits of a visit; one whose value its input lacks is left out: the worker fails it."""
-    keys = [(limit.key(view, node, visit), limit) for limit in limits]
-    return [
-        KeyedLimit(key, limit.concurrency, limit.interval) for key, limit in keys if key is not None
-    ]
+    found: list[KeyedLimit] = []
+    for limit in limits:
+        key, setting = limit.key(view, node, visit), view.limit_setting(limit.name)
+        if key is not None:
+            concurrency = (setting and setting.concurrency) or limit.concurrency
+            interval = (setting and setting.interval) or limit.interval
+            paused_until = setting.paused_until(key) if setting else 0
+            found.append(KeyedLimit(key, concurrency, interval, paused_until))
+    return found
 
 
 def reserve(

@@ -16,11 +16,14 @@ from runner.approvals.decision_keys import DecisionKeys, SigningKey
 from runner.approvals.freezes import Freeze
 from runner.dev.embedded import OLDEST
 from runner.errors import UsageError
+from runner.limits.control import LimitControl, LimitView, conflicts
+from runner.limits.setting import LimitPause
 from runner.operations.deploys import UNDER_WAY
 from runner.operations.setting_sources import unknown_settings
 from runner.records.json_form import span
 from runner.records.listings import RunQuery
 from runner.records.run import Status, outermost
+from runner.records.validation import one_line
 from runner.records.workers import Worker
 from runner.schedules.schedule import Schedule
 from runner.schedules.scheduler import trouble
@@ -83,6 +86,7 @@ class Facts:
     limited: Sequence[str] = ()
     freezes: Sequence[Freeze] = ()
     schedules: Sequence[tuple[str, str]] = ()
+    limits: Sequence[LimitView] = ()
     audits: Sequence[Audited] = ()
     audit: str = "off"
     signing: str = ""
@@ -149,6 +153,7 @@ def read_facts(settings: Settings) -> Facts:
         limited=shared.limited_graphs(),
         freezes=list(store.frozen().values()),
         schedules=list(_troubled(shared)),
+        limits=LimitControl(shared).all(),
         audits=[_audited(log) for log in store.audit_logs],
         audit=settings.audit,
         clock=clock,
@@ -686,6 +691,59 @@ def _audit(facts: Facts) -> Iterator[Check]:
         yield from problems or _check("audit", detail)
 
 
+MOST_NAMED = 10
+"""Keys of a limit that are named."""
+
+STARVED_MS = 600_000
+"""For how long nodes wait for a key of a limit before that is a warning."""
+
+
+def _limits(facts: Facts) -> Iterator[Check]:
+    for limit in facts.limits:
+        problem = conflicts(limit.declarations)
+        if problem:
+            yield Check(
+                FAIL,
+                "limits",
+                f"the limit {limit.name!r} is declared differently: {problem}; each graph counts by its own.",
+                "Declare it alike in all graphs, or give it another name in some.",
+            )
+        setting = limit.setting
+        if setting and not (setting.v and limit.declarations):
+            problem = (
+                "no graph has it any more" if setting.v else "it can't be read, so the code holds"
+            )
+            yield Check(
+                WARN if setting.v else FAIL,
+                "limits",
+                f"a change of the limit {limit.name!r} is stored, but {problem}",
+                f"Run `runner limits reset '{limit.name}'`.",
+            )
+        for pause in setting.pauses[-MOST_NAMED:] if setting else ():
+            left = pause.ends_at - facts.vitals.now
+            end = f"for another {span(left)}" if pause.ends_at else "without an end"
+            yield Check(
+                WARN,
+                "limits",
+                f"the limit {pause.key!r} is paused {end}{_by(pause)}",
+                f"Run `runner limits resume '{pause.key}'` when its nodes may start.",
+            )
+        for key in limit.waiting[:MOST_NAMED]:
+            if not limit.paused and facts.vitals.now - key.since > STARVED_MS:
+                waited = span(facts.vitals.now - key.since)
+                yield Check(
+                    WARN,
+                    "limits",
+                    f"{key.nodes} nodes wait for the limit {key.key!r}, the first for {waited}",
+                    f"See `runner limits show '{limit.name}'` for who has its slots.",
+                )
+
+
+def _by(pause: LimitPause) -> str:
+    by_whom = f" by {pause.by}" if pause.by else ""
+    return by_whom + (f": {one_line(pause.reason)}" if pause.reason else "")
+
+
 def _freezes(facts: Facts) -> Iterator[Check]:
     for freeze in facts.freezes:
         since = f"{freeze}, for {span(facts.vitals.now - freeze.at)}"
@@ -729,6 +787,7 @@ CHECKS: Iterable[Callable[[Facts], Iterator[Check]]] = (
     _audit,
     _freezes,
     _schedules,
+    _limits,
     _letters,
     _held,
 )

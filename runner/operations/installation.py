@@ -6,6 +6,7 @@ from functools import cached_property
 
 from runner.errors import ConflictError, NotFoundError
 from runner.execution.engine import Engine
+from runner.limits.control import LimitControl
 from runner.records.run import PATH
 from runner.schedules.schedule import Schedule
 from runner.schedules.scheduler import Scheduler
@@ -26,6 +27,11 @@ class Installation(Shared):
     def scheduler(self, engine: Engine) -> Scheduler:
         """Return the schedules; the engine starts their runs."""
         return Scheduler(engine, self.documents(Schedule))
+
+    @cached_property
+    def limits(self) -> LimitControl:
+        """The limits of graphs, which operators may change."""
+        return LimitControl(self)
 
     def graphs(self) -> dict[str, str]:
         """Return the fingerprints of the graphs that workers have published, without those inside others."""

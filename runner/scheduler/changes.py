@@ -17,7 +17,7 @@ from typing import Protocol
 from runner.definition.model import ROOT, NodeTopology, Topology, index_of, map_of, shape_name
 from runner.limits.concurrency import Concurrency, key_of
 from runner.limits.fairness import Share
-from runner.limits.slots import LimitAction, LimitUsage, ReturnSlot, keyed
+from runner.limits.slots import LimitAction, LimitUsage, ReturnSlot
 from runner.records.interrupts import Interrupt
 from runner.records.run import (
     ACTIVE,
@@ -318,9 +318,10 @@ class Changes:
         )
         if stays or not previous.since:
             return record
-        for limit in keyed(self.shape(node).limits, self.view, node, previous.visit):
-            if limit.concurrency:
-                self.add(ReturnSlot(limit.key, node, limit.concurrency))
+        for limit in self.shape(node).limits:
+            key = limit.key(self.view, node, previous.visit) if limit.concurrency else None
+            if key is not None:
+                self.add(ReturnSlot(key, node, limit.concurrency))
         return replace(record, since=0)
 
     def count(self, active: int = 0, waiting: int = 0, held_count: int = 0) -> None:

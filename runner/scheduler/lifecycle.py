@@ -155,6 +155,13 @@ def _limited(changes: Changes, node: str, record: NodeRecord, nonce: str) -> str
     """Apply the node's limits to a claim: "" if it may begin, otherwise the reply that refuses it."""
     node_limits = slots.keyed(changes.shape(node).limits, changes.view, node, record.visit)
     event = AddEvent(EventKind.NODE_LIMITED, node, record.visit)
+    paused_until = max((limit.paused_until for limit in node_limits), default=0)
+    if paused_until > changes.now:
+        # It stays ready: the end of a pause rings for it, or its timer does.
+        until = int(min(paused_until, changes.now + MAX_REDISPATCH_MS))
+        changes.put(node, replace(record, rings=record.rings or 1))
+        changes.add(SetTimer(TimerKind.NODE, node, until), *([] if record.rings else [event]))
+        return "limited"
     wait, times = (
         (0, []) if record.granted else slots.reserve(node_limits, changes.view, changes.now)
     )

@@ -15,6 +15,7 @@ from types import MappingProxyType
 from typing import TypeVar
 
 from runner.definition.model import Topology, shape_name
+from runner.limits.setting import LimitSetting
 from runner.limits.slots import KeyedLimit, QueuePosition
 from runner.records.interrupts import Interrupt
 from runner.records.run import Arrivals, LoopRecord, MapRecord, NodeRecord, RunRecord, Status
@@ -92,6 +93,9 @@ class PartialView(View):
 
     def next_start(self, key: str, interval: int) -> int:
         raise Unread(key, interval)
+
+    def limit_setting(self, name: str) -> LimitSetting | None:
+        raise Unread(name)
 
     def input_key(self, node: str, visit: int, path: str) -> str | None:
         raise Unread(node, visit, path)

@@ -12,6 +12,7 @@ from typing import Any
 from pydantic import TypeAdapter
 
 from runner.approvals.freezes import Freeze
+from runner.limits.control import LimitView
 from runner.operations.api_keys import ApiKey
 from runner.operations.dead import Replayed
 from runner.operations.deploy_views import GraphCheck
@@ -99,6 +100,11 @@ ANSWERS: dict[str, Any] = {
     "get /v1/graphs": Listing(fields(name=TEXT, fingerprint=TEXT)),
     "get /v1/graphs/{graph}:check": GraphCheck,
     "post /v1/graphs/{graph}:check": GraphCheck,
+    "get /v1/limits": Listing(LimitView),
+    "post /v1/limits/{name}:set": LimitView,
+    "post /v1/limits/{name}:pause": LimitView,
+    "post /v1/limits/{name}:resume": LimitView,
+    "post /v1/limits/{name}:reset": LimitView,
     "get /v1/schedules": Listing(Schedule),
     "post /v1/schedules": Schedule,
     "get /v1/schedules/{schedule_id}": Schedule,

@@ -19,6 +19,7 @@ from runner.audit import entries as audit_entries
 from runner.audit.entries import Mode
 from runner.definition.model import Topology
 from runner.limits.concurrency import label
+from runner.limits.setting import LimitSetting
 from runner.limits.slots import LimitAction
 from runner.records import codec, interrupts
 from runner.records.checkpoints import Remembered, Saved
@@ -281,6 +282,12 @@ class UnitOfWork(Protocol[RunT]):
 
     def size_window(self, queue: str, size: int) -> None:
         """Write how many doorbells of a queue that keys share are rung at a time, of each priority."""
+
+    def limit_setting(self, name: str) -> LimitSetting | None:
+        """Return what is set of a limit; None for nothing."""
+
+    def put_limit_setting(self, setting: LimitSetting, entry: dict[str, JSON] | None) -> None:
+        """Write what is set of a limit, with an entry of the audit, if any; one that is reset is deleted."""
 
     def limit(self, run_id: str, action: LimitAction) -> Sequence[tuple[str, str]]:
         """Apply an action of a limit; return the (run, node) that now get a place."""

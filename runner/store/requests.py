@@ -14,6 +14,7 @@ from typing import Any
 
 from runner import scheduler
 from runner.approvals.ballots import Use
+from runner.audit.entries import of_change
 from runner.definition.model import Topology
 from runner.limits.concurrency import (
     Admission,
@@ -25,6 +26,7 @@ from runner.limits.concurrency import (
     tag_of,
 )
 from runner.limits.fairness import window
+from runner.limits.setting import LimitSetting
 from runner.records import failures
 from runner.records.budgets import Spending, Tagged
 from runner.records.checkpoints import Saved
@@ -920,6 +922,31 @@ class ShareSlots(Request[Reply]):
         for queue, slots in self.slots.items():
             transaction.size_window(queue, window(slots, self.partitions))
         return Reply("sized")
+
+
+@dataclass(frozen=True, slots=True)
+class ChangeLimit(Request[Reply]):
+    """Replace what is set of a limit, with an entry of the audit: "changed", or "relaxed": nodes may start.
+
+    What `change` makes of a setting depends on it alone, so that a repeat changes nothing.
+    """
+
+    verb = "limit"
+    run_id = ""
+    name: str
+    change: Callable[[LimitSetting], LimitSetting]
+    event: str
+    scope: str
+
+    def plan(self, transaction: UnitOfWork[RunT]) -> Reply:
+        before = transaction.limit_setting(self.name)
+        readable = before if before and before.v else LimitSetting(self.name)
+        after = self.change(readable)
+        if after != before:
+            entry = of_change(self.event, self.scope, after.reason, after.by, transaction.clock())
+            audited = entry if transaction.audits != "off" else None
+            transaction.put_limit_setting(after, audited)
+        return Reply("changed" if len(after.pauses) > len(readable.pauses) else "relaxed")
 
 
 @dataclass(frozen=True, slots=True)

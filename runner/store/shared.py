@@ -11,6 +11,7 @@ from functools import cached_property
 from urllib.parse import urlsplit
 
 from runner.errors import StoreError
+from runner.limits.setting import LimitSetting
 from runner.records.listings import Page, SessionSummary
 from runner.records.metrics import Metric
 from runner.settings import Settings
@@ -26,7 +27,7 @@ from runner.store.redis.jobs import Jobs
 from runner.store.redis.keys import Keys
 from runner.store.redis.ledger import AuditLog
 from runner.store.redis.partitions import SharedStore, connections, open_store
-from runner.store.redis.server_info import ServerInfo
+from runner.store.redis.server_info import ServerInfo, WaitingKey
 from runner.store.redis.sessions import list_sessions
 from runner.store.redis.store import RedisStore
 from runner.store.redis.streams import NoticeGroups, NoticeReader, NoticeTail
@@ -44,6 +45,7 @@ __all__ = [
     "ServerInfo",
     "Shared",
     "SharedStore",
+    "WaitingKey",
     "open_store",
 ]
 
@@ -158,6 +160,14 @@ class Shared:
     def limited_graphs(self) -> list[str]:
         """Return the graphs whose runs stay in the first partition."""
         return layout.limited(self.settings.partition_addresses, self.settings.namespace)
+
+    def limit_settings(self) -> tuple[dict[str, LimitSetting], int]:
+        """Return what is set of limits, by name, and the store's time in ms."""
+        return server_info.limit_settings(self._first, self._keys)
+
+    def waiting_keys(self, most: int) -> list[WaitingKey]:
+        """Return the keys of limits for which nodes have waited longest."""
+        return server_info.waiting_keys(self._first, self._keys, most)
 
     def count_queued(self, queues: Iterable[str]) -> int:
         """Count the doorbells on queues of the store's server."""

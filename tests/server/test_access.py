@@ -11,6 +11,7 @@ from click.testing import CliRunner
 from fastapi import APIRouter, Request
 from fastapi.testclient import TestClient
 
+from runner import Limit
 from runner.approvals import Principal
 from runner.cli.program import runner
 from runner.errors import UsageError
@@ -20,6 +21,9 @@ from runner.server.__main__ import main, roles_of
 from runner.server.app import permission_of, routes
 from runner.server.auth import new_key
 from runner.settings import Settings
+from runner.store.redis.store import RedisStore
+from runner.testing import ManualClock
+from tests.contract.store.manual_worker import ManualWorker, shape
 from tests.server.conftest import Served
 from tests.waiting import wait_until
 
@@ -37,6 +41,7 @@ def filled(path):
         .replace("{action}", "pause")
         .replace("{letter_id}", "message:1-0")
         .replace("{name}", "style.css")
+        .replace("{name:path}", "none")
         .replace("{graph}", "echo")
     )
 
@@ -109,6 +114,24 @@ def test_viewers_see_no_payloads(site):
     assert "secret" in site.http.get(f"/v1/questions/{question}").text
     assert "secret" in site.http.get(paths[0]).text
     assert "unpunctual" in site.http.get(paths[-1]).text
+
+
+def test_a_key_by_a_value_of_the_input_is_shown_to_readers_only(site):
+    """Others see that nodes wait for the limit, how many and since when."""
+    limit = Limit("model", concurrency=1, by="input:customer")
+    clock = ManualClock(1_000_000)
+    store = RedisStore(site.settings.redis_url, clock=clock)
+    worker = ManualWorker(store, clock)
+    graph = shape("a b", entries=["a", "b"], limits={"a": [limit], "b": [limit]})
+    run_id = worker.start(graph, task={"customer": "secret"})
+    worker.claim(run_id, "a")
+    worker.limited(run_id, "b")
+
+    (seen,) = site.http.get("/v1/limits").json()["items"]
+    site.as_role("operator")
+    (bare,) = site.http.get("/v1/limits").json()["items"]
+    assert seen["waiting"][0] == {**bare["waiting"][0], "key": "model:input:customer:secret"}
+    assert bare["waiting"][0]["key"] == "model"
 
 
 def test_operators_see_what_they_operate(site):

@@ -10,6 +10,7 @@ from typing import Annotated, Any, TypeVar
 from fastapi import Depends, Query
 from pydantic import AfterValidator, BaseModel
 
+from runner.limits.control import LimitView
 from runner.operations.exports import Question
 from runner.operations.questions import QuestionView
 from runner.operations.views import NodeView, RunView
@@ -103,6 +104,14 @@ def bare(record: Any) -> Any:
             return _bare_question(record)
         case Schedule():
             return replace(record, task=None, error="")
+        case LimitView(setting=setting):
+            waiting = [replace(each, key=_bare_key(each.key)) for each in record.waiting]
+            if setting:
+                pauses = [
+                    replace(each, key=_bare_key(each.key), reason="") for each in setting.pauses
+                ]
+                setting = replace(setting, reason="", pauses=tuple(pauses))
+            return replace(record, setting=setting, waiting=waiting)
         case DeadLetter():
             return replace(record, reason="", body=b"")
         case Event(kind=kind, detail=detail):
@@ -110,6 +119,11 @@ def bare(record: Any) -> Any:
                 record, data=None, detail="" if kind == EventKind.RUN_STOPPING else detail
             )
     return record
+
+
+def _bare_key(key: str) -> str:
+    """Return the key of a limit without the value of an input."""
+    return key.partition(":input:")[0]
 
 
 def _bare_question(question: Question) -> Question:

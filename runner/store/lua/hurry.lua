@@ -1,4 +1,4 @@
--- Make the doorbells of ready nodes due at once that a freeze has kept waiting, some timers at each call.
+-- Make the doorbells of ready nodes due at once that a freeze or a limit has kept waiting, some timers at each call.
 --
 -- Keys touched: timers; r:<run> (read).
 -- Arguments: 6 place of the first timer to look at, 7 how many.

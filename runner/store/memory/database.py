@@ -16,6 +16,7 @@ from runner.audit import entries as audit_entries
 from runner.audit.entries import Mode
 from runner.definition.model import Topology, shape_name
 from runner.limits.fairness import UNKNOWN_WINDOW
+from runner.limits.setting import LimitSetting
 from runner.limits.slots import LimitAction
 from runner.records.codec import JSON
 from runner.records.interrupts import Interrupt
@@ -293,12 +294,25 @@ class Database:
         if self.frozen.pop(scope, None) is None:
             return "unknown"
         self._note_freeze("thawed", scope, reason, by)
-        # The doorbells of ready nodes, which no worker has claimed meanwhile, are due at once.
+        self.hurry()
+        return "thawed"
+
+    def hurry(self) -> None:
+        """Make the doorbells of ready nodes due at once, which no worker has claimed meanwhile."""
         for kind, run_id, key in self.timers:
             run = self.runs.get(run_id)
             if kind is TimerKind.NODE and run and run.node(key).status is Status.READY:
                 self.set_timer(kind, run_id, key, self.clock())
-        return "thawed"
+
+    def limit_setting(self, name: str) -> LimitSetting | None:
+        return self.semaphores.settings.get(name)
+
+    def put_limit_setting(self, setting: LimitSetting, entry: dict[str, JSON] | None) -> None:
+        self.semaphores.settings[setting.id] = setting
+        if setting.is_reset:
+            del self.semaphores.settings[setting.id]
+        if entry:
+            self.entries.append({**entry, "partition": PARTITION})
 
     def _note_freeze(self, kind: str, scope: str, reason: str, by: str) -> None:
         now = self.clock()
@@ -306,7 +320,7 @@ class Database:
             {"id": f"{kind}:{scope}:{now}", "kind": f"effects.{kind}", "detail": scope}
         )
         if self.audits != "off":
-            entry = audit_entries.of_freeze(kind, scope, reason, by, now)
+            entry = audit_entries.of_change(kind, scope, reason, by, now)
             self.entries.append({**entry, "partition": PARTITION})
 
     def write_dead_letter(self, run_id: str, node: str, visit: int, reason: str) -> None:

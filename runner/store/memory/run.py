@@ -10,6 +10,7 @@ from runner import scheduler
 from runner.approvals.ballots import Standing
 from runner.definition.model import index_of, map_of
 from runner.limits.limit import input_key
+from runner.limits.setting import LimitSetting
 from runner.limits.slots import KeyedLimit, QueuePosition
 from runner.records import codec
 from runner.records.checkpoints import Remembered, Saved
@@ -144,6 +145,9 @@ class MemoryRun:
 
     def next_start(self, key: str, interval: int) -> int:  # noqa: ARG002 - it is written with the claim
         return self.semaphores.starts.get(key, 0)
+
+    def limit_setting(self, name: str) -> LimitSetting | None:
+        return self.semaphores.settings.get(name)
 
     def input_key(self, node: str, visit: int, path: str) -> str | None:
         return input_key(self._task(node, visit), path)

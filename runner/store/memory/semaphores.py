@@ -5,6 +5,8 @@ from __future__ import annotations
 import math
 from collections import defaultdict
 
+from runner.limits.limit import name_of
+from runner.limits.setting import LimitSetting
 from runner.limits.slots import (
     JoinQueue,
     LimitAction,
@@ -26,6 +28,7 @@ class Semaphores:
         self.holders: dict[str, dict[Member, float]] = defaultdict(dict)
         self.waiting: dict[str, dict[Member, int]] = defaultdict(dict)
         self.starts: dict[str, int] = {}
+        self.settings: dict[str, LimitSetting] = {}
 
     def queue_position(self, key: str, member: Member, since: int, now: int) -> QueuePosition:
         held = [holder for holder, until in self.holders[key].items() if until > now]
@@ -65,11 +68,13 @@ class Semaphores:
 
     def _offer(self, key: str, concurrency: int, reservation: tuple[int, int]) -> list[Member]:
         now, until = reservation
+        setting = self.settings.get(name_of(key))
+        slots = (setting and setting.concurrency) or concurrency
         held = {holder: ends for holder, ends in self.holders[key].items() if ends > now}
         queue = sorted(
             self.waiting[key], key=lambda member: _order(member, self.waiting[key][member])
         )
-        first = queue[: max(0, concurrency - len(held))]
+        first = queue[: max(0, slots - len(held))]
         for member in first:
             del self.waiting[key][member]
         self.holders[key] = held | dict.fromkeys(first, float(until))

@@ -42,6 +42,7 @@ from runner.store.interface import (
 from runner.store.memory.database import Database, wall_clock
 from runner.store.memory.sessions import Sessions
 from runner.store.requests import (
+    ChangeLimit,
     ClaimVisit,
     CloseRaise,
     FreezeScope,
@@ -79,6 +80,7 @@ class MemoryStore:
         self._changed = threading.Condition(threading.RLock())
         self._sums: dict[str, dict[str, str]] = {}
         self._handlers: dict[type[Request[Any]], Callable[[Any], Any]] = {
+            ChangeLimit: self._change_limit,
             ClaimVisit: self._claim,
             CloseRaise: self._close_raise,
             FreezeScope: self._freeze,
@@ -272,7 +274,13 @@ class MemoryStore:
         self._sums.pop(run_id, None)
         return Reply("removed")
 
-    # Freezes
+    # Limits and freezes
+
+    def _change_limit(self, request: ChangeLimit) -> Reply:
+        reply = request.plan(self._database)
+        if reply.word == "relaxed":
+            self._database.hurry()
+        return reply
 
     def _freeze(self, request: FreezeScope) -> Reply:
         return Reply(self._database.freeze(request.scope, request.reason, request.by))

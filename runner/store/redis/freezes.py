@@ -52,4 +52,4 @@ def _note(write_set: WriteSet, kind: str, scope: str, reason: str, by: str) -> N
         *("id", f"{kind}:{scope}:{now}", "kind", f"effects.{kind}", "run_id", "", *about, *body),
     )
     if write_set.settings.audit != "off":
-        ledger.append(write_set, audit_entries.of_freeze(kind, scope, reason, by, now))
+        ledger.append(write_set, audit_entries.of_change(kind, scope, reason, by, now))

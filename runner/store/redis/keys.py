@@ -291,6 +291,18 @@ DICTIONARY = (
     ),
     Key("fair:windows", "hash", "queue -> how many doorbells of it are rung at a time", "for ever"),
     Key(
+        "limit:waiting",
+        "zset",
+        "keys of limits for which nodes wait for a place, by the ms the first of them asked",
+        "while they wait",
+    ),
+    Key(
+        "limits",
+        "hash",
+        "name of a limit -> what operators have set of it, and what of it is paused (JSON)",
+        "until reset",
+    ),
+    Key(
         "rates:<limit>",
         "zset",
         "keys of a limit with a rate by the ms at which the next execution may begin",
@@ -424,6 +436,8 @@ def idempotency_key(graph_id: str, key: str) -> str:
 
 
 TEMPLATE = f"doorbell:{VERSION}"
+
+LIMITS = "limits"
 
 PASSKEYS = "passkeys"
 

@@ -41,7 +41,7 @@ from runner.store.redis import freezes, ledger, measurements, packed_runs
 from runner.store.redis.connection import Argument
 from runner.store.redis.fast.fast_path import FastPath
 from runner.store.redis.fast.plan_arguments import ClaimRead
-from runner.store.redis.keys import PASSKEYS, TEMPLATE, idempotency_key, run_key, shape_key
+from runner.store.redis.keys import LIMITS, PASSKEYS, TEMPLATE, idempotency_key, run_key, shape_key
 from runner.store.redis.transaction import run_end
 from runner.store.redis.transaction.questions import votes_field
 from runner.store.redis.transaction.sets import Command, ReadSet, StoreSettings, WriteSet
@@ -57,6 +57,7 @@ from runner.store.requests import (
     AnswerQuestions,
     AskQuestions,
     CancelRun,
+    ChangeLimit,
     ClaimVisit,
     CloseRaise,
     EmitEvent,
@@ -114,6 +115,7 @@ class Requests:
             ApplyOperation: self._operate,
             AskQuestions: self._wait,
             CastVote: self._vote,
+            ChangeLimit: self._change_limit,
             ClaimVisit: self._claim,
             CloseRaise: self._close_raise,
             EmitEvent: self._emit,
@@ -222,7 +224,10 @@ class Requests:
             return reply
 
         names = (f"n:{node}", f"q:{node}", f"k:{node}", *self._fast.needed(run_id, node))
-        reply = self._transactions.run("claim", plan, of_run(run_id, *names))
+        wants = of_run(run_id, *names) + [
+            (LIMITS, name) for name in self._fast.limits(run_id, node)
+        ]
+        reply = self._transactions.run("claim", plan, wants)
         return (drafted[0]() if reply.word == "claimed" else reply), topology
 
     def _save(self, request: SaveCheckpoint) -> Reply:
@@ -420,6 +425,13 @@ class Requests:
 
         return self._transactions.run("remove", plan, makes_room=True)
 
+    def _change_limit(self, request: ChangeLimit) -> Reply:
+        wants = [(LIMITS, request.name)]
+        reply = self._transactions.run("limit", request.plan, wants, makes_room=True)
+        if reply.word == "relaxed":
+            self.hurry()
+        return reply
+
     def _freeze(self, request: FreezeScope) -> Reply:
         scope, reason, by = request.scope, request.reason, request.by
 
@@ -445,7 +457,7 @@ class Requests:
         return reply
 
     def hurry(self) -> None:
-        """Make the doorbells of ready nodes due now, which a freeze has delayed."""
+        """Make the doorbells of ready nodes due now, which a freeze or a limit has delayed."""
         start, count = 0, HURRIED
         while count == HURRIED:
             _, count = self._call("hurry", start, HURRIED)

@@ -10,6 +10,8 @@ from typing import Any
 
 from runner.definition.model import map_of
 from runner.errors import StoreError
+from runner.limits.limit import name_of
+from runner.limits.setting import LimitSetting
 from runner.records.listings import InterruptQuery, RunQuery
 from runner.records.metrics import Metric
 from runner.records.run import Status, outermost
@@ -18,9 +20,9 @@ from runner.scheduler.changes import MAX_REDISPATCH_MS
 from runner.store import encoding
 from runner.store.addresses import NAMESPACE, partition_addresses
 from runner.store.redis import measurements
-from runner.store.redis.connection import HOME, RedisConnection
+from runner.store.redis.connection import HOME, RedisConnection, connected
 from runner.store.redis.durability import incapable
-from runner.store.redis.keys import PARTITION, STATUSES, Keys
+from runner.store.redis.keys import LIMITS, PARTITION, STATUSES, Keys
 from runner.store.redis.workers import WorkerRegistry
 
 
@@ -417,3 +419,54 @@ def _histograms(partitions: Sequence[Partition]) -> Iterator[Metric]:
         yield Metric(f"{family}{suffix}", measurements.HELP[family], count, labels, family=family)
     for counter, count, labels in measurements.counters(fields):
         yield Metric(counter, measurements.HELP[counter], count, labels)
+
+
+def limit_settings(place: RedisConnection, keys: Keys) -> tuple[dict[str, LimitSetting], int]:
+    """Return what is set of limits, by name, and the server's time in ms."""
+    fields = place.call("HGETALL", f"{keys.prefix}{LIMITS}")
+    names = [name.decode() for name in fields[::2]]
+    settings = map(LimitSetting.read, names, fields[1::2])
+    return dict(zip(names, settings, strict=True)), place.now()
+
+
+MOST_HOLDERS = 20
+"""Nodes with a slot of a key that are named."""
+
+
+@dataclass(frozen=True, slots=True)
+class WaitingKey:
+    """A key of a limit for which nodes wait: how many, since when (ms), which "<run>|<node>" have slots."""
+
+    key: str
+    nodes: int
+    since: int
+    holders: list[str]
+
+    @property
+    def limit(self) -> str:
+        """The name of the limit."""
+        return name_of(self.key)
+
+
+def waiting_keys(place: str | RedisConnection, keys: Keys, most: int) -> list[WaitingKey]:
+    """Return the keys of limits for which nodes have waited longest, at most so many."""
+    redis = connected(place, keys.prefix)
+    names = [
+        name.decode() for name in redis.call("ZRANGE", f"{keys.prefix}limit:waiting", 0, most - 1)
+    ]
+    commands: list[Sequence[str | int]] = []
+    for name in names:
+        queue, holders = f"{keys.prefix}limit:q:{name}", f"{keys.prefix}limit:h:{name}"
+        commands += [
+            ("ZRANGE", queue, 0, 0, "WITHSCORES"),
+            ("ZCARD", queue),
+            ("ZRANGE", holders, 0, MOST_HOLDERS - 1),
+        ]
+    replies = redis.call_all(*commands) if commands else []
+    return [
+        WaitingKey(name, count, int(float(first[1])), [member.decode() for member in slots])
+        for name, first, count, slots in zip(
+            names, replies[::3], replies[1::3], replies[2::3], strict=True
+        )
+        if count and first
+    ]

@@ -385,7 +385,7 @@ class RedisStore:
         return self._listings.counts(queries)
 
     def hurry(self) -> None:
-        """Make the doorbells of ready nodes due now, which a freeze has delayed."""
+        """Make the doorbells of ready nodes due now, which a freeze or a limit has delayed."""
         self._requests.hurry()
 
     def frozen(self) -> dict[str, Freeze]:

@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 
 import pytest
 
 from runner.definition.model import MapSpec, Topology
-from runner.limits.limit import Limit
+from runner.limits.limit import Limit, name_of
+from runner.limits.setting import LimitPause, LimitSetting
 from runner.records.codec import JSON
 from runner.records.run import Status
 from runner.store.interface import Reply, Settlement, Start, Store, Token
 from runner.store.requests import (
     CancelRun,
+    ChangeLimit,
     ClaimVisit,
     ExpandMap,
     HandOver,
@@ -36,8 +39,91 @@ def crowd(*limits: Limit, names: str = "a b c", name: str = "g") -> Topology:
     return shape(names, entries=nodes, name=name, limits=dict.fromkeys(nodes, limits))
 
 
+def set_limit(store: Store, key: str, change: Callable[[LimitSetting], LimitSetting]) -> None:
+    """Change what is set of a limit, named by one of its keys."""
+    store.do(ChangeLimit(name_of(key), change, "limit.set", f"limit:{key}"))
+
+
 class LimitContract:
     """Concurrency and rates."""
+
+    @pytest.mark.scripts
+    def test_a_number_that_is_set_wins_until_it_is_reset(
+        self, worker: ManualWorker, store: Store
+    ) -> None:
+        """The next claim and the next free slots count by what is set of a limit, then by the code again."""
+        run_id = worker.start(crowd(Limit("two", concurrency=2), names="a b c d"))
+        set_limit(store, "two", lambda setting: replace(setting, concurrency=1))
+        token = worker.token(run_id, "a")
+        for node in "bcd":
+            worker.limited(run_id, node)
+        assert worker.end(token) == ["b.1.1"]
+        token = worker.token(run_id, "b")
+
+        set_limit(store, "two", lambda setting: LimitSetting(setting.id))
+        assert worker.end(token) == ["c.1.1", "d.1.1"]
+        worker.claim(run_id, "c")
+        worker.claim(run_id, "d")
+
+    def test_slots_that_are_added_are_taken(self, worker: ManualWorker, store: Store) -> None:
+        """Where more may run by a change, those that wait are rung by the next sweep."""
+        run_id = worker.start(crowd(ONE))
+        worker.claim(run_id, "a")
+        worker.limited(run_id, "b")
+        worker.sweep()
+        set_limit(store, "one", lambda setting: replace(setting, concurrency=2))
+        assert "b.1.1" in worker.sweep()
+        worker.claim(run_id, "b")
+        worker.limited(run_id, "c")
+
+    def test_a_rate_that_is_set_wins(self, worker: ManualWorker, store: Store) -> None:
+        """The next execution reserves the time of the rate that is set; control: that of the code."""
+        for name, per in (("code", 100), ("set", 7)):
+            run_id = worker.start(crowd(Limit(name, rate=1, per=100), name=name))
+            if name == "set":
+                set_limit(store, name, lambda setting: replace(setting, interval=7_000))
+            worker.claim(run_id, "a")
+            assert worker.limited(run_id, "b").delay_ms == per * 1000
+
+    @pytest.mark.parametrize("ends", [True, False])
+    def test_nothing_starts_under_a_paused_limit(
+        self, worker: ManualWorker, store: Store, *, ends: bool
+    ) -> None:
+        """Its nodes stay ready until the pause ends, by itself or by hand; then each is rung for."""
+        run_id = worker.start(crowd(ONE))
+        token = worker.token(run_id, "a")
+        until = worker.clock() + 200_000 if ends else 0
+        set_limit(store, "one", lambda setting: setting.pause(LimitPause("one", until)))
+        worker.end(token)
+        for node in "bcb":
+            worker.limited(run_id, node)
+        assert worker.kinds(run_id).count("node.limited b") == 1
+        assert worker.sweep(after=199) == []
+        worker.limited(run_id, "c")
+
+        if not ends:
+            set_limit(store, "one", lambda setting: setting.resume("one"))
+        assert set(worker.sweep(after=1)) == {"b.1.1", "c.1.1"}
+        worker.claim(run_id, "b")
+        worker.limited(run_id, "c")
+
+    def test_one_key_is_paused_alone(self, worker: ManualWorker, store: Store) -> None:
+        """Runs with another value of the tag go on; a pause of the key ends alone, or with the limit's."""
+        limit, runs = Limit("two", concurrency=2, by="tag:tenant"), {}
+        for tenant in ("x", "y"):
+            runs[tenant] = worker.start(crowd(limit), tags={"tenant": tenant})
+        key = "two:tag:tenant:x"
+        set_limit(store, key, lambda setting: setting.pause(LimitPause(key, 0)))
+        worker.limited(runs["x"], "a")
+        worker.claim(runs["y"], "a")
+
+        set_limit(store, key, lambda setting: setting.pause(LimitPause("two", 0)))
+        set_limit(store, key, lambda setting: setting.resume(key))
+        for run_id in runs.values():
+            worker.limited(run_id, "b")
+        set_limit(store, key, lambda setting: setting.resume("two"))
+        for run_id in runs.values():
+            worker.claim(run_id, "b")
 
     @pytest.mark.scripts
     def test_a_place_goes_to_the_one_that_waits_longest(self, worker: ManualWorker) -> None:

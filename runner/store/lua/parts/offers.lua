@@ -17,15 +17,29 @@ local function turn(key, member, since)
   return taken, ahead, mine
 end
 
+-- List no key any more for which nothing waits; some queues are known to be empty.
+local function forget_idle(key, empty)
+  if empty or redis.call('EXISTS', QUEUE .. key) == 0 then redis.call('ZREM', prefix .. 'limit:waiting', key) end
+end
+
+-- The slots of a limit: as many as operators have set, else as the code says, also where what is set can't be read.
+local function slots_of(key, concurrency)
+  local setting = redis.call('HGET', prefix .. 'limits', key:match('^[^:]*'))
+  if not setting then return concurrency end
+  local _, slots = pcall(function() return tonumber(cjson.decode(setting).concurrency) end)
+  return type(slots) == 'number' and slots > 0 and slots or concurrency
+end
+
 -- Take a member ("<run>|<node>", "" for none) out of a limit, and where a place is free then keep it for the first in
 -- the queue, for the length of a lease. Those are added to `offered`, and their timers are due.
 local function offer(key, concurrency, member, offered)
-  redis.call('ZREM', QUEUE .. key, member)
+  if redis.call('ZREM', QUEUE .. key, member) == 1 then forget_idle(key) end
   if member ~= '' and redis.call('ZREM', HOLDERS .. key, member) == 0 then return end
   redis.call('ZREMRANGEBYSCORE', HOLDERS .. key, '-inf', now)
-  local free = concurrency - redis.call('ZCARD', HOLDERS .. key)
+  local free = slots_of(key, concurrency) - redis.call('ZCARD', HOLDERS .. key)
   if free <= 0 then return end
   local first = redis.call('ZPOPMIN', QUEUE .. key, free)
+  forget_idle(key, #first < 2 * free)
   for place = 1, #first, 2 do
     redis.call('ZADD', HOLDERS .. key, now + lease, first[place])
     redis.call('ZADD', prefix .. 'timers', 'XX', now, 'node|' .. first[place])

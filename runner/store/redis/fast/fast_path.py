@@ -272,6 +272,13 @@ class FastPath:
         is_known = graph is not None and shape_name(node) in graph.topology.nodes
         return (*graph.fields(node), *_unknown(run)) if graph is not None and is_known else ()
 
+    def limits(self, run_id: str, node: str) -> list[str]:
+        """Name the limits of a node, as far as its graph can be guessed."""
+        run = self._runs.get(run_id)
+        graph = run.graph if run else self._likely.get(shape_name(node))
+        shape = graph.topology.nodes.get(shape_name(node)) if graph else None
+        return [limit.name for limit in shape.limits] if shape else []
+
     def claim_from(self, run: RunInTransaction, node: str) -> Callable[[], Claim]:
         """Read what a worker needs of a node that a transaction claims; return what makes the claim."""
         graph, write_set, key = self.remember(run.topology), run.write_set, run.key

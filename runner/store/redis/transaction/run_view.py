@@ -11,6 +11,7 @@ from typing import Any
 from runner.approvals.ballots import Standing
 from runner.definition.model import Topology, index_of, item_id, map_of, shape_name
 from runner.limits.limit import input_key
+from runner.limits.setting import LimitSetting
 from runner.limits.slots import KeyedLimit, QueuePosition
 from runner.records import codec
 from runner.records.checkpoints import Remembered, Saved
@@ -41,7 +42,7 @@ from runner.store.encoding import (
 )
 from runner.store.interface import Fork, Start
 from runner.store.redis import ledger
-from runner.store.redis.keys import run_key
+from runner.store.redis.keys import LIMITS, run_key
 from runner.store.redis.sizes import VISIT_BYTES
 from runner.store.redis.transaction import (
     checkpoints,
@@ -206,6 +207,10 @@ class RunInTransaction:
         text = self.write_set.read_unvalidated(run_key(self.record.root), "tags")
         value: object = load(text).get(name, "") if text else ""
         return value if isinstance(value, str) else ""
+
+    def limit_setting(self, name: str) -> LimitSetting | None:
+        text = self.write_set.read_unvalidated(LIMITS, name)
+        return LimitSetting.read(name, text) if text else None
 
     def input_key(self, node: str, visit: int, path: str) -> str | None:
         known, member = self.write_set.settings.input_keys, (self.record.run_id, node, visit, path)

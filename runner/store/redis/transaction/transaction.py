@@ -14,6 +14,7 @@ from runner import scheduler
 from runner.definition.model import Topology
 from runner.errors import CorruptDocument, StoreError
 from runner.limits.concurrency import share
+from runner.limits.setting import LimitSetting
 from runner.limits.slots import (
     JoinQueue,
     LimitAction,
@@ -29,9 +30,10 @@ from runner.scheduler.changes import Changes, TimerKind
 from runner.store import encoding, requests
 from runner.store.encoding import EVENT_LETTERS, OF_INTERRUPTS, RECORD, doorbells_of, dump
 from runner.store.interface import Doorbell, Reply, Start
-from runner.store.redis import packed_runs
+from runner.store.redis import ledger, packed_runs
 from runner.store.redis.connection import Argument, RedisConnection
 from runner.store.redis.keys import (
+    LIMITS,
     PASSKEYS,
     STATUSES,
     TEMPLATE,
@@ -245,6 +247,18 @@ class Transaction:
     def size_window(self, queue: str, size: int) -> None:
         self.write_set.put("fair:windows", queue, size)
 
+    def limit_setting(self, name: str) -> LimitSetting | None:
+        text = self.write_set.read(LIMITS, name)
+        return LimitSetting.read(name, text) if text else None
+
+    def put_limit_setting(self, setting: LimitSetting, entry: dict[str, JSON] | None) -> None:
+        if setting.is_reset:
+            self.write_set.drop(LIMITS, setting.id)
+        else:
+            self.write_set.put(LIMITS, setting.id, dump(setting.document()))
+        if entry:
+            ledger.append(self.write_set, entry)
+
     def limit(self, run_id: str, action: LimitAction) -> Sequence[tuple[str, str]]:
         """Write changes of slots and queues; `Transactions._offer_slots` starts who is offered one."""
         write_set = self.write_set
@@ -262,6 +276,7 @@ class Transaction:
                 write_set.command(
                     "ZADD", f"limit:q:{action.key}", "NX", action.since, f"{run_id}|{action.node}"
                 )
+                write_set.command("ZADD", "limit:waiting", "NX", action.since, action.key)
             case ReserveTime():
                 pass  # lua/reserve.lua has done it: see `Transactions._look`
         return ()

@@ -1,0 +1,190 @@
+"""`runner limits`: which nodes may run at the same time, changed and paused while workers run."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import click
+
+from runner.cli.arguments import add_options, by_option, to_seconds
+from runner.cli.context import CommandContext, common_options, with_context
+from runner.records.json_form import stamp
+from runner.records.validation import one_line
+
+if TYPE_CHECKING:
+    from runner.limits.control import LimitView
+    from runner.limits.setting import LimitPause
+
+COLUMNS = ("LIMIT", "CODE", "SET", "STATUS", "WAITING")
+
+_change = add_options(
+    click.argument("name", metavar="LIMIT"),
+    click.option(
+        "--reason", default="", help="Why, shown to all; the audit keeps its hash (default: none)."
+    ),
+    by_option,
+)
+
+
+@click.group()
+@common_options
+def limits() -> None:
+    """Show limits, change them, pause and resume them.
+
+    A change holds for all workers at once and wins over the code until it is reset. The audit has it.
+    """
+
+
+@limits.command("list")
+@with_context
+def list_limits(context: CommandContext) -> None:
+    """List the limits that graphs declare.
+
+    Without a terminal: name, what the code says, what is set, status, and how many nodes wait, separated by
+    tabs.
+    """
+    page = context.installation.limits.all()
+    context.output.listing(
+        {"limits": page},
+        COLUMNS,
+        [_row(limit) for limit in page],
+        "No limits. `limits=[Limit(...)]` of a node declares one.",
+    )
+
+
+@limits.command()
+@click.argument("name", metavar="LIMIT")
+@with_context
+def show(context: CommandContext, name: str) -> None:
+    """Show a limit, the keys that wait, and who has their slots.
+
+    Without a terminal: key, how many wait, since when, the nodes that have slots, and until when it is
+    paused, separated by tabs.
+    """
+    limit = context.installation.limits.get(name)
+    pauses = {pause.key: pause for pause in limit.setting.pauses} if limit.setting else {}
+    rows: list[tuple[object, ...]] = [
+        (
+            *(key.key, key.nodes, stamp(key.since)),
+            *(" ".join(key.holders), _pause(pauses.pop(key.key, None))),
+        )
+        for key in limit.waiting
+    ]
+    rows += [(key, "", "", "", _pause(pause)) for key, pause in pauses.items() if key != name]
+    context.output.write(limit, rows or [_row(limit)])
+
+
+@limits.command("set")
+@_change
+@click.option("--concurrency", type=int, help="Executions at a time (default: as it is).")
+@click.option("--rate", type=float, help="Executions that start per --per (default: as it is).")
+@click.option("--per", default="1s", show_default=True, callback=to_seconds, help="For --rate.")
+@with_context
+def set_limit(
+    context: CommandContext,
+    name: str,
+    reason: str,
+    by: str,
+    *,
+    concurrency: int | None,
+    rate: float | None,
+    per: float,
+) -> None:
+    """Change the numbers of a limit.
+
+    Executions that run go on, also where fewer may run now.
+
+    Exit codes: 0 changed; 2 a number can't be used; 4 no graph has this limit.
+
+    \b
+    Examples:
+      runner limits set model --concurrency 5 --reason 'the provider is slow today'
+      runner limits set shop --rate 100 --per 1m
+    """  # noqa: D301 - click reads the backspace: leave this paragraph as it is
+    by = by or context.user
+    control = context.installation.limits
+    _write(
+        context,
+        control.set(name, concurrency=concurrency, rate=rate, per=per, reason=reason, by=by),
+    )
+
+
+@limits.command()
+@_change
+@click.option(
+    "--for",
+    "seconds",
+    metavar="TIME",
+    callback=to_seconds,
+    help="How long: 90s, 30m, 2h, 7d (default: see --until-resumed).",
+)
+@click.option("--until-resumed", is_flag=True, help="Without an end, instead of --for.")
+@with_context
+def pause(
+    context: CommandContext,
+    name: str,
+    reason: str,
+    by: str,
+    *,
+    seconds: float | None,
+    until_resumed: bool,
+) -> None:
+    """Start no node under a limit, or one key of it.
+
+    Nodes that run go on. Keys are those that `show` names.
+
+    Exit codes: 0 paused; 2 neither --for nor --until-resumed; 4 no graph has this limit.
+
+    \b
+    Examples:
+      runner limits pause model --for 10m --reason 'incident 7'
+      runner limits pause model:tag:tenant:acme --until-resumed
+    """  # noqa: D301 - click reads the backspace: leave this paragraph as it is
+    if (seconds is None) != until_resumed:
+        raise click.UsageError(
+            "say how long: --for 10m, or --until-resumed for a pause without an end."
+        )
+    _write(context, context.installation.limits.pause(name, seconds, reason, by or context.user))
+
+
+@limits.command()
+@_change
+@with_context
+def resume(context: CommandContext, name: str, reason: str, by: str) -> None:
+    """End the pause of a limit, or of one key of it.
+
+    The pauses of a limit's keys end with its own. What has waited starts.
+    """
+    _write(context, context.installation.limits.resume(name, reason, by or context.user))
+
+
+@limits.command()
+@_change
+@with_context
+def reset(context: CommandContext, name: str, reason: str, by: str) -> None:
+    """Return to what the code says, and end all pauses of a limit."""
+    _write(context, context.installation.limits.reset(name, reason, by or context.user))
+
+
+def _write(context: CommandContext, limit: LimitView) -> None:
+    context.output.write(limit, [_row(limit)])
+
+
+def _row(limit: LimitView) -> tuple[object, ...]:
+    from runner.limits.control import words
+
+    setting = limit.setting
+    code = " / ".join(words(each.concurrency, each.interval) for each in limit.declarations)
+    changed = words(setting.concurrency, setting.interval) if setting else ""
+    pauses = {pause.key: pause for pause in setting.pauses} if setting else {}
+    status = _pause(pauses.pop(limit.name, None)) or "active"
+    if pauses:
+        status += f", {len(pauses)} of its keys paused"
+    return limit.name, code, changed, status, sum(key.nodes for key in limit.waiting)
+
+
+def _pause(pause: LimitPause | None) -> str:
+    if pause is None:
+        return ""
+    why = f" ({one_line(pause.reason)})" if pause.reason else ""
+    return f"paused {f'until {stamp(pause.ends_at)}' if pause.ends_at else 'without an end'}{why}"

@@ -1,0 +1,219 @@
+"""Listing the limits of all graphs, and changing them while workers run."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+
+from runner.errors import NotFoundError, UsageError
+from runner.limits.limit import Limit, LimitShape, name_of
+from runner.limits.setting import LimitPause, LimitSetting
+from runner.records import validation
+from runner.store.interface import Store
+from runner.store.requests import ChangeLimit
+from runner.store.shared import Shared, WaitingKey
+
+MOST_KEYS = 1_000
+"""Keys for which nodes wait that are read, those that wait longest."""
+
+
+@dataclass(frozen=True, slots=True)
+class Declaration:
+    """The numbers of a limit in the code of some graphs; None for what it does not limit.
+
+    `by` is what divides it, as its `Limit` has it.
+    """
+
+    by: str
+    concurrency: int | None
+    interval: int | None
+    graphs: list[str]
+
+
+@dataclass(frozen=True, slots=True)
+class LimitView:
+    """A limit as the code of the graphs declares it, what operators have set, and the keys that wait.
+
+    `interval` is the ms between two executions of a rate. More than one declaration with the same `by` is
+    a mistake: each graph counts with its own. `paused` says that no node under it may start.
+    """
+
+    name: str
+    declarations: list[Declaration]
+    setting: LimitSetting | None
+    paused: bool
+    waiting: list[WaitingKey]
+
+
+def declared(store: Store) -> dict[str, list[Declaration]]:
+    """Return the limits of the graphs that workers have published, by name."""
+    limits: dict[str, dict[tuple[str, int, int], dict[str, None]]] = {}
+    for graph, fingerprint in sorted(store.graphs().items()):
+        topology = store.topology(graph, fingerprint)
+        shapes: list[LimitShape] = (
+            [limit for node in topology.nodes.values() for limit in node.limits] if topology else []
+        )
+        for shape in shapes:
+            numbers = shape.scope, shape.concurrency, shape.interval
+            limits.setdefault(shape.name, {}).setdefault(numbers, {})[graph] = None
+    return {
+        name: [
+            Declaration(by, concurrency or None, interval or None, list(graphs))
+            for (by, concurrency, interval), graphs in numbers.items()
+        ]
+        for name, numbers in limits.items()
+    }
+
+
+class LimitControl:
+    """The limits of a store, and what operators change of them."""
+
+    def __init__(self, shared: Shared) -> None:
+        """Nothing is connected yet."""
+        self._shared = shared
+
+    def all(self) -> list[LimitView]:
+        """List the limits by their names."""
+        settings, now = self._shared.limit_settings()
+        declarations = declared(self._shared.store)
+        waiting = self._shared.waiting_keys(MOST_KEYS)
+        views = []
+        for name in sorted({*declarations, *settings}):
+            setting = settings[name].at_time(now) if name in settings else None
+            views.append(
+                LimitView(
+                    name,
+                    declarations.get(name, []),
+                    None if setting and setting.is_reset else setting,
+                    bool(setting and setting.paused_until(name)),
+                    [key for key in waiting if key.limit == name],
+                )
+            )
+        return views
+
+    def get(self, name: str) -> LimitView:
+        """Read one.
+
+        Raises:
+            NotFoundError: no graph declares it.
+        """
+        limit = self._find(name)
+        if not limit.declarations and limit.setting is None:
+            raise NotFoundError(
+                f"no graph of this store has a limit {validation.one_line(name)!r:.80}; "
+                "`runner limits list` shows those that there are."
+            )
+        return limit
+
+    def _find(self, name: str) -> LimitView:
+        empty = LimitView(name, [], None, paused=False, waiting=[])
+        return next((limit for limit in self.all() if limit.name == name), empty)
+
+    def set(
+        self,
+        name: str,
+        *,
+        concurrency: int | None = None,
+        rate: float | None = None,
+        per: float = 1.0,
+        reason: str = "",
+        by: str = "",
+    ) -> LimitView:
+        """Change the slots of a limit, its rate, or both, for all workers at once, until it is reset.
+
+        Raises:
+            NotFoundError: no graph declares it. UsageError: a number can't be used, or the code has no such
+                bound to change.
+        """
+        interval = Limit(name, concurrency, rate, per).shape("", "").interval or None
+        declarations = self.get(name).declarations
+        for number, field, word in (
+            (concurrency, "concurrency", "slots"),
+            (interval, "interval", "a rate"),
+        ):
+            if number and not any(getattr(each, field) for each in declarations):
+                raise UsageError(
+                    f"the limit {name!r} has no {field} that could be changed: no graph declares {word}."
+                )
+        return self._change(
+            name,
+            "limit.set",
+            lambda setting: replace(
+                setting,
+                concurrency=concurrency or setting.concurrency,
+                interval=interval or setting.interval,
+            ),
+            reason,
+            by,
+        )
+
+    def pause(self, key: str, seconds: float | None, reason: str = "", by: str = "") -> LimitView:
+        """Start no node under a limit, or one key of it, for so many seconds, with None until it is resumed.
+
+        A key is named as lists do, such as "model:tag:tenant:x".
+
+        Raises:
+            NotFoundError: no graph declares it. UsageError: the seconds or the key can't be used.
+        """
+        if seconds is not None and not 0 < seconds <= 366 * 86_400:
+            raise UsageError(f"a pause lasts up to a year, not {seconds!r:.40} seconds.")
+        name, declarations = name_of(key), self.get(name_of(key)).declarations
+        starts = [f"{name}:{each.by}:" for each in declarations if each.by != "all"]
+        if key != name and not key.startswith(tuple(starts)):
+            raise UsageError(
+                f"the limit {name!r} has no key {validation.one_line(key)!r:.80}: its keys begin with "
+                f"{', '.join(starts) or 'nothing else than its name'}."
+            )
+        now = self._shared.limit_settings()[1]
+        until = 0 if seconds is None else now + round(seconds * 1000)
+        pause = LimitPause(key, until, validation.reason(reason), by, now)
+        return self._change(key, "limit.paused", lambda setting: setting.pause(pause), reason, by)
+
+    def resume(self, key: str, reason: str = "", by: str = "") -> LimitView:
+        """End the pause of a key, or all of a limit's: what waits is rung for at once.
+
+        Raises:
+            NotFoundError: no graph declares it.
+        """
+        return self._change(key, "limit.resumed", lambda setting: setting.resume(key), reason, by)
+
+    def reset(self, name: str, reason: str = "", by: str = "") -> LimitView:
+        """Return to what the code says, and end its pauses; it raises NotFoundError as `get` does."""
+        return self._change(
+            name, "limit.reset", lambda setting: LimitSetting(setting.id), reason, by
+        )
+
+    def _change(
+        self,
+        key: str,
+        event: str,
+        change: Callable[[LimitSetting], LimitSetting],
+        reason: str,
+        by: str,
+    ) -> LimitView:
+        name = name_of(key)
+        self.get(name)
+        checked, now = validation.reason(reason), self._shared.limit_settings()[1]
+
+        def changed(setting: LimitSetting) -> LimitSetting:
+            return replace(change(setting.at_time(now)), reason=checked, by=by, at=now)
+
+        self._shared.store.do(ChangeLimit(name, changed, event, f"limit:{key}"))
+        return self._find(name)  # one that no graph has any more is gone when it is reset
+
+
+def conflicts(declarations: Sequence[Declaration]) -> str:
+    """Say how graphs declare one limit differently; "" where they don't."""
+    scopes = [each.by for each in declarations]
+    return "; ".join(
+        f"{words(each.concurrency, each.interval)} in {', '.join(each.graphs[:3])}"
+        for each in declarations
+        if scopes.count(each.by) > 1
+    )
+
+
+def words(concurrency: int | None, interval: int | None) -> str:
+    """Say the numbers of a limit in words."""
+    slots = f"{concurrency} at a time" if concurrency else ""
+    rate = f"one each {interval:,} ms" if interval else ""
+    return ", ".join(filter(None, (slots, rate)))

@@ -1,0 +1,98 @@
+"""Changes of a limit by operators, and pauses by nodes: they win over the code until they are reset."""
+
+from __future__ import annotations
+
+import functools
+import json
+import math
+from dataclasses import asdict, dataclass, fields, replace
+from typing import Any
+
+MOST_PAUSES = 1_000
+"""Pauses of keys that a limit has at once; more replace those that end first."""
+
+
+@dataclass(frozen=True, slots=True)
+class LimitPause:
+    """No node starts under a key until the time `ends_at` (ms), or with 0 until it is resumed.
+
+    With the name of the limit as its key, none starts under any key of it.
+    """
+
+    key: str
+    ends_at: int
+    reason: str = ""
+    by: str = ""
+    at: int = 0
+
+    def is_over(self, now: int) -> bool:
+        """Return whether it has ended."""
+        return 0 < self.ends_at <= now
+
+
+@dataclass(frozen=True, slots=True)
+class LimitSetting:
+    """The changes of the limit `id`; None leaves what the code says.
+
+    `concurrency` is its slots, `interval` the ms between two executions of its rate. `reason`, `by` and
+    `at` (ms) are of the latest change. Of one with `v` 0 the stored text can't be read: the code holds.
+    """
+
+    id: str
+    concurrency: int | None = None
+    interval: int | None = None
+    pauses: tuple[LimitPause, ...] = ()
+    reason: str = ""
+    by: str = ""
+    at: int = 0
+    v: int = 1
+
+    @classmethod
+    @functools.lru_cache(maxsize=100)
+    def read(cls, name: str, text: bytes) -> LimitSetting:
+        """Read the fields that this version knows of a stored one; one with `v` 0 where it can't be read."""
+        try:
+            values = _known(cls, json.loads(text))
+            pauses = [LimitPause(**_known(LimitPause, pause)) for pause in values.get("pauses", ())]
+            setting = cls(**{**values, "pauses": tuple(pauses)})
+            numbers = setting.concurrency or 0, setting.interval or 0
+            if all(
+                type(number) is int for number in (*numbers, *(each.ends_at for each in pauses))
+            ):
+                return setting
+        except (ValueError, TypeError, AttributeError):
+            pass  # the limit must go on: doctor names it
+        return cls(name, v=0)
+
+    def document(self) -> dict[str, Any]:
+        """Return it as JSON, as it is stored."""
+        return asdict(self)
+
+    @property
+    def is_reset(self) -> bool:
+        """Return whether nothing is set any more."""
+        return bool(self.v) and not (self.concurrency or self.interval or self.pauses)
+
+    def paused_until(self, key: str) -> float:
+        """Return the time (ms) at which the pauses of a key end, maybe never; 0 for none."""
+        ends = (each.ends_at or math.inf for each in self.pauses if each.key in (key, self.id))
+        return max(ends, default=0)
+
+    def at_time(self, now: int) -> LimitSetting:
+        """Return it without the pauses that are over."""
+        return replace(self, pauses=tuple(each for each in self.pauses if not each.is_over(now)))
+
+    def pause(self, pause: LimitPause) -> LimitSetting:
+        """Return it with a pause, in place of one of the same key."""
+        others = [each for each in self.pauses if each.key != pause.key]
+        others.sort(key=lambda each: each.ends_at or math.inf)
+        return replace(self, pauses=(*others[-MOST_PAUSES + 1 :], pause))
+
+    def resume(self, key: str) -> LimitSetting:
+        """Return it without the pause of a key, with the limit's name without any."""
+        kept = tuple(each for each in self.pauses if key not in (each.key, self.id))
+        return replace(self, pauses=kept)
+
+
+def _known(type_: type, values: dict[str, Any]) -> dict[str, Any]:
+    return {each.name: values[each.name] for each in fields(type_) if each.name in values}

@@ -1,0 +1,198 @@
+"""Limits that are changed and paused while workers run: what holds, what is shown, what is audited."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+import redis
+
+from runner import Limit
+from runner.errors import NotFoundError, UsageError
+from runner.operations.doctor import FAIL, WARN, examine, read_facts
+from runner.operations.installation import Installation
+from runner.records.run import Status
+from runner.settings import Settings
+from runner.store.interface import Claim, Settlement
+from runner.store.redis.keys import Keys
+from runner.store.redis.store import RedisStore
+from runner.store.requests import ClaimVisit, SettleVisit
+from runner.testing import ManualClock
+from tests.contract.store import ManualWorker
+from tests.contract.store.manual_worker import shape
+
+PREFIX = Keys("runner").prefix
+LIMITS = f"{PREFIX}limits"
+MODEL = Limit("model", concurrency=2, by="tag:tenant")
+
+
+class Site:
+    """A store, its operator, and a worker that works by hand."""
+
+    def __init__(self, url: str) -> None:
+        self.installation = Installation(Settings(redis_url=url))
+        self.limits = self.installation.limits
+        # Operators' changes have the time of the server.
+        self.clock = ManualClock(self.installation.limit_settings()[1])
+        self.store = RedisStore(url, clock=self.clock)
+        self.worker = ManualWorker(self.store, self.clock)
+
+    def start(self, *limits: Limit, name: str = "g", nodes: str = "a b c") -> str:
+        names = nodes.split()
+        graph = shape(nodes, entries=names, name=name, limits=dict.fromkeys(names, limits))
+        return self.worker.start(graph, tags={"tenant": "x"})
+
+    def word(self, run_id: str, node: str) -> str:
+        """Claim a node; say what came of it."""
+        reply = self.store.do(ClaimVisit(run_id, node, 1, 1, self.worker.nonce()))
+        return "claimed" if isinstance(reply, Claim) else reply.word
+
+    def checks(self, level: str) -> list[str]:
+        """Return the problems of limits that doctor finds."""
+        checks = examine(read_facts(self.installation.settings))
+        return [check.detail for check in checks if (check.name, check.result) == ("limits", level)]
+
+
+@pytest.fixture
+def site(redis_url):
+    site = Site(redis_url)
+    yield site
+    site.store.close()
+
+
+def test_both_numbers_are_shown_and_who_waits(site):
+    """A view has the number of the code, the one that is set, the keys that wait, and who has their slots."""
+    run_id = site.start(MODEL)
+    site.limits.set("model", concurrency=1, reason="slow", by="ana")
+    view = site.limits.get("model")
+    assert (view.declarations[0].concurrency, view.setting.concurrency) == (2, 1)
+    assert (view.setting.reason, view.setting.by) == ("slow", "ana")
+
+    token = site.worker.token(run_id, "a")
+    assert [site.word(run_id, node) for node in "bc"] == ["limited", "limited"]
+    (waiting,) = site.limits.get("model").waiting
+    assert (waiting.key, waiting.nodes) == ("model:tag:tenant:x", 2)
+    assert waiting.holders == [f"{run_id}|a"]
+
+    site.limits.reset("model")
+    assert site.limits.get("model").setting is None
+    settlement = Settlement(Status.COMPLETED, "", None, {"v": 1})
+    site.store.do(SettleVisit(token, settlement, site.worker.nonce()))
+    assert [site.word(run_id, node) for node in "bc"] == ["claimed", "claimed"]
+    assert site.limits.get("model").waiting == []
+
+
+@pytest.mark.parametrize("key", ["model", "model:tag:tenant:x"])
+def test_a_pause_is_shown_until_it_is_over(site, key):
+    """A limit or one key of it is paused; doctor names it, and that it has no end, until it is resumed."""
+    run_id = site.start(MODEL)
+    for seconds in (200, None):
+        view = site.limits.pause(key, seconds, "incident", "ana")
+        assert view.paused == (key == "model")
+        (pause,) = view.setting.pauses
+        assert (pause.key, pause.reason, pause.by) == (key, "incident", "ana")
+        (warning,) = site.checks(WARN)
+        assert warning.startswith(f"the limit {key!r} is paused")
+        assert ("without an end" in warning) == (seconds is None)
+    assert site.word(run_id, "a") == "limited"
+
+    assert site.limits.resume(key, "over").setting is None
+    assert site.checks(WARN) == []
+    assert site.word(run_id, "a") == "claimed"
+
+
+def test_a_change_is_an_entry_of_the_audit(site):
+    """Each change of a limit has its type, its limit and who made it in the audit, without its reason."""
+    site.start(MODEL)
+    site.limits.set("model", concurrency=1, by="ana")
+    site.limits.pause("model", 60, "secret reason", "ana")
+    site.limits.resume("model", by="ana")
+    site.limits.reset("model", by="ana")
+
+    texts = [text for _, text in site.store.audit_logs[0].after("0")]
+    types = ["limit.set", "limit.paused", "limit.resumed", "limit.reset"]
+    assert [kind for text in texts for kind in types if f'"{kind}"'.encode() in text] == types
+    assert all(b"human:|ana" in text and b"limit:model" in text for text in texts)
+    assert not any(b"secret" in text for text in texts)
+
+
+def test_what_a_limit_lacks_can_not_be_set(site):
+    """A limit without a rate gets none, one that no graph has is not found, and a number must count."""
+    site.start(MODEL)
+    with pytest.raises(UsageError, match="no interval"):
+        site.limits.set("model", rate=5)
+    with pytest.raises(NotFoundError):
+        site.limits.set("other", concurrency=5)
+    with pytest.raises(UsageError):
+        site.limits.set("model", concurrency=0)
+    with pytest.raises(UsageError):
+        site.limits.pause("model", -1)
+    with pytest.raises(UsageError, match="begin with model:tag:tenant:"):
+        site.limits.pause("model:tag:account:x", 60)
+    assert site.limits.get("model").setting is None
+
+
+@pytest.mark.parametrize(
+    ("text", "slots"),
+    [
+        (json.dumps({"id": "model", "concurrency": 1, "of_a_newer_version": {}}), 1),
+        (b"\xff{", 2),
+        ("[]", 2),
+        ('{"id": "model", "concurrency": "many"}', 2),
+        ('{"id": "model", "pauses": [7]}', 2),
+    ],
+)
+def test_a_setting_that_can_not_be_read_leaves_the_code(site, redis_url, text, slots):
+    """Claims and settles go by the code, doctor fails, a reset helps; control: one with unknown fields."""
+    run_id = site.start(MODEL)
+    with redis.Redis.from_url(redis_url) as raw:
+        raw.hset(LIMITS, "model", text)
+        words = [site.word(run_id, node) for node in "abc"]
+        assert words == ["claimed"] * slots + ["limited"] * (3 - slots)
+        assert len(site.checks(FAIL)) == slots - 1
+        site.limits.reset("model")
+        assert site.checks(FAIL) == []
+        assert site.word(run_id, "b") in ("claimed", "stale")
+        assert raw.hgetall(LIMITS) == {}
+
+
+def test_a_setting_outlives_the_limit_in_the_code(site):
+    """Doctor names one that no graph has any more; it can be reset, and then it is not found."""
+    site.start(MODEL)
+    site.limits.pause("model", 60)
+    assert len(site.checks(WARN)) == 1  # it is paused
+    site.start()
+    assert "no graph has it any more" in site.checks(WARN)[0]
+    with pytest.raises(UsageError, match="no concurrency"):
+        site.limits.set("model", concurrency=5)
+
+    assert site.limits.reset("model").setting is None
+    assert site.checks(WARN) == []
+    with pytest.raises(NotFoundError):
+        site.limits.get("model")
+
+
+def test_no_key_is_listed_for_which_nothing_waits(site, redis_url):
+    """A node that takes a slot without an offer leaves the list, too; control: another still waits."""
+    run_id = site.start(MODEL, nodes="a b c d")
+    token = site.worker.claim(run_id, "a").token
+    assert [site.word(run_id, node) for node in "bcd"] == ["claimed", "limited", "limited"]
+    site.limits.set("model", concurrency=4)
+    with redis.Redis.from_url(redis_url) as raw:
+        assert site.word(run_id, "c") == "claimed"
+        assert raw.zrange(f"{PREFIX}limit:waiting", 0, -1) == [b"model:tag:tenant:x"]
+        assert site.word(run_id, "d") == "claimed"
+        settlement = Settlement(Status.COMPLETED, "", None, {"v": 1})
+        site.store.do(SettleVisit(token, settlement, site.worker.nonce()))
+        assert raw.zrange(f"{PREFIX}limit:waiting", 0, -1) == []
+
+
+def test_two_graphs_that_declare_a_limit_differently_are_a_mistake(site):
+    """Doctor names the limit, the numbers and the graphs; control: alike, they are none."""
+    site.start(MODEL, name="one")
+    site.start(MODEL, name="two")
+    assert site.checks(FAIL) == []
+
+    site.start(Limit("model", concurrency=5, by="tag:tenant"), name="two")
+    (problem,) = site.checks(FAIL)
+    assert "2 at a time in one; 5 at a time in two" in problem
