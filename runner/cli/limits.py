@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import astuple
 from typing import TYPE_CHECKING
 
 import click
@@ -14,6 +15,9 @@ from runner.records.validation import one_line
 if TYPE_CHECKING:
     from runner.limits.control import LimitView
     from runner.limits.setting import LimitPause
+
+MOST_TURNS = 1_000
+"""Keys of a queue that are read, those that are next."""
 
 COLUMNS = ("LIMIT", "CODE", "SET", "STATUS", "WAITING")
 
@@ -72,6 +76,23 @@ def show(context: CommandContext, name: str) -> None:
     ]
     rows += [(key, "", "", "", _pause(pause)) for key, pause in pauses.items() if key != name]
     context.output.write(limit, rows or [_row(limit)])
+
+
+@limits.command()
+@with_context
+def turns(context: CommandContext) -> None:
+    """List the keys of fair graphs whose nodes wait for their turn.
+
+    Without a terminal: queue, priority, key, how many nodes wait, and since when the first does, separated
+    by tabs. The key is empty for runs without the tag.
+    """
+    page = context.installation.waiting_turns(MOST_TURNS)
+    context.output.listing(
+        {"turns": page},
+        ("QUEUE", "PRIORITY", "KEY", "WAITING", "SINCE"),
+        [(*astuple(turn)[:-1], stamp(turn.since)) for turn in page],
+        "No node waits for a turn. `fairness=` of a graph lets keys take turns.",
+    )
 
 
 @limits.command("set")

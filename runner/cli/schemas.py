@@ -44,6 +44,7 @@ from runner.records.listings import RunSummary, SessionSummary
 from runner.records.metrics import Metric
 from runner.schedules.schedule import Schedule
 from runner.store.interface import Event
+from runner.store.shared import WaitingTurn
 from runner.webhooks.webhook import Delivery, WebhookView
 
 DOCUMENTS: dict[str, tuple[str, Any]] = {
@@ -101,6 +102,7 @@ DOCUMENTS: dict[str, tuple[str, Any]] = {
     "limits resume": ("", LimitView),
     "limits set": ("", LimitView),
     "limits show": ("", LimitView),
+    "limits turns": ("turns", WaitingTurn),
     "schedules add": ("", Schedule),
     "schedules backfill": ("runs", BackfilledRun),
     "schedules list": ("schedules", Schedule),

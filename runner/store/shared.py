@@ -27,7 +27,7 @@ from runner.store.redis.jobs import Jobs
 from runner.store.redis.keys import Keys
 from runner.store.redis.ledger import AuditLog
 from runner.store.redis.partitions import SharedStore, connections, open_store
-from runner.store.redis.server_info import ServerInfo, WaitingKey
+from runner.store.redis.server_info import ServerInfo, WaitingKey, WaitingTurn
 from runner.store.redis.sessions import list_sessions
 from runner.store.redis.store import RedisStore
 from runner.store.redis.streams import NoticeGroups, NoticeReader, NoticeTail
@@ -46,6 +46,7 @@ __all__ = [
     "Shared",
     "SharedStore",
     "WaitingKey",
+    "WaitingTurn",
     "open_store",
 ]
 
@@ -132,11 +133,7 @@ class Shared:
 
     def sessions(self, limit: int = 100, cursor: str | None = None) -> Page[SessionSummary]:
         """List sessions, see `list_sessions`."""
-        places, namespace = self.settings.partition_addresses, self.settings.namespace
-        keys = [Keys(namespace, place.partition) for place in places]
-        return list_sessions(
-            list(zip(connections(self.store), keys, strict=True)), limit, cursor or ""
-        )
+        return list_sessions(self._partitions(), limit, cursor or "")
 
     def metrics(self) -> list[Metric]:
         """Read all numbers, those of partitions together; StoreError where a server can't be reached."""
@@ -168,6 +165,15 @@ class Shared:
     def waiting_keys(self, most: int) -> list[WaitingKey]:
         """Return the keys of limits for which nodes have waited longest."""
         return server_info.waiting_keys(self._first, self._keys, most)
+
+    def waiting_turns(self, most: int) -> list[WaitingTurn]:
+        """Return the keys whose nodes wait for their turn, those that wait longest first."""
+        return server_info.waiting_turns(self._partitions(), most)
+
+    def _partitions(self) -> list[tuple[RedisConnection, Keys]]:
+        places, namespace = self.settings.partition_addresses, self.settings.namespace
+        keys = [Keys(namespace, place.partition) for place in places]
+        return list(zip(connections(self.store), keys, strict=True))
 
     def count_queued(self, queues: Iterable[str]) -> int:
         """Count the doorbells on queues of the store's server."""

@@ -6,10 +6,12 @@ import json
 
 import pytest
 
-from runner import Limit
+from runner import Fairness, Limit
 from runner.records.json_form import milliseconds
 from runner.store.redis.store import RedisStore
-from tests.contract.store.manual_worker import shape
+from runner.store.requests import ShareSlots
+from runner.testing import ManualClock
+from tests.contract.store.manual_worker import ManualWorker, shape
 
 
 @pytest.fixture
@@ -56,3 +58,29 @@ def test_a_pause_says_whether_it_has_an_end(limits):
     assert limits("pause", "other", "--until-resumed").exit_code == 4
     assert limits("set", "model", "--rate", "5").exit_code == 2
     assert "active" in limits("list").stdout
+
+
+def test_keys_that_wait_for_their_turn_are_listed(call, redis_url):
+    """A command and metrics say whose nodes wait, how many, since when; control: none in the window."""
+    clock, store = ManualClock(), RedisStore(redis_url)
+    graph = shape("a", fairness=Fairness("tag:tenant"))
+    worker = ManualWorker(store, clock)
+    store.do(ShareSlots({"g": 4}))
+    noisy = [worker.start(graph, tags={"tenant": "noisy"}) for _ in range(4)]
+    assert call("limits", "turns", url=redis_url).stdout == ""
+    assert "runner_turns_waiting" not in call("metrics", url=redis_url).stdout
+
+    for tenant in ("noisy", "noisy", "quiet"):
+        worker.start(graph, tags={"tenant": tenant})
+    turns = json.loads(call("limits", "turns", "--json", url=redis_url).stdout)["turns"]
+    assert [(turn["key"], turn["nodes"]) for turn in turns] == [("noisy", 2), ("quiet", 1)]
+    assert milliseconds(turns[0]["since"]) >= store.events(noisy[-1])[0].at
+    lines = [
+        line.split("\t") for line in call("limits", "turns", url=redis_url).stdout.splitlines()
+    ]
+    assert lines == [
+        ["g", "5", "noisy", "2", turns[0]["since"]],
+        ["g", "5", "quiet", "1", turns[1]["since"]],
+    ]
+    assert 'runner_turns_waiting{queue="g"} 3' in call("metrics", url=redis_url).stdout
+    store.close()

@@ -279,7 +279,7 @@ DICTIONARY = (
     Key(
         "fair:n:<lane>:<key>",
         "zset",
-        "doorbells (JSON) of a key that wait for its turn, by the number in which they came",
+        "doorbells (JSON) of a key that wait for its turn, by the ms at which they came",
         "while they wait",
     ),
     Key("fair:p:<lane>", "zset", "keys by their pass: the least is next", "while they have nodes"),

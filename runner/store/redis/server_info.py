@@ -213,6 +213,7 @@ def read_metrics(urls: str, namespace: str = NAMESPACE, partitions: int = 1) -> 
             *_runs(opened),
             *_questions(opened, now),
             *_ready(opened, namespace, now, max([0.0, *(one.lease for one in workers)]) or LEASE),
+            *_turns(opened, now),
             *_rest(opened, now),
             *_memory(opened),
             *_audit(opened, now),
@@ -308,6 +309,25 @@ def _ready(
             "For how long the first ready node of a queue waits for a worker.",
             seconds,
             {"queue": queue},
+        )
+
+
+def _turns(partitions: Sequence[Partition], now: int) -> Iterator[Metric]:
+    """Yield how many nodes of each queue wait for the turns of their keys, and for how long."""
+    turns = waiting_turns([(one.redis, one.keys) for one in partitions], RUNG_NEXT)
+    for queue in list(dict.fromkeys(turn.queue for turn in turns))[:QUEUES]:
+        nodes, since = zip(
+            *[(turn.nodes, turn.since) for turn in turns if turn.queue == queue], strict=True
+        )
+        labels = {"queue": queue}
+        yield Metric(
+            "runner_turns_waiting", "Nodes that wait for their key's turn.", sum(nodes), labels
+        )
+        yield Metric(
+            "runner_turns_oldest_seconds",
+            "For how long the first of them waits.",
+            max(0, now - min(since)) / 1000,
+            labels,
         )
 
 
@@ -470,3 +490,44 @@ def waiting_keys(place: str | RedisConnection, keys: Keys, most: int) -> list[Wa
         )
         if count and first
     ]
+
+
+@dataclass(frozen=True, slots=True)
+class WaitingTurn:
+    """A key of a queue, "" of runs without one, whose nodes wait for its turn: how many, since when (ms)."""
+
+    queue: str
+    priority: int
+    key: str
+    nodes: int
+    since: int
+
+
+def waiting_turns(
+    partitions: Iterable[tuple[RedisConnection, Keys]], most: int
+) -> list[WaitingTurn]:
+    """Return the keys whose nodes wait for their turn; of those that are next at most so many."""
+    turns: dict[tuple[str, int, str], list[tuple[int, int]]] = defaultdict(list)
+    for redis, keys in partitions:
+        fair = f"{keys.prefix}fair:"
+        queues = [queue.decode() for queue in redis.call("HKEYS", f"{fair}windows")]
+        lanes = [(queue, priority) for queue in queues for priority in range(10)]
+        looks = [("ZRANGE", f"{fair}p:{lane[0]}|{lane[1]}", 0, most - 1) for lane in lanes]
+        lines = [
+            (*lane, key.decode())
+            for lane, names in zip(lanes, redis.call_all(*looks) if looks else [], strict=True)
+            for key in names
+        ]
+        commands: list[Sequence[str | int]] = []
+        for queue, priority, key in lines:
+            name = f"{fair}n:{queue}|{priority}:{key}"
+            commands += [("ZCARD", name), ("ZRANGE", name, 0, 0, "WITHSCORES")]
+        replies = redis.call_all(*commands) if commands else []
+        for line, nodes, first in zip(lines, replies[::2], replies[1::2], strict=True):
+            if first:
+                turns[line].append((nodes, int(float(first[1]))))
+    found = [
+        WaitingTurn(*line, sum(nodes for nodes, _ in each), min(since for _, since in each))
+        for line, each in turns.items()
+    ]
+    return sorted(found, key=lambda turn: (turn.since, turn.key))

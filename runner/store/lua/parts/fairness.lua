@@ -65,8 +65,8 @@ local function in_turn(bells)
       rung[#rung + 1] = bell
     else
       local state = FAIR .. 's:' .. lane
-      redis.call('ZADD', FAIR .. 'n:' .. lane .. ':' .. key, 'NX', redis.call('HINCRBY', state, 'count', 1),
-        cjson.encode(bell))
+      local count = redis.call('HINCRBY', state, 'count', 1)
+      redis.call('ZADD', FAIR .. 'n:' .. lane .. ':' .. key, 'NX', now + count % 4096 / 4096, cjson.encode(bell))
       redis.call('ZADD', FAIR .. 'p:' .. lane, 'NX', redis.call('HGET', state, 'time') or 0, key)
       redis.call('HSET', state, '=' .. key, stride)
       lanes[lane] = {bell[5], bell[6]}
