@@ -9,10 +9,15 @@ from pathlib import Path
 import pytest
 import yaml
 
+from runner import Fairness
 from runner.cli.program import runner
+from runner.limits.fairness import LEAST_WINDOW
 from runner.store.redis.measurements import BOUNDS, dropped, increments, spending, vote
 from runner.store.redis.server_info import STATUSES, read_metrics
 from runner.store.redis.store import RedisStore
+from runner.store.requests import ShareSlots
+from runner.testing import ManualClock
+from tests.contract.store.manual_worker import ManualWorker, shape
 from tests.graphs import Bench, ident, wired
 
 FOLDER = Path(__file__).parents[2] / "docs" / "monitoring"
@@ -27,6 +32,10 @@ def written(redis_url):
     Bench(wired({"a": ident}).build(), lambda _: store).start()
     for name in BOUNDS:
         store.measure(increments(name, 1, **LABELS))
+    store.do(ShareSlots({"g": LEAST_WINDOW}))
+    worker = ManualWorker(store, ManualClock())
+    for _ in range(LEAST_WINDOW + 1):
+        worker.start(shape("a", fairness=Fairness("tag:tenant")))
     store.measure({**spending("tokens", 1, "shop"), **vote("approve"), **dropped(1)})
     return {metric.name for metric in read_metrics(redis_url)}
 
