@@ -449,7 +449,7 @@ class Engine:
             case Failed():
                 return self._fail(plan, visit, outcome, elapsed_ms)
             case Interrupted():
-                return self._park(visit, outcome)
+                return self._park(plan, visit, outcome)
             case Delegated():
                 reply = self.ring(self._starter.child(visit.claim, outcome.task))
                 return DoorbellOutcome(reply.word, graph_id, child=reply.run_id)
@@ -540,15 +540,18 @@ class Engine:
             time.sleep(LOCKED)
         return reply
 
-    def _park(self, visit: ClaimedVisit, outcome: Interrupted) -> DoorbellOutcome:
+    def _park(
+        self, plan: CompiledGraph, visit: ClaimedVisit, outcome: Interrupted
+    ) -> DoorbellOutcome:
         claim, questions = visit.claim, visit.waiting_for(outcome)
         saved = nodes.wrapped(visit, outcome)
         reply = self.do(ParkVisit(claim.token, questions, saved, outcome.awaits)).word
         if reply == "nothing_open":
-            raise ConflictError(
-                f"node {claim.token.node!r} stopped to wait, but none of its questions is open; "
-                "its lease will run out and it is tried again."
+            names = ", ".join(question.id for question in questions) or "none"
+            error = CorruptDocument(
+                f"it waits for questions that are not open, and their answers are not stored: {names}."
             )
+            return self._hold_refused(claim, plan.node(claim.token.node).kind, error)
         return DoorbellOutcome(reply, claim.graph_id, questions if reply == "waiting" else ())
 
     def _send_external(self, token: Token, outcome: ExternalTask, timeout: float | None) -> str:

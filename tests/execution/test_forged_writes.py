@@ -387,6 +387,22 @@ def test_random_bytes_hold_the_node(redis_url, keys, count, letter, level):
         assert shop.raw.info("stats")["total_commands_processed"] - began < MOST_COMMANDS
 
 
+@pytest.mark.parametrize("deleted", [True, False])
+def test_a_deleted_decision_holds_the_node(redis_url, keys, deleted):
+    """A node whose decision is gone is held when it would use it, not tried again; control: it pays."""
+    shop = Shop(redis_url, Rule(need=2, auth=Auth(level=1)), signed=True)
+    run_id, question = shop.begin()
+    for voter in ("ana", "ben"):
+        shop.vote(question, voter)
+    if deleted:
+        intruder = Intruder(shop.raw, run_id, question, random.Random(7))  # noqa: S311 - to repeat
+        shop.raw.hdel(intruder.key, *intruder.names("d"))
+
+    (bell,) = shop.bells
+    word = shop.engine.deliver(bell.run_id, bell.node, bell.visit, bell.attempt).word
+    assert (word, len(shop.till.paid)) == (("held", 0) if deleted else ("settled", 1))
+
+
 def test_without_signatures_changes_have_effects(redis_url):
     """The control: the same changes where names are believed as they are written."""
     shop, chance = Shop(redis_url, Rule(need=2), signed=False), random.Random(13)  # noqa: S311 - to repeat
