@@ -23,7 +23,7 @@ from runner.errors import CorruptDocument
 from runner.records import codec
 from runner.server.access import Person, caller
 from runner.server.auth import same
-from runner.server.problems import Problem
+from runner.server.problems import Problem, respond
 
 HEADERS = {
     "content-security-policy": (
@@ -84,11 +84,15 @@ class SecurityHeaders:
         await self._app(scope, receive, with_headers if scope["type"] == "http" else send)
 
 
+TWO_LENGTHS = {b"content-length", b"transfer-encoding"}
+
+
 class BodyLimit:
     """Refuses bodies of requests that are larger than what could be stored, before they are in memory.
 
     The body is read before a route asks who calls, so that of an unauthenticated caller is limited to
-    `UNKNOWN` bytes.
+    `OF_UNKNOWN` bytes. A request that gives its length in two ways is refused, and its connection closed: a
+    proxy may have seen another end of it (request smuggling).
     """
 
     def __init__(self, app: ASGIApp, most: int) -> None:
@@ -98,6 +102,13 @@ class BodyLimit:
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Serve a request."""
         received_bytes = 0
+        if {name for name, _ in scope.get("headers", ())} >= TWO_LENGTHS:
+            detail = (
+                "A request has a Content-Length or a Transfer-Encoding, not both. Nothing was done."
+            )
+            problem = Problem(400, detail, headers={"Connection": "close"})
+            await respond(Request(scope), problem)(scope, receive, send)
+            return
 
         async def bounded() -> Message:
             nonlocal received_bytes

@@ -556,6 +556,20 @@ def test_little_is_read_of_who_is_not_known(site, known, most):
     assert 0 <= len(reads) * len(chunk) - most <= len(chunk)
 
 
+@pytest.mark.parametrize("lengths", [1, 2])
+def test_a_request_has_one_length(served, lengths):
+    """With Content-Length and Transfer-Encoding the connection is closed; control: with one it goes on."""
+    also = "Content-Length: 99\r\n" if lengths == 2 else ""
+    head = f"POST /v1/runs HTTP/1.1\r\nHost: localhost\r\n{also}Transfer-Encoding: chunked\r\n\r\n"
+    second = "GET /healthz HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n"
+    with socket.create_connection(("127.0.0.1", urlsplit(served.url).port), timeout=20) as client:
+        client.sendall(f"{head}0\r\n\r\n{second}".encode())
+        answer = b"".join(iter(lambda: client.recv(65_536), b"")).decode()
+
+    statuses = re.findall(r"HTTP/1.1 (\d+)", answer)
+    assert statuses == (["400"] if lengths == 2 else ["422", "200"])
+
+
 def test_a_run_without_signed_entries_has_no_audit(site):
     """It says what is missing; a run that is not there is not found."""
     run = site.start("approval")
