@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from runner.client import Client, Run
     from runner.definition.policies import RetryPolicy
     from runner.definition.registry import graph
+    from runner.errors import RetryAfter
     from runner.execution.conditions import GraphState
     from runner.execution.functions import NodeContext
     from runner.execution.results import GraphResult, NodeResult
@@ -43,6 +44,7 @@ __all__ = [
     "NodeResult",
     "Price",
     "Receipt",
+    "RetryAfter",
     "RetryPolicy",
     "Run",
     "Status",
@@ -60,6 +62,7 @@ __getattr__ = lazy_names(
         "runner.client": ("Client", "Run"),
         "runner.definition.policies": ("RetryPolicy",),
         "runner.definition.registry": ("graph",),
+        "runner.errors": ("RetryAfter",),
         "runner.execution.conditions": ("GraphState",),
         "runner.execution.functions": ("NodeContext",),
         "runner.execution.results": ("GraphResult", "NodeResult"),

@@ -9,11 +9,12 @@
     │   ├── PayloadTooLarge   a value or its run exceeds a limit: nothing of it was stored
     │   ├── ResponseError     a set of answers can't be used: none of it was applied
     │   └── NotFoundError     no such run, graph, node or interrupt
-    ├── ConflictError         stale or duplicate: drop the work, it is already done
+    ├── ConflictError         stale, duplicate or too early: drop the work, nothing has failed
     │   ├── LeaseLost         this worker no longer owns the node
     │   ├── TooManyRuns       as many runs are open as may be: the start was refused
-    │   └── RunStopped        the run was cancelled while the node ran
-    │       └── EffectsFrozen an operator has frozen what the node was about to do
+    │   ├── RunStopped        the run was cancelled while the node ran
+    │   │   └── EffectsFrozen an operator has frozen what the node was about to do
+    │   └── RetryAfter        raised by a node: it is too early, the node goes on later
     ├── NodeTimedOut          a node ran longer than its timeout: its failure
     ├── InterruptExpired      the time to answer has passed: raised where the question was asked
     ├── InterruptWithdrawn    an operator withdrew the question: raised where it was asked
@@ -98,6 +99,30 @@ class RunStopped(ConflictError):
 
 class EffectsFrozen(RunStopped):
     """An operator has frozen the graph or the tool; the node waits, and goes on after the thaw."""
+
+
+LONGEST_WAIT = 7 * 86_400.0
+"""Seconds that a node may ask to wait."""
+
+
+class RetryAfter(ConflictError):
+    """Raised by a node's code, or by a tool or the model of its agent: the node goes on after `seconds`.
+
+    Nothing has failed: no attempt is counted, and the node holds no worker, lease or slot of a limit while it
+    waits. It continues as after a crash: a function from its top, an agent from its last checkpoint.
+    `reason` is shown to those who watch the run. UsageError: the seconds are negative, over a week or no
+    number.
+    """
+
+    def __init__(self, seconds: float, *, reason: str = "") -> None:
+        """Refuse seconds that no node can wait."""
+        is_number = isinstance(seconds, (int, float)) and not isinstance(seconds, bool)
+        if not (is_number and 0 <= seconds <= LONGEST_WAIT):
+            raise UsageError(
+                f"RetryAfter takes 0 to {LONGEST_WAIT:,.0f} seconds (a week), not {seconds!r:.40}."
+            )
+        self.seconds, self.reason = seconds, reason or "the node asked for it"
+        super().__init__(f"The node goes on in {seconds:g} s: {self.reason}.")
 
 
 class NodeTimedOut(RunnerError):

@@ -42,6 +42,7 @@ from runner.agent.machine.protocol import (
 from runner.agent.machine.state import AgentState, open_questions, to_document
 from runner.agent.machine.step import step
 from runner.approvals.ballots import Use
+from runner.errors import RetryAfter
 from runner.records import codec
 from runner.records.checkpoints import Saved
 from runner.records.codec import JSON
@@ -112,15 +113,22 @@ class Drive:
 
         Raises:
             ConflictError: this node belongs to another worker, or its run was stopped.
+            RetryAfter: a tool or the model asked to wait; what ran beside it has ended, and is stored.
         """
+        delays: list[RetryAfter] = []
         try:
             await self._take(Started(self._checkpointer.answers))
             while self._finish is None:
                 if self._reports.empty() and (self._dirty or self._unpublished):
                     await self._store()
+                if delays and self._reports.empty() and all(task.done() for task in self._tasks):
+                    raise max(delays, key=lambda delay: delay.seconds)
                 report = await self._reports.get()
                 if isinstance(report, _Crashed):
-                    raise report.error
+                    if not isinstance(report.error, RetryAfter):
+                        raise report.error
+                    delays.append(report.error)
+                    continue
                 if isinstance(report, _Posted):
                     await self._take(report.event)
                     if not report.taken.done():

@@ -44,6 +44,7 @@ from runner.agent.models.port import (
     is_overflow,
     is_throttled,
     own_ids,
+    raise_delayed,
     storable_calls,
 )
 from runner.agent.tools import (
@@ -218,6 +219,7 @@ class ModelCall:
         except BaseException as error:
             if async_loop.is_cancelled():
                 raise
+            raise_delayed(error)
             return self._failed(error, window)
         reply = ModelReply(message, stop_reason, None, "", None)
         return ModelReplied(reply, assembly.usage, packed_state, window, assembly.redact_user)

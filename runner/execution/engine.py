@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import functools
 import logging
+import math
 import random
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -30,6 +31,7 @@ from runner.errors import (
     EffectsFrozen,
     LeaseLost,
     PayloadTooLarge,
+    RetryAfter,
     RunStopped,
     StoreError,
 )
@@ -83,6 +85,9 @@ log = logging.getLogger(__name__)
 
 CONDITION_TRIES = 3
 """Evaluations of conditions whose results have changed meanwhile, before the run is locked."""
+
+MOST_REASON = 300
+"""Characters of the reason for which a node waits that are shown."""
 
 SETTLE_TRIES = 1_000
 """Tries of a settle that meets another node's lock or changed results; then the lease ends."""
@@ -393,6 +398,8 @@ class Engine:
             return self._wait_for_thaw(claim, error)
         except RunStopped:
             return DoorbellOutcome(self._return_to_queue(claim, 0), claim.graph_id)
+        except RetryAfter as error:
+            return self._postpone(claim, error)
 
     def _wait_for_thaw(self, claim: Claim, error: EffectsFrozen) -> DoorbellOutcome:
         """Return a node to the queue that has met what is frozen, and say so to those who watch the run."""
@@ -406,6 +413,16 @@ class Engine:
         return DoorbellOutcome(
             self._return_to_queue(claim, WAIT_MS), claim.graph_id, retry_in=WAIT_MS / 1000
         )
+
+    def _postpone(self, claim: Claim, error: RetryAfter) -> DoorbellOutcome:
+        """Have a node go on after the time that its code asked for; no attempt is counted."""
+        reason, delay_ms = (
+            validation.one_line(error.reason)[:MOST_REASON],
+            math.ceil(error.seconds * 1000),
+        )
+        reply = self.do(RetryVisit(claim.token, delay_ms, None, None, reason)).word
+        record = failures.record(error)
+        return DoorbellOutcome(reply, claim.graph_id, error=record, retry_in=error.seconds)
 
     def _hold_refused(
         self, claim: Claim | UnreadableClaim, kind: str, error: ApprovalMismatch | CorruptDocument

@@ -38,6 +38,7 @@ from runner.errors import (
     DefinitionError,
     InterruptRaised,
     LeaseLost,
+    RetryAfter,
     RunnerError,
     RunStopped,
     UsageError,
@@ -622,7 +623,7 @@ class FunctionNode:
         except BaseException as error:
             # Code that swallows, wraps or replaces the exception of a question can't lose the question.
             if not context.asked:
-                if not isinstance(error, Exception):
+                if isinstance(error, RetryAfter) or not isinstance(error, Exception):
                     raise
                 outcome = Failed(failures.record(error))
         if context.mismatch is not None:

@@ -35,6 +35,7 @@ from runner.errors import (
     LeaseLost,
     NodeFailed,
     PayloadTooLarge,
+    RetryAfter,
     RunStopped,
     UsageError,
 )
@@ -235,7 +236,7 @@ def _body(spec: NodeSpec, visit: ClaimedVisit) -> Outcome:
             outcome: Outcome = _graph(spec, visit)
         else:
             outcome = map_nodes.execute(spec, visit) if spec.map else spec.executor.execute(visit)
-    except (ApprovalMismatch, LeaseLost, RunStopped, CorruptDocument):
+    except (ApprovalMismatch, LeaseLost, RunStopped, RetryAfter, CorruptDocument):
         raise
     except (Exception, asyncio.CancelledError, SystemExit, KeyboardInterrupt) as error:
         exits = isinstance(error, (SystemExit, KeyboardInterrupt))

@@ -12,6 +12,7 @@ from typing import Any, Literal, TypeVar
 
 from pydantic import BaseModel, ConfigDict, StrictBool, TypeAdapter
 
+from runner.agent.models.port import raise_delayed
 from runner.errors import ConflictError, CorruptDocument, DefinitionError
 from runner.records import codec, failures
 from runner.records.asking import is_answered, is_asked_again, numbered_question
@@ -43,6 +44,7 @@ async def outcome_of(
         reason = cause(error)
         if isinstance(reason, ConflictError):
             raise reason from None
+        raise_delayed(reason)
         return Failed(failures.record(reason))
 
 

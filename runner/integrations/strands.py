@@ -18,7 +18,7 @@ from typing import Any
 from runner import async_loop
 from runner.agent.context import AgentResult
 from runner.agent.machine.state import add_usage
-from runner.errors import CorruptDocument, DefinitionError, NodeFailed, needs_extra
+from runner.errors import CorruptDocument, DefinitionError, NodeFailed, RetryAfter, needs_extra
 from runner.integrations.framework import (
     Past,
     Questions,
@@ -223,6 +223,7 @@ class _StrandsExecution:
         self._agent.add_hook(self._model_begins, hooks.BeforeModelCallEvent, order=order)
         self._agent.add_hook(self._tool_begins, hooks.BeforeToolCallEvent, order=order)
         self._agent.add_hook(self._tools_begin, hooks.BeforeToolsEvent, order=order)
+        self._agent.add_hook(self._tool_ended, hooks.AfterToolCallEvent, order=order)
         self._agent.add_hook(self._message_added, hooks.MessageAddedEvent, order=order)
         self._agent.add_hook(self._ends, hooks.AfterInvocationEvent, order=order)
 
@@ -245,6 +246,11 @@ class _StrandsExecution:
         # A resumed batch begins from what is stored already: the pause itself.
         if not self._resuming:
             await async_loop.in_thread(self._visit.save, self._saved())
+
+    def _tool_ended(self, event: hooks.AfterToolCallEvent) -> None:
+        # The agent would make it a result for the model.
+        if isinstance(event.exception, RetryAfter):
+            raise event.exception
 
     async def _message_added(self, event: hooks.MessageAddedEvent) -> None:
         if self._past.begun and any("toolResult" in block for block in event.message["content"]):

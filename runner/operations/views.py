@@ -30,7 +30,7 @@ from runner.operations.exports import (
 )
 from runner.records.budgets import MICROS, QUESTION, Sum
 from runner.records.interrupts import Interrupt
-from runner.records.json_form import milliseconds
+from runner.records.json_form import milliseconds, stamp
 from runner.records.run import NodeRecord, Status, existing
 from runner.records.workers import Worker
 from runner.store.interface import Event
@@ -347,6 +347,10 @@ def _decided_inside(nodes: Iterable[NodeView]) -> Iterator[DecisionView]:
 
 
 def _progress(events: Sequence[Event]) -> str:
+    latest = next((event for event in reversed(events) if event.kind.startswith("node.")), None)
+    if latest and latest.kind == "node.retrying" and "reason" in (latest.data or {}):
+        due = stamp(latest.at + int(latest.detail))
+        return f"waits until {due}: {latest.data['reason']}"
     progress = next((event for event in reversed(events) if event.kind == "progress"), None)
     if progress is None or not isinstance(progress.data, dict):
         return ""

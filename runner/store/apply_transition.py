@@ -599,8 +599,8 @@ def effect_payload(use: Use) -> JSON:
     return {"key": use.key, "effect": use.effect, "result": use.result, "status": use.status}
 
 
-def retry_payloads(entry: VisitEntry | None) -> dict[str, JSON]:
-    return {EventKind.NODE_RETRYING: error_payload(entry)}
+def retry_payloads(entry: VisitEntry | None, reason: str) -> dict[str, JSON]:
+    return {EventKind.NODE_RETRYING: {"reason": reason} if reason else error_payload(entry)}
 
 
 def question_payload(interrupt: Interrupt) -> JSON:

@@ -446,6 +446,8 @@ class SettleVisit(VisitRequest):
 class RetryVisit(VisitRequest):
     """Run a visit again later; with an `entry` (its error) that is a new attempt.
 
+    `reason` is of one that asked for it.
+
     "retrying", "cancelled" or "stale".
     """
 
@@ -453,6 +455,7 @@ class RetryVisit(VisitRequest):
     delay_ms: int
     entry: VisitEntry | None
     saved: Saved | None
+    reason: str = ""
 
     def plan(self, transaction: UnitOfWork[RunT]) -> Reply:
         token, entry = self.token, self.entry
@@ -461,7 +464,7 @@ class RetryVisit(VisitRequest):
             run.keep(token.node, self.saved)
             if entry is not None:
                 run.note_error(token.node, token.visit, entry)
-        counts, payloads = entry is not None, retry_payloads(entry)
+        counts, payloads = entry is not None, retry_payloads(entry, self.reason)
         return visit(
             transaction, token, scheduler.retry, self.delay_ms, counts=counts, payloads=payloads
         )

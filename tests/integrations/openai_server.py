@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import json
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -23,6 +23,7 @@ class Refusal:
     status: int
     code: str | None
     message: str
+    headers: dict[str, str] = field(default_factory=dict)
 
 
 @dataclass
@@ -130,11 +131,15 @@ class _Handler(BaseHTTPRequestHandler):
 
     def _refuse(self, reply: Refusal) -> None:
         error = {"message": reply.message, "type": "error", "param": None, "code": reply.code}
-        self._send(reply.status, {"error": error})
+        self._send(reply.status, {"error": error}, reply.headers)
 
-    def _send(self, status: int, document: dict[str, Any]) -> None:
+    def _send(
+        self, status: int, document: dict[str, Any], headers: Mapping[str, str] | None = None
+    ) -> None:
         data = json.dumps(document).encode()
         self.send_response(status)
+        for name, value in (headers or {}).items():
+            self.send_header(name, value)
         self.send_header("content-type", "application/json")
         self.send_header("content-length", str(len(data)))
         self.end_headers()

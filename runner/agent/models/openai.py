@@ -15,6 +15,7 @@ import os
 from collections.abc import AsyncIterator, Iterable, Mapping
 from typing import Any
 
+from runner.agent.models.port import TOO_MANY
 from runner.errors import ModelFault, UsageError, needs_extra
 from runner.records.codec import JSON
 
@@ -128,8 +129,15 @@ class OpenAIModel:
             self._clients.pop(closed_loop, None)
         loop = asyncio.get_running_loop()
         if loop not in self._clients:
-            self._clients[loop] = openai.AsyncOpenAI(**self._client_args)
+            http = openai.DefaultAsyncHttpxClient(event_hooks={"response": [_returned_at_once]})
+            self._clients[loop] = openai.AsyncOpenAI(**{"http_client": http, **self._client_args})
         return self._clients[loop]
+
+
+async def _returned_at_once(response: Any) -> None:
+    """Have the client raise a refused call (429): it would wait itself, and the node's slot with it."""
+    if response.status_code == TOO_MANY:
+        response.headers["x-should-retry"] = "false"
 
 
 # -- the request -------------------------------------------------------------------------------------

@@ -7,13 +7,16 @@ that a model gets, and assembles the chunks that it yields.
 from __future__ import annotations
 
 import json
+import math
 import re
+import time
 from collections.abc import AsyncIterable, Mapping, Sequence
 from dataclasses import dataclass
+from email.utils import parsedate_to_datetime
 from typing import Any, Protocol, runtime_checkable
 from urllib.parse import quote
 
-from runner.errors import UnstorableError
+from runner.errors import LONGEST_WAIT, RetryAfter, UnstorableError
 from runner.records import codec
 from runner.records.codec import JSON
 from runner.records.size_limits import MAX_STATE
@@ -27,6 +30,7 @@ MAX_ARGUMENTS = MAX_STATE // 4
 TOOL_NAME = re.compile(r"[a-zA-Z0-9_-]{1,64}")
 INVALID_NAME = "INVALID_TOOL_NAME"
 BLANK = "[blank text]"
+TOO_MANY = 429  # the HTTP status of a rate limit
 
 
 @runtime_checkable
@@ -134,6 +138,45 @@ def is_throttled(error: BaseException) -> bool:
 def is_overflow(error: BaseException) -> bool:
     """Return whether the conversation was too long for the model."""
     return _named(error, "ContextWindowOverflowException")
+
+
+def raise_delayed(error: BaseException) -> None:
+    """Raise RetryAfter where the cause of an error is a reply with status 429 that says when to try again.
+
+    Raises:
+        RetryAfter: the node is to go on then; at most a week later.
+    """
+    cause: BaseException | None = error
+    while cause is not None:
+        delay = _delay(_refusal_headers(cause))
+        if delay is not None:
+            seconds = min(max(0.0, delay), LONGEST_WAIT)
+            raise RetryAfter(seconds, reason=f"the provider said so (429): {error}") from error
+        cause = cause.__cause__
+
+
+def _refusal_headers(error: BaseException) -> Mapping[str, str]:
+    """Return the headers of a reply with status 429, by the names that HTTP clients give them; else none."""
+    response: Any = getattr(error, "response", None)
+    status = getattr(response, "status_code", getattr(error, "status_code", None))
+    headers = getattr(response, "headers", getattr(error, "headers", None))
+    return headers if status == TOO_MANY and isinstance(headers, Mapping) else {}
+
+
+def _delay(headers: Mapping[str, str]) -> float | None:
+    """Return the seconds that Retry-After says, as a number or a date; None where it says neither."""
+    for name, unit in (("retry-after-ms", 0.001), ("retry-after", 1.0)):
+        try:
+            seconds = float(headers.get(name, "")) * unit
+        except ValueError:
+            continue
+        if math.isfinite(seconds):
+            return seconds
+    try:
+        due = parsedate_to_datetime(headers.get("retry-after", ""))
+        return due.timestamp() - time.time()
+    except (TypeError, ValueError, OverflowError):
+        return None
 
 
 def _named(error: BaseException, name: str) -> bool:

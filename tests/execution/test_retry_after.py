@@ -1,0 +1,211 @@
+"""A node that raises RetryAfter goes on later: nothing has failed, and it holds nothing meanwhile."""
+
+from __future__ import annotations
+
+import math
+import threading
+
+import pytest
+
+from runner import Agent, GraphBuilder, Limit, RetryAfter, RetryPolicy, Status, tool
+from runner.agent.models.scripted import ScriptedModel
+from runner.definition.registry import Registry
+from runner.errors import UsageError
+from runner.execution.engine import Engine
+from runner.operations.views import read_run
+from runner.store.memory.store import MemoryStore
+from runner.store.redis.store import RedisStore
+from runner.testing import ManualClock
+from tests.agent.visits import use
+
+
+class Bells:
+    """Keeps what was rung, as programs without a broker do."""
+
+    def __init__(self):
+        self.rung = []
+
+    def ring(self, doorbells):
+        self.rung += doorbells
+
+
+class Site:
+    """A store, what is rung for, and an engine for each process that works on it."""
+
+    def __init__(self, store, clock):
+        self.store, self.clock, self.bells, self.graphs = store, clock, Bells(), Registry()
+
+    def process(self):
+        """Make the engine of another process."""
+        return Engine(self.store, self.bells, self.graphs)
+
+    def start(self, *nodes, **options):
+        """Start a run of a graph of these nodes, all at once."""
+        builder = GraphBuilder()
+        for name, node in nodes:
+            builder.add_node(node, name, **options)
+        self.graphs.add("g", builder.build)
+        return self.process().start("g", "go")
+
+    def deliver(self, engine=None):
+        """Deliver everything that was rung; return the replies by node."""
+        rung, self.bells.rung = self.bells.rung, []
+        engine = engine or self.process()
+        visits = [(bell.run_id, bell.node, bell.visit, bell.attempt) for bell in rung]
+        return [(visit[1], engine.deliver(*visit).word) for visit in visits]
+
+    def sweep(self, seconds):
+        """Let time pass, and have another process do what is due."""
+        self.clock.advance(seconds)
+        engine = self.process()
+        engine.sweep()
+        return self.deliver(engine)
+
+
+@pytest.fixture(params=["memory", "redis"])
+def site(request, redis_url):
+    """A site on either store."""
+    clock = ManualClock()
+    if request.param == "memory":
+        yield Site(MemoryStore(clock), clock)
+        return
+    store = RedisStore(redis_url, clock=clock, push=False)
+    yield Site(store, clock)
+    store.close()
+
+
+def raising(*errors):
+    """A function that raises each error once, and then returns."""
+    left = list(errors)
+
+    def work(ctx):
+        if left:
+            raise left.pop(0)
+        return f"attempt {ctx.attempt}"
+
+    return work
+
+
+def test_it_goes_on_then_in_any_process(site):
+    """Its worker may die meanwhile: when the time has come, a sweep of another process rings for it."""
+    run_id = site.start(("a", raising(RetryAfter(90, reason="closed until noon"))))
+    engine = site.process()
+    assert site.deliver(engine) == [("a", "retrying")]
+    assert (engine.running(), site.store.peek(run_id).status) == ([], Status.EXECUTING)
+    [node] = read_run(site.store, run_id).nodes
+    assert (node.status, node.attempts) == ("retrying", 1)
+    assert node.progress == "waits until 2023-11-14T22:14:50.000Z: closed until noon"
+
+    assert site.sweep(89) == []
+    assert site.sweep(1) == [("a", "settled")]
+    [node] = read_run(site.store, run_id).nodes
+    assert (node.status, node.output, node.progress) == ("completed", "attempt 1", "")
+
+
+@pytest.mark.parametrize(
+    ("error", "status"), [(RetryAfter(5), "completed"), (ValueError("no"), "failed")]
+)
+def test_no_attempt_is_counted(site, error, status):
+    """A policy of two attempts allows one error after any number of waits; three errors it does not."""
+    run_id = site.start(
+        ("a", raising(error, error, ValueError("once"))),
+        retry=RetryPolicy(max_attempts=2, backoff=1, jitter=0),
+    )
+    site.deliver()
+    for _ in range(3):
+        site.sweep(5)
+
+    assert read_run(site.store, run_id).nodes[0].status == status
+
+
+def test_no_slot_is_held_meanwhile(site):
+    """The slot of its limit goes to the next node, and it must acquire one again."""
+    site.start(
+        ("a", raising(RetryAfter(60))), ("b", raising()), limits=[Limit("one", concurrency=1)]
+    )
+
+    assert site.deliver() == [("a", "retrying"), ("b", "settled")]
+    assert site.sweep(60) == [("a", "settled")]
+
+
+@pytest.mark.parametrize("seconds", [-1, math.nan, math.inf, 7 * 86_400 + 1, "30", True, None])
+def test_a_time_that_no_node_can_wait_fails_it(site, seconds):
+    """The error says which times there are."""
+
+    def work(ctx):
+        raise RetryAfter(seconds)
+
+    run_id = site.start(("a", work))
+    assert site.deliver() == [("a", "settled")]
+    with pytest.raises(UsageError, match=r"0 to 604,800 seconds"):
+        RetryAfter(seconds)
+    assert "0 to 604,800" in str(read_run(site.store, run_id).nodes[0].error)
+
+
+def test_a_question_of_the_same_execution_is_not_lost(site):
+    """Code that asks, catches the question and raises RetryAfter waits for the answer."""
+
+    def work(ctx):
+        try:
+            return ctx.interrupt("ok?")
+        except BaseException as error:
+            raise RetryAfter(5) from error
+
+    run_id = site.start(("a", work))
+    assert site.deliver() == [("a", "waiting")]
+    assert [question.name for question in read_run(site.store, run_id).interrupts] == ["ok?"]
+
+
+CALLS = []
+
+
+def shop(closed, opened):
+    """Two tools: one pays, as soon as `opened` is set; one books, and raises `closed` once."""
+
+    @tool
+    def pay() -> str:
+        """Pay."""
+        assert opened.wait(60)
+        CALLS.append("pay")
+        return "paid"
+
+    @tool
+    def book() -> str:
+        """Book, when the shop is open."""
+        CALLS.append("book")
+        opened.set()
+        if closed:
+            raise closed.pop()
+        return "booked"
+
+    return [pay, book]
+
+
+def test_a_tool_of_an_agent_may_raise_it(site):
+    """Calls of the same reply end and are stored; then only the call that asked for it is made again."""
+    CALLS.clear()
+    tools = shop([RetryAfter(30)], threading.Event())
+    script = [[use("pay"), use("book")], "done"]
+    run_id = site.start(("a", Agent("a", ScriptedModel(script), tools)))
+    assert site.deliver() == [("a", "retrying")]
+    assert site.sweep(30) == [("a", "settled")]
+
+    assert sorted(CALLS) == ["book", "book", "pay"]
+    assert read_run(site.store, run_id).status == "completed"
+
+
+def test_a_model_may_raise_it(site):
+    """The call is made again when the time has come; what the agent did before is not."""
+    CALLS.clear()
+    closed = [RetryAfter(30)]
+
+    def reply(_messages):
+        return closed.pop() if closed else "done"
+
+    script = [use("book"), reply]
+    run_id = site.start(("a", Agent("a", ScriptedModel(script), shop([], threading.Event()))))
+    assert site.deliver() == [("a", "retrying")]
+    assert site.sweep(30) == [("a", "settled")]
+
+    assert CALLS == ["book"]
+    assert read_run(site.store, run_id).nodes[0].attempts == 1
