@@ -53,7 +53,7 @@ BROKERS = frozenset(
 )
 """The schemes of `broker_url`, without what follows a "+"; "memory" is for tests of one process."""
 
-SECRETS = ("redis_url", "broker_url", "archive", "server_secret", "proxy_secret")
+SECRETS = ("redis_url", "broker_url", "archive", "server_secret", "proxy_secret", "mcp_keys")
 """Settings that RUNNER_<NAME>_FILE may give, too: the path of a file that has the value."""
 
 DAY = 86_400.0
@@ -230,6 +230,17 @@ class Settings(BaseSettings):
         default=[5, 300, 1800, 7200, 28_800, 86_400],
         description="seconds between the attempts at a delivery to a webhook",
     )
+    mcp_graphs: Annotated[list[str], NoDecode] = Field(
+        default_factory=list, description="the graphs that clients of the MCP server may run"
+    )
+    mcp_write: bool = Field(
+        default=False, description="clients of the MCP server may also stop runs and vote as agents"
+    )
+    mcp_keys: str = Field(
+        default="",
+        description="random texts of 32 characters or more, the same for all servers, that seal what MCP "
+        "clients send back; the first one seals, all open",
+    )
     directory: str = Field(
         default="",
         description="module:object that knows the groups and roles of people: see approvals",
@@ -313,6 +324,7 @@ class Settings(BaseSettings):
     @field_validator(
         "graphs",
         "on_end",
+        "mcp_graphs",
         "audit_anchor",
         "cors_origins",
         "webhook_allow",

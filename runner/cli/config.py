@@ -70,7 +70,7 @@ def effective_settings(context: CommandContext) -> list[Setting]:
 
 
 def _without_secret(name: str, value: Any) -> Any:
-    if name.endswith("_secret"):
+    if name.endswith("_secret") or name == "mcp_keys":
         return value and "***"
     if isinstance(value, list):
         return [_without_secret(name, entry) for entry in value]

@@ -31,7 +31,7 @@ from runner.cli.output import NARROW
 from runner.cli.run_changes import again, cancel, fork, migrate, remove, retry
 from runner.cli.runs import run, runs
 from runner.cli.schedules import schedules
-from runner.cli.server import server
+from runner.cli.server import mcp, server
 from runner.cli.sessions import sessions
 from runner.cli.webhooks import webhooks
 from runner.cli.workers import keeper, metrics, worker, workers
@@ -221,6 +221,7 @@ for _command in (
     doctor,
     keeper,
     server,
+    mcp,
     metrics,
     config,
     completion,

@@ -63,6 +63,12 @@ from runner.errors import needs_extra
     type=click.FloatRange(0, 36_500),
     help="Days after which the new key expires (default: never).",
 )
+@click.option(
+    "--door",
+    multiple=True,
+    metavar="NAME",
+    help="Another protocol that is served: mcp, or MODULE:OBJECT; may be repeated (default: none).",
+)
 @with_context
 def server(context: CommandContext, **options: Any) -> None:
     """Serve the HTTP API and the pages: inbox, runs, graphs, workers.
@@ -77,6 +83,20 @@ def server(context: CommandContext, **options: Any) -> None:
         for item in value if isinstance(value, tuple) else [value]:
             command += [] if item is None else [f"--{name.replace('_', '-')}", str(item)]
     os.execv(command[0], command)  # noqa: S606 - a list, and no shell
+
+
+@click.command()
+@with_context
+def mcp(context: CommandContext) -> None:
+    """Serve graphs as tools to the MCP client that starts this command.
+
+    The client and the command speak over standard input and output. RUNNER_MCP_GRAPHS names the graphs. Who
+    runs the command is who calls, with all roles. Needs the extras `server` and `mcp`: pip install
+    'celery-graph-runner[mcp,server]'. For clients elsewhere: `runner server --door mcp`.
+    """
+    check_installed()
+    os.environ.update(context.environment())
+    os.execv(sys.executable, [sys.executable, "-m", "runner.doors.mcp"])  # noqa: S606 - a list, and no shell
 
 
 def check_installed() -> None:

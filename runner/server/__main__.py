@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import importlib
 import json
 import logging.config
 import os
@@ -17,7 +16,7 @@ from fastapi import FastAPI
 from runner.errors import RunnerError, UsageError, needs_extra
 from runner.execution.telemetry import JsonFormatter
 from runner.server.access import split_role
-from runner.server.app import create_app
+from runner.server.app import create_app, imported
 from runner.server.auth import ApiKeys, Local, ProxyHeaders, is_loopback, new_key, token_of
 from runner.settings import Settings
 
@@ -45,13 +44,7 @@ def auth_of(name: str, api_keys: str, server_secret: str, **proxy: Any) -> Calla
     elif name == "proxy":
         way = ProxyHeaders(**{option: value for option, value in proxy.items() if value})
     else:
-        module, colon, attribute = name.partition(":")
-        try:
-            way = getattr(importlib.import_module(module), attribute) if colon else None  # type: ignore[assignment]
-        except (ImportError, AttributeError) as error:
-            raise UsageError(f"--auth {name!r} can't be imported: {error}.") from error
-        if not callable(way):
-            raise UsageError(f"--auth {name!r} is none of local, proxy, MODULE:OBJECT.")
+        way = imported(name, "auth")
     return ApiKeys(api_keys, then=way) if api_keys else way
 
 
@@ -85,6 +78,7 @@ def _options(arguments: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument("--new-key", default="")
     parser.add_argument("--days", type=float)
     parser.add_argument("--role", action="append", default=[])
+    parser.add_argument("--door", action="append", default=[])
     return parser.parse_args(arguments)
 
 
@@ -96,9 +90,8 @@ def _application(options: argparse.Namespace, settings: Settings) -> FastAPI:
         "secret": settings.proxy_secret,
     }
     sys.setswitchinterval(SWITCH)
-    return create_app(
-        settings, auth_of(options.auth, options.api_keys, settings.server_secret, **proxy)
-    )
+    auth = auth_of(options.auth, options.api_keys, settings.server_secret, **proxy)
+    return create_app(settings, auth, doors=options.door)
 
 
 def worker_application() -> FastAPI:

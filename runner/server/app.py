@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import importlib
 import logging
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from importlib.metadata import version
-from typing import Any
+from typing import Any, cast
 
 from fastapi import APIRouter, Depends, FastAPI, Request
 from fastapi.exceptions import RequestValidationError
@@ -13,7 +14,7 @@ from fastapi.routing import APIRoute
 from starlette.exceptions import HTTPException
 from starlette.middleware.cors import CORSMiddleware
 
-from runner.errors import RunnerError, UsageError
+from runner.errors import MissingExtra, RunnerError, UsageError
 from runner.server import api, pages
 from runner.server.access import Allow, caller
 from runner.server.auth import Local
@@ -61,15 +62,17 @@ def create_app(
     settings: Settings | None = None,
     auth: Callable[[Request], Any] | None = None,
     title: str = "Runner",
+    doors: Sequence[str] = (),
 ) -> FastAPI:
     """Make the ASGI application of the API and the pages; it can be mounted below any path.
 
     `auth` tells who calls: one of `runner.server.auth`, or a callable that takes the request and returns a
     `Person`, or None for a caller who is not known; it may be async. Without it who has the token that is
-    logged here may do everything, on this machine, and no other anything (`Local`).
+    logged here may do everything, on this machine, and no other anything (`Local`). `doors` are other
+    protocols that are served: "mcp", or MODULE:OBJECT, which takes the `Services` and returns an `APIRouter`.
 
     Raises:
-        UsageError: a setting can't be used.
+        UsageError: a setting can't be used, or there is no such door. MissingExtra: a door needs an extra.
     """
     settings = settings or Settings()
     app = Application(
@@ -105,11 +108,37 @@ def create_app(
     ):
         app.add_exception_handler(kind, respond)
     auth_router = getattr(auth, "router", None)
-    routers = ROUTERS if auth_router is None else (auth_router, *ROUTERS)
+    routers = (
+        *(() if auth_router is None else (auth_router,)),
+        *ROUTERS,
+        *(imported(_door_object(name), "door")(app.state.services) for name in doors),
+    )
     for router in routers:
         app.include_router(router)
     _check_routes(routers)
     return app
+
+
+def _door_object(name: str) -> str:
+    return name if ":" in name else f"runner.doors.{name}:router"
+
+
+def imported(name: str, option: str) -> Callable[..., Any]:
+    """Return what MODULE:OBJECT names, as the value of an option.
+
+    Raises:
+        UsageError: it can't be imported, or can't be called.
+    """
+    module, colon, attribute = name.partition(":")
+    try:
+        value = getattr(importlib.import_module(module), attribute) if colon else None
+    except MissingExtra:
+        raise
+    except (ImportError, AttributeError) as error:
+        raise UsageError(f"--{option} {name!r} can't be imported: {error}.") from error
+    if not callable(value):
+        raise UsageError(f"--{option} {name!r} is no MODULE:OBJECT that can be called.")
+    return cast("Callable[..., Any]", value)
 
 
 def _operation_id(route: APIRoute) -> str:

@@ -8,15 +8,22 @@ from __future__ import annotations
 
 import functools
 import time
+from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import replace
 from typing import Any
 
 from runner.approvals import directory
+from runner.approvals.ballots import escalated
 from runner.approvals.decision_keys import SigningKey
-from runner.approvals.rules import Voter
+from runner.approvals.proofs import VerificationKey
+from runner.approvals.rules import OWN_KEY, Rule, Voter, VoterFacts, barred, plain_name, unsure
+from runner.approvals.visit_judge import answerers
 from runner.approvals.votes import apply_operation
 from runner.client import Run
+from runner.errors import DirectoryError
 from runner.operations.answers import apply_decisions
+from runner.operations.questions import QuestionView
 from runner.records.codec import JSON
 from runner.records.interrupts import Decision, Receipt
 from runner.records.messages import body_of, operation_body, start_body
@@ -92,3 +99,37 @@ def _signed(services: Services, person: Person, body: dict[str, JSON]) -> dict[s
 def selectors_of(services: Services, person: Person) -> list[str]:
     """Name a person, and their groups and roles as their login and the directory know them."""
     return directory.selectors_of(person.voter(time.time()), services.settings.directory)
+
+
+def why_barred(
+    services: Services,
+    person: Person,
+    question: QuestionView,
+    own_keys: Sequence[VerificationKey] | None = None,
+) -> str:
+    """Return why a person may not decide a question, as far as that is known before they vote.
+
+    `own_keys` are theirs, where it takes one: those say in which groups they are.
+    """
+    key, names = person.principal.key, question.assignees
+    if question.rule is None:
+        return "" if not names or plain_name(key) in names else f"only {', '.join(names)} may"
+    rule = Rule.thawed(question.rule)
+    voter = replace(person.voter(time.time()), level=OWN_KEY)
+    if own_keys is None:
+        with suppress(DirectoryError):
+            voter = directory.looked_up(voter, services.settings.directory)
+    elif own_keys:
+        voter = Voter(person.principal, own_keys[0].groups, own_keys[0].roles, OWN_KEY, 0)
+    else:
+        return "it takes a passkey of yours, and none that is valid here is known"
+    facts = VoterFacts(
+        (question.requester, *question.on_behalf_of),
+        answerers(services.store, rule, question),
+        escalated(question, round(time.time() * 1000)),
+        question.stage if key in question.delegated else None,
+        gave=key in question.delegated.values(),
+    )
+    why = barred(rule, voter, facts, question.stage)
+    # A login that is too old is said beside the form, with the way to another.
+    return "" if why == unsure(rule, voter, question.stage) else why

@@ -37,7 +37,8 @@ class RequestBody(BaseModel):
     model_config = {"extra": "forbid"}
 
 
-def _checked_cursor(cursor: str | None) -> str | None:
+def checked_cursor(cursor: str | None) -> str | None:
+    """Return a cursor, None for the first page; `Problem` where it is none."""
     if cursor:
         try:
             for position in cursor.split("."):
@@ -50,7 +51,7 @@ def _checked_cursor(cursor: str | None) -> str | None:
 
 Limit = Annotated[int, Query(ge=1, le=MOST, description="Items of the page at most.")]
 Cursor = Annotated[
-    str | None, Query(description="`next` of the page before."), AfterValidator(_checked_cursor)
+    str | None, Query(description="`next` of the page before."), AfterValidator(checked_cursor)
 ]
 
 

@@ -206,12 +206,12 @@ async def show(
     if wait:
         with suppress(TimeoutError):
             async with asyncio.timeout(wait):
-                await _settled(services, run_id)
-    return await run_in_threadpool(_shown, services, run_id, person)
+                await settled(services, run_id)
+    return await run_in_threadpool(shown_run, services, run_id, person)
 
 
-async def _settled(services: Services, run_id: str) -> None:
-    """Return when a run doesn't execute; no thread waits meanwhile."""
+async def settled(services: Services, run_id: str) -> None:
+    """Return when a run does not execute; no thread waits meanwhile."""
     snapshot = await run_in_threadpool(services.store.read, run_id)
     if snapshot is None:
         return
@@ -221,7 +221,8 @@ async def _settled(services: Services, run_id: str) -> None:
             await subscriber.queue.get()
 
 
-def _shown(services: Services, run_id: str, person: Person) -> Any:
+def shown_run(services: Services, run_id: str, person: Person) -> Any:
+    """Return a run as a person may see it, from the archive where the store has it no more."""
     if services.archive is not None and services.store.peek(run_id) is None:
         export = services.archive.read(run_id)
         if export is not None:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import re
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from typing import Annotated, Any
 from urllib.parse import quote, urlencode
@@ -15,17 +14,15 @@ from fastapi.concurrency import run_in_threadpool
 from fastapi.responses import HTMLResponse
 from markupsafe import Markup, escape
 
-from runner.approvals.ballots import approved, effect_of, escalated
-from runner.approvals.directory import looked_up
+from runner.approvals.ballots import approved, effect_of
 from runner.approvals.judgement import level_of
 from runner.approvals.proofs import VerificationKey
-from runner.approvals.rules import OWN_KEY, Rule, Voter, VoterFacts, barred, plain_name, unsure
-from runner.approvals.visit_judge import answerers
+from runner.approvals.rules import OWN_KEY, Rule, plain_name, unsure
 from runner.approvals.votes import unfit_response
 from runner.authoring.drawing import draw_run
 from runner.authoring.drawing.diagram import RunShown
 from runner.authoring.drawing.svg import Links
-from runner.errors import CorruptDocument, DirectoryError, UnstorableError
+from runner.errors import CorruptDocument, UnstorableError
 from runner.operations.exports import Question, all_events, event_of, question_of
 from runner.operations.questions import (
     Change,
@@ -47,7 +44,7 @@ from runner.server.access import Decides, Person, Seen
 from runner.server.api.documents import seen_by
 from runner.server.browser import FormTokens
 from runner.server.deciding import act as operation
-from runner.server.deciding import decide
+from runner.server.deciding import decide, why_barred
 from runner.server.forms import (
     Typed,
     answer_fields,
@@ -365,7 +362,7 @@ def _obstacles(
     own_keys = passkeys(request, services, person) if takes_own_key(question) else None
     reason, login = "", None
     if question.is_open:
-        reason = _barred(services, person, question, rule, own_keys)
+        reason = why_barred(services, person, question, own_keys)
         if rule and own_keys is None:
             login = _stale_login(request, rule, person, question.stage)
     return {"barred": reason, "lacks_passkey": own_keys == [], "login": login}
@@ -392,40 +389,6 @@ def _of_run(
         "case": case_of(wiring, question) if wiring else None,
         "drawing": _drawing(request, services, question, snapshot),
     }
-
-
-def _barred(
-    services: Services,
-    person: Person,
-    question: QuestionView,
-    rule: Rule | None,
-    own_keys: Sequence[VerificationKey] | None,
-) -> str:
-    """Return why a person may not decide a question, as far as that is known before they vote.
-
-    `own_keys` are theirs, where it takes one: those say in which groups they are.
-    """
-    key, names = person.principal.key, question.assignees
-    if rule is None:
-        return "" if not names or plain_name(key) in names else f"only {', '.join(names)} may"
-    voter = replace(person.voter(time.time()), level=OWN_KEY)
-    if own_keys is None:
-        with suppress(DirectoryError):
-            voter = looked_up(voter, services.settings.directory)
-    elif own_keys:
-        voter = Voter(person.principal, own_keys[0].groups, own_keys[0].roles, OWN_KEY, 0)
-    else:
-        return "it takes a passkey of yours, and none that is valid here is known"
-    facts = VoterFacts(
-        (question.requester, *question.on_behalf_of),
-        answerers(services.store, rule, question),
-        escalated(question, round(time.time() * 1000)),
-        question.stage if key in question.delegated else None,
-        gave=key in question.delegated.values(),
-    )
-    why = barred(rule, voter, facts, question.stage)
-    # A login that is too old is said beside the form, with the way to another.
-    return "" if why == unsure(rule, voter, question.stage) else why
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,0 +1,124 @@
+"""Questions as flat forms, for clients that show a text and fields without any structure inside."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import replace
+from datetime import UTC, datetime
+from typing import Any
+
+from runner.approvals.judgement import level_of
+from runner.approvals.rules import LOGIN, Rule
+from runner.operations.answer_fields import AnswerField, answer_field
+from runner.operations.questions import QuestionView
+from runner.records import codec
+from runner.records.interrupts import Decision, Receipt, ReceiptStatus
+from runner.records.shown_text import shown
+from runner.records.validation import MAX_REASON, violation
+
+COMMON = {"type", "title", "description", "default"}
+
+FLAT: dict[str, set[str]] = {
+    "string": {"minLength", "maxLength", "format", "enum"},
+    "integer": {"minimum", "maximum"},
+    "number": {"minimum", "maximum"},
+    "boolean": set(),
+    "array": {"minItems", "maxItems", "items"},
+}
+"""Types of fields, and what their schemas may say beside `COMMON`."""
+
+FORMATS = {"email", "uri", "date", "date-time"}
+
+OBJECT = {"type", "title", "description", "properties", "required", "additionalProperties", "$defs"}
+
+
+def json_text(value: Any) -> str:
+    """Return a text as it is, and any other value as JSON for people."""
+    return value if isinstance(value, str) else json.dumps(value, indent=2, ensure_ascii=False)
+
+
+def time_text(milliseconds: int) -> str:
+    """Return a time in ISO 8601."""
+    return datetime.fromtimestamp(milliseconds / 1000, UTC).isoformat()
+
+
+def message(question: QuestionView) -> str:
+    """Write all that a person decides on; nothing of it is cut or hidden."""
+    lines = [question.title]
+    if question.reason is not None:
+        lines.append(json_text(question.reason))
+    if question.action:
+        lines.append(f"{question.action['tool']} {json_text(question.action['args'])}")
+    if question.rule_words:
+        lines.append(f"{question.rule_words} So far: {question.have} of {question.need}.")
+    if question.expires_at:
+        lines.append(f"Expires at {time_text(question.expires_at)}.")
+    return shown("\n\n".join(lines))
+
+
+def form(question: QuestionView) -> dict[str, Any] | None:
+    """Return the schema of a form that asks all of a question; None for one that needs its page."""
+    if question.rule is None:
+        return _answer_form(question.response_schema)
+    rule = Rule.thawed(question.rule)
+    auths = [rule.auth, *(step.auth for step in rule.steps)]
+    needs_login = level_of(rule) >= LOGIN or any(auth.acr or auth.max_age for auth in auths)
+    has_answer = question.response_schema is not None and question.action is None
+    decisions = [name for name in ("approve", "reject") if name in rule.decisions]
+    if question.risk == "high" or needs_login or has_answer or not decisions:
+        return None
+    reason = {"type": "string", "title": "Reason", "maxLength": MAX_REASON}
+    return {
+        "type": "object",
+        "properties": {"decision": {"type": "string", "enum": decisions}, "reason": reason},
+        "required": ["decision"],
+    }
+
+
+def _answer_form(schema: Mapping[str, Any] | None) -> dict[str, Any] | None:
+    whole = answer_field({"type": "string", "title": "Answer"} if schema is None else schema)
+    if whole.schema.get("type") != "object":
+        value = _flat_schema(whole)
+        properties, required = {"answer": value}, ["answer"]
+    else:
+        properties = {field.name: _flat_schema(field) for field in whole.fields}
+        required = [field.name for field in whole.fields if field.required]
+        if not properties or not whole.schema.keys() <= OBJECT:
+            return None
+    if None in properties.values():
+        return None
+    return {"type": "object", "properties": properties, "required": required}
+
+
+def _flat_schema(field: AnswerField) -> dict[str, Any] | None:
+    """Return the schema of a field; None where it says more than a flat form can."""
+    schema = {name: value for name, value in field.schema.items() if name not in {"$ref", "$defs"}}
+    if schema.get("default", ...) is None:
+        del schema["default"]
+    kind = schema.get("type")
+    choices = field.items.schema if kind == "array" else {"type": "string", "enum": []}
+    is_flat = (
+        isinstance(kind, str)
+        and kind in FLAT
+        and schema.keys() <= FLAT[kind] | COMMON
+        and schema.get("format", "date") in FORMATS
+        and choices.keys() == {"type", "enum"}
+        and choices["type"] == "string"
+        and not (field.nullable and field.required)
+    )
+    return schema if is_flat else None
+
+
+def decision_of(question: QuestionView, content: Mapping[str, Any]) -> Decision | Receipt:
+    """Return what a person has decided by the form of a question, or the receipt of what does not fit it."""
+    decision = Decision(question.id, None, None, None, question.digest)
+    path, fault = violation(form(question) or {}, dict(content))
+    if fault:
+        where = ".".join(map(str, path or ()))
+        return decision.receipt(ReceiptStatus.REJECTED, f"{where}: {fault}" if where else fault)
+    if question.rule is not None:
+        return replace(decision, decision=content["decision"], comment=content.get("reason") or "")
+    is_object = answer_field(question.response_schema).schema.get("type") == "object"
+    value = dict(content) if is_object else content["answer"]
+    return replace(decision, response=codec.pack(value, "response"), decision="respond")

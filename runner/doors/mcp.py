@@ -1,0 +1,684 @@
+"""The MCP server: graphs are tools of MCP clients, runs are their tasks, open questions are elicitations.
+
+It stores nothing. The id of a task is that of its run. The key of an elicitation has the question's id and
+the digest that was shown, so an answer by any process counts for exactly that. Routes of the API do the work,
+with their permissions: who calls is what `auth` says of the request, over stdio the user of the process.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import getpass
+import hashlib
+import json
+import logging
+import secrets
+import sys
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field, replace
+from functools import partial
+from importlib.metadata import version
+from typing import Any
+from urllib.parse import quote
+
+from pydantic import Field, ValidationError
+
+from runner.approvals.rules import DECISIONS, SERVICE, Principal
+from runner.doors import flat_forms
+from runner.doors.flat_forms import decision_of, json_text, message, time_text
+from runner.errors import DefinitionError, RunnerError, UsageError, needs_extra
+from runner.execution.functions import task_schema
+from runner.operations.questions import QuestionView, read_questions
+from runner.operations.views import RunView, read_run
+from runner.records.interrupts import Decision, Receipt, ReceiptStatus
+from runner.records.run import FINAL, Status, outermost
+from runner.records.shown_text import shown
+from runner.records.validation import MAX_REASON, MAX_TEXT, violation
+from runner.settings import DAY, Settings
+
+with needs_extra("server", "the MCP server"):
+    from fastapi import APIRouter, Request, Response
+    from fastapi.concurrency import run_in_threadpool
+    from starlette.types import Message, Receive, Scope, Send
+
+    from runner.server.access import GRANTS, Known, Permission, Person
+    from runner.server.api import graphs, questions, runs
+    from runner.server.api.documents import checked_cursor, seen_by
+    from runner.server.app import MARGIN
+    from runner.server.browser import origin_of
+    from runner.server.deciding import decide, start_for, why_barred
+    from runner.server.problems import Problem, prefix, problem_of
+    from runner.server.services import Services
+
+with needs_extra("mcp", "the MCP server"):
+    import mcp_types as types
+    from mcp.server.context import ServerRequestContext
+    from mcp.server.lowlevel.server import Server
+    from mcp.server.request_state import RequestStateBoundary, RequestStateSecurity
+    from mcp.server.stdio import stdio_server
+    from mcp.server.streamable_http_manager import StreamableHTTPSessionManager
+    from mcp.shared.exceptions import MCPError
+    from mcp_types.version import MODERN_PROTOCOL_VERSIONS
+
+log = logging.getLogger(__name__)
+
+Context = ServerRequestContext[Any, Any]
+
+NAME = "celery-graph-runner"
+
+TASKS = "io.modelcontextprotocol/tasks"
+
+WAIT = 25.0
+"""Seconds for which a call waits for its run; proxies and clients end longer ones."""
+
+POLL = 2000
+"""Milliseconds after which a client asks again how a task stands."""
+
+STATE_AGE = 7 * DAY
+"""Seconds for which a client may go on with a call that was asked something."""
+
+MOST_SHOWN = 8000
+"""Characters of a question in an elicitation; a longer one is a link to its page."""
+
+MOST_ASKED = 20
+"""Questions of one run that are asked at the same time; the next ones follow when these are answered."""
+
+PREFIX = "graph_"
+
+GOOD = {ReceiptStatus.ACCEPTED, ReceiptStatus.COUNTED}
+
+ENDS = {Status.COMPLETED: "completed", Status.FAILED: "completed", Status.CANCELLED: "cancelled"}
+"""The status of a task when its run has ended: in MCP a failed one has a result, which is an error."""
+
+
+class TaskRequest(types.RequestParams):
+    """The parameters of `tasks/get` and `tasks/cancel`."""
+
+    task_id: str = Field(alias="taskId")
+
+
+class TaskUpdate(TaskRequest):
+    """The parameters of `tasks/update`."""
+
+    input_responses: dict[str, Any] = Field(alias="inputResponses")
+
+
+@dataclass(frozen=True, slots=True)
+class ApiTool:
+    """A tool beside those of graphs: it calls a route of the API, with the permission of that one."""
+
+    description: str
+    permission: Permission
+    call: Callable[..., Any]
+    required: Mapping[str, Any] = field(default_factory=dict)
+    optional: Mapping[str, Any] = field(default_factory=dict)
+    writes: bool = False
+
+    @property
+    def form(self) -> dict[str, Any]:
+        """The schema of the arguments."""
+        return {
+            "type": "object",
+            "properties": {**self.required, **self.optional},
+            "required": [*self.required],
+            "additionalProperties": False,
+        }
+
+
+def _cancel(services: Services, person: Person, run_id: str, reason: str = "") -> Any:
+    return runs.cancel(run_id, person, services, runs.Reason(reason=reason))
+
+
+def _vote(
+    services: Services, person: Person, question_id: str, digest: str, **decision: Any
+) -> Any:
+    # A model has called the tool, whoever is logged in: it never counts as a person.
+    agent = replace(person.principal, kind="agent")
+    level = min(person.level, SERVICE)
+    person = replace(person, principal=agent, level=level, login_at=None, acr=None)
+    vote = questions.VoteRequest(**decision)
+    return questions.vote(question_id, vote, person, services, digest)
+
+
+TEXT = {"type": "string", "maxLength": MAX_TEXT}
+
+LONG_TEXT = {"type": "string", "maxLength": MAX_REASON}
+
+RUN_STATUSES = (Status.EXECUTING, Status.INTERRUPTED, Status.NEEDS_MIGRATION, *sorted(FINAL))
+
+LISTED = {
+    "graph": TEXT,
+    "limit": {"type": "integer", "minimum": 1, "maximum": 100},
+    "cursor": {**TEXT, "description": "`next` of the page before"},
+}
+
+OPERATIONS = {
+    "graphs_list": ApiTool("List the graphs that workers have.", "see", graphs.list_graphs),
+    "runs_list": ApiTool(
+        "List runs, newest first.",
+        "see",
+        runs.list_runs,
+        optional={**LISTED, "status": {"enum": [str(status) for status in RUN_STATUSES]}},
+    ),
+    "runs_show": ApiTool(
+        "Show a run: its nodes, its open questions and its output.",
+        "see",
+        runs.shown_run,
+        {"run_id": TEXT},
+    ),
+    "questions_list": ApiTool(
+        "List open questions, oldest first; with `mine` those for the caller.",
+        "see",
+        questions.list_questions,
+        optional={**LISTED, "run": TEXT, "mine": {"type": "boolean"}},
+    ),
+    "questions_show": ApiTool(
+        "Show a question with its votes, and the digest that a vote names.",
+        "see",
+        partial(questions.show, response=Response()),
+        {"question_id": TEXT},
+    ),
+    "runs_cancel": ApiTool(
+        "Stop a run.", "operate", _cancel, {"run_id": TEXT}, {"reason": LONG_TEXT}, writes=True
+    ),
+    "questions_vote": ApiTool(
+        "Vote on a question as an agent, which a rule for people does not count.",
+        "decide",
+        _vote,
+        {"question_id": TEXT, "digest": TEXT, "decision": {"enum": [*DECISIONS]}},
+        {"response": {}, "variant": TEXT, "comment": LONG_TEXT},
+        writes=True,
+    ),
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Caller:
+    """Who calls, at which address they open pages, and which elicitations their client can show."""
+
+    person: Person
+    address: str
+    forms: bool = False
+    links: bool = False
+
+    def page(self, question_id: str) -> str:
+        """Return the address of a question's page; "" where none is known."""
+        return f"{self.address}/q/{quote(question_id)}" if self.address else ""
+
+
+@dataclass(frozen=True, slots=True)
+class Elicitation:
+    """A question as a client is asked it: in a form, or by a link to its page."""
+
+    question: QuestionView
+    request: dict[str, Any]
+
+
+class Door:
+    """The MCP server of an application, or of a process over stdio, where `person` calls."""
+
+    def __init__(self, services: Services, person: Person | None = None) -> None:
+        """`UsageError` where a setting can't be used."""
+        self._services, self._person = services, person
+        self._graphs = services.settings.mcp_graphs
+        self.most_bytes = services.settings.max_result + MARGIN
+        self._operations = {
+            name: operation
+            for name, operation in OPERATIONS.items()
+            if services.settings.mcp_write or not operation.writes
+        }
+        self.server = self._make_server()
+
+    def _make_server(self) -> Server[Any]:
+        server: Server[Any] = Server(
+            NAME,
+            version=version(NAME),
+            instructions="Each graph_ tool starts a run. A run may wait for people for days; call the same "
+            "tool again to start another one, runs_show to see how one stands.",
+            on_list_tools=self._list_tools,
+            on_call_tool=self._call_tool,
+        )
+        server.extensions[TASKS] = {}
+        for name, params, handler in (
+            ("tasks/get", TaskRequest, self._get_task),
+            ("tasks/update", TaskUpdate, self._update_task),
+            ("tasks/cancel", TaskRequest, self._cancel_task),
+        ):
+            server.add_request_handler(name, params, self._of_tasks(handler))
+        security = RequestStateSecurity(
+            keys=keys_of(self._services.settings),
+            ttl=STATE_AGE,
+            bind_principal=lambda ctx: self._caller(ctx).person.principal.key,
+        )
+        server.middleware.append(RequestStateBoundary(security, default_audience=NAME))
+        return server
+
+    def _caller(self, ctx: Context) -> Caller:
+        request: Any = ctx.request
+        address = self._services.settings.server_url
+        if request is not None:
+            address = origin_of(request) + prefix(request)
+        person: Person = self._person or request.state.person
+        capabilities = ctx.session.client_capabilities
+        elicitation = capabilities.elicitation if capabilities else None
+        return Caller(
+            person,
+            address.rstrip("/"),
+            forms=elicitation is not None
+            and (elicitation.form is not None or elicitation.url is None),
+            links=elicitation is not None and elicitation.url is not None,
+        )
+
+    # Tools
+
+    async def _list_tools(
+        self, ctx: Context, _: types.PaginatedRequestParams | None
+    ) -> types.ListToolsResult:
+        person = self._caller(ctx).person
+        return await run_in_threadpool(self._tools, person)
+
+    def _tools(self, person: Person) -> types.ListToolsResult:
+        may_call = person.within  # roles of one graph count for its tools
+        tools = [
+            types.Tool(
+                name=PREFIX + graph,
+                description=f"Run the graph {graph}. People may be asked before it ends.",
+                input_schema=self._task_form(graph),
+                annotations=types.ToolAnnotations(read_only_hint=False),
+            )
+            for graph in self._graphs
+            if may_call(graph).may("operate")
+        ]
+        granted = [may_call(graph) for graph in ("", *person.graphs)]
+        tools += [
+            types.Tool(
+                name=name,
+                description=operation.description,
+                input_schema=operation.form,
+                annotations=types.ToolAnnotations(
+                    read_only_hint=not operation.writes, destructive_hint=operation.writes
+                ),
+            )
+            for name, operation in self._operations.items()
+            if any(role.may(operation.permission) for role in granted)
+        ]
+        return types.ListToolsResult(tools=tools)
+
+    def _task_form(self, graph: str) -> dict[str, Any]:
+        """Return the schema of a tool's arguments: the task, or the field that has it."""
+        try:
+            plan = self._services.plan(graph)
+        except DefinitionError as error:
+            log.warning("mcp.graph: %s The tool %s%s takes any task.", error, PREFIX, graph)
+            plan = None
+        schema = task_schema(plan.definition) if plan else None
+        if schema and schema.get("type") == "object":
+            return schema
+        task = dict(schema or {"description": "what to do, as text or JSON"})
+        definitions = {"$defs": task.pop("$defs")} if "$defs" in task else {}
+        return {
+            "type": "object",
+            "properties": {"task": task},
+            "required": ["task"],
+            "additionalProperties": False,
+            **definitions,
+        }
+
+    async def _call_tool(self, ctx: Context, params: types.CallToolRequestParams) -> Any:
+        caller, arguments = self._caller(ctx), params.arguments or {}
+        graph = params.name.removeprefix(PREFIX)
+        is_graph = params.name.startswith(PREFIX) and graph in self._graphs
+        if not (is_graph or params.name in self._operations):
+            raise MCPError(types.INVALID_PARAMS, f"there is no tool {params.name!r:.80}.")
+        try:
+            if is_graph:
+                return await self._run_graph(ctx, params, caller, graph)
+            operation = self._operations[params.name]
+            value = await run_in_threadpool(self._operate, caller.person, operation, arguments)
+            return _complete(value)
+        except MCPError:
+            raise
+        except Exception as error:  # noqa: BLE001 - any error is a result that the model reads
+            return _failed(problem_of(error).detail)
+
+    def _operate(self, person: Person, operation: ApiTool, values: Mapping[str, Any]) -> Any:
+        _check(operation.form, values)
+        checked_cursor(values.get("cursor"))
+        if named := values.get("run_id") or values.get("question_id"):
+            person = _limited(person, operation.permission, self._services.graph_of(named))
+        elif operation.call is not graphs.list_graphs:  # which leaves out those of others itself
+            person = _limited(person, operation.permission, outermost(values.get("graph", "")))
+        return operation.call(services=self._services, person=person, **values)
+
+    async def _run_graph(
+        self, ctx: Context, params: types.CallToolRequestParams, caller: Caller, graph: str
+    ) -> Any:
+        is_modern = ctx.protocol_version in MODERN_PROTOCOL_VERSIONS
+        is_task = params.request_state is None and is_modern and _has_tasks(ctx)
+        # Refused before anything is started: a client that has got no run would start another one.
+        leave = self._services.hub.take_seats(caller.person, 1) if not is_task else None
+        try:
+            if params.request_state is None:
+                arguments = params.arguments or {}
+                run_id = await run_in_threadpool(self._start, caller, graph, arguments)
+            else:
+                run_id = json.loads(params.request_state)["run"]
+            try:
+                if is_task:
+                    view = await run_in_threadpool(read_run, self._services.store, run_id)
+                    return {"resultType": "task", **_task_head(view), "status": "working"}
+                receipts = await run_in_threadpool(
+                    self._answer, caller, run_id, _responses(params.input_responses)
+                )
+                with suppress(TimeoutError):
+                    async with asyncio.timeout(WAIT):
+                        await runs.settled(self._services, run_id)
+                return await run_in_threadpool(
+                    self._outcome, caller, run_id, receipts, is_modern=is_modern
+                )
+            except RunnerError as error:
+                detail = problem_of(error).detail
+                return _failed(f"Run {run_id} was started, and is not started again. {detail}")
+        finally:
+            if leave:
+                leave()
+
+    def _start(self, caller: Caller, graph: str, arguments: Mapping[str, Any]) -> str:
+        person, form = _limited(caller.person, "operate", graph), self._task_form(graph)
+        _check(form, arguments)
+        task = arguments["task"] if [*form["properties"]] == ["task"] else dict(arguments)
+        return start_for(self._services, person, graph, task).id
+
+    def _outcome(
+        self, caller: Caller, run_id: str, receipts: Mapping[str, Receipt], *, is_modern: bool
+    ) -> Any:
+        """Return the result of a run, what it asks, or how it stands."""
+        view, asked, note = self._view(caller, run_id)
+        if Status(view.status) in ENDS:
+            return _result(view)
+        if is_modern and (caller.forms or caller.links) and (asked or not note):
+            requests = {key: item.request for key, item in asked.items()}
+            for key in requests.keys() & receipts.keys():
+                message = f"Not accepted: {receipts[key].detail}\n\n{requests[key]['message']}"
+                requests[key] = {**requests[key], "message": message}
+            return {
+                "resultType": "input_required",
+                "inputRequests": {key: _elicitation(item) for key, item in requests.items()},
+                "requestState": json.dumps({"run": run_id}),
+            }
+        text = f"Run {run_id} is {view.status}. {note}".strip()
+        return _complete({"run_id": run_id, "status": view.status}, text)
+
+    # Questions
+
+    def _view(self, caller: Caller, run_id: str) -> tuple[RunView, dict[str, Elicitation], str]:
+        """Read a run, what its caller is asked, by key, and in words what else it waits for."""
+        services, graph = self._services, self._services.graph_of(run_id)
+        person = _limited(caller.person, "see", graph)
+        view = read_run(services.store, run_id)
+        ids = [question.id for question in view.interrupts]
+        found = [item for item in services.store.interrupts(ids) if item is not None]
+        asked: dict[str, Elicitation] = {}
+        notes = [view.reason] if view.reason else []
+        for question in read_questions(services.store, found):
+            if not question.is_open:
+                continue
+            may_decide = person.may("decide") and not why_barred(services, person, question)
+            item = _asked(caller, question) if may_decide else None
+            if item is None or len(asked) >= MOST_ASKED:
+                page = caller.page(question.id) or f"runner interrupts show {question.id}"
+                title = shown(seen_by(person, question).title)
+                notes.append(f"waits for an answer to {title:.200}: {page}")
+            else:
+                asked[f"{question.id}#{question.digest}"] = item
+        return seen_by(person, view), asked, "; ".join(notes)
+
+    def _answer(
+        self, caller: Caller, run_id: str, responses: Mapping[str, Any]
+    ) -> dict[str, Receipt]:
+        """Count the answers to what is asked now, as it was shown, and return the receipts of those refused.
+
+        Others are ignored.
+        """
+        if not responses:
+            return {}
+        _, asked, _ = self._view(caller, run_id)
+        person = _limited(caller.person, "see", self._services.graph_of(run_id))
+        receipts = {}
+        for key in asked.keys() & responses.keys():
+            try:
+                response = types.ElicitResult.model_validate(responses[key])
+            except ValidationError as error:
+                raise MCPError(types.INVALID_PARAMS, f"{key!r:.80}: no ElicitResult.") from error
+            decision = _decision(asked[key], response)
+            if decision is not None:
+                receipts[key] = (
+                    decision
+                    if isinstance(decision, Receipt)
+                    else decide(self._services, person, decision)
+                )
+        return {key: receipt for key, receipt in receipts.items() if receipt.status not in GOOD}
+
+    # Tasks
+
+    def _of_tasks(
+        self, handler: Callable[[Caller, Any], Any]
+    ) -> Callable[[Context, Any], Awaitable[Any]]:
+        """Make the handler of a method: it is there for clients that have the extension, in its version."""
+
+        async def handle(ctx: Context, params: Any) -> Any:
+            if ctx.protocol_version not in MODERN_PROTOCOL_VERSIONS:
+                raise MCPError(types.METHOD_NOT_FOUND, "Method not found", ctx.method)
+            if not _has_tasks(ctx):
+                raise MCPError(
+                    types.MISSING_REQUIRED_CLIENT_CAPABILITY,
+                    f"{ctx.method} needs the extension {TASKS} of the client.",
+                    {"requiredCapabilities": {"extensions": {TASKS: {}}}},
+                )
+            try:
+                return await run_in_threadpool(handler, self._caller(ctx), params)
+            except (RunnerError, Problem) as error:
+                problem = problem_of(error)
+                code = types.INTERNAL_ERROR if problem.status >= 500 else types.INVALID_PARAMS
+                raise MCPError(code, problem.detail) from error
+
+        return handle
+
+    def _check_task(self, caller: Caller, run_id: str, permission: Permission) -> None:
+        graph = self._services.graph_of(run_id)
+        if graph not in self._graphs or not caller.person.within(graph).may("see"):
+            raise MCPError(types.INVALID_PARAMS, f"there is no task {run_id!r:.80}.")
+        _limited(caller.person, permission, graph)
+
+    def _get_task(self, caller: Caller, params: TaskRequest) -> dict[str, Any]:
+        self._check_task(caller, params.task_id, "see")
+        view, asked, note = self._view(caller, params.task_id)
+        status = ENDS.get(Status(view.status), "input_required" if asked else "working")
+        task = {"resultType": "complete", **_task_head(view), "status": status}
+        if note:
+            task["statusMessage"] = note
+        if status == "input_required":
+            task["inputRequests"] = {key: _elicitation(item.request) for key, item in asked.items()}
+        if status == "completed":
+            task["result"] = _result(view).model_dump(
+                mode="json", by_alias=True, exclude_none=True, exclude={"result_type"}
+            )
+        return task
+
+    def _update_task(self, caller: Caller, params: TaskUpdate) -> dict[str, Any]:
+        self._check_task(caller, params.task_id, "see")
+        refused = self._answer(caller, params.task_id, params.input_responses)
+        if refused:
+            details = "; ".join(receipt.detail or receipt.status for receipt in refused.values())
+            raise MCPError(types.INVALID_PARAMS, f"not accepted: {details}", [*refused])
+        return {"resultType": "complete"}
+
+    def _cancel_task(self, caller: Caller, params: TaskRequest) -> dict[str, Any]:
+        self._check_task(caller, params.task_id, "operate")
+        self._services.client.run(params.task_id).cancel(
+            f"cancelled by {caller.person.principal.sub}"
+        )
+        return {"resultType": "complete"}
+
+
+def _has_tasks(ctx: Context) -> bool:
+    capabilities = ctx.session.client_capabilities
+    return TASKS in ((capabilities and capabilities.extensions) or {})
+
+
+def _limited(person: Person, permission: Permission, graph: str) -> Person:
+    """Return a person with their roles for a graph, "" for all.
+
+    Raises:
+        Problem: they may not.
+    """
+    limited = person.within(graph)
+    if not limited.may(permission):
+        raise Problem(403, f"This needs a role that may {permission}, for the graph {graph!r:.80}.")
+    return limited
+
+
+def _responses(responses: Mapping[str, Any] | None) -> dict[str, Any]:
+    return {
+        key: response.model_dump(by_alias=True, exclude_none=True)
+        for key, response in (responses or {}).items()
+        if isinstance(response, types.ElicitResult)
+    }
+
+
+def _check(form: Mapping[str, Any], values: Mapping[str, Any]) -> None:
+    path, fault = violation(form, dict(values))
+    if fault:
+        raise Problem(422, f"arguments{''.join(f'[{key!r}]' for key in path or ())}: {fault}")
+
+
+def _elicitation(params: Mapping[str, Any]) -> dict[str, Any]:
+    return {"method": "elicitation/create", "params": dict(params)}
+
+
+def _task_head(view: RunView) -> dict[str, Any]:
+    changed = max(view.created_at, view.ended_at, *(node.since for node in view.nodes))
+    return {
+        "taskId": view.run_id,
+        "createdAt": time_text(view.created_at),
+        "lastUpdatedAt": time_text(changed),
+        "ttlMs": None,
+        "pollIntervalMs": POLL,
+    }
+
+
+def _complete(value: Any, text: str = "") -> types.CallToolResult:
+    """Return the result of a tool; only an object is structured, as all versions of the protocol take it."""
+    content = types.TextContent(type="text", text=text or json_text(value))
+    structured = value if isinstance(value, dict) else None
+    return types.CallToolResult(content=[content], structured_content=structured)
+
+
+def _failed(text: str) -> types.CallToolResult:
+    return types.CallToolResult(content=[types.TextContent(type="text", text=text)], is_error=True)
+
+
+def _result(view: RunView) -> types.CallToolResult:
+    if view.status == Status.COMPLETED:
+        return _complete(view.output)
+    faults = [f"{node.id}: {node.error.summary}" for node in view.nodes if node.error]
+    return _failed("; ".join([f"Run {view.run_id} {view.status}", view.reason, *faults]))
+
+
+def _asked(caller: Caller, question: QuestionView) -> Elicitation | None:
+    """Return how a client is asked a question: in a form, by a link; None where it can show neither."""
+    form, text, page = flat_forms.form(question), message(question), caller.page(question.id)
+    if form is not None and caller.forms and len(text) <= MOST_SHOWN:
+        text += f"\n\nMore: {page}" if page else ""
+        return Elicitation(question, {"mode": "form", "message": text, "requestedSchema": form})
+    if not (page and caller.links):
+        return None
+    text = f"{shown(question.title):.1000}\n\nThis is decided on its page."
+    return Elicitation(question, {"mode": "url", "message": text, "url": page})
+
+
+def _decision(asked: Elicitation, response: types.ElicitResult) -> Decision | Receipt | None:
+    """Return what a person has decided, None where they have not, or why it can't be read."""
+    if asked.request["mode"] == "url" or response.action == "cancel":
+        return None
+    if response.action == "accept":
+        return decision_of(asked.question, response.content or {})
+    if "reject" not in (asked.question.rule or {}).get("decisions", ()):
+        return None  # a question that no one can reject stays open
+    return decision_of(asked.question, {"decision": "reject", "reason": "declined"})
+
+
+def keys_of(settings: Settings) -> Sequence[str]:
+    """Return the keys that seal what a client sends back: those of RUNNER_MCP_KEYS, the first one seals.
+
+    Without them it follows from RUNNER_SERVER_SECRET, and without that it is this process's.
+
+    Raises:
+        UsageError: one is too short.
+    """
+    keys = [key.strip() for key in settings.mcp_keys.split(",") if key.strip()]
+    if any(len(key) < 32 for key in keys):
+        raise UsageError("each of RUNNER_MCP_KEYS has 32 random characters or more.")
+    secret = settings.server_secret or secrets.token_hex(32)
+    return keys or [hashlib.sha256(f"mcp\n{secret}".encode()).hexdigest()]
+
+
+# HTTP and stdio
+
+
+class Exchange(Response):
+    """The response to one request: a session of its own, so that any process may serve the next one."""
+
+    def __init__(self, door: Door, body: bytes) -> None:
+        super().__init__()
+        self._door, self._request_body = door, body
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Serve the request, whose body was read when it was checked."""
+        replayed = False
+
+        async def again() -> Message:
+            nonlocal replayed
+            if replayed:
+                return await receive()
+            replayed = True
+            return {"type": "http.request", "body": self._request_body, "more_body": False}
+
+        manager = StreamableHTTPSessionManager(
+            self._door.server,
+            json_response=True,
+            stateless=True,
+            max_request_body_size=self._door.most_bytes,
+        )
+        async with manager.run():
+            await manager.handle_request(scope, again, send)
+
+
+def router(services: Services) -> APIRouter:
+    """Return the route of the door."""
+    # It says of each request that a session manager was started.
+    logging.getLogger("mcp.server.streamable_http_manager").setLevel(logging.WARNING)
+    door, routes = Door(services), APIRouter(include_in_schema=False)
+
+    @routes.post("/mcp")
+    async def serve(request: Request, _: Known) -> Response:
+        return Exchange(door, await request.body())
+
+    return routes
+
+
+async def serve_stdio(settings: Settings) -> None:
+    """Serve the client whose child this process is, until it closes the input."""
+    person = Person(Principal(getpass.getuser()), frozenset(GRANTS))
+    async with stdio_server() as (incoming, outgoing):
+        server = Door(Services(settings), person).server
+        await server.run(incoming, outgoing, server.create_initialization_options())
+
+
+if __name__ == "__main__":
+    try:
+        asyncio.run(serve_stdio(Settings()))
+    except RunnerError as problem:
+        print(f"Error: {problem}", file=sys.stderr)  # noqa: T201 - a program
+        sys.exit(2)

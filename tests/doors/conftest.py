@@ -1,0 +1,111 @@
+from __future__ import annotations
+
+from concurrent.futures import ThreadPoolExecutor
+
+import pytest
+
+from runner.approvals import Action, Auth, Rule
+from runner.server import create_app
+from tests.graphs import wired
+from tests.ports import free_port
+from tests.server.conftest import Served, Site, echo, fail
+
+
+class LiveSite(Site):
+    """A site whose nodes run at once, on threads of this process."""
+
+    def __init__(self, url, graphs, **settings):
+        self.pool = ThreadPoolExecutor(4)
+        super().__init__(url, graphs)
+        for name, value in settings.items():
+            setattr(self.settings, name, value)
+        self.app = self.replica()
+
+    def replica(self, doors=("mcp",)):
+        """Make another server on the same store."""
+        app = create_app(self.settings, auth=lambda request: self.person, doors=doors)
+        app.state.services.client = self.client
+        app.state.services.plan = self.registry.find
+        return app
+
+    def ring(self, doorbells):
+        for bell in doorbells:
+            self.pool.submit(
+                self.client.engine.deliver, bell.run_id, bell.node, bell.visit, bell.attempt
+            )
+
+
+def asking(schema=None, reason="a late order", **options):
+    """Make a graph with one node that asks."""
+
+    def ask(ctx):
+        decided = ctx.interrupt("refund", reason, response_schema=schema, **options)
+        return {"said": getattr(decided, "decision", decided)}
+
+    return lambda: wired({"ask": ask}).build()
+
+
+def typed(number: int) -> dict:
+    return {"number": number}
+
+
+FORM = {
+    "type": "object",
+    "properties": {
+        "city": {"type": "string", "title": "City"},
+        "days": {"type": "integer", "minimum": 1},
+        "way": {"type": "string", "enum": ["train", "car"]},
+    },
+    "required": ["city", "days"],
+}
+NESTED = {"type": "object", "properties": {"to": {"type": "object", "properties": {}}}}
+PATTERN = {"type": "object", "properties": {"code": {"type": "string", "pattern": "^[A-Z]+$"}}}
+ACTION = Action("runner", "function", "refund", {"order": 7, "amount": 120})
+
+GRAPHS = {
+    "echo": lambda: wired({"echo": echo}).build(),
+    "typed": lambda: wired({"typed": typed}).build(),
+    "broken": lambda: wired({"fail": fail}).build(),
+    "text": asking(),
+    "form": asking(FORM),
+    "nested": asking(NESTED),
+    "pattern": asking(PATTERN),
+    "long": asking(reason="x" * 9000),
+    "two": lambda: wired(
+        {
+            "begin": echo,
+            "left": lambda ctx: ctx.interrupt("left"),
+            "right": lambda ctx: ctx.interrupt("right"),
+        },
+        "begin left",
+        "begin right",
+    ).build(),
+    "rule": asking(rule=Rule(eligible=["ana", "ben"]), action=ACTION),
+    "quorum": asking(rule=Rule(eligible=["ana", "ben"], need=2), action=ACTION),
+    "others": asking(rule=Rule(eligible=["ben"]), action=ACTION),
+    "risky": asking(rule=Rule(), action=ACTION, risk="high"),
+    "sure": asking(rule=Rule(auth=Auth(level=2)), action=ACTION),
+    "anyone": asking(rule=Rule(), action=ACTION),
+    "agents": asking(rule=Rule(agents=True), action=ACTION),
+}
+
+
+@pytest.fixture
+def site(redis_url):
+    """An application with the MCP server, whose clients may run every graph."""
+    site = LiveSite(
+        redis_url,
+        GRAPHS,
+        mcp_graphs=[*GRAPHS],
+        mcp_keys="k" * 32,
+        server_url="https://runner.example",
+    )
+    yield site
+    site.pool.shutdown(cancel_futures=True)
+
+
+@pytest.fixture
+def served(site):
+    """Serve the application for real clients."""
+    with Served(site.app, free_port()) as served:
+        yield served

@@ -1,0 +1,573 @@
+"""The MCP server, driven by the client of the SDK."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from contextlib import asynccontextmanager
+from dataclasses import replace
+from typing import Any, ClassVar, Literal
+
+import pytest
+from fastapi.testclient import TestClient
+
+from runner.approvals import Principal
+from runner.errors import UsageError
+from runner.server import create_app
+from runner.server.access import GRANTS, Person
+from runner.settings import Settings
+from tests.integrations.extras import need
+from tests.waiting import wait_until
+
+need("mcp", "mcp")
+
+import mcp_types as types  # noqa: E402 - only where the extra is installed
+from mcp import Client  # noqa: E402 - likewise
+from mcp.client.extension import ClientExtension, ResultClaim  # noqa: E402 - likewise
+from mcp.shared.exceptions import MCPError  # noqa: E402 - likewise
+from pydantic import Field  # noqa: E402 - beside those
+
+from runner.doors.mcp import TASKS, Door, keys_of  # noqa: E402 - likewise
+
+
+class Started(types.Result):
+    result_type: Literal["task"] = Field("task", alias="resultType")
+    task_id: str = Field(alias="taskId")
+    status: str
+
+
+class Tasks(ClientExtension):
+    """The extension, for clients that ask for a task themselves."""
+
+    identifier = TASKS
+
+    def claims(self):
+        return [ResultClaim(result_type="task", model=Started, resolve=None)]
+
+
+class TaskParams(types.RequestParams):
+    model_config: ClassVar = {"extra": "allow"}
+
+
+class TaskCall(types.Request[Any, Any]):
+    name_param = "taskId"
+
+
+class Document(types.Result):
+    model_config: ClassVar = {"extra": "allow"}
+
+
+ACCEPT = {"Accept": "application/json, text/event-stream"}
+
+
+async def ask_user(context, params):
+    raise AssertionError("nobody asks here")
+
+
+@asynccontextmanager
+async def connected(site, *extensions, person=None, answer=ask_user, **options):
+    """Connect a client to the server in this process, as a person who may do everything."""
+    door = Door(site.app.state.services, person or site.person)
+    async with Client(
+        door.server, elicitation_callback=answer, extensions=extensions, **options
+    ) as client:
+        yield client
+
+
+async def call(client, tool, state=None, responses=None, **arguments):
+    """Call a tool once, without what the client does by itself."""
+    return await client.session.call_tool(
+        tool,
+        arguments,
+        request_state=state,
+        input_responses=responses,
+        allow_input_required=True,
+        allow_claimed=True,
+    )
+
+
+async def task_call(client, method, task_id, **fields):
+    """Call a method of the extension, and return its result as JSON."""
+    params = TaskParams(taskId=task_id, **fields)
+    result = await client.session.send_request(TaskCall(method=method, params=params), Document)
+    return result.model_dump(by_alias=True, mode="json", exclude_none=True)
+
+
+async def task_that(client, task_id, status):
+    """Wait for a state of a task, as clients do."""
+    async with asyncio.timeout(60):
+        while (task := await task_call(client, "tasks/get", task_id))["status"] != status:  # noqa: ASYNC110 - it polls
+            await asyncio.sleep(0.01)
+    return task
+
+
+def questions_of(site, run_id, number=1):
+    """Wait until a run has asked so many questions, and return them."""
+
+    def asked():
+        return [item for item in site.client.interrupts() if item.run_id == run_id]
+
+    wait_until(lambda: len(asked()) == number, f"{number} questions")
+    return asked()
+
+
+def accept(**content):
+    return types.ElicitResult(action="accept", content=content)
+
+
+def accepted(**content):
+    return {"action": "accept", "content": content}
+
+
+def only(questions):
+    ((key, question),) = questions.items()
+    return key, question
+
+
+def runs_of(site):
+    return len([*site.client.runs()])
+
+
+def as_agent(site):
+    return replace(site.person, principal=Principal("ana", kind="agent"))
+
+
+def refused(error):
+    return error.value.error.code
+
+
+def test_graphs_that_are_named_are_tools(site):
+    """A tool has the schema of its graph's task; what does not fit it starts nothing."""
+    site.settings.mcp_graphs = ["typed"]
+
+    async def go():
+        async with connected(site) as client:
+            tools = {tool.name: tool for tool in (await client.list_tools()).tools}
+            assert [name for name in tools if name.startswith("graph_")] == ["graph_typed"]
+            assert tools["graph_typed"].input_schema["properties"]["task"]["type"] == "integer"
+            assert tools["runs_list"].annotations.read_only_hint
+
+            unfit = await call(client, "graph_typed", task="four")
+            assert unfit.is_error
+            assert runs_of(site) == 0
+            done = await call(client, "graph_typed", task=4)
+            assert done.structured_content == {"number": 4}
+            with pytest.raises(MCPError, match="no tool"):
+                await call(client, "graph_echo", task=4)
+
+    asyncio.run(go())
+
+
+def test_a_failed_run_is_an_error_that_the_model_reads(site):
+    """The result says which run failed, and why."""
+
+    async def go():
+        async with connected(site) as client:
+            failed = await call(client, "graph_broken", task=4)
+            assert failed.is_error
+            assert "the secret printer is out of paper" in failed.content[0].text
+
+    asyncio.run(go())
+
+
+@pytest.mark.parametrize(
+    ("graph", "mode"),
+    [
+        ("text", "form"),
+        ("form", "form"),
+        ("rule", "form"),
+        ("nested", "url"),
+        ("pattern", "url"),
+        ("long", "url"),
+        ("risky", "url"),
+        ("sure", "url"),
+    ],
+)
+def test_what_a_flat_form_can_t_ask_is_a_link(site, graph, mode):
+    """Structure, constraints, length, high risk and logins lead to the page; nothing is cut."""
+
+    async def go():
+        async with connected(site) as client:
+            asked = await call(client, f"graph_{graph}", task=1)
+            _, question = only(asked.input_requests)
+            assert question.params.mode == mode
+            if mode == "url":
+                assert question.params.url.startswith("https://runner.example/q/")
+            else:
+                assert "a late order" in question.params.message
+
+    asyncio.run(go())
+
+
+def test_the_client_asks_its_user_and_the_run_goes_on(site):
+    """The SDK's client fills in the form and calls again: one run, with the answer."""
+
+    async def answer(context, params):
+        assert params.requested_schema["required"] == ["city", "days"]
+        return accept(city="Rome", days=2)
+
+    async def go():
+        async with connected(site, answer=answer) as client:
+            done = await client.call_tool("graph_form", {"task": 1})
+            assert done.structured_content == {"said": {"city": "Rome", "days": 2}}
+            assert runs_of(site) == 1
+            await call(client, "graph_form", task=1)
+            assert runs_of(site) == 2  # without the state it is another call
+
+    asyncio.run(go())
+
+
+def test_an_answer_that_does_not_fit_is_asked_again(site):
+    """The client is told what is wrong, and the question stays open."""
+
+    async def go():
+        async with connected(site) as client:
+            asked = await call(client, "graph_form", task=1)
+            key, _ = only(asked.input_requests)
+            wrong = {key: accept(city="Rome", days=0)}
+            again = await call(client, "graph_form", asked.request_state, wrong, task=1)
+            assert again.input_requests[key].params.message.startswith("Not accepted: days: 0 is")
+            right = {key: accept(city="Rome", days=1)}
+            done = await call(client, "graph_form", again.request_state, right, task=1)
+            assert not done.is_error
+
+    asyncio.run(go())
+
+
+def test_a_state_counts_for_its_call_and_its_caller_only(site):
+    """A changed state, another tool, other arguments and another person are refused; as it is it counts."""
+
+    async def go():
+        async with connected(site) as client:
+            asked = await call(client, "graph_text", task=1)
+            state, responses = (
+                asked.request_state,
+                {only(asked.input_requests)[0]: accept(answer="yes")},
+            )
+            middle = len(state) // 2
+            forged = state[:middle] + ("A" if state[middle] != "A" else "B") + state[middle + 1 :]
+            for tool, sent, task in (
+                ("graph_text", forged, 1),
+                ("graph_text", json.dumps({"run": "x"}), 1),
+                ("graph_text", state, 2),
+                ("graph_form", state, 1),
+            ):
+                with pytest.raises(MCPError, match="requestState") as error:
+                    await call(client, tool, sent, responses, task=task)
+                assert refused(error) == types.INVALID_PARAMS
+            ben = Person(Principal("ben"), frozenset(GRANTS))
+            async with connected(site, person=ben) as other:
+                with pytest.raises(MCPError, match="requestState"):
+                    await call(other, "graph_text", state, responses, task=1)
+            assert [question.is_open for question in site.client.interrupts()] == [True]
+
+            done = await call(client, "graph_text", state, responses, task=1)
+            assert done.structured_content == {"said": "yes"}
+
+    asyncio.run(go())
+
+
+def test_every_server_with_the_keys_opens_a_state(site):
+    """A call goes on at another server, after a change of keys too; without the key it is refused."""
+
+    async def go():
+        async with connected(site) as client:
+            asked = await call(client, "graph_text", task=1)
+        responses = {only(asked.input_requests)[0]: accept(answer="yes")}
+        site.settings.mcp_keys = "n" * 32
+        async with connected(site) as client:
+            with pytest.raises(MCPError, match="requestState"):
+                await call(client, "graph_text", asked.request_state, responses, task=1)
+        site.settings.mcp_keys = f"{'n' * 32}, {'k' * 32}"
+        async with connected(site) as client:
+            done = await call(client, "graph_text", asked.request_state, responses, task=1)
+            assert done.structured_content == {"said": "yes"}
+
+    asyncio.run(go())
+
+
+def test_a_short_key_is_refused_and_the_server_s_secret_is_one():
+    """Servers that share RUNNER_SERVER_SECRET have the same key; without it each has one of its own."""
+    with pytest.raises(UsageError, match="32 random characters"):
+        keys_of(Settings(mcp_keys="short"))
+    shared = Settings(server_secret="s" * 32)
+    assert keys_of(shared) == keys_of(shared)
+    assert keys_of(Settings()) != keys_of(Settings())
+
+
+def test_a_task_asks_and_takes_a_part_of_the_answers(site):
+    """Of two questions one may be answered first; keys that are unknown, foreign or answered are ignored."""
+
+    async def go():
+        async with connected(site, Tasks()) as client:
+            foreign = await call(client, "graph_text", task=1)
+            foreign = await task_that(client, foreign.task_id, "input_required")
+            foreign_key, _ = only(foreign["inputRequests"])
+            started = await call(client, "graph_two", task=1)
+            questions_of(site, started.task_id, 2)
+            task = await task_that(client, started.task_id, "input_required")
+            left, right = sorted(task["inputRequests"], key=lambda key: ".right." in key)
+            changed = right[:-1] + ("0" if right[-1] != "0" else "1")
+            answers = {left: accepted(answer="l")}
+            ignored = dict.fromkeys([foreign_key, "unknown", changed], accepted(answer="x"))
+            update = {"inputResponses": {**answers, **ignored}}
+            done = await task_call(client, "tasks/update", started.task_id, **update)
+            assert done["resultType"] == "complete"
+            task = await task_call(client, "tasks/get", started.task_id)
+            assert [*task["inputRequests"]] == [right]
+
+            update = {"inputResponses": {left: accepted(answer="x"), right: accepted(answer="r")}}
+            await task_call(client, "tasks/update", started.task_id, **update)
+            task = await task_that(client, started.task_id, "completed")
+            assert task["result"]["structuredContent"] == {"left": "l", "right": "r"}
+            assert "inputRequests" not in task
+            assert [item.run_id for item in site.client.interrupts()] == [foreign["taskId"]]
+
+    asyncio.run(go())
+
+
+def test_tasks_end_as_their_runs_do(site):
+    """A failed run is a completed task with an error; a task that is cancelled stops its run."""
+
+    async def go():
+        async with connected(site, Tasks()) as client:
+            started = await call(client, "graph_broken", task=1)
+            task = await task_that(client, started.task_id, "completed")
+            assert task["result"]["isError"]
+            started = await call(client, "graph_text", task=1)
+            await task_that(client, started.task_id, "input_required")
+            await task_call(client, "tasks/cancel", started.task_id)
+            await task_that(client, started.task_id, "cancelled")
+
+    asyncio.run(go())
+
+
+def test_tasks_are_those_of_the_door(site):
+    """An unknown task, a run of another graph and a client without the extension have their errors."""
+
+    async def go():
+        run = site.client.start("echo", 1)
+        async with connected(site, Tasks()) as client:
+            assert (await task_that(client, run.id, "completed"))["taskId"] == run.id
+            site.settings.mcp_graphs.remove("echo")
+            for name in ("unknown", run.id):
+                with pytest.raises(MCPError) as error:
+                    await task_call(client, "tasks/get", name)
+                assert refused(error) == types.INVALID_PARAMS == -32602
+        async with connected(site) as client:
+            with pytest.raises(MCPError) as error:
+                await task_call(client, "tasks/get", run.id)
+            assert refused(error) == types.MISSING_REQUIRED_CLIENT_CAPABILITY == -32021
+            assert error.value.error.data == {"requiredCapabilities": {"extensions": {TASKS: {}}}}
+
+    asyncio.run(go())
+
+
+def test_two_people_decide_and_each_vote_has_the_digest(site):
+    """One of two is counted, and each vote names what was shown; who has voted is not a second person."""
+
+    async def go():
+        ben = Person(Principal("ben"), frozenset(GRANTS))
+        async with (
+            connected(site, Tasks()) as ana,
+            connected(site, Tasks(), person=ben) as other,
+        ):
+            started = await call(ana, "graph_quorum", task=1)
+            task = await task_that(ana, started.task_id, "input_required")
+            key, question = only(task["inputRequests"])
+            assert '"amount": 120' in question["params"]["message"]
+            update = {"inputResponses": {key: accepted(decision="approve")}}
+            await task_call(ana, "tasks/update", started.task_id, **update)
+            with pytest.raises(MCPError, match="not accepted"):
+                await task_call(ana, "tasks/update", started.task_id, **update)
+            task = await task_call(other, "tasks/get", started.task_id)
+            assert "1 of 2" in task["inputRequests"][key]["params"]["message"]
+            await task_call(other, "tasks/update", started.task_id, **update)
+            await task_that(other, started.task_id, "completed")
+        question_id, _, digest = key.partition("#")
+        votes = site.client.engine.store.votes(question_id)
+        assert [vote["body"]["digest"] for vote in votes] == [digest, digest]
+
+    asyncio.run(go())
+
+
+def test_a_question_is_asked_of_those_who_may_decide_it(site):
+    """Who may not gets its link in the status, and their answer is ignored; who may is asked."""
+
+    async def go():
+        async with connected(site, Tasks()) as ana:
+            started = await call(ana, "graph_others", task=1)
+            asked = questions_of(site, started.task_id)
+            task = await task_call(ana, "tasks/get", started.task_id)
+            assert task["status"] == "working"
+            assert f"https://runner.example/q/{asked[0].id}" in task["statusMessage"]
+            key = f"{asked[0].id}#{asked[0].digest}"
+            update = {"inputResponses": {key: accepted(decision="approve")}}
+            await task_call(ana, "tasks/update", started.task_id, **update)
+            assert site.client.interrupt(asked[0].id).is_open
+        ben = Person(Principal("ben"), frozenset(GRANTS))
+        async with connected(site, Tasks(), person=ben) as other:
+            assert only((await task_call(other, "tasks/get", started.task_id))["inputRequests"])
+            await task_call(other, "tasks/update", started.task_id, **update)
+            await task_that(other, started.task_id, "completed")
+
+    asyncio.run(go())
+
+
+def test_an_agent_never_decides_for_people(site):
+    """An agent is not asked, and a tool call is an agent's vote; a rule may allow agents."""
+    site.settings.mcp_write = True
+
+    async def vote(client, question):
+        return await call(
+            client,
+            "questions_vote",
+            question_id=question.id,
+            digest=question.digest,
+            decision="approve",
+        )
+
+    async def go():
+        async with connected(site, Tasks()) as client:
+            started = await call(client, "graph_anyone", task=1)
+            task = await task_that(client, started.task_id, "input_required")
+            (question,) = site.client.interrupts()
+            receipt = await vote(client, question)
+            assert receipt.is_error
+            assert "agents don't decide this" in receipt.content[0].text
+            async with connected(site, Tasks(), person=as_agent(site)) as agent:
+                hidden = await task_call(agent, "tasks/get", started.task_id)
+                assert hidden["status"] == "working"
+            key, _ = only(task["inputRequests"])
+            update = {"inputResponses": {key: accepted(decision="approve")}}
+            await task_call(client, "tasks/update", started.task_id, **update)
+            await task_that(client, started.task_id, "completed")
+
+            started = await call(client, "graph_agents", task=1)
+            await task_that(client, started.task_id, "input_required")
+            (question,) = site.client.interrupts()
+            changed = replace(question, digest=question.digest[:-1])
+            assert (await vote(client, changed)).is_error
+            assert not (await vote(client, question)).is_error
+            await task_that(client, started.task_id, "completed")
+
+    asyncio.run(go())
+
+
+def test_tools_that_write_are_there_when_asked_for(site):
+    """Without RUNNER_MCP_WRITE a client can't stop a run or vote by a tool."""
+
+    async def go():
+        run = site.client.start("text", 1)
+        async with connected(site) as client:
+            with pytest.raises(MCPError, match="no tool"):
+                await call(client, "runs_cancel", run_id=run.id)
+        site.settings.mcp_write = True
+        async with connected(site) as client:
+            assert not (await call(client, "runs_cancel", run_id=run.id)).is_error
+            assert site.client.run(run.id).status == "cancelled"
+
+    asyncio.run(go())
+
+
+def test_declining_rejects_and_closing_the_form_decides_nothing(site):
+    """A question without a rule, which no one can reject, stays open when it is declined."""
+
+    async def go():
+        async with connected(site, Tasks()) as client:
+            for graph, action, outcome in (
+                ("rule", "cancel", "input_required"),
+                ("text", "decline", "input_required"),
+                ("rule", "decline", "completed"),
+            ):
+                started = await call(client, f"graph_{graph}", task=1)
+                task = await task_that(client, started.task_id, "input_required")
+                key, _ = only(task["inputRequests"])
+                update = {"inputResponses": {key: {"action": action}}}
+                await task_call(client, "tasks/update", started.task_id, **update)
+                task = await task_that(client, started.task_id, outcome)
+            assert task["result"]["structuredContent"] == {"said": "reject"}
+
+    asyncio.run(go())
+
+
+@pytest.mark.parametrize("mode", ["legacy", "2026-07-28"])
+def test_a_client_without_forms_gets_the_link(site, mode):
+    """Where nothing can be asked the result says what the run waits for, and where that is answered."""
+
+    async def go():
+        async with connected(site, answer=None, mode=mode) as client:
+            waiting = await call(client, "graph_text", task=1)
+            assert not waiting.is_error
+            assert waiting.structured_content["status"] == "interrupted"
+            assert "https://runner.example/q/" in waiting.content[0].text
+            run = waiting.structured_content["run_id"]
+            shown = await call(client, "runs_show", run_id=run)
+            assert shown.structured_content["interrupts"][0]["name"] == "refund"
+
+    asyncio.run(go())
+
+
+def test_roles_count_for_tools(site):
+    """A viewer lists but runs nothing; a role of one graph counts for its tool and its runs only."""
+
+    async def names(client):
+        return {tool.name for tool in (await client.list_tools()).tools}
+
+    async def go():
+        run = site.client.start("text", 1)
+        viewer = Person(Principal("eve"), frozenset({"viewer"}))
+        async with connected(site, person=viewer) as client:
+            assert not any(name.startswith("graph_") for name in await names(client))
+            assert (await call(client, "graph_echo", task=1)).is_error
+            assert not (await call(client, "runs_show", run_id=run.id)).is_error
+        limited = Person(Principal("eve"), frozenset({"operator:echo"}))
+        async with connected(site, Tasks(), person=limited) as client:
+            assert {name for name in await names(client) if "graph_" in name} == {"graph_echo"}
+            assert (await call(client, "graph_text", task=1)).is_error
+            assert (await call(client, "runs_show", run_id=run.id)).is_error
+            assert (await call(client, "runs_list")).is_error
+            assert not (await call(client, "runs_list", graph="echo")).is_error
+            with pytest.raises(MCPError, match="no task"):
+                await task_call(client, "tasks/get", run.id)
+            started = await call(client, "graph_echo", task=1)
+            await task_that(client, started.task_id, "completed")
+
+    asyncio.run(go())
+
+
+def test_over_http_each_request_says_who_calls(site, served):
+    """Who calls is what `auth` says; other sites, large bodies and who is not known are refused."""
+    initialize = {"jsonrpc": "2.0", "id": 1, "method": "initialize", "params": {}}
+    assert site.http.post("/mcp", json=initialize).status_code == 404  # no door unless it is named
+
+    async def go():
+        async with Client(
+            f"{served.url}/mcp", extensions=[Tasks()], elicitation_callback=ask_user
+        ) as c:
+            assert c.session.protocol_version == "2026-07-28"
+            started = await call(c, "graph_text", task=1)
+            task = await task_that(c, started.task_id, "input_required")
+            key, _ = only(task["inputRequests"])
+            update = {"inputResponses": {key: accepted(answer="yes")}}
+            await task_call(c, "tasks/update", started.task_id, **update)
+            await task_that(c, started.task_id, "completed")
+        assert site.client.interrupt(key.partition("#")[0]).responder == "ana"
+
+    asyncio.run(go())
+    site.settings.max_result = 500
+    http = TestClient(site.replica(), "https://runner.example", raise_server_exceptions=False)
+    assert http.get("/mcp").status_code == 405
+    evil = {"Origin": "https://evil.example"}
+    assert http.post("/mcp", json=initialize, headers=evil).status_code == 403
+    assert http.post("/mcp", json={"task": "x" * 2_000_000}).status_code == 413
+    assert http.post("/mcp", json=initialize, headers=ACCEPT).status_code == 200
+    site.person = None
+    assert http.post("/mcp", json=initialize).status_code == 401
+
+
+def test_an_unknown_door_is_named_with_what_is_wrong(redis_url):
+    """A door that can't be imported stops the start, not a request."""
+    for name in ("telegraph", "os:nothing", "os:sep"):
+        with pytest.raises(UsageError, match=f"--door '.*{name}"):
+            create_app(Settings(redis_url=redis_url), auth=lambda request: None, doors=[name])
