@@ -23,6 +23,7 @@ from runner.cli import (
 )
 from runner.cli.output import Removed
 from runner.limits.control import LimitView
+from runner.limits.fairness import WaitingTurn
 from runner.operations.api_keys import ApiKey
 from runner.operations.dead import Replayed
 from runner.operations.deploy_views import GraphCheck, MigratedRun
@@ -44,7 +45,6 @@ from runner.records.listings import RunSummary, SessionSummary
 from runner.records.metrics import Metric
 from runner.schedules.schedule import Schedule
 from runner.store.interface import Event
-from runner.store.shared import WaitingTurn
 from runner.webhooks.webhook import Delivery, WebhookView
 
 DOCUMENTS: dict[str, tuple[str, Any]] = {

@@ -33,6 +33,17 @@ STAYS_MS = 330_000
 
 
 @dataclass(frozen=True, slots=True)
+class WaitingTurn:
+    """A key of a queue, "" of runs without one, whose nodes wait for its turn: how many, since when (ms)."""
+
+    queue: str
+    priority: int
+    key: str
+    nodes: int
+    since: int
+
+
+@dataclass(frozen=True, slots=True)
 class Share:
     """The key that a doorbell counts for, and by how much it moves the key's pass."""
 

@@ -11,6 +11,7 @@ from functools import cached_property
 from urllib.parse import urlsplit
 
 from runner.errors import StoreError
+from runner.limits.fairness import WaitingTurn
 from runner.limits.setting import LimitSetting
 from runner.records.listings import Page, SessionSummary
 from runner.records.metrics import Metric
@@ -27,7 +28,7 @@ from runner.store.redis.jobs import Jobs
 from runner.store.redis.keys import Keys
 from runner.store.redis.ledger import AuditLog
 from runner.store.redis.partitions import SharedStore, connections, open_store
-from runner.store.redis.server_info import ServerInfo, WaitingKey, WaitingTurn
+from runner.store.redis.server_info import ServerInfo, WaitingKey
 from runner.store.redis.sessions import list_sessions
 from runner.store.redis.store import RedisStore
 from runner.store.redis.streams import NoticeGroups, NoticeReader, NoticeTail
@@ -46,7 +47,6 @@ __all__ = [
     "Shared",
     "SharedStore",
     "WaitingKey",
-    "WaitingTurn",
     "open_store",
 ]
 

@@ -10,6 +10,7 @@ from typing import Any
 
 from runner.definition.model import map_of
 from runner.errors import StoreError
+from runner.limits.fairness import WaitingTurn
 from runner.limits.limit import name_of
 from runner.limits.setting import LimitSetting
 from runner.records.listings import InterruptQuery, RunQuery
@@ -490,17 +491,6 @@ def waiting_keys(place: str | RedisConnection, keys: Keys, most: int) -> list[Wa
         )
         if count and first
     ]
-
-
-@dataclass(frozen=True, slots=True)
-class WaitingTurn:
-    """A key of a queue, "" of runs without one, whose nodes wait for its turn: how many, since when (ms)."""
-
-    queue: str
-    priority: int
-    key: str
-    nodes: int
-    since: int
 
 
 def waiting_turns(
