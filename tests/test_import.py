@@ -17,6 +17,8 @@ HEAVY = {
     "fastapi",
     "jsonschema_rs",
     "kombu",
+    "langchain_core",
+    "langgraph",
     "mcp",
     "openai",
     "pydantic_ai",

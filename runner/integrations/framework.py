@@ -13,7 +13,7 @@ from typing import Any, Literal, TypeVar
 from pydantic import BaseModel, ConfigDict, StrictBool, TypeAdapter
 
 from runner.agent.models.port import raise_delayed
-from runner.errors import ConflictError, CorruptDocument, DefinitionError
+from runner.errors import ApprovalMismatch, ConflictError, CorruptDocument, DefinitionError
 from runner.records import codec, failures
 from runner.records.asking import is_answered, is_asked_again, numbered_question
 from runner.records.checkpoints import Saved
@@ -42,7 +42,7 @@ async def outcome_of(
         return await execution
     except Exception as error:  # noqa: BLE001 - users' agents raise anything
         reason = cause(error)
-        if isinstance(reason, ConflictError):
+        if isinstance(reason, (ApprovalMismatch, ConflictError)):
             raise reason from None
         raise_delayed(reason)
         return Failed(failures.record(reason))

@@ -13,11 +13,14 @@ from tests.waiting import wait_until
 need("strands", "strands")
 need("pydantic_ai", "pydantic-ai")
 need("mcp", "mcp")
+need("langchain", "dev")
 
 GRAPHS = {
     "strands_agent": ("blue", "sky is blue"),
     "pydantic_agent": (True, "paint is north painted"),
     "mcp_agent": ({"day": "Friday"}, "booked"),
+    "langgraph_graph": ("blue", "blue"),
+    "langchain_agent": ({"type": "approve"}, "7 is paid, done"),
 }
 
 

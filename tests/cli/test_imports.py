@@ -18,6 +18,8 @@ NEEDLESS = {
     "fastapi",
     "jsonschema_rs",
     "kombu",
+    "langchain_core",
+    "langgraph",
     "mcp",
     "openai",
     "pydantic_ai",

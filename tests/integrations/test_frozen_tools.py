@@ -13,12 +13,16 @@ from tests.integrations.extras import need
 
 need("pydantic_ai", "pydantic-ai")
 need("strands", "strands")
+need("langchain", "dev")
 
+from langchain.agents import create_agent  # noqa: E402 - only where the extra is installed
+from langchain_core.tools import StructuredTool  # noqa: E402 - as above
 from strands import tool  # noqa: E402 - only where the extra is installed
 
+from runner.integrations.langgraph import LangGraphNode  # noqa: E402 - as above
 from runner.integrations.pydantic_ai import PydanticAIAgent  # noqa: E402 - as above
 from runner.integrations.strands import StrandsAgent  # noqa: E402 - as above
-from tests.integrations import pydantic_agents, strands_agents  # noqa: E402 - as above
+from tests.integrations import langgraph_graphs, pydantic_agents, strands_agents  # noqa: E402 - as above
 
 CALLED: list[str] = []
 
@@ -62,7 +66,29 @@ def of_pydantic_ai():
     return PydanticAIAgent(build, name="pays")
 
 
-@pytest.mark.parametrize("make", [of_strands, of_pydantic_ai])
+def of_langgraph():
+    calls = langgraph_graphs.reply(
+        langgraph_graphs.call("look", "t0", order="7"),
+        langgraph_graphs.call("refund", "t1", order="7"),
+    )
+    replies = [calls, langgraph_graphs.reply(content="done")]
+
+    def compiled(checkpointer):
+        tools = [
+            StructuredTool.from_function(
+                lambda order, name=name: CALLED.append(f"{name} {order}"),
+                name=name,
+                description="A tool.",
+            )
+            for name in ("look", "refund")
+        ]
+        model = langgraph_graphs.Model(replies=replies)
+        return create_agent(model, tools, checkpointer=checkpointer)
+
+    return LangGraphNode(compiled, name="pays")
+
+
+@pytest.mark.parametrize("make", [of_strands, of_pydantic_ai, of_langgraph])
 def test_a_frozen_tool_of_a_framework_is_not_called(monkeypatch, make):
     """No call of its batch begins, none is made twice after the thaw; another tool's freeze lets all run."""
 

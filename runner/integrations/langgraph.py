@@ -1,0 +1,544 @@
+"""A compiled LangGraph graph as a node (extra `langgraph`).
+
+Its checkpoints are in the node's document: each is stored before the next superstep begins, so another
+worker goes on after a crash. What the graph asks with `interrupt()` is asked of people, one question for each
+interrupt. Tool calls of LangChain's `HumanInTheLoopMiddleware` are one question each, which a rule may
+decide. The graph goes on when all are answered, since it runs a node that asked again from its top. Errors
+of the graph are the node's failure.
+"""
+
+from __future__ import annotations
+
+import base64
+import threading
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from importlib.metadata import version as installed
+from typing import Any
+
+from runner import async_loop
+from runner.agent.machine.state import add_usage
+from runner.approvals.ballots import Use
+from runner.approvals.digests import Action
+from runner.approvals.rules import Approval, Rule
+from runner.errors import CorruptDocument, DefinitionError, UnstorableError, needs_extra
+from runner.integrations.framework import Past, Questions, check_factory, outcome_of, restored
+from runner.records import codec
+from runner.records.checkpoints import Saved
+from runner.records.codec import JSON
+from runner.records.executors import Visit, function_input, input_text
+from runner.records.interrupts import Interrupt
+from runner.records.outcomes import Interrupted, Outcome, Succeeded
+
+with needs_extra("langgraph", "LangGraphNode"):
+    import langgraph.types
+    from langchain_core.callbacks import BaseCallbackHandler
+    from langchain_core.messages import AIMessage
+    from langchain_core.outputs import LLMResult
+    from langgraph.channels import DeltaChannel
+    from langgraph.checkpoint.memory import InMemorySaver
+    from langgraph.checkpoint.serde.jsonplus import JsonPlusSerializer
+    from langgraph.graph.state import CompiledStateGraph
+    from langgraph.pregel import Pregel
+
+KIND = "langgraph"
+
+DECISIONS = ("approve", "edit", "reject", "respond")
+
+_MESSAGE = {"message": {"type": "string"}}
+_EDITED = {
+    "type": "object",
+    "properties": {"name": {"type": "string"}, "args": {"type": "object"}},
+    "required": ["name", "args"],
+    "additionalProperties": False,
+}
+_FIELDS: dict[str, tuple[dict[str, JSON], list[str]]] = {
+    "approve": ({}, []),
+    "edit": ({"edited_action": _EDITED}, ["edited_action"]),
+    "reject": (_MESSAGE, []),
+    "respond": (_MESSAGE, ["message"]),
+}
+
+
+class LangGraphNode:
+    """A node that runs a compiled LangGraph graph; each visit is a thread of its own.
+
+    Args:
+        factory: compiles the graph with the checkpointer that it is given, at each call.
+        input: makes the graph's input of the visit; without it the task and the inputs are a message of the
+            user where the state has `messages`, otherwise what a typed function would get.
+        output: makes the node's output of the final state; without it the content of the last message, or
+            the state.
+        approval: the rule that decides tool calls of the middleware. Without it any answer does.
+        types: classes of objects in the state, besides those of LangChain: others are not loaded.
+        name: the node's id, unless `add_node` gives one.
+        version: change it when waiting runs must not go on with the new code.
+    """
+
+    kind = KIND
+
+    def __init__(
+        self,
+        factory: Callable[[InMemorySaver], CompiledStateGraph[Any, Any, Any, Any]],
+        *,
+        input: Callable[[Visit], Any] | None = None,  # noqa: A002 - as LangGraph calls it
+        output: Callable[[Any], Any] | None = None,
+        approval: Rule | None = None,
+        types: Iterable[type] = (),
+        name: str | None = None,
+        version: str = "",
+    ) -> None:
+        check_factory(factory, Pregel, type(self).__name__)
+        self.name = name or getattr(factory, "__name__", "")
+        self.version = version
+        self._factory, self._input, self._output = factory, input, output
+        self._approval = approval
+        self._types = [(cls.__module__, cls.__name__) for cls in types]
+
+    def execute(self, visit: Visit) -> Outcome:
+        """Run the graph until it is done, failed or waits for people.
+
+        Raises:
+            ConflictError: this node belongs to another worker, or its run was stopped.
+            ApprovalMismatch: a call that was approved is not the one that would be made.
+        """
+        return async_loop.run(outcome_of(self._execute(visit)))
+
+    async def _execute(self, visit: Visit) -> Outcome:
+        past = restored(_LangGraphPast, visit, type(self).__name__)
+        if past.visit != visit.address.visit:
+            past = _LangGraphPast(visit=visit.address.visit)
+        visit.check()
+        execution = _Execution(visit, past, self._types, self._approval)
+        graph = await async_loop.in_thread(self._factory, execution.saver)
+        _check(graph)
+        execution.saver.keeps_all = _has_deltas(graph)
+        make = self._input or (lambda visit: _input(graph, visit))
+        interrupts = await execution.run(graph, make)
+        if interrupts:
+            return Interrupted(interrupts, execution.saved(), execution.usage)
+        values = (await graph.aget_state(execution.config)).values
+        output = await async_loop.in_thread(self._output or _output, values)
+        try:
+            result = codec.pack(output, "the graph's output")
+        except UnstorableError as error:
+            raise UnstorableError(
+                f"{error} Return JSON data or a pydantic model from output=."
+            ) from None
+        return Succeeded(result, codec.plain(output), execution.usage, execution.saved())
+
+
+@dataclass(kw_only=True)
+class _LangGraphPast(Past):
+    """`thread` is what the checkpointer stores."""
+
+    thread: JSON = None
+
+
+def _check(graph: Any) -> None:
+    """Refuse what is no graph with this checkpointer.
+
+    Raises:
+        DefinitionError: it can't be run as a node.
+    """
+    if not isinstance(graph, Pregel) or not isinstance(graph.checkpointer, NodeCheckpointer):
+        raise DefinitionError(
+            "the factory of a LangGraphNode returned no graph that has its checkpointer, so nothing was run: "
+            "return builder.compile(checkpointer=checkpointer)."
+        )
+    if graph.interrupt_before_nodes or graph.interrupt_after_nodes:
+        raise DefinitionError(
+            "the graph has interrupt_before or interrupt_after, which ask nothing that can be answered, so "
+            "nothing was run: call interrupt() in the node."
+        )
+
+
+def _has_deltas(graph: Any) -> bool:
+    """Return whether a channel is restored from the checkpoints before the newest one."""
+    graphs = [graph, *(subgraph for _, subgraph in graph.get_subgraphs(recurse=True))]
+    return any(
+        isinstance(channel, DeltaChannel) for each in graphs for channel in each.channels.values()
+    )
+
+
+class _Execution:
+    """One execution of a graph, and what to store of it."""
+
+    def __init__(
+        self,
+        visit: Visit,
+        past: _LangGraphPast,
+        types: Sequence[tuple[str, str]],
+        approval: Rule | None,
+    ) -> None:
+        self._visit, self._past, self._approval = visit, past, approval
+        self._questions = Questions(KIND, visit.address, visit.answers, past.questions)
+        self._counter = _Callbacks(visit)
+        self.saver = NodeCheckpointer(past.thread, self._save, types)
+        self.config: Any = {
+            "configurable": {
+                "thread_id": visit.idempotency_key,
+                "idempotency_key": visit.idempotency_key,
+            },
+            "callbacks": [self._counter],
+        }
+
+    async def run(self, graph: Any, make_input: Callable[[Visit], Any]) -> list[Interrupt]:
+        """Go on until the graph is done, or return its open questions."""
+        while True:
+            command: Any = None
+            state = await graph.aget_state(self.config)
+            if state.created_at is None:
+                command = await async_loop.in_thread(make_input, self._visit)
+            elif state.interrupts:
+                asked = [each for ask in _asks(state) for each in self._ask(*ask)]
+                open_questions = [each for each in asked if each.id not in self._visit.answers]
+                if open_questions:
+                    return open_questions
+                command = langgraph.types.Command(resume=await self._answers(state))
+            elif not state.next:
+                return []
+            await graph.ainvoke(command, self.config, durability="sync")
+            self._visit.check()
+
+    # -- questions --------------------------------------------------------------------------------
+
+    def _ask(self, inner: str, interrupt: Any) -> list[Interrupt]:
+        """Ask for one interrupt; of several tool calls each is a question."""
+        if calls := _calls(interrupt.value):
+            return [
+                self._ask_call(f"{inner}.{number}", call, interrupt)
+                for number, call in enumerate(calls)
+            ]
+        name, reason = _title(interrupt.value)
+        return [self._questions.ask(inner, name, reason, response_schema=interrupt.response_schema)]
+
+    def _ask_call(self, inner: str, call: _Call, interrupt: Any) -> Interrupt:
+        if self._approval is None:
+            reason = {"tool": call.name, "args": call.args, "description": call.description}
+            schema = interrupt.response_schema or _decision_schema(call)
+            return self._questions.ask(inner, call.name, reason, response_schema=schema)
+        decisions = tuple(each for each in self._approval.decisions if each in call.allowed)
+        judge = self._visit.address.judge
+        return self._questions.ask(
+            inner,
+            call.name,
+            call.description or f"{self._visit.address.node_id} asks to call {call.name}.",
+            rule=replace(self._approval, decisions=decisions),
+            action=Action(judge.tenant if judge else "", "tool", call.name, call.args, None),
+        )
+
+    async def _answers(self, state: Any) -> dict[str, Any]:
+        """Return the answers by the ids of interrupts; decisions by a rule are used by that.
+
+        Raises:
+            ApprovalMismatch: a decision does not hold for the call as it would be made.
+            InterruptExpired: there was no answer in time. InterruptWithdrawn: a question was withdrawn.
+        """
+        asked = [(inner, each, self._ask(inner, each)) for inner, each in _asks(state)]
+        given = self._questions.hand_over()
+        answers = {}
+        for inner, interrupt, questions in asked:
+            calls = _calls(interrupt.value)
+            if not calls:
+                answers[interrupt.id] = given[inner]
+                continue
+            decisions = [
+                await self._decision(call, question, given[f"{inner}.{number}"])
+                for number, (call, question) in enumerate(zip(calls, questions, strict=True))
+            ]
+            batched = "action_requests" in interrupt.value
+            answers[interrupt.id] = {"decisions": decisions} if batched else decisions[0]
+        return answers
+
+    async def _decision(self, call: _Call, question: Interrupt, answer: Any) -> Any:
+        """Return one decision of the middleware's form."""
+        judge = self._visit.address.judge
+        if self._approval is None or judge is None:
+            return answer
+        decided = self._visit.answers[question.id]
+        approval = judge.approval(question, decided)
+        if approval.approved:
+            key = f"{self._visit.idempotency_key}/{question.scope}"
+            if (decided.used or {}).get("key") != key:
+                use = Use(question.id, approval.effect, key)
+                await async_loop.in_thread(self._visit.use, use, self.saved(handed=False))
+        return _decision_of(call, approval)
+
+    # -- what is stored ---------------------------------------------------------------------------
+
+    @property
+    def usage(self) -> dict[str, int]:
+        """The tokens of this visit."""
+        return add_usage(self._past.usage, self._counter.usage)
+
+    def saved(self, *, handed: bool = True) -> Saved:
+        """Return what to store; not `handed`: the graph has none of the answers of this execution yet."""
+        questions = self._questions.document() if handed else self._past.questions
+        return Saved(
+            {
+                **vars(self._past),
+                "begun": True,
+                "questions": questions,
+                "usage": self.usage,
+                "library": installed("langgraph"),
+                "thread": self.saver.document(),
+            }
+        )
+
+    def _save(self) -> None:
+        self._visit.save(self.saved())
+
+
+def _asks(state: Any) -> list[tuple[str, Any]]:
+    """List what a graph asks, each under a name that is the same in every process.
+
+    LangGraph's own ids are other ones when a crash has lost the first checkpoint.
+    """
+    open_ids = {interrupt.id for interrupt in state.interrupts}
+    step = (state.metadata or {}).get("step")
+    return [
+        (f"{step}.{task.name}.{place}.{number}", interrupt)
+        for place, task in enumerate(state.tasks)
+        for number, interrupt in enumerate(task.interrupts)
+        if interrupt.id in open_ids
+    ]
+
+
+@dataclass(frozen=True, slots=True)
+class _Call:
+    """A tool call that people review."""
+
+    name: str
+    args: dict[str, Any]
+    description: str
+    allowed: Sequence[str]
+
+
+def _calls(value: Any) -> list[_Call]:
+    """List the tool calls that an interrupt of `HumanInTheLoopMiddleware` is about; none of any other."""
+    if not isinstance(value, Mapping):
+        return []
+    if value.get("type") == "tool_approval":
+        return [_Call(value["name"], value["args"], value.get("description", ""), DECISIONS)]
+    allowed = {
+        config["action_name"]: config["allowed_decisions"]
+        for config in value.get("review_configs", ())
+    }
+    return [
+        _Call(
+            request["name"],
+            request["args"],
+            request.get("description", ""),
+            allowed.get(request["name"], DECISIONS),
+        )
+        for request in value.get("action_requests", ())
+    ]
+
+
+def _title(value: Any) -> tuple[str, Any]:
+    """Return a question's name and reason: of LangChain's agent inbox the action, else the value."""
+    request = value.get("action_request") if isinstance(value, Mapping) else None
+    name = request.get("action") if isinstance(request, Mapping) else None
+    return (name if isinstance(name, str) and name else "interrupt"), codec.plain(value)
+
+
+def _decision_schema(call: _Call) -> dict[str, JSON]:
+    def decision(kind: str) -> dict[str, JSON]:
+        fields, required = _FIELDS[kind]
+        return {
+            "type": "object",
+            "properties": {"type": {"const": kind}, **fields},
+            "required": ["type", *required],
+            "additionalProperties": False,
+        }
+
+    return {"anyOf": [decision(kind) for kind in DECISIONS if kind in call.allowed]}
+
+
+def _decision_of(call: _Call, approval: Approval) -> dict[str, Any]:
+    """Write a decision by a rule in the middleware's form."""
+    match approval.decision:
+        case "approve":
+            return {"type": "approve"}
+        case "edit":
+            edited_action = {"name": call.name, "args": approval.response}
+            return {"type": "edit", "edited_action": edited_action}
+        case "reject":
+            message = approval.response["rejected"]
+            return {"type": "reject", **({"message": str(message)} if message else {})}
+    return {"type": "respond", "message": str(approval.response)}
+
+
+class _Callbacks(BaseCallbackHandler):
+    """Counts tokens, and lets no tool that is frozen begin."""
+
+    raise_error = True
+    run_inline = True
+
+    def __init__(self, visit: Visit) -> None:
+        self._visit = visit
+        self.usage: dict[str, int] = {}
+
+    def on_tool_start(self, serialized: dict[str, Any], input_str: str, **_: Any) -> None:
+        """Check the tool, by its name."""
+        del input_str
+        self._visit.check_effect(str(serialized.get("name", "")))
+
+    def on_llm_end(self, response: LLMResult, **_: Any) -> None:
+        """Add the tokens of a reply, and check the calls in it before any of them begins."""
+        for generation in (each for batch in response.generations for each in batch):
+            message = getattr(generation, "message", None)
+            if not isinstance(message, AIMessage):
+                continue
+            if counts := message.usage_metadata:
+                self.usage = add_usage(
+                    self.usage,
+                    {
+                        "inputTokens": counts["input_tokens"],
+                        "outputTokens": counts["output_tokens"],
+                        "totalTokens": counts["total_tokens"],
+                    },
+                )
+            for call in message.tool_calls:
+                self._visit.check_effect(call["name"])
+
+
+# -- the checkpointer --------------------------------------------------------------------------------
+
+
+class NodeCheckpointer(InMemorySaver):
+    """A checkpointer whose content is JSON data; `save` is called after each change.
+
+    It keeps the newest checkpoint of each namespace, so that the data does not grow with the steps;
+    `keeps_all` has it keep all. Objects of classes that are neither LangChain's nor in `types` are loaded as
+    data.
+    """
+
+    def __init__(
+        self, document: JSON, save: Callable[[], object], types: Sequence[tuple[str, str]] = ()
+    ) -> None:
+        """Restore what `document()` returned, if it is not None.
+
+        Raises:
+            CorruptDocument: it has another form.
+        """
+        super().__init__(serde=JsonPlusSerializer(allowed_msgpack_modules=types or None))
+        self.keeps_all = False
+        self._save, self._lock = save, threading.RLock()
+        try:
+            self._restore(document or {})
+        except (AttributeError, KeyError, TypeError, ValueError) as error:
+            raise CorruptDocument(
+                f"langgraph {installed('langgraph')} can't read the checkpoints that were stored: {error}."
+            ) from error
+
+    def _restore(self, document: Mapping[str, Any]) -> None:
+        for thread, namespace, key, checkpoint, metadata, parent in document.get("checkpoints", ()):
+            entry = (_typed(checkpoint), _typed(metadata), parent)
+            self.storage[thread][namespace][key] = entry
+        for thread, namespace, key, task, index, channel, value, path in document.get("writes", ()):
+            write = (task, channel, _typed(value), path)
+            self.writes[thread, namespace, key][task, index] = write
+        for thread, namespace, channel, number, value in document.get("values", ()):
+            self.blobs[thread, namespace, channel, number] = _typed(value)
+
+    def document(self) -> dict[str, JSON]:
+        """Return all checkpoints as JSON data."""
+        with self._lock:
+            return {
+                "checkpoints": [
+                    [thread, namespace, key, _text(checkpoint), _text(metadata), parent]
+                    for thread, namespaces in self.storage.items()
+                    for namespace, entries in namespaces.items()
+                    for key, (checkpoint, metadata, parent) in entries.items()
+                ],
+                "writes": [
+                    [*key, task, index, channel, _text(value), path]
+                    for key, writes in self.writes.items()
+                    for (task, index), (_, channel, value, path) in writes.items()
+                ],
+                "values": [[*key, _text(value)] for key, value in self.blobs.items()],
+            }
+
+    def put(self, config: Any, checkpoint: Any, metadata: Any, new_versions: Any) -> Any:
+        """Store a checkpoint."""
+        with self._lock:
+            stored = super().put(config, checkpoint, metadata, new_versions)
+            if not self.keeps_all:
+                self._drop_older(stored["configurable"], checkpoint["channel_versions"])
+            self._save()
+        return stored
+
+    def put_writes(
+        self, config: Any, writes: Sequence[tuple[str, Any]], task_id: str, task_path: str = ""
+    ) -> None:
+        """Store what a task has written."""
+        with self._lock:
+            super().put_writes(config, writes, task_id, task_path)
+            self._save()
+
+    def delete_thread(self, thread_id: str) -> None:
+        """Delete a thread."""
+        with self._lock:
+            super().delete_thread(thread_id)
+            self._save()
+
+    async def aput(self, config: Any, checkpoint: Any, metadata: Any, new_versions: Any) -> Any:
+        """Store a checkpoint."""
+        return await async_loop.in_thread(self.put, config, checkpoint, metadata, new_versions)
+
+    async def aput_writes(
+        self, config: Any, writes: Sequence[tuple[str, Any]], task_id: str, task_path: str = ""
+    ) -> None:
+        """Store what a task has written."""
+        await async_loop.in_thread(self.put_writes, config, writes, task_id, task_path)
+
+    async def adelete_thread(self, thread_id: str) -> None:
+        """Delete a thread."""
+        await async_loop.in_thread(self.delete_thread, thread_id)
+
+    def _drop_older(self, stored: Mapping[str, Any], versions: Mapping[str, Any]) -> None:
+        """Drop what a new checkpoint replaces.
+
+        With a step of the whole graph the subgraphs in it have ended, whose namespaces name their tasks.
+        """
+        thread, namespace = stored["thread_id"], stored["checkpoint_ns"]
+        namespaces = self.storage[thread]
+        namespaces[namespace] = {
+            stored["checkpoint_id"]: namespaces[namespace][stored["checkpoint_id"]]
+        }
+        ended = [] if namespace else [each for each in namespaces if ":" in each]
+        for each in ended:
+            del namespaces[each]
+        for task_writes in [key for key in self.writes if key[0] == thread]:
+            if task_writes[2] not in namespaces.get(task_writes[1], ()):
+                del self.writes[task_writes]
+        for value in [key for key in self.blobs if key[0] == thread]:
+            is_replaced = value[1] == namespace and versions.get(value[2]) != value[3]
+            if value[1] in ended or is_replaced:
+                del self.blobs[value]
+
+
+def _text(value: tuple[str, bytes]) -> list[str]:
+    kind, data = value
+    return [kind, base64.b64encode(data).decode()]
+
+
+def _typed(value: Sequence[str]) -> tuple[str, bytes]:
+    kind, text = value
+    return kind, base64.b64decode(text)
+
+
+# -- input and output --------------------------------------------------------------------------------
+
+
+def _input(graph: Any, visit: Visit) -> Any:
+    if "messages" in graph.channels:
+        return {"messages": [{"role": "user", "content": input_text(visit.task, visit.inputs)}]}
+    return function_input(visit.task, visit.inputs)[1]
+
+
+def _output(values: Any) -> Any:
+    messages = values.get("messages") if isinstance(values, Mapping) else None
+    return messages[-1].content if messages else codec.plain(values)
