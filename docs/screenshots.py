@@ -381,8 +381,8 @@ def served(shop: Shop, port: int = 8091) -> Iterator[str]:
 def outline(url: str) -> list[str]:
     """Name what a page has, in its order: its menu, tabs, headings and columns."""
     text = urlopen(url).read().decode()  # noqa: S310 - our own server
-    parts = re.findall(r"<nav.*?</nav>|<(?:h1|h2|th scope=.col)[^>]*>.*?</", text, re.DOTALL)
-    words = [word.strip() for part in parts for word in re.findall(r">([^<>]+)<", part)]
+    elements = re.findall(r"<nav.*?</nav>|<(?:h1|h2|th scope=.col)[^>]*>.*?</", text, re.DOTALL)
+    words = [word.strip() for element in elements for word in re.findall(r">([^<>]+)<", element)]
     return [word for word in words if re.fullmatch(r"[A-Z][A-Za-z ]*", word)]
 
 

@@ -239,7 +239,7 @@ class Permission:
         """No consumer is known yet, so none may."""
         self._consumer: Any = None
         self._queues: set[str] = set()
-        self._newest, self._has_revoked_nodes = None, False
+        self._last_revoked, self._has_revoked_nodes = None, False
 
     def watch(self, consumer: Any) -> None:
         """Begin, or begin again after a reconnection: what a child was given before it ends with its node."""
@@ -264,10 +264,10 @@ class Permission:
     def _revokes_nodes(self) -> bool:
         """Return whether a node was ever revoked by its id, or anything by a header: a child can't know."""
         revoked = state.revoked._data  # noqa: SLF001 - its iterator sorts up to 50,000 ids
-        newest, known = next(reversed(revoked), None), self._newest
-        additions = takewhile(lambda task_id: task_id != known, reversed(revoked))
+        last, last_seen = next(reversed(revoked), None), self._last_revoked
+        additions = takewhile(lambda task_id: task_id != last_seen, reversed(revoked))
         self._has_revoked_nodes |= any(str(task_id).count(".") > 2 for task_id in additions)
-        self._newest = newest
+        self._last_revoked = last
         return self._has_revoked_nodes or bool(state.revoked_stamps)
 
 

@@ -93,13 +93,13 @@ def check_exclusions(
         )
 
 
-def check_rules(definition: Definition, path: str, around: Sequence[Definition] = ()) -> None:
+def check_rules(definition: Definition, path: str, outer_graphs: Sequence[Definition] = ()) -> None:
     """Check the rules of a graph and of those inside it; a node that none of them has may be around them.
 
     Raises:
         DefinitionError: a rule excludes who answered a node that asks nothing.
     """
-    graphs = (definition, *around)
+    graphs = (definition, *outer_graphs)
     for node in definition.nodes.values():
         for rule in _rules(node):
             check_exclusions(rule, path, graphs, is_outermost=False)
@@ -164,7 +164,7 @@ class Registry:
                 replace(
                     definition,
                     id=path,
-                    queue=definition.queue or self._queue_around(path),
+                    queue=definition.queue or self._outer_queue(path),
                     admission=self._admissions.get(path),
                     fairness=self._fairness.get(path.split(PATH, maxsplit=1)[0]),
                 )
@@ -184,13 +184,13 @@ class Registry:
             self._check(rule, plan.definition, path)
 
     def _check(self, rule: Rule, definition: Definition, path: str) -> None:
-        check_exclusions(rule, path, itertools.chain([definition], self._around(path)))
+        check_exclusions(rule, path, itertools.chain([definition], self._outer_graphs(path)))
 
-    def _around(self, path: str) -> Iterator[Definition]:
+    def _outer_graphs(self, path: str) -> Iterator[Definition]:
         """List the graphs around the one at a path, the nearest first."""
         while path := path.rpartition(PATH)[0]:
-            if around := self.find(path):
-                yield around.definition
+            if outer_graph := self.find(path):
+                yield outer_graph.definition
 
     def get(self, path: str) -> CompiledGraph:
         """Return the graph at a path.
@@ -231,21 +231,21 @@ class Registry:
             with contextlib.suppress(Exception):  # who runs it hears why
                 yield from self.family(name)
 
-    def _queue_around(self, path: str) -> str | None:
+    def _outer_queue(self, path: str) -> str | None:
         """Return the queue of the node that a nested graph is; None for a graph that is nested nowhere.
 
         Not a queue of its own name: a nested graph is found by its path, so a worker that can run it is one
         that has the outermost graph, also where the same graph is registered under a name of its own.
         """
         outer, _, node = path.rpartition(PATH)
-        around = self.find(outer) if outer else None
-        return around.topology.nodes[node].queue if around else None
+        outer_graph = self.find(outer) if outer else None
+        return outer_graph.topology.nodes[node].queue if outer_graph else None
 
     def _define(self, path: str) -> Definition | None:
         outer, _, node_id = path.rpartition(PATH)
         if outer:
-            around = self.find(outer)
-            node = around.definition.nodes.get(node_id) if around else None
+            outer_graph = self.find(outer)
+            node = outer_graph.definition.nodes.get(node_id) if outer_graph else None
             return inner(node) if node else None
         factory = self._factories.get(path)
         if factory is None:

@@ -108,10 +108,10 @@ def list_runs(
 @router.get("/runs/{run_id}")
 def show(request: Request, run_id: str, person: Seen, services: Served) -> HTMLResponse:
     """Show a tab of a run; the address also names the node that is shown, and what is open in the graph."""
-    place = Place.of(request)
+    address = Place.of(request)
     tabs = [tab for tab in TABS if tab != "audit" or person.may("read")]
-    if place.tab not in tabs:
-        raise Problem(404, f"A run has no tab {place.tab!r:.40} for you: {', '.join(tabs)}.")
+    if address.tab not in tabs:
+        raise Problem(404, f"A run has no tab {address.tab!r:.40} for you: {', '.join(tabs)}.")
     store = services.store
     record = store.peek(run_id)
     if (
@@ -123,13 +123,13 @@ def show(request: Request, run_id: str, person: Seen, services: Served) -> HTMLR
     else:
         position = str(existing(store.read(run_id), run_id).events)
         run = read_run(store, run_id)
-        events = all_events(store, run_id) if place.tab in {"nodes", "events"} else []
+        events = all_events(store, run_id) if address.tab in {"nodes", "events"} else []
     run, events = seen_by(person, run), [seen_by(person, event) for event in events]
     shown, now = list(levels(services, run)), round(time.time() * 1000)
-    chosen = find(shown, place.node)
+    chosen = find(shown, address.node)
     final = run.status in set(map(str, FINAL))
     asks = _asks(run.interrupts, {level.run.run_id: level.path for level in shown})
-    picture = drawing(services, shown, place) if place.tab == GRAPH else ""
+    picture = drawing(services, shown, address) if address.tab == GRAPH else ""
     return page(
         request,
         "run.html",
@@ -139,9 +139,9 @@ def show(request: Request, run_id: str, person: Seen, services: Served) -> HTMLR
         tabs={tab: TABS[tab] for tab in tabs},
         drawing=picture,
         waiting=waiting_in(picture, [ask.path for ask in asks]),
-        place=place,
+        place=address,
         drawer=drawer(*chosen, person, services) if chosen is not None else None,
-        **_nodes(run, shown, events, place.node, run.ended_at or now),
+        **_nodes(run, shown, events, address.node, run.ended_at or now),
         timeline=list(_timeline(events, run.created_at)),
         decided=_grouped(run.decided),
         asks=asks,
@@ -150,7 +150,7 @@ def show(request: Request, run_id: str, person: Seen, services: Served) -> HTMLR
         spent=list(spendings(run.spent)),
         actions=actions(run, final=final, changed=_changed(services, shown[0])),
         follow=not final,
-        audit=audit_of(services, run_id) if place.tab == "audit" else None,
+        audit=audit_of(services, run_id) if address.tab == "audit" else None,
     )
 
 

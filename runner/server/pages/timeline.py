@@ -90,14 +90,14 @@ def phases(
     for event in events:
         node, at = event.node, event.at
         if event.kind == "node.started" and node not in present:
-            around = map_of(node) or node.rpartition(PATH)[0]
-            earliest = starts.get(around, begun)
+            outer = map_of(node) or node.rpartition(PATH)[0]
+            earliest = starts.get(outer, begun)
             ready = max((ends[name] for name in before(node) if name in ends), default=earliest)
             present[node] = ("queued", min(max(ready, earliest), at))
             starts[node] = at
-            if present.get(around, ("", 0))[0] == "running":
-                end(around, at)
-                present[around] = ("inside", at)
+            if present.get(outer, ("", 0))[0] == "running":
+                end(outer, at)
+                present[outer] = ("inside", at)
         if event.kind in NEXT:
             end(node, at)
             present[node] = (NEXT[event.kind], at)

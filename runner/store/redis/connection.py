@@ -254,7 +254,7 @@ class RedisConnection:
             StoreError: the store could not be reached or refused.
         """
 
-        def talk(connection: Any) -> Any:
+        def exchange(connection: Any) -> Any:
             ends = time.monotonic() + seconds + TIMEOUT
             connection.send_command(*command, check_health=False)
             while not connection.can_read(timeout=NOTICED_WITHIN):
@@ -265,7 +265,7 @@ class RedisConnection:
                     raise redis.TimeoutError(f"no answer in {seconds + TIMEOUT:g} s")
             return connection.read_response()
 
-        return self.call(*command, talk=talk)
+        return self.call(*command, exchange=exchange)
 
     def call_all(self, *commands: Sequence[Argument]) -> list[Any]:
         """Send commands for keys of one server at once, and return their replies.
@@ -274,11 +274,11 @@ class RedisConnection:
             StoreError: the store could not be reached, or refused one.
         """
 
-        def talk(connection: Any) -> list[Any]:
+        def exchange(connection: Any) -> list[Any]:
             connection.send_packed_command(connection.pack_commands(commands), check_health=False)
             return [_reply(connection) for _ in commands]
 
-        replies: list[Any] = self.call(*commands[0], talk=talk)
+        replies: list[Any] = self.call(*commands[0], exchange=exchange)
         with self.translated():
             for reply in replies:
                 if isinstance(reply, redis.ResponseError):
@@ -289,12 +289,12 @@ class RedisConnection:
         self,
         *command: Argument,
         then: Callable[[Any, Any], None] | None = None,
-        talk: Callable[[Any], Any] | None = None,
+        exchange: Callable[[Any], Any] | None = None,
     ) -> Any:
         """Send one command on this thread's connection and return the raw reply.
 
         `then` is called with the connection and the reply when that is there; should it break meanwhile, both
-        are done again. With `talk` that is called with the connection, to send and to read.
+        are done again. With `exchange` that is called with the connection, to send and to read.
 
         Raises:
             StoreError: the store could not be reached or refused.
@@ -308,11 +308,11 @@ class RedisConnection:
                     if self._watched:
                         # Only connect() asks the Sentinels; it returns at once when it is connected.
                         connection.connect()
-                    if talk is None:
+                    if exchange is None:
                         connection.send_command(*command, check_health=False)
                         reply = connection.read_response()
                     else:
-                        reply = talk(connection)
+                        reply = exchange(connection)
                     if then is not None:
                         then(connection, reply)
                     return reply

@@ -41,7 +41,7 @@ def drop_malformed(transaction: Transaction, member: bytes) -> Reply:
     return Reply("malformed")
 
 
-def ring(transaction: Transaction, member: str, new_score: str, *, failed: bool) -> Reply:
+def handle_due(transaction: Transaction, member: str, new_score: str, *, failed: bool) -> Reply:
     """Handle a timer that was moved to `new_score` meanwhile; one that is gone was handled."""
     write_set = transaction.write_set
     at: bytes | None = write_set.read_set.reply("ZSCORE", TIMERS, member)
@@ -87,15 +87,15 @@ def _hand_early(transaction: Transaction, run_id: str, key: str) -> Reply:
     return Reply("handed")
 
 
-def _fire(kind: str) -> Callable[[Transaction, str, str], Reply]:
+def _hand_over(kind: str) -> Callable[[Transaction, str, str], Reply]:
     # What follows is not this transaction's: the process that swept does it, or another if it dies.
-    def fire(transaction: Transaction, name: str, key: str) -> Reply:
+    def plan(transaction: Transaction, name: str, key: str) -> Reply:
         transaction.write_set.timer(
             f"{kind}|{name}|{key}", transaction.clock() + transaction.write_set.settings.lease_ms
         )
         return Reply("due", fired=((kind, name),))
 
-    return fire
+    return plan
 
 
 def handle(transactions: Transactions, member: str, moved: str, *, failed: bool) -> Reply:
@@ -123,7 +123,7 @@ def handle(transactions: Transactions, member: str, moved: str, *, failed: bool)
 def attempt(transactions: Transactions, member: str, moved: str, *, failed: bool) -> Reply:
     """Handle a due timer in a transaction."""
     kind, run_id, key = member.split("|", 2)
-    plan = functools.partial(ring, member=member, new_score=moved, failed=failed)
+    plan = functools.partial(handle_due, member=member, new_score=moved, failed=failed)
     wants = of_run(run_id, *([f"n:{key}"] if kind == TimerKind.NODE else []))
     return transactions.run("sweep", plan, wants, [("ZSCORE", TIMERS, member)], makes_room=True)
 
@@ -131,9 +131,9 @@ def attempt(transactions: Transactions, member: str, moved: str, *, failed: bool
 DUE = {
     "early": _hand_early,
     "archive": archive_queue.end,
-    "schedule": _fire("schedule"),
-    "job": _fire("job"),
-    "webhook": _fire("webhook"),
+    "schedule": _hand_over("schedule"),
+    "job": _hand_over("job"),
+    "webhook": _hand_over("webhook"),
 }
 """Kinds of timer beside `TimerKind`, which the scheduler knows nothing of."""
 

@@ -634,9 +634,11 @@ class RedisStore:
         with self._redis.translated(), self._redis.client.pipeline(transaction=False) as pipe:
             for run_id, names in rows:
                 pipe.hmget(self._keys.run(run_id), [*names, "of"])
-            found: list[list[bytes | None]] = pipe.execute()
-        values = [row[:-1] for row in found]
-        packed = [at for at, row in enumerate(found) if row[-1] and packed_runs.is_packed(row[-1])]
+            replies: list[list[bytes | None]] = pipe.execute()
+        values = [row[:-1] for row in replies]
+        packed = [
+            at for at, row in enumerate(replies) if row[-1] and packed_runs.is_packed(row[-1])
+        ]
         if not packed:
             return values
         for at, fields in zip(packed, self._packed([rows[at][0] for at in packed]), strict=True):
@@ -652,8 +654,8 @@ class RedisStore:
             for run_id in runs:
                 pipe.lindex(self._keys.run(run_id, ":e"), 0)
                 pipe.hget(self._keys.run(run_id), "of")
-            found = pipe.execute()
-        texts = zip(runs, found[::2], found[1::2], strict=True)
+            replies = pipe.execute()
+        texts = zip(runs, replies[::2], replies[1::2], strict=True)
         return [packed_runs.fields_of(run_id, text, of) for run_id, text, of in texts]
 
     # Calling scripts

@@ -234,8 +234,13 @@ class FastPath:
             claim_read.changed_by = values[CHANGED_BY] or b""
         token = Token(run_id, node, record.visit, record.fence, claim_read)
         try:
-            stored = [item or own_task or task, state, report, *(output for _, _, output in inputs)]
-            task_value, state_value, report_value, *outputs = self._large.load(stored)
+            value_texts = [
+                item or own_task or task,
+                state,
+                report,
+                *(output for _, _, output in inputs),
+            ]
+            task_value, state_value, report_value, *outputs = self._large.load(value_texts)
             return Claim(
                 token=token,
                 graph_id=graph.topology.graph_id,

@@ -48,12 +48,14 @@ def keep(write_set: WriteSet, key: str, node: str, checkpoint: Saved) -> int:
 
 def remember(write_set: WriteSet, key: str, node: str, session: Remembered) -> None:
     """Add what a visit leaves to its session: its node's messages after the first few, and values."""
-    messages, talk = f"{key}:m", f"session:m:{session.session_id}"
+    messages, session_messages = f"{key}:m", f"session:m:{session.session_id}"
     count = int(write_set.read_unvalidated(messages, f"#{node}") or 0)
     names = [f"{nth}.{node}" for nth in range(session.first + 1, count + 1)]
     write_set.read_set.want(messages, names)
     for name in names:
-        write_set.command("RPUSH", talk, write_set.read_unvalidated(messages, name) or b"")
+        write_set.command(
+            "RPUSH", session_messages, write_set.read_unvalidated(messages, name) or b""
+        )
     values = f"session:s:{session.session_id}"
     for name, value in session.state.items():
         write_set.put(values, name, dump(value))

@@ -17,18 +17,18 @@ class KeyLists:
 
     def count(self, name: str, bound: int) -> int:
         """Count a list; the commit validates that as many are there as the bound, or that fewer are."""
-        stored: int = self._read_set.reply("ZCARD", name) or 0
+        size: int = self._read_set.reply("ZCARD", name) or 0
         growth = sum(
             is_in - self._is_stored(name, run_id) for run_id, is_in in self._changed[name].items()
         )
-        relation = FEWER if stored + growth < bound else NOT_FEWER
+        relation = FEWER if size + growth < bound else NOT_FEWER
         self._write_set.scores[name, relation] = bound - growth
-        return stored + growth
+        return size + growth
 
     def first(self, name: str, most: int) -> list[str]:
         changed = self._changed[name]
-        stored: list[bytes] = self._read_set.reply("ZRANGE", name, 0, most + len(changed) - 1)
-        names = [run_id.decode() for run_id in stored]
+        members: list[bytes] = self._read_set.reply("ZRANGE", name, 0, most + len(changed) - 1)
+        names = [run_id.decode() for run_id in members]
         added = [run_id for run_id, is_in in changed.items() if is_in and run_id not in names]
         return [run_id for run_id in names + added if changed.get(run_id, True)][:most]
 

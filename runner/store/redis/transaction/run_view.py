@@ -80,9 +80,8 @@ class RunInTransaction:
         self.initial = self.record = record
         self.key = run_key(record.run_id)
         self._defers_to_timer = defers_to_timer
-        self._strict = (
-            False  # whether the commit compares the whole line of the run, events included
-        )
+        self._compares_line = False
+        """Whether the commit compares the whole line of the run, events included."""
         self._nodes: dict[str, NodeRecord] = {}
         self._read_nodes: dict[str, NodeRecord] = {}
         self._loops: dict[int, LoopRecord] = {}
@@ -164,7 +163,7 @@ class RunInTransaction:
                 f"{TimerKind.DRAIN}|{self.record.run_id}|", self.write_set.read_set.now
             )
             return
-        self._strict |= not self.record.stopping
+        self._compares_line |= not self.record.stopping
         reads, names = self.write_set.read_set, self._names(after)
         reads.want(self.key, [f"l:{loop}" for loop in range(len(self.topology.loops))])
         while some := list(itertools.islice(names, DRAIN_LIMIT + 1)):
@@ -378,7 +377,7 @@ class RunInTransaction:
 
     def last_event(self) -> int:
         """Return the number of the last event; no other may come meanwhile."""
-        self._strict = True
+        self._compares_line = True
         line = self.write_set.read_unvalidated(self.key, "run") or b"0 -"
         return int(line.split(b" ")[-2])
 
@@ -556,16 +555,16 @@ class RunInTransaction:
         for node, record in self._nodes.items():
             write_set.read(key, f"n:{node}")
             write_set.put(key, f"n:{node}", self._text(node, record))
-        for loop, around in self._loops.items():
+        for loop, loop_record in self._loops.items():
             write_set.read(key, f"l:{loop}")
-            write_set.put(key, f"l:{loop}", loop_text(around))
+            write_set.put(key, f"l:{loop}", loop_text(loop_record))
         for node, items in self._maps.items():
             write_set.read(key, f"m:{node}")
             if items != self._read_map(node):
                 write_set.put(key, f"m:{node}", map_text(items))
         for (scope, node), arrivals in self._arrivals.items():
             self._flush_arrivals(scope, node, arrivals)
-        changes = self._nodes or self._loops or self._maps or self._arrivals or self._strict
+        changes = self._nodes or self._loops or self._maps or self._arrivals or self._compares_line
         if changes or self.record != self.initial or self.record.run_id in write_set.runs:
             self._flush_record()
         run_end.follow(write_set, key, self.initial, self.record)
@@ -616,7 +615,7 @@ class RunInTransaction:
         counters.status, counters.stopping = record.status, record.stopping or "-"
         if self.key in write_set.new_keys:
             counters.pattern = "^$"
-        elif self._strict:
+        elif self._compares_line:
             text = write_set.read_unvalidated(self.key, "run") or b""
             counters.pattern = f"^{text.decode().replace('-', '%-')}$"
         else:
