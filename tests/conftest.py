@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import shutil
 import signal
@@ -65,6 +66,22 @@ def pytest_sessionstart(session):
     """Name the server of the tests, also with -q, which leaves out the header."""
     if reporter := session.config.pluginmanager.get_plugin("terminalreporter"):
         reporter.write_line(f"store: {session.config.stash[STORE]}")
+
+
+def pytest_collection(session):
+    """Collect no garbage while the tests are collected: nearly all that is made stays."""
+    gc.disable()
+
+
+def pytest_collection_finish(session):
+    """Except the modules and tests from the collection of garbage, which took a sixth of the suite's time."""
+    gc.freeze()
+    gc.enable()
+
+
+def pytest_sessionfinish(session):
+    """Give back what was excepted: open files close silently at the end of a process."""
+    gc.unfreeze()
 
 
 def pytest_collection_modifyitems(config, items):
