@@ -81,7 +81,7 @@ class RunInTransaction:
         self.key = run_key(record.run_id)
         self._defers_to_timer = defers_to_timer
         self._compares_line = False
-        """Whether the commit compares the whole line of the run, events included."""
+        """True where the commit compares the whole line of the run, events included."""
         self._nodes: dict[str, NodeRecord] = {}
         self._read_nodes: dict[str, NodeRecord] = {}
         self._loops: dict[int, LoopRecord] = {}
