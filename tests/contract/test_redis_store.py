@@ -1036,6 +1036,24 @@ def test_a_worker_that_dies_within_its_claim_closes_no_window(store, client, wor
     assert len(worker.begun(graph, tags={"t": "quiet"})[1]) == 1
 
 
+def test_a_sweep_rings_where_the_last_arrivals_failed(store, client, worker, clock):
+    """No later start or claim is needed, as after a deploy without turns; control: none rings too early."""
+    graph = shape("a", fairness=Fairness("tag:t"))
+    store.do(ShareSlots({"g": 1}))
+    runs = [worker.start(graph, tags={"t": "noisy"}) for _ in range(6)]
+    timers, lanes = "runner:{p00}:timers", "runner:{p00}:fair:[wnps]:*"
+    before = {key: client.dump(key) for key in client.keys(lanes)}
+    for run_id in runs[:4]:
+        worker.settle(worker.claim(run_id, "a").token)
+    for key, text in before.items():
+        client.restore(key, 0, text, replace=True)
+    client.zadd(timers, {f"node|{run_id}|a": clock() + 30_000 for run_id in runs[4:]})
+    assert store.sweep().doorbells == []
+
+    clock.advance(31)
+    assert [bell.run_id for bell in store.sweep().doorbells] == runs[4:]
+
+
 def test_a_long_backlog_of_runs_that_are_gone_is_passed(store, client, worker):
     """However many have gone, the next look at the slots comes to those behind them."""
     pack = """for nth = 1, 2500 do

@@ -168,6 +168,18 @@ class FairnessContract:
             "late",
         }
 
+    def test_a_graph_that_gives_up_turns_finishes_those_that_wait(
+        self, worker: ManualWorker
+    ) -> None:
+        """Runs of before go on in their turns; control: a new run is rung at once, with a full window."""
+        line = Line(worker, fair())
+        line.start("noisy", SLOTS + 3)
+        assert len(line.bells) == SLOTS
+        run_id, doorbells = worker.begun(shape("a"), tags={"tenant": "noisy"})
+        assert [bell.run_id for bell in doorbells] == [run_id]
+
+        assert line.order(SLOTS + 3) == " ".join(["noisy"] * (SLOTS + 3))
+
     def test_a_limit_goes_before_the_turn(self, worker: ManualWorker) -> None:
         """A node for which a limit keeps a place is rung at once, since the place is not kept for ever."""
         line = Line(worker, fair(limits={"a": [Limit("one", concurrency=1)]}))
