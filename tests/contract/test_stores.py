@@ -21,3 +21,10 @@ class TestRedisStore(StoreContract):
         store = RedisStore(redis_url, clock=clock, lease=30, push=False)
         yield store
         store.close()
+
+
+def test_each_test_of_the_contract_has_a_name_of_its_own():
+    """Of two in different classes of the contract, only the first would run."""
+    names = [name for room in StoreContract.__mro__ for name in vars(room)]
+    tests = [name for name in names if name.startswith("test_")]
+    assert len(tests) == len(set(tests))

@@ -10,8 +10,9 @@ import pytest
 from runner.definition.model import Topology
 from runner.limits.fairness import STAYS_MS, Fairness
 from runner.limits.limit import Limit
-from runner.store.interface import Claim, Doorbell
-from runner.store.requests import CancelRun, ClaimVisit, RemoveRun, ShareSlots
+from runner.records.run import Status
+from runner.store.interface import Claim, Doorbell, Settlement
+from runner.store.requests import CancelRun, ClaimVisit, RemoveRun, SettleVisit, ShareSlots
 from tests.contract.store.manual_worker import ManualWorker, shape
 
 SLOTS = 4
@@ -80,7 +81,7 @@ class FairnessContract:
 
         assert line.order(20).count("gold") == pytest.approx(15, abs=1)
 
-    def test_runs_without_the_tag_are_one_key(self, worker: ManualWorker) -> None:
+    def test_runs_without_the_tag_take_turns_as_one(self, worker: ManualWorker) -> None:
         """Whoever has no tag takes turns with the others as one tenant would."""
         line = Line(worker, fair())
         line.start("", 8)
@@ -89,12 +90,15 @@ class FairnessContract:
         assert line.order(8).split(" ") == ["", "", "", "", "a", "", "a", ""]
 
     def test_what_a_settle_makes_ready_waits_for_its_turn(self, worker: ManualWorker) -> None:
-        """The next node of a run is behind those of other keys; control: no worker keeps it for itself."""
+        """The next node of a run is behind those of other keys, also where its worker would stay for it."""
         line = Line(worker, fair("a>b"), slots=1)
         line.start("noisy", 9)
         first = [line.take() for _ in range(4)]
         line.start("quiet")
-        assert worker.settle(first[0].token, stay=True) == "settled"
+        settlement = Settlement(Status.COMPLETED, "1", None, {"v": 1}, stay=True)
+        reply = worker.store.do(SettleVisit(first[0].token, settlement, worker.nonce()))
+        assert reply.claim is None
+        line.ring(reply.doorbells)
 
         names = [line.tenants[line.take().token.run_id] for _ in range(6)]
         assert names.index("quiet") == 4
@@ -113,7 +117,7 @@ class FairnessContract:
         assert reply.word == "stale"
         assert [line.tenants[bell.run_id] for bell in reply.doorbells] == ["quiet"]
 
-    def test_a_lost_doorbell_is_rung_again(self, worker: ManualWorker) -> None:
+    def test_a_lost_doorbell_has_no_second_turn(self, worker: ManualWorker) -> None:
         """A sweep rings for what was rung and not claimed, and not for what waits for its turn."""
         line = Line(worker, fair())
         line.start("noisy", SLOTS + 3)
