@@ -110,18 +110,19 @@ class RetryAfter(ConflictError):
 
     Nothing has failed: no attempt is counted, and the node holds no worker, lease or slot of a limit while it
     waits. It continues as after a crash: a function from its top, an agent from its last checkpoint.
+    With the name of a `limit` of the node its key pauses: until then no other node of it starts either.
     `reason` is shown to those who watch the run. UsageError: the seconds are negative, over a week or no
     number.
     """
 
-    def __init__(self, seconds: float, *, reason: str = "") -> None:
+    def __init__(self, seconds: float, limit: str | None = None, *, reason: str = "") -> None:
         """Refuse seconds that no node can wait."""
         is_number = isinstance(seconds, (int, float)) and not isinstance(seconds, bool)
         if not (is_number and 0 <= seconds <= LONGEST_WAIT):
             raise UsageError(
                 f"RetryAfter takes 0 to {LONGEST_WAIT:,.0f} seconds (a week), not {seconds!r:.40}."
             )
-        self.seconds, self.reason = seconds, reason or "the node asked for it"
+        self.seconds, self.limit, self.reason = seconds, limit, reason or "the node asked for it"
         super().__init__(f"The node goes on in {seconds:g} s: {self.reason}.")
 
 

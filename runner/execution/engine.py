@@ -420,7 +420,7 @@ class Engine:
             validation.one_line(error.reason)[:MOST_REASON],
             math.ceil(error.seconds * 1000),
         )
-        reply = self.do(RetryVisit(claim.token, delay_ms, None, None, reason)).word
+        reply = self.do(RetryVisit(claim.token, delay_ms, None, None, reason, error.limit)).word
         record = failures.record(error)
         return DoorbellOutcome(reply, claim.graph_id, error=record, retry_in=error.seconds)
 

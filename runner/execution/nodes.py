@@ -236,8 +236,12 @@ def _body(spec: NodeSpec, visit: ClaimedVisit) -> Outcome:
             outcome: Outcome = _graph(spec, visit)
         else:
             outcome = map_nodes.execute(spec, visit) if spec.map else spec.executor.execute(visit)
-    except (ApprovalMismatch, LeaseLost, RunStopped, RetryAfter, CorruptDocument):
+    except (ApprovalMismatch, LeaseLost, RunStopped, CorruptDocument):
         raise
+    except RetryAfter as error:
+        if error.limit is None or error.limit in [limit.name for limit in spec.limits]:
+            raise
+        outcome = Failed(failures.record(_no_such_limit(spec, error)), final=True)
     except (Exception, asyncio.CancelledError, SystemExit, KeyboardInterrupt) as error:
         exits = isinstance(error, (SystemExit, KeyboardInterrupt))
         if exits and threading.current_thread() is threading.main_thread():
@@ -246,6 +250,14 @@ def _body(spec: NodeSpec, visit: ClaimedVisit) -> Outcome:
     if visit.outage is not None and isinstance(outcome, Failed):
         raise visit.outage  # not the node's fault: it runs again when the store is back
     return outcome
+
+
+def _no_such_limit(spec: NodeSpec, error: RetryAfter) -> UsageError:
+    names = ", ".join(repr(limit.name) for limit in spec.limits) or "none"
+    return UsageError(
+        f"RetryAfter names the limit {error.limit!r:.80}, and the limits of node {spec.id!r} are: {names}. "
+        "The node has failed and is not tried again; correct the name."
+    )
 
 
 def _graph(spec: NodeSpec, visit: ClaimedVisit) -> Outcome:

@@ -157,9 +157,10 @@ def _limited(changes: Changes, node: str, record: NodeRecord, nonce: str) -> str
     event = AddEvent(EventKind.NODE_LIMITED, node, record.visit)
     paused_until = max((limit.paused_until for limit in node_limits), default=0)
     if paused_until > changes.now:
-        # It stays ready: the end of a pause rings for it, or its timer does.
+        # It stays ready: the end of a pause rings for it, or its timer does. Its start time is past by then:
+        # it gets another, so that no crowd exceeds the rate.
         until = int(min(paused_until, changes.now + MAX_REDISPATCH_MS))
-        changes.put(node, replace(record, rings=record.rings or 1))
+        changes.put(node, replace(record, rings=record.rings or 1, granted=False))
         changes.add(SetTimer(TimerKind.NODE, node, until), *([] if record.rings else [event]))
         return "limited"
     wait, times = (

@@ -26,7 +26,7 @@ from runner.limits.concurrency import (
     tag_of,
 )
 from runner.limits.fairness import window
-from runner.limits.setting import LimitSetting
+from runner.limits.setting import LimitPause, LimitSetting
 from runner.records import failures
 from runner.records.budgets import Spending, Tagged
 from runner.records.checkpoints import Saved
@@ -41,7 +41,7 @@ from runner.records.interrupts import (
 from runner.records.migration import Migration
 from runner.records.run import EventKind, Rewrite, RunRecord, Status, VisitEntry
 from runner.records.size_limits import MAX_RESULT
-from runner.scheduler.changes import TransitionResult
+from runner.scheduler.changes import Changes, TransitionResult
 from runner.store.apply_transition import (
     DELAYED,
     OPEN,
@@ -446,7 +446,7 @@ class SettleVisit(VisitRequest):
 class RetryVisit(VisitRequest):
     """Run a visit again later; with an `entry` (its error) that is a new attempt.
 
-    `reason` is of one that asked for it.
+    `reason` is of one that asked for it: then the key of the `limit` is paused, too, if one is named.
 
     "retrying", "cancelled" or "stale".
     """
@@ -456,11 +456,13 @@ class RetryVisit(VisitRequest):
     entry: VisitEntry | None
     saved: Saved | None
     reason: str = ""
+    limit: str | None = None
 
     def plan(self, transaction: UnitOfWork[RunT]) -> Reply:
         token, entry = self.token, self.entry
         run = owned(transaction, token)
         if run is not None:
+            self._pause(transaction, transaction.changes(run))
             run.keep(token.node, self.saved)
             if entry is not None:
                 run.note_error(token.node, token.visit, entry)
@@ -468,6 +470,19 @@ class RetryVisit(VisitRequest):
         return visit(
             transaction, token, scheduler.retry, self.delay_ms, counts=counts, payloads=payloads
         )
+
+    def _pause(self, transaction: UnitOfWork[RunT], changes: Changes) -> None:
+        """Pause the key of the limit, unless it is paused for longer."""
+        node, now, until = self.token.node, changes.now, changes.now + self.delay_ms
+        for limit in changes.shape(node).limits:
+            key = limit.key(changes.view, node, self.token.visit)
+            if limit.name != self.limit or key is None:
+                continue
+            setting = transaction.limit_setting(limit.name) or LimitSetting(limit.name)
+            if setting.v and setting.paused_until(key) < until:
+                by = f"node {node} of run {self.token.run_id}"
+                pause = LimitPause(key, until, self.reason, by, now)
+                transaction.put_limit_setting(setting.at_time(now).pause(pause), None)
 
 
 @dataclass(frozen=True, slots=True)

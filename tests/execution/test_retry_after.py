@@ -12,9 +12,11 @@ from runner.agent.models.scripted import ScriptedModel
 from runner.definition.registry import Registry
 from runner.errors import UsageError
 from runner.execution.engine import Engine
+from runner.limits.setting import LimitPause
 from runner.operations.views import read_run
 from runner.store.memory.store import MemoryStore
 from runner.store.redis.store import RedisStore
+from runner.store.requests import ChangeLimit
 from runner.testing import ManualClock
 from tests.agent.visits import use
 
@@ -209,3 +211,85 @@ def test_a_model_may_raise_it(site):
 
     assert CALLS == ["book"]
     assert read_run(site.store, run_id).nodes[0].attempts == 1
+
+
+def limited(site, by="tag:tenant", before=lambda: None, **numbers):
+    """Start runs of two tenants; the node of the first one raises RetryAfter with its limit, once."""
+    closed = [RetryAfter(60, limit="model", reason="slow down")]
+
+    def work(ctx):
+        if closed:
+            before()
+            raise closed.pop()
+        return ctx.task
+
+    builder = GraphBuilder()
+    builder.add_node(work, "a", limits=[Limit("model", by=by, **(numbers or {"concurrency": 9}))])
+    site.graphs.add("g", builder.build)
+    engine = site.process()
+    return [engine.start("g", name, tags={"tenant": name[0]}) for name in ("x1", "x2", "y1")]
+
+
+def test_its_key_pauses_and_other_keys_go_on(site):
+    """No node of the key starts before the time that one was told, in any process; then all of them do."""
+    limited(site)
+
+    assert sorted(site.deliver()) == [("a", "limited"), ("a", "retrying"), ("a", "settled")]
+    assert site.sweep(59) == []
+    assert site.sweep(1) == [("a", "settled"), ("a", "settled")]
+
+
+def test_without_its_name_no_key_pauses(site):
+    """The control: the other node of the same key starts at once."""
+    nodes = [("a", raising(RetryAfter(60))), ("b", raising())]
+    site.start(*nodes, limits=[Limit("model", concurrency=9)])
+
+    assert site.deliver() == [("a", "retrying"), ("b", "settled")]
+
+
+def test_after_a_pause_the_rate_holds(site):
+    """Nodes whose start times had been assigned before do not start all at once when the pause ends."""
+    others, replies = [], []
+
+    def request_times():
+        site.bells.rung = others
+        replies.extend(site.deliver())
+
+    limited(site, by="all", before=request_times, rate=1, per=10)
+    site.bells.rung, others[:] = site.bells.rung[:1], site.bells.rung[1:]
+    assert site.deliver() == [("a", "retrying")]
+    assert replies == [("a", "limited"), ("a", "limited")]
+    assert site.sweep(20) == [("a", "limited"), ("a", "limited")]
+
+    words = [word for _, word in site.sweep(40)]
+    assert sorted(words) == ["limited", "limited", "settled"]
+    assert [len(site.sweep(seconds)) for seconds in (9, 1, 9, 1)] == [0, 1, 0, 1]
+
+
+def test_a_longer_pause_stays(site):
+    """A node does not end what an operator has paused for longer, and waits as long itself."""
+
+    def put(change):
+        site.store.do(ChangeLimit("model", change, "limit.changed", "limit:model"))
+
+    pause = LimitPause("model:tag:tenant:x", ends_at=0)
+    limited(site, before=lambda: put(lambda setting: setting.pause(pause)))
+    assert sorted(site.deliver()) == [("a", "limited"), ("a", "retrying"), ("a", "settled")]
+    assert site.sweep(60) == [("a", "limited")]
+
+    put(lambda setting: setting.resume("model"))
+    assert site.sweep(301) == [("a", "settled"), ("a", "settled")]
+
+
+def test_a_limit_that_the_node_lacks_fails_it(site):
+    """The error names the limits that it has; no retry policy applies."""
+    run_id = site.start(
+        ("a", raising(*[RetryAfter(5, limit="modle")] * 3)),
+        limits=[Limit("model", concurrency=1)],
+        retry=RetryPolicy(backoff=0),
+    )
+
+    assert site.deliver() == [("a", "settled")]
+    error = str(read_run(site.store, run_id).nodes[0].error)
+    assert "'modle'" in error
+    assert "'model'" in error
