@@ -9,7 +9,7 @@ from contextlib import suppress
 import redis
 from celery import current_task
 
-from runner import Agent, GraphBuilder, Limit, RetryPolicy, ToolContext, graph, tool
+from runner import Agent, GraphBuilder, Limit, RetryAfter, RetryPolicy, ToolContext, graph, tool
 from runner.approvals import Rule
 from runner.testing import ScriptedModel
 from tests.celery.shapes import drawn, each_of, repeated
@@ -320,4 +320,18 @@ def paced():
     builder = GraphBuilder().set_limits([Limit("five a second", rate=5)])
     for number in range(6):
         builder.add_node(name_of, f"n{number}")
+    return builder.build()
+
+
+def told_to_wait(ctx):
+    """Note this process; at the first execution the service says to wait."""
+    with store() as client:
+        if client.rpush(f"started:{ctx.run_id}", os.getpid()) == 1:
+            raise RetryAfter(10, limit="service", reason="the service said so")
+
+
+@graph("told")
+def told():
+    builder = GraphBuilder().set_limits([Limit("service", concurrency=1)])
+    builder.add_node(told_to_wait, "a")
     return builder.build()

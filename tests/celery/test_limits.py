@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from runner import Status
+from tests.waiting import wait_until
 
 
 @pytest.fixture
@@ -43,3 +44,19 @@ def test_a_rate_spreads_what_is_ready_at_once(limited_site):
     assert len(began) == 6
     assert all(ms - began[0] >= number * 200 for number, ms in enumerate(began))
     assert {node_result.attempts for node_result in result.results.values()} == {1}
+
+
+@pytest.mark.slow
+def test_another_worker_goes_on_with_a_node_that_was_told_to_wait(limited_site):
+    """Its worker is killed while it waits: it goes on at its time, with no attempt counted, no slot lost."""
+    run = limited_site.client.start("told", "go")
+    wait_until(lambda: any(event.kind == "node.retrying" for event in run.events()), "it waits")
+    pid = int(limited_site.redis.lindex(f"started:{run.id}", 0))
+    [worker] = [worker for worker in limited_site.workers if worker.pid == pid]
+    worker.kill()
+
+    result = run.wait(60)
+    assert (result.status, result.results["a"].attempts) == (Status.COMPLETED, 1)
+    assert "node.lost" not in {event.kind for event in run.events()}
+    assert int(limited_site.redis.lindex(f"started:{run.id}", 1)) != pid
+    assert limited_site.redis.keys("runner:{p00}:limit:*") == []
