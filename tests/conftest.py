@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import atexit
 import gc
 import os
 import shutil
@@ -77,11 +78,7 @@ def pytest_collection_finish(session):
     """Except the modules and tests from the collection of garbage, which took a sixth of the suite's time."""
     gc.freeze()
     gc.enable()
-
-
-def pytest_sessionfinish(session):
-    """Give back what was excepted: open files close silently at the end of a process."""
-    gc.unfreeze()
+    atexit.register(gc.unfreeze)  # Open files of modules close silently then.
 
 
 def pytest_collection_modifyitems(config, items):
