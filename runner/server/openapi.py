@@ -13,6 +13,7 @@ from pydantic import TypeAdapter
 
 from runner.approvals.freezes import Freeze
 from runner.limits.control import LimitView
+from runner.limits.fairness import WaitingTurn
 from runner.operations.api_keys import ApiKey
 from runner.operations.dead import Replayed
 from runner.operations.deploy_views import GraphCheck
@@ -101,6 +102,7 @@ ANSWERS: dict[str, Any] = {
     "get /v1/graphs/{graph}:check": GraphCheck,
     "post /v1/graphs/{graph}:check": GraphCheck,
     "get /v1/limits": Listing(LimitView),
+    "get /v1/limits/turns": Listing(WaitingTurn),
     "post /v1/limits/{name}:set": LimitView,
     "post /v1/limits/{name}:pause": LimitView,
     "post /v1/limits/{name}:resume": LimitView,

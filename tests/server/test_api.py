@@ -12,10 +12,11 @@ import httpx
 import pytest
 import redis
 
-from runner import Limit
+from runner import Fairness, Limit
 from runner.approvals.rules import Principal
 from runner.audit.files import own_key
 from runner.audit.sealing import Sealing, terms
+from runner.limits.fairness import LEAST_WINDOW
 from runner.operations.doctor import examine, read_facts
 from runner.operations.jobs import begin, carry_on
 from runner.records.size_limits import MAX_RESULT
@@ -25,7 +26,9 @@ from runner.server.app import MARGIN
 from runner.server.browser import OF_UNKNOWN
 from runner.settings import Settings
 from runner.store.redis.store import RedisStore
-from tests.contract.store.manual_worker import shape
+from runner.store.requests import ShareSlots
+from runner.testing import ManualClock
+from tests.contract.store.manual_worker import ManualWorker, shape
 from tests.graphs import wired
 from tests.ports import free_port
 from tests.server.conftest import Served, echo
@@ -393,6 +396,17 @@ def test_a_limit_is_changed_paused_and_reset(site, redis_url):
     assert site.http.post(f"{path}:resume", json={}).json()["paused"] is False
     assert site.http.post(f"{path}:reset", json={}).json()["setting"] is None
     assert site.http.post("/v1/limits/other:reset", json={}).status_code == 404
+
+
+def test_keys_that_wait_for_their_turn_are_listed(site, redis_url):
+    """Each with how many nodes wait and since when; control: none while all fit into the window."""
+    worker = ManualWorker(RedisStore(redis_url, push=False), ManualClock())
+    worker.store.do(ShareSlots({"g": LEAST_WINDOW}))
+    for waiting in ([], [("acme", 1)]):
+        turns = site.http.get("/v1/limits/turns").json()["items"]
+        assert [(turn["key"], turn["nodes"]) for turn in turns] == waiting
+        for _ in range(LEAST_WINDOW + 1):
+            worker.start(shape("a", fairness=Fairness("tag:t")), tags={"t": "acme"})
 
 
 def test_a_schedule_is_made_paused_filled_and_removed(site):

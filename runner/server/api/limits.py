@@ -8,7 +8,7 @@ from fastapi import APIRouter
 from pydantic import Field
 
 from runner.server.access import Operates, Seen
-from runner.server.api.documents import ONE_PAGE, RequestBody, page_document, seen_document
+from runner.server.api.documents import MOST, ONE_PAGE, RequestBody, page_document, seen_document
 from runner.server.services import Served
 
 router = APIRouter(prefix="/v1/limits", tags=["limits"])
@@ -38,6 +38,12 @@ class Pause(LimitChange):
 def list_limits(person: Seen, services: Served) -> dict[str, Any]:
     """List the limits that graphs declare, with what operators have set and the keys that wait."""
     return page_document(services.limits.all(), person)
+
+
+@router.get("/turns", summary="List keys that wait for turns", dependencies=[ONE_PAGE])
+def list_turns(person: Seen, services: Served) -> dict[str, Any]:
+    """List the keys of fair graphs whose nodes wait for their turn, those that wait longest first."""
+    return page_document(services.waiting_turns(MOST), person)
 
 
 @router.post("/{name:path}:set", summary="Change a limit")
