@@ -95,6 +95,8 @@ def mcp(context: CommandContext) -> None:
     'celery-graph-runner[mcp,server]'. For clients elsewhere: `runner server --door mcp`.
     """
     check_installed()
+    with needs_extra("mcp", "the MCP server"):
+        _look_for("mcp")
     os.environ.update(context.environment())
     os.execv(sys.executable, [sys.executable, "-m", "runner.doors.mcp"])  # noqa: S606 - a list, and no shell
 
@@ -106,6 +108,10 @@ def check_installed() -> None:
         MissingExtra: it is not installed.
     """
     with needs_extra("server", "the HTTP API and the pages"):
-        for package in ("fastapi", "uvicorn"):
-            if find_spec(package) is None:
-                raise ModuleNotFoundError(f"No module named {package!r}", name=package)
+        _look_for("fastapi", "uvicorn")
+
+
+def _look_for(*packages: str) -> None:
+    for package in packages:
+        if find_spec(package) is None:
+            raise ModuleNotFoundError(f"No module named {package!r}", name=package)

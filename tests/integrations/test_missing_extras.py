@@ -187,6 +187,7 @@ def test_the_error_names_the_extra():
         ("cryptography", ["audit", "key", "k.json"], "audit"),
         ("croniter", ["schedules", "add", "x", "refund", "--cron", "0 9 * * *"], "schedules"),
         ("fastapi", ["server"], "server"),
+        ("mcp", ["mcp"], "mcp"),
     ],
 )
 def test_a_command_names_the_extra(package, command, extra, tmp_path):
