@@ -23,10 +23,11 @@ from urllib.request import urlopen
 import uvicorn
 from playwright.sync_api import Browser, sync_playwright
 
-from runner import Client, GraphBuilder
+from runner import Client, GraphBuilder, Limit
 from runner.approvals import Action, Principal, Rule
 from runner.definition.registry import Registry
 from runner.dev.embedded import embedded_store
+from runner.limits.control import LimitControl
 from runner.schedules.schedule import Schedule
 from runner.schedules.scheduler import Scheduler
 from runner.server import Person, create_app
@@ -175,6 +176,10 @@ class Shop:
             builder.add_edge("list", "resize")
             return builder.build()
 
+        def newsletter() -> Any:
+            builder = wired({"collect": self.step(6, "31 articles"), "send": send}, "collect send")
+            return builder.set_limits([Limit("mail", concurrency=2, by="tag:team")]).build()
+
         def review(ctx: Any) -> Any:
             rule = Rule(eligible=["group:finance"], decisions=["approve", "reject"])
             return ctx.interrupt("file it?", reason=f"Receipt {ctx.task}", rule=rule).decision
@@ -215,9 +220,7 @@ class Shop:
                 "tests publish",
                 "licences publish",
             ).build(),
-            "newsletter": lambda: wired(
-                {"collect": self.step(6, "31 articles"), "send": send}, "collect send"
-            ).build(),
+            "newsletter": newsletter,
             "pictures": pictures,
         }
 
@@ -246,9 +249,21 @@ class Shop:
         paid = next(iter(self.client.runs("completed", graph="refund")))
         failed = next(iter(self.client.runs("failed")))
         self._schedules()
+        limits = LimitControl(Shared(self.settings))
+        limits.pause("mail:tag:team:media", 1_800, "mail.example.com is down", "user:ben")
         self._letters()
         self._webhooks(shown)
-        lists = ("inbox", "runs", "graphs", "workers", "dead", "schedules", "webhooks", "passkeys")
+        lists = (
+            "inbox",
+            "runs",
+            "graphs",
+            "workers",
+            "dead",
+            "schedules",
+            "limits",
+            "webhooks",
+            "passkeys",
+        )
         return {name: f"/{name}" for name in lists} | {
             "home": "/",
             "graph": "/graphs/refund",

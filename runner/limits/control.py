@@ -13,9 +13,6 @@ from runner.store.interface import Store
 from runner.store.requests import ChangeLimit
 from runner.store.shared import Shared, WaitingKey
 
-MOST_KEYS = 1_000
-"""Keys for which nodes wait that are read, those that wait longest."""
-
 
 @dataclass(frozen=True, slots=True)
 class Declaration:
@@ -76,7 +73,7 @@ class LimitControl:
         """List the limits by their names."""
         settings, now = self._shared.limit_settings()
         declarations = declared(self._shared.store)
-        waiting = self._shared.waiting_keys(MOST_KEYS)
+        waiting = self._shared.waiting_keys()
         views = []
         for name in sorted({*declarations, *settings}):
             setting = settings[name].at_time(now) if name in settings else None

@@ -162,9 +162,9 @@ class Shared:
         """Return what is set of limits, by name, and the store's time in ms."""
         return server_info.limit_settings(self._first, self._keys)
 
-    def waiting_keys(self, most: int) -> list[WaitingKey]:
+    def waiting_keys(self) -> list[WaitingKey]:
         """Return the keys of limits for which nodes have waited longest."""
-        return server_info.waiting_keys(self._first, self._keys, most)
+        return server_info.waiting_keys(self._first, self._keys)
 
     def waiting_turns(self, most: int) -> list[WaitingTurn]:
         """Return the keys whose nodes wait for their turn, those that wait longest first."""

@@ -12,10 +12,11 @@ import yaml
 from runner import Fairness
 from runner.cli.program import runner
 from runner.limits.fairness import LEAST_WINDOW
+from runner.limits.setting import LimitPause
 from runner.store.redis.measurements import BOUNDS, dropped, increments, spending, vote
 from runner.store.redis.server_info import STATUSES, read_metrics
 from runner.store.redis.store import RedisStore
-from runner.store.requests import ShareSlots
+from runner.store.requests import ChangeLimit, ShareSlots
 from runner.testing import ManualClock
 from tests.contract.store.manual_worker import ManualWorker, shape
 from tests.graphs import Bench, ident, wired
@@ -37,6 +38,10 @@ def written(redis_url):
     for _ in range(LEAST_WINDOW + 1):
         worker.start(shape("a", fairness=Fairness("tag:tenant")))
     store.measure({**spending("tokens", 1, "shop"), **vote("approve"), **dropped(1)})
+    pause = LimitPause("model", 0)
+    store.do(
+        ChangeLimit("model", lambda setting: setting.pause(pause), "limit.paused", "limit:model")
+    )
     return {metric.name for metric in read_metrics(redis_url)}
 
 

@@ -12,17 +12,21 @@ from markupsafe import escape
 from pydantic import BaseModel
 from rich.console import Console
 
-from runner import Agent, Budget, GraphBuilder, tool
+from runner import Agent, Budget, Fairness, GraphBuilder, Limit, tool
 from runner.approvals import Action, Principal, Rule, freezing
 from runner.cli.run_tree import draw
 from runner.execution.telemetry import trace_id
+from runner.limits.fairness import LEAST_WINDOW
 from runner.operations.exports import read_export
 from runner.operations.views import read_run
 from runner.server import Person
 from runner.server.forms import edit_of, edit_schema, edit_texts, line_ends
 from runner.server.pages.rendering import ago, coded, humanize, markdown, visible
 from runner.settings import Settings
-from runner.testing import ScriptedModel
+from runner.store.redis.store import RedisStore
+from runner.store.requests import ShareSlots
+from runner.testing import ManualClock, ScriptedModel
+from tests.contract.store.manual_worker import ManualWorker, shape
 from tests.graphs import wired
 from tests.server.conftest import GRAPHS, Site, ask, echo, fail
 
@@ -90,6 +94,7 @@ def test_pages_are_whole_html(site):
         "/graphs",
         "/graphs/echo",
         "/schedules",
+        "/limits",
         "/workers",
         "/dead",
         "/webhooks",
@@ -769,6 +774,50 @@ def test_a_schedule_is_made_with_a_form(site):
     assert "paused" in site.http.get("/schedules", headers=HTML).text
     send(site, "/schedules/nightly/remove")
     assert "No schedules" in site.http.get("/schedules", headers=HTML).text
+
+
+def test_a_limit_is_changed_with_forms(site, redis_url):
+    """The page shows both numbers, who waits and who has the slot, and pauses a limit or one key of it."""
+    limit = Limit("model", concurrency=1, by="tag:tenant")
+    store = RedisStore(redis_url)
+    worker = ManualWorker(store)
+    graph = shape("a b", entries=["a", "b"], limits={"a": [limit], "b": [limit]})
+    run_id = worker.start(graph, tags={"tenant": "x"})
+    worker.claim(run_id, "a")
+    worker.limited(run_id, "b")
+
+    def rows():
+        return site.http.get("/limits", headers=HTML).text
+
+    assert "1 at a time" in rows()
+    assert "1 node waits" in rows()
+    assert f'href="/runs/{run_id}?node=a"' in rows()
+    send(site, "/limits/set", name="model", concurrency="2", reason="a faster one")
+    assert "2 at a time" in rows()
+    assert ": a faster one" in rows()
+    for name in ("model:tag:tenant:x", "model"):
+        send(site, "/limits/pause", name=name, minutes="" if name == "model" else "10")
+        assert f'name="name" value="{name}"><button>Resume</button>' in rows()
+    assert "until resumed" in rows()
+    send(site, "/limits/resume", name="model")
+    send(site, "/limits/reset", name="model")
+    assert not re.search("2 at a time|Resume", rows())
+    assert send(site, "/limits/set", name="model", concurrency="many").status_code == 422
+    assert send(site, "/limits/remove", name="model").status_code == 404
+
+
+def test_keys_that_wait_for_their_turn_are_on_the_page_of_limits(site, redis_url):
+    """Each has its queue and how many of its nodes wait; control: without any there is no table."""
+    assert "Turns" not in site.http.get("/limits", headers=HTML).text
+    store = RedisStore(redis_url, push=False)
+    store.do(ShareSlots({"g": LEAST_WINDOW}))
+    worker = ManualWorker(store, ManualClock())
+    for _ in range(LEAST_WINDOW + 2):
+        worker.start(shape("a", fairness=Fairness("tag:tenant")), tags={"tenant": "acme"})
+
+    text = site.http.get("/limits", headers=HTML).text
+    assert '<th scope="row">acme</th>' in text
+    assert '<td class="right" data-label="nodes">2</td>' in text
 
 
 def test_a_graph_is_started_from_its_page(redis_url):

@@ -5,6 +5,7 @@ from fastapi.routing import APIRoute
 from runner.server.pages import (
     home,
     inbox,
+    limits,
     passkeys,
     question,
     run_actions,
@@ -24,6 +25,7 @@ ROUTERS = (
     runs.router,
     run_actions.router,
     schedules.router,
+    limits.router,
     webhooks.router,
     system.router,
 )

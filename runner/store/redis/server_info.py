@@ -21,7 +21,7 @@ from runner.scheduler.changes import MAX_REDISPATCH_MS
 from runner.store import encoding
 from runner.store.addresses import NAMESPACE, partition_addresses
 from runner.store.redis import measurements
-from runner.store.redis.connection import HOME, RedisConnection, connected
+from runner.store.redis.connection import HOME, RedisConnection
 from runner.store.redis.durability import incapable
 from runner.store.redis.keys import LIMITS, PARTITION, STATUSES, Keys
 from runner.store.redis.workers import WorkerRegistry
@@ -218,6 +218,7 @@ def read_metrics(urls: str, namespace: str = NAMESPACE, partitions: int = 1) -> 
             *_rest(opened, now),
             *_memory(opened),
             *_audit(opened, now),
+            *_limits(opened[0], now),
             *_workers(workers, opened, now),
             *_histograms(opened),
         ]
@@ -401,6 +402,29 @@ def _audit(partitions: Sequence[Partition], now: int) -> Iterator[Metric]:
     yield Metric("runner_frozen", "Freezes of effects: of graphs, of tools or of all.", len(frozen))
 
 
+def _limits(one: Partition, now: int) -> Iterator[Metric]:
+    settings, _ = limit_settings(one.redis, one.keys)
+    waiting: dict[str, list[WaitingKey]] = defaultdict(list)
+    for key in waiting_keys(one.redis, one.keys):
+        waiting[key.limit].append(key)
+    for name in sorted({*settings, *waiting})[:QUEUES]:
+        labels, keys = {"limit": name}, waiting[name]
+        count, first = sum(key.nodes for key in keys), min((key.since for key in keys), default=now)
+        pauses = settings[name].at_time(now).pauses if name in settings else ()
+        yield Metric(
+            "runner_limit_waiting_nodes", "Nodes that wait for a slot of a limit.", count, labels
+        )
+        yield Metric(
+            "runner_limit_oldest_seconds",
+            "For how long the first of them waits.",
+            max(0, now - first) / 1000,
+            labels,
+        )
+        yield Metric(
+            "runner_limit_pauses", "Pauses of a limit and of its keys.", len(pauses), labels
+        )
+
+
 def _workers(
     workers: Sequence[Worker], partitions: Sequence[Partition], now: int
 ) -> Iterator[Metric]:
@@ -450,6 +474,9 @@ def limit_settings(place: RedisConnection, keys: Keys) -> tuple[dict[str, LimitS
     return dict(zip(names, settings, strict=True)), place.now()
 
 
+MOST_KEYS = 1_000
+"""Keys for which nodes wait that are read, those that wait longest."""
+
 MOST_HOLDERS = 20
 """Nodes with a slot of a key that are named."""
 
@@ -469,11 +496,11 @@ class WaitingKey:
         return name_of(self.key)
 
 
-def waiting_keys(place: str | RedisConnection, keys: Keys, most: int) -> list[WaitingKey]:
-    """Return the keys of limits for which nodes have waited longest, at most so many."""
-    redis = connected(place, keys.prefix)
+def waiting_keys(redis: RedisConnection, keys: Keys) -> list[WaitingKey]:
+    """Return the keys of limits for which nodes have waited longest."""
     names = [
-        name.decode() for name in redis.call("ZRANGE", f"{keys.prefix}limit:waiting", 0, most - 1)
+        name.decode()
+        for name in redis.call("ZRANGE", f"{keys.prefix}limit:waiting", 0, MOST_KEYS - 1)
     ]
     commands: list[Sequence[str | int]] = []
     for name in names:
