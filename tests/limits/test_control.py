@@ -16,7 +16,7 @@ from runner.settings import Settings
 from runner.store.interface import Claim, Settlement
 from runner.store.redis.keys import Keys
 from runner.store.redis.store import RedisStore
-from runner.store.requests import ClaimVisit, SettleVisit
+from runner.store.requests import CancelRun, ClaimVisit, SettleVisit
 from runner.testing import ManualClock
 from tests.contract.store import ManualWorker
 from tests.contract.store.manual_worker import shape
@@ -173,18 +173,26 @@ def test_a_setting_outlives_the_limit_in_the_code(site):
 
 
 def test_no_key_is_listed_for_which_nothing_waits(site, redis_url):
-    """A node that takes a slot without an offer leaves the list, too; control: another still waits."""
-    run_id = site.start(MODEL, nodes="a b c d")
-    token = site.worker.claim(run_id, "a").token
-    assert [site.word(run_id, node) for node in "bcd"] == ["claimed", "limited", "limited"]
-    site.limits.set("model", concurrency=4)
+    """The list loses a key whose last node takes a slot or is cancelled; control: another still waits."""
+    run_id, other = site.start(MODEL, nodes="a b c d"), site.start(MODEL, nodes="e", name="other")
     with redis.Redis.from_url(redis_url) as raw:
+
+        def listed():
+            return raw.zrange(f"{PREFIX}limit:waiting", 0, -1)
+
+        token = site.worker.token(run_id, "a")
+        assert [site.word(run_id, "b"), site.word(other, "e")] == ["claimed", "limited"]
+        assert listed() == [b"model:tag:tenant:x"]
+        site.store.do(CancelRun(other, "enough"))
+        assert listed() == []
+        assert [site.word(run_id, node) for node in "cd"] == ["limited", "limited"]
+        site.limits.set("model", concurrency=4)
         assert site.word(run_id, "c") == "claimed"
-        assert raw.zrange(f"{PREFIX}limit:waiting", 0, -1) == [b"model:tag:tenant:x"]
+        assert listed() == [b"model:tag:tenant:x"]
         assert site.word(run_id, "d") == "claimed"
         settlement = Settlement(Status.COMPLETED, "", None, {"v": 1})
         site.store.do(SettleVisit(token, settlement, site.worker.nonce()))
-        assert raw.zrange(f"{PREFIX}limit:waiting", 0, -1) == []
+        assert listed() == []
 
 
 def test_two_graphs_that_declare_a_limit_differently_are_a_mistake(site):

@@ -340,6 +340,35 @@ FAULTS = (
         "the timers of each lost connection stay",
         test="tests/celery/test_reconnects.py",
     ),
+    # -- what operators set of limits ----------------------------------------------------------------
+    Mutation(
+        "limits/setting.py",
+        "for each in self.pauses if each.key in (key, self.id))",
+        "for each in self.pauses if each.key == key)",
+        "a paused limit starts what has a key",
+        test="tests/contract/test_stores.py::TestRedisStore::test_one_key_is_paused_alone",
+    ),
+    Mutation(
+        "store/lua/parts/offers.lua",
+        "slots > 0 and slots or concurrency",
+        "slots > 0 and concurrency or concurrency",
+        "free slots are offered by the code where another number is set",
+        test="tests/contract/test_stores.py::TestRedisStore::test_a_number_that_is_set_wins_until_it_is_reset",
+    ),
+    Mutation(
+        "store/lua/parts/offers.lua",
+        "if empty or redis.call('EXISTS', QUEUE .. key) == 0 then",
+        "if empty then",
+        "a key is listed for which nothing waits",
+        test="tests/limits/test_control.py::test_no_key_is_listed_for_which_nothing_waits",
+    ),
+    Mutation(
+        REDIS,
+        'if reply.word == "relaxed":',
+        "if False:",
+        "nodes of a limit that goes on are rung minutes later",
+        test="tests/contract/test_stores.py::TestRedisStore::test_slots_that_are_added_are_taken",
+    ),
     # -- turns of keys -------------------------------------------------------------------------------
     Mutation(
         "limits/fairness.py",
