@@ -17,8 +17,10 @@ TAG, INPUT = "tag:", "input:"
 MOST_KEY_BYTES = 200
 """Bytes that a value of the input may have, by which executions are counted."""
 
-FASTEST = 1000.0
-"""Executions per second: times are whole milliseconds."""
+MOST_SLOTS = 1_000_000
+
+FASTEST, SLOWEST = 1000.0, 1 / (366 * 86_400)
+"""Executions per second: times are whole milliseconds; and one a year."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,16 +65,19 @@ class Limit:
     def _check_numbers(self) -> None:
         count = self.concurrency
         if count is not None and (
-            isinstance(count, bool) or not isinstance(count, int) or count < 1
+            isinstance(count, bool) or not isinstance(count, int) or not 1 <= count <= MOST_SLOTS
         ):
             raise DefinitionError(
-                f"limit {self.name!r}: concurrency is a whole number above 0, not {count!r}."
+                f"limit {self.name!r}: concurrency is a whole number from 1 to {MOST_SLOTS:,}, "
+                f"not {count!r:.40}."
             )
         rate = FASTEST if self.rate is None else self.rate
-        if not (_is_positive(rate) and _is_positive(self.per) and rate / self.per <= FASTEST):
+        if not (
+            _is_positive(rate) and _is_positive(self.per) and SLOWEST <= rate / self.per <= FASTEST
+        ):
             raise DefinitionError(
                 f"limit {self.name!r}: rate and per are numbers above 0 that come to at most {FASTEST:g} "
-                f"executions per second, not {self.rate!r} per {self.per!r} s."
+                f"executions per second and at least one per year, not {self.rate!r} per {self.per!r} s."
             )
 
     def shape(self, graph_id: str, node: str) -> LimitShape:

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import json
+import math
 
 import pytest
 import redis
 
 from runner import Limit
-from runner.errors import NotFoundError, UsageError
+from runner.errors import DefinitionError, NotFoundError, UsageError
 from runner.operations.doctor import FAIL, WARN, examine, read_facts
 from runner.operations.installation import Installation
 from runner.records.run import Status
@@ -130,6 +131,25 @@ def test_what_a_limit_lacks_can_not_be_set(site):
     with pytest.raises(UsageError, match="begin with model:tag:tenant:"):
         site.limits.pause("model:tag:account:x", 60)
     assert site.limits.get("model").setting is None
+
+
+@pytest.mark.parametrize(
+    "numbers",
+    [
+        {"concurrency": 0},
+        {"concurrency": True},
+        {"concurrency": 10**18},
+        {"rate": math.nan},
+        {"rate": 2_000},
+        {"rate": 1e-300},
+        {"rate": 1, "per": 1e306},
+    ],
+)
+def test_a_number_that_no_store_can_count_with_is_refused(numbers):
+    """It is refused where it is written, in code and by an operator; control: the largest ones."""
+    with pytest.raises(DefinitionError, match="limit 'model'"):
+        Limit("model", **numbers)
+    Limit("model", 1_000_000, rate=1, per=366 * 86_400)
 
 
 @pytest.mark.parametrize(
