@@ -34,6 +34,7 @@ from runner.definition.topology import topology
 from runner.errors import DefinitionError, RunnerError
 from runner.limits.fairness import Fairness
 from runner.limits.limit import Limit
+from runner.limits.setting import LimitPause, LimitSetting
 from runner.operations import recovery
 from runner.operations.migration_plan import MigrationPlanner, MigrationRequest
 from runner.operations.recovery import ForkOptions, plan_fork, plan_retry
@@ -700,6 +701,24 @@ class Agreement(RuleBasedStateMachine):
             self.both("renew", self.tokens[-4:])
         self.clock.advance(seconds)
         self.both("sweep", limit)
+
+    @rule(
+        name=st.sampled_from([limit.name for limit in LIMITS]),
+        how=st.sampled_from(["one slot", "slower", "pause", "pause a key", "resume", "reset"]),
+    )
+    def change_limit(self, name, how):
+        """An operator changes a limit, pauses it or one key of it, or ends that."""
+        key, until = "tenant:tag:tenant:a", self.clock() + 20_000
+        changes = {
+            "one slot": lambda setting: replace(setting, concurrency=1),
+            "slower": lambda setting: replace(setting, interval=9_000),
+            "pause": lambda setting: setting.pause(LimitPause(name, until)),
+            "pause a key": lambda setting: setting.pause(LimitPause(key, 0)),
+            "resume": lambda setting: setting.resume(name),
+            "reset": lambda setting: LimitSetting(setting.id),
+        }
+        name = "tenant" if how == "pause a key" else name
+        self.both("limit", name, changes[how], "limit.set", f"limit:{name}")
 
     @rule(limit=st.sampled_from([1, 100]))
     def sweep(self, limit):

@@ -299,10 +299,11 @@ class Database:
 
     def hurry(self) -> None:
         """Make the doorbells of ready nodes due at once, which no worker has claimed meanwhile."""
-        for kind, run_id, key in self.timers:
+        now = self.clock()
+        for (kind, run_id, key), due in self.timers.items():
             run = self.runs.get(run_id)
             if kind is TimerKind.NODE and run and run.node(key).status is Status.READY:
-                self.set_timer(kind, run_id, key, self.clock())
+                self.set_timer(kind, run_id, key, min(due, now))
 
     def limit_setting(self, name: str) -> LimitSetting | None:
         return self.semaphores.settings.get(name)
