@@ -511,3 +511,25 @@ def test_a_page_costs_the_same_among_more_questions(desk):
         more, larger = cost(query)
         assert more == commands, query
         assert larger < size * 1.1, query
+
+
+@pytest.mark.parametrize("damage", [b"damage", b"\xff\xfe"])
+def test_a_damaged_question_hides_no_other(site, damage):
+    """Page, API and client list the others; without the damage it is listed, too."""
+    runs = [site.start("approval") for _ in range(3)]
+
+    def listed():
+        rows = site.http.get("/inbox?tab=all", headers={"Accept": "text/html"}).text
+        items = site.http.get("/v1/questions").json()["items"]
+        asked = {question.run_id for question in site.client.interrupts()}
+        assert asked == {item["run_id"] for item in items}
+        assert asked == {run.id for run in runs if f"{run.id}.approve" in rows}
+        return asked
+
+    assert listed() == {run.id for run in runs}
+    with redis.Redis.from_url(site.settings.redis_url) as raw:
+        (key,) = raw.keys(f"*r:{runs[1].id}")
+        (field,) = (name for name in raw.hkeys(key) if name.startswith(b"i:"))
+        raw.hset(key, field, damage)
+    assert listed() == {runs[0].id, runs[2].id}
+    assert site.http.get("/", headers={"Accept": "text/html"}).status_code == 200

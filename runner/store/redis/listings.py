@@ -6,11 +6,13 @@ few of many fit it ends early, and its cursor continues after those.
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Any, TypeVar
 
+from runner.errors import CorruptDocument
 from runner.records.interrupts import Interrupt
 from runner.records.listings import (
     LATER,
@@ -25,6 +27,8 @@ from runner.records.listings import (
 from runner.store import encoding
 from runner.store.redis.connection import RedisConnection
 from runner.store.redis.keys import Keys
+
+log = logging.getLogger(__name__)
 
 LOOKED_AT = 1_000
 """Entries that one page looks at, or twice its length if that is more."""
@@ -88,6 +92,7 @@ class Listings:
         """`call` runs a script, `graphs` names the graphs."""
         self._redis, self._keys, self._call = connection, keys, call
         self._read_questions, self._graphs = read_questions, graphs
+        self._damaged: set[str] = set()
 
     def _names(self, graph: str | None) -> Sequence[str]:
         """Return the graphs that a listing is of."""
@@ -136,9 +141,7 @@ class Listings:
             until = Span(None, query.due, newest=False)
             expiring = [[self._keys.expiring(index) for index in indexes] for indexes in sets]
             asked = [
-                each
-                for each in self._read_questions([name for _, name in own])
-                if each and each.ends_at
+                each for each in self._readable([name for _, name in own]) if each and each.ends_at
             ]
             ends = [(each.ends_at, each.id) for each in asked]
             parts = [
@@ -154,11 +157,23 @@ class Listings:
                 parts.append(Part(self._shortest(sets, span), span, read, LATER, own))
             return self._page(parts, cursor, limit, query.place)
 
+    def _readable(self, ids: Sequence[str]) -> list[Interrupt | None]:
+        """Read questions; a damaged one is None and logged once, so that it hides no other."""
+        try:
+            return self._read_questions(ids)
+        except CorruptDocument as error:
+            if len(ids) > 1:
+                return [question for name in ids for question in self._readable([name])]
+            if ids[0] not in self._damaged:
+                self._damaged.add(ids[0])
+                log.warning("question.damaged: lists leave it out; cancel its run: %s", error)
+            return [None]
+
     def _matching(
         self, query: InterruptQuery, ids: Sequence[str], *, expires: bool = True
     ) -> list[Interrupt | None]:
         """Read questions, None for each that does not match; without `expires` none that does."""
-        interrupts = self._read_questions(ids)
+        interrupts = self._readable(ids)
         families = [("", "")] * len(ids)
         if query.graph or query.run or query.tag:
             families = self._families([each.run_id if each else "" for each in interrupts])
