@@ -181,10 +181,13 @@ class Output:
                 self.show("")
             return
         table = Table(box=None, pad_edge=False, header_style="bold")
-        for index, heading in enumerate(headings):
-            # The first column has ids, which are copied by hand: they are not broken where there is room.
-            widest = max(cell_row[index].cell_len for cell_row in cells)
-            table.add_column(heading, overflow="fold", min_width=min(widest, 8 if index else 32))
+        widths = [max(cell.cell_len for cell in column) for column in zip(*cells, strict=True)]
+        # Only the last column is broken, where there is room for the others; else ids, which are copied, are
+        # whole.
+        others = sum(width + 2 for width in widths[:-1])
+        least = (*widths[:-1], 8) if others + 8 <= self.console.width else (32, *[8] * len(widths))
+        for heading, width, most in zip(headings, widths, least, strict=False):
+            table.add_column(heading, overflow="fold", min_width=min(width, most))
         for row in cells:
             table.add_row(*row)
         self.show(table)
@@ -248,6 +251,13 @@ def block(value: Any) -> str:
 def times(number: int) -> str:
     """Return "once" or "3 times"."""
     return "once" if number == 1 else f"{number} times"
+
+
+def short_time(milliseconds: int) -> str:
+    """Return a time of the store for a person, in local time: of this year without it, of others the day."""
+    moment = datetime.fromtimestamp(milliseconds / 1000, UTC).astimezone()
+    of_this_year = moment.year == datetime.now().astimezone().year
+    return moment.strftime("%m-%d %H:%M" if of_this_year else "%Y-%m-%d")
 
 
 def clock_time(milliseconds: int) -> str:

@@ -86,7 +86,9 @@ def _heading(run: RunView, now: int) -> Text:
     if run.frozen:
         heading.append(f"  {run.frozen}", style="red")
     if run.reason:
-        heading.append(f"  {one_line(run.reason)}", style="red")
+        # Nothing has begun: the reason is what the run waits for.
+        queued = run.status == "executing" and all(node.status == "pending" for node in run.nodes)
+        heading.append(f"  {one_line(run.reason)}", style="yellow" if queued else "red")
     return heading
 
 

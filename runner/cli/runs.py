@@ -21,7 +21,7 @@ from runner.cli.arguments import (
 )
 from runner.cli.context import CommandContext, common_options, with_context
 from runner.cli.exits import CommandError, Exit, exit_of_run
-from runner.cli.output import NARROW, Output, clock_time, compact
+from runner.cli.output import NARROW, Output, compact, short_time
 from runner.records.json_form import stamp
 
 if TYPE_CHECKING:
@@ -211,7 +211,7 @@ def list_runs(
         tags_text = " ".join(f"{key}={value}" for key, value in summary.tags.items())
         if output.is_terminal:
             graph_text = f"{'  ' * (depth - 1)}└ {summary.graph_id}" if depth else summary.graph_id
-            start_time = clock_time(summary.created_at)
+            start_time = short_time(summary.created_at)
             status_text = summary.status.shown + (", archived" if summary.archived else "")
             rows.append((summary.run_id, graph_text, status_text, start_time, tags_text))
         else:

@@ -15,6 +15,9 @@ from rich.console import Console
 
 from runner import Client, GraphBuilder
 from runner.cli.run_tree import draw
+from runner.client import SweeperDispatcher
+from runner.definition.registry import Registry
+from runner.limits.concurrency import Admission, Concurrency
 from runner.operations.views import read_run
 from runner.records.budgets import Spending
 from runner.records.json_form import document
@@ -22,6 +25,7 @@ from runner.store.memory.store import MemoryStore
 from runner.store.redis.store import RedisStore
 from runner.store.requests import SpendBudget
 from tests.contract.store.manual_worker import ManualWorker, shape
+from tests.graphs import wired
 from tests.waiting import wait_until
 
 YES = '{"decision": "approve"}'
@@ -296,6 +300,21 @@ def run_of(items):
     builder.add_map(work, "invoices", on_error="continue", concurrency=2)
     result = builder.set_store(store).build()(items)
     return read_run(store, result.run_id)
+
+
+def test_a_queued_run_is_not_drawn_as_an_error():
+    """What it waits for is no error; control: why another was cancelled is in red."""
+    registry, rules = Registry(), Admission(concurrency=Concurrency(1, by="tag:team"))
+    registry.add("sync", lambda: wired({"work": work}).build(), rules)
+    store, shown = MemoryStore(), {}
+    client = Client(store=store, dispatcher=SweeperDispatcher(), registry=registry)
+    first, _, third = (client.start("sync", "ask", tags={"team": "shop"}) for _ in range(3))
+    first.cancel("too late")
+    for run in (third, first):
+        view, console = read_run(store, run.id), Console(file=io.StringIO(), force_terminal=True)
+        console.print(draw(view, view.created_at))
+        shown[view.reason] = "\x1b[31m  " in console.file.getvalue()
+    assert list(shown.values()) == [False, True], shown
 
 
 def test_a_map_is_one_line_with_counts():
