@@ -512,7 +512,8 @@ class NodeCheckpointer(InMemorySaver):
         for each in ended:
             del namespaces[each]
         for task_writes in [key for key in self.writes if key[0] == thread]:
-            if task_writes[2] not in namespaces.get(task_writes[1], ()):
+            is_replaced = task_writes[1] == namespace and task_writes[2] < stored["checkpoint_id"]
+            if task_writes[1] in ended or is_replaced:
                 del self.writes[task_writes]
         for value in [key for key in self.blobs if key[0] == thread]:
             is_replaced = value[1] == namespace and versions.get(value[2]) != value[3]

@@ -104,8 +104,11 @@ def test_what_is_stored_does_not_grow_with_the_steps():
         done(run.execute())
         return {name: len(rows) for name, rows in run.document["thread"].items()}
 
-    assert stored(8) == stored(2)
-    assert stored(2)["checkpoints"] == 1
+    few, many = stored(2), stored(8)
+    assert (few["checkpoints"], many["checkpoints"]) == (1, 1)
+    assert many["values"] == few["values"]
+    # What the last step has written may come after the checkpoint that has it.
+    assert many["writes"] <= 3
 
 
 def test_a_crash_repeats_no_finished_node(run_graph):
