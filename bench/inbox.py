@@ -9,12 +9,11 @@ from typing import Any
 import redis
 from fastapi.testclient import TestClient
 
-from bench.fill import Filler
+from bench.fill import TEMPLATES, Filler, copy_runs
 from bench.graphs import build
 from bench.grid import Grid, number
 from runner import NodeContext
 from runner.approvals import DAY, Action, Principal, Rule
-from runner.execution import ids
 from runner.records.listings import InterruptQuery
 from runner.server import create_app
 from runner.server.access import GRANTS, Person
@@ -27,9 +26,6 @@ POOLS = False
 LEVELS = [1_000, 10_000, 100_000]
 
 LOOKS = 9
-
-TEMPLATES = 1_000
-"""Questions that nodes ask, one after the other; more are copies of these in Redis."""
 
 RARE = 100
 """Of so many questions one has a rule with a call, and another one names a person."""
@@ -81,29 +77,8 @@ class Inbox:
         for place in range(self.asked, min(level, TEMPLATES)):
             self.filler.start("questions", place, tags={"number": str(place)})
         self.asked = max(self.asked, min(level, TEMPLATES))
-        lists = {
-            key: self.redis.zrange(key, 0, -1, withscores=True)
-            for key in self.redis.keys("*:open:*")
-        }
-        templates = sorted(
-            {entry.partition(b".")[0] for entries in lists.values() for entry, _ in entries}
-        )
-        while self.asked < level:
-            copies = {run: ids.run_id().encode() for run in templates[:TEMPLATES]}
-            with self.redis.pipeline(transaction=False) as pipe:
-                for run, copied in copies.items():
-                    pipe.copy(self.keys.run(run.decode()), self.keys.run(copied.decode()))
-                for key, entries in lists.items():
-                    parts = [(entry.partition(b"."), score) for entry, score in entries]
-                    own = {
-                        copies[run] + b"." + rest: at
-                        for (run, _, rest), at in parts
-                        if run in copies
-                    }
-                    if own:
-                        pipe.zadd(key, own)
-                pipe.execute()
-            self.asked += len(copies)
+        copy_runs(self.redis, "questions", level - self.asked)
+        self.asked = level
 
     def look(self, query: str) -> tuple[float, int]:
         """Read a page; return the least ms that it took, and its bytes compressed."""

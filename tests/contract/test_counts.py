@@ -13,10 +13,12 @@ import pytest
 import redis
 
 from bench import counts, report
+from bench.fill import Filler, copy_runs
 from bench.meter import Monitor
 from bench.site import OURS, site
 from runner.definition.model import MapSpec
 from runner.dev.embedded import embedded_store
+from runner.records.interrupts import Decision
 from runner.records.listings import InterruptQuery
 from runner.records.run import Status
 from runner.records.workers import EVERY
@@ -28,7 +30,14 @@ from runner.store.redis.doorbell_template import DoorbellTemplate
 from runner.store.redis.store import RedisStore
 from runner.store.redis.transaction import run_view
 from runner.store.redis.workers import WorkerRegistry
-from runner.store.requests import CancelRun, ClaimVisit, ExpandMap, SettleVisit, StartRun
+from runner.store.requests import (
+    AnswerQuestions,
+    CancelRun,
+    ClaimVisit,
+    ExpandMap,
+    SettleVisit,
+    StartRun,
+)
 from tests.contract.store.manual_worker import ManualWorker, shape
 from tests.waiting import wait_until
 
@@ -367,3 +376,21 @@ def test_an_item_costs_the_same_in_a_long_list(redis_url, window):
     )
 
     assert many <= few * 1.05
+
+
+def test_copies_of_runs_are_runs(redis_url, client):
+    """Those that fill a bench's store are listed one by one, and each goes on by its answer."""
+    filler = Filler(redis_url)
+    filler.add("waiting", 1)
+    copy_runs(client, "waiting", 2)
+
+    questions = list(filler.store.open_interrupts())
+    assert len({question.run_id for question in questions}) == 3
+    assert len({question.asked_at for question in questions}) == 3
+    for question in questions:
+        answers = AnswerQuestions([Decision(question.id, True)], question.id)
+        filler.bells.ring(filler.store.do(answers).doorbells)
+    filler.deliver()
+    runs = [filler.store.read(question.run_id) for question in questions]
+    assert [run.record.status for run in runs] == [Status.COMPLETED] * 3
+    assert not list(filler.store.open_interrupts())
