@@ -89,6 +89,8 @@ def look(page, folder, name):
         for width in (1280, 390):
             page.set_viewport_size({"width": width, "height": 844})
             page.screenshot(path=folder / f"{name}-{scheme}-{width}.png")
+            if page.locator("header").bounding_box()["height"] > 60:
+                violations.append((scheme, width, "the menu takes two lines"))
             if not page.evaluate(IS_NARROW):
                 violations.append((scheme, width, "it is wider than the window"))
         violations += [(scheme, item["id"]) for item in Axe().run(page).response["violations"]]
