@@ -700,7 +700,8 @@ def _show_list(output: Output, questions: Sequence[QuestionView]) -> None:
 def _show_whole(output: Output, question: QuestionView) -> None:
     output.show(_whole(question))
     if question.is_open:
-        way = f"vote {question.id} DECISION --by WHO" if question.rule else f"respond {question.id}"
+        vote = f"vote {question.id} DECISION --by WHO --digest {question.digest}"
+        way = vote if question.rule else f"respond {question.id}"
         output.note(f"Answer with: runner interrupts {way}")
 
 
@@ -876,6 +877,7 @@ def _respond_with_editor(
             path.unlink(missing_ok=True)
         else:
             command = f"runner interrupts respond {interrupt_id} --response @{path}"
+            command += f" --digest {question.digest}" if question.rule else ""
             context.output.note(
                 f"The answer is saved in {path}. After correcting it, send it with: {command}"
             )

@@ -128,8 +128,9 @@ def _wait(context: CommandContext, new_run: Run, timeout: float | None) -> int:
         answer = (
             "" if output.is_terminal else " --response JSON"
         )  # on a terminal it asks field by field
+        shown = f" --digest {question.digest}" if question and question.rule and answer else ""
         command = (
-            f"interrupts respond {question.id}{answer}"
+            f"interrupts respond {question.id}{answer}{shown}"
             if question
             else f"runs migrate {view.run_id}"
         )
