@@ -88,7 +88,7 @@ def server(context: CommandContext, **options: Any) -> None:
 @click.command()
 @with_context
 def mcp(context: CommandContext) -> None:
-    """Serve graphs as tools to the MCP client that starts this command.
+    """Serve graphs as tools to an MCP client on stdio.
 
     The client and the command speak over standard input and output. RUNNER_MCP_GRAPHS names the graphs. Who
     runs the command is who calls, with all roles. Needs the extras `server` and `mcp`: pip install
