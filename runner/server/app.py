@@ -108,14 +108,11 @@ def create_app(
     ):
         app.add_exception_handler(kind, respond)
     auth_router = getattr(auth, "router", None)
-    routers = (
-        *(() if auth_router is None else (auth_router,)),
-        *ROUTERS,
-        *(imported(_door_object(name), "door")(app.state.services) for name in doors),
-    )
-    for router in routers:
-        app.include_router(router)
-    _check_routes(routers)
+    if auth_router is not None:
+        _include(app.router, auth_router)
+    app.router.routes += _ROUTER.routes
+    for name in doors:
+        _include(app.router, imported(_door_object(name), "door")(app.state.services))
     return app
 
 
@@ -174,9 +171,19 @@ def routes(routers: Iterable[APIRouter] | None = None) -> Iterator[APIRoute]:
     )
 
 
-def _check_routes(routers: Iterable[APIRouter]) -> None:
-    for route in routes(routers):
+def _include(target: APIRouter, router: APIRouter) -> None:
+    target.include_router(router)
+    for route in routes((router,)):
         if permission_of(route) is None:
             raise UsageError(
                 f"the route {route.path} names no permission, so no caller may be let in."
             )
+
+
+_ROUTER = APIRouter(
+    dependencies=[Depends(_checked_request)], generate_unique_id_function=_operation_id
+)
+"""The routes of every application, made once: FastAPI takes long to make them of the routers."""
+
+for _each in ROUTERS:
+    _include(_ROUTER, _each)
