@@ -15,8 +15,8 @@ from runner.store.redis.keys import Keys
 
 FOLDER = Path(__file__).parents[2] / "docs" / "reference" / "cli-schemas"
 
-SILENT = {"keeper", "server", "worker"}
-"""Commands without a document: a worker, a keeper and a server write their logs."""
+SILENT = {"keeper", "mcp", "server", "worker"}
+"""Commands without a document: a worker, a keeper and a server write their logs, `mcp` its protocol."""
 
 
 def commands(group, path=()):
