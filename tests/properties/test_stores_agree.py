@@ -871,7 +871,7 @@ class Agreement(RuleBasedStateMachine):
         for key, members in self.memory._database.semaphores.holders.items():
             running = [member for member in members if self.status_of(member) is Status.RUNNING]
             most = next(
-                limit.concurrency or 1 for limit in LIMITS if key.partition(":")[0] == limit.name
+                limit.concurrency for limit in LIMITS if key.partition(":")[0] == limit.name
             )
             assert len(running) <= most
             assert all(members[member] == float("inf") for member in running)

@@ -65,6 +65,16 @@ class LimitContract:
         worker.claim(run_id, "c")
         worker.claim(run_id, "d")
 
+    def test_slots_bind_no_limit_that_has_a_rate_alone(
+        self, worker: ManualWorker, store: Store
+    ) -> None:
+        """Two graphs may declare one name differently: slots count where the code has some."""
+        run_id = worker.start(crowd(Limit("one", rate=1)))
+        set_limit(store, "one", lambda setting: replace(setting, concurrency=1))
+        for node in "ab":
+            worker.claim(run_id, node)
+            worker.clock.advance(1)
+
     def test_slots_that_are_added_are_taken(self, worker: ManualWorker, store: Store) -> None:
         """Where more may run by a change, those that wait are rung by the next sweep."""
         run_id = worker.start(crowd(ONE))
