@@ -381,7 +381,7 @@ def served(shop: Shop, port: int = 8091) -> Iterator[str]:
     app = create_app(shop.settings, auth=lambda _: ana)
     app.state.services.client = shop.client
     app.state.services.plan = shop.registry.find
-    server = uvicorn.Server(uvicorn.Config(app, port=port, log_level="warning"))
+    server = uvicorn.Server(uvicorn.Config(app, port=port, log_level="warning", ws="none"))
     thread = threading.Thread(target=server.run, daemon=True)
     thread.start()
     try:

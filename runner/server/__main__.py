@@ -140,6 +140,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         port=options.port,
         proxy_headers=False,
         timeout_graceful_shutdown=3,
+        ws="none",  # where a library for WebSockets is installed, it would be loaded for nothing
         log_config=logs,
         **several,
     )

@@ -130,7 +130,9 @@ class Served:
     def __init__(self, app, port=0, uds=None):
         self.url = f"http://127.0.0.1:{port}"
         self._server = uvicorn.Server(
-            uvicorn.Config(app, host="127.0.0.1", port=port, uds=uds, log_level="warning")
+            uvicorn.Config(
+                app, host="127.0.0.1", port=port, uds=uds, log_level="warning", ws="none"
+            )
         )
         self._server.config.timeout_graceful_shutdown = 1
         self._thread = threading.Thread(target=self._server.run, daemon=True)

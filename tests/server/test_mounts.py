@@ -48,7 +48,7 @@ Path("session").write_text(session.session_key)
 import uvicorn
 from asgi import application
 
-uvicorn.run(application, port=int(sys.argv[1]), log_level="warning", lifespan="off")
+uvicorn.run(application, port=int(sys.argv[1]), log_level="warning", lifespan="off", ws="none")
 """
 
 SETTINGS = """
