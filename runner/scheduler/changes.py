@@ -318,11 +318,15 @@ class Changes:
         )
         if stays or not previous.since:
             return record
+        self.return_slots(node, previous.visit)
+        return replace(record, since=0)
+
+    def return_slots(self, node: str, visit: int) -> None:
+        """Return a node's places, and its positions in queues."""
         for limit in self.shape(node).limits:
-            key = limit.key(self.view, node, previous.visit) if limit.concurrency else None
+            key = limit.key(self.view, node, visit) if limit.concurrency else None
             if key is not None:
                 self.add(ReturnSlot(key, node, limit.concurrency))
-        return replace(record, since=0)
 
     def count(self, active: int = 0, waiting: int = 0, held_count: int = 0) -> None:
         run = self.run

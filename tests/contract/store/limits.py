@@ -136,6 +136,32 @@ class LimitContract:
             worker.claim(run_id, "b")
 
     @pytest.mark.scripts
+    def test_a_paused_key_keeps_no_slot_from_others(
+        self, worker: ManualWorker, store: Store
+    ) -> None:
+        """Rung for a slot of another limit, its nodes pass it on; after the pause they have their order."""
+        by_tenant, runs = Limit("tenant", concurrency=9, by="tag:t"), {}
+        busy = worker.token(worker.start(crowd(ONE, name="busy")), "a")
+        for node in ("x1", "x2", "y1", "x3"):
+            graph = crowd(ONE, by_tenant, names=node, name=node)
+            runs[node] = worker.start(graph, tags={"t": node[0]})
+            worker.limited(runs[node], node)
+            worker.clock.advance(1)
+        key = "tenant:tag:t:x"
+        set_limit(store, key, lambda setting: setting.pause(LimitPause(key, 0)))
+
+        assert worker.end(busy) == ["x1.1.1"]
+        assert rung(worker.limited(runs["x1"], "x1")) == ["x2.1.1"]
+        assert rung(worker.limited(runs["x2"], "x2")) == ["y1.1.1"]
+        token = worker.token(runs["y1"], "y1")
+
+        set_limit(store, key, lambda setting: setting.resume(key))
+        for node in ("x2", "x1"):
+            worker.limited(runs[node], node)
+        assert worker.end(token) == ["x1.1.1"]
+        assert worker.end(worker.token(runs["x1"], "x1")) == ["x2.1.1"]
+
+    @pytest.mark.scripts
     def test_a_place_goes_to_the_one_that_waits_longest(self, worker: ManualWorker) -> None:
         """A node without a place stays ready; each place that becomes free rings the first in the queue."""
         run_id = worker.start(crowd(ONE))
