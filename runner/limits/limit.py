@@ -130,7 +130,7 @@ def _value_at(task: JSON | LazyValue, path: str) -> tuple[str, str]:
 
 
 def _is_positive(value: object) -> bool:
-    return isinstance(value, (int, float)) and not isinstance(value, bool) and 0 < value < math.inf
+    return isinstance(value, (int, float)) and not isinstance(value, bool) and 0 < value < 1e300
 
 
 def name_of(key: str) -> str:

@@ -10,6 +10,7 @@ import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, field, replace
+from shlex import quote
 from urllib.parse import urlsplit
 
 from runner.approvals.decision_keys import DecisionKeys, SigningKey
@@ -717,7 +718,7 @@ def _limits(facts: Facts) -> Iterator[Check]:
                 WARN if setting.v else FAIL,
                 "limits",
                 f"a change of the limit {limit.name!r} is stored, but {problem}",
-                f"Run `runner limits reset '{limit.name}'`.",
+                f"Run `runner limits reset {quote(limit.name)}`.",
             )
         for pause in setting.pauses[-MOST_NAMED:] if setting else ():
             left = pause.ends_at - facts.vitals.now
@@ -726,7 +727,7 @@ def _limits(facts: Facts) -> Iterator[Check]:
                 WARN,
                 "limits",
                 f"the limit {pause.key!r} is paused {end}{_by(pause)}",
-                f"Run `runner limits resume '{pause.key}'` when its nodes may start.",
+                f"Run `runner limits resume {quote(pause.key)}` when its nodes may start.",
             )
         for key in limit.waiting[:MOST_NAMED]:
             if not limit.paused and facts.vitals.now - key.since > STARVED_MS:
@@ -735,7 +736,7 @@ def _limits(facts: Facts) -> Iterator[Check]:
                     WARN,
                     "limits",
                     f"{key.nodes} nodes wait for the limit {key.key!r}, the first for {waited}",
-                    f"See `runner limits show '{limit.name}'` for who has its slots.",
+                    f"See `runner limits show {quote(limit.name)}` for who has its slots.",
                 )
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import shlex
 
 import pytest
 import redis
@@ -133,6 +134,28 @@ def test_what_a_limit_lacks_can_not_be_set(site):
     assert site.limits.get("model").setting is None
 
 
+@pytest.mark.parametrize("value", ["\udcff", "x" * 10_001])
+def test_a_key_that_no_run_can_have_is_refused(site, value):
+    """A key that is no valid text, or too long, is refused before anything is stored; control: an odd one."""
+    site.start(MODEL)
+    with pytest.raises(UsageError, match="the key"):
+        site.limits.pause(f"model:tag:tenant:{value}", 60)
+    assert site.limits.get("model").setting is None
+    assert site.limits.pause("model:tag:tenant:\x00:\n|'ü", 60).setting is not None
+
+
+def test_the_command_that_doctor_says_names_one_argument(site):
+    """A key with quotes in it, from the tags of a run, adds no command to the one that is to be copied."""
+    site.start(MODEL)
+    key = "model:tag:tenant:x'; reboot #"
+    site.limits.pause(key, None)
+    (check,) = [
+        check for check in examine(read_facts(site.installation.settings)) if key in check.detail
+    ]
+    command = check.fix.split("`")[1]
+    assert shlex.split(command) == ["runner", "limits", "resume", key]
+
+
 @pytest.mark.parametrize(
     "numbers",
     [
@@ -143,6 +166,8 @@ def test_what_a_limit_lacks_can_not_be_set(site):
         {"rate": 2_000},
         {"rate": 1e-300},
         {"rate": 1, "per": 1e306},
+        {"rate": 1e306, "per": 1e306},
+        {"rate": 10**400, "per": 10**400},
     ],
 )
 def test_a_number_that_no_store_can_count_with_is_refused(numbers):
