@@ -154,6 +154,7 @@ class LimitControl:
         """
         if seconds is not None and not 0 < seconds <= 366 * 86_400:
             raise UsageError(f"a pause lasts up to a year, not {seconds!r:.40} seconds.")
+        validation.checked(key, "the key", validation.MAX_REASON)
         name, declarations = name_of(key), self.get(name_of(key)).declarations
         starts = [f"{name}:{each.by}:" for each in declarations if each.by != "all"]
         if key != name and not key.startswith(tuple(starts)):
@@ -170,8 +171,14 @@ class LimitControl:
         """End the pause of a key, or all of a limit's: what waits is rung for at once.
 
         Raises:
-            NotFoundError: no graph declares it.
+            NotFoundError: no graph declares it, or the key is not paused.
         """
+        name, setting = name_of(key), self.get(name_of(key)).setting
+        if key != name and key not in [each.key for each in (setting.pauses if setting else ())]:
+            raise NotFoundError(
+                f"the key {validation.one_line(key)!r:.80} is not paused; `runner limits show {name}` shows "
+                "those that are."
+            )
         return self._change(key, "limit.resumed", lambda setting: setting.resume(key), reason, by)
 
     def reset(self, name: str, reason: str = "", by: str = "") -> LimitView:

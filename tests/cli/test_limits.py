@@ -60,6 +60,17 @@ def test_a_pause_says_whether_it_has_an_end(limits):
     assert "active" in limits("list").stdout
 
 
+def test_a_key_that_is_not_paused_is_not_resumed(limits):
+    """A wrong name of a key changes nothing, and the error says where the right one is; control: that."""
+    limits("pause", "model:tag:account:7", "--until-resumed")
+    wrong = limits("resume", "model:tag:account:8")
+    assert (wrong.exit_code, "runner limits show model" in wrong.stderr) == (4, True)
+    assert "1 of its keys paused" in limits("list").stdout
+
+    assert limits("resume", "model:tag:account:7").exit_code == 0
+    assert "paused" not in limits("list").stdout
+
+
 def test_keys_that_wait_for_their_turn_are_listed(call, redis_url):
     """A command and metrics say whose nodes wait, how many, since when; control: none in the window."""
     clock, store = ManualClock(), RedisStore(redis_url)

@@ -133,7 +133,25 @@ def test_a_key_by_a_value_of_the_input_is_shown_to_readers_only(site):
     site.as_role("operator")
     (bare,) = site.http.get("/v1/limits").json()["items"]
     assert seen["waiting"][0] == {**bare["waiting"][0], "key": "model:input:customer:secret"}
-    assert bare["waiting"][0]["key"] == "model"
+    assert bare["waiting"][0]["key"] == "model:input"
+
+
+def test_a_paused_value_of_the_input_does_not_look_like_a_paused_limit(site):
+    """Who may not read sees that a key is paused, not which, and cannot resume it; readers see which."""
+    store, key = RedisStore(site.settings.redis_url), "model:input:customer:secret"
+    limits = {"a": [Limit("model", concurrency=1, by="input:customer")]}
+    store.publish([shape("a", limits=limits)])
+    site.as_role("operator")
+    paused = site.http.post(f"/v1/limits/{key}:pause", json={"seconds": None}).json()
+    assert [each["key"] for each in paused["setting"]["pauses"]] == ["model:input"]
+    page = site.http.get("/limits", headers={"Accept": "text/html"}).text
+    assert ("<code>model:input</code>" in page, "/limits/resume" in page) == (True, False)
+    assert site.http.post("/v1/limits/model:input:resume", json={}).status_code == 404
+
+    site.as_role("reader", "operator")
+    page = site.http.get("/limits", headers={"Accept": "text/html"}).text
+    assert (f"<code>{key}</code>" in page, "/limits/resume" in page) == (True, True)
+    store.close()
 
 
 def test_operators_see_what_they_operate(site):

@@ -123,8 +123,9 @@ def bare(record: Any) -> Any:
 
 
 def _bare_key(key: str) -> str:
-    """Return the key of a limit without the value of an input."""
-    return key.partition(":input:")[0]
+    """Return the key of a limit without the value of an input; what is left names no limit and no key."""
+    name, by_input, _ = key.partition(":input:")
+    return name + by_input[:-1]
 
 
 def _bare_question(question: Question) -> Question:
