@@ -3,17 +3,21 @@
 from __future__ import annotations
 
 import math
+import pickle
 import threading
 
 import pytest
 
 from runner import Agent, GraphBuilder, Limit, RetryAfter, RetryPolicy, Status, tool
 from runner.agent.models.scripted import ScriptedModel
+from runner.approvals import Rule
 from runner.definition.registry import Registry
 from runner.errors import UsageError
 from runner.execution.engine import Engine
 from runner.limits.setting import LimitPause
+from runner.operations.answers import apply_decisions
 from runner.operations.views import read_run
+from runner.records.interrupts import Decision
 from runner.store.memory.store import MemoryStore
 from runner.store.redis.store import RedisStore
 from runner.store.requests import ChangeLimit
@@ -144,6 +148,13 @@ def test_a_time_that_no_node_can_wait_fails_it(site, seconds):
     assert "0 to 604,800" in str(read_run(site.store, run_id).nodes[0].error)
 
 
+def test_it_comes_back_from_another_process_as_it_was_raised():
+    """Code that runs in a pool of processes may raise it: a copy has the time, the limit and the reason."""
+    error = pickle.loads(pickle.dumps(RetryAfter(30, "model", reason="closed")))
+    assert (error.seconds, error.limit, error.reason) == (30, "model", "closed")
+    assert str(error) == "The node goes on in 30 s: closed."
+
+
 def test_a_question_of_the_same_execution_is_not_lost(site):
     """Code that asks, catches the question and raises RetryAfter waits for the answer."""
 
@@ -194,6 +205,23 @@ def test_a_tool_of_an_agent_may_raise_it(site):
 
     assert sorted(CALLS) == ["book", "book", "pay"]
     assert read_run(site.store, run_id).status == "completed"
+
+
+def test_a_question_of_another_tool_is_asked_meanwhile(site):
+    """People may decide before the time has come; then each call is made once more, or once."""
+    CALLS.clear()
+    pay, book = shop([RetryAfter(30)], threading.Event())
+    script = [[use("pay"), use("book")], "done"]
+    agent = Agent("a", ScriptedModel(script), [tool(approval=Rule())(pay.function), book])
+    run_id = site.start(("a", agent))
+    assert site.deliver() == [("a", "retrying")]
+    [question] = read_run(site.store, run_id).interrupts
+    vote = Decision(question.id, None, "ana", decision="approve")
+    apply_decisions(site.process(), [vote])
+    assert (site.deliver(), CALLS) == ([], ["book"])
+
+    assert site.sweep(30) == [("a", "settled")]
+    assert sorted(CALLS) == ["book", "book", "pay"]
 
 
 def test_a_model_may_raise_it(site):

@@ -133,6 +133,16 @@ def test_what_says_no_time_is_left_alone(error):
     assert raise_delayed(error) is None
 
 
+def test_an_error_that_is_its_own_cause_is_looked_at_once():
+    """`raise error from error` makes such a one: it is an error as any other; control: with the header."""
+    error = Refused({"retry-after": "7"})
+    error.__cause__ = error
+    with pytest.raises(RetryAfter):
+        raise_delayed(error)
+    error.headers = {}
+    assert raise_delayed(error) is None
+
+
 def waiting_tool(name):
     """A function that raises RetryAfter at its first call, as a tool of that name."""
     delays = [RetryAfter(0)]
