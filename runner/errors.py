@@ -37,7 +37,7 @@ BaseException so that `except Exception` in a tool or function can't swallow it.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import partial
 
@@ -126,7 +126,7 @@ class RetryAfter(ConflictError):
         self.seconds, self.limit, self.reason = seconds, limit, reason or "the node asked for it"
         super().__init__(f"The node goes on in {seconds:g} s: {self.reason}.")
 
-    def __reduce__(self) -> tuple[Callable[[], RetryAfter], tuple[()]]:
+    def __reduce__(self) -> tuple[object, ...]:
         """Copy it for another process with all that it was made of."""
         return partial(type(self), self.seconds, self.limit, reason=self.reason), ()
 

@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
 from runner.errors import NotFoundError, UsageError
-from runner.limits.limit import Limit, LimitShape, name_of
+from runner.limits.limit import Limit, name_of
 from runner.limits.setting import LimitPause, LimitSetting
 from runner.records import validation
 from runner.store.interface import Store
@@ -47,10 +47,8 @@ def declared(store: Store) -> dict[str, list[Declaration]]:
     limits: dict[str, dict[tuple[str, int, int], dict[str, None]]] = {}
     for graph, fingerprint in sorted(store.graphs().items()):
         topology = store.topology(graph, fingerprint)
-        shapes: list[LimitShape] = (
-            [limit for node in topology.nodes.values() for limit in node.limits] if topology else []
-        )
-        for shape in shapes:
+        nodes = topology.nodes.values() if topology else ()
+        for shape in [limit for node in nodes for limit in node.limits]:
             numbers = shape.scope, shape.concurrency, shape.interval
             limits.setdefault(shape.name, {}).setdefault(numbers, {})[graph] = None
     return {
@@ -155,16 +153,16 @@ class LimitControl:
         if seconds is not None and not 0 < seconds <= 366 * 86_400:
             raise UsageError(f"a pause lasts up to a year, not {seconds!r:.40} seconds.")
         validation.checked(key, "the key", validation.MAX_REASON)
-        name, declarations = name_of(key), self.get(name_of(key)).declarations
-        starts = [f"{name}:{each.by}:" for each in declarations if each.by != "all"]
-        if key != name and not key.startswith(tuple(starts)):
+        limit = self.get(name_of(key))
+        starts = [f"{limit.name}:{each.by}:" for each in limit.declarations if each.by != "all"]
+        if key != limit.name and not key.startswith(tuple(starts)):
             raise UsageError(
-                f"the limit {name!r} has no key {validation.one_line(key)!r:.80}: its keys begin with "
+                f"the limit {limit.name!r} has no key {validation.one_line(key)!r:.80}: its keys begin with "
                 f"{', '.join(starts) or 'nothing else than its name'}."
             )
         now = self._shared.limit_settings()[1]
         until = 0 if seconds is None else now + round(seconds * 1000)
-        pause = LimitPause(key, until, validation.reason(reason), by, now)
+        pause = LimitPause(key, until, reason, by, now)
         return self._change(key, "limit.paused", lambda setting: setting.pause(pause), reason, by)
 
     def resume(self, key: str, reason: str = "", by: str = "") -> LimitView:
@@ -173,11 +171,12 @@ class LimitControl:
         Raises:
             NotFoundError: no graph declares it, or the key is not paused.
         """
-        name, setting = name_of(key), self.get(name_of(key)).setting
-        if key != name and key not in [each.key for each in (setting.pauses if setting else ())]:
+        limit = self.get(name_of(key))
+        pauses = limit.setting.pauses if limit.setting else ()
+        if key not in [limit.name, *(each.key for each in pauses)]:
             raise NotFoundError(
-                f"the key {validation.one_line(key)!r:.80} is not paused; `runner limits show {name}` shows "
-                "those that are."
+                f"the key {validation.one_line(key)!r:.80} is not paused; "
+                f"`runner limits show {limit.name}` shows those that are."
             )
         return self._change(key, "limit.resumed", lambda setting: setting.resume(key), reason, by)
 
@@ -195,8 +194,7 @@ class LimitControl:
         reason: str,
         by: str,
     ) -> LimitView:
-        name = name_of(key)
-        self.get(name)
+        name = self.get(name_of(key)).name
         checked, now = validation.reason(reason), self._shared.limit_settings()[1]
 
         def changed(setting: LimitSetting) -> LimitSetting:
