@@ -147,9 +147,9 @@ def raise_delayed(error: BaseException) -> None:
         RetryAfter: the node is to go on then; at most a week later.
     """
     cause: BaseException | None = error
-    seen = set[int]()
-    while cause is not None and id(cause) not in seen:  # one may be its own cause
-        seen.add(id(cause))
+    depth = 0
+    while cause is not None and depth < 100:  # one may be its own cause
+        depth += 1
         delay = _delay(_refusal_headers(cause))
         if delay is not None:
             seconds = min(max(0.0, delay), LONGEST_WAIT)
