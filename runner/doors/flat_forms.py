@@ -6,6 +6,7 @@ import json
 from collections.abc import Mapping
 from dataclasses import replace
 from datetime import UTC, datetime
+from textwrap import indent
 from typing import Any
 
 from runner.approvals.judgement import level_of
@@ -47,7 +48,9 @@ def message(question: QuestionView) -> str:
     """Write all that a person decides on; nothing of it is cut or hidden."""
     lines = [question.title]
     if question.reason is not None:
-        lines.append(json_text(question.reason))
+        reason = json_text(question.reason)
+        # Quoted beside a rule: no line that an agent wrote reads as the call or as how the votes stand.
+        lines.append(reason if question.rule is None else indent(reason, "> ", lambda line: True))
     if question.action:
         lines.append(f"{question.action['tool']} {json_text(question.action['args'])}")
     if question.rule_words:
@@ -58,7 +61,10 @@ def message(question: QuestionView) -> str:
 
 
 def form(question: QuestionView) -> dict[str, Any] | None:
-    """Return the schema of a form that asks all of a question; None for one that needs its page."""
+    """Return the schema of a form that asks all of a question; None for one that needs its page.
+
+    So does a schema with characters that would not be seen: its values can't be shown as escapes.
+    """
     if question.rule is None:
         return _answer_form(question.response_schema)
     rule = Rule.thawed(question.rule)
@@ -86,9 +92,9 @@ def _answer_form(schema: Mapping[str, Any] | None) -> dict[str, Any] | None:
         required = [field.name for field in whole.fields if field.required]
         if not properties or not whole.schema.keys() <= OBJECT:
             return None
-    if None in properties.values():
-        return None
-    return {"type": "object", "properties": properties, "required": required}
+    form = {"type": "object", "properties": properties, "required": required}
+    text = json.dumps(form, ensure_ascii=False)
+    return None if None in properties.values() or shown(text) != text else form
 
 
 def _flat_schema(field: AnswerField) -> dict[str, Any] | None:

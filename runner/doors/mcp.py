@@ -29,7 +29,7 @@ from runner.doors import flat_forms
 from runner.doors.flat_forms import decision_of, json_text, message, time_text
 from runner.errors import DefinitionError, RunnerError, UsageError, needs_extra
 from runner.execution.functions import task_schema
-from runner.operations.questions import QuestionView, read_questions
+from runner.operations.questions import QuestionView, read_question, read_questions
 from runner.operations.views import RunView, read_run
 from runner.records.interrupts import Decision, Receipt, ReceiptStatus
 from runner.records.run import FINAL, Status, outermost
@@ -38,6 +38,7 @@ from runner.records.validation import MAX_REASON, MAX_TEXT, violation
 from runner.settings import DAY, Settings
 
 with needs_extra("server", "the MCP server"):
+    import anyio
     from fastapi import APIRouter, Request, Response
     from fastapi.concurrency import run_in_threadpool
     from starlette.types import Message, Receive, Scope, Send
@@ -284,7 +285,7 @@ class Door:
             types.Tool(
                 name=PREFIX + graph,
                 description=f"Run the graph {graph}. People may be asked before it ends.",
-                input_schema=self._task_form(graph),
+                input_schema=self._task_form(graph)[0],
                 annotations=types.ToolAnnotations(read_only_hint=False),
             )
             for graph in self._graphs
@@ -305,8 +306,8 @@ class Door:
         ]
         return types.ListToolsResult(tools=tools)
 
-    def _task_form(self, graph: str) -> dict[str, Any]:
-        """Return the schema of a tool's arguments: the task, or the field that has it."""
+    def _task_form(self, graph: str) -> tuple[dict[str, Any], bool]:
+        """Return the schema of a tool's arguments, and if it has the task in a field, not as a whole."""
         try:
             plan = self._services.plan(graph)
         except DefinitionError as error:
@@ -314,16 +315,16 @@ class Door:
             plan = None
         schema = task_schema(plan.definition) if plan else None
         if schema and schema.get("type") == "object":
-            return schema
+            return schema, False
         task = dict(schema or {"description": "what to do, as text or JSON"})
         definitions = {"$defs": task.pop("$defs")} if "$defs" in task else {}
-        return {
+        form = {
             "type": "object",
             "properties": {"task": task},
             "required": ["task"],
             "additionalProperties": False,
-            **definitions,
         }
+        return {**form, **definitions}, True
 
     async def _call_tool(self, ctx: Context, params: types.CallToolRequestParams) -> Any:
         caller, arguments = self._caller(ctx), params.arguments or {}
@@ -385,9 +386,10 @@ class Door:
                 leave()
 
     def _start(self, caller: Caller, graph: str, arguments: Mapping[str, Any]) -> str:
-        person, form = _limited(caller.person, "operate", graph), self._task_form(graph)
+        person = _limited(caller.person, "operate", graph)
+        form, is_field = self._task_form(graph)
         _check(form, arguments)
-        task = arguments["task"] if [*form["properties"]] == ["task"] else dict(arguments)
+        task = arguments["task"] if is_field else dict(arguments)
         return start_for(self._services, person, graph, task).id
 
     def _outcome(
@@ -421,10 +423,14 @@ class Door:
         found = [item for item in services.store.interrupts(ids) if item is not None]
         asked: dict[str, Elicitation] = {}
         notes = [view.reason] if view.reason else []
-        for question in read_questions(services.store, found):
+        for interrupt, question in zip(found, read_questions(services.store, found), strict=True):
             if not question.is_open:
                 continue
             may_decide = person.may("decide") and not why_barred(services, person, question)
+            if may_decide and (question.have or question.against or question.stage):
+                votes = read_question(services.store, interrupt).votes
+                key = person.principal.key
+                may_decide = not any(vote.by == key and not vote.is_void for vote in votes)
             item = _asked(caller, question) if may_decide else None
             if item is None or len(asked) >= MOST_ASKED:
                 page = caller.page(question.id) or f"runner interrupts show {question.id}"
@@ -635,15 +641,14 @@ class Exchange(Response):
         self._door, self._request_body = door, body
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Serve the request, whose body was read when it was checked."""
-        replayed = False
+        """Serve the request, whose body was read when it was checked, until the client is gone."""
+        body: Message = {"type": "http.request", "body": self._request_body, "more_body": False}
+        messages = [body]
 
         async def again() -> Message:
-            nonlocal replayed
-            if replayed:
-                return await receive()
-            replayed = True
-            return {"type": "http.request", "body": self._request_body, "more_body": False}
+            if not messages:
+                await anyio.sleep_forever()
+            return messages.pop()
 
         manager = StreamableHTTPSessionManager(
             self._door.server,
@@ -651,8 +656,17 @@ class Exchange(Response):
             stateless=True,
             max_request_body_size=self._door.most_bytes,
         )
-        async with manager.run():
+        async with manager.run(), anyio.create_task_group() as tasks:
+
+            async def watch() -> None:
+                # The SDK does not: what the call holds would be held for as long as it may wait.
+                while (await receive())["type"] != "http.disconnect":
+                    pass
+                tasks.cancel_scope.cancel()
+
+            tasks.start_soon(watch)
             await manager.handle_request(scope, again, send)
+            tasks.cancel_scope.cancel()
 
 
 def router(services: Services) -> APIRouter:

@@ -3,6 +3,7 @@ from __future__ import annotations
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
+from pydantic import BaseModel
 
 from runner.approvals import Action, Auth, Rule
 from runner.server import create_app
@@ -49,6 +50,18 @@ def typed(number: int) -> dict:
     return {"number": number}
 
 
+class Job(BaseModel):
+    task: str
+
+
+def one_field(job: Job) -> dict:
+    return {"task": job.task}
+
+
+def any_fields(counts: dict[str, int]) -> dict:
+    return counts
+
+
 FORM = {
     "type": "object",
     "properties": {
@@ -59,17 +72,21 @@ FORM = {
     "required": ["city", "days"],
 }
 NESTED = {"type": "object", "properties": {"to": {"type": "object", "properties": {}}}}
+HIDDEN = {"type": "object", "properties": {"ok": {"type": "string", "title": "do\u202enot"}}}
 PATTERN = {"type": "object", "properties": {"code": {"type": "string", "pattern": "^[A-Z]+$"}}}
 ACTION = Action("runner", "function", "refund", {"order": 7, "amount": 120})
 
 GRAPHS = {
     "echo": lambda: wired({"echo": echo}).build(),
     "typed": lambda: wired({"typed": typed}).build(),
+    "one_field": lambda: wired({"one_field": one_field}).build(),
+    "any_fields": lambda: wired({"any_fields": any_fields}).build(),
     "broken": lambda: wired({"fail": fail}).build(),
     "text": asking(),
     "form": asking(FORM),
     "nested": asking(NESTED),
     "pattern": asking(PATTERN),
+    "hidden": asking(HIDDEN),
     "long": asking(reason="x" * 9000),
     "two": lambda: wired(
         {
@@ -81,6 +98,9 @@ GRAPHS = {
         "begin right",
     ).build(),
     "rule": asking(rule=Rule(eligible=["ana", "ben"]), action=ACTION),
+    "spoof": asking(
+        rule=Rule(eligible=["ana"]), action=ACTION, reason="late\n\nrefund {}\n\nSo far: 2 of 2."
+    ),
     "quorum": asking(rule=Rule(eligible=["ana", "ben"], need=2), action=ACTION),
     "others": asking(rule=Rule(eligible=["ben"]), action=ACTION),
     "risky": asking(rule=Rule(), action=ACTION, risk="high"),

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import json
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, closing
 from dataclasses import replace
+from http.client import HTTPConnection
 from typing import Any, ClassVar, Literal
 
 import pytest
@@ -56,6 +57,8 @@ class TaskCall(types.Request[Any, Any]):
 class Document(types.Result):
     model_config: ClassVar = {"extra": "allow"}
 
+
+MODERN = "2026-07-28"
 
 ACCEPT = {"Accept": "application/json, text/event-stream"}
 
@@ -178,6 +181,7 @@ def test_a_failed_run_is_an_error_that_the_model_reads(site):
         ("rule", "form"),
         ("nested", "url"),
         ("pattern", "url"),
+        ("hidden", "url"),
         ("long", "url"),
         ("risky", "url"),
         ("sure", "url"),
@@ -195,6 +199,35 @@ def test_what_a_flat_form_can_t_ask_is_a_link(site, graph, mode):
                 assert question.params.url.startswith("https://runner.example/q/")
             else:
                 assert "a late order" in question.params.message
+
+    asyncio.run(go())
+
+
+def test_no_line_of_an_agent_reads_as_the_call_or_the_votes(site):
+    """The reason is quoted beside a rule: one call and one count stand at the beginning of a line."""
+
+    async def go():
+        async with connected(site) as client:
+            asked = await call(client, "graph_spoof", task=1)
+            _, question = only(asked.input_requests)
+            lines = question.params.message.splitlines()
+            assert "> So far: 2 of 2." in lines
+            assert len([line for line in lines if line.startswith("refund {")]) == 1
+            assert not any(line.startswith("So far") for line in lines)
+
+    asyncio.run(go())
+
+
+@pytest.mark.parametrize(
+    ("graph", "task"),
+    [("one_field", {"task": "x"}), ("any_fields", {"apples": 1, "task": 2})],
+)
+def test_the_fields_of_a_typed_task_are_the_arguments(site, graph, task):
+    """A field that is called `task`, or fields that no schema names, are those of the task as well."""
+
+    async def go():
+        async with connected(site) as client:
+            assert (await call(client, f"graph_{graph}", **task)).structured_content == task
 
     asyncio.run(go())
 
@@ -364,7 +397,7 @@ def test_tasks_are_those_of_the_door(site):
 
 
 def test_two_people_decide_and_each_vote_has_the_digest(site):
-    """One of two is counted, and each vote names what was shown; who has voted is not a second person."""
+    """One of two is counted, and each vote names what was shown; who has voted is asked no more."""
 
     async def go():
         ben = Person(Principal("ben"), frozenset(GRANTS))
@@ -378,8 +411,9 @@ def test_two_people_decide_and_each_vote_has_the_digest(site):
             assert '"amount": 120' in question["params"]["message"]
             update = {"inputResponses": {key: accepted(decision="approve")}}
             await task_call(ana, "tasks/update", started.task_id, **update)
-            with pytest.raises(MCPError, match="not accepted"):
-                await task_call(ana, "tasks/update", started.task_id, **update)
+            task = await task_call(ana, "tasks/get", started.task_id)
+            assert (task["status"], "/q/" in task["statusMessage"]) == ("working", True)
+            await task_call(ana, "tasks/update", started.task_id, **update)
             task = await task_call(other, "tasks/get", started.task_id)
             assert "1 of 2" in task["inputRequests"][key]["params"]["message"]
             await task_call(other, "tasks/update", started.task_id, **update)
@@ -387,6 +421,24 @@ def test_two_people_decide_and_each_vote_has_the_digest(site):
         question_id, _, digest = key.partition("#")
         votes = site.client.engine.store.votes(question_id)
         assert [vote["body"]["digest"] for vote in votes] == [digest, digest]
+
+    asyncio.run(go())
+
+
+def test_a_call_that_waits_for_others_returns(site):
+    """Who has voted is asked once, and the result says for whom the run waits."""
+    asked = []
+
+    async def answer(context, params):
+        asked.append(params.message)
+        return accept(decision="approve")
+
+    async def go():
+        async with connected(site, answer=answer) as client:
+            waiting = await client.call_tool("graph_quorum", {"task": 1})
+            assert waiting.structured_content["status"] == "interrupted"
+            assert "https://runner.example/q/" in waiting.content[0].text
+        assert len(asked) == 1
 
     asyncio.run(go())
 
@@ -491,7 +543,7 @@ def test_declining_rejects_and_closing_the_form_decides_nothing(site):
     asyncio.run(go())
 
 
-@pytest.mark.parametrize("mode", ["legacy", "2026-07-28"])
+@pytest.mark.parametrize("mode", ["legacy", MODERN])
 def test_a_client_without_forms_gets_the_link(site, mode):
     """Where nothing can be asked the result says what the run waits for, and where that is answered."""
 
@@ -564,6 +616,34 @@ def test_over_http_each_request_says_who_calls(site, served):
     assert http.post("/mcp", json=initialize, headers=ACCEPT).status_code == 200
     site.person = None
     assert http.post("/mcp", json=initialize).status_code == 401
+
+
+@pytest.mark.parametrize("version", [MODERN, "2025-06-18"])
+def test_a_client_that_is_gone_leaves_its_seat(site, served, monkeypatch, version):
+    """A call ends with its connection, not when it would have returned: others of the caller go on."""
+    monkeypatch.setattr("runner.doors.mcp.WAIT", 3600.0)
+    monkeypatch.setattr(site, "ring", lambda doorbells: None)  # the run executes for ever
+    prefix = "io.modelcontextprotocol/"
+    meta = {
+        f"{prefix}protocolVersion": version,
+        f"{prefix}clientInfo": {"name": "test", "version": "1"},
+        f"{prefix}clientCapabilities": {},
+    }
+    params = {"name": "graph_echo", "arguments": {"task": 1}, "_meta": meta}
+    headers = {
+        **ACCEPT,
+        "MCP-Protocol-Version": version,
+        "Mcp-Method": "tools/call",
+        "Mcp-Name": "graph_echo",
+        "Content-Type": "application/json",
+    }
+    request = {"jsonrpc": "2.0", "id": 1, "method": "tools/call", "params": params}
+    seats = site.app.state.services.hub._people
+    host, _, port = served.url.removeprefix("http://").partition(":")
+    with closing(HTTPConnection(host, int(port), timeout=60)) as connection:
+        connection.request("POST", "/mcp", json.dumps(request), headers)
+        wait_until(lambda: seats, "the call waits")
+    wait_until(lambda: not seats, "the seat is free")
 
 
 def test_an_unknown_door_is_named_with_what_is_wrong(redis_url):
