@@ -50,7 +50,7 @@ def message(question: QuestionView) -> str:
     if question.reason is not None:
         reason = json_text(question.reason)
         # Quoted beside a rule: no line that an agent wrote reads as the call or as how the votes stand.
-        lines.append(reason if question.rule is None else indent(reason, "> ", lambda line: True))
+        lines.append(reason if question.rule is None else indent(reason, "> ", lambda _: True))
     if question.action:
         lines.append(f"{question.action['tool']} {json_text(question.action['args'])}")
     if question.rule_words:

@@ -205,7 +205,7 @@ class _Execution:
 
     def _ask(self, inner: str, interrupt: Any) -> list[Interrupt]:
         """Ask for one interrupt; of several tool calls each is a question."""
-        if calls := _calls(interrupt.value):
+        if calls := _calls(interrupt):
             return [
                 self._ask_call(f"{inner}.{number}", call, interrupt)
                 for number, call in enumerate(calls)
@@ -239,7 +239,7 @@ class _Execution:
         given = self._questions.hand_over()
         answers = {}
         for inner, interrupt, questions in asked:
-            calls = _calls(interrupt.value)
+            calls = _calls(interrupt)
             if not calls:
                 answers[interrupt.id] = given[inner]
                 continue
@@ -315,12 +315,13 @@ class _Call:
     allowed: Sequence[str]
 
 
-def _calls(value: Any) -> list[_Call]:
+def _calls(interrupt: Any) -> list[_Call]:
     """List the tool calls that an interrupt of `HumanInTheLoopMiddleware` is about; none of any other."""
+    value = interrupt.value
     if not isinstance(value, Mapping):
         return []
     if value.get("type") == "tool_approval":
-        return [_Call(value["name"], value["args"], value.get("description", ""), DECISIONS)]
+        return [_Call(value["name"], value["args"], value.get("description", ""), _types(interrupt))]
     allowed = {
         config["action_name"]: config["allowed_decisions"]
         for config in value.get("review_configs", ())
@@ -334,6 +335,13 @@ def _calls(value: Any) -> list[_Call]:
         )
         for request in value.get("action_requests", ())
     ]
+
+
+def _types(interrupt: Any) -> Sequence[str]:
+    """List the decisions that the schema of one tool call's answer takes."""
+    schema = interrupt.response_schema or {}
+    types = schema.get("discriminator", {}).get("mapping", {})
+    return [*types] or [schema.get("properties", {}).get("type", {}).get("const")]
 
 
 def _title(value: Any) -> tuple[str, Any]:

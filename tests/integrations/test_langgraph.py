@@ -111,8 +111,9 @@ def test_what_is_stored_does_not_grow_with_the_steps():
     assert many["writes"] <= 3
 
 
-def test_a_crash_repeats_no_finished_node(run_graph):
-    """The worker dies when the second node begins; another one goes on there, with what the first noted."""
+@pytest.mark.parametrize("crashes", [True, False])
+def test_a_crash_repeats_no_finished_node(run_graph, crashes):
+    """The worker dies before it stores what the second node notes; another one runs only that again."""
 
     def first(state):
         MADE.append("first")
@@ -120,11 +121,12 @@ def test_a_crash_repeats_no_finished_node(run_graph):
 
     def second(state):
         MADE.append("second")
-        if MADE.count("second") == 1:
-            run_graph.crash_at("agent", "after_record")
+        if crashes and MADE.count("second") == 1:
+            run_graph.crash_at("agent", "after_effect")
         return {"notes": ["two"]}
 
     def compiled(checkpointer):
+        MADE.append("worker")
         builder = StateGraph(State).add_sequence([first, second])
         return builder.add_edge(START, "first").compile(checkpointer=checkpointer)
 
@@ -132,7 +134,7 @@ def test_a_crash_repeats_no_finished_node(run_graph):
     run = run_graph(graph_of(adapter), "go")
 
     assert run.result.results["agent"].output == "one two"
-    assert MADE.count("first") == 1
+    assert MADE == ["worker", "first", "second", *(["worker", "second"] if crashes else [])]
 
 
 @dataclass
@@ -276,6 +278,18 @@ def test_a_rule_decides_tool_calls(run_graph, mode, decision, response, made):
     assert (run.status, MADE) == (Status.COMPLETED, made)
     approved = [question for question in run.store.interrupts([first.id]) if question.used]
     assert len(approved) == len(made)
+
+
+@pytest.mark.parametrize("mode", ["batched", "per_call"])
+@pytest.mark.parametrize("allowed", [["approve", "reject"], ["approve"]])
+def test_people_decide_only_what_the_middleware_takes(run_graph, mode, allowed):
+    """A vote for another decision is refused: the middleware would fail on it, and the node with it."""
+    build = agent(mode, reply(call("refund", "c1", order="7")), reply(), decisions=allowed)
+    run = run_graph(graph_of(LangGraphNode(build, approval=Rule(), name="agent")), "go")
+
+    assert vote(run, "ana", "edit", {"order": "9"}) == "forbidden"
+    assert vote(run, "ana") == "accepted"
+    assert (run.status, MADE) == (Status.COMPLETED, ["7"])
 
 
 @pytest.mark.parametrize("changed", [True, False])
