@@ -46,7 +46,6 @@ with needs_extra("server", "the MCP server"):
     from runner.server.access import GRANTS, Known, Permission, Person
     from runner.server.api import graphs, questions, runs
     from runner.server.api.documents import checked_cursor, seen_by
-    from runner.server.app import MARGIN
     from runner.server.browser import origin_of
     from runner.server.deciding import decide, start_for, why_barred
     from runner.server.problems import Problem, prefix, problem_of
@@ -223,7 +222,6 @@ class Door:
         """`UsageError` where a setting can't be used."""
         self._services, self._person = services, person
         self._graphs = services.settings.mcp_graphs
-        self.most_bytes = services.settings.max_result + MARGIN
         self._operations = {
             name: operation
             for name, operation in OPERATIONS.items()
@@ -313,18 +311,17 @@ class Door:
         except DefinitionError as error:
             log.warning("mcp.graph: %s The tool %s%s takes any task.", error, PREFIX, graph)
             plan = None
-        schema = task_schema(plan.definition) if plan else None
-        if schema and schema.get("type") == "object":
-            return schema, False
+        schema = plan and task_schema(plan.definition)
         task = dict(schema or {"description": "what to do, as text or JSON"})
-        definitions = {"$defs": task.pop("$defs")} if "$defs" in task else {}
-        form = {
+        if task.get("type") == "object":
+            return task, False
+        return {
             "type": "object",
             "properties": {"task": task},
             "required": ["task"],
             "additionalProperties": False,
-        }
-        return {**form, **definitions}, True
+            "$defs": task.pop("$defs", {}),
+        }, True
 
     async def _call_tool(self, ctx: Context, params: types.CallToolRequestParams) -> Any:
         caller, arguments = self._caller(ctx), params.arguments or {}
@@ -358,11 +355,10 @@ class Door:
         is_modern = ctx.protocol_version in MODERN_PROTOCOL_VERSIONS
         is_task = params.request_state is None and is_modern and _has_tasks(ctx)
         # Refused before anything is started: a client that has got no run would start another one.
-        leave = self._services.hub.take_seats(caller.person, 1) if not is_task else None
+        leave = self._services.hub.take_seats(caller.person, not is_task)
         try:
             if params.request_state is None:
-                arguments = params.arguments or {}
-                run_id = await run_in_threadpool(self._start, caller, graph, arguments)
+                run_id = await run_in_threadpool(self._start, caller, graph, params.arguments or {})
             else:
                 run_id = json.loads(params.request_state)["run"]
             try:
@@ -382,8 +378,7 @@ class Door:
                 detail = problem_of(error).detail
                 return _failed(f"Run {run_id} was started, and is not started again. {detail}")
         finally:
-            if leave:
-                leave()
+            leave()
 
     def _start(self, caller: Caller, graph: str, arguments: Mapping[str, Any]) -> str:
         person = _limited(caller.person, "operate", graph)
@@ -429,8 +424,7 @@ class Door:
             may_decide = person.may("decide") and not why_barred(services, person, question)
             if may_decide and (question.have or question.against or question.stage):
                 votes = read_question(services.store, interrupt).votes
-                key = person.principal.key
-                may_decide = not any(vote.by == key and not vote.is_void for vote in votes)
+                may_decide = all(v.is_void for v in votes if v.by == person.principal.key)
             item = _asked(caller, question) if may_decide else None
             if item is None or len(asked) >= MOST_ASKED:
                 page = caller.page(question.id) or f"runner interrupts show {question.id}"
@@ -547,7 +541,7 @@ def _limited(person: Person, permission: Permission, graph: str) -> Person:
 
 def _responses(responses: Mapping[str, Any] | None) -> dict[str, Any]:
     return {
-        key: response.model_dump(by_alias=True, exclude_none=True)
+        key: response
         for key, response in (responses or {}).items()
         if isinstance(response, types.ElicitResult)
     }
@@ -560,7 +554,7 @@ def _check(form: Mapping[str, Any], values: Mapping[str, Any]) -> None:
 
 
 def _elicitation(params: Mapping[str, Any]) -> dict[str, Any]:
-    return {"method": "elicitation/create", "params": dict(params)}
+    return {"method": "elicitation/create", "params": params}
 
 
 def _task_head(view: RunView) -> dict[str, Any]:
@@ -582,7 +576,7 @@ def _complete(value: Any, text: str = "") -> types.CallToolResult:
 
 
 def _failed(text: str) -> types.CallToolResult:
-    return types.CallToolResult(content=[types.TextContent(type="text", text=text)], is_error=True)
+    return _complete(text).model_copy(update={"is_error": True})
 
 
 def _result(view: RunView) -> types.CallToolResult:
@@ -636,25 +630,19 @@ def keys_of(settings: Settings) -> Sequence[str]:
 class Exchange(Response):
     """The response to one request: a session of its own, so that any process may serve the next one."""
 
-    def __init__(self, door: Door, body: bytes) -> None:
+    def __init__(self, server: Server[Any], body: bytes) -> None:
         super().__init__()
-        self._door, self._request_body = door, body
+        self._server, self._request_body = server, body
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Serve the request, whose body was read when it was checked, until the client is gone."""
-        body: Message = {"type": "http.request", "body": self._request_body, "more_body": False}
-        messages = [body]
-
-        async def again() -> Message:
-            if not messages:
-                await anyio.sleep_forever()
-            return messages.pop()
-
+        messages: asyncio.Queue[Message] = asyncio.Queue()
+        messages.put_nowait({"type": "http.request", "body": self._request_body})
         manager = StreamableHTTPSessionManager(
-            self._door.server,
+            self._server,
             json_response=True,
             stateless=True,
-            max_request_body_size=self._door.most_bytes,
+            max_request_body_size=sys.maxsize,  # the application has limited it
         )
         async with manager.run(), anyio.create_task_group() as tasks:
 
@@ -665,7 +653,7 @@ class Exchange(Response):
                 tasks.cancel_scope.cancel()
 
             tasks.start_soon(watch)
-            await manager.handle_request(scope, again, send)
+            await manager.handle_request(scope, messages.get, send)
             tasks.cancel_scope.cancel()
 
 
@@ -673,11 +661,11 @@ def router(services: Services) -> APIRouter:
     """Return the route of the door."""
     # It says of each request that a session manager was started.
     logging.getLogger("mcp.server.streamable_http_manager").setLevel(logging.WARNING)
-    door, routes = Door(services), APIRouter(include_in_schema=False)
+    server, routes = Door(services).server, APIRouter(include_in_schema=False)
 
     @routes.post("/mcp")
     async def serve(request: Request, _: Known) -> Response:
-        return Exchange(door, await request.body())
+        return Exchange(server, await request.body())
 
     return routes
 

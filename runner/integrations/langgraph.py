@@ -321,7 +321,9 @@ def _calls(interrupt: Any) -> list[_Call]:
     if not isinstance(value, Mapping):
         return []
     if value.get("type") == "tool_approval":
-        return [_Call(value["name"], value["args"], value.get("description", ""), _types(interrupt))]
+        return [
+            _Call(value["name"], value["args"], value.get("description", ""), _types(interrupt))
+        ]
     allowed = {
         config["action_name"]: config["allowed_decisions"]
         for config in value.get("review_configs", ())
@@ -340,8 +342,8 @@ def _calls(interrupt: Any) -> list[_Call]:
 def _types(interrupt: Any) -> Sequence[str]:
     """List the decisions that the schema of one tool call's answer takes."""
     schema = interrupt.response_schema or {}
-    types = schema.get("discriminator", {}).get("mapping", {})
-    return [*types] or [schema.get("properties", {}).get("type", {}).get("const")]
+    one = schema.get("properties", {}).get("type", {}).get("const")
+    return [*schema.get("discriminator", {}).get("mapping", [one] if one else DECISIONS)]
 
 
 def _title(value: Any) -> tuple[str, Any]:
