@@ -12,6 +12,7 @@ import pytest
 import runner
 
 HEAVY = {
+    "agents",
     "celery",
     "click",
     "fastapi",

@@ -7,12 +7,16 @@ framework numbers its calls alike never share a question.
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass, field, fields
+from dataclasses import asdict, dataclass, field, fields, replace
 from typing import Any, Literal, TypeVar
 
 from pydantic import BaseModel, ConfigDict, StrictBool, TypeAdapter
 
+from runner import async_loop
 from runner.agent.models.port import raise_delayed
+from runner.approvals.ballots import Use
+from runner.approvals.digests import Action
+from runner.approvals.rules import Approval, Rule
 from runner.errors import ApprovalMismatch, ConflictError, CorruptDocument, DefinitionError
 from runner.records import codec, failures
 from runner.records.asking import is_answered, is_asked_again, numbered_question
@@ -186,6 +190,52 @@ class Questions:
     def document(self) -> list[JSON]:
         """Return what must be stored to go on in another process."""
         return [asdict(question) for question in self._asked.values()]
+
+
+def ask_call(
+    questions: Questions,
+    visit: Visit,
+    rule: Rule | None,
+    decisions: Sequence[str],
+    *,
+    inner: str,
+    tool: str,
+    args: dict[str, Any],
+    schema: JSON,
+    description: str = "",
+) -> Interrupt:
+    """Ask if a tool call may be made: with a rule, as far as the framework has its decisions, or a schema."""
+    if rule is None:
+        reason = {"tool": tool, "args": args, "description": description}
+        return questions.ask(inner, tool, reason, response_schema=schema)
+    judge = visit.address.judge
+    return questions.ask(
+        inner,
+        tool,
+        description or f"{visit.address.node_id} asks to call {tool}.",
+        rule=replace(rule, decisions=tuple(each for each in rule.decisions if each in decisions)),
+        action=Action(judge.tenant if judge else "", "tool", tool, args, None),
+    )
+
+
+async def use_decision(
+    visit: Visit, question: Interrupt, saved: Callable[[], Saved]
+) -> Approval | None:
+    """Return the decision on a question, used if it approves; None where no rule has decided.
+
+    Raises:
+        ApprovalMismatch: it does not hold for the question as it is asked now.
+    """
+    judge = visit.address.judge
+    if question.rule is None or judge is None:
+        return None
+    decided = visit.answers[question.id]
+    approval = judge.approval(question, decided)
+    if approval.approved:
+        key = f"{visit.idempotency_key}/{question.scope}"
+        if (decided.used or {}).get("key") != key:
+            await async_loop.in_thread(visit.use, Use(question.id, approval.effect, key), saved())
+    return approval
 
 
 class StoredMessages:

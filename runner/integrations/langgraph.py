@@ -12,17 +12,24 @@ from __future__ import annotations
 import base64
 import threading
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
+from functools import partial
 from importlib.metadata import version as installed
 from typing import Any
 
 from runner import async_loop
 from runner.agent.machine.state import add_usage
-from runner.approvals.ballots import Use
-from runner.approvals.digests import Action
 from runner.approvals.rules import Approval, Rule
 from runner.errors import CorruptDocument, DefinitionError, UnstorableError, needs_extra
-from runner.integrations.framework import Past, Questions, check_factory, outcome_of, restored
+from runner.integrations.framework import (
+    Past,
+    Questions,
+    ask_call,
+    check_factory,
+    outcome_of,
+    restored,
+    use_decision,
+)
 from runner.records import codec
 from runner.records.checkpoints import Saved
 from runner.records.codec import JSON
@@ -214,18 +221,16 @@ class _Execution:
         return [self._questions.ask(inner, name, reason, response_schema=interrupt.response_schema)]
 
     def _ask_call(self, inner: str, call: _Call, interrupt: Any) -> Interrupt:
-        if self._approval is None:
-            reason = {"tool": call.name, "args": call.args, "description": call.description}
-            schema = interrupt.response_schema or _decision_schema(call)
-            return self._questions.ask(inner, call.name, reason, response_schema=schema)
-        decisions = tuple(each for each in self._approval.decisions if each in call.allowed)
-        judge = self._visit.address.judge
-        return self._questions.ask(
-            inner,
-            call.name,
-            call.description or f"{self._visit.address.node_id} asks to call {call.name}.",
-            rule=replace(self._approval, decisions=decisions),
-            action=Action(judge.tenant if judge else "", "tool", call.name, call.args, None),
+        return ask_call(
+            self._questions,
+            self._visit,
+            self._approval,
+            call.allowed,
+            inner=inner,
+            tool=call.name,
+            args=call.args,
+            schema=interrupt.response_schema or _decision_schema(call),
+            description=call.description,
         )
 
     async def _answers(self, state: Any) -> dict[str, Any]:
@@ -253,17 +258,9 @@ class _Execution:
 
     async def _decision(self, call: _Call, question: Interrupt, answer: Any) -> Any:
         """Return one decision of the middleware's form."""
-        judge = self._visit.address.judge
-        if self._approval is None or judge is None:
-            return answer
-        decided = self._visit.answers[question.id]
-        approval = judge.approval(question, decided)
-        if approval.approved:
-            key = f"{self._visit.idempotency_key}/{question.scope}"
-            if (decided.used or {}).get("key") != key:
-                use = Use(question.id, approval.effect, key)
-                await async_loop.in_thread(self._visit.use, use, self.saved(handed=False))
-        return _decision_of(call, approval)
+        saved = partial(self.saved, handed=False)
+        approval = await use_decision(self._visit, question, saved)
+        return answer if approval is None else _decision_of(call, approval)
 
     # -- what is stored ---------------------------------------------------------------------------
 

@@ -14,11 +14,13 @@ need("strands", "strands")
 need("pydantic_ai", "pydantic-ai")
 need("mcp", "mcp")
 need("langchain", "dev")
+need("agents", "openai-agents")
 
 GRAPHS = {
     "strands_agent": ("blue", "sky is blue"),
     "pydantic_agent": (True, "paint is north painted"),
     "mcp_agent": ({"day": "Friday"}, "booked"),
+    "openai_agent": (True, "north painted"),
     "langgraph_graph": ("blue", "blue"),
     "langchain_agent": ({"type": "approve"}, "7 is paid, done"),
 }

@@ -14,15 +14,22 @@ from tests.integrations.extras import need
 need("pydantic_ai", "pydantic-ai")
 need("strands", "strands")
 need("langchain", "dev")
+need("agents", "openai-agents")
 
-from langchain.agents import create_agent  # noqa: E402 - only where the extra is installed
+from agents import function_tool  # noqa: E402 - only where the extra is installed
+from langchain.agents import create_agent  # noqa: E402 - as above
 from langchain_core.tools import StructuredTool  # noqa: E402 - as above
-from strands import tool  # noqa: E402 - only where the extra is installed
+from strands import tool  # noqa: E402 - as above
 
 from runner.integrations.langgraph import LangGraphNode  # noqa: E402 - as above
 from runner.integrations.pydantic_ai import PydanticAIAgent  # noqa: E402 - as above
 from runner.integrations.strands import StrandsAgent  # noqa: E402 - as above
-from tests.integrations import langgraph_graphs, pydantic_agents, strands_agents  # noqa: E402 - as above
+from tests.integrations import (  # noqa: E402 - as above
+    langgraph_graphs,
+    openai_sdk_agents,
+    pydantic_agents,
+    strands_agents,
+)
 
 CALLED: list[str] = []
 
@@ -88,7 +95,38 @@ def of_langgraph():
     return LangGraphNode(compiled, name="pays")
 
 
-@pytest.mark.parametrize("make", [of_strands, of_pydantic_ai, of_langgraph])
+def sdk_agent():
+    calls = [
+        openai_sdk_agents.call("look", "t0", order="7"),
+        openai_sdk_agents.call("refund", "t1", order="7"),
+    ]
+
+    def made(name):
+        def call(order: str) -> None:
+            CALLED.append(f"{name} {order}")
+
+        return function_tool(call, name_override=name, description_override="A tool.")
+
+    return openai_sdk_agents.agent(calls, "done", tools=[made("look"), made("refund")])
+
+
+def of_openai_agents():
+    return openai_sdk_agents.node(factory=sdk_agent)
+
+
+def of_nested_openai_agents():
+    def build():
+        nested = sdk_agent().as_tool("ask", "Ask the other agent.")
+        first = openai_sdk_agents.call("ask", "t9", input="go")
+        return openai_sdk_agents.agent(first, "done", tools=[nested], name="manager")
+
+    return openai_sdk_agents.node(factory=build)
+
+
+@pytest.mark.parametrize(
+    "make",
+    [of_strands, of_pydantic_ai, of_langgraph, of_openai_agents, of_nested_openai_agents],
+)
 def test_a_frozen_tool_of_a_framework_is_not_called(monkeypatch, make):
     """No call of its batch begins, none is made twice after the thaw; another tool's freeze lets all run."""
 

@@ -66,12 +66,27 @@ def of_pydantic(url):
     return PydanticAIAgent(agent)
 
 
+def of_openai_agents(url):
+    need("agents", "openai-agents")
+    import agents
+    import openai
+
+    from tests.integrations.openai_sdk_agents import node
+
+    def agent():
+        client = openai.AsyncOpenAI(base_url=url, api_key="none", max_retries=0)
+        model = agents.OpenAIChatCompletionsModel("local", client)
+        return agents.Agent(name="a", model=model)
+
+    return node(factory=agent)
+
+
 def refusing_once(**headers):
     refusals = [Refusal(429, "rate_limit_exceeded", "slow down", headers)]
     return lambda _request: refusals.pop() if refusals else text("hello")
 
 
-@pytest.mark.parametrize("make", [ours, of_strands, of_pydantic])
+@pytest.mark.parametrize("make", [ours, of_strands, of_pydantic, of_openai_agents])
 @pytest.mark.parametrize(
     ("headers", "status"), [({"retry-after": "0"}, Status.COMPLETED), ({}, Status.FAILED)]
 )
@@ -181,7 +196,21 @@ def booking_with_pydantic():
     )
 
 
-@pytest.mark.parametrize("make", [booking_with_strands, booking_with_pydantic])
+def booking_with_openai_agents():
+    need("agents", "openai-agents")
+    import agents
+
+    from tests.integrations import openai_sdk_agents
+
+    # By default the SDK has the model read a tool's errors.
+    book = agents.function_tool(failure_error_function=None)(waiting_tool("book"))
+    book_call = openai_sdk_agents.call("book", "t1")
+    return openai_sdk_agents.node(book_call, openai_sdk_agents.results, tools=[book])
+
+
+@pytest.mark.parametrize(
+    "make", [booking_with_strands, booking_with_pydantic, booking_with_openai_agents]
+)
 def test_a_tool_of_a_framework_may_raise_it(make):
     """It leaves the framework, and the call is made again when the time has come."""
     builder = GraphBuilder()

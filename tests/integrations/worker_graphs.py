@@ -15,7 +15,12 @@ from runner.integrations.mcp import mcp_tools
 from runner.integrations.pydantic_ai import PydanticAIAgent
 from runner.integrations.strands import StrandsAgent
 from runner.testing import ScriptedModel
-from tests.integrations import langgraph_graphs, pydantic_agents, strands_agents
+from tests.integrations import (
+    langgraph_graphs,
+    openai_sdk_agents,
+    pydantic_agents,
+    strands_agents,
+)
 
 
 def strands_agent():
@@ -45,6 +50,11 @@ def strands_graph():
 @graph("pydantic_agent")
 def pydantic_graph():
     return single(PydanticAIAgent(pydantic_agent))
+
+
+@graph("openai_agent")
+def openai_graph():
+    return single(openai_sdk_agents.node(factory=openai_sdk_agents.manager))
 
 
 @graph("mcp_agent")
