@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterator, Mapping
+from contextvars import ContextVar
 from dataclasses import dataclass
 from functools import partial
 from importlib.metadata import version as installed
@@ -128,7 +129,8 @@ class _OpenAIExecution:
     async def run(self, agent: Agent[Any], context: Any, make: Callable[[Visit], Any]) -> Outcome:
         """Go on from where the stored document stands."""
         for each in _reachable(agent):
-            each.hooks = _checked(each.hooks or AgentHooks(), self)
+            each.hooks = _checked(each.hooks or AgentHooks())
+        _current.set(self)
         while True:
             if self._past.state is None:
                 given = await async_loop.in_thread(make, self._visit)
@@ -149,7 +151,7 @@ class _OpenAIExecution:
             self._past.state = _dumped(result.to_state())
 
     async def _invoke(self, agent: Agent[Any], given: Any, context: Any) -> Any:
-        hooks = _checked(RunHooks(), self)
+        hooks = _checked(RunHooks())
         # A state has its context already.
         fresh = {} if isinstance(given, RunState) else {"context": context}
         try:
@@ -298,7 +300,8 @@ def _counts(usage: Any) -> dict[str, int]:
 
 def _reachable(agent: Agent[Any]) -> Iterator[Agent[Any]]:
     """List the agents that are tools, and those that they hand over to: a run's hooks don't see them."""
-    seen, queue = {id(agent)}, [agent]
+    seen: set[int] = set()
+    queue = [agent]
     while queue:
         current = queue.pop()
         nested = [getattr(tool, "_agent_instance", None) for tool in current.tools]
@@ -314,28 +317,42 @@ def _reachable(agent: Agent[Any]) -> Iterator[Agent[Any]]:
                 yield each
 
 
-def _checked(theirs: Any, execution: _OpenAIExecution) -> Any:
-    """Return hooks, of a run or of one agent, that check before they do what these do."""
+_current: ContextVar[_OpenAIExecution] = ContextVar("openai_agents_execution")
+
+
+def _checked(theirs: Any) -> Any:
+    """Return hooks, of a run or of one agent, that check before they do what these do.
+
+    They find the execution in the context, since executions may share an agent.
+    """
     base: Any = type(theirs)
+    if getattr(base, "checks_visits", False):
+        return theirs
 
     class Checked(base):  # type: ignore[misc]  # theirs is only known here
+        checks_visits = True
+
         async def on_llm_start(self, *arguments: Any) -> None:
-            await execution.check()
+            await _check()
             await super().on_llm_start(*arguments)
 
         async def on_llm_end(self, context: Any, agent: Any, response: Any) -> None:
             """Check the calls in a reply before any of them begins."""
-            calls = [each for each in response.output if _is_call(each)]
-            await execution.check(*(each.name for each in calls))
+            await _check(*(each.name for each in response.output if _is_call(each)))
             await super().on_llm_end(context, agent, response)
 
         async def on_tool_start(self, context: Any, agent: Any, tool: Any) -> None:
-            await execution.check(tool.name)
+            await _check(tool.name)
             await super().on_tool_start(context, agent, tool)
 
     hooks = object.__new__(Checked)
     hooks.__dict__ = theirs.__dict__
     return hooks
+
+
+async def _check(*tools: str) -> None:
+    if execution := _current.get(None):
+        await execution.check(*tools)
 
 
 def _is_call(item: Any) -> bool:

@@ -10,7 +10,7 @@ import pytest
 
 from runner import GraphBuilder, Status
 from runner.approvals.rules import Rule
-from runner.errors import CorruptDocument
+from runner.errors import CorruptDocument, LeaseLost
 from runner.records import failures
 from runner.records.validation import mismatch
 from tests.execution.test_effects import vote
@@ -112,6 +112,21 @@ def test_calls_of_agents_that_are_tools_are_asked(yes):
 
     assert (MADE, "north painted" in ended.output) == ((["north"], True) if yes else ([], False))
     assert ended.usage["totalTokens"] == 60
+
+
+def test_visits_may_share_agents():
+    """A visit that was lost stops no other one, whose factory returns the same agents."""
+    shared = manager()
+    lost, run = (StoredNode(lambda: node(factory=lambda: shared)) for _ in range(2))
+    waits(lost.execute())
+    lost.lost = True
+    with pytest.raises(LeaseLost):
+        lost.execute()
+
+    [question] = waits(run.execute())
+    run.answer(question, True)
+    done(run.execute())
+    assert MADE == ["north"]
 
 
 @pytest.mark.parametrize("context", [{"key": "sk-secret"}, SimpleNamespace(key="sk-secret")])
