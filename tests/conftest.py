@@ -7,6 +7,7 @@ import gc
 import os
 import shutil
 import signal
+import sys
 import tempfile
 from pathlib import Path
 
@@ -76,7 +77,8 @@ def pytest_collection(session):
 
 def pytest_collection_finish(session):
     """Except the modules and tests from the collection of garbage, which took a sixth of the suite's time."""
-    gc.freeze()
+    if sys.version_info < (3, 14):  # There hypothesis looks for what refers to its generator.
+        gc.freeze()
     gc.enable()
     atexit.register(gc.unfreeze)  # Open files of modules close silently then.
 

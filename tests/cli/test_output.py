@@ -165,7 +165,7 @@ def test_an_id_is_not_broken_in_80_columns(shop_url, waiting):
     """An id in a table can be copied, and is on one line with all else; only long tags are broken."""
     tag = "department=accounts-receivable"
     on_terminal(shop_url, "run", "shop-echo", "--input", "1", "--tag", tag)
-    screen = on_terminal(shop_url, "runs", "list", NO_COLOR="1", COLUMNS="80")
+    screen = on_terminal(shop_url, "runs", "list", "--limit", "2", NO_COLOR="1", COLUMNS="80")
 
     lines = screen.splitlines()
     assert "RUN  " in lines[0]
