@@ -128,7 +128,9 @@ class NodeNames:
 
     def started(self) -> list[str]:
         """List the nodes that have had a visit, by their old ids, without the items of maps."""
-        with_visit = [name for name, record in self._snapshot.nodes.items() if record.visit]
+        with_visit = [
+            name for name, record in self._snapshot.nodes.items() if record.visit or record.last
+        ]
         with_entry = [node for node, _ in self._snapshot.entries]
         return [name for name in dict.fromkeys([*with_visit, *with_entry]) if not map_of(name)]
 
@@ -328,11 +330,8 @@ class MigrationPlanner:
     # -- records -----------------------------------------------------------------------------------
 
     def _records(self, replayed_run: Records) -> Records:
-        old_ids = {
-            name: node
-            for node in self.snapshot.nodes
-            if not map_of(node) and (name := self.names.new_id(node))
-        }
+        # A node that never started brings nothing, and its new id may be that of one that did.
+        old_ids = {name: node for node in self.names.started() if (name := self.names.new_id(node))}
         asking = {
             map_of(question.node_id) or question.node_id for question in self.snapshot.interrupts
         }
@@ -610,7 +609,9 @@ def renamed_nodes(
 ) -> list[Renamed]:
     """List the nodes that have a new id, with their documents under that id."""
     rows = []
-    for node in {**planner.snapshot.nodes, **{node: None for node, _ in planner.snapshot.entries}}:
+    items = [node for node in planner.snapshot.nodes if map_of(node)]
+    items += [node for node, _ in planner.snapshot.entries if map_of(node)]
+    for node in dict.fromkeys([*planner.names.started(), *items]):
         name = planner.names.new_id(node)
         if name in {"", node}:
             continue

@@ -525,6 +525,24 @@ def test_a_map_goes_on_with_its_items(opened, after, options):
     assert output == [[1, "one"], [2, "more"], [3, "more"]]
 
 
+def test_a_node_that_was_skipped_takes_nothing_from_one_with_its_new_name(opened):
+    """The map goes on with its items, though the request gives its id to the skipped node, too."""
+    builder = GraphBuilder()
+    builder.add_node(lambda ctx: [1, 2], "a")
+    builder.add_map(lambda ctx: ctx.interrupt(f"item {ctx.task}"), "b", over="a")
+    builder.add_node(ident, "other")
+    builder.add_edge("a", "b")
+    builder.add_edge("a", "other", condition=lambda state: False)
+    run = Deployed(opened, builder.build())
+    run.deploy(items())
+
+    run.migrate({"other": "b"})
+
+    run.answer("yes")
+    (output,) = run.finish().results["c"].output.values()
+    assert output == [[1, "yes"], [2, "yes"]]
+
+
 def test_a_map_can_have_its_old_name_back(opened):
     """Also where some of its items have asked and completed under that name."""
     run = Deployed(opened, items())
