@@ -32,6 +32,7 @@ from runner.definition.model import (
 )
 from runner.definition.topology import topology
 from runner.errors import DefinitionError, RunnerError
+from runner.limits.fairness import Fairness
 from runner.limits.limit import Limit
 from runner.limits.setting import LimitPause, LimitSetting
 from runner.operations import recovery
@@ -147,6 +148,7 @@ def graphs(draw, name):
         policy=draw(st.sampled_from(FailurePolicy)),
         max_node_executions=draw(st.sampled_from([None, None, None, 3, 9])),
         execution_timeout=draw(st.sampled_from([None, None, 50.0])),
+        fairness=draw(st.sampled_from([None, None, Fairness("tag:tenant", {"x": 3})])),
     )
     try:
         return topology(definition)
