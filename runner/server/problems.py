@@ -23,6 +23,11 @@ MEDIA_TYPE = "application/problem+json"
 RETRY_AFTER = 5
 """Seconds after which a client may try again: the store can't be reached, or too many runs are open."""
 
+DAMAGED = (
+    "What the store has for this is damaged and can't be shown. Nothing was changed. The server's log says "
+    "what is damaged."
+)
+
 STATUSES: tuple[tuple[type[BaseException], int], ...] = (
     (errors.NotFoundError, 404),
     (errors.PayloadTooLarge, 413),
@@ -78,6 +83,9 @@ def problem_of(error: BaseException) -> Problem:
             return Problem(404, "There is nothing at this address.")
         case HTTPException():
             return Problem(error.status_code, str(error.detail), headers=error.headers)
+        case errors.CorruptDocument():
+            log.error("request.damaged: %s", error)
+            return Problem(500, DAMAGED)
     for kind, status in STATUSES:
         if isinstance(error, kind):
             headers = {"Retry-After": str(RETRY_AFTER)} if status in {429, 503} else {}

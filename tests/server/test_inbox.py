@@ -515,7 +515,7 @@ def test_a_page_costs_the_same_among_more_questions(desk):
 
 @pytest.mark.parametrize("damage", [b"damage", b"\xff\xfe"])
 def test_a_damaged_question_hides_no_other(site, damage):
-    """Page, API and client list the others; without the damage it is listed, too."""
+    """Page, API and client list the others; its run says that it is damaged."""
     runs = [site.start("approval") for _ in range(3)]
 
     def listed():
@@ -533,3 +533,5 @@ def test_a_damaged_question_hides_no_other(site, damage):
         raw.hset(key, field, damage)
     assert listed() == {runs[0].id, runs[2].id}
     assert site.http.get("/", headers={"Accept": "text/html"}).status_code == 200
+    refused = site.http.get(f"/v1/runs/{runs[1].id}")
+    assert (refused.status_code, "is damaged" in refused.json()["detail"]) == (500, True)
