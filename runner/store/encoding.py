@@ -7,6 +7,8 @@ from __future__ import annotations
 
 import hashlib
 import operator
+import re
+import zlib
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, astuple, fields
 from typing import Any
@@ -34,7 +36,7 @@ from runner.limits.limit import LimitShape
 from runner.records import codec
 from runner.records.checkpoints import Saved
 from runner.records.codec import JSON
-from runner.records.interrupts import SEPARATOR, Decision, Interrupt
+from runner.records.interrupts import SEPARATOR, Decision, Interrupt, InterruptStatus
 from runner.records.listings import RunSummary
 from runner.records.run import (
     EventKind,
@@ -485,6 +487,24 @@ SHOWN = frozenset({"name", "reason", "response_schema", "assignees", "digest"})
 UNASKED = asdict(Interrupt("", ""))
 """Defaults of a question's fields."""
 
+COMPRESSED = b"z"
+"""The beginning of a stored question's document that is compressed; another begins with a brace."""
+
+QUESTION_WORDS = (
+    b'"on_behalf_of":["escalates_at":["expires_in":"on_expire":"remind_after":["replaces":"reasked":"scope":'
+    b'"number":"risk":"high","requester":"user:"place":{"graph":"fingerprint":"root":"path":"digest_v":2,'
+    b'"rule":{"eligible":["group:"need":1,"stages":[],"escalate":[],"exclude":["action":{"v":1,"tenant":"kind":'
+    b'"function","tool":"schema":{"args":{"amount":"currency":"EUR","to":"items":{"minimum":"maximum":"format":'
+    b'"enum":["default":"title":"description":"additionalProperties":false,"type":"array","type":"integer"'
+    b'"type":"number"},"comment":{"type":"string"}},"required":["approved":{"type":"boolean"},'
+    b'"response_schema":{"type":"object","properties":{"reason":null,"digest":"sha256:'
+    b'{"assignees":[],"name":"{"assignees":["@example.com","reason":{"'
+)
+"""Texts that most questions have, to compress with: another text is another form, and needs another mark."""
+
+PLACEHOLDER = re.compile(rb"\x01[0-9]+:[0-9]+\x01")
+"""The text that lua/commit.lua takes for a number or a time."""
+
 
 def question_document(question: Interrupt) -> bytes:
     """Write a question as it is stored, and as its notice has it: without what its id says, and defaults."""
@@ -497,6 +517,30 @@ def question_document(question: Interrupt) -> bytes:
     return dump({"assignees": question.assignees, **document})
 
 
+def compressed_question(document: bytes) -> bytes:
+    """Compress a question's document for its field, where that makes it shorter."""
+    compressor = zlib.compressobj(9, wbits=-zlib.MAX_WBITS, zdict=QUESTION_WORDS)
+    text = COMPRESSED + compressor.compress(document) + compressor.flush()
+    return document if len(text) >= len(document) or PLACEHOLDER.search(text) else text
+
+
+def split_question(data: bytes) -> tuple[bytes, bytes]:
+    """Split a stored question into its head, with the blank at its end, and its document (JSON).
+
+    Raises:
+        CorruptDocument: the document is damaged.
+    """
+    text = data.lstrip(b"0123456789 :\1")
+    head = data[: len(data) - len(text)]
+    if text.startswith(COMPRESSED):
+        decompressor = zlib.decompressobj(-zlib.MAX_WBITS, zdict=QUESTION_WORDS)
+        try:
+            text = decompressor.decompress(text[len(COMPRESSED) :])
+        except zlib.error as error:
+            raise CorruptDocument(f"a stored question can't be read: {error}") from error
+    return head, text
+
+
 def question(interrupt_id: str, data: bytes, decision_text: bytes | None) -> Interrupt:
     """Read a question, with what was decided.
 
@@ -504,13 +548,13 @@ def question(interrupt_id: str, data: bytes, decision_text: bytes | None) -> Int
         CorruptDocument: it is damaged.
     """
     try:
-        head, brace, text = data.partition(b"{")
+        head, text = split_question(data)
         _, asked_at, _, *reminders = head.split()
         run_id, _, suffix = interrupt_id.partition(SEPARATOR)
         node, visit, _ = suffix.rsplit(SEPARATOR, 2)
         values = {"id": interrupt_id, "run_id": run_id, "node_id": node, "visit": int(visit)}
         values |= {"asked_at": int(asked_at), "reminded": int(reminders[0]) if reminders else 0}
-        documents = [brace + text]
+        documents = [text]
         if decision_text is not None:
             status, time, nonce, outcome = decision_text.split(b" ", 3)
             values |= {"status": status.decode(), "answered_at": int(time)}
@@ -596,7 +640,8 @@ def decided(
     ids: Sequence[bytes], questions: Sequence[bytes], decisions: Sequence[bytes | None]
 ) -> list[Interrupt]:
     rows = sorted(
-        zip(ids, questions, decisions, strict=True), key=lambda row: question_number(row[1])
+        (question_number(data), name.decode(), data, decision)
+        for name, data, decision in zip(ids, questions, decisions, strict=True)
     )
-    interrupts = [question(row.decode(), data, decision) for row, data, decision in rows]
-    return [interrupt for interrupt in interrupts if not interrupt.is_open]
+    interrupts = [question(name, data, decision) for _, name, data, decision in rows]
+    return [interrupt for interrupt in interrupts if interrupt.status is not InterruptStatus.OPEN]

@@ -27,13 +27,14 @@ from runner.approvals.proofs import encoded
 from runner.approvals.rules import Principal, Voter
 from runner.audit.checkpoint import public_bytes
 from runner.definition.registry import Registry
-from runner.errors import RunnerError
+from runner.errors import CorruptDocument, RunnerError
 from runner.execution.engine import Engine
 from runner.execution.results import graph_result
 from runner.operations.answers import apply_decisions
 from runner.records.interrupts import Decision
 from runner.records.messages import vote_body
 from runner.records.run import Status
+from runner.store.encoding import split_question
 from runner.store.redis.store import RedisStore
 from tests.execution.test_effects import DOOR, LOGIN, Till
 from tests.graphs import single
@@ -287,7 +288,7 @@ class Intruder:
     def _effect(self) -> str:
         from runner.approvals.digests import digest
 
-        text = self.raw.hget(self.key, "i:" + self.name) or b"{}"
+        text = self._plain("i:" + self.name)
         return digest("action", json.loads(text[text.index(b"{") :]).get("action"))
 
     def _count(self, number: int, effect: str) -> None:
@@ -298,9 +299,17 @@ class Intruder:
         standing |= {"tally": tally, "votes": max(number, standing.get("votes", 0))}
         self.raw.hset(self.key, "v:" + self.name, json.dumps(standing))
 
+    def _plain(self, field: str) -> bytes:
+        """Read a field as JSON; an empty object where it is damaged."""
+        text = self.raw.hget(self.key, field) or b"{}"
+        try:
+            return b"".join(split_question(text)) if field.startswith("i:") else text
+        except CorruptDocument:
+            return b"{}"
+
     def _json(self, field: str, change) -> None:
-        text = self.raw.hget(self.key, field)
-        if text is None or b"{" not in text:
+        text = self._plain(field)
+        if b"{" not in text:
             return
         at = text.index(b"{")
         document = json.loads(text[at:])

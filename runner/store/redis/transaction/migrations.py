@@ -11,10 +11,12 @@ from runner.records.interrupts import Interrupt, InterruptStatus, as_asked
 from runner.records.migration import Migration, Renamed
 from runner.store.encoding import (
     FUNCTION_ENTRY,
+    compressed_question,
     dump,
     map_record,
     question_document,
     question_fields,
+    split_question,
 )
 from runner.store.redis.keys import run_key
 from runner.store.redis.transaction.questions import document
@@ -101,10 +103,12 @@ def move_question(
     """
     key, (old_id, question) = run_key(run_id), renaming
     asked_text, decision = (write_set.read(key, field) or b"" for field in question_fields(old_id))
-    _, asked_at, expires, *_ = asked_text.partition(b"{")[0].decode().split()
+    _, asked_at, expires, *_ = split_question(asked_text)[0].decode().split()
     text, fields = question_document(as_asked(question)), question_fields(question.id)
     write_set.add_size(root, len(text) - len(document(write_set, key, question.id)))
     if question.status is InterruptStatus.WITHDRAWN and not decision.startswith(b"withdrawn"):
         decision = f"withdrawn {question.answered_at} 0 ".encode()
-    write_set.put(key, fields[0], f"\1{number} {asked_at} {expires} ".encode() + text)
+    write_set.put(
+        key, fields[0], f"\1{number} {asked_at} {expires} ".encode() + compressed_question(text)
+    )
     write_set.put(key, fields[1], decision)

@@ -18,7 +18,14 @@ from runner.records.interrupts import (
 )
 from runner.records.run import RunRecord, outermost
 from runner.store import encoding
-from runner.store.encoding import dump, load, question_document, question_fields
+from runner.store.encoding import (
+    compressed_question,
+    dump,
+    load,
+    question_document,
+    question_fields,
+    split_question,
+)
 from runner.store.redis.keys import run_key
 from runner.store.redis.transaction import early_answers
 from runner.store.redis.transaction.sets import WriteSet
@@ -46,8 +53,8 @@ def _read(write_set: WriteSet, key: str, interrupt_id: str) -> tuple[bytes | Non
 def document(write_set: WriteSet, key: str, interrupt_id: str) -> bytes:
     """Return a question as it was asked (JSON)."""
     asked_field, _ = question_fields(interrupt_id)
-    _, brace, text = (write_set.read_unvalidated(key, asked_field) or b"").partition(b"{")
-    return brace + text
+    _, text = split_question(write_set.read_unvalidated(key, asked_field) or b"")
+    return text
 
 
 def votes_field(interrupt_id: str, whose: str = "") -> str:
@@ -63,7 +70,9 @@ def open_question(write_set: WriteSet, run: RunRecord, question: Interrupt) -> N
     key, name = run_key(run.run_id), question.id
     text = question_document(as_asked(question))
     # A node that a migration gives its old name back asks what it asked there.
-    write_set.add_size(run.root, len(text) - len(document(write_set, key, name)))
+    asked_field, decision_field = question_fields(name)
+    old_text = write_set.read_unvalidated(key, asked_field)
+    write_set.add_size(run.root, len(text) - (len(split_question(old_text)[1]) if old_text else 0))
     if route(question):
         # What its expiry leaves may be large: there is room for it now.
         write_set.encode(run.run_id, dump(interrupts.expired_output(question)))
@@ -72,8 +81,7 @@ def open_question(write_set: WriteSet, run: RunRecord, question: Interrupt) -> N
     if lifetime is not None:
         expires = write_set.time_within(asked_at + max(1, round(lifetime * 1000)))
     head = f"\1{write_set.counters(run.run_id).event_number()} {write_set.time_within(asked_at)} {expires} "
-    asked_field, decision_field = question_fields(name)
-    write_set.put(key, asked_field, head.encode() + text)
+    write_set.put(key, asked_field, head.encode() + compressed_question(text))
     # This document is longer than 64 bytes: the hash stays a table without a longer `v`.
     write_set.put(key, "v", encoding.V)
     write_set.drop(key, decision_field)
@@ -113,8 +121,9 @@ def _lists(run: RunRecord, interrupt_id: str, document: bytes) -> list[str]:
 def close(write_set: WriteSet, run: RunRecord, interrupt_id: str, decision: bytes) -> None:
     """Write what was decided, and take the question off the lists of open ones; its graph keeps it."""
     key = run_key(run.run_id)
-    write_set.put(key, question_fields(interrupt_id)[1], decision)
-    text = document(write_set, key, interrupt_id)
+    asked_field, decision_field = question_fields(interrupt_id)
+    write_set.put(key, decision_field, decision)
+    _, text = split_question(write_set.read_unvalidated(key, asked_field) or b"")
     if write_set.read_set.is_incomplete:
         return  # with the documents of the other questions it is read in one request
     of_graph, *lists = _lists(run, interrupt_id, text)
@@ -134,25 +143,26 @@ def forget_closed(write_set: WriteSet, graph_id: str) -> None:
 def assign(write_set: WriteSet, key: str, interrupt_id: str, person: str) -> int:
     """List a question among those of one person more; return by how many bytes it grows."""
     field, _ = question_fields(interrupt_id)
-    old_text = write_set.read(key, field) or b""
-    head, brace, text = old_text.partition(b"{")
-    document = load(brace + text)
+    head, text = split_question(write_set.read(key, field) or b"")
+    document = load(text)
     if person in document["assignees"]:
         return 0
     _, asked_at, expires, *_ = head.split()
-    new_text = head + dump({**document, "assignees": [*document["assignees"], person]})
-    write_set.put(key, field, new_text)
+    new_text = dump({**document, "assignees": [*document["assignees"], person]})
+    write_set.put(key, field, head + compressed_question(new_text))
     write_set.command("ZADD", f"open:a:{person}", asked_at, interrupt_id)
     if expires != b"0":
         write_set.command("ZADD", f"open:due:a:{person}", expires, interrupt_id)
-    return len(new_text) - len(old_text)
+    return len(new_text) - len(text)
 
 
 def remind(write_set: WriteSet, key: str, interrupt_id: str) -> int:
     """Write a question with one reminder more; return how many it had with it."""
     field, _ = question_fields(interrupt_id)
-    head, brace, text = (write_set.read(key, field) or b"").partition(b"{")
+    stored = write_set.read(key, field) or b""
+    head, _ = split_question(stored)
     number, asked_at, expires, *reminders = head.decode().split()
     count = int(reminders[0]) + 1 if reminders else 1
-    write_set.put(key, field, f"{number} {asked_at} {expires} {count} ".encode() + brace + text)
+    new_head = f"{number} {asked_at} {expires} {count} ".encode()
+    write_set.put(key, field, new_head + stored[len(head) :])
     return count
