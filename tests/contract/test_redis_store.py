@@ -363,6 +363,23 @@ def test_a_question_is_stored_compressed(worker, client, compressed):
     assert worker.claim(run_id, "a").answers[0].response == {"approved": True}
 
 
+def test_an_event_does_not_repeat_its_question(worker, store, client):
+    """It reads as if it did; controls: one that does, and one whose question is damaged."""
+    run_id, question = worker.asking("a", reason="a long story", assignees=["ana", "ben"])
+    key, field = KEYS.run(run_id), f"i:{question.id.partition('.')[2]}"
+    (text,) = (text for text in client.lrange(f"{key}:e", 0, -1) if text.startswith(b"q\n"))
+    read = lambda: {event.kind: event.data for event in store.events(run_id)}["interrupt.asked"]  # noqa: E731 - short
+    data = {"name": "ok?", "assignees": ["ana", "ben"], "reason": "a long story"}
+
+    assert b"story" not in text
+    assert read() == data
+    client.hset(key, field, "1 1 0 no question")
+    assert read() is None
+    longer = text.replace(b"\n2\n", b"\n%b\n" % codec.dump_json(data))
+    client.lset(f"{key}:e", client.lpos(f"{key}:e", text), longer)
+    assert read() == data
+
+
 @pytest.mark.parametrize("remembered", [large_values.REMEMBERED, 0])
 def test_a_large_value_passes_a_process_once(worker, redis_url, client, monkeypatch, remembered):
     """20 nodes that read it, and pass it on, cost one reading; control: nothing is remembered."""

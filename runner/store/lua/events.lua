@@ -2,8 +2,9 @@
 --
 -- Keys touched: r:<run>, r:<run>:e (read); r:<run>:w.
 -- Arguments: 6 run, 7 number of the last event that is known, 8 how many, 9 ms for which the reader waits, or 0.
--- Words: "events", then the number of the first of these, and these; "none", then the entry of r:<run>:w after
---   which the reader waits; "packed", then the number of the run's last event, and its packed text; "unknown".
+-- Words: "events", then the number of the first of these, these, and field and value of each question whose event
+--   does not say what it asks; "none", then the entry of r:<run>:w after which the reader waits; "packed", then
+--   the number of the run's last event, and its packed text; "unknown".
 -- include: settings
 local key = prefix .. 'r:' .. ARGV[6]
 local events, after, wait = key .. ':e', tonumber(ARGV[7]), tonumber(ARGV[9])
@@ -15,7 +16,16 @@ if of:find('^%S+ = ') and after < tonumber(last) then return {'packed', last, re
 local gone = last - redis.call('LLEN', events)
 local first = math.max(after, gone)
 local list = redis.call('LRANGE', events, first - gone, first - gone + ARGV[8] - 1)
-if #list > 0 then return {'events', first + 1, list} end
+local questions = {}
+for _, event in ipairs(list) do
+  local name = event:match('^q\n[^\n]*\n[^\n]*\n[^\n]*\n%d+\n%.(.*)$')
+  local question = name and redis.call('HGET', key, 'i:' .. name)
+  if question then
+    questions[#questions + 1] = 'i:' .. name
+    questions[#questions + 1] = question
+  end
+end
+if #list > 0 then return {'events', first + 1, list, questions} end
 if wait == 0 then return {'none', '0-0'} end
 local waiters = key .. ':w'
 local entry = redis.call('XREVRANGE', waiters, '+', '-', 'COUNT', 1)[1]

@@ -91,7 +91,8 @@ DICTIONARY = (
         "list",
         "events, of a packed run one text (redis/packed_runs.py); the last has the number that the run "
         "counts: kind, ms, visit, node, data (JSON), detail; a question of the run itself without the run's "
-        "id, a receipt without what its question's id says",
+        "id, and one that is asked with how many people in place of what i:<question> has; a receipt "
+        "without what its question's id says",
         _ENDED + "; the last 10,000 or so, fewer long ones",
     ),
     Key(

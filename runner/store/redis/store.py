@@ -11,7 +11,8 @@ import logging
 import random
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import astuple
+from contextlib import suppress
+from dataclasses import astuple, replace
 from typing import Any
 
 from runner.approvals import ballots
@@ -19,7 +20,7 @@ from runner.approvals.ballots import Standing
 from runner.approvals.freezes import Freeze
 from runner.audit.entries import Mode
 from runner.definition.model import ROOT, Topology
-from runner.errors import StoreError
+from runner.errors import CorruptDocument, StoreError
 from runner.records import budgets
 from runner.records.budgets import Sum, Tagged
 from runner.records.checkpoints import Session
@@ -36,6 +37,7 @@ from runner.records.listings import (
     RunSummary,
 )
 from runner.records.run import (
+    EventKind,
     NodeRecord,
     RunRecord,
     VisitKey,
@@ -45,6 +47,7 @@ from runner.records.run import (
 from runner.records.size_limits import MAX_RESULT, MAX_RUN, MAX_STATE, no_room
 from runner.store import encoding, interface
 from runner.store.addresses import NAMESPACE, PartitionAddress
+from runner.store.apply_transition import question_payload
 from runner.store.encoding import doorbells_of, dump, load, question_fields, topology_of
 from runner.store.interface import (
     Doorbell,
@@ -569,16 +572,15 @@ class RedisStore:
             left = max(0.0, min(deadline - time.monotonic(), LONGEST_BLOCK))
             word, *rest = self._call("events", run_id, known, limit, round(left * 1000))
             if word == b"events":
-                first, events = rest
-                return [
-                    encoding.event(run_id, number, event)
-                    for number, event in enumerate(events, first)
-                ]
+                first, events, texts = rest
+                questions = dict(zip(texts[::2], texts[1::2], strict=True))
+                new = list(enumerate(events, first))
+                return [_event(run_id, *event, questions) for event in new]
             if word == b"packed":
-                _, events = packed_runs.read(rest[1] or b"")
+                fields, events = packed_runs.read(rest[1] or b"")
                 first = int(rest[0]) - len(events) + 1
                 new = list(enumerate(events, first))[max(0, known + 1 - first) :][:limit]
-                return [encoding.event(run_id, number, event) for number, event in new]
+                return [_event(run_id, *event, fields) for event in new]
             if word == b"unknown" or not left:
                 return []
             with self._redis.translated():
@@ -726,3 +728,17 @@ def _messages(fields: Mapping[bytes, bytes]) -> dict[str, list[JSON]]:
 
 def _hash(pairs: Sequence[bytes]) -> dict[bytes, bytes]:
     return dict(zip(pairs[::2], pairs[1::2], strict=True))
+
+
+def _event(run_id: str, number: int, text: bytes, fields: Mapping[bytes, bytes]) -> Event:
+    """Read an event; what one that a question was asked lacks is in the question, one of the fields."""
+    event = encoding.event(run_id, number, text)
+    if event.kind != EventKind.INTERRUPT_ASKED or not isinstance(event.data, int):
+        return event
+    asked = fields.get(question_fields(event.detail)[0].encode())
+    data: JSON = None
+    with suppress(CorruptDocument):  # then its readers say so
+        question = encoding.question(event.detail, asked or b"", None)
+        people = question.assignees[: event.data]
+        data = question_payload(replace(question, assignees=people))
+    return replace(event, data=data)

@@ -457,12 +457,16 @@ class VotingContract:
 
     @pytest.mark.routed
     def test_one_may_vote_in_the_place_of_another(self, worker: ManualWorker, store: Store) -> None:
-        """Who delegates has no vote any more, and the other one has one; each counts once."""
+        """Who delegates has no vote any more, and the other one has one; each counts once.
+
+        The event of the question says whom it was asked.
+        """
         people = voting(
             worker, replace(TWO, eligible=["ana", "ben", "group:finance"], delegate="anyone")
         )
         eve: dict[str, Any] = {"groups": ()}
 
+        asked = store.events(people.question.run_id)
         assert people.vote("eve", **eve).status == "forbidden"
         assert people.act("eve", "delegate", to="ana", **eve) == "forbidden"
         assert people.act("ana", "delegate", to="eve", others=()) == "accepted"
@@ -470,6 +474,10 @@ class VotingContract:
         assert people.act("eve", "delegate", to="dan", **eve) == "forbidden"
         assert people.question.id in [
             listed.id for listed in store.open_interrupts(InterruptQuery(assignee="eve"))
+        ]
+        assert store.events(people.question.run_id)[: len(asked)] == asked
+        assert [event.data["assignees"] for event in asked if event.kind == "interrupt.asked"] == [
+            ["ana", "ben"]
         ]
         assert people.vote("eve", **eve).status == "counted"
         assert people.act("ana", "delegate", to="ana") == "duplicate"

@@ -199,8 +199,11 @@ class Transaction:
         prefix = f"{mark}{EVENT_LETTERS.get(kind, kind)}\n{write_set.time_within(now)}\n{visit}\n"
         suffix = f"\n{text.decode()}\n"
         is_own = kind.startswith(OF_INTERRUPTS) and detail.startswith(record.run_id + SEPARATOR)
-        short = detail.removeprefix(record.run_id) if is_own else detail
-        counters.events.append(prefix + node + suffix + short)
+        short = suffix + (detail.removeprefix(record.run_id) if is_own else detail)
+        if kind == EventKind.INTERRUPT_ASKED and is_own and data is not None:
+            # The question has the rest, with people who were added later.
+            short = f"\n{len(data.get('assignees', ()))}\n{detail.removeprefix(record.run_id)}"
+        counters.events.append(prefix + node + short)
         if record.path and not kind.startswith(OF_RUNS):
             root_event = prefix + record.path + node + suffix + detail
             write_set.counters(record.root).events.append(root_event)
