@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from functools import partial
 from typing import Any, TypedDict
 
 from runner.approvals.decision_keys import run_name
@@ -12,13 +13,15 @@ from runner.errors import NotFoundError, TooManyRuns, UsageError
 from runner.execution import ids
 from runner.execution.results import sink_outputs
 from runner.execution.telemetry import callers_trace
+from runner.limits.limit import LimitShape
+from runner.limits.setting import DeclaredNumbers, LimitSetting
 from runner.records import codec, run_ids, size_limits, validation
 from runner.records.codec import JSON
 from runner.records.listings import checked_tags
 from runner.records.run import PATH, Status, outermost
 from runner.store.apply_transition import short_value
 from runner.store.interface import Claim, Dispatcher, Reply, RunSnapshot, Start, Store
-from runner.store.requests import ReportEnd, StartRun
+from runner.store.requests import ChangeLimit, ReportEnd, StartRun
 
 
 class StartOptions(TypedDict, total=False):
@@ -62,6 +65,18 @@ class RunStarter:
         if missing:
             self._store.publish(missing, replace=replace)
             self._published.update(map(_name_of, missing))
+            if replace and any(_limits(topology) for topology in missing):
+                self._declare_limits([topology.graph_id for topology in missing])
+
+    def _declare_limits(self, latest: Sequence[str]) -> None:
+        """Let the older declaration of a limit hold where the `latest` graphs differ from others."""
+        store, declared = self._store, None
+        while declared != (current := _declarations(store, latest)):  # another worker starts
+            declared = current
+            for name, numbers in declared.items():
+                store.do(
+                    ChangeLimit(name, partial(LimitSetting.declare, declarations=numbers), "", "")
+                )
 
     def run(self, graph_id: str, task: object, options: StartOptions) -> Reply:
         """Start a run.
@@ -153,6 +168,21 @@ class RunStarter:
             self.publish([outermost(start.graph_id)], replace=False)
             reply = self._store.do(StartRun(start))
         return reply
+
+
+def _limits(topology: Topology) -> list[LimitShape]:
+    return [limit for node in topology.nodes.values() for limit in node.limits]
+
+
+def _declarations(store: Store, latest: Sequence[str]) -> dict[str, list[DeclaredNumbers]]:
+    """Return what all graphs declare of each limit, the `latest` graphs last."""
+    declarations: dict[str, list[DeclaredNumbers]] = {}
+    graphs = store.graphs()
+    for graph in sorted(graphs, key=lambda graph: (graph in latest, graph)):
+        topology = store.topology(graph, graphs[graph])
+        for limit in _limits(topology) if topology else ():
+            declarations.setdefault(limit.name, []).append(limit.numbers)
+    return declarations
 
 
 def _name_of(topology: Topology) -> tuple[str, str]:

@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 
 from runner.errors import NotFoundError, UsageError
 from runner.limits.limit import Limit, name_of
-from runner.limits.setting import LimitPause, LimitSetting
+from runner.limits.setting import DeclaredNumbers, LimitPause, LimitSetting
 from runner.records import validation
 from runner.store.interface import Store
 from runner.store.requests import ChangeLimit
@@ -26,13 +26,18 @@ class Declaration:
     interval: int | None
     graphs: list[str]
 
+    def numbers(self, name: str) -> DeclaredNumbers:
+        """Return them with the start of the keys of a limit that is divided by a value."""
+        start = name if self.by == "all" else f"{name}:{self.by}:"
+        return start, self.concurrency or 0, self.interval or 0
+
 
 @dataclass(frozen=True, slots=True)
 class LimitView:
     """A limit as the code of the graphs declares it, what operators have set, and the keys that wait.
 
-    `interval` is the ms between two executions of a rate. More than one declaration with the same `by` is
-    a mistake: each graph counts with its own. `paused` says that no node under it may start.
+    `interval` is the ms between two executions of a rate. More than one declaration of the same keys is
+    a mistake: the first of them holds. `paused` says that no node under it may start.
     """
 
     name: str
@@ -74,13 +79,19 @@ class LimitControl:
         waiting = self._shared.waiting_keys()
         views = []
         for name in sorted({*declarations, *settings}):
-            setting = settings[name].at_time(now) if name in settings else None
+            setting = settings.get(name, LimitSetting(name)).at_time(now)
+            if setting.is_reset and name not in declarations:
+                continue
+            order = {numbers: place for place, numbers in enumerate(setting.declared)}
             views.append(
                 LimitView(
                     name,
-                    declarations.get(name, []),
-                    None if setting and setting.is_reset else setting,
-                    bool(setting and setting.paused_until(name)),
+                    sorted(
+                        declarations.get(name, ()),
+                        key=lambda each: order.get(each.numbers(name), 0),
+                    ),
+                    None if setting.is_reset else setting,
+                    bool(setting.paused_until(name)),
                     [key for key in waiting if key.limit == name],
                 )
             )
@@ -183,7 +194,11 @@ class LimitControl:
     def reset(self, name: str, reason: str = "", by: str = "") -> LimitView:
         """Return to what the code says, and end its pauses; it raises NotFoundError as `get` does."""
         return self._change(
-            name, "limit.reset", lambda setting: LimitSetting(setting.id), reason, by
+            name,
+            "limit.reset",
+            lambda setting: LimitSetting(setting.id, declared=setting.declared),
+            reason,
+            by,
         )
 
     def _change(
@@ -211,6 +226,7 @@ def conflicts(declarations: Sequence[Declaration]) -> str:
         f"{words(each.concurrency, each.interval)} in {', '.join(each.graphs[:3])}"
         for each in declarations
         if scopes.count(each.by) > 1
+        and each.by not in ("graph", "node")  # which have keys of their own
     )
 
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from runner.errors import DataMismatch, DefinitionError
-from runner.limits.setting import LimitSetting
+from runner.limits.setting import DeclaredNumbers, LimitSetting
 from runner.records import codec
 from runner.records.codec import JSON, LazyValue
 
@@ -167,6 +167,11 @@ class LimitShape:
     def name(self) -> str:
         """The name of the limit."""
         return name_of(self.start)
+
+    @property
+    def numbers(self) -> DeclaredNumbers:
+        """Its numbers, with the start of the keys that they are for."""
+        return self.start, self.concurrency, self.interval
 
     @property
     def scope(self) -> str:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import json
 import math
+from collections.abc import Iterable
 from dataclasses import asdict, dataclass, fields, replace
 from typing import Any
 
@@ -30,12 +31,18 @@ class LimitPause:
         return 0 < self.ends_at <= now
 
 
+DeclaredNumbers = tuple[str, int, int]
+"""The start of a limit's keys, its slots and the ms of its rate in the code of some graphs; 0 for none."""
+
+
 @dataclass(frozen=True, slots=True)
 class LimitSetting:
     """The changes of the limit `id`; None leaves what the code says.
 
     `concurrency` is its slots, `interval` the ms between two executions of its rate. `reason`, `by` and
     `at` (ms) are of the latest change. Of one with `v` 0 the stored text can't be read: the code holds.
+    `declared` is not set by operators: where graphs differ, it has each declaration with the start of its
+    keys, and the first of those holds.
     """
 
     id: str
@@ -45,6 +52,7 @@ class LimitSetting:
     reason: str = ""
     by: str = ""
     at: int = 0
+    declared: tuple[DeclaredNumbers, ...] = ()
     v: int = 1
 
     @classmethod
@@ -54,11 +62,14 @@ class LimitSetting:
         try:
             values = _known(cls, json.loads(text))
             pauses = [LimitPause(**_known(LimitPause, pause)) for pause in values.get("pauses", ())]
-            setting = cls(**{**values, "pauses": tuple(pauses)})
-            numbers = setting.concurrency or 0, setting.interval or 0
-            if all(
-                type(number) is int for number in (*numbers, *(each.ends_at for each in pauses))
-            ):
+            declared = tuple(
+                (str(start), *numbers) for start, *numbers in values.get("declared", ())
+            )
+            setting = cls(**{**values, "pauses": tuple(pauses), "declared": declared})
+            numbers = [setting.concurrency or 0, setting.interval or 0]
+            numbers += [each.ends_at for each in pauses]
+            numbers += [number for _, slots, interval in declared for number in (slots, interval)]
+            if all(type(number) is int for number in numbers):
                 return setting
         except (ValueError, TypeError, AttributeError):
             pass  # the limit must go on: doctor names it
@@ -72,6 +83,32 @@ class LimitSetting:
     def is_reset(self) -> bool:
         """Return whether nothing is set any more."""
         return bool(self.v) and not (self.concurrency or self.interval or self.pauses)
+
+    @property
+    def is_empty(self) -> bool:
+        """Return whether nothing needs to be stored."""
+        return self.is_reset and not self.declared
+
+    def numbers(self, declared: DeclaredNumbers) -> tuple[int, int]:
+        """Return the slots and the interval that hold where the code has these, with 0 for none of them."""
+        first = next((each for each in self.declared if each[0] == declared[0]), declared)
+        # What the code lacks stays without: no one would return its slots.
+        slots, interval = (
+            mine and (held or mine) for mine, held in zip(declared[1:], first[1:], strict=True)
+        )
+        return slots and (self.concurrency or slots), interval and (self.interval or interval)
+
+    def slots(self, key: str, concurrency: int) -> int:
+        """Return the slots of a key that hold where the code has so many."""
+        starts = (start for start, _, _ in self.declared if _is_of(key, start))
+        return self.numbers((next(starts, ""), concurrency, 0))[0]
+
+    def declare(self, declarations: Iterable[DeclaredNumbers]) -> LimitSetting:
+        """Return it with what graphs declare now, of those alike once; what is new is behind the others."""
+        current = dict.fromkeys(declarations)
+        starts = [start for start, _, _ in current]
+        ordered = dict.fromkeys([each for each in self.declared if each in current] + list(current))
+        return replace(self, declared=tuple(each for each in ordered if starts.count(each[0]) > 1))
 
     def paused_until(self, key: str) -> float:
         """Return the time (ms) at which the pauses of a key end, maybe never; 0 for none."""
@@ -92,6 +129,11 @@ class LimitSetting:
         """Return it without the pause of a key, with the limit's name without any."""
         kept = tuple(each for each in self.pauses if key not in (each.key, self.id))
         return replace(self, pauses=kept)
+
+
+def _is_of(key: str, start: str) -> bool:
+    """Return whether a key has a start, which ends with a colon where a value follows."""
+    return key.startswith(start) if start.endswith(":") else key == start
 
 
 def _known(type_: type, values: dict[str, Any]) -> dict[str, Any]:

@@ -106,10 +106,7 @@ def keyed(
     for limit in limits:
         key, setting = limit.key(view, node, visit), view.limit_setting(limit.name)
         if key is not None:
-            concurrency, interval = limit.concurrency, limit.interval
-            if setting:  # what the code lacks stays without: no one would return its slots
-                concurrency = concurrency and (setting.concurrency or concurrency)
-                interval = interval and (setting.interval or interval)
+            concurrency, interval = setting.numbers(limit.numbers) if setting else limit.numbers[1:]
             paused_until = setting.paused_until(key) if setting else 0
             found.append(KeyedLimit(key, concurrency, interval, paused_until))
     return found

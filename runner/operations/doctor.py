@@ -706,7 +706,7 @@ def _limits(facts: Facts) -> Iterator[Check]:
             yield Check(
                 FAIL,
                 "limits",
-                f"the limit {limit.name!r} is declared differently: {problem}; each graph counts by its own.",
+                f"the limit {limit.name!r} is declared differently: {problem}; the first holds.",
                 "Declare it alike in all graphs, or give it another name in some.",
             )
         setting = limit.setting

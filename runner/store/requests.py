@@ -944,8 +944,9 @@ class ShareSlots(Request[Reply]):
 
 @dataclass(frozen=True, slots=True)
 class ChangeLimit(Request[Reply]):
-    """Replace what is set of a limit, with an entry of the audit: "changed", or "relaxed": nodes may start.
+    """Replace what is set of a limit: "changed", or "relaxed": nodes may start.
 
+    It leaves an entry of the audit, unless `event` is "": then graphs have changed, not an operator.
     What `change` makes of a setting depends on it alone, so that a repeat changes nothing.
     """
 
@@ -960,9 +961,11 @@ class ChangeLimit(Request[Reply]):
         before = transaction.limit_setting(self.name)
         readable = before if before and before.v else LimitSetting(self.name)
         after = self.change(readable)
+        if after == readable and not self.event:
+            return Reply("changed")
         if after != before:
             entry = of_change(self.event, self.scope, after.reason, after.by, transaction.clock())
-            audited = entry if transaction.audits != "off" else None
+            audited = entry if self.event and transaction.audits != "off" else None
             transaction.put_limit_setting(after, audited)
         return Reply("changed" if len(after.pauses) > len(readable.pauses) else "relaxed")
 

@@ -5,11 +5,13 @@ from __future__ import annotations
 import json
 import math
 import shlex
+from dataclasses import replace
 
 import pytest
 import redis
 
-from runner import Limit
+from runner import Client, GraphBuilder, Limit
+from runner.definition.registry import Registry
 from runner.errors import DefinitionError, NotFoundError, UsageError
 from runner.operations.doctor import FAIL, WARN, examine, read_facts
 from runner.operations.installation import Installation
@@ -249,3 +251,47 @@ def test_two_graphs_that_declare_a_limit_differently_are_a_mistake(site):
     site.start(Limit("model", concurrency=5, by="tag:tenant"), name="two")
     (problem,) = site.checks(FAIL)
     assert "2 at a time in one; 5 at a time in two" in problem
+
+
+def test_of_two_declarations_the_newest_loses(site, redis_url):
+    """The number of the service that was first holds for both until they agree; control: then the new one."""
+
+    def deploy(name, concurrency):
+        builder = GraphBuilder()
+        builder.add_node(lambda ctx: None, "n", limits=[replace(MODEL, concurrency=concurrency)])
+        registry = Registry()
+        registry.add(name, builder.build)
+        client = Client(store=site.store, registry=registry)
+        client.engine.publish([name])
+        return client
+
+    def begun():
+        visits = [
+            ClaimVisit(second.start("b", "").id, "n", 1, 1, site.worker.nonce()) for _ in range(5)
+        ]
+        claims = [site.store.do(visit) for visit in visits]
+        for visit in visits:
+            site.store.do(CancelRun(visit.run_id, ""))
+        tokens = [claim.token for claim in claims if isinstance(claim, Claim)]
+        for token in tokens:
+            site.worker.end(token)
+        return len(tokens)
+
+    second = deploy("b", 3)
+    assert begun() == 3
+    deploy("a", 1)
+    assert begun() == 3
+    assert "3 at a time in b; 1 at a time in a; the first holds" in site.checks(FAIL)[0]
+    second = deploy("b", 2)
+    assert begun() == 1
+    site.limits.set("model", concurrency=4)
+    assert begun() == 4
+    site.limits.reset("model")
+    assert begun() == 1
+    assert "1 at a time in a; 2 at a time in b" in site.checks(FAIL)[0]
+
+    deploy("a", 2)
+    assert site.checks(FAIL) == []
+    assert begun() == 2
+    with redis.Redis.from_url(redis_url) as raw:
+        assert raw.hgetall(LIMITS) == {}

@@ -310,7 +310,7 @@ class Database:
 
     def put_limit_setting(self, setting: LimitSetting, entry: dict[str, JSON] | None) -> None:
         self.semaphores.settings[setting.id] = setting
-        if setting.is_reset:
+        if setting.is_empty:
             del self.semaphores.settings[setting.id]
         if entry:
             self.entries.append({**entry, "partition": PARTITION})

@@ -69,7 +69,7 @@ class Semaphores:
     def _offer(self, key: str, concurrency: int, reservation: tuple[int, int]) -> list[Member]:
         now, until = reservation
         setting = self.settings.get(name_of(key))
-        slots = (setting and setting.concurrency) or concurrency
+        slots = setting.slots(key, concurrency) if setting else concurrency
         held = {holder: ends for holder, ends in self.holders[key].items() if ends > now}
         queue = sorted(
             self.waiting[key], key=lambda member: _order(member, self.waiting[key][member])

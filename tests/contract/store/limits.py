@@ -75,6 +75,29 @@ class LimitContract:
             worker.claim(run_id, node)
             worker.clock.advance(1)
 
+    @pytest.mark.scripts
+    @pytest.mark.parametrize("by", ["all", "tag:tenant"])
+    def test_the_first_of_two_declarations_holds(
+        self, worker: ManualWorker, store: Store, by: str
+    ) -> None:
+        """Slots and rate are the first's, at claims and offers, while graphs differ; control: its own."""
+        limit = Limit("two", concurrency=2, rate=1000, by=by)
+        start = limit.shape("", "").start
+        run_id = worker.start(crowd(limit, names="a b c d"))
+        older = [(start, 1, 7_000), limit.shape("", "").numbers]
+        set_limit(store, "two", lambda setting: setting.declare(older))
+        token = worker.token(run_id, "a")
+        assert worker.limited(run_id, "b").delay_ms == 7_000
+        for node in "bcd":
+            worker.clock.advance(7)
+            worker.sweep()
+            worker.limited(run_id, node)
+        assert worker.end(token) == ["b.1.1"]
+        token = worker.token(run_id, "b")
+
+        set_limit(store, "two", lambda setting: setting.declare(older[1:]))
+        assert worker.end(token) == ["c.1.1", "d.1.1"]
+
     def test_slots_that_are_added_are_taken(self, worker: ManualWorker, store: Store) -> None:
         """Where more may run by a change, those that wait are rung by the next sweep."""
         run_id = worker.start(crowd(ONE))

@@ -23,10 +23,18 @@ local function forget_idle(key, empty)
 end
 
 -- The slots of a limit: as many as operators have set, else as the code says, also where what is set can't be read.
+-- Where graphs declare it differently, the first declaration holds.
 local function slots_of(key, concurrency)
   local setting = redis.call('HGET', prefix .. 'limits', key:match('^[^:]*'))
   if not setting then return concurrency end
-  local _, slots = pcall(function() return tonumber(cjson.decode(setting).concurrency) end)
+  local _, slots = pcall(function()
+    setting = cjson.decode(setting)
+    if tonumber(setting.concurrency) then return tonumber(setting.concurrency) end
+    for _, declared in ipairs(setting.declared or {}) do
+      local start = declared[1]
+      if key == start or start:sub(-1) == ':' and key:sub(1, #start) == start then return declared[2] end
+    end
+  end)
   return type(slots) == 'number' and slots > 0 and slots or concurrency
 end
 

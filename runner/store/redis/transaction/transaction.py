@@ -255,7 +255,7 @@ class Transaction:
         return LimitSetting.read(name, text) if text else None
 
     def put_limit_setting(self, setting: LimitSetting, entry: dict[str, JSON] | None) -> None:
-        if setting.is_reset:
+        if setting.is_empty:
             self.write_set.drop(LIMITS, setting.id)
         else:
             self.write_set.put(LIMITS, setting.id, dump(setting.document()))
