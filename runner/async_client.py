@@ -89,11 +89,11 @@ class AsyncRun(_Async[Run]):
             TimeoutError: it was still executing then; the run continues.
         """
         ends = None if timeout is None else time.monotonic() + timeout
-        result, position = None, ""
+        result = None
         while result is None:
             remaining = WAIT if ends is None else ends - time.monotonic()
             read_result = self.sync._settled  # noqa: SLF001 - the twin of `Run.wait`
-            result, position = await _blocking(read_result, position, min(remaining, WAIT))
+            result = await _blocking(read_result, min(remaining, WAIT))
             if result is None and remaining <= 0:
                 raise TimeoutError(STILL_EXECUTES.format(self.id, timeout))
         return result

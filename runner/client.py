@@ -94,24 +94,21 @@ class Run:
             TimeoutError: it was still executing then; the run continues.
         """
         ends = None if timeout is None else time.monotonic() + timeout
-        result, position = None, ""
+        result = None
         while result is None:
             remaining = WAIT if ends is None else ends - time.monotonic()
-            result, position = self._settled(position, min(remaining, WAIT))
+            result = self._settled(min(remaining, WAIT))
             if result is None and remaining <= 0:
                 raise TimeoutError(STILL_EXECUTES.format(self.id, timeout))
         return result
 
-    def _settled(self, position: str, wait: float) -> tuple[GraphResult | None, str]:
-        """Return the result if nothing executes; otherwise wait for events, and return the last position."""
-        if self.status is not Status.EXECUTING:
-            # An answer may have come since: what is returned is judged by the read that it is made of.
-            result = self.result()
-            if result.status is not Status.EXECUTING:
-                return result, position
-        for event in self._engine.store.events(self.id, position, wait=max(wait, 0)):
-            position = event.position
-        return None, position
+    def _settled(self, wait: float) -> GraphResult | None:
+        """Return the result if nothing executes, at most so many seconds later."""
+        if self._engine.store.is_executing(self.id, max(wait, 0)):
+            return None
+        # An answer may have come since: what is returned is judged by the read that it is made of.
+        result = self.result()
+        return None if result.status is Status.EXECUTING else result
 
     def interrupts(self) -> list[Interrupt]:
         """List the run's open questions, those of graphs inside it included."""

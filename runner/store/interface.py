@@ -368,6 +368,9 @@ class Store(Bounded, Protocol):
     ) -> list[Event]:
         """Read events after a position; wait up to so many seconds for the first one."""
 
+    def is_executing(self, run_id: str, wait: float = 0) -> bool:
+        """Return whether a run executes; wait up to so many seconds until it does not."""
+
     # Budgets: what agents spend, of a run with all runs inside it, or of all runs with a tag
 
     def spent(self, run_id: str, tagged: Tagged | None = None) -> dict[str, Sum]:

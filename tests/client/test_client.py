@@ -104,17 +104,17 @@ def test_waiting_never_returns_a_run_that_executes():
     client, bench = office(single(ask))
     run = client.start("bench", 1)
     bench.finish_all()
-    peek = bench.store.peek
+    is_executing = bench.store.is_executing
 
-    def answered_after(run_id):
+    def answered_after(run_id, wait):
         """Read the status; a person answers right afterwards, and a worker runs the node."""
-        record = peek(run_id)
+        executes = is_executing(run_id, wait)
         for question in client.interrupts(run=run_id):
             client.respond(question.id, "yes")
             threading.Timer(0.2, bench.finish_all).start()
-        return record
+        return executes
 
-    bench.store.peek = answered_after
+    bench.store.is_executing = answered_after
 
     assert run.wait(timeout=60).status is Status.COMPLETED
 

@@ -44,6 +44,7 @@ from runner.store.requests import (
 )
 from tests.contract.store import ManualWorker
 from tests.contract.store.manual_worker import rung, saved, shape
+from tests.waiting import wait_until
 
 KEYS = Keys()
 TEMPLATE = DoorbellTemplate(
@@ -594,6 +595,26 @@ def test_an_event_wakes_readers_by_a_key_that_only_they_make(worker, store, clie
     before = client.xrange(waiters)
     store.do(EmitEvent(run_id, "progress", "a", 1, None))
     assert client.xrange(waiters) != before
+    assert 0 < client.ttl(waiters) < 60
+
+
+def test_a_reader_that_waits_for_the_end_is_woken_once(worker, store, client):
+    """Who waits for a run's end asks once and is woken once, however many nodes run meanwhile."""
+    run_id = worker.start(shape("a b", "ab"))
+    before = client.info("commandstats")
+    reader = threading.Thread(target=lambda: store.is_executing(run_id, wait=20))
+    reader.start()
+    waiters = KEYS.run(run_id, ":s")
+    wait_until(lambda: client.info("clients")["blocked_clients"], "the reader waits")
+    worker.run(run_id, "a")
+    assert client.xlen(waiters) == 1
+    (made,) = client.xrange(waiters)
+    worker.run(run_id, "b")
+    reader.join(20)
+
+    reads = client.info("commandstats")["cmdstat_xread"]["calls"]
+    assert reads - before.get("cmdstat_xread", {"calls": 0})["calls"] == 1
+    assert client.xrange(waiters) != [made]
     assert 0 < client.ttl(waiters) < 60
 
 

@@ -94,6 +94,7 @@ for nth = 1, number() do
     started = started + more[5]
     if run.most > 0 and started > run.most then changed = true end
     run.first = tonumber(events)
+    run.rests = old == 'executing' and status ~= '' and status ~= old
     run.text = table.concat({status ~= '' and status or old, a, w, h, f, started, events + #run.events,
       stopping ~= '' and stopping or stops}, ' ')
   end
@@ -148,6 +149,7 @@ for _, run in ipairs(runs) do
       push_event(run.key, run.first + nth, unpack(events, nth, math.min(nth + 999, #events)))
     end
     redis.call('HSET', run.key, 'run', run.text)
+    if run.rests then redis.call('XADD', run.key .. ':s', 'NOMKSTREAM', 'MAXLEN', 1, '*', 'n', 0) end
   end
 end
 for _, arrival in ipairs(arrivals) do redis.call('HSET', unpack(arrival)) end

@@ -6,6 +6,7 @@
 --   does not say what it asks; "none", then the entry of r:<run>:w after which the reader waits; "packed", then
 --   the number of the run's last event, and its packed text; "unknown".
 -- include: settings
+-- include: waiter
 local key = prefix .. 'r:' .. ARGV[6]
 local events, after, wait = key .. ':e', tonumber(ARGV[7]), tonumber(ARGV[9])
 local line, of = unpack(redis.call('HMGET', key, 'run', 'of'))
@@ -27,8 +28,4 @@ for _, event in ipairs(list) do
 end
 if #list > 0 then return {'events', first + 1, list, questions} end
 if wait == 0 then return {'none', '0-0'} end
-local waiters = key .. ':w'
-local entry = redis.call('XREVRANGE', waiters, '+', '-', 'COUNT', 1)[1]
-entry = entry and entry[1] or redis.call('XADD', waiters, '*', 'n', last)
-redis.call('PEXPIRE', waiters, wait + 10000)
-return {'none', entry}
+return {'none', wait_on(key .. ':w', wait)}

@@ -356,6 +356,14 @@ class MemoryStore:
             self._changed.wait_for(lambda: len(run.events) > start, timeout=wait or 0)
             return run.events.after(start, limit)
 
+    def is_executing(self, run_id: str, wait: float = 0) -> bool:
+        def rests() -> bool:
+            run = self._database.runs.get(run_id)
+            return run is None or run.record.status is not Status.EXECUTING
+
+        with self._changed:
+            return not self._changed.wait_for(rests, timeout=wait)
+
     # Budgets
 
     def _spend(self, request: SpendBudget) -> str:

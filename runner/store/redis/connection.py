@@ -57,7 +57,8 @@ def key_of(command: Sequence[Any]) -> str | bytes | None:
     """Return the key that decides which server a command goes to; None where any server can answer."""
     if command[0] in KEYLESS:
         return None
-    at = command.index("STREAMS") + 1 if command[0] == "XREADGROUP" else KEY_AT.get(command[0], 1)
+    reads = command[0] in {"XREAD", "XREADGROUP"}
+    at = command.index("STREAMS") + 1 if reads else KEY_AT.get(command[0], 1)
     key: str | bytes = command[at]
     return key
 

@@ -101,6 +101,12 @@ DICTIONARY = (
         "wakes those that wait for the run's next event",
         "some seconds after them",
     ),
+    Key(
+        "r:<run>:s",
+        "stream",
+        "wakes those that wait until the run executes no more",
+        "some seconds after them",
+    ),
     Key("r:<run>:c", "list", "child runs, oldest first", _ENDED),
     Key("r:<run>:f", "hash", "<map>.<visit>.<index> -> item of a map (JSON)", _ENDED),
     Key(

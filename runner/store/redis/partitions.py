@@ -494,6 +494,9 @@ class PartitionedStore:
     ) -> list[Event]:
         return self._of(run_id).events(run_id, after, limit, wait)
 
+    def is_executing(self, run_id: str, wait: float = 0) -> bool:
+        return self._of(run_id).is_executing(run_id, wait)
+
     # Budgets. That of a tag is in one partition.
 
     def spent(self, run_id: str, tagged: Tagged | None = None) -> dict[str, Sum]:

@@ -583,9 +583,22 @@ class RedisStore:
                 return [_event(run_id, *event, fields) for event in new]
             if word == b"unknown" or not left:
                 return []
-            with self._redis.translated():
-                waiters = self._keys.run(run_id, ":w")
-                self._redis.client.xread({waiters: rest[0]}, block=max(1, round(left * 1000)))
+            self._next_entry(run_id, ":w", rest[0], left)
+
+    def is_executing(self, run_id: str, wait: float = 0) -> bool:
+        """Return whether a run executes. A wait is cut into short blocking reads."""
+        deadline = time.monotonic() + wait
+        while True:
+            left = max(0.0, min(deadline - time.monotonic(), LONGEST_BLOCK))
+            word, *entry = self._call("executing", run_id, round(left * 1000))
+            if word == b"no" or not entry:
+                return bool(word == b"yes")
+            if self._next_entry(run_id, ":s", entry[0], left):
+                return False
+
+    def _next_entry(self, run_id: str, stream: str, entry: bytes, wait: float) -> Any:
+        ms, waiters = max(1, round(wait * 1000)), self._keys.run(run_id, stream)
+        return self._redis.call("XREAD", "BLOCK", ms, "STREAMS", waiters, entry)
 
     # Budgets
 

@@ -238,6 +238,31 @@ class ReadingContract:
 
         assert kinds == ["progress", "progress"]
 
+    def test_readers_can_wait_until_a_run_rests(self, worker: ManualWorker, store: Store) -> None:
+        """A reader waits through all that a run does, until it ends, or waits itself; then none waits."""
+        run_id = worker.start(shape("a b", "ab"))
+        assert store.is_executing(run_id, wait=0.01)
+        replies: list[bool] = []
+        readers = [
+            threading.Thread(target=lambda: replies.append(store.is_executing(run_id, wait=20)))
+            for _ in range(2)
+        ]
+        for reader in readers:
+            reader.start()
+        worker.run(run_id, "a")
+        assert all(reader.is_alive() for reader in readers)
+        (question,) = worker.park(run_id, "b")
+        for reader in readers:
+            reader.join(20)
+
+        assert replies == [False, False]
+        assert not store.is_executing(run_id, wait=20)
+        worker.answer(question)
+        assert store.is_executing(run_id, wait=0.01)
+        worker.run(run_id, "b")
+        assert not store.is_executing(run_id, wait=20)
+        assert not store.is_executing("00none", wait=20)
+
     @pytest.mark.routed
     def test_what_is_read_is_a_copy(self, worker: ManualWorker, store: Store) -> None:
         """Changing what was read, or what was passed in, changes nothing that is stored."""
