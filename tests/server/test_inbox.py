@@ -13,7 +13,9 @@ from runner import GraphBuilder
 from runner.approvals import Action, Rule
 from runner.cli.program import runner
 from runner.records.interrupts import Decision
+from runner.records.run import Status
 from runner.server.deciding import act, decide
+from runner.store.encoding import COMPRESSED
 from tests.graphs import wired
 from tests.server.conftest import GRAPHS, Site
 from tests.server.test_pages import HTML, send
@@ -513,9 +515,9 @@ def test_a_page_costs_the_same_among_more_questions(desk):
         assert larger < size * 1.1, query
 
 
-@pytest.mark.parametrize("damage", [b"damage", b"\xff\xfe"])
+@pytest.mark.parametrize("damage", [b"damage", b"\xff\xfe", b"\x011 2 0 " + COMPRESSED + b"\xff"])
 def test_a_damaged_question_hides_no_other(site, damage):
-    """Page, API and client list the others; its run says that it is damaged."""
+    """Page, API and client list the others; its run says that it is damaged, and can be cancelled."""
     runs = [site.start("approval") for _ in range(3)]
 
     def listed():
@@ -535,3 +537,5 @@ def test_a_damaged_question_hides_no_other(site, damage):
     assert site.http.get("/", headers={"Accept": "text/html"}).status_code == 200
     refused = site.http.get(f"/v1/runs/{runs[1].id}")
     assert (refused.status_code, "is damaged" in refused.json()["detail"]) == (500, True)
+    assert runs[1].cancel("damaged")
+    assert site.client.engine.store.peek(runs[1].id).status is Status.CANCELLED

@@ -5,8 +5,12 @@ The fields i:<id> of their run have them as they were asked, d:<id> what was dec
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from typing import Any
+
 from runner.definition.model import map_of
-from runner.records import interrupts
+from runner.errors import CorruptDocument
+from runner.records import codec, interrupts
 from runner.records.interrupts import (
     SEPARATOR,
     Interrupt,
@@ -85,7 +89,7 @@ def open_question(write_set: WriteSet, run: RunRecord, question: Interrupt) -> N
     # This document is longer than 64 bytes: the hash stays a table without a longer `v`.
     write_set.put(key, "v", encoding.V)
     write_set.drop(key, decision_field)
-    for list_name in _lists(run, name, text):
+    for list_name in _lists(run, name, load(text)):
         write_set.command("ZADD", f"open:{list_name}", write_set.time(asked_at), name)
         if lifetime is not None:
             write_set.command(
@@ -99,13 +103,12 @@ def open_question(write_set: WriteSet, run: RunRecord, question: Interrupt) -> N
         write_set.put(key, field, dump([question.visit, *ids, name]))
 
 
-def _lists(run: RunRecord, interrupt_id: str, document: bytes) -> list[str]:
+def _lists(run: RunRecord, interrupt_id: str, asked_question: Mapping[str, Any]) -> list[str]:
     """Name the lists of open questions that have one: by graph, family of runs, person, and what it is about.
 
     What nodes of an outermost run ask, but for items of maps, is not listed by family: it is found in it.
     """
     address = address_of(interrupt_id)
-    asked_question = load(document)
     lists = [f"g:{outermost(run.graph_id)}"]
     if run.parent or (address and map_of(address.node_id)):
         lists.append(f"r:{run.root}")
@@ -123,14 +126,19 @@ def close(write_set: WriteSet, run: RunRecord, interrupt_id: str, decision: byte
     key = run_key(run.run_id)
     asked_field, decision_field = question_fields(interrupt_id)
     write_set.put(key, decision_field, decision)
-    _, text = split_question(write_set.read_unvalidated(key, asked_field) or b"")
+    data = write_set.read_unvalidated(key, asked_field) or b""
     if write_set.read_set.is_incomplete:
         return  # with the documents of the other questions it is read in one request
-    of_graph, *lists = _lists(run, interrupt_id, text)
+    try:
+        asked_question = load(split_question(data)[1])
+    except (CorruptDocument, *codec.READ_ERRORS):
+        # It must not keep its run from being cancelled. Lists that its text would name leave it out.
+        asked_question = {"assignees": (), "expires_in": True}
+    of_graph, *lists = _lists(run, interrupt_id, asked_question)
     closed_at = int(decision.split(b" ", 2)[1])
     write_set.command("ZADD", f"open:{of_graph}", -closed_at, interrupt_id)
     for name in (f"due:{of_graph}", *(f"due:{name}" for name in lists), *lists):
-        if load(text).get("expires_in") or not name.startswith("due:"):
+        if asked_question.get("expires_in") or not name.startswith("due:"):
             write_set.command("ZREM", f"open:{name}", interrupt_id)
 
 
