@@ -24,6 +24,7 @@ from runner.cli.program import WORDS, runner
 from runner.cli.schemas import DOCUMENTS, PAGED, schema
 from runner.server import create_app
 from runner.store.redis.scripts import names as script_names
+from tests.doors import matrix
 
 REFERENCE = Path(__file__).parent / "reference"
 INTERNALS = Path(__file__).parent / "internals"
@@ -436,6 +437,7 @@ def written() -> dict[Path, str]:
     files = {
         REFERENCE / "python.md": python_page(),
         REFERENCE / "commands.md": commands_page(),
+        REFERENCE / "doors.md": matrix.page(),
         INTERNALS / "scripts.md": scripts_page(),
         REFERENCE / "openapi.json": json.dumps(create_app(auth=lambda _: None).openapi(), indent=2)
         + "\n",

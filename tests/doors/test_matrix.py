@@ -1,0 +1,209 @@
+"""A question that is asked anywhere is answered anywhere, though the worker that asked it was killed."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+
+import pytest
+from celery import Celery
+from click.testing import CliRunner
+from fastapi.testclient import TestClient
+
+from runner import Status
+from runner.approvals import Principal
+from runner.approvals.keys import KeySet
+from runner.cli.program import runner
+from runner.records.interrupts import digest
+from runner.server import create_app
+from runner.server.access import GRANTS, Person
+from runner.settings import Settings, as_broker
+from tests.celery.sites import databases
+from tests.doors.matrix import ASKERS, DOORS, ELSEWHERE
+from tests.integrations.extras import need
+from tests.server.test_pages import HTML, controls, send
+from tests.waiting import wait_until
+
+for module, extra in {
+    "agents": "openai-agents",
+    "langchain": "dev",
+    "mcp": "mcp",
+    "pydantic_ai": "pydantic-ai",
+    "strands": "strands",
+}.items():
+    need(module, extra)
+
+from tests.doors.test_mcp import Tasks, accepted, connected, only, task_call, task_that  # noqa: E402 - needs mcp
+
+__all__ = ["databases"]
+
+pytestmark = pytest.mark.slow
+
+
+class House:
+    """A site with a worker of all askers, and every door."""
+
+    def __init__(self, site, folder):
+        self.site, self.client = site, site.client
+        self.effects, self.books = folder / "effects", folder / "books"
+        self.effects.touch()
+        self.person = Person(Principal("ana"), frozenset(GRANTS), level=2)
+        key = folder / "private.json"
+        KeySet(folder / "public.json").make("server", key, level=2)
+        self.settings = Settings(
+            redis_url=site.url,
+            mcp_graphs=[*ASKERS],
+            server_url="https://runner.example",
+            signing_key=str(key),
+        )
+        self.app = create_app(self.settings, auth=lambda request: self.person, doors=["mcp"])
+        self.http = TestClient(self.app, base_url="https://runner.example")
+
+    def ready(self):
+        """Have a worker."""
+        self.site.ready(
+            1,
+            RUNNER_GRAPHS="tests.doors.askers",
+            EFFECTS=str(self.effects),
+            MCP_CALLS=str(self.books),
+        )
+
+    def count(self, asker):
+        """Count what an asker did after an answer."""
+        if asker == "mcp_server":  # which notes each call
+            return len(self.books.read_text().splitlines())
+        return self.effects.read_text().splitlines().count(asker)
+
+
+@pytest.fixture(scope="module")
+def asked(databases, tmp_path_factory):
+    """A run for each cell of the matrix, which has asked; the worker that asked was killed."""
+    site, folder = next(databases), tmp_path_factory.mktemp("matrix")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("RUNNER_DECISION_KEYS", str(folder / "public.json"))
+        house = House(site, folder)
+        house.ready()
+        runs = {(asker, door): site.client.start(asker, "go") for asker in ASKERS for door in DOORS}
+        for cell, run in runs.items():
+            assert run.wait(60).status is Status.INTERRUPTED, cell
+        site.workers[0].kill()
+        house.ready()
+        yield house, runs
+        site.end()
+
+
+# Each answers as ana what the door shows, and returns the digest that was shown, or the link to the page.
+
+
+def by_page(house, question, response):
+    path = f"/q/{question.id}"
+    digest = controls(house.http.get(path, headers=HTML).text)["digest"]
+    fields = {"decision": "approve"}
+    if response is not None:
+        values = response if isinstance(response, dict) else {"answer": response}
+        fields = {
+            f"f.{name}": value if isinstance(value, str) else json.dumps(value)
+            for name, value in values.items()
+        }
+    send(house, path, digest=digest, **fields)
+    return digest
+
+
+def by_api(house, question, response):
+    path = f"/v1/questions/{question.id}"
+    digest = house.http.get(path).json()["digest"]
+    kind = "approve" if response is None else "respond"
+    body = {"decision": kind, "response": response}
+    house.http.post(f"{path}/votes", json=body, headers={"If-Match": f'"{digest}"'})
+    return digest
+
+
+def by_command(house, question, response):
+    def command(*line):
+        env = {"RUNNER_REDIS_URL": house.site.url}
+        return json.loads(
+            CliRunner().invoke(runner, ["interrupts", *line, "--json"], env=env).stdout
+        )
+
+    digest = command("show", question.id)["digest"]
+    line = (
+        ["vote", question.id, "approve", "--by", "ana"]
+        if response is None
+        else ["respond", question.id, "--response", json.dumps(response), "--responder", "ana"]
+    )
+    command(*line, "--digest", digest)
+    return digest
+
+
+def by_message(send_body):
+    """Make a door that takes a message, which is made of the notice that says what was asked."""
+
+    def answer(house, question, response):
+        for _, fields in house.site.redis.xrange("runner:{p00}:notices"):
+            if (fields[b"kind"], fields[b"detail"]) == (b"interrupt.asked", question.id.encode()):
+                digest = json.loads(fields[b"question"])["digest"]
+        who = (
+            {"v": 2, "by": "human:|ana", "decision": "approve"}
+            if response is None
+            else {"v": 1, "responder": "ana", "response": response}
+        )
+        replies = f"runner:replies:{question.id}"
+        body = {**who, "interrupt_id": question.id, "digest": digest, "reply_to": replies}
+        send_body(house, body)
+        house.site.receipt(replies)
+        return digest
+
+    return answer
+
+
+def send_task(house, body):
+    with Celery(broker=as_broker(house.site.url), set_as_current=False) as app:
+        app.send_task("runner.respond", kwargs=body, queue="runner", serializer="json")
+
+
+def by_mcp(house, question, response):
+    async def answer():
+        async with connected(house, Tasks()) as client:
+            task = await task_that(client, question.run_id, "input_required")
+            key, request = only(task["inputRequests"])
+            if request["params"]["mode"] == "url":
+                return request["params"]["url"]
+            content = {"decision": "approve"} if response is None else response
+            content = content if isinstance(content, dict) else {"answer": content}
+            update = {"inputResponses": {key: accepted(**content)}}
+            await task_call(client, "tasks/update", question.run_id, **update)
+            return key.partition("#")[2]
+
+    return asyncio.run(answer())
+
+
+BY = {
+    "page": by_page,
+    "api": by_api,
+    "command": by_command,
+    "stream": by_message(lambda house, body: house.site.send(json.dumps(body))),
+    "task": by_message(send_task),
+    "mcp": by_mcp,
+}
+
+
+@pytest.mark.parametrize("door", DOORS)
+@pytest.mark.parametrize("asker", ASKERS)
+def test_asked_anywhere_answered_anywhere(asked, asker, door):
+    """After kill -9 of the worker the answer counts once, for what the door has shown, and the run ends."""
+    house, runs = asked
+    run, response, before = runs[asker, door], ASKERS[asker].response, house.count(asker)
+    (question,) = run.interrupts()
+
+    shown = BY[door](house, question, response)
+    if (asker, door) in ELSEWHERE:
+        assert shown in {question.digest, f"https://runner.example/q/{question.id}"}
+        assert house.client.interrupt(question.id).status == "open"
+        shown = by_page(house, question, response)
+    assert house.client.interrupt(question.id).status == "answered"
+    by_api(house, question, response)
+    wait_until(lambda: run.status is Status.COMPLETED, "the run has completed")
+
+    assert shown == question.digest == digest(house.client.interrupt(question.id))
+    assert str(run.result().results["asker"].output).strip() == ASKERS[asker].output
+    assert house.count(asker) == before + 1
