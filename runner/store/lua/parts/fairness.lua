@@ -69,8 +69,8 @@ local function in_turn(bells)
       redis.call('ZADD', FAIR .. 'n:' .. lane .. ':' .. key, 'NX', now + count % 4096 / 4096, cjson.encode(bell))
       redis.call('ZADD', FAIR .. 'p:' .. lane, 'NX', redis.call('HGET', state, 'time') or 0, key)
       redis.call('HSET', state, '=' .. key, stride)
-      lanes[lane] = {bell[5], bell[6]}
     end
+    if graph then lanes[lane] = {bell[5], bell[6]} end
   end
   for _, lane in pairs(lanes) do refill(lane[1], lane[2], rung) end
   return rung
