@@ -60,6 +60,16 @@ def message(question: QuestionView) -> str:
     return shown("\n\n".join(lines))
 
 
+def needs_page(question: QuestionView) -> bool:
+    """Say if a question by a rule is decided on its page only: at a high risk, or after a login."""
+    if question.rule is None:
+        return False
+    rule = Rule.thawed(question.rule)
+    auths = [rule.auth, *(step.auth for step in rule.steps)]
+    needs_login = level_of(rule) >= LOGIN or any(auth.acr or auth.max_age for auth in auths)
+    return question.risk == "high" or needs_login
+
+
 def form(question: QuestionView) -> dict[str, Any] | None:
     """Return the schema of a form that asks all of a question; None for one that needs its page.
 
@@ -67,12 +77,9 @@ def form(question: QuestionView) -> dict[str, Any] | None:
     """
     if question.rule is None:
         return _answer_form(question.response_schema)
-    rule = Rule.thawed(question.rule)
-    auths = [rule.auth, *(step.auth for step in rule.steps)]
-    needs_login = level_of(rule) >= LOGIN or any(auth.acr or auth.max_age for auth in auths)
     has_answer = question.response_schema is not None and question.action is None
-    decisions = [name for name in ("approve", "reject") if name in rule.decisions]
-    if question.risk == "high" or needs_login or has_answer or not decisions:
+    decisions = [name for name in ("approve", "reject") if name in question.rule["decisions"]]
+    if needs_page(question) or has_answer or not decisions:
         return None
     reason = {"type": "string", "title": "Reason", "maxLength": MAX_REASON}
     return {

@@ -15,16 +15,17 @@ from tests.server.conftest import Served, Site, echo, fail
 class LiveSite(Site):
     """A site whose nodes run at once, on threads of this process."""
 
-    def __init__(self, url, graphs, **settings):
+    def __init__(self, url, graphs, doors=("mcp",), **settings):
+        self.doors = doors
         self.pool = ThreadPoolExecutor(4)
         super().__init__(url, graphs)
         for name, value in settings.items():
             setattr(self.settings, name, value)
         self.app = self.replica()
 
-    def replica(self, doors=("mcp",)):
+    def replica(self):
         """Make another server on the same store."""
-        app = create_app(self.settings, auth=lambda request: self.person, doors=doors)
+        app = create_app(self.settings, auth=lambda request: self.person, doors=self.doors)
         app.state.services.client = self.client
         app.state.services.plan = self.registry.find
         return app

@@ -1,0 +1,499 @@
+"""The AG-UI agent, by what its endpoint writes; `test_agui_client.py` drives it by the client of AG-UI."""
+
+from __future__ import annotations
+
+import itertools
+import json
+
+import pytest
+from fastapi.testclient import TestClient
+
+from runner import Agent, tool
+from runner.approvals import Principal, Rule
+from runner.server.access import GRANTS, Person
+from runner.testing import ScriptedModel
+from tests.doors.conftest import GRAPHS, LiveSite
+from tests.graphs import wired
+from tests.integrations.extras import need
+
+need("ag_ui", "agui")
+
+from ag_ui import core  # noqa: E402 - only where the extra is installed
+from pydantic import TypeAdapter  # noqa: E402 - beside it
+
+EVENT = TypeAdapter(core.Event)
+
+
+@tool(approval=Rule(eligible=["ana"]))
+def refund(order: int) -> str:
+    """Refund an order."""
+    return f"order {order} is refunded"
+
+
+@tool
+def look(order: int) -> str:
+    """Look an order up."""
+    return f"order {order} is late"
+
+
+def agent():
+    calls = [{"toolUse": {"name": name, "input": {"order": 7}}} for name in ("look", "refund")]
+    return Agent(name="clerk", model=ScriptedModel([*calls, "Done."]), tools=[look, refund])
+
+
+def talking():
+    return wired({"clerk": agent()}).build()
+
+
+AGENTS = {
+    "talking": talking,
+    "nested_agent": lambda: wired(
+        {"begin": lambda ctx: 1, "desk": talking()}, "begin desk"
+    ).build(),
+    "say": lambda: wired({"say": lambda ctx: ctx.task}).build(),
+    "mixed": lambda: wired(
+        {
+            "begin": lambda ctx: 1,
+            "mine": lambda ctx: ctx.interrupt("mine", assignees=["ana"]),
+            "other": lambda ctx: ctx.interrupt("other", assignees=["ben"]),
+        },
+        "begin mine",
+        "begin other",
+    ).build(),
+}
+
+
+@pytest.fixture
+def site(redis_url):
+    """An application with the AG-UI agents."""
+    site = LiveSite(
+        redis_url,
+        {**GRAPHS, **AGENTS},
+        doors=("agui",),
+        server_url="https://runner.example",
+    )
+    site.http = TestClient(site.app, "https://runner.example", raise_server_exceptions=False)
+    yield site
+    site.pool.shutdown(cancel_futures=True)
+
+
+class Thread:
+    """A thread of a client that keeps what it is sent, as clients do."""
+
+    numbers = itertools.count()
+
+    def __init__(self, site, graph, name="thread", person=None):
+        self.site, self.graph, self.name = site, graph, name
+        self.messages, self.state, self.interrupts = [], {}, []
+
+    def say(self, text, **fields):
+        """Send a message of the user."""
+        number = next(self.numbers)
+        self.messages.append({"id": f"user{number}", "role": "user", "content": text})
+        return self.send(**fields)
+
+    def answer(self, *payloads, **fields):
+        """Resume all interrupts, each with a payload."""
+        entries = [
+            {"interruptId": item.id, "status": "resolved", "payload": payload}
+            for item, payload in zip(self.interrupts, payloads, strict=True)
+        ]
+        return self.send(resume=entries, **fields)
+
+    def cancel(self):
+        """Resume all interrupts without an answer."""
+        return self.send(
+            resume=[{"interruptId": item.id, "status": "cancelled"} for item in self.interrupts]
+        )
+
+    def send(self, **fields):
+        """Send what the client has, and return the events; it keeps what they say."""
+        body = {
+            "threadId": self.name,
+            "runId": f"run{next(self.numbers)}",
+            "messages": self.messages,
+            "state": self.state,
+            **fields,
+        }
+        response = self.site.http.post(f"/agui/{self.graph}", json=body)
+        assert response.status_code == 200, response.text
+        assert response.headers["content-type"].startswith("text/event-stream")
+        lines = [line for line in response.text.split("\n\n") if line.startswith("data: ")]
+        events = [EVENT.validate_python(json.loads(line[6:])) for line in lines]
+        check(events, body)
+        self._keep(events)
+        return events
+
+    def _keep(self, events):
+        texts, calls = {}, {}
+        for event in events:
+            match event:
+                case core.TextMessageContentEvent(message_id=name, delta=text):
+                    texts[name] = texts.get(name, "") + text
+                case core.ToolCallStartEvent(tool_call_id=name):
+                    calls[name] = event
+                case core.ToolCallResultEvent(message_id=name, tool_call_id=call, content=text):
+                    result = {"id": name, "role": "tool", "toolCallId": call, "content": text}
+                    self.messages.append(result)
+                case core.StateSnapshotEvent(snapshot=state):
+                    self.state = state
+        for name, text in texts.items():
+            self.messages.append({"id": name, "role": "assistant", "content": text})
+        for name, call in calls.items():
+            function = {"name": call.tool_call_name, "arguments": "{}"}
+            uses = [{"id": name, "type": "function", "function": function}]
+            self.messages.append({"id": f"{name}/use", "role": "assistant", "toolCalls": uses})
+        outcome = getattr(events[-1], "outcome", None)
+        if events[-1].type != "RUN_ERROR":
+            self.interrupts = getattr(outcome, "interrupts", [])
+
+
+def check(events, body):
+    """Check the rules that hold for each stream: what opens it, what closes it, and pairs."""
+    first, *_, last = events
+    assert (first.type, first.protocol_version) == ("RUN_STARTED", "1.0")
+    assert (first.thread_id, first.run_id) == (body["threadId"], body["runId"])
+    ends = [event for event in events if event.type in {"RUN_FINISHED", "RUN_ERROR"}]
+    assert ends == [last]
+    begins = {
+        "STEP_STARTED": ("STEP_FINISHED", "step_name"),
+        "TEXT_MESSAGE_START": ("TEXT_MESSAGE_END", "message_id"),
+        "TOOL_CALL_START": ("TOOL_CALL_END", "tool_call_id"),
+        "SUBAGENT_STARTED": ("SUBAGENT_FINISHED", "subagent_run_id"),
+    }
+    opened = []
+    for event in events:
+        for begin, (end, name) in begins.items():
+            if event.type == begin:
+                assert (end, getattr(event, name)) not in opened
+                opened.append((end, getattr(event, name)))
+            elif event.type == end:
+                opened.remove((end, getattr(event, name)))
+    assert not opened
+
+
+def kinds(events):
+    return [str(event.type.value) for event in events]
+
+
+def of(events, kind):
+    return [event for event in events if event.type == kind]
+
+
+def finished(events, outcome="success"):
+    """Check how a stream ended, and return the last event."""
+    assert events[-1].type == "RUN_FINISHED", events[-1]
+    assert events[-1].outcome.type == outcome, events[-1]
+    return events[-1]
+
+
+def refused(events, code):
+    """Check that a stream ended with an error of a code."""
+    assert events[-1].type == "RUN_ERROR", events[-1]
+    assert events[-1].code == code, events[-1]
+    return events[-1].message
+
+
+def runs_of(site):
+    return len([*site.client.runs()])
+
+
+def votes_of(site, interrupt):
+    return site.client.engine.store.votes(interrupt.id.partition("#")[0])
+
+
+def approve(**fields):
+    return {"approved": True, **fields}
+
+
+def test_a_run_is_steps_and_a_result(site):
+    """A graph without questions: each node is a step, the output is the result and, as text, a message."""
+    events = Thread(site, "say").say("hello")
+    assert kinds(events) == [
+        "RUN_STARTED",
+        "STEP_STARTED",
+        "STEP_FINISHED",
+        "TEXT_MESSAGE_START",
+        "TEXT_MESSAGE_CONTENT",
+        "TEXT_MESSAGE_END",
+        "STATE_SNAPSHOT",
+        "RUN_FINISHED",
+    ]
+    assert finished(events).result == "hello"
+
+
+def test_a_failed_run_is_an_error_and_a_cancelled_one_is_not(site):
+    """A failure names the node; a run that was stopped ends as cancelled."""
+    assert "fail: " in refused(Thread(site, "broken").say("x"), "run_failed")
+    thread = Thread(site, "text")
+    finished(thread.say("x"), "interrupt")
+    (run,) = site.client.runs(graph="text")
+    site.client.run(run.run_id).cancel("no more")
+    finished(thread.cancel(), "cancelled")
+
+
+def test_an_agent_speaks_and_its_call_waits(site):
+    """The calls and texts of an agent are sent once; the call that waits names itself in the interrupt."""
+    thread = Thread(site, "talking")
+    events = thread.say("refund 7")
+    finished(events, "interrupt")
+    assert [event.tool_call_name for event in of(events, "TOOL_CALL_START")] == ["look", "refund"]
+    assert [event.content for event in of(events, "TOOL_CALL_RESULT")] == ["order 7 is late"]
+    (question,) = thread.interrupts
+    assert question.reason == "tool_call"
+    assert question.tool_call_id == of(events, "TOOL_CALL_START")[1].tool_call_id
+    # Before an interrupt the client has all that it needs to go on.
+    assert kinds(events)[-3:] == ["STATE_SNAPSHOT", "MESSAGES_SNAPSHOT", "RUN_FINISHED"]
+    assert len(events[-2].messages) == 3 + 1  # the user's, two calls, a result
+
+    events = thread.answer(approve())
+    finished(events)
+    assert not of(events, "TOOL_CALL_START")
+    (result,) = of(events, "TOOL_CALL_RESULT")
+    assert (result.tool_call_id, result.content) == (question.tool_call_id, "order 7 is refunded")
+    assert [event.delta for event in of(events, "TEXT_MESSAGE_CONTENT")] == ["Done."]
+
+
+def test_arguments_may_be_edited(site):
+    """An approval with `editedArgs` replaces all arguments of the call."""
+    thread = Thread(site, "talking")
+    thread.say("refund 7")
+    assert "editedArgs" in thread.interrupts[0].response_schema["properties"]
+    refused(thread.answer(approve(editedArgs={"order": "eight"})), "rejected")
+    events = thread.answer(approve(editedArgs={"order": 8}))
+    assert of(events, "TOOL_CALL_RESULT")[0].content == "order 8 is refunded"
+
+
+def test_a_rejection_is_an_answer(site):
+    """`approved: false` rejects, with the reason."""
+    thread = Thread(site, "rule")
+    finished(thread.say("x"), "interrupt")
+    (question,) = thread.interrupts
+    assert question.reason == "runner:refund"
+    assert finished(thread.answer({"approved": False, "reason": "no"})).result == {"said": "reject"}
+    (vote,) = votes_of(site, question)
+    assert (vote["body"]["comment"], vote["body"]["digest"]) == (
+        "no",
+        question.metadata["runner"]["digest"],
+    )
+
+
+def test_a_graph_inside_is_a_subagent(site):
+    """A nested graph's steps, calls and interrupt name the subagent, which is suspended meanwhile."""
+    thread = Thread(site, "nested_agent")
+    events = thread.say("refund 7")
+    finished(events, "interrupt")
+    (begin,), (end,) = of(events, "SUBAGENT_STARTED"), of(events, "SUBAGENT_FINISHED")
+    assert begin.name == "desk"
+    assert end.outcome.type == "suspended"
+    assert end.outcome.interrupt_ids == [thread.interrupts[0].id]
+    assert thread.interrupts[0].subagent_run_id == begin.subagent_run_id
+    events = thread.answer(approve())
+    finished(events)
+    (begin_again,), (end,) = of(events, "SUBAGENT_STARTED"), of(events, "SUBAGENT_FINISHED")
+    assert begin_again.subagent_run_id == begin.subagent_run_id
+    assert end.outcome.type == "success"
+
+
+BEN = Person(Principal("ben"), frozenset(GRANTS))
+
+
+def answer_elsewhere(site, interrupt, response, responder="ben"):
+    return site.client.respond(interrupt.id.partition("#")[0], response, responder=responder)
+
+
+def test_all_interrupts_of_a_run_are_answered_at_once(site):
+    """A resume that leaves one out answers none; one left open on purpose is asked again."""
+    thread = Thread(site, "two")
+    finished(thread.say("x"), "interrupt")
+    left, right = thread.interrupts
+    entry = {"interruptId": left.id, "status": "resolved", "payload": "l"}
+    assert right.id in refused(thread.send(resume=[entry]), "interrupts_uncovered")
+    refused(thread.send(resume=[entry], state=None), "interrupts_uncovered")
+    assert len([*site.client.interrupts()]) == 2
+    open_one = {"interruptId": right.id, "status": "cancelled"}
+    events = thread.send(resume=[entry, open_one])
+    assert [item.id for item in finished(events, "interrupt").outcome.interrupts] == [right.id]
+    assert finished(thread.answer("r")).result == {"left": "l", "right": "r"}
+
+
+def test_who_may_answer_one_of_two_is_asked_that_one(site):
+    """The interrupts are those of the caller; other questions are in the state, with their pages."""
+    thread = Thread(site, "mixed")
+    finished(thread.say("x"), "interrupt")
+    (mine,) = thread.interrupts
+    assert ".mine." in mine.id
+    (other,) = thread.state["runner"]["questions"]
+    assert other["url"] == f"https://runner.example/q/{other['id']}"
+    # None is theirs any more: no interrupt without a question, and no second run.
+    finished(thread.answer("yes"))
+    assert thread.state["runner"]["status"] == "interrupted"
+    finished(thread.send())
+    site.client.respond(other["id"], "no", responder="ben")
+    assert finished(thread.send()).result == {"mine": "yes", "other": "no"}
+    assert runs_of(site) == 1
+
+
+def test_a_message_is_no_answer(site):
+    """Input without a resume is refused while interrupts are open, and the state says which."""
+    thread = Thread(site, "text")
+    finished(thread.say("x"), "interrupt")
+    emitted = [item.id for item in thread.interrupts]
+    for events in (thread.say("yes"), thread.send(messages=[], state=None)):
+        refused(events, "interrupts_pending")
+        assert of(events, "STATE_SNAPSHOT")[0].snapshot["runner"]["interrupts"] == emitted
+    assert runs_of(site) == 1
+    finished(thread.answer("yes"))
+
+
+def test_what_was_answered_elsewhere_meanwhile(site):
+    """The same answer goes on, another is refused with who was first; cancelling it goes on, too."""
+    for payload, code in (("yes", ""), ("no", "already_answered")):
+        thread = Thread(site, "text", payload)
+        finished(thread.say("x"), "interrupt")
+        answer_elsewhere(site, thread.interrupts[0], "yes")
+        if code:
+            assert "answered by ben" in refused(thread.answer(payload), code)
+            assert finished(thread.cancel()).result == {"said": "yes"}
+        else:
+            assert finished(thread.answer(payload)).result == {"said": "yes"}
+    thread = Thread(site, "rule", "votes")
+    finished(thread.say("x"), "interrupt")
+    site.client.vote(thread.interrupts[0].id.partition("#")[0], "approve", by="ben")
+    assert "ben" in refused(thread.answer({"approved": False}), "already_answered")
+    assert finished(thread.answer(approve())).result == {"said": "approve"}
+
+
+def test_a_repeated_resume_counts_once(site):
+    """The same entries again, as after a lost response, end as the first ones did."""
+    thread = Thread(site, "text")
+    finished(thread.say("x"), "interrupt")
+    (question,) = thread.interrupts
+    entry = {"interruptId": question.id, "status": "resolved", "payload": "yes"}
+    for _ in range(2):
+        assert finished(thread.send(resume=[entry])).result == {"said": "yes"}
+    answered = site.client.interrupt(question.id.partition("#")[0])
+    assert (answered.response, answered.responder) == ("yes", "ana")
+
+
+def test_one_of_two_votes_asks_again(site):
+    """Where a vote does not decide the interrupt stays, and says how the votes stand."""
+    thread = Thread(site, "quorum")
+    finished(thread.say("x"), "interrupt")
+    finished(thread.answer(approve()), "interrupt")
+    assert "1 of 2" in thread.interrupts[0].message
+    finished(thread.answer(approve()), "interrupt")  # the same vote again
+    assert len(votes_of(site, thread.interrupts[0])) == 1
+    site.client.vote(thread.interrupts[0].id.partition("#")[0], "approve", by="ben")
+    assert finished(thread.answer(approve())).result == {"said": "approve"}
+
+
+def test_an_answer_counts_for_what_was_shown(site):
+    """One that names another digest is refused, and decides nothing."""
+    thread = Thread(site, "rule")
+    finished(thread.say("x"), "interrupt")
+    (question,) = thread.interrupts
+    entry = {"status": "resolved", "payload": approve()}
+    changed = question.id[:-1] + ("0" if question.id[-1] != "0" else "1")
+    shown = {"interruptId": question.id, "status": "cancelled"}
+    events = thread.send(resume=[{**entry, "interruptId": changed}, shown])
+    assert "digest" in refused(events, "rejected")
+    assert not votes_of(site, question)
+    finished(thread.send(resume=[{**entry, "interruptId": question.id}]))
+
+
+@pytest.mark.parametrize("graph", ["long", "risky", "sure"])
+def test_what_needs_its_page_is_a_link(site, graph):
+    """Length, a high risk and logins lead to the page; a payload does not answer there."""
+    thread = Thread(site, graph)
+    finished(thread.say("x"), "interrupt")
+    (question,) = thread.interrupts
+    assert (question.reason, question.response_schema) == ("runner:page", None)
+    assert f"https://runner.example/q/{question.id.partition('#')[0]}" in question.message
+    finished(thread.answer(approve()), "interrupt")
+    assert site.client.interrupt(question.id.partition("#")[0]).is_open
+
+
+def test_schemas_are_those_of_the_questions(site):
+    """A form is sent as it is, nested or not; what does not fit it is refused, and asked again."""
+    thread = Thread(site, "form")
+    finished(thread.say("x"), "interrupt")
+    (question,) = thread.interrupts
+    assert question.reason == "input_required"
+    assert question.response_schema["required"] == ["city", "days"]
+    assert "days" in refused(thread.answer({"city": "Rome", "days": 0}), "rejected")
+    done = finished(thread.answer({"city": "Rome", "days": 2}))
+    assert done.result == {"said": {"city": "Rome", "days": 2}}
+
+
+def test_a_message_begins_one_run(site):
+    """The same message again is the same run, in any run of the client; the next one is another run."""
+    thread = Thread(site, "say")
+    finished(thread.say("one"))
+    events = thread.send()
+    assert finished(events).result == "one"
+    assert not of(events, "TEXT_MESSAGE_START")  # the client has it
+    thread.messages = thread.messages[:1]
+    assert of(thread.send(), "TEXT_MESSAGE_CONTENT")[0].delta == "one"
+    assert runs_of(site) == 1
+    assert finished(thread.say("two")).result == "two"
+    assert runs_of(site) == 2
+
+
+def test_a_thread_is_its_caller_s(site):
+    """Another person's thread of the same name is another one, and their answers count for nothing."""
+    thread = Thread(site, "text")
+    finished(thread.say("x"), "interrupt")
+    site.person = BEN
+    entry = {"interruptId": thread.interrupts[0].id, "status": "resolved", "payload": "yes"}
+    refused(thread.send(resume=[entry]), "unknown")
+    assert site.client.interrupt(thread.interrupts[0].id.partition("#")[0]).is_open
+    finished(thread.send(), "interrupt")
+    assert runs_of(site) == 2
+
+
+def test_what_graphs_don_t_take_is_refused(site):
+    """Media, no message at all, and a resume of nothing start no run."""
+    thread = Thread(site, "say")
+    refused(thread.send(), "no_message")
+    image = {"type": "image", "source": {"type": "url", "value": "https://example.com/x.png"}}
+    refused(thread.say([{"type": "text", "text": "see"}, image]), "unsupported_content")
+    refused(Thread(site, "none").say("x"), "404")
+    assert runs_of(site) == 0
+    assert finished(thread.say([{"type": "text", "text": "see"}])).result == "see"
+    assert finished(thread.say("x", forwardedProps={"task": {"order": 7}})).result == {"order": 7}
+
+
+def test_roles_and_requests_count_as_for_the_api(site):
+    """Who calls is what `auth` says; a viewer starts nothing, and an operator decides nothing."""
+    body = {
+        "threadId": "t",
+        "runId": "r",
+        "messages": [{"id": "1", "role": "user", "content": "x"}],
+    }
+    evil = {"Origin": "https://evil.example"}
+    assert site.http.post("/agui/text", json=body, headers=evil).status_code == 403
+    assert site.http.post("/agui/text", json={"threadId": "t"}).status_code == 422
+    for person, status in ((None, 401), (Person(Principal("eve"), frozenset({"viewer"})), 403)):
+        site.person = person
+        assert site.http.post("/agui/text", json=body).status_code == status
+    assert runs_of(site) == 0
+    site.person = Person(Principal("eve"), frozenset({"operator:text"}))
+    assert site.http.post("/agui/echo", json=body).status_code == 403
+    thread = Thread(site, "text")
+    finished(thread.say("x"))
+    (question,) = thread.state["runner"]["questions"]
+    entry = {"interruptId": f"{question['id']}#", "status": "resolved", "payload": "yes"}
+    refused(thread.send(resume=[entry]), "forbidden")
+    assert site.client.interrupt(question["id"]).is_open
+
+
+def test_capabilities_are_those_of_the_protocol(site):
+    """They say what the agent does; no name is one that the models of AG-UI let through unread."""
+    document = site.http.get("/agui/talking/capabilities").json()
+    declared = core.AgentCapabilities.model_validate(document)
+    assert declared.human_in_the_loop.approve_with_edits
+    assert declared.tools.client_provided is False
+    groups = [declared, *(value for _, value in declared if value is not None)]
+    assert all(not group.model_extra for group in groups)
+    assert site.http.post("/mcp", json={}).status_code == 404  # no other door is open
