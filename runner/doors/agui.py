@@ -307,7 +307,7 @@ class Exchange:
             tags={THREAD: self._thread, MESSAGE: name},
             invocation_state={"agui_thread": self._thread},
         )
-        self._run_id = run.id
+        self._run_id, self._reached, self._usage = run.id, 0, {}
 
     def _user_message(self) -> core.UserMessage | None:
         messages = [item for item in self._body.messages if isinstance(item, core.UserMessage)]

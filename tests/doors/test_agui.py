@@ -436,7 +436,9 @@ def test_a_message_begins_one_run(site):
     thread.messages = thread.messages[:1]
     assert of(thread.send(), "TEXT_MESSAGE_CONTENT")[0].delta == "one"
     assert runs_of(site) == 1
-    assert finished(thread.say("two")).result == "two"
+    events = thread.say("two")
+    assert finished(events).result == "two"
+    assert of(events, "STEP_STARTED")  # from its beginning, wherever the run before ended
     assert runs_of(site) == 2
 
 
