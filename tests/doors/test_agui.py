@@ -1,9 +1,12 @@
-"""The AG-UI agent, by what its endpoint writes; `test_agui_client.py` drives it by the client of AG-UI."""
+"""The AG-UI agent, by what its endpoint writes, and driven by the client of AG-UI."""
 
 from __future__ import annotations
 
 import itertools
 import json
+import shutil
+import subprocess
+from pathlib import Path
 
 import pytest
 from fastapi.testclient import TestClient
@@ -22,6 +25,8 @@ from ag_ui import core  # noqa: E402 - only where the extra is installed
 from pydantic import TypeAdapter  # noqa: E402 - beside it
 
 EVENT = TypeAdapter(core.Event)
+
+CLIENT = Path(__file__).parents[2] / "build/agui-client/node_modules"
 
 
 @tool(approval=Rule(eligible=["ana"]))
@@ -499,3 +504,39 @@ def test_capabilities_are_those_of_the_protocol(site):
     groups = [declared, *(value for _, value in declared if value is not None)]
     assert all(not group.model_extra for group in groups)
     assert site.http.post("/mcp", json={}).status_code == 404  # no other door is open
+
+
+def test_any_server_goes_on_with_a_thread(site):
+    """Another server answers what one has asked: nothing is kept in a process."""
+    thread = Thread(site, "text")
+    finished(thread.say("x"), "interrupt")
+    site.http = TestClient(site.replica(), "https://runner.example")
+    assert finished(thread.answer("yes")).result == {"said": "yes"}
+    assert runs_of(site) == 1
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("graph", ["talking", "nested_agent"])
+def test_the_client_of_ag_ui_takes_every_event(site, served, tmp_path, graph):
+    """`HttpAgent`, which refuses what is out of order, asks its user, resumes and has the conversation."""
+    if not CLIENT.is_dir() or not shutil.which("node"):
+        pytest.skip("needs Node.js and the client of AG-UI: make agui-client")
+    (tmp_path / "node_modules").symlink_to(CLIENT)
+    shutil.copy(Path(__file__).parent / "agui_client/client.mjs", tmp_path)
+    answer = json.dumps(approve(editedArgs={"order": 8}))
+    address = f"{served.url}/agui/{graph}"
+    command = ["node", "client.mjs", address, "refund 7", answer]
+    ended = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False)
+    assert ended.returncode == 0, ended.stderr
+    assert not ended.stderr
+    got = json.loads(ended.stdout)
+    (asked,) = got["asked"]
+    assert asked["reason"] == "tool_call"
+    assert (got["pending"], got["state"]["runner"]["status"]) == (0, "completed")
+    assert [item["role"] for item in got["messages"]] == [
+        *("user", "assistant", "tool", "assistant", "tool", "assistant")
+    ]
+    assert [item.get("content") for item in got["messages"][3:]] == [
+        *(None, "order 8 is refunded", "Done.")
+    ]
+    assert got["result"] == "Done."
