@@ -86,7 +86,7 @@ class Refusal(Exception):
 
 
 @dataclass(frozen=True, slots=True)
-class Shown:
+class ShownRun:
     """A run as its caller sees it: the interrupts for them, and notes on other open questions."""
 
     view: RunView
@@ -197,7 +197,7 @@ class Transcript:
         )
 
 
-class Exchange:
+class AgentStream:
     """One request: it starts a run or answers its questions, and writes what happens until it rests."""
 
     def __init__(
@@ -211,11 +211,15 @@ class Exchange:
         self._services, self._person, self._address = services, person, address
         self._graph, self._body = graph, body
         self._thread = _hash(graph, body.thread_id, person.principal.key)
+        said = [item for item in body.messages if isinstance(item, core.UserMessage)]
+        self._user = said[-1] if said else None
+        self._message = _hash(self._thread, said[-1].id) if said else ""
         self._run_id, self._reached = "", 0
         self._transcript = Transcript((), "")
         self._usage: Mapping[str, int] = {}
         self._steps: dict[str, str | None] = {}
         self._subagents: dict[str, str] = {}
+        self._snapshots: dict[str, RunSnapshot] = {}
 
     async def lines(self) -> AsyncGenerator[str]:
         """Write the events of the stream, the first one RUN_STARTED, the last one how it ended."""
@@ -257,7 +261,9 @@ class Exchange:
         """Return the newest run of the thread that its caller has asked for; "" for none."""
         cursor = None
         while True:
-            page = self._services.client.runs(tags={THREAD: self._thread}, limit=1, cursor=cursor)
+            page = self._services.client.runs(
+                graph=self._graph, tags={THREAD: self._thread}, limit=1, cursor=cursor
+            )
             for run in page:
                 requester = self._services.store.requester(run.run_id) or {}
                 if requester.get("principal") == self._person.principal.key:
@@ -281,8 +287,7 @@ class Exchange:
                 f"Run {run_id} waits for {len(shown_run.interrupts)} answers of yours, and the input has no "
                 "`resume`. Nothing was started. Resume each of the interrupts, which are in the state.",
             )
-        name = self._message_name()
-        if not name or snapshot.tags.get(MESSAGE) == name:
+        if not self._user or snapshot.tags.get(MESSAGE) == self._message:
             return True  # the same message again
         if snapshot.record.status not in FINAL:
             raise Refusal(
@@ -295,35 +300,25 @@ class Exchange:
     def _start(self) -> None:
         if self._body.resume:
             raise Refusal("unknown", "This thread has no run, so there is nothing to resume.")
-        name = self._message_name()
-        if not name:
+        if not self._user:
             raise Refusal("no_message", "There is no message of a user, so nothing was started.")
         run = start_for(
             self._services,
             self._person,
             self._graph,
             self._task(),
-            key=f"agui:{name}",
-            tags={THREAD: self._thread, MESSAGE: name},
+            key=f"agui:{self._message}",
+            tags={THREAD: self._thread, MESSAGE: self._message},
             invocation_state={"agui_thread": self._thread},
         )
         self._run_id, self._reached, self._usage = run.id, 0, {}
-
-    def _user_message(self) -> core.UserMessage | None:
-        messages = [item for item in self._body.messages if isinstance(item, core.UserMessage)]
-        return messages[-1] if messages else None
-
-    def _message_name(self) -> str:
-        last = self._user_message()
-        return _hash(self._thread, last.id) if last else ""
 
     def _task(self) -> Any:
         """Return `task` of the forwarded properties, else the text of the last message of the user."""
         forwarded = self._body.forwarded_props
         if isinstance(forwarded, dict) and "task" in forwarded:
             return forwarded["task"]
-        last = self._user_message()
-        content = last.content if last else ""
+        content = self._user.content if self._user else ""
         if isinstance(content, str):
             return content
         texts = [part.text for part in content if isinstance(part, core.TextPart)]
@@ -334,7 +329,7 @@ class Exchange:
 
     # Answers
 
-    def _resume(self, shown_run: Shown) -> None:
+    def _resume(self, shown_run: ShownRun) -> None:
         """Count the answers: none of them where one can't be read, or one is missing."""
         entries = {entry.interrupt_id: entry for entry in self._body.resume or ()}
         emitted = _emitted(self._body.state, self._run_id)
@@ -359,7 +354,8 @@ class Exchange:
             if receipt.status not in GOOD and not self._agrees(decision, receipt):
                 is_late = receipt.status is ReceiptStatus.DUPLICATE
                 code = "already_answered" if is_late else str(receipt.status)
-                raise Refusal(code, f"{question.title:.200}: {receipt.detail or receipt.status}")
+                text = f"{shown(question.title):.200}: {receipt.detail or receipt.status}"
+                raise Refusal(code, text)
 
     def _question(self, question_id: str) -> QuestionView | None:
         """Read a question of this run; None for one of another run, of which the answer is ignored."""
@@ -379,12 +375,12 @@ class Exchange:
         """
         if not self._person.may("decide"):
             raise Refusal("forbidden", "This needs a role that may decide. Nothing was answered.")
-        path, fault = violation(_schema(question), payload) if question.rule else ((), "")
-        if fault:
+        is_free = question.rule is None and question.response_schema is None
+        path, fault = violation(_schema(question), payload)
+        if fault and not is_free:
             where = ".".join(map(str, path or ()))
-            raise Refusal(
-                "rejected", f"{question.title:.200}: {where} {fault}. Nothing was answered."
-            )
+            text = f"{shown(question.title):.200}: {where} {fault}. Nothing was answered."
+            raise Refusal("rejected", text)
         kind, response, comment = "respond", payload, ""
         if question.rule is not None:
             comment = payload.get("reason", "")
@@ -448,15 +444,12 @@ class Exchange:
 
     def _batch(self, events: Iterable[Event]) -> list[core.BaseEvent]:
         """Return the events of the protocol for new ones of the run."""
-        written, is_read = list[core.BaseEvent](), False
+        self._snapshots.clear()
+        written = list[core.BaseEvent]()
         for event in events:
-            if int(event.position) <= self._reached:
-                continue
-            self._reached = int(event.position)
-            if event.kind in STEP_ENDS and not is_read:
-                written += self._conversations(self._run_id, "")  # once: it has those of all nodes
-                is_read = True
-            written += self._event(event_of(event))
+            if int(event.position) > self._reached:
+                self._reached = int(event.position)
+                written += self._event(event_of(event))
         return written
 
     def _event(self, event: Event) -> Iterator[core.BaseEvent]:
@@ -476,6 +469,7 @@ class Exchange:
                 yield from self._transcript.end(node)
         elif event.kind in STEP_ENDS:
             yield from self._transcript.end(node)
+            yield from self._conversation(self._run_of(path), path, node.removeprefix(f"{path}/"))
             yield from self._leave(node)
             if step in self._steps:
                 owner = self._steps.pop(step)
@@ -487,11 +481,9 @@ class Exchange:
             return
         outer, _, name = path.rpartition("/")
         yield from self._enter(outer)
-        parent = self._subagents.get(outer)
-        record = self._snapshot(parent or self._run_id).nodes[name]
-        self._subagents[path] = record.child
+        self._subagents[path] = child = self._run_of(path)
         yield core.SubagentStartedEvent(
-            subagent_run_id=record.child, name=name, parent_subagent_run_id=parent
+            subagent_run_id=child, name=name, parent_subagent_run_id=self._subagents.get(outer)
         )
 
     def _leave(
@@ -515,25 +507,36 @@ class Exchange:
             del self._steps[step]
             yield core.StepFinishedEvent(step_name=step, subagent_run_id=owner)
 
-    def _conversations(self, run_id: str, path: str) -> Iterator[core.BaseEvent]:
-        """Write what agents have said and done, of a run and those inside it."""
-        if not self._person.may("read"):
-            return
-        snapshot = self._snapshot(run_id)
-        for node, messages in snapshot.messages.items():
-            source = f"{self._run_id}/{path}{node}"
-            owner = self._subagents.get(path.rstrip("/"))
+    def _run_of(self, path: str) -> str:
+        """Return the run of the graph inside the graph that a path names."""
+        outer, _, name = path.rpartition("/")
+        return self._snapshot(self._run_of(outer)).nodes[name].child if path else self._run_id
+
+    def _conversation(self, run_id: str, path: str, node: str) -> Iterator[core.BaseEvent]:
+        """Write what an agent has said and done, now that its events were heard."""
+        messages = self._snapshot(run_id).messages.get(node, ())
+        if messages and self._person.may("read"):
+            source = "/".join(filter(None, (self._run_id, path, node)))
+            owner = self._subagents.get(path)
             yield from self._transcript.stored(source, [plain(item) for item in messages], owner)
-        for node, record in snapshot.nodes.items():
+
+    def _conversations(self, run_id: str, path: str = "") -> Iterator[core.BaseEvent]:
+        """Write that of all agents of a run and of those inside it."""
+        for node, record in self._snapshot(run_id).nodes.items():
+            yield from self._conversation(run_id, path, node)
             if record.child:
-                yield from self._conversations(record.child, f"{path}{node}/")
+                yield from self._conversations(record.child, f"{path}/{node}".lstrip("/"))
 
     def _snapshot(self, run_id: str) -> RunSnapshot:
-        return existing(self._services.store.read(run_id, messages=True), run_id)
+        """Read a run, once for all events that were heard together."""
+        if run_id not in self._snapshots:
+            found = self._services.store.read(run_id, messages=True)
+            self._snapshots[run_id] = existing(found, run_id)
+        return self._snapshots[run_id]
 
     # How it stands
 
-    def _shown(self) -> Shown:
+    def _shown(self) -> ShownRun:
         """Read the run, and which of its open questions its caller may decide."""
         services, person = self._services, self._person
         view, others = read_run(services.store, self._run_id), list[dict[str, str]]()
@@ -548,12 +551,12 @@ class Exchange:
             else:
                 title, page = shown(seen_by(person, question).title), self._page(question)
                 others.append({"id": question.id, "title": f"{title:.200}", "url": page})
-        return Shown(seen_by(person, view), asked, others)
+        return ShownRun(seen_by(person, view), asked, others)
 
     def _page(self, question: QuestionView) -> str:
         return f"{self._address}/q/{quote(question.id)}"
 
-    def _state(self, shown_run: Shown) -> core.StateSnapshotEvent:
+    def _state(self, shown_run: ShownRun) -> core.StateSnapshotEvent:
         """Return the state: that of the application, and the run's in `runner`."""
         view, given = shown_run.view, self._body.state
         nodes = {
@@ -577,7 +580,8 @@ class Exchange:
         view, status = shown_run.view, Status(shown_run.view.status)
         if status is Status.EXECUTING:
             return []
-        written = [*self._conversations(self._run_id, ""), *self._transcript.end_all()]
+        self._snapshots.clear()
+        written = [*self._transcript.end_all(), *self._conversations(self._run_id)]
         interrupts = [self._interrupt(*item) for item in shown_run.interrupts.items()]
         if isinstance(view.output, str) and view.output not in self._transcript.texts:
             written += self._transcript.text(f"{self._run_id}/output", view.output)
@@ -734,7 +738,7 @@ def router(services: Services) -> APIRouter:
         request: Request, graph: str, body: core.RunAgentInput, person: Operates
     ) -> Response:
         address = origin_of(request) + prefix(request)
-        exchange = Exchange(services, person, address, graph, body)
-        return Stream(request, exchange.lines(), services.hub, person)
+        agent = AgentStream(services, person, address, graph, body)
+        return Stream(request, agent.lines(), services.hub, person)
 
     return routes

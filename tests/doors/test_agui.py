@@ -12,12 +12,14 @@ import pytest
 from fastapi.testclient import TestClient
 
 from runner import Agent, tool
+from runner.agent import run_events
 from runner.approvals import Principal, Rule
 from runner.server.access import GRANTS, Person
 from runner.testing import ScriptedModel
 from tests.doors.conftest import GRAPHS, LiveSite
 from tests.graphs import wired
 from tests.integrations.extras import need
+from tests.waiting import wait_until
 
 need("ag_ui", "agui")
 
@@ -43,7 +45,7 @@ def look(order: int) -> str:
 
 def agent():
     calls = [{"toolUse": {"name": name, "input": {"order": 7}}} for name in ("look", "refund")]
-    return Agent(name="clerk", model=ScriptedModel([*calls, "Done."]), tools=[look, refund])
+    return Agent(name="clerk", model=ScriptedModel([*calls, "All is done."]), tools=[look, refund])
 
 
 def talking():
@@ -237,8 +239,11 @@ def test_a_failed_run_is_an_error_and_a_cancelled_one_is_not(site):
     finished(thread.cancel(), "cancelled")
 
 
-def test_an_agent_speaks_and_its_call_waits(site):
-    """The calls and texts of an agent are sent once; the call that waits names itself in the interrupt."""
+@pytest.mark.parametrize("is_streamed", [False, True])
+def test_an_agent_speaks_and_its_call_waits(site, monkeypatch, is_streamed):
+    """Calls and texts are sent once, streamed or not; the call that waits names itself in the interrupt."""
+    if is_streamed:
+        monkeypatch.setattr(run_events, "PIECE", 0)
     thread = Thread(site, "talking")
     events = thread.say("refund 7")
     finished(events, "interrupt")
@@ -256,7 +261,9 @@ def test_an_agent_speaks_and_its_call_waits(site):
     assert not of(events, "TOOL_CALL_START")
     (result,) = of(events, "TOOL_CALL_RESULT")
     assert (result.tool_call_id, result.content) == (question.tool_call_id, "order 7 is refunded")
-    assert [event.delta for event in of(events, "TEXT_MESSAGE_CONTENT")] == ["Done."]
+    assert len(of(events, "TEXT_MESSAGE_START")) == 1
+    pieces = [event.delta for event in of(events, "TEXT_MESSAGE_CONTENT")]
+    assert ("".join(pieces), len(pieces)) == ("All is done.", 3 if is_streamed else 1)
 
 
 def test_arguments_may_be_edited(site):
@@ -459,6 +466,19 @@ def test_a_thread_is_its_caller_s(site):
     assert runs_of(site) == 2
 
 
+def test_a_run_of_a_thread_is_of_its_graph_and_asked_for_by_its_caller(site):
+    """A tag alone puts no run of another graph, or of another person, into a thread."""
+    finished(Thread(site, "text").say("x"), "interrupt")
+    (begun,) = site.client.runs()
+    for graph, requester in (("form", "ana"), ("text", "ben"), ("text", "ana")):
+        run = site.client.start(graph, 1, tags=begun.tags, requester=requester)
+        wait_until(lambda run=run: run.status == "interrupted", "the question")
+        attached = Thread(site, "text")
+        refused(attached.say("x"), "interrupts_pending")
+        is_theirs = (graph, requester) == ("text", "ana")
+        assert attached.state["runner"]["run_id"] == (run.id if is_theirs else begun.run_id)
+
+
 def test_what_graphs_don_t_take_is_refused(site):
     """Media, no message at all, and a resume of nothing start no run."""
     thread = Thread(site, "say")
@@ -537,6 +557,6 @@ def test_the_client_of_ag_ui_takes_every_event(site, served, tmp_path, graph):
         *("user", "assistant", "tool", "assistant", "tool", "assistant")
     ]
     assert [item.get("content") for item in got["messages"][3:]] == [
-        *(None, "order 8 is refunded", "Done.")
+        *(None, "order 8 is refunded", "All is done.")
     ]
-    assert got["result"] == "Done."
+    assert got["result"] == "All is done."
