@@ -270,6 +270,9 @@ SHOWN = {
     "docs/how-to/existing-project.md": lambda project, _: project.call(
         "celery", "-A", "tasks", "runner", "runs", "list"
     ),
+    "docs/how-to/ag-ui.md": lambda project, _: project.call(
+        "python", "-c", "import runner.doors.agui"
+    ),
     "docs/how-to/mcp.md": lambda project, _: project.call(
         "python", "-c", "import runner.doors.mcp, runner.integrations.mcp"
     ),

@@ -48,6 +48,15 @@ def agent():
     return Agent(name="clerk", model=ScriptedModel([*calls, "All is done."]), tools=[look, refund])
 
 
+def host():
+    def count(messages):
+        return str(sum(item["role"] == "user" for item in messages))
+
+    return Agent(
+        "host", ScriptedModel([count] * 3), session_id=lambda state: state.get("agui_thread")
+    )
+
+
 def talking():
     return wired({"clerk": agent()}).build()
 
@@ -58,6 +67,7 @@ AGENTS = {
         {"begin": lambda ctx: 1, "desk": talking()}, "begin desk"
     ).build(),
     "say": lambda: wired({"say": lambda ctx: ctx.task}).build(),
+    "remembers": lambda: wired({"host": host()}).build(),
     "mixed": lambda: wired(
         {
             "begin": lambda ctx: 1,
@@ -454,6 +464,15 @@ def test_a_message_begins_one_run(site):
     assert runs_of(site) == 2
 
 
+def test_an_agent_may_remember_a_thread(site):
+    """With `agui_thread` as its session an agent goes on with a thread, of one person in one graph."""
+    thread = Thread(site, "remembers")
+    assert [finished(thread.say("x")).result for _ in range(2)] == ["1", "2"]
+    assert finished(Thread(site, "remembers", "another").say("x")).result == "1"
+    site.person = BEN
+    assert finished(Thread(site, "remembers").say("x")).result == "1"
+
+
 def test_a_thread_is_its_caller_s(site):
     """Another person's thread of the same name is another one, and their answers count for nothing."""
     thread = Thread(site, "text")
@@ -505,7 +524,9 @@ def test_roles_and_requests_count_as_for_the_api(site):
         site.person = person
         assert site.http.post("/agui/text", json=body).status_code == status
     assert runs_of(site) == 0
-    site.person = Person(Principal("eve"), frozenset({"operator:text"}))
+    site.person = Person(Principal("eve"), frozenset({"operator:say", "operator:text"}))
+    events = Thread(site, "say").say("secret")
+    assert (finished(events).result, of(events, "TEXT_MESSAGE_START")) == (None, [])
     assert site.http.post("/agui/echo", json=body).status_code == 403
     thread = Thread(site, "text")
     finished(thread.say("x"))
