@@ -12,6 +12,7 @@ import pytest
 import runner
 
 HEAVY = {
+    "ag_ui",
     "agents",
     "celery",
     "click",

@@ -151,10 +151,15 @@ class Transcript:
         self._unmatched[text] -= 1
 
     def stored(
-        self, source: str, messages: Sequence[Any], owner: str | None
+        self, source: str, messages: Sequence[Any], visits: int, owner: str | None
     ) -> Iterator[core.BaseEvent]:
-        """Write what is new in the conversation of an agent; `source` is its run and node."""
-        for number in range(self._read[source], len(messages)):
+        """Write what is new in the conversation of an agent; `source` is its run and node.
+
+        Each of its visits began with a prompt; what is before these is of a session, or given to the agent.
+        """
+        prompts = [number for number, item in enumerate(messages) if _is_prompt(item)]
+        begun = prompts[-visits] if 0 < visits <= len(prompts) else 0
+        for number in range(max(begun, self._read[source]), len(messages)):
             name, item = f"{source}/{number}", messages[number]
             for block in item["content"]:
                 if item["role"] == "assistant" and block.get("text"):
@@ -517,8 +522,9 @@ class AgentStream:
         messages = self._snapshot(run_id).messages.get(node, ())
         if messages and self._person.may("read"):
             source = "/".join(filter(None, (self._run_id, path, node)))
-            owner = self._subagents.get(path)
-            yield from self._transcript.stored(source, [plain(item) for item in messages], owner)
+            visits, owner = self._snapshot(run_id).nodes[node].visit, self._subagents.get(path)
+            items = [plain(item) for item in messages]
+            yield from self._transcript.stored(source, items, visits, owner)
 
     def _conversations(self, run_id: str, path: str = "") -> Iterator[core.BaseEvent]:
         """Write that of all agents of a run and of those inside it."""
@@ -666,6 +672,10 @@ async def _heard(subscriber: Subscriber) -> list[Event]:
     if None in heard:
         raise Problem(503, "The client reads too slowly. The run goes on; send the message again.")
     return [item[1] for item in heard if item is not None]
+
+
+def _is_prompt(item: Any) -> bool:
+    return item["role"] == "user" and any("toolResult" not in block for block in item["content"])
 
 
 def _hash(*texts: str) -> str:

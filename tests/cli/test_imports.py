@@ -13,6 +13,7 @@ from runner.definition.registry import Registry
 from tests.graphs import single
 
 NEEDLESS = {
+    "ag_ui",
     "agents",
     "celery",
     "fakeredis",

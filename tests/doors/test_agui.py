@@ -467,7 +467,10 @@ def test_a_message_begins_one_run(site):
 def test_an_agent_may_remember_a_thread(site):
     """With `agui_thread` as its session an agent goes on with a thread, of one person in one graph."""
     thread = Thread(site, "remembers")
-    assert [finished(thread.say("x")).result for _ in range(2)] == ["1", "2"]
+    for text in ("1", "2"):
+        events = thread.say("x")
+        assert finished(events).result == text
+        assert [event.delta for event in of(events, "TEXT_MESSAGE_CONTENT")] == [text]
     assert finished(Thread(site, "remembers", "another").say("x")).result == "1"
     site.person = BEN
     assert finished(Thread(site, "remembers").say("x")).result == "1"
