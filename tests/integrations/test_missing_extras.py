@@ -188,7 +188,6 @@ def test_the_error_names_the_extra():
         ("croniter", ["schedules", "add", "x", "refund", "--cron", "0 9 * * *"], "schedules"),
         ("fastapi", ["server"], "server"),
         ("mcp", ["mcp"], "mcp"),
-        ("ag_ui", ["server", "--door", "agui"], "agui"),
     ],
 )
 def test_a_command_names_the_extra(package, command, extra, tmp_path):
