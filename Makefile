@@ -25,7 +25,7 @@ VERSIONS_lowest := --upgrade --resolution lowest-direct --editable '.[dev,embedd
 unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
-.PHONY: help run test test-slow test-newest test-lowest test-all faults writes update chaos chaos-sample soak simulate check docs format bench bench-peers bench-report dist clean
+.PHONY: help agui-client run test test-slow test-newest test-lowest test-all faults writes update chaos chaos-sample soak simulate check docs format bench bench-peers bench-report dist clean
 
 help: ## Print this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)

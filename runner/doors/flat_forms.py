@@ -5,12 +5,9 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping
 from dataclasses import replace
-from datetime import UTC, datetime
-from textwrap import indent
 from typing import Any
 
-from runner.approvals.judgement import level_of
-from runner.approvals.rules import LOGIN, Rule
+from runner.doors.questions import needs_page
 from runner.operations.answer_fields import AnswerField, answer_field
 from runner.operations.questions import QuestionView
 from runner.records import codec
@@ -34,52 +31,18 @@ FORMATS = {"email", "uri", "date", "date-time"}
 OBJECT = {"type", "title", "description", "properties", "required", "additionalProperties", "$defs"}
 
 
-def json_text(value: Any) -> str:
-    """Return a text as it is, and any other value as JSON for people."""
-    return value if isinstance(value, str) else json.dumps(value, indent=2, ensure_ascii=False)
-
-
-def time_text(milliseconds: int) -> str:
-    """Return a time in ISO 8601."""
-    return datetime.fromtimestamp(milliseconds / 1000, UTC).isoformat()
-
-
-def message(question: QuestionView) -> str:
-    """Write all that a person decides on; nothing of it is cut or hidden."""
-    lines = [question.title]
-    if question.reason is not None:
-        reason = json_text(question.reason)
-        # Quoted beside a rule: no line that an agent wrote reads as the call or as how the votes stand.
-        lines.append(reason if question.rule is None else indent(reason, "> ", lambda _: True))
-    if question.action:
-        lines.append(f"{question.action['tool']} {json_text(question.action['args'])}")
-    if question.rule_words:
-        lines.append(f"{question.rule_words} So far: {question.have} of {question.need}.")
-    if question.expires_at:
-        lines.append(f"Expires at {time_text(question.expires_at)}.")
-    return shown("\n\n".join(lines))
-
-
-def needs_page(question: QuestionView) -> bool:
-    """Say if a question by a rule is decided on its page only: at a high risk, or after a login."""
-    if question.rule is None:
-        return False
-    rule = Rule.thawed(question.rule)
-    auths = [rule.auth, *(step.auth for step in rule.steps)]
-    needs_login = level_of(rule) >= LOGIN or any(auth.acr or auth.max_age for auth in auths)
-    return question.risk == "high" or needs_login
-
-
 def form(question: QuestionView) -> dict[str, Any] | None:
     """Return the schema of a form that asks all of a question; None for one that needs its page.
 
     So does a schema with characters that would not be seen: its values can't be shown as escapes.
     """
+    if needs_page(question):
+        return None
     if question.rule is None:
         return _answer_form(question.response_schema)
     has_answer = question.response_schema is not None and question.action is None
     decisions = [name for name in ("approve", "reject") if name in question.rule["decisions"]]
-    if needs_page(question) or has_answer or not decisions:
+    if has_answer or not decisions:
         return None
     reason = {"type": "string", "title": "Reason", "maxLength": MAX_REASON}
     return {

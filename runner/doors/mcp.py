@@ -20,18 +20,28 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 from importlib.metadata import version
 from typing import Any
-from urllib.parse import quote
 
 from pydantic import Field, ValidationError
 
 from runner.approvals.rules import DECISIONS, SERVICE, Principal
 from runner.doors import flat_forms
-from runner.doors.flat_forms import decision_of, json_text, message, time_text
+from runner.doors.flat_forms import decision_of
+from runner.doors.questions import (
+    GOOD,
+    MOST_ASKED,
+    failure,
+    json_text,
+    message,
+    open_questions,
+    page_message,
+    page_of,
+    time_text,
+)
 from runner.errors import DefinitionError, RunnerError, UsageError, needs_extra
 from runner.execution.functions import task_schema
-from runner.operations.questions import QuestionView, read_question, read_questions
+from runner.operations.questions import QuestionView
 from runner.operations.views import RunView, read_run
-from runner.records.interrupts import Decision, Receipt, ReceiptStatus
+from runner.records.interrupts import Decision, Receipt
 from runner.records.run import FINAL, Status, outermost
 from runner.records.shown_text import shown
 from runner.records.validation import MAX_REASON, MAX_TEXT, violation
@@ -47,7 +57,7 @@ with needs_extra("server", "the MCP server"):
     from runner.server.api import graphs, questions, runs
     from runner.server.api.documents import checked_cursor, seen_by
     from runner.server.browser import origin_of
-    from runner.server.deciding import decide, start_for, why_barred
+    from runner.server.deciding import decide, start_for
     from runner.server.problems import Problem, prefix, problem_of
     from runner.server.services import Services
 
@@ -78,15 +88,7 @@ POLL = 2000
 STATE_AGE = 7 * DAY
 """Seconds for which a client may go on with a call that was asked something."""
 
-MOST_SHOWN = 8000
-"""Characters of a question in an elicitation; a longer one is a link to its page."""
-
-MOST_ASKED = 20
-"""Questions of one run that are asked at the same time; the next ones follow when these are answered."""
-
 PREFIX = "graph_"
-
-GOOD = {ReceiptStatus.ACCEPTED, ReceiptStatus.COUNTED}
 
 ENDS = {Status.COMPLETED: "completed", Status.FAILED: "completed", Status.CANCELLED: "cancelled"}
 """The status of a task when its run has ended: in MCP a failed one has a result, which is an error."""
@@ -204,7 +206,7 @@ class Caller:
 
     def page(self, question_id: str) -> str:
         """Return the address of a question's page; "" where none is known."""
-        return f"{self.address}/q/{quote(question_id)}" if self.address else ""
+        return page_of(self.address, question_id)
 
 
 @dataclass(frozen=True, slots=True)
@@ -263,7 +265,7 @@ class Door:
         elicitation = capabilities.elicitation if capabilities else None
         return Caller(
             person,
-            address.rstrip("/"),
+            address,
             forms=elicitation is not None
             and (elicitation.form is not None or elicitation.url is None),
             links=elicitation is not None and elicitation.url is not None,
@@ -414,17 +416,9 @@ class Door:
         services, graph = self._services, self._services.graph_of(run_id)
         person = _limited(caller.person, "see", graph)
         view = read_run(services.store, run_id)
-        ids = [question.id for question in view.interrupts]
-        found = [item for item in services.store.interrupts(ids) if item is not None]
         asked: dict[str, Elicitation] = {}
         notes = [view.reason] if view.reason else []
-        for interrupt, question in zip(found, read_questions(services.store, found), strict=True):
-            if not question.is_open:
-                continue
-            may_decide = person.may("decide") and not why_barred(services, person, question)
-            if may_decide and (question.have or question.against or question.stage):
-                votes = read_question(services.store, interrupt).votes
-                may_decide = all(v.is_void for v in votes if v.by == person.principal.key)
+        for question, may_decide in open_questions(services, person, view):
             item = _asked(caller, question) if may_decide else None
             if item is None or len(asked) >= MOST_ASKED:
                 page = caller.page(question.id) or f"runner interrupts show {question.id}"
@@ -582,20 +576,18 @@ def _failed(text: str) -> types.CallToolResult:
 def _result(view: RunView) -> types.CallToolResult:
     if view.status == Status.COMPLETED:
         return _complete(view.output)
-    faults = [f"{node.id}: {node.error.summary}" for node in view.nodes if node.error]
-    return _failed("; ".join([f"Run {view.run_id} {view.status}", view.reason, *faults]))
+    return _failed(failure(view))
 
 
 def _asked(caller: Caller, question: QuestionView) -> Elicitation | None:
     """Return how a client is asked a question: in a form, by a link; None where it can show neither."""
     form, text, page = flat_forms.form(question), message(question), caller.page(question.id)
-    if form is not None and caller.forms and len(text) <= MOST_SHOWN:
+    if form is not None and caller.forms:
         text += f"\n\nMore: {page}" if page else ""
         return Elicitation(question, {"mode": "form", "message": text, "requestedSchema": form})
     if not (page and caller.links):
         return None
-    text = f"{shown(question.title):.1000}\n\nThis is decided on its page."
-    return Elicitation(question, {"mode": "url", "message": text, "url": page})
+    return Elicitation(question, {"mode": "url", "message": page_message(question), "url": page})
 
 
 def _decision(asked: Elicitation, response: types.ElicitResult) -> Decision | Receipt | None:

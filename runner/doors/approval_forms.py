@@ -1,0 +1,70 @@
+"""Questions as AG-UI has them: approvals with edits, and answers of any form."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from runner.approvals.ballots import effect_of
+from runner.operations.questions import QuestionView
+from runner.records import codec
+from runner.records.interrupts import Decision, Interrupt
+from runner.records.validation import MAX_REASON, violation
+
+
+def schema(question: QuestionView) -> dict[str, Any]:
+    """Return the schema of the payload that answers a question."""
+    answer = dict(question.response_schema or {"type": "string", "title": "Answer"})
+    if question.rule is None:
+        return answer
+    decisions = set(question.rule["decisions"])
+    choices = [value for value in (True, False) if value or "reject" in decisions]
+    properties: dict[str, Any] = {
+        "approved": {"type": "boolean", "enum": choices},
+        "reason": {"type": "string", "title": "Reason", "maxLength": MAX_REASON},
+    }
+    definitions = {"$defs": answer.pop("$defs")} if "$defs" in answer else {}
+    if question.action is not None and "edit" in decisions:
+        text = "All arguments of the call, instead of those that are proposed."
+        properties["editedArgs"] = {"type": "object", **answer, "description": text}
+    elif question.action is None and question.response_schema is not None:
+        properties["response"] = answer
+    return {
+        "type": "object",
+        "properties": properties,
+        "required": ["approved"],
+        "additionalProperties": False,
+        **definitions,
+    }
+
+
+def decision_of(
+    question: QuestionView, digest: str, payload: Any, key: str
+) -> tuple[Decision | None, str]:
+    """Return what a payload decides; None, and why, where it does not fit the schema."""
+    is_free = question.rule is None and question.response_schema is None
+    path, fault = violation(schema(question), payload)
+    if fault and not is_free:
+        return None, " ".join([".".join(map(str, path or ())), fault]).strip()
+    kind, response, comment = "respond", payload, ""
+    if question.rule is not None:
+        comment = payload.get("reason", "")
+        if not payload["approved"]:
+            kind, response = "reject", None
+        elif "editedArgs" in payload:
+            kind, response = "edit", payload["editedArgs"]
+        else:
+            response = payload.get("response")
+            kind = "respond" if "response" in payload else "approve"
+    value = None if response is None else codec.pack(response, "the response")
+    return Decision(question.id, value, None, key, digest, kind, comment=comment), ""
+
+
+def agrees(question: Interrupt, decision: Decision) -> bool:
+    """Say if a question was decided with the same."""
+    if question.is_open:
+        return False
+    if question.rule is None:
+        return bool(question.response == decision.response)
+    response = True if decision.decision == "approve" else decision.response
+    effect = effect_of(question, decision.decision, response)
+    return (question.decision, question.effect) == (decision.decision, effect)

@@ -1,0 +1,102 @@
+"""Questions as doors ask them: which of a run its caller may decide, in which text, and which need a page."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from datetime import UTC, datetime
+from textwrap import indent
+from typing import Any
+from urllib.parse import quote
+
+from runner.approvals.judgement import level_of
+from runner.approvals.rules import LOGIN, Rule
+from runner.errors import needs_extra
+from runner.operations.questions import QuestionView, read_question, read_questions
+from runner.operations.views import RunView
+from runner.records.interrupts import ReceiptStatus
+from runner.records.shown_text import shown
+
+with needs_extra("server", "the door"):
+    from runner.server.access import Person
+    from runner.server.deciding import why_barred
+    from runner.server.services import Services
+
+MOST_SHOWN = 8000
+"""Characters of a question that a client is asked; a longer one is a link to its page."""
+
+MOST_ASKED = 20
+"""Questions of one run that are asked at the same time; the next ones follow when these are answered."""
+
+GOOD = {ReceiptStatus.ACCEPTED, ReceiptStatus.COUNTED}
+
+
+def open_questions(
+    services: Services, person: Person, view: RunView
+) -> Iterator[tuple[QuestionView, bool]]:
+    """List the open questions of a run, each with whether the person may decide it and has not voted yet."""
+    found = services.store.interrupts([question.id for question in view.interrupts])
+    interrupts = [item for item in found if item is not None]
+    questions = read_questions(services.store, interrupts)
+    for interrupt, question in zip(interrupts, questions, strict=True):
+        if not question.is_open:
+            continue
+        may_decide = person.may("decide") and not why_barred(services, person, question)
+        if may_decide and (question.have or question.against or question.stage):
+            votes = read_question(services.store, interrupt).votes
+            may_decide = all(vote.is_void for vote in votes if vote.by == person.principal.key)
+        yield question, may_decide
+
+
+def page_of(address: str, question_id: str) -> str:
+    """Return the address of a question's page on the server at an address; "" where none is known."""
+    return f"{address.rstrip('/')}/q/{quote(question_id)}" if address else ""
+
+
+def needs_page(question: QuestionView) -> bool:
+    """Say if a question is decided on its page only: long, or by a rule at a high risk or after a login."""
+    if len(message(question)) > MOST_SHOWN:
+        return True
+    if question.rule is None:
+        return False
+    rule = Rule.thawed(question.rule)
+    auths = [rule.auth, *(step.auth for step in rule.steps)]
+    needs_login = level_of(rule) >= LOGIN or any(auth.acr or auth.max_age for auth in auths)
+    return question.risk == "high" or needs_login
+
+
+def message(question: QuestionView) -> str:
+    """Write all that a person decides on; nothing of it is cut or hidden."""
+    lines = [question.title]
+    if question.reason is not None:
+        reason = json_text(question.reason)
+        # Quoted beside a rule: no line that an agent wrote reads as the call or as how the votes stand.
+        lines.append(reason if question.rule is None else indent(reason, "> ", lambda _: True))
+    if question.action:
+        lines.append(f"{question.action['tool']} {json_text(question.action['args'])}")
+    if question.rule_words:
+        lines.append(f"{question.rule_words} So far: {question.have} of {question.need}.")
+    if question.expires_at:
+        lines.append(f"Expires at {time_text(question.expires_at)}.")
+    return shown("\n\n".join(lines))
+
+
+def page_message(question: QuestionView) -> str:
+    """Write that a question is decided on its page."""
+    return f"{shown(question.title):.1000}\n\nThis is decided on its page."
+
+
+def failure(view: RunView) -> str:
+    """Say how a run ended that did not complete, and which nodes failed."""
+    faults = [f"{node.id}: {node.error.summary}" for node in view.nodes if node.error]
+    return "; ".join([f"Run {view.run_id} {view.status}", view.reason, *faults])
+
+
+def json_text(value: Any) -> str:
+    """Return a text as it is, and any other value as JSON for people."""
+    return value if isinstance(value, str) else json.dumps(value, indent=2, ensure_ascii=False)
+
+
+def time_text(milliseconds: int) -> str:
+    """Return a time in ISO 8601."""
+    return datetime.fromtimestamp(milliseconds / 1000, UTC).isoformat()

@@ -1,0 +1,117 @@
+"""The messages of an AG-UI thread: what a client has, and what it is sent."""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import Any
+
+from runner.doors.questions import json_text
+from runner.errors import needs_extra
+
+with needs_extra("agui", "the AG-UI agent"):
+    from ag_ui import core
+
+
+class Transcript:
+    """The messages of a thread: those that the client has, and those of one run that it is sent.
+
+    The id of a message begins with that of its run, so that any process knows what a client has of it.
+    """
+
+    def __init__(self, messages: Iterable[core.Message], run_id: str) -> None:
+        self.messages: dict[str, Any] = {item.id: item for item in messages}
+        self.calls: set[str] = set()
+        self.texts: Counter[str] = Counter()
+        self._open: dict[str, tuple[str, str | None]] = {}
+        self._read: Counter[str] = Counter()
+        for item in self.messages.values():
+            if isinstance(item, core.AssistantMessage) and item.id.startswith(run_id):
+                self.texts[item.content or ""] += 1
+                self.calls.update(call.id for call in item.tool_calls or ())
+
+    def piece(self, node: str, name: str, text: str, owner: str | None) -> Iterator[core.BaseEvent]:
+        """Write a piece of the text that a node streams, of a message `name` where it begins one."""
+        if node not in self._open:
+            self._open[node] = name, owner
+            self.messages[name] = core.AssistantMessage(id=name, content="")
+            yield core.TextMessageStartEvent(
+                message_id=name, role="assistant", subagent_run_id=owner
+            )
+        name, owner = self._open[node]
+        self.messages[name].content += text
+        yield core.TextMessageContentEvent(message_id=name, delta=text, subagent_run_id=owner)
+
+    def end(self, node: str) -> Iterator[core.BaseEvent]:
+        """End the text that a node streams, if it does."""
+        if node in self._open:
+            name, owner = self._open.pop(node)
+            self.texts[self.messages[name].content] += 1
+            yield core.TextMessageEndEvent(message_id=name, subagent_run_id=owner)
+
+    def end_all(self) -> Iterator[core.BaseEvent]:
+        """End the texts of all nodes."""
+        for node in [*self._open]:
+            yield from self.end(node)
+
+    def text(self, name: str, text: str, owner: str | None = None) -> Iterator[core.BaseEvent]:
+        """Write a whole text, unless it was streamed or the client has it."""
+        if not self.texts[text]:
+            yield from self.piece(name, name, text, owner)
+            yield from self.end(name)
+        self.texts[text] -= 1
+
+    def stored(
+        self, source: str, messages: Sequence[Any], visits: int, owner: str | None
+    ) -> Iterator[core.BaseEvent]:
+        """Write what is new in the conversation of an agent; `source` is its run and node.
+
+        Each of its visits began with a prompt; what is before these is of a session, or given to the agent.
+        """
+        prompts = [number for number, item in enumerate(messages) if _is_prompt(item)]
+        begun = prompts[-visits] if 0 < visits <= len(prompts) else 0
+        for number in range(max(begun, self._read[source]), len(messages)):
+            name, item = f"{source}/{number}", messages[number]
+            for block in item["content"]:
+                if item["role"] == "assistant" and block.get("text"):
+                    yield from self.text(name, block["text"], owner)
+                elif "toolUse" in block:
+                    yield from self._call(source, name, block["toolUse"], owner)
+                elif "toolResult" in block:
+                    yield from self._result(source, block["toolResult"], owner)
+        self._read[source] = len(messages)
+
+    def _call(
+        self, source: str, parent: str, use: Mapping[str, Any], owner: str | None
+    ) -> Iterator[core.BaseEvent]:
+        name, tool = f"{source}/{use['toolUseId']}", use["name"]
+        if name in self.calls:
+            return  # one that waited for people began in an earlier run of the client
+        self.calls.add(name)
+        arguments = json.dumps(use["input"], ensure_ascii=False)
+        call = core.ToolCall(id=name, function=core.FunctionCall(name=tool, arguments=arguments))
+        caller = self.messages.setdefault(parent, core.AssistantMessage(id=parent))
+        caller.tool_calls = [*(caller.tool_calls or ()), call]
+        yield core.ToolCallStartEvent(
+            tool_call_id=name, tool_call_name=tool, parent_message_id=parent, subagent_run_id=owner
+        )
+        yield core.ToolCallArgsEvent(tool_call_id=name, delta=arguments, subagent_run_id=owner)
+        yield core.ToolCallEndEvent(tool_call_id=name, subagent_run_id=owner)
+
+    def _result(
+        self, source: str, result: Mapping[str, Any], owner: str | None
+    ) -> Iterator[core.BaseEvent]:
+        call = f"{source}/{result['toolUseId']}"
+        name = f"{call}/result"
+        if name in self.messages:
+            return
+        text = "\n".join(json_text(next(iter(block.values()), "")) for block in result["content"])
+        self.messages[name] = core.ToolMessage(id=name, content=text, tool_call_id=call)
+        yield core.ToolCallResultEvent(
+            message_id=name, tool_call_id=call, content=text, role="tool", subagent_run_id=owner
+        )
+
+
+def _is_prompt(item: Any) -> bool:
+    return item["role"] == "user" and any("toolResult" not in block for block in item["content"])
