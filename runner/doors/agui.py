@@ -88,7 +88,7 @@ class ShownRun:
 
     view: RunView
     interrupts: dict[str, QuestionView]
-    others: list[dict[str, Any]]
+    notes: list[dict[str, Any]]
 
 
 class AgentStream:
@@ -105,9 +105,9 @@ class AgentStream:
         self._services, self._person, self._address = services, person, address
         self._graph, self._body = graph, body
         self._thread = _hash(graph, body.thread_id, person.principal.key)
-        said = [item for item in body.messages if isinstance(item, core.UserMessage)]
-        self._user = said[-1] if said else None
-        self._message = _hash(self._thread, said[-1].id) if said else ""
+        user_messages = [item for item in body.messages if isinstance(item, core.UserMessage)]
+        self._user = user_messages[-1] if user_messages else None
+        self._message = _hash(self._thread, user_messages[-1].id) if user_messages else ""
         self._client_run = _hash(self._thread, "run", body.run_id)
         self._run_id, self._reached = "", 0
         self._transcript = Transcript((), "")
@@ -224,9 +224,9 @@ class AgentStream:
 
     def _task(self) -> Any:
         """Return `task` of the forwarded properties, else the text of the last message of the user."""
-        forwarded = self._body.forwarded_props
-        if isinstance(forwarded, dict) and "task" in forwarded:
-            return forwarded["task"]
+        properties = self._body.forwarded_props
+        if isinstance(properties, dict) and "task" in properties:
+            return properties["task"]
         content = self._user.content if self._user else ""
         if isinstance(content, str):
             return content
@@ -244,11 +244,11 @@ class AgentStream:
         if len(entries) > MOST_ASKED:
             detail = f"`resume` has over {MOST_ASKED} interrupts. Nothing was answered."
             raise Refusal("rejected", detail)
-        emitted = _emitted(self._body.state, self._run_id)
-        expected = set(shown_run.interrupts) & (
-            shown_run.interrupts.keys() if emitted is None else emitted
+        shown_names = _emitted(self._body.state, self._run_id)
+        due_names = set(shown_run.interrupts) & (
+            shown_run.interrupts.keys() if shown_names is None else shown_names
         )
-        if missing := sorted(expected - entries.keys()):
+        if missing := sorted(due_names - entries.keys()):
             raise Refusal(
                 "interrupts_uncovered",
                 f"`resume` lacks the interrupts {', '.join(missing)}. Nothing was answered; to leave one "
@@ -290,9 +290,8 @@ class AgentStream:
         record = self._services.store.peek(address.run_id) if address else None
         if record is None or self._run_id not in {record.run_id, record.root}:
             return None
-        found = self._services.store.interrupts([question_id])
-        views = read_questions(self._services.store, (item for item in found if item is not None))
-        return views[0] if views else None
+        (interrupt,) = self._services.store.interrupts([question_id])
+        return read_questions(self._services.store, [interrupt])[0] if interrupt else None
 
     # What happens
 
@@ -389,8 +388,8 @@ class AgentStream:
                 continue
             outcome: Any = core.SubagentFinishedSuccessOutcome()
             if interrupts:
-                own = [item.id for item in interrupts if item.subagent_run_id == owner]
-                outcome = core.SubagentFinishedSuspendedOutcome(interrupt_ids=own)
+                names = [item.id for item in interrupts if item.subagent_run_id == owner]
+                outcome = core.SubagentFinishedSuspendedOutcome(interrupt_ids=names)
             yield core.SubagentFinishedEvent(subagent_run_id=owner, outcome=outcome)
 
     def _run_of(self, path: str) -> str:
@@ -417,8 +416,8 @@ class AgentStream:
     def _snapshot(self, run_id: str) -> RunSnapshot:
         """Read a run, once for all events that were heard together."""
         if run_id not in self._snapshots:
-            found = self._services.store.read(run_id, messages=True)
-            self._snapshots[run_id] = existing(found, run_id)
+            snapshot = self._services.store.read(run_id, messages=True)
+            self._snapshots[run_id] = existing(snapshot, run_id)
         return self._snapshots[run_id]
 
     # How it stands
@@ -426,20 +425,20 @@ class AgentStream:
     def _shown(self) -> ShownRun:
         """Read the run, and which of its open questions its caller may decide."""
         view, person = read_run(self._services.store, self._run_id), self._person
-        asked, others = dict[str, QuestionView](), list[dict[str, Any]]()
+        interrupts, notes = dict[str, QuestionView](), list[dict[str, Any]]()
         for question, may_decide in open_questions(self._services, person, view):
-            if may_decide and len(asked) < MOST_ASKED:
-                asked[f"{question.id}#{question.digest}"] = question
+            if may_decide and len(interrupts) < MOST_ASKED:
+                interrupts[f"{question.id}#{question.digest}"] = question
             else:
                 title = shown(seen_by(person, question).title)
                 votes = {"have": question.have, "need": question.need}
                 page = page_of(self._address, question.id)
-                others.append({"id": question.id, "title": f"{title:.200}", "url": page, **votes})
-        return ShownRun(seen_by(person, view), asked, others)
+                notes.append({"id": question.id, "title": f"{title:.200}", "url": page, **votes})
+        return ShownRun(seen_by(person, view), interrupts, notes)
 
     def _state(self, shown_run: ShownRun) -> core.StateSnapshotEvent:
         """Return the state: that of the application, and the run's in `runner`."""
-        view, given = shown_run.view, self._body.state
+        view, app_state = shown_run.view, self._body.state
         self._nodes = {
             node.id: {"status": node.status, "visit": node.visit} for node in with_items(view.nodes)
         }
@@ -449,9 +448,9 @@ class AgentStream:
             "reason": view.reason,
             "nodes": self._nodes,
             "interrupts": [*shown_run.interrupts],
-            "questions": shown_run.others,
+            "questions": shown_run.notes,
         }
-        snapshot = {**(given if isinstance(given, dict) else {}), "runner": state}
+        snapshot = {**(app_state if isinstance(app_state, dict) else {}), "runner": state}
         return core.StateSnapshotEvent(snapshot=snapshot)
 
     def _end(self) -> list[core.BaseEvent]:
@@ -475,21 +474,21 @@ class AgentStream:
             outcome = core.RunFinishedCancelledOutcome()
         usage = self._usage_since(view)
         if status is Status.FAILED:
-            end = core.RunErrorEvent(message=failure(view), code="run_failed", usage=usage)
-            return [*written, end]
-        finished = core.RunFinishedEvent(
+            error = core.RunErrorEvent(message=failure(view), code="run_failed", usage=usage)
+            return [*written, error]
+        end = core.RunFinishedEvent(
             thread_id=self._body.thread_id,
             run_id=self._body.run_id,
             result=view.output,
             outcome=outcome,
             usage=usage,
         )
-        return [*written, finished]
+        return [*written, end]
 
     def _usage_since(self, view: RunView) -> list[core.TokenUsage] | None:
         """Return what models have used since the request began."""
-        used = {name: view.usage.get(name, 0) - self._usage.get(name, 0) for name in USAGE}
-        return [core.TokenUsage.model_validate(used)] if any(used.values()) else None
+        usage = {name: view.usage.get(name, 0) - self._usage.get(name, 0) for name in USAGE}
+        return [core.TokenUsage.model_validate(usage)] if any(usage.values()) else None
 
     def _interrupt(self, name: str, question: QuestionView) -> core.Interrupt:
         """Return a question as its interrupt: with the schema of the answer, or a link to its page."""

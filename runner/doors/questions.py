@@ -35,8 +35,8 @@ def open_questions(
     services: Services, person: Person, view: RunView
 ) -> Iterator[tuple[QuestionView, bool]]:
     """List the open questions of a run, each with whether the person may decide it and has not voted yet."""
-    found = services.store.interrupts([question.id for question in view.interrupts])
-    interrupts = [item for item in found if item is not None]
+    ids = [question.id for question in view.interrupts]
+    interrupts = [item for item in services.store.interrupts(ids) if item is not None]
     questions = read_questions(services.store, interrupts)
     for interrupt, question in zip(interrupts, questions, strict=True):
         if not question.is_open:
