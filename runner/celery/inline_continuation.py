@@ -23,8 +23,9 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable
+from concurrent.futures import Future, ThreadPoolExecutor
 from copy import copy
-from functools import cache, wraps
+from functools import cache, partial, wraps
 from itertools import takewhile
 from typing import Any
 from urllib.parse import quote, unquote
@@ -232,6 +233,34 @@ def continue_in_children() -> None:
 # In the main process of the worker.
 
 
+class SlotThreads(ThreadPoolExecutor):
+    """Threads of slots: that of a task runs the task that continues it, so that no other one is woken."""
+
+    _own = threading.local()
+
+    def submit(self, fn: Callable[..., Any], /, *args: Any, **options: Any) -> Future[Any]:
+        """Run a call on a free thread; one of a task's callback on the thread of that task."""
+        following = getattr(self._own, "following", None)
+        if following is None or following or self._shutdown:
+            return super().submit(self._run, fn, *args, **options)
+        future: Future[Any] = Future()
+        following.append((future, partial(fn, *args, **options)))
+        return future
+
+    def _run(self, fn: Callable[..., Any], /, *args: Any, **options: Any) -> Any:
+        following = self._own.following = list[tuple[Future[Any], Callable[[], Any]]]()
+        try:
+            return fn(*args, **options)
+        finally:
+            while following:
+                future, call = following.pop()
+                try:
+                    future.set_result(call())
+                except BaseException as error:  # noqa: BLE001 - as the executor does
+                    future.set_exception(error)
+            del self._own.following
+
+
 class Permission:
     """Sets at each turn of the worker's event loop whether its children may continue by themselves."""
 
@@ -301,6 +330,8 @@ def continue_inline(task: Any, app: Any, consumer: Any, **options: Any) -> Calla
 
     if is_able and isinstance(getattr(consumer.pool, "_pool", None), asynpool.AsynPool):
         _permission.watch(consumer)
+    if type(getattr(consumer.pool, "executor", None)) is ThreadPoolExecutor:
+        consumer.pool.executor = SlotThreads(consumer.pool.limit)
 
     def handle_doorbell(message: Any, body: Any, *args: Any, **kwargs: Any) -> Any:
         if is_able and body is None and BUDGET not in message.headers:

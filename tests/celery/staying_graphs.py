@@ -23,7 +23,8 @@ def note(ctx):
     with store() as client:
         client.sadd("processes", os.getpid())
         client.rpush("tasks", f"{ctx.run_id} {ctx.node_id} {came}")
-        client.rpush(f"started:{ctx.run_id}:{ctx.node_id}", f"{os.getpid()} {ctx.attempt}")
+        line = f"{os.getpid()} {ctx.attempt} {threading.get_ident()}"
+        client.rpush(f"started:{ctx.run_id}:{ctx.node_id}", line)
     return came
 
 

@@ -77,7 +77,7 @@ def open_gate(site, run, node):
 
 
 def starts(site, run, node):
-    """The process and the attempt of each start of a node."""
+    """The process, the attempt and the thread of each start of a node."""
     return [line.decode().split() for line in site.redis.lrange(f"started:{run.id}:{node}", 0, -1)]
 
 
@@ -133,7 +133,7 @@ def rows():
 
 
 def test_a_row_has_eight_nodes(place):
-    """After eight nodes on one slot the next comes from the queue, and begins another row."""
+    """Eight nodes run on the thread of one slot; the next comes from the queue, and begins another row."""
     run = place.client.start("line", "go")
     open_gate(place, run, "n0")
     result = run.wait(60)
@@ -141,6 +141,8 @@ def test_a_row_has_eight_nodes(place):
     assert result.status is Status.COMPLETED
     assert [came for _, came in tasks(place, run)] == rows()
     assert {each.attempts for each in result.results.values()} == {1}
+    threads = [starts(place, run, f"n{number}")[0][2] for number in range(LENGTH)]
+    assert {len(set(threads[at : at + MAX_NODES])) for at in range(0, LENGTH, MAX_NODES)} == {1}
 
 
 def test_each_node_is_a_task_of_its_own_with_all_its_events(place):
