@@ -13,6 +13,7 @@ from tests.simulation.history import (
     OPTIONS,
     History,
     Make,
+    crowded,
     drawn,
     in_turns,
     play,
@@ -33,7 +34,7 @@ def search(first: int, count: int, make: Make, store: str, draw: Callable[[int],
     began = time.monotonic()
     for number, seed in enumerate(range(first, first + count), 1):
         history = draw(seed)
-        history = raced(history) if store == "races" else history
+        history = raced(history) if store.endswith("races") else history
         error = play(history, make).error
         if error:
             command = f"make simulate FROM={seed} SEEDS=1{OPTIONS[draw]}"
@@ -53,22 +54,26 @@ def main() -> int:
     parser.add_argument("--seeds", type=int, default=500, help="how many")
     parser.add_argument("--from", dest="first", type=int, default=1, help="the first one")
     parser.add_argument(
-        "--store", choices=["memory", "redis", "partitions", "races"], default="memory"
+        "--store",
+        choices=["memory", "redis", "partitions", "races", "partition-races"],
+        default="memory",
     )
     parser.add_argument(
         "--votes", action="store_true", help="many questions have a rule, and people vote"
     )
     parser.add_argument("--recovery", action="store_true", help="runs are retried and forked")
     parser.add_argument("--fair", action="store_true", help="runs take turns")
+    parser.add_argument("--limits", action="store_true", help="most nodes share a limit")
     chosen = parser.parse_args()
     draws = {voted: chosen.votes, recovered: chosen.recovery, in_turns: chosen.fair}
+    draws |= {crowded: chosen.limits}
     draw = next((draw for draw, is_chosen in draws.items() if is_chosen), drawn)
     logging.disable(logging.CRITICAL)  # planned outages are no news
     if chosen.store == "memory":
         return search(chosen.first, chosen.seeds, in_memory, chosen.store, draw)
     with embedded_store() as server:
-        partitions = 2 if chosen.store == "partitions" else 1
-        make = on_redis(server.url, partitions, races=chosen.store == "races")
+        partitions = 2 if chosen.store.startswith("partition") else 1
+        make = on_redis(server.url, partitions, races=chosen.store.endswith("races"))
         return search(chosen.first, chosen.seeds, make, chosen.store, draw)
 
 

@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 
 from runner.execution.results import GraphResult
 from runner.records.run import FINAL, Status
-from tests.simulation.plans import FAILING, KINDS, RULED, draw
+from tests.simulation.plans import CROWDED, FAILING, KINDS, RULED, draw
 from tests.simulation.virtual import machine
 from tests.simulation.watch import Violation, must
 from tests.simulation.world import Setting, Step, World, in_memory
@@ -113,7 +113,21 @@ def in_turns(seed: int) -> History:
     return replace(history, setting=replace(history.setting, fair=True))
 
 
+def crowded(seed: int) -> History:
+    """Draw a history in which most nodes of several runs share a limit of one, and claims take long."""
+    history, chance = drawn(seed, CROWDED), random.Random(seed)  # noqa: S311 - as above
+    words = (*("deliver",) * 4, "linger", "run", "hurry", "sweep")
+    more = [(step, (chance.choice(words), chance.randrange(1000))) for step in history.steps]
+    cluster = {"slots": (3, 3), "skews": ((0.0, 1.0), (0.0, 1.0))}
+    setting = replace(history.setting, runs=4, slow=-1, **cluster)
+    begin = ("again", 0), ("flow", 0)
+    return replace(
+        history, setting=setting, steps=(*begin * 4, *itertools.chain.from_iterable(more))
+    )
+
+
 OPTIONS = {drawn: "", voted: " VOTES=1", recovered: " RECOVERY=1", in_turns: " FAIR=1"}
+OPTIONS |= {crowded: " LIMITS=1"}
 """What `make simulate` is told to draw such histories."""
 
 

@@ -9,6 +9,7 @@ import redis
 
 from runner.errors import StoreError
 from runner.store.addresses import PartitionAddress, partition_addresses
+from runner.store.redis import layout
 from runner.store.redis.keys import Keys
 from runner.store.redis.layout import Layout
 from runner.store.redis.partitions import PartitionedStore, SharedStore
@@ -30,6 +31,7 @@ def on_redis(url: str, partitions: int = 1, *, races: bool = False) -> Callable[
 
     def make(setting: Setting) -> World:
         server.flushall()
+        layout.record(where)
         clock = ManualClock()
         stores = [
             RedisStore(url, partition=place.partition, clock=clock, lease=LEASE, push=False)

@@ -44,6 +44,7 @@ KINDS = (
 )
 FAILING = (*KINDS, *("fails",) * 8)
 RULED = (*KINDS, *("is approved",) * 10, *("is approved in time",) * 4)
+CROWDED = (*KINDS, *("is limited",) * 20)
 CONDITIONS = ("always", "always", "always", "peeks", "never", "odd visits", "even visits")
 LIMIT = Limit("one at a time", concurrency=1)
 WHILE = 40.0
@@ -59,6 +60,11 @@ class Plan:
     edges: tuple[tuple[int, int, str], ...] = ()
     repeats: tuple[tuple[int, int, int], ...] = ()
     policy: str = "continue"
+
+    @property
+    def limited(self) -> set[str]:
+        """The nodes that share a limit of one."""
+        return {f"n{number}" for number, kind in enumerate(self.kinds) if kind == "is limited"}
 
 
 def draw(chance: random.Random, kinds: Sequence[str] = KINDS) -> Plan:

@@ -3,13 +3,14 @@
 I1 a run goes on or has ended. I2 a visit has one result. I3 a question has one answer. I4 what was
 approved is what runs. I5 what was cancelled or denied does not run. I6 events have no gap, ends are ends.
 I8 whatever is ready or at work has a timer that finds it. I9 indexes say what the records say.
+I12 no two nodes of a limit of one are at work.
 I10, same seed same history, and I11, same result, are checked over whole histories: see `history.py`.
 """
 
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -68,7 +69,7 @@ class Watch:
 
     def __init__(self, world: Any) -> None:
         self._world = world
-        self.holders: dict[tuple[str, str], Any] = {}
+        self.holders: dict[tuple[str, str, int], Any] = {}
         self.settled: dict[tuple[str, str, int], str] = {}
         self.accepted: dict[str, str] = {}
         self.keys: dict[str, str] = {}
@@ -90,7 +91,7 @@ class Watch:
 
     def _hold(self, token: Token) -> None:
         # In races the reply of a claim may come after that of a later one, which has raised the fence.
-        where = token.run_id, token.node
+        where = token.run_id, token.node, token.visit
         self.holders[where] = max(
             token, self.holders.get(where, token), key=lambda each: each.fence
         )
@@ -105,7 +106,7 @@ class Watch:
             token, nonce = request.token, request.nonce
             where = (token.run_id, token.node, token.visit)
             must(self.settled.setdefault(where, nonce) == nonce, "I2", f"{where} was settled twice")
-            holder = self.holders.get(where[:2])
+            holder = self.holders.get(where)
             must(token == holder, "I2", f"{where} was settled by {token}, but {holder} has it")
             if reply.claim is not None:
                 self._hold(reply.claim.token)
@@ -164,6 +165,7 @@ class Watch:
     def look(self) -> None:
         """Look at every run and everything new that is told of it."""
         runs, timers = dict(self._world.runs()), self._world.timers()
+        self._limited(runs.values())
         for run_id, run in runs.items():
             self._events(run_id)
             self._counters(run)
@@ -174,6 +176,17 @@ class Watch:
         for kind, run_id, key in timers:
             is_there = run_id in runs or run_id in self.unanswered
             must(is_there, "I9", f"a timer {kind} {key} for a run that is not there")
+
+    def _limited(self, runs: Iterable[Seen]) -> None:
+        """Count the nodes at work that share a limit, over all partitions."""
+        names = self._world.setting.plan.limited
+        at_work = [
+            f"{name} of {run.record.run_id}"
+            for run in runs
+            for name, node in run.nodes.items()
+            if name in names and run.record.graph_id == "plan" and node.status is Status.RUNNING
+        ]
+        must(len(at_work) <= 1, "I12", f"at work at once: {at_work}")
 
     def _events(self, run_id: str) -> None:
         last = self._positions.get(run_id, 0)

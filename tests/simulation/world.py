@@ -291,6 +291,25 @@ class World:
                 self.finish(other)
         return True
 
+    def do_linger(self, number: int) -> bool:
+        """An actor stands within a request for longer than a lease; others sweep, and begin something."""
+        actor = self._one(number)
+        others = [process for process in self.workers if process.is_idle and not process.frozen]
+        if actor is None or not others:
+            return False
+        for _ in range(STOPS):
+            if actor.done or actor.point == "within a request":
+                break
+            self.resume(actor)
+        self.advance(1_000 * (LEASE + 1))
+        self.finish(others[0].work("sweep", others[0].engine.sweep))
+        for bell in self.broker.queue[:3]:
+            taken = self._take(bell, number)
+            if taken is not None:
+                self.broker.queue.remove(bell)
+                self._go(taken, number // 5 % 9)
+        return True
+
     def do_flow(self, number: int) -> bool:
         """An actor goes on to its end."""
         actor = self._one(number)
