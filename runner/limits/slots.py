@@ -79,11 +79,15 @@ class JoinQueue:
 
 @dataclass(frozen=True, slots=True)
 class ReturnSlot:
-    """Take a node's place, or its position in the queue, back; see `OfferSlots` for a free place."""
+    """Take a node's place, or its position in the queue, back; see `OfferSlots` for a free place.
+
+    `ran` is the `claim_name` of a node that had the place while it ran.
+    """
 
     key: str
     node: str
     concurrency: int
+    ran: str = ""
 
 
 @dataclass(frozen=True, slots=True)

@@ -59,7 +59,7 @@ class Facts:
     `graph_queues` are the queues of each graph's nodes as the broker names them, `run_queues` those of
     graphs that have unfinished runs; `unreadable` are queues whose key is no list. `other_servers` are those
     of other partitions than the first, by their places; `layout` is why the partitions can't be used as they
-    are set, or ""; `limited` are graphs whose runs stay in the first. `signing` is what is wrong with the
+    are set, or "". `signing` is what is wrong with the
     keys of decisions, or "". `held` are the newest runs that are held. `doors` are the processes of `runner
     server` that reported lately.
     """
@@ -84,7 +84,6 @@ class Facts:
     other_servers: Mapping[str, ServerInfo] = field(default_factory=dict)
     partitions: int = 1
     layout: str = ""
-    limited: Sequence[str] = ()
     freezes: Sequence[Freeze] = ()
     schedules: Sequence[tuple[str, str]] = ()
     limits: Sequence[LimitView] = ()
@@ -151,7 +150,6 @@ def read_facts(settings: Settings) -> Facts:
         other_servers=servers,
         partitions=len(settings.partition_addresses),
         layout=shared.layout_problem(),
-        limited=shared.limited_graphs(),
         freezes=list(store.frozen().values()),
         schedules=list(_troubled(shared)),
         limits=LimitControl(shared).all(),
@@ -397,9 +395,8 @@ def _durability(facts: Facts) -> Iterator[Check]:
 
 
 def _partitions(facts: Facts) -> Iterator[Check]:
-    servers, names = len(facts.other_servers) + 1, _names(facts.limited)
+    servers = len(facts.other_servers) + 1
     detail = f"{facts.partitions} on {servers} server{'s' if servers > 1 else ''}"
-    detail += f"; graphs with limits run in the first: {names}" if names else ""
     fix = "All programs need the same RUNNER_PARTITIONS and RUNNER_REDIS_URL; workers refuse to start."
     yield from _check("partitions", detail if facts.partitions > 1 else "", facts.layout, fix, FAIL)
 

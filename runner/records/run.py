@@ -305,6 +305,12 @@ def next_fence(fence: int, nonce: str) -> int:
     return fence + 1 + int(mark, 16)
 
 
+def claim_name(record: NodeRecord) -> str:
+    """Name the claim that a ready node waits for, or a running one has: its visit and the fence before."""
+    raised = next_fence(0, record.nonce) if record.status is Status.RUNNING else 0
+    return f"{record.visit}.{record.fence - raised}"
+
+
 Value = TypeVar("Value")
 
 

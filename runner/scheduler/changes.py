@@ -29,6 +29,7 @@ from runner.records.run import (
     NodeRecord,
     RunRecord,
     Status,
+    claim_name,
     status_of,
 )
 
@@ -318,15 +319,16 @@ class Changes:
         )
         if stays or not previous.since:
             return record
-        self.return_slots(node, previous.visit)
+        self.return_slots(node, previous)
         return replace(record, since=0)
 
-    def return_slots(self, node: str, visit: int) -> None:
+    def return_slots(self, node: str, record: NodeRecord) -> None:
         """Return a node's places, and its positions in queues."""
+        ran = claim_name(record) if record.status is Status.RUNNING else ""
         for limit in self.shape(node).limits:
-            key = limit.key(self.view, node, visit) if limit.concurrency else None
+            key = limit.key(self.view, node, record.visit) if limit.concurrency else None
             if key is not None:
-                self.add(ReturnSlot(key, node, limit.concurrency))
+                self.add(ReturnSlot(key, node, limit.concurrency, ran))
 
     def count(self, active: int = 0, waiting: int = 0, held_count: int = 0) -> None:
         run = self.run

@@ -161,7 +161,7 @@ def _limited(changes: Changes, node: str, record: NodeRecord, nonce: str) -> str
         # it gets another, so that no crowd exceeds the rate.
         until = int(min(paused_until, changes.now + MAX_REDISPATCH_MS))
         if record.since:  # which it keeps: afterwards it has its position in the queues again
-            changes.return_slots(node, record.visit)
+            changes.return_slots(node, record)
         changes.put(node, replace(record, rings=record.rings or 1, granted=False))
         changes.add(SetTimer(TimerKind.NODE, node, until), *([] if record.rings else [event]))
         return "limited"

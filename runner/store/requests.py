@@ -142,13 +142,11 @@ def run_of(interrupt_id: str) -> str:
 class StartRun(Request[Reply]):
     """Begin a run: "started", "exists" (same idempotency key: its run), "unknown_graph" or "full".
 
-    A child run also makes its parent's node wait for it. With `is_alone` no other partition has runs of the
-    graph, so that all that it may have may be here.
+    A child run also makes its parent's node wait for it.
     """
 
     verb = "start"
     start: Start
-    is_alone: bool = False
 
     @property
     def run_id(self) -> str:
@@ -168,7 +166,7 @@ class StartRun(Request[Reply]):
             return Reply("started", run_id=start.run_id)
         doorbells: list[Doorbell] = []
         if start.parent is None:
-            if reply := _turned_away(transaction, start, topology, is_alone=self.is_alone):
+            if reply := _turned_away(transaction, start, topology):
                 return reply
         else:
             delegated = visit(transaction, start.parent, scheduler.delegate, start.run_id)
@@ -193,9 +191,7 @@ def _place_of(transaction: UnitOfWork[RunT], run: RunT) -> tuple[str, int] | Non
     return key_of(record.graph_id, concurrency.by, run.tag), concurrency.at_most
 
 
-def _turned_away(
-    transaction: UnitOfWork[RunT], start: Start, topology: Topology, *, is_alone: bool
-) -> Reply | None:
+def _turned_away(transaction: UnitOfWork[RunT], start: Start, topology: Topology) -> Reply | None:
     """Return the reply to a start that begins no run: it is refused or gets one; None where it begins one."""
     rules = topology.admission
     if rules and rules.debounce and (reply := _debounced(transaction, start, rules)):
@@ -209,7 +205,7 @@ def _turned_away(
         if start.idempotency_key:
             transaction.note_start(start.graph_id, start.idempotency_key, refusal.run_id)
         return Reply("exists", run_id=refusal.run_id)
-    reason = _refused(transaction, topology, is_alone=is_alone)
+    reason = _refused(transaction, topology)
     return Reply("full", detail=reason) if reason else None
 
 
@@ -276,11 +272,11 @@ def _start_of_key(transaction: UnitOfWork[RunT], start: Start, concurrency: Conc
     return Reply("started", doorbells, start.run_id)
 
 
-def _refused(transaction: UnitOfWork[RunT], topology: Topology, *, is_alone: bool = False) -> str:
+def _refused(transaction: UnitOfWork[RunT], topology: Topology) -> str:
     """Return why no run of a graph may begin now: too many are open; "" where one may."""
     declared = topology.admission.max_open_runs if topology.admission else 0
     for graph_id, most in ((topology.graph_id, declared), ("", 0)):
-        bound = most if is_alone and most else transaction.bound(graph_id, most)
+        bound = transaction.bound(graph_id, most)
         if bound is not None and (count := transaction.open_runs(graph_id, bound)) >= bound:
             return bound_refusal(graph_id, count, bound)
     return ""
@@ -946,7 +942,8 @@ class ShareSlots(Request[Reply]):
 class ChangeLimit(Request[Reply]):
     """Replace what is set of a limit: "changed", or "relaxed": nodes may start.
 
-    It leaves an entry of the audit, unless `event` is "": then graphs have changed, not an operator.
+    It leaves an entry of the audit, unless `event` is "": graphs have changed, or it is the copy of another
+    partition.
     What `change` makes of a setting depends on it alone, so that a repeat changes nothing.
     """
 

@@ -154,17 +154,13 @@ class Shared:
         """Return why the partitions can't be used as they are set, or ""."""
         return layout.problem(self.settings.partition_addresses, self.settings.namespace)
 
-    def limited_graphs(self) -> list[str]:
-        """Return the graphs whose runs stay in the first partition."""
-        return layout.limited(self.settings.partition_addresses, self.settings.namespace)
-
     def limit_settings(self) -> tuple[dict[str, LimitSetting], int]:
         """Return what is set of limits, by name, and the store's time in ms."""
         return server_info.limit_settings(self._first, self._keys)
 
     def waiting_keys(self) -> list[WaitingKey]:
         """Return the keys of limits for which nodes have waited longest."""
-        return server_info.waiting_keys(self._first, self._keys)
+        return server_info.waiting_keys(self._partitions())
 
     def waiting_turns(self, most: int) -> list[WaitingTurn]:
         """Return the keys whose nodes wait for their turn, those that wait longest first."""

@@ -24,6 +24,7 @@ from tests.simulation import sabotage
 from tests.simulation.history import (
     OPTIONS,
     History,
+    crowded,
     drawn,
     in_turns,
     kind_of,
@@ -127,6 +128,45 @@ def test_many_runs_that_take_turns_keep_every_promise(first, redis_url):
     same_on_redis(range(first, first + 5), redis_url, in_turns)
     for seed in range(first, first + 5):
         holds_in_races(seed, redis_url, in_turns)
+
+
+CROWDED = range(1, 51)
+"""Seeds in which most nodes share a limit of one."""
+
+
+def holds_in_partitions(seed, url) -> None:
+    make = on_redis(url, partitions=2, races=True)
+    history = raced(crowded(seed))
+    error = play(history, make).error
+    command = f"make simulate FROM={seed} SEEDS=1{OPTIONS[crowded]} STORE=partition-races"
+    assert not error, report(history, error, make, command)
+
+
+@pytest.mark.parametrize("seed", CROWDED[2:3])
+def test_runs_of_two_partitions_share_a_limit(seed, redis_url):
+    """No two nodes under a limit of one are at work, and all runs end, whatever dies between two requests."""
+    holds_in_partitions(seed, redis_url)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("first", CROWDED[::10])
+def test_many_runs_of_two_partitions_share_a_limit(first, redis_url):
+    """No two nodes under a limit of one are at work, and all runs end, whatever dies between two requests."""
+    for seed in range(first, first + 10):
+        holds_in_partitions(seed, redis_url)
+
+
+def test_partitions_that_count_alone_are_noticed(redis_url):
+    """Control: where each partition counts the limit for itself, two nodes are at work."""
+
+    def alone(setting) -> World:
+        world = on_redis(redis_url, partitions=2, races=True)(setting)
+        for partition in world.store._partitions:
+            partition.limit_home = lambda _: None
+        return world
+
+    error = play(raced(crowded(CROWDED[2])), alone).error
+    assert error.startswith("I12: ")
 
 
 # -- one seed, one history -----------------------------------------------------------------------------

@@ -23,6 +23,9 @@ LONGEST_DELAY_MS, FAILURES = 300_000, 5
 
 TIMERS, FAILING = "timers", "failing"
 
+SLOT = "slot"
+"""The timer of a slot that a run of another partition has."""
+
 
 def name_of(member: bytes) -> str | None:
     """Return the name of a timer: its kind, a run and a key, with "|" between; None for what is none."""
@@ -128,12 +131,21 @@ def attempt(transactions: Transactions, member: str, moved: str, *, failed: bool
     return transactions.run("sweep", plan, wants, [("ZSCORE", TIMERS, member)], makes_room=True)
 
 
+def _check_slot(transaction: Transaction, run_id: str, key: str) -> Reply:
+    # The run is in another partition: who sweeps both asks there.
+    write_set = transaction.write_set
+    version = transaction.clock() + write_set.settings.lease_ms
+    write_set.timer(f"{SLOT}|{run_id}|{key}", version)
+    return Reply("due", fired=((SLOT, f"{version}|{run_id}|{key}"),))
+
+
 DUE = {
     "early": _hand_early,
     "archive": archive_queue.end,
     "schedule": _hand_over("schedule"),
     "job": _hand_over("job"),
     "webhook": _hand_over("webhook"),
+    SLOT: _check_slot,
 }
 """Kinds of timer beside `TimerKind`, which the scheduler knows nothing of."""
 

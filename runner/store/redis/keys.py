@@ -268,13 +268,14 @@ DICTIONARY = (
     Key(
         "limit:h:<limit>",
         "zset",
-        "<run>|<node> that have a place of the limit; those for whom one is kept by the ms it lapses",
+        "<run>|<node> that have a place of the limit; those for whom one is kept by the ms it lapses; of "
+        "runs in other partitions @<visit>.<fence before the claim>|<run>|<node>",
         "while a node has one",
     ),
     Key(
         "limit:q:<limit>",
         "zset",
-        "<run>|<node> that wait for a place by the ms they asked",
+        "members as in limit:h that wait for a place, by the ms they asked",
         "while they wait",
     ),
     Key(
@@ -446,6 +447,12 @@ def idempotency_key(graph_id: str, key: str) -> str:
 TEMPLATE = f"doorbell:{VERSION}"
 
 LIMITS = "limits"
+
+
+def node_of(member: str) -> str:
+    """Return "<run>|<node>" of a member of a limit, which may have a claim before it."""
+    return member.partition("|")[2] if member.startswith("@") else member
+
 
 PASSKEYS = "passkeys"
 

@@ -30,8 +30,8 @@ LAYOUT = b"1"
 `lua/publish.lua` writes it, before a store has any run.
 """
 
-FREE, LIMITED, LIMITED_SINCE = b"1", b"0", b"2"
-"""Facts about a graph: its runs may live in any partition, they have limits, they have limits now."""
+FREE = b"1"
+"""What is noted of a graph whose runs may live in any partition."""
 
 BY_KEY = b"key:"
 """Before what a graph's concurrency counts by: runs of a key live in the partition that its hash names."""
@@ -59,22 +59,14 @@ class Layout:
         for connection in self._connections:
             connection.close()
 
-    def allow(self, graphs: Iterable[str], *, everywhere: bool) -> None:
-        """Note whether runs of some graphs may live in any partition, or have limits.
-
-        A graph that once had limits stays in the first partition, where its runs are counted.
-        """
-        key, first = self._keys[0].spread, self._connections[0]
+    def allow(self, graphs: Iterable[str]) -> None:
+        """Note that runs of some graphs may live in any partition."""
         for graph in graphs:
-            is_new = first.call("HSETNX", key, graph, FREE if everywhere else LIMITED)
-            if not everywhere and not is_new and first.call("HGET", key, graph) != LIMITED:
-                first.call("HSET", key, graph, LIMITED_SINCE)
+            self._connections[0].call("HSETNX", self._keys[0].spread, graph, FREE)
 
     def allow_by_key(self, graph: str, by: str) -> None:
-        """Note that the key of a start names its partition, unless the graph stays in the first one."""
-        key, first = self._keys[0].spread, self._connections[0]
-        if first.call("HGET", key, graph) not in {LIMITED, LIMITED_SINCE}:
-            first.call("HSET", key, graph, BY_KEY + by.encode())
+        """Note that the key of a start names its partition."""
+        self._connections[0].call("HSET", self._keys[0].spread, graph, BY_KEY + by.encode())
 
     def spread(self, graph_id: str) -> bytes | None:
         """Return where new runs of a graph may live."""
@@ -97,15 +89,14 @@ class Layout:
             spread, is_first = pipe.execute()
         if spread is not None and spread.startswith(BY_KEY):
             return self._home_of(graph_id, spread, tags)
-        if is_first or spread in {None, LIMITED}:
+        if is_first or spread is None:
             return 0
         homes = self._homes(f"{graph_id}\n{idempotency_key}", self._known())
-        older = homes if spread == LIMITED_SINCE else homes[:-1]
-        for number in dict.fromkeys(older):
+        for number in dict.fromkeys(homes[:-1]):
             key = self._keys[number].idempotency(graph_id, idempotency_key)
             if number and self._connections[number].call("EXISTS", key):
                 return number
-        return 0 if spread == LIMITED_SINCE else homes[-1]
+        return homes[-1]
 
     def _home_of(self, graph_id: str, fact: bytes, tags: Mapping[str, str]) -> int:
         """Return the partition of a key: an older one as long as it has open runs there."""
@@ -118,6 +109,10 @@ class Layout:
             if number != homes[-1] and self._connections[number].call("EXISTS", *names):
                 return number
         return homes[-1]
+
+    def limit_home(self, key: str) -> int:
+        """Return the partition that counts a key of a limit: it stays, also where their number grows."""
+        return _digest(key) % min(*self._known(), len(self._keys))
 
     def session_home(self, session_id: str) -> int:
         """Return the partition that has a session, or will have it."""
@@ -141,10 +136,13 @@ class Layout:
 
     def _homes(self, name: str, numbers: Sequence[int]) -> list[int]:
         """Return where a name is with each number of partitions that there has been; the present one last."""
-        digest = int.from_bytes(hashlib.blake2s(name.encode(), digest_size=8).digest())
         present = len(self._keys)
-        homes = [digest % number for number in (*numbers, present)]
+        homes = [_digest(name) % number for number in (*numbers, present)]
         return [home for home in homes if home < present]
+
+
+def _digest(name: str) -> int:
+    return int.from_bytes(hashlib.blake2s(name.encode(), digest_size=8).digest())
 
 
 def check(
@@ -243,22 +241,6 @@ def problem(places: Sequence[PartitionAddress], namespace: str = NAMESPACE) -> s
         return _problem(places, namespace, _numbers(first, keys))
     finally:
         first.close()
-
-
-def limited(places: Sequence[PartitionAddress], namespace: str = NAMESPACE) -> list[str]:
-    """Return the graphs whose runs stay in the first of several partitions, because they have limits."""
-    if len(places) == 1:
-        return []
-    first = RedisConnection(places[0].url)
-    try:
-        pairs = first.call("HGETALL", Keys(namespace).spread)
-    finally:
-        first.close()
-    return sorted(
-        name.decode()
-        for name, kind in zip(pairs[::2], pairs[1::2], strict=True)
-        if kind in {LIMITED, LIMITED_SINCE}
-    )
 
 
 def _numbers(first: RedisConnection, keys: Keys) -> list[int]:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import functools
 import logging
+import math
 import time
 import zlib
 from collections import defaultdict
@@ -20,6 +21,7 @@ from runner.approvals.ballots import Standing
 from runner.approvals.freezes import Freeze
 from runner.definition.model import Topology
 from runner.errors import ConflictError, StoreError, UsageError
+from runner.limits.setting import LimitSetting
 from runner.records.budgets import Sum, Tagged
 from runner.records.checkpoints import Remembered, Session
 from runner.records.codec import JSON
@@ -34,7 +36,7 @@ from runner.records.listings import (
     cursor_of,
     place_of,
 )
-from runner.records.run import RunRecord, outermost
+from runner.records.run import RunRecord, Status, claim_name, outermost
 from runner.records.run_ids import PARTITION_DIGITS, effect_name, partition_of
 from runner.store import interface
 from runner.store.addresses import cluster
@@ -53,15 +55,19 @@ from runner.store.interface import (
 from runner.store.receipts import receipts_for
 from runner.store.redis.connection import RedisConnection
 from runner.store.redis.doorbell_template import DoorbellTemplate
-from runner.store.redis.keys import Keys
-from runner.store.redis.layout import FREE, LIMITED, LIMITED_SINCE, Layout
+from runner.store.redis.due_timers import SLOT
+from runner.store.redis.keys import Keys, node_of
+from runner.store.redis.layout import FREE, Layout
 from runner.store.redis.ledger import AuditLog
 from runner.store.redis.measurements import Increments
 from runner.store.redis.store import RedisStore
+from runner.store.redis.transaction.transaction import Call
 from runner.store.requests import (
     AnswerQuestions,
+    ChangeLimit,
     CloseRaise,
     OpenRaise,
+    RetryVisit,
     SettleVisit,
     ShareSlots,
     SpendBudget,
@@ -135,11 +141,16 @@ class PartitionedStore:
         self.lease_ms, self.max_bytes = first.lease_ms, first.max_bytes
         self.max_state, self.max_run, self.clock = first.max_state, first.max_run, first.clock
         self.namespace = first.namespace
+        for partition in self._partitions:
+            partition.limit_home = functools.partial(self._limit_home, partition)
+            partition.offer = self._offer
         self._away: set[RedisStore] = set()
         self._handlers: dict[type[Request[Any]], Callable[[Any], Any]] = {
             AnswerQuestions: self._answer,
+            ChangeLimit: self._change_limit,
             CloseRaise: self._do_with_sum,
             OpenRaise: self._do_with_sum,
+            RetryVisit: self._retry,
             SettleVisit: self._settle,
             StartRun: self._start,
             ShareSlots: self._share_slots,
@@ -211,22 +222,13 @@ class PartitionedStore:
 
     def publish(self, topologies: Sequence[Topology], *, replace: bool = True) -> None:
         # First where it may run, last where it is listed: what is known can be started everywhere.
-        families: dict[str, bool] = defaultdict(bool)
-        for topology in topologies:
-            families[outermost(topology.graph_id)] |= any(
-                node.limits for node in topology.nodes.values()
-            )
-        self._layout.allow(
-            (name for name, limited in families.items() if limited), everywhere=False
-        )
+        self._copy_limits()
         for partition in reversed(self._partitions):
             partition.publish(topologies, replace=replace)
         for topology in topologies:
             if topology.admission and topology.admission.by:
                 self._layout.allow_by_key(topology.graph_id, topology.admission.by)
-        self._layout.allow(
-            (name for name, limited in families.items() if not limited), everywhere=True
-        )
+        self._layout.allow({outermost(topology.graph_id): None for topology in topologies})
 
     def lacking(self, names: Sequence[str]) -> list[str]:
         """Return the graphs of these names that some partition does not have."""
@@ -274,8 +276,6 @@ class PartitionedStore:
         start, first = request.start, self._of(request.run_id)
         reply = self._do(first, request)
         spread = self._layout.spread(start.graph_id) if reply.word == "full" else None
-        if spread in {LIMITED, LIMITED_SINCE}:
-            return self._do(first, replace(request, is_alone=True))
         has_key = start.idempotency_key or effect_name(start.run_id) != start.run_id
         if has_key or spread != FREE:
             return reply
@@ -324,6 +324,76 @@ class PartitionedStore:
             )
         (partition,) = partitions
         return self._do(partition, request)
+
+    # Limits. The hash of a key names the partition that counts it; what is set of limits is in each.
+
+    def _limit_home(self, partition: RedisStore, key: str) -> Call | None:
+        """Return the calls of the partition that counts a key for another one; None for its own."""
+        home = self._partitions[self._layout.limit_home(key)]
+        return None if home is partition else home.call
+
+    def _offer(self, run_id: str, node: str) -> Sequence[Doorbell]:
+        """Ring for a node that a limit offers a slot, in the partition of its run."""
+        partition = self._of(run_id)
+        try:
+            return self._rung(partition, partition.offer_slot(run_id, node)).doorbells
+        except StoreError as error:
+            log.warning("limit.later: %s Another node gets the slot.", error)
+            return ()
+
+    def _check_slot(self, home: RedisStore, name: str) -> Sequence[Doorbell]:
+        """Return a slot whose lease is over, unless its node runs; ring for one that is ready."""
+        version, run_id, text = name.split("|", 2)
+        claim, _, text = text.partition("|")
+        node, _, key = text.partition("\n")
+        try:
+            record = self._of(run_id).node_record(run_id, node)
+            is_same = claim_name(record) == claim
+            if is_same and record.status is Status.RUNNING:
+                return ()
+            offered = home.return_slot(key, f"@{claim}|{run_id}|{node}", version)
+        except StoreError as error:
+            log.warning("limit.later: %s A slot of %r stays taken until it is back.", error, key)
+            return ()
+        members = [tuple(node_of(each).split("|", 1)) for each in offered]
+        if is_same and record.status is Status.READY:
+            members.append((run_id, node))
+        return [bell for member in members for bell in self._offer(*member)]
+
+    def _change_limit(self, request: ChangeLimit) -> Reply:
+        """Change what is set of a limit in every partition, in the first one last: there it is listed."""
+        for partition in self._partitions[1:]:
+            partition.do(replace(request, event=""))
+        return self._first.do(request)
+
+    def _copy_limits(self) -> None:
+        """Copy what is set of limits to partitions that came later."""
+        settings = self._first.limit_settings()
+        for partition in self._partitions[1:] if settings else ():
+            known = {each.id for each in partition.limit_settings()}
+            for setting in settings:
+                if setting.id not in known:
+                    partition.do(ChangeLimit(setting.id, functools.partial(_same, setting), "", ""))
+
+    def _retry(self, request: RetryVisit) -> Reply:
+        """Retry a visit; where that has paused a key of a limit, pause it in every partition."""
+        partition, name = self._of(request.run_id), request.limit
+        reply = self._do(partition, request)
+        paused = [each for each in partition.limit_settings() if each.id == name] if name else []
+
+        def change(setting: LimitSetting) -> LimitSetting:
+            for pause in paused[0].pauses:
+                if setting.paused_until(pause.key) < (pause.ends_at or math.inf):
+                    setting = setting.pause(pause)
+            return setting
+
+        for other in self._partitions if paused and name else ():
+            try:
+                if other is not partition:
+                    other.do(ChangeLimit(str(name), change, "", ""))
+            except StoreError as error:
+                log.warning("limit.pause.failed: %s There the limit %r goes on.", error, name)
+        return reply
 
     def _do_with_sum(self, request: Any) -> Any:
         return self._of_sum(request.run_id, request.tagged).do(request)
@@ -451,7 +521,11 @@ class PartitionedStore:
             self._away.discard(partition)
             count += int(reply.word)
             doorbells += reply.doorbells
-            fired += reply.fired
+            for kind, name in reply.fired:
+                if kind == SLOT:
+                    doorbells += self._check_slot(partition, name)
+                else:
+                    fired.append((kind, name))
         if len(failed) == len(self._partitions):
             raise failed[0]
         return Reply(str(count), doorbells, fired=fired)
@@ -549,6 +623,10 @@ SharedStore = RedisStore | PartitionedStore
 def connections(store: SharedStore) -> Sequence[RedisConnection]:
     """Return those of each partition: a thread that uses the store has one already."""
     return [store.connection] if isinstance(store, RedisStore) else store.connections
+
+
+def _same(setting: LimitSetting, _: LimitSetting) -> LimitSetting:
+    return setting
 
 
 def _as_part(session: Remembered) -> Remembered:

@@ -49,6 +49,7 @@ from runner.store.redis.transaction.transaction import (
     HEAD,
     OPEN,
     Call,
+    LimitAway,
     Transaction,
     Transactions,
     of_run,
@@ -227,7 +228,11 @@ class Requests:
         wants = of_run(run_id, *names) + [
             (LIMITS, name) for name in self._fast.limits(run_id, node)
         ]
-        reply = self._transactions.run("claim", plan, wants)
+        try:
+            reply = self._transactions.run("claim", plan, wants)
+        except LimitAway as error:
+            log.warning("limit.away: %s Node %s of run %s waits for it.", error, node, run_id)
+            return Reply("limited"), topology
         return (drafted[0]() if reply.word == "claimed" else reply), topology
 
     def _save(self, request: SaveCheckpoint) -> Reply:

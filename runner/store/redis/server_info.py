@@ -23,7 +23,7 @@ from runner.store.addresses import NAMESPACE, partition_addresses
 from runner.store.redis import measurements
 from runner.store.redis.connection import HOME, RedisConnection
 from runner.store.redis.durability import incapable
-from runner.store.redis.keys import LIMITS, PARTITION, STATUSES, Keys
+from runner.store.redis.keys import LIMITS, PARTITION, STATUSES, Keys, node_of
 from runner.store.redis.workers import WorkerRegistry
 
 
@@ -218,7 +218,7 @@ def read_metrics(urls: str, namespace: str = NAMESPACE, partitions: int = 1) -> 
             *_rest(opened, now),
             *_memory(opened),
             *_audit(opened, now),
-            *_limits(opened[0], now),
+            *_limits(opened, now),
             *_workers(workers, opened, now),
             *_histograms(opened),
         ]
@@ -402,10 +402,10 @@ def _audit(partitions: Sequence[Partition], now: int) -> Iterator[Metric]:
     yield Metric("runner_frozen", "Freezes of effects: of graphs, of tools or of all.", len(frozen))
 
 
-def _limits(one: Partition, now: int) -> Iterator[Metric]:
-    settings, _ = limit_settings(one.redis, one.keys)
+def _limits(partitions: Sequence[Partition], now: int) -> Iterator[Metric]:
+    settings, _ = limit_settings(partitions[0].redis, partitions[0].keys)
     waiting: dict[str, list[WaitingKey]] = defaultdict(list)
-    for key in waiting_keys(one.redis, one.keys):
+    for key in waiting_keys((one.redis, one.keys) for one in partitions):
         waiting[key.limit].append(key)
     for name in sorted({*settings, *waiting})[:QUEUES]:
         labels, keys = {"limit": name}, waiting[name]
@@ -496,8 +496,13 @@ class WaitingKey:
         return name_of(self.key)
 
 
-def waiting_keys(redis: RedisConnection, keys: Keys) -> list[WaitingKey]:
+def waiting_keys(partitions: Iterable[tuple[RedisConnection, Keys]]) -> list[WaitingKey]:
     """Return the keys of limits for which nodes have waited longest."""
+    found = (key for redis, keys in partitions for key in _waiting_keys(redis, keys))
+    return sorted(found, key=lambda each: each.since)[:MOST_KEYS]
+
+
+def _waiting_keys(redis: RedisConnection, keys: Keys) -> list[WaitingKey]:
     names = [
         name.decode()
         for name in redis.call("ZRANGE", f"{keys.prefix}limit:waiting", 0, MOST_KEYS - 1)
@@ -512,7 +517,9 @@ def waiting_keys(redis: RedisConnection, keys: Keys) -> list[WaitingKey]:
         ]
     replies = redis.call_all(*commands) if commands else []
     return [
-        WaitingKey(name, count, int(float(first[1])), [member.decode() for member in slots])
+        WaitingKey(
+            name, count, int(float(first[1])), [node_of(member.decode()) for member in slots]
+        )
         for name, first, count, slots in zip(
             names, replies[::3], replies[1::3], replies[2::3], strict=True
         )

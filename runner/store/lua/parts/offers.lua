@@ -38,6 +38,15 @@ local function slots_of(key, concurrency)
   return type(slots) == 'number' and slots > 0 and slots or concurrency
 end
 
+-- Have the node of another partition looked at when its lease is over; return the version of its slot, which is new.
+local function look_later(key, member, after)
+  local claim, run, node = member:match('^@([^|]*)|([^|]*)|(.*)$')
+  local timer = 'slot|' .. run .. '|' .. claim .. '|' .. node .. '\n' .. key
+  local version = math.max(now + after, (tonumber(redis.call('ZSCORE', prefix .. 'timers', timer)) or 0) + 1)
+  redis.call('ZADD', prefix .. 'timers', version, timer)
+  return ('%.0f'):format(version)
+end
+
 -- Take a member ("<run>|<node>", "" for none) out of a limit, and where a place is free then keep it for the first in
 -- the queue, for the length of a lease. Those are added to `offered`, and their timers are due.
 local function offer(key, concurrency, member, offered)
@@ -50,7 +59,11 @@ local function offer(key, concurrency, member, offered)
   forget_idle(key, #first < 2 * free)
   for place = 1, #first, 2 do
     redis.call('ZADD', HOLDERS .. key, now + lease, first[place])
-    redis.call('ZADD', prefix .. 'timers', 'XX', now, 'node|' .. first[place])
+    if first[place]:byte() == 64 then
+      look_later(key, first[place], lease)
+    else
+      redis.call('ZADD', prefix .. 'timers', 'XX', now, 'node|' .. first[place])
+    end
     offered[#offered + 1] = first[place]
   end
 end

@@ -27,6 +27,7 @@ from runner.records.run import (
     Status,
     VisitEntry,
     VisitKey,
+    claim_name,
 )
 from runner.records.size_limits import no_room
 from runner.scheduler.changes import DRAIN_LIMIT, IDLE, TimerKind, TransitionResult, drain_order
@@ -62,6 +63,12 @@ TIME_BYTES = len("1795424624342") - len("\1" + "\x010:0\x01")
 
 MOST_LIMITS = 1_000
 """Limits without a free slot that a process remembers."""
+
+
+def slot_member(run_id: str, node: str, claim: str) -> str:
+    """Name the claim of a node under a limit that another partition counts; a run's id has no "@"."""
+    return f"@{claim}|{run_id}|{node}"
+
 
 RECORDS = re.compile(r"[nl]:|a-?\d+:")
 """Prefixes of the fields with records of nodes and loops, and arrivals."""
@@ -243,6 +250,14 @@ class RunInTransaction:
 
     def queue_position(self, limit: KeyedLimit, node: str, since: int, now: int) -> QueuePosition:
         key, concurrency, member = limit.key, limit.concurrency, f"{self.record.run_id}|{node}"
+        if self.write_set.settings.elsewhere(key) is not None:
+            is_held = self._hold(
+                key,
+                slot_member(self.record.run_id, node, claim_name(self.node(node))),
+                since,
+                concurrency,
+            )
+            return QueuePosition(0 if is_held else concurrency, 0, is_held)
         full = self.write_set.settings.full
         text = self.write_set.read_set.limit_positions.get((key, member))
         if text is None:
@@ -256,6 +271,16 @@ class RunInTransaction:
         position = LimitPosition(key, member, since, concurrency, is_free)
         self.write_set.limit_positions[key, member] = position
         return QueuePosition(taken_slots, ahead, bool(mine))
+
+    def _hold(self, key: str, member: str, since: int, concurrency: int) -> bool:
+        """Return whether a slot is held that another partition counts; one not asked for is noted."""
+        read_set, settings = self.write_set.read_set, self.write_set.settings
+        version = read_set.held_slots.get((key, member))
+        if version is None and not read_set.is_incomplete:
+            read_set.wanted_slots[key, member] = since, concurrency
+        # A lease after a slot was held its partition asks for the node: by then no claim may come any more.
+        self.write_set.must_be_before(read_set.now + settings.lease_ms // 2)
+        return bool(version)
 
     # Writing
 

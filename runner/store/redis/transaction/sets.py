@@ -48,8 +48,9 @@ class StoreSettings:
     `prefix` is the partition's, `most` returns how many bytes a run may have. `shelve` stores a large value
     of a run apart, and returns a reference to it; `load` reads values. `full` are the limits that had no slot
     free when they were last asked for one, `input_keys` the values of inputs by which limits count. `audit`
-    is what is audited, `max_open_runs` the bound of all partitions (0: none), `number` that of this one. What
-    has no runs needs the prefix alone.
+    is what is audited, `max_open_runs` the bound of all partitions (0: none), `number` that of this one.
+    `elsewhere` calls scripts of the partition that counts a limit's key, None where that is this one; `offer`
+    rings for a node of any partition that a limit offers a slot. What has no runs needs the prefix alone.
     """
 
     prefix: str
@@ -66,6 +67,8 @@ class StoreSettings:
     max_open_runs: int = 0
     number: int = 0
     partitions: int = 1
+    elsewhere: Callable[[str], Callable[..., list[Any]] | None] = lambda _: None
+    offer: Callable[[str, str], Sequence[Doorbell]] = lambda *_: ()
 
     @property
     def partition(self) -> str:
@@ -161,6 +164,12 @@ class ReadSet:
         """The times that were reserved under rates."""
         self.rates: dict[str, int] = {}
         """Rates of which a time must be reserved first: limit -> ms between two."""
+        self.wanted_slots: dict[tuple[str, str], tuple[int, int]] = {}
+        """Slots that other partitions count, to be held first: (limit, member) -> since, concurrency."""
+        self.held_slots: dict[tuple[str, str], bytes] = {}
+        """The same that were asked for -> the version of the slot; b"" where none is free."""
+        self.doorbells: list[Doorbell] = []
+        """Those of nodes that were offered slots meanwhile."""
         self._fields: dict[str, dict[str, bytes | None]] = {}
         self._replies: dict[Command, Any] = {}
         self._missing_fields: dict[str, dict[str, None]] = {}
@@ -169,7 +178,7 @@ class ReadSet:
     @property
     def is_incomplete(self) -> bool:
         """Return whether something was asked for that was not read yet."""
-        return self.lacks_values or bool(self.rates)
+        return self.lacks_values or bool(self.rates or self.wanted_slots)
 
     @property
     def lacks_values(self) -> bool:
@@ -258,8 +267,9 @@ class ReadSet:
         return self._fields, self._replies, dict(self.limit_positions)
 
     def invalidate(self) -> None:
-        """Have everything read again, at one moment."""
+        """Have everything read again, at one moment, and slots held again after it."""
         self.is_speculative = False
+        self.held_slots, self.wanted_slots = {}, {}
         for key, names in self._fields.items():
             self._missing_fields[key] = dict.fromkeys(names)
         self._missing_replies = dict.fromkeys(self._replies)
@@ -294,6 +304,8 @@ class WriteSet:
         self.released_shapes: list[tuple[str, str]] = []
         self.rung_by = ""
         self.slots: list[tuple[str, int, str]] = []
+        # Done after the commit, where other partitions count a limit's key: key, arguments of `lua/slot.lua`.
+        self.slots_elsewhere: list[tuple[str, Command]] = []
         # For its caller:
         self.answered: list[Interrupt] = []
         self.committed_at = 0

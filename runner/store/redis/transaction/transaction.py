@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import functools
 import itertools
+import logging
 import random
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
 from typing import Any, Protocol
 
-from runner import scheduler
 from runner.definition.model import Topology
 from runner.errors import CorruptDocument, StoreError
 from runner.limits.concurrency import share
@@ -25,9 +25,17 @@ from runner.limits.slots import (
 )
 from runner.records.codec import JSON
 from runner.records.interrupts import SEPARATOR
-from runner.records.run import FINAL, NOTICES, OF_RUNS, OF_VOTES, EventKind, RunRecord
+from runner.records.run import (
+    FINAL,
+    NOTICES,
+    OF_RUNS,
+    OF_VOTES,
+    EventKind,
+    RunRecord,
+    claim_name,
+)
 from runner.scheduler.changes import Changes, TimerKind
-from runner.store import encoding, requests
+from runner.store import encoding
 from runner.store.encoding import EVENT_LETTERS, OF_INTERRUPTS, RECORD, doorbells_of, dump
 from runner.store.interface import Doorbell, Reply, Start
 from runner.store.redis import ledger, packed_runs
@@ -38,13 +46,14 @@ from runner.store.redis.keys import (
     STATUSES,
     TEMPLATE,
     idempotency_key,
+    node_of,
     run_key,
     shape_key,
 )
 from runner.store.redis.scripts import Scripts
 from runner.store.redis.transaction import new_run, questions
 from runner.store.redis.transaction.key_lists import KeyLists
-from runner.store.redis.transaction.run_view import RunInTransaction
+from runner.store.redis.transaction.run_view import RunInTransaction, slot_member
 from runner.store.redis.transaction.sets import (
     FEWER,
     Command,
@@ -52,6 +61,8 @@ from runner.store.redis.transaction.sets import (
     StoreSettings,
     WriteSet,
 )
+
+log = logging.getLogger(__name__)
 
 DEFER_AFTER, IMMEDIATE_TRIES, TRIES = 3, 20, 2_000
 """Conflicts before a run's stop, or a map's next items, are left to a timer, before the next try waits,
@@ -78,6 +89,10 @@ class Call(Protocol):
 
     def __call__(self, name: str, *arguments: Argument, verb: str = "") -> list[Any]:
         """Run a script for a request of the store, and return its reply."""
+
+
+class LimitAway(StoreError):
+    """The partition that counts a key of a limit can't be reached: the node stays ready, and waits."""
 
 
 class _PackedRun(Exception):
@@ -265,6 +280,9 @@ class Transaction:
     def limit(self, run_id: str, action: LimitAction) -> Sequence[tuple[str, str]]:
         """Write changes of slots and queues; `Transactions._offer_slots` starts who is offered one."""
         write_set = self.write_set
+        if write_set.settings.elsewhere(action.key) is not None:
+            self._limit_elsewhere(run_id, action)
+            return ()
         match action:
             case ReturnSlot():
                 write_set.slots.append((action.key, action.concurrency, f"{run_id}|{action.node}"))
@@ -283,6 +301,22 @@ class Transaction:
             case ReserveTime():
                 pass  # lua/reserve.lua has done it: see `Transactions._look`
         return ()
+
+    def _limit_elsewhere(self, run_id: str, action: LimitAction) -> None:
+        """Note what the partition that counts a key has to do after the commit; a slot is held before it."""
+        write_set, run, key = self.write_set, self.find(run_id), action.key
+        arguments: tuple[Argument, ...] = ()
+        match action:
+            case ReturnSlot() if run:
+                claim = action.ran or claim_name(run.node(action.node))
+                member = slot_member(run_id, action.node, claim)
+                arguments = ("drop" if action.ran else "leave", key, action.concurrency, member, "")
+            case TakeSlot(until=int(until)) if run:
+                member = slot_member(run_id, action.node, claim_name(run.node(action.node)))
+                version = write_set.read_set.held_slots[key, member]
+                arguments = ("keep", key, 0, member, version, until - write_set.read_set.now)
+        if arguments:
+            write_set.slots_elsewhere.append((key, arguments))
 
     def bound_size(self, run_id: str) -> None:
         """Refuse what is written if its run has no room for it."""
@@ -312,10 +346,6 @@ def of_run(run_id: str, *names: str) -> list[tuple[str, str]]:
     """Name the fields of a run that every transition of it needs, and others; each with the key."""
     key = run_key(run_id)
     return [(key, name) for name in (*HEAD, *names)]
-
-
-def _offer(transaction: Transaction, run_id: str, node: str) -> Reply:
-    return requests.make(transaction, run_id, scheduler.offer_slot, node)
 
 
 Plan = Callable[[Transaction], Reply]
@@ -363,7 +393,9 @@ class Transactions:
                 answer = self._call("commit", *write_set.arguments(reply.doorbells), verb=verb)
                 if answer[0] != b"changed":
                     write_set.committed_at = int(answer[0].split()[1])
-                    doorbells = [*self._offer_slots(answer[0]), *doorbells_of(answer)]
+                    offered = self._offer_slots(answer[0].split(b"\n")[1:])
+                    returned = self._return_elsewhere(write_set)
+                    doorbells = [*read_set.doorbells, *offered, *returned, *doorbells_of(answer)]
                     return replace(reply, doorbells=doorbells)
                 if not read_set.is_speculative:
                     conflicts += 1
@@ -411,28 +443,70 @@ class Transactions:
 
     def _look(self, read_set: ReadSet, verb: str) -> None:
         """Read what the read set lacks, all at one moment."""
-        if read_set.rates:
-            rates: Iterator[Argument] = itertools.chain(*read_set.rates.items())
-            read_set.reserve(map(int, self._call("reserve", *rates, verb=verb)))
+        if read_set.rates or read_set.wanted_slots:
+            self._reserve(read_set, verb)
             if not read_set.is_incomplete:
                 return
         commands, hashes = read_set.missing()
         arguments = [argument for command in commands for argument in (len(command), *command)]
         read_set.fill(self._call("look", *arguments, verb=verb), hashes)
 
+    def _reserve(self, read_set: ReadSet, verb: str) -> None:
+        """Reserve times under rates, and hold slots that other partitions count.
+
+        Raises:
+            LimitAway: one of those can't be reached.
+        """
+        times: dict[str, int] = {}
+        homes = {key: self._settings.elsewhere(key) for key in read_set.rates}
+        for home in set(homes.values()):
+            rates = {key: read_set.rates[key] for key in homes if homes[key] == home}
+            arguments: Iterator[Argument] = itertools.chain(*rates.items())
+            reply = (
+                _reached(home, "reserve", *arguments)
+                if home
+                else self._call("reserve", *arguments, verb=verb)
+            )
+            times |= zip(rates, map(int, reply), strict=True)
+        read_set.reserve(times[key] for key in read_set.rates)
+        for (key, member), (since, concurrency) in read_set.wanted_slots.items():
+            home = self._settings.elsewhere(key)
+            if home is None:
+                raise AssertionError(f"{key} is counted here")
+            word, *offered = _reached(home, "slot", "hold", key, concurrency, member, since, "")
+            read_set.held_slots[key, member] = word.removeprefix(b"held ").removeprefix(b"queued")
+            read_set.doorbells += self._offer_slots(offered)
+        read_set.wanted_slots = {}
+
+    def _return_elsewhere(self, write_set: WriteSet) -> Iterator[Doorbell]:
+        """Return slots that other partitions count; what fails is done there when its lease is over."""
+        for key, arguments in write_set.slots_elsewhere:
+            home = self._settings.elsewhere(key)
+            try:
+                if home is not None:
+                    yield from self._offer_slots(home("slot", *arguments)[1:])
+            except StoreError as error:
+                log.warning("limit.later: %s A slot of %r is free when its lease ends.", error, key)
+
     def _wait(self, conflicts: int) -> None:
         if conflicts > IMMEDIATE_TRIES:
             longest = PAUSE * min(conflicts - IMMEDIATE_TRIES, 20)
             time.sleep(random.uniform(0, longest))  # noqa: S311 - jitter is no secret
 
-    def _offer_slots(self, answer: bytes) -> list[Doorbell]:
-        """Start the nodes that a commit offered a limit's slot; return their doorbells."""
+    def _offer_slots(self, members: Iterable[bytes]) -> list[Doorbell]:
+        """Start the nodes that were offered a limit's slot; return their doorbells."""
         doorbells: list[Doorbell] = []
-        for member in answer.decode().split("\n")[1:]:
-            run_id, _, node = member.partition("|")
-            offer = functools.partial(_offer, run_id=run_id, node=node)
-            doorbells += self.run("offer", offer, of_run(run_id, f"n:{node}")).doorbells
+        for member in map(bytes.decode, members):
+            run_id, _, node = node_of(member).partition("|")
+            doorbells += self._settings.offer(run_id, node)
         return doorbells
+
+
+def _reached(home: Callable[..., list[Any]], *arguments: Argument) -> list[Any]:
+    try:
+        return home(*arguments)
+    except StoreError as error:
+        raise LimitAway(str(error)) from error
 
 
 def transactions_of(connection: RedisConnection, prefix: str) -> Transactions:
