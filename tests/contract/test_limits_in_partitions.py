@@ -82,7 +82,7 @@ def at_work(worker, run_id):
 def test_runs_of_several_partitions_share_the_slots_of_a_key(store, worker, counted):
     """A slot that a run has is missing in all partitions; control: where each counts alone, both run."""
     for partition in store._partitions if not counted else ():
-        partition.limit_home = lambda _: None
+        partition.limits.home = lambda _: None
     one, other = (worker.start(GRAPH, beside=digits) for digits in ("00", "01"))
     for first, second in ((one, other), (other, one)):
         node = "a" if first == one else "b"

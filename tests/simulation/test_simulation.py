@@ -162,7 +162,7 @@ def test_partitions_that_count_alone_are_noticed(redis_url):
     def alone(setting) -> World:
         world = on_redis(redis_url, partitions=2, races=True)(setting)
         for partition in world.store._partitions:
-            partition.limit_home = lambda _: None
+            partition.limits.home = lambda _: None
         return world
 
     error = play(raced(crowded(CROWDED[2])), alone).error

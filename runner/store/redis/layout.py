@@ -31,7 +31,7 @@ LAYOUT = b"1"
 """
 
 FREE = b"1"
-"""What is noted of a graph whose runs may live in any partition."""
+"""The fact about a graph that its runs may live in any partition."""
 
 BY_KEY = b"key:"
 """Before what a graph's concurrency counts by: runs of a key live in the partition that its hash names."""

@@ -142,8 +142,8 @@ class PartitionedStore:
         self.max_state, self.max_run, self.clock = first.max_state, first.max_run, first.clock
         self.namespace = first.namespace
         for partition in self._partitions:
-            partition.limit_home = functools.partial(self._limit_home, partition)
-            partition.offer = self._offer
+            partition.limits.home = functools.partial(self._limit_home, partition)
+            partition.limits.offer = self._offer
         self._away: set[RedisStore] = set()
         self._handlers: dict[type[Request[Any]], Callable[[Any], Any]] = {
             AnswerQuestions: self._answer,
@@ -330,13 +330,13 @@ class PartitionedStore:
     def _limit_home(self, partition: RedisStore, key: str) -> Call | None:
         """Return the calls of the partition that counts a key for another one; None for its own."""
         home = self._partitions[self._layout.limit_home(key)]
-        return None if home is partition else home.call
+        return None if home is partition else home.limits.call
 
     def _offer(self, run_id: str, node: str) -> Sequence[Doorbell]:
         """Ring for a node that a limit offers a slot, in the partition of its run."""
         partition = self._of(run_id)
         try:
-            return self._rung(partition, partition.offer_slot(run_id, node)).doorbells
+            return self._rung(partition, partition.limits.ring(run_id, node)).doorbells
         except StoreError as error:
             log.warning("limit.later: %s Another node gets the slot.", error)
             return ()
@@ -347,11 +347,11 @@ class PartitionedStore:
         claim, _, text = text.partition("|")
         node, _, key = text.partition("\n")
         try:
-            record = self._of(run_id).node_record(run_id, node)
+            record = self._of(run_id).limits.node(run_id, node)
             is_same = claim_name(record) == claim
             if is_same and record.status is Status.RUNNING:
                 return ()
-            offered = home.return_slot(key, f"@{claim}|{run_id}|{node}", version)
+            offered = home.limits.drop(key, f"@{claim}|{run_id}|{node}", version)
         except StoreError as error:
             log.warning("limit.later: %s A slot of %r stays taken until it is back.", error, key)
             return ()
@@ -368,29 +368,28 @@ class PartitionedStore:
 
     def _copy_limits(self) -> None:
         """Copy what is set of limits to partitions that came later."""
-        settings = self._first.limit_settings()
+        settings = self._first.limits.settings()
         for partition in self._partitions[1:] if settings else ():
-            known = {each.id for each in partition.limit_settings()}
-            for setting in settings:
-                if setting.id not in known:
-                    partition.do(ChangeLimit(setting.id, functools.partial(_same, setting), "", ""))
+            for name in settings.keys() - partition.limits.settings().keys():
+                partition.do(ChangeLimit(name, functools.partial(_same, settings[name]), "", ""))
 
     def _retry(self, request: RetryVisit) -> Reply:
         """Retry a visit; where that has paused a key of a limit, pause it in every partition."""
         partition, name = self._of(request.run_id), request.limit
         reply = self._do(partition, request)
-        paused = [each for each in partition.limit_settings() if each.id == name] if name else []
+        if not name or (paused := partition.limits.settings().get(name)) is None:
+            return reply
 
         def change(setting: LimitSetting) -> LimitSetting:
-            for pause in paused[0].pauses:
+            for pause in paused.pauses:
                 if setting.paused_until(pause.key) < (pause.ends_at or math.inf):
                     setting = setting.pause(pause)
             return setting
 
-        for other in self._partitions if paused and name else ():
+        for other in self._partitions:
             try:
                 if other is not partition:
-                    other.do(ChangeLimit(str(name), change, "", ""))
+                    other.do(ChangeLimit(name, change, "", ""))
             except StoreError as error:
                 log.warning("limit.pause.failed: %s There the limit %r goes on.", error, name)
         return reply

@@ -15,14 +15,12 @@ from contextlib import suppress
 from dataclasses import astuple, replace
 from typing import Any
 
-from runner import scheduler
 from runner.approvals import ballots
 from runner.approvals.ballots import Standing
 from runner.approvals.freezes import Freeze
 from runner.audit.entries import Mode
 from runner.definition.model import ROOT, Topology
 from runner.errors import CorruptDocument, StoreError
-from runner.limits.setting import LimitSetting
 from runner.records import budgets
 from runner.records.budgets import Sum, Tagged
 from runner.records.checkpoints import Session
@@ -47,7 +45,7 @@ from runner.records.run import (
     outermost,
 )
 from runner.records.size_limits import MAX_RESULT, MAX_RUN, MAX_STATE, no_room
-from runner.store import encoding, interface, requests
+from runner.store import encoding, interface
 from runner.store.addresses import NAMESPACE, PartitionAddress
 from runner.store.apply_transition import question_payload
 from runner.store.encoding import doorbells_of, dump, load, question_fields, topology_of
@@ -73,9 +71,10 @@ from runner.store.redis.connection import TIMEOUT, Argument, RedisConnection
 from runner.store.redis.doorbell_template import DoorbellTemplate
 from runner.store.redis.durability import FAST, WORKERS_OWN, Durability
 from runner.store.redis.fast.fast_path import FastPath
-from runner.store.redis.keys import LIMITS, PARTITION, Keys, shape_key
+from runner.store.redis.keys import PARTITION, Keys, shape_key
 from runner.store.redis.large_values import LargeValues
 from runner.store.redis.ledger import AuditLog
+from runner.store.redis.limit_slots import LimitSlots
 from runner.store.redis.listings import Listings
 from runner.store.redis.requests import Requests, token_arguments
 from runner.store.redis.scripts import Scripts
@@ -84,7 +83,7 @@ from runner.store.redis.streams import trim_notices
 from runner.store.redis.transaction import early_answers
 from runner.store.redis.transaction.questions import votes_field
 from runner.store.redis.transaction.sets import Command, StoreSettings, Topologies
-from runner.store.redis.transaction.transaction import Call, Transaction, Transactions, of_run
+from runner.store.redis.transaction.transaction import Transaction, Transactions
 
 log = logging.getLogger(__name__)
 
@@ -156,10 +155,6 @@ class RedisStore:
         self.clock, self.namespace = clock, namespace
         self._retry_for = retry_for
         self._trim_at = 0.0
-        self.limit_home: Callable[[str], Call | None] = lambda _: None
-        self.offer: Callable[[str, str], Sequence[Doorbell]] = lambda run_id, node: (
-            self.offer_slot(run_id, node).doorbells
-        )
         self._number, self._keys = int(partition[1:]), Keys(namespace, partition)
         self._redis = RedisConnection(
             url,
@@ -188,10 +183,11 @@ class RedisStore:
             max_open_runs=max_open_runs,
             number=self._number,
             partitions=max(1, len(places)),
-            elsewhere=lambda key: self.limit_home(key),  # noqa: PLW0108 - it may be replaced
-            offer=lambda *node: self.offer(*node),  # noqa: PLW0108 - it may be replaced
+            elsewhere=lambda key: self.limits.home(key),  # noqa: PLW0108 - it is replaced later
+            offer=lambda *node: self.limits.offer(*node),  # noqa: PLW0108 - it is replaced later
         )
         self._transactions = Transactions(self._call, self._scripts.confirm, settings)
+        self.limits = LimitSlots(self._redis, self._keys, self._call, self._transactions)
         self._listings = Listings(self._redis, self._keys, self._call, self.interrupts, self.graphs)
         self.sessions = SessionStore(self._redis, self._keys, self._call)
         self._fast = FastPath(
@@ -394,37 +390,6 @@ class RedisStore:
 
     def count_questions(self, queries: Sequence[InterruptQuery]) -> list[int]:
         return self._listings.counts(queries)
-
-    # Slots of limits. Of several partitions each may count keys for the runs of all.
-
-    @property
-    def call(self) -> Call:
-        """Calls scripts of this partition."""
-        return self._call
-
-    def offer_slot(self, run_id: str, node: str) -> Reply:
-        """Ring for a node that a limit offers a slot."""
-
-        def plan(transaction: Transaction) -> Reply:
-            return requests.make(transaction, run_id, scheduler.offer_slot, node)
-
-        return self._transactions.run("offer", plan, of_run(run_id, f"n:{node}"))
-
-    def return_slot(self, key: str, member: str, version: str) -> list[str]:
-        """Return a slot that has this version; return the members that are offered one."""
-        return [name.decode() for name in self._call("slot", "drop", key, 0, member, version)[1:]]
-
-    def limit_settings(self) -> list[LimitSetting]:
-        """Return what is set of limits."""
-        fields = self._redis.call("HGETALL", f"{self._keys.prefix}{LIMITS}")
-        return [
-            LimitSetting.read(name.decode(), text)
-            for name, text in zip(fields[::2], fields[1::2], strict=True)
-        ]
-
-    def node_record(self, run_id: str, node: str) -> NodeRecord:
-        ((text,),) = self._fields([(run_id, [f"n:{node}"])])
-        return encoding.node_record(text)[0] if text else NodeRecord()
 
     def hurry(self) -> None:
         """Make the doorbells of ready nodes due now, which a freeze or a limit has delayed."""

@@ -394,7 +394,8 @@ class Transactions:
                 if answer[0] != b"changed":
                     write_set.committed_at = int(answer[0].split()[1])
                     offered = self._offer_slots(answer[0].split(b"\n")[1:])
-                    returned = self._return_elsewhere(write_set)
+                    is_local = not write_set.slots_elsewhere
+                    returned = () if is_local else self._return_elsewhere(write_set)
                     doorbells = [*read_set.doorbells, *offered, *returned, *doorbells_of(answer)]
                     return replace(reply, doorbells=doorbells)
                 if not read_set.is_speculative:
