@@ -93,8 +93,8 @@ FAULTS = (
     ),
     Mutation(
         REDIS,
-        "in answer.decode().split(",
-        'in "".split(',
+        "self._offer_slots(answer[0].split(",
+        'self._offer_slots(b"".split(',
         "a node that is offered a place of a limit is not rung",
         test="tests/contract/test_stores.py::TestRedisStore::test_a_place_goes_to_the_one_that_waits_longest",
     ),
