@@ -7,13 +7,16 @@ import redis
 
 from runner.dev.embedded import embedded_store
 from runner.errors import NotDurable, StoreError
+from runner.limits.limit import Limit
 from runner.records.interrupts import Decision, ReceiptStatus
 from runner.records.run import Status
+from runner.store.addresses import partition_addresses
 from runner.store.interface import Settlement, Start
-from runner.store.redis import durability
+from runner.store.redis import durability, layout
 from runner.store.redis.store import RedisStore
 from runner.store.requests import AnswerQuestions, ParkVisit, SettleVisit, StartRun
 from tests.contract.store.manual_worker import ManualWorker, shape
+from tests.contract.test_partitions import partitioned
 
 GRAPH = shape("a")
 STAYING = Settlement(Status.COMPLETED, "1", "out", {"v": 1}, stay=True)
@@ -96,6 +99,25 @@ def test_what_is_acknowledged_waits_for_the_disk(opened, client, waits_for_disk)
     counts.append(waits(client))
 
     assert counts == [0, 1, 1, 2, 3, 4]
+
+
+@pytest.mark.parametrize("partition", ["00", "01"])
+def test_a_slot_that_another_partition_counts_waits_for_the_disk(
+    server, client, waits_for_disk, partition
+):
+    """A claim may be lost with its slot, but no slot alone; control: one that its partition counts."""
+    layout.record(partition_addresses(server.url, 2))
+    store = partitioned([server.url] * 2, durability="fsync")
+    name = next(name for name in map(str, range(32)) if store._layout.limit_home(name) == 1)
+    worker = ManualWorker(store)
+    run_id = worker.start(shape("a", limits={"a": [Limit(name, concurrency=1)]}), beside=partition)
+    before = waits(client)
+    token = worker.token(run_id, "a")
+    claimed = waits(client)
+    worker.end(token)
+
+    assert (claimed - before, waits(client) - claimed) == (1 if partition == "00" else 0, 1)
+    store.close()
 
 
 def test_a_server_that_can_t_wait_for_its_disk_is_told_before_anything_is_written(

@@ -38,11 +38,18 @@ KEYS = [f"key{number}" for number in range(16)]
 """More than are ever all in one of a few partitions."""
 
 
-def partitioned(urls, clock=None):
+def partitioned(urls, clock=None, durability="fast"):
     """Open a store of one partition on each of some servers."""
     where = partition_addresses(",".join(urls))
     partitions = [
-        RedisStore(place.url, partition=place.partition, clock=clock, lease=30, push=False)
+        RedisStore(
+            place.url,
+            partition=place.partition,
+            clock=clock,
+            lease=30,
+            push=False,
+            durability=durability,
+        )
         for place in where
     ]
     return PartitionedStore(partitions, Layout(where), relays=False)
@@ -461,14 +468,6 @@ def test_partitions_share_a_bound_of_open_runs(shared):
     assert admitted(shared, "keyed", *KEYS) == 5
 
 
-def test_a_graph_of_one_partition_has_all_of_its_bound_there(shared):
-    """A graph with limits lives in the first partition, and may have all its open runs there."""
-    limits = {"a": [Limit("x", rate=1)]}
-    shared.publish([shape("a", limits=limits, admission=Admission(max_open_runs=5))])
-
-    assert admitted(shared, "g", *[None] * 8) == 5
-
-
 def test_a_namespace_bounds_the_open_runs_of_all_graphs(redis_url, other_url, clock):
     """RUNNER_MAX_OPEN_RUNS holds over graphs and partitions; without it any number of runs is open."""
     for bound, begun in ((3, 3), (0, 8)):
@@ -511,3 +510,5 @@ def test_a_key_stays_where_it_has_open_runs_as_partitions_are_added(redis_url, o
     worker.start(graph, tags={"account": moved})
 
     assert grown.partition("g", None, {"account": moved}) == 0
+    worker.store.close()
+    grown.close()

@@ -46,6 +46,7 @@ ACKNOWLEDGED = WORKERS_OWN - {"claim", "shelve"} | {
     "answer",
     "cancel",
     "fork",
+    "hold_slot",
     "keep_early",
     "remove",
     "report",
@@ -54,7 +55,10 @@ ACKNOWLEDGED = WORKERS_OWN - {"claim", "shelve"} | {
     "start",
     "withdraw",
 }
-"""The requests whose reply is a promise. A claim is none: when it is lost, the node is claimed again."""
+"""The requests whose reply is a promise. A claim is none: when it is lost, the node is claimed again.
+
+A slot that another server than the run's counts is one: lost without the claim, two nodes would have it.
+"""
 
 TURN_MS = 1000
 

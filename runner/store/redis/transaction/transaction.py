@@ -505,7 +505,7 @@ class Transactions:
 
 def _reached(home: Callable[..., list[Any]], *arguments: Argument) -> list[Any]:
     try:
-        return home(*arguments)
+        return home(*arguments, verb="hold_slot")
     except StoreError as error:
         raise LimitAway(str(error)) from error
 
