@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 import redis
 
@@ -113,6 +115,26 @@ def test_keys_are_counted_in_the_partitions_that_their_hashes_name(redis_url, ot
 
     assert set(homes[0]) == {0, 1}
     assert homes[0] == homes[1]
+
+
+@pytest.mark.parametrize("limit", [ONE, Limit("rare", rate=1, per=3600)])
+def test_no_fewer_partitions_count_while_one_has_slots(redis_url, limit):
+    """Fewer would count keys elsewhere; control: a node without limits refuses no smaller number."""
+    where = partition_addresses(redis_url, 2)
+    assert layout.record(where) == ""
+    store = partitioned([redis_url] * 2)
+    names = (f"{limit.name}{number}" for number in range(32))
+    name = next(name for name in names if store._layout.limit_home(name) == 1)
+    worker = ManualWorker(store)
+    worker.token(worker.start(shape("a"), beside="00"), "a")
+    assert layout.problem(where[:1]) == ""
+    run_id = worker.start(crowd(replace(limit, name=name), name="limited"), beside="00")
+    token = worker.token(run_id, "a")
+
+    assert "nodes run under limits that 2 partitions count" in layout.record(where[:1])
+    worker.end(token)
+    assert bool(layout.problem(where[:1])) is bool(limit.rate)
+    store.close()
 
 
 def test_a_slot_held_by_a_process_that_dies_is_free_after_a_lease(store, worker, clock):

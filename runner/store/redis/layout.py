@@ -262,6 +262,16 @@ def _problem(places: Sequence[PartitionAddress], namespace: str, numbers: Sequen
             own = places[number].url if number < len(places) else ""
             keys = Keys(namespace, PartitionAddress("", number).partition)
             having = [url for url, server in servers.items() if server.call("EXISTS", keys.graphs)]
+            if (
+                having
+                and len(places) < min(numbers, default=0)
+                and _counts(servers[having[0]], keys)
+            ):
+                return (
+                    f"nodes run under limits that {min(numbers)} partitions count, and {len(places)} "
+                    f"{'is' if len(places) == 1 else 'are'} set. Set RUNNER_PARTITIONS or RUNNER_REDIS_URL "
+                    "as before until they have ended"
+                )
             if own and (wrong := [servers[url].place for url in having if url != own]):
                 return (
                     f"partition {number} is on {wrong[0]}, but is set to be on {servers[own].place}. "
@@ -278,6 +288,18 @@ def _problem(places: Sequence[PartitionAddress], namespace: str, numbers: Sequen
     finally:
         for server in servers.values():
             server.close()
+
+
+def _counts(server: RedisConnection, keys: Keys) -> bool:
+    """Return whether a partition has slots that are taken, or start times that are still to come."""
+    with server.translated():
+        client = server.client_of(keys.prefix)
+        seconds, _ = client.time()
+        return any(
+            client.zcount(key, f"({seconds * 1000}", "inf")
+            for name in ("limit:h:", "rates:")
+            for key in client.scan_iter(f"{keys.prefix}{name}*", count=1000)
+        )
 
 
 def _in_use(server: RedisConnection, keys: Keys) -> str:
