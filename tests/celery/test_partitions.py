@@ -232,8 +232,12 @@ def test_lists_and_numbers_span_both_partitions(spread):
 
 
 def test_a_limit_counts_in_all_runs(spread):
-    """Runs of a graph with limits are in one partition: of six nodes one runs at a time."""
-    runs = [spread.client.start("turns", "go") for _ in range(3)]
+    """Of the six nodes of runs in both partitions one runs at a time."""
+    keys = iter(lambda: str(uuid4()), "")
+    runs = []
+    for number in (0, 1, 1):
+        key = next(key for key in keys if spread.store.partition("turns", key) == number)
+        runs.append(spread.client.start("turns", "go", idempotency_key=key))
 
     def count(kind):
         return sum(event.kind == kind for run in runs for event in run.events())
@@ -243,7 +247,7 @@ def test_a_limit_counts_in_all_runs(spread):
     for run in runs:
         spread.open_gate(run)
     assert {run.wait(60).status for run in runs} == {Status.COMPLETED}
-    assert partitions_of(runs) == {"00"}
+    assert partitions_of(runs) == {"00", "01"}
 
 
 def runs_of_a_killed_worker(site, app):

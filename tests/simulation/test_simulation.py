@@ -130,7 +130,7 @@ def test_many_runs_that_take_turns_keep_every_promise(first, redis_url):
         holds_in_races(seed, redis_url, in_turns)
 
 
-CROWDED = range(1, 51)
+CROWDED = range(1, 21)
 """Seeds in which most nodes share a limit of one."""
 
 
