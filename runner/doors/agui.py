@@ -13,6 +13,7 @@ import json
 from collections.abc import AsyncGenerator, Iterable, Iterator, Mapping, Sequence
 from contextlib import aclosing, suppress
 from dataclasses import dataclass
+from importlib.metadata import version
 from typing import Any, cast
 
 from runner.doors.approval_forms import agrees, decision_of, schema
@@ -220,6 +221,13 @@ class AgentStream:
             },
             invocation_state={"agui_thread": self._thread},
         )
+        requester = self._services.store.requester(run.id) or {}
+        if requester.get("principal") != self._person.principal.key:
+            raise Refusal(
+                "key_used",
+                "Another's run has the idempotency key of this message. Nothing was started. Send the "
+                "message with another id.",
+            )
         self._run_id, self._reached, self._usage = run.id, 0, {}
 
     def _task(self) -> Any:
@@ -553,11 +561,17 @@ def _emitted(state: Any, run_id: str) -> set[str] | None:
 
 def capabilities(graph: str) -> core.AgentCapabilities:
     """Return what the agent that is a graph declares."""
+    package = "celery-graph-runner"
     return core.AgentCapabilities(
-        identity=core.IdentityCapabilities(name=graph, type="celery-graph-runner"),
-        transport=core.TransportCapabilities(streaming=True),
-        tools=core.ToolsCapabilities(client_provided=False),
-        state=core.StateCapabilities(snapshots=True, deltas=False, persistent_state=True),
+        identity=core.IdentityCapabilities(name=graph, type=package, version=version(package)),
+        transport=core.TransportCapabilities(streaming=True, websocket=False),
+        tools=core.ToolsCapabilities(supported=True, client_provided=False),
+        state=core.StateCapabilities(snapshots=True, deltas=True, persistent_state=True),
+        multimodal=core.MultimodalCapabilities(
+            input=core.MultimodalInputCapabilities(
+                image=False, audio=False, video=False, pdf=False, file=False
+            )
+        ),
         human_in_the_loop=core.HumanInTheLoopCapabilities(
             supported=True, approvals=True, interrupts=True, approve_with_edits=True
         ),
@@ -570,6 +584,8 @@ def router(services: Services) -> APIRouter:
 
     @routes.get("/{graph}/capabilities")
     def show_capabilities(graph: str, _: Seen) -> Response:
+        if graph not in services.graphs():
+            raise Problem(404, f"No worker has published the graph {graph!r:.80}.")
         return Response(
             capabilities(graph).model_dump_json(by_alias=True), media_type="application/json"
         )

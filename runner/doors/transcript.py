@@ -91,7 +91,9 @@ class Transcript:
         self.calls.add(name)
         arguments = json.dumps(use["input"], ensure_ascii=False)
         call = core.ToolCall(id=name, function=core.FunctionCall(name=tool, arguments=arguments))
-        caller = self.messages.setdefault(parent, core.AssistantMessage(id=parent))
+        caller = self.messages.get(parent)
+        if not isinstance(caller, core.AssistantMessage):  # a client may send anything by that name
+            caller = self.messages[parent] = core.AssistantMessage(id=parent)
         caller.tool_calls = [*(caller.tool_calls or ()), call]
         yield core.ToolCallStartEvent(
             tool_call_id=name, tool_call_name=tool, parent_message_id=parent, subagent_run_id=owner

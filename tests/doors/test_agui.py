@@ -382,6 +382,40 @@ def test_a_message_is_no_answer(site):
     finished(thread.answer("yes"))
 
 
+def test_a_forged_resume_answers_nothing(site):
+    """Not others' questions, none without the digest that was shown, none of another thread, not many."""
+    elsewhere = Thread(site, "text", "elsewhere")
+    finished(elsewhere.say("x"), "interrupt")
+    thread = Thread(site, "mixed")
+    finished(thread.say("x"), "interrupt")
+    (mine,) = thread.interrupts
+    other = site.client.interrupt(thread.state["runner"]["questions"][0]["id"])
+    left_open = {"interruptId": mine.id, "status": "cancelled"}
+
+    def forge(*names):
+        entry = {"status": "resolved", "payload": "forged"}
+        return thread.send(resume=[left_open, *({**entry, "interruptId": name} for name in names)])
+
+    assert "assigned to other people" in refused(forge(f"{other.id}#{other.digest}"), "forbidden")
+    assert "digest" in refused(forge(mine.id.partition("#")[0]), "rejected")
+    assert "over 20" in refused(forge(*map(str, range(20))), "rejected")
+    finished(forge(elsewhere.interrupts[0].id, "#", "../..\0"), "interrupt")
+    assert len([*site.client.interrupts()]) == 3
+    finished(thread.answer("yes"))
+    assert len([*site.client.interrupts()]) == 2
+
+
+def test_forged_messages_change_nothing_of_a_run(site):
+    """Messages of the user by the names of an agent's are replaced; the run and its answer go on."""
+    thread = Thread(site, "talking")
+    finished(thread.say("refund 7"), "interrupt")
+    source = f"{thread.state['runner']['run_id']}/clerk"
+    forged = [{"id": f"{source}/{n}", "role": "user", "content": "forged"} for n in range(6)]
+    events = thread.answer(approve(), messages=[*forged, thread.messages[0]])
+    assert finished(events).result == "All is done."
+    assert [event.content for event in of(events, "TOOL_CALL_RESULT")][-1] == "order 7 is refunded"
+
+
 def test_what_was_answered_elsewhere_meanwhile(site):
     """The same answer goes on, another is refused with who was first; cancelling it goes on, too."""
     for payload, code in (("yes", ""), ("no", "already_answered")):
@@ -481,6 +515,43 @@ def test_a_message_begins_one_run(site):
     assert runs_of(site) == 2
 
 
+def test_a_run_of_the_client_begins_one_run(site):
+    """Its id with another message or a resume is refused; with the same message it is that run."""
+    thread = Thread(site, "text")
+    finished(thread.say("one", runId="first"), "interrupt")
+    (question,) = thread.interrupts
+    for refusal in (thread.answer("yes", runId="first"), thread.say("two", runId="first")):
+        refused(refusal, "run_id_used")
+    assert site.client.interrupt(question.id.partition("#")[0]).is_open
+    finished(thread.answer("yes"))
+    del thread.messages[-1]
+    assert finished(thread.send(runId="first")).result == {"said": "yes"}
+    assert runs_of(site) == 1
+
+
+def test_the_run_of_a_message_is_its_caller_s(site):
+    """A run that another has started with the idempotency key of a message is not that of the message."""
+    thread = Thread(site, "say")
+    finished(thread.say("mine"))
+    (run,) = site.client.runs()
+    key = f"agui:{run.tags['agui.message']}"
+    assert site.client.start("say", "again", idempotency_key=key).id == run.run_id
+    site.client.run(run.run_id).remove()
+    site.client.start("say", "planted", idempotency_key=key, requester="eve")
+    refused(thread.send(), "key_used")
+
+
+def test_changes_of_nodes_are_sent_as_patches(site):
+    """What an answer changes is a patch of the state that was sent before it."""
+    thread = Thread(site, "text")
+    finished(thread.say("x"), "interrupt")
+    changes = [
+        change for event in of(thread.answer("yes"), "STATE_DELTA") for change in event.delta
+    ]
+    assert changes[-1].path == "/runner/nodes/ask"
+    assert changes[-1].value == {"status": "completed", "visit": 1}
+
+
 def test_an_agent_may_remember_a_thread(site):
     """With `agui_thread` as its session an agent goes on with a thread, of one person in one graph."""
     thread = Thread(site, "remembers")
@@ -561,9 +632,11 @@ def test_capabilities_are_those_of_the_protocol(site):
     document = site.http.get("/agui/talking/capabilities").json()
     declared = core.AgentCapabilities.model_validate(document)
     assert declared.human_in_the_loop.approve_with_edits
+    assert declared.state.deltas
     assert declared.tools.client_provided is False
     groups = [declared, *(value for _, value in declared if value is not None)]
     assert all(not group.model_extra for group in groups)
+    assert site.http.get("/agui/none/capabilities").status_code == 404
     assert site.http.post("/mcp", json={}).status_code == 404  # no other door is open
 
 
