@@ -618,6 +618,24 @@ def test_a_reader_that_waits_for_the_end_is_woken_once(worker, store, client):
     assert 0 < client.ttl(waiters) < 60
 
 
+def test_a_worker_needs_one_connection_for_each_thread(redis_url, worker, client):
+    """What a worker asks now and then goes over its thread's connection, and opens no other one."""
+    run_id = worker.start(shape("a"))
+    worker.run(run_id, "a")
+    client.xgroup_create(KEYS.notices, "approvals", "0")
+    store = RedisStore(f"{redis_url}{'&' if '?' in redis_url else '?'}client_name={run_id}")
+    store.sweep()
+    assert store.waited(run_id, "a") is None
+
+    def connections():
+        return sum(each["name"] == run_id for each in client.client_list())
+
+    assert connections() == 1
+    store.requester(run_id)
+    assert connections() == 2, "control: the pool has its own"
+    store.close()
+
+
 def test_a_dead_node_leaves_a_letter(worker, store, client, clock):
     """A node that used up its crash budget stands in the partition's dead letters with the reason."""
     run_id = worker.start(shape("a"))

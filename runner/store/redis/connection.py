@@ -49,7 +49,7 @@ MOVED = (AskError, ClusterDownError, MovedError, TryAgainError)
 
 KEYLESS = frozenset({"CONFIG", "INFO", "PING", "TIME"})
 
-KEY_AT = {"EVAL": 3, "EVALSHA": 3, "XGROUP": 2}
+KEY_AT = {"EVAL": 3, "EVALSHA": 3, "XGROUP": 2, "XINFO": 2}
 """Where a command has its first key, if not at once."""
 
 

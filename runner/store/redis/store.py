@@ -334,16 +334,16 @@ class RedisStore:
 
         It is computed from the timer that rings again: each time it waits twice as long.
         """
-        with self._redis.translated(), self._redis.client.pipeline(transaction=False) as pipe:
-            pipe.time()
-            pipe.zscore(self._keys.timers, f"node|{run_id}|{node}")
-            pipe.hget(self._keys.run(run_id), f"n:{node}")
-            (seconds, micros), due, stored = pipe.execute()
+        (seconds, micros), due, stored = self._redis.call_all(
+            ("TIME",),
+            ("ZSCORE", self._keys.timers, f"node|{run_id}|{node}"),
+            ("HGET", self._keys.run(run_id), f"n:{node}"),
+        )
         if due is None or stored is None or not stored.startswith(b"ready "):
             return None
         record, _ = encoding.node_record(stored)
-        first = due - self.lease_ms * (2 ** (record.rings + 1) - 1)
-        return float(max(0.0, seconds + micros / 1_000_000 - first / 1000))
+        first = float(due) - self.lease_ms * (2 ** (record.rings + 1) - 1)
+        return max(0.0, int(seconds) + int(micros) / 1_000_000 - first / 1000)
 
     def votes(self, interrupt_id: str) -> list[dict[str, Any]]:
         run_id = interrupt_id.partition(SEPARATOR)[0]

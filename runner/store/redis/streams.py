@@ -415,24 +415,22 @@ UNREAD = 500
 
 def trim_notices(connection: RedisConnection, stream: str) -> None:
     """Delete the notices that every group has acknowledged; where there is no group, all but the newest."""
-    with connection.translated():
-        client = connection.client_of(stream)
-        if not client.exists(stream):
-            return
-        groups = client.xinfo_groups(stream)
-        if not groups:
-            client.xtrim(stream, maxlen=UNREAD, approximate=False)
-            return
-        with client.pipeline(transaction=False) as pipe:
-            for group in groups:
-                pipe.xpending(stream, group["name"])
-            pending = [each["min"] for each in pipe.execute()]
-        # What was delivered last, and all before it, is done where none of it is pending.
-        kept = [
-            _place(least) if least else _after(group["last-delivered-id"])
-            for group, least in zip(groups, pending, strict=True)
-        ]
-        client.xtrim(stream, minid="{}-{}".format(*min(kept)), approximate=False)
+    if not connection.call("EXISTS", stream):
+        return
+    groups = [
+        dict(zip(fields[::2], fields[1::2], strict=True))
+        for fields in connection.call("XINFO", "GROUPS", stream)
+    ]
+    if not groups:
+        connection.call("XTRIM", stream, "MAXLEN", UNREAD)
+        return
+    pending = connection.call_all(*(("XPENDING", stream, group[b"name"]) for group in groups))
+    # What was delivered last, and all before it, is done where none of it is pending.
+    kept = [
+        _place(least) if least else _after(group[b"last-delivered-id"])
+        for group, (_, least, *_) in zip(groups, pending, strict=True)
+    ]
+    connection.call("XTRIM", stream, "MINID", "{}-{}".format(*min(kept)))
 
 
 def _after(entry: bytes) -> tuple[int, int]:
