@@ -309,7 +309,7 @@ class Story:
 
 
 class TimedStory(Story):
-    """Answers and votes in turn, each by the time that the server needs for its scripts and counters."""
+    """Answers and votes in turn, each by the time that the server needs for its scripts."""
 
     def people(self, rounds: int) -> dict[str, list[float]]:
         """Answer and vote so often, and return the microseconds of each step."""
@@ -327,9 +327,7 @@ class TimedStory(Story):
         self._times.setdefault(step, []).append(self._spent() - before)
 
     def _spent(self) -> float:
-        statistics = self._server.info("commandstats")
-        names = ("cmdstat_evalsha", "cmdstat_hincrbyfloat")
-        return sum(statistics.get(name, {"usec": 0})["usec"] for name in names)
+        return float(self._server.info("commandstats")["cmdstat_evalsha"]["usec"])
 
 
 def count() -> Table:

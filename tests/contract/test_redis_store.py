@@ -364,6 +364,19 @@ def test_a_question_is_stored_compressed(worker, client, compressed):
     assert worker.claim(run_id, "a").answers[0].response == {"approved": True}
 
 
+@pytest.mark.parametrize("damaged", [True, False])
+def test_a_damaged_metric_refuses_no_answer(worker, client, damaged):
+    """The answer is accepted, and counted where it can be; control: with sound metrics it is counted."""
+    (run_id, question), field = worker.asking("a"), '["runner_answer_seconds", {}, "10"]'
+    if damaged:
+        client.hset(KEYS.metrics, field, "no number")
+
+    assert worker.answer(question) == ["accepted"]
+    assert worker.claim(run_id, "a").answers[0].response == "yes"
+    assert client.hget(KEYS.metrics, field) == (b"no number" if damaged else b"1")
+    assert client.hlen(KEYS.metrics) == 2
+
+
 def test_an_event_does_not_repeat_its_question(worker, store, client):
     """It reads as if it did; controls: one that does, and one whose question is damaged."""
     run_id, question = worker.asking("a", reason="a long story", assignees=["ana", "ben"])

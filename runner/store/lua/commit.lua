@@ -171,7 +171,9 @@ end
 for _ = 1, number() do
   local count, command, key, arguments = number(), take(), prefix .. take(), {}
   for nth = 1, count do arguments[nth] = filled(take()) end
-  local reply = redis.call(command, key, unpack(arguments))
+  -- A damaged metric is left as it is, and stops nothing.
+  local call = command == 'HINCRBYFLOAT' and redis.pcall or redis.call
+  local reply = call(command, key, unpack(arguments))
   if command == 'XTRIM' and reply > 0 then
     redis.call('HINCRBYFLOAT', prefix .. 'metrics', '["runner_dead_letters_dropped_total", {}, "sum"]', reply)
   end

@@ -20,8 +20,7 @@ from runner.errors import StoreError
 from runner.records import budgets
 from runner.records.budgets import Tagged
 from runner.records.checkpoints import Saved
-from runner.records.interrupts import Interrupt, ReceiptStatus, address_of
-from runner.records.metrics import ANSWER
+from runner.records.interrupts import ReceiptStatus, address_of
 from runner.records.run import Status
 from runner.scheduler.changes import stops
 from runner.store import encoding
@@ -50,6 +49,7 @@ from runner.store.redis.transaction.transaction import (
     OPEN,
     Call,
     LimitAway,
+    Plan,
     Transaction,
     Transactions,
     of_run,
@@ -103,13 +103,10 @@ class Requests:
         transactions: Transactions,
         fast: FastPath,
         settings: StoreSettings,
-        add_measurements: Callable[[measurements.Increments], None],
-        *,
-        now: Callable[[], int],
     ) -> None:
         """`call` runs a script."""
         self._call, self._transactions, self._fast = call, transactions, fast
-        self._settings, self._add_measurements, self._now = settings, add_measurements, now
+        self._settings = settings
         self._has_archive, self._has_template = False, True
         self._handlers: dict[type[Request[Any]], Callable[[Any], Any]] = {
             AnswerQuestions: self._answer,
@@ -372,47 +369,28 @@ class Requests:
 
     def _answer(self, request: AnswerQuestions) -> Reply:
         wants = [field for answer in request.answers for field in _of_question(answer.interrupt_id)]
-        answered: list[Interrupt] = []
-        reply = self._transactions.run("answer", _noting(request, answered), wants)
-        self._measure(answered, "")
-        return reply
+        return self._transactions.run("answer", request.plan, wants)
 
     def _vote(self, request: CastVote) -> Reply:
-        return self._on_question(request, "vote", request.ballot, str(request.ballot.decision))
+        def plan(transaction: Transaction) -> Reply:
+            reply = request.plan(transaction)
+            if reply.receipts[0].status in {ReceiptStatus.ACCEPTED, ReceiptStatus.COUNTED}:
+                transaction.write_set.measure(measurements.vote(str(request.ballot.decision)))
+            return reply
+
+        return self._on_question(plan, "vote", request.ballot)
 
     def _operate(self, request: ApplyOperation) -> Reply:
-        return self._on_question(request, request.operation.kind, request.operation)
+        return self._on_question(request.plan, request.operation.kind, request.operation)
 
-    def _on_question(
-        self, request: Request[Reply], verb: str, operation: Ballot | Operation, decision: str = ""
-    ) -> Reply:
+    def _on_question(self, plan: Plan, verb: str, operation: Ballot | Operation) -> Reply:
         """Do what one person wants with a question with a rule."""
         name, voter = operation.interrupt_id, operation.voter.principal.key
         voters = [voter] if (jti := ballots.jti_of(operation)) is None else [voter, f"{JTI}{jti}"]
         wants = _of_question(name, votes_field(name), *(votes_field(name, key) for key in voters))
         if (counter := operation.voter.counter) is not None:
             wants.append((PASSKEYS, counter[0]))
-        answered: list[Interrupt] = []
-        reply = self._transactions.run(verb, _noting(request, answered), wants)
-        counted = reply.receipts[0].status in {ReceiptStatus.ACCEPTED, ReceiptStatus.COUNTED}
-        self._measure(answered, decision if counted else "")
-        return reply
-
-    def _measure(self, questions: Sequence[Interrupt], decision: str) -> None:
-        """Record for how long questions were open that were just answered, and a vote that was counted."""
-        now = self._now()
-        measured = dict(measurements.vote(decision)) if decision else {}
-        for question in questions:
-            seconds = max(0, now - question.asked_at) / 1000
-            for field, number in measurements.increments(ANSWER, seconds).items():
-                measured[field] = measured.get(field, 0) + number
-        try:
-            if measured:
-                self._add_measurements(measured)
-        except StoreError:
-            log.info(
-                "metrics.lost: the time to an answer, or a vote, is missing in `runner metrics`."
-            )
+        return self._transactions.run(verb, plan, wants)
 
     def _remove(self, request: RemoveRun) -> Reply:
         def plan(transaction: Transaction) -> Reply:
@@ -610,17 +588,6 @@ def _speculate(
     reads = ReadSet()
     reads.speculate(fields, {**dict.fromkeys(asks), ("EXISTS", TEMPLATE): int(has_template)})
     return reads
-
-
-def _noting(request: Request[Reply], answered: list[Interrupt]) -> Callable[[Transaction], Reply]:
-    """Return a request's plan, which also lists the questions that it answers."""
-
-    def plan(transaction: Transaction) -> Reply:
-        reply = request.plan(transaction)
-        answered[:] = transaction.write_set.answered
-        return reply
-
-    return plan
 
 
 def _forget_kept(token: Token) -> None:

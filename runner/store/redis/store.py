@@ -199,10 +199,7 @@ class RedisStore:
             large=self._large,
             lease_ms=self.lease_ms,
         )
-        self._requests = Requests(
-            *(self._call, self._transactions, self._fast, settings, self.measure),
-            now=lambda: self.clock() if self.clock else time.time_ns() // 1_000_000,
-        )
+        self._requests = Requests(self._call, self._transactions, self._fast, settings)
 
     @property
     def connection(self) -> RedisConnection:

@@ -17,6 +17,7 @@ from runner.records import codec
 from runner.records.checkpoints import Remembered, Saved
 from runner.records.codec import JSON
 from runner.records.interrupts import Decision, Interrupt
+from runner.records.metrics import ANSWER
 from runner.records.migration import Migration
 from runner.records.run import (
     Arrivals,
@@ -42,7 +43,7 @@ from runner.store.encoding import (
     node_text,
 )
 from runner.store.interface import Fork, Start
-from runner.store.redis import ledger
+from runner.store.redis import ledger, measurements
 from runner.store.redis.keys import LIMITS, run_key
 from runner.store.redis.sizes import VISIT_BYTES
 from runner.store.redis.transaction import (
@@ -485,7 +486,8 @@ class RunInTransaction:
 
     def decide(self, question: Interrupt, answer: Decision, nonce: str, now: int) -> None:
         text = encoding.decision(answer)
-        self.write_set.answered.append(question)
+        seconds = max(0, now - question.asked_at) / 1000
+        self.write_set.measure(measurements.increments(ANSWER, seconds))
         if question.expires_in is not None:
             self.write_set.must_be_before(question.asked_at + round(question.expires_in * 1000))
         decision_text = f"answered {now} {nonce} ".encode() + text

@@ -9,7 +9,6 @@ from typing import Any, cast
 from runner.audit.entries import Mode
 from runner.definition.model import Topology
 from runner.records.codec import JSON, LazyValue
-from runner.records.interrupts import Interrupt
 from runner.store.encoding import LARGE, dump, graph_with, topology_of
 from runner.store.interface import Doorbell
 from runner.store.redis.connection import Argument
@@ -306,8 +305,8 @@ class WriteSet:
         self.slots: list[tuple[str, int, str]] = []
         # Done after the commit, where other partitions count a limit's key: key, arguments of `lua/slot.lua`.
         self.slots_elsewhere: list[tuple[str, Command]] = []
+        self.metrics: dict[str, float] = {}
         # For its caller:
-        self.answered: list[Interrupt] = []
         self.committed_at = 0
 
     # Reading
@@ -402,6 +401,11 @@ class WriteSet:
     def command(self, *command: Argument) -> None:
         self.commands.append(command)
 
+    def measure(self, increments: Mapping[str, float]) -> None:
+        """Add to metrics, where anything else is written."""
+        for name, number in increments.items():
+            self.metrics[name] = self.metrics.get(name, 0) + number
+
     def add_size(self, root: str, size: int) -> None:
         """Add bytes to the size of a family of runs, by its root."""
         self.sizes[root] = self.sizes.get(root, 0) + size
@@ -493,8 +497,11 @@ class WriteSet:
         for member, due in timers.items():
             arguments += (self.time(due), member)
         ended_timers = [member for member in self.timers if member not in timers]
-        arguments += (len(ended_timers), *ended_timers, len(self.commands))
-        for command in self.commands:
+        metrics = self.metrics.items()
+        additions = [("HINCRBYFLOAT", "metrics", name, str(number)) for name, number in metrics]
+        commands = [*self.commands, *additions]
+        arguments += (len(ended_timers), *ended_timers, len(commands))
+        for command in commands:
             arguments += (len(command) - 2, *command)
         arguments.append(len(self.released_shapes))
         for shape in self.released_shapes:
