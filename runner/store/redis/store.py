@@ -340,7 +340,7 @@ class RedisStore:
             return None
         record, _ = encoding.node_record(stored)
         first = float(due) - self.lease_ms * (2 ** (record.rings + 1) - 1)
-        return max(0.0, int(seconds) + int(micros) / 1_000_000 - first / 1000)
+        return float(max(0, int(seconds) + int(micros) / 1_000_000 - first / 1000))
 
     def votes(self, interrupt_id: str) -> list[dict[str, Any]]:
         run_id = interrupt_id.partition(SEPARATOR)[0]
