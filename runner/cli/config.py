@@ -70,7 +70,7 @@ def effective_settings(context: CommandContext) -> list[Setting]:
 
 
 def _without_secret(name: str, value: Any) -> Any:
-    if name.endswith("_secret") or name == "mcp_keys":
+    if name.endswith("_secret") or name in {"mcp_keys", "slack_token"}:
         return value and "***"
     if isinstance(value, list):
         return [_without_secret(name, entry) for entry in value]

@@ -67,7 +67,8 @@ from runner.errors import needs_extra
     "--door",
     multiple=True,
     metavar="NAME",
-    help="Another protocol that is served: agui, mcp, or MODULE:OBJECT; may be repeated (default: none).",
+    help="Another protocol that is served: agui, mcp, slack, or MODULE:OBJECT; may be repeated "
+    "(default: none).",
 )
 @with_context
 def server(context: CommandContext, **options: Any) -> None:

@@ -31,6 +31,7 @@ from runner.doors.questions import (
     MOST_ASKED,
     failure,
     json_text,
+    limited,
     message,
     open_questions,
     page_message,
@@ -346,9 +347,9 @@ class Door:
         _check(operation.form, values)
         checked_cursor(values.get("cursor"))
         if named := values.get("run_id") or values.get("question_id"):
-            person = _limited(person, operation.permission, self._services.graph_of(named))
+            person = limited(person, operation.permission, self._services.graph_of(named))
         elif operation.call is not graphs.list_graphs:  # which leaves out those of others itself
-            person = _limited(person, operation.permission, outermost(values.get("graph", "")))
+            person = limited(person, operation.permission, outermost(values.get("graph", "")))
         return operation.call(services=self._services, person=person, **values)
 
     async def _run_graph(
@@ -383,7 +384,7 @@ class Door:
             leave()
 
     def _start(self, caller: Caller, graph: str, arguments: Mapping[str, Any]) -> str:
-        person = _limited(caller.person, "operate", graph)
+        person = limited(caller.person, "operate", graph)
         form, is_field = self._task_form(graph)
         _check(form, arguments)
         task = arguments["task"] if is_field else dict(arguments)
@@ -414,7 +415,7 @@ class Door:
     def _view(self, caller: Caller, run_id: str) -> tuple[RunView, dict[str, Elicitation], str]:
         """Read a run, what its caller is asked, by key, and in words what else it waits for."""
         services, graph = self._services, self._services.graph_of(run_id)
-        person = _limited(caller.person, "see", graph)
+        person = limited(caller.person, "see", graph)
         view = read_run(services.store, run_id)
         asked: dict[str, Elicitation] = {}
         notes = [view.reason] if view.reason else []
@@ -438,7 +439,7 @@ class Door:
         if not responses:
             return {}
         _, asked, _ = self._view(caller, run_id)
-        person = _limited(caller.person, "see", self._services.graph_of(run_id))
+        person = limited(caller.person, "see", self._services.graph_of(run_id))
         receipts = {}
         for key in asked.keys() & responses.keys():
             try:
@@ -483,7 +484,7 @@ class Door:
         graph = self._services.graph_of(run_id)
         if graph not in self._graphs or not caller.person.within(graph).may("see"):
             raise MCPError(types.INVALID_PARAMS, f"there is no task {run_id!r:.80}.")
-        _limited(caller.person, permission, graph)
+        limited(caller.person, permission, graph)
 
     def _get_task(self, caller: Caller, params: TaskRequest) -> dict[str, Any]:
         self._check_task(caller, params.task_id, "see")
@@ -519,18 +520,6 @@ class Door:
 def _has_tasks(ctx: Context) -> bool:
     capabilities = ctx.session.client_capabilities
     return TASKS in ((capabilities and capabilities.extensions) or {})
-
-
-def _limited(person: Person, permission: Permission, graph: str) -> Person:
-    """Return a person with their roles for a graph, "" for all.
-
-    Raises:
-        Problem: they may not.
-    """
-    limited = person.within(graph)
-    if not limited.may(permission):
-        raise Problem(403, f"This needs a role that may {permission}, for the graph {graph!r:.80}.")
-    return limited
 
 
 def _responses(responses: Mapping[str, Any] | None) -> dict[str, Any]:

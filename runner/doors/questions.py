@@ -18,8 +18,9 @@ from runner.records.interrupts import ReceiptStatus
 from runner.records.shown_text import shown
 
 with needs_extra("server", "the door"):
-    from runner.server.access import Person
+    from runner.server.access import Permission, Person
     from runner.server.deciding import why_barred
+    from runner.server.problems import Problem
     from runner.server.services import Services
 
 MOST_SHOWN = 8000
@@ -29,6 +30,18 @@ MOST_ASKED = 20
 """Questions of one run that are asked at the same time; the next ones follow when these are answered."""
 
 GOOD = {ReceiptStatus.ACCEPTED, ReceiptStatus.COUNTED}
+
+
+def limited(person: Person, permission: Permission, graph: str) -> Person:
+    """Return a person with their roles for a graph, "" for all.
+
+    Raises:
+        Problem: they may not.
+    """
+    limited = person.within(graph)
+    if not limited.may(permission):
+        raise Problem(403, f"This needs a role that may {permission}, for the graph {graph!r:.80}.")
+    return limited
 
 
 def open_questions(

@@ -245,6 +245,9 @@ OPEN, SEE, READ, DECIDE, OPERATE, ADMINISTER = (
     Allow("administer"),
 )
 
+SIGNED = Allow("open")
+"""Another service calls, on behalf of people: the route checks the signature of each request itself."""
+
 Seen = Annotated[Person, Depends(SEE)]
 Reads = Annotated[Person, Depends(READ)]
 Decides = Annotated[Person, Depends(DECIDE)]

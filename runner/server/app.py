@@ -16,7 +16,7 @@ from starlette.middleware.cors import CORSMiddleware
 
 from runner.errors import MissingExtra, RunnerError, UsageError
 from runner.server import api, pages
-from runner.server.access import Allow, caller
+from runner.server.access import SIGNED, Allow, caller
 from runner.server.auth import Local
 from runner.server.browser import (
     SAFE,
@@ -69,8 +69,8 @@ def create_app(
     `auth` tells who calls: one of `runner.server.auth`, or a callable that takes the request and returns a
     `Person`, or None for a caller who is not known; it may be async. Without it who has the token that is
     logged here may do everything, on this machine, and no other anything (`Local`). `doors` are other
-    protocols that are served: "agui", "mcp", or MODULE:OBJECT, which takes the `Services` and returns an
-    `APIRouter`.
+    protocols that are served: "agui", "mcp", "slack", or MODULE:OBJECT, which takes the `Services` and
+    returns an `APIRouter`.
 
     Raises:
         UsageError: a setting can't be used, or there is no such door. MissingExtra: a door needs an extra.
@@ -145,7 +145,7 @@ def _operation_id(route: APIRoute) -> str:
 
 
 async def _checked_request(request: Request) -> None:
-    if request.method not in SAFE:
+    if request.method not in SAFE and permission_of(request.scope["route"]) is not SIGNED:
         await check_form(request, await caller(request))
         await check_json(request)
 

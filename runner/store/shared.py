@@ -65,10 +65,12 @@ class Shared:
         settings = self.settings
         return RedisConnection(settings.first_url, self._keys.prefix)
 
-    def release(self) -> None:
-        """Close the connections of this thread to documents, deliveries and groups of notices."""
+    def release(self, *, runs: bool = False) -> None:
+        """Close this thread's connections to documents, deliveries and notices; with `runs` also to runs."""
         self._first.release()
         self.notice_groups.release()
+        for connection in connections(self.store) if runs else ():
+            connection.release()
 
     @cached_property
     def store(self) -> SharedStore:

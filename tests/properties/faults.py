@@ -12,6 +12,8 @@ from tests.properties.mutations import MUTATIONS, Mutation
 
 REDIS = "store/redis/"
 
+SLACK, OF_SLACK = "doors/slack.py", "tests/doors/test_slack.py::"
+
 FAULTS = (
     # -- the transaction and the fast path -----------------------------------------------------------
     Mutation(
@@ -418,6 +420,77 @@ FAULTS = (
         "if true or is_ready(oldest:",
         "a claim whose arrival failed closes a window",
         test="tests/contract/test_redis_store.py::test_a_worker_that_dies_within_its_claim_closes_no_window",
+    ),
+    # -- the Slack door -------------------------------------------------------------------------------
+    Mutation(
+        SLACK,
+        "if not self._is_signed(body, timestamp, signature):",
+        "if False:",
+        "a request that Slack has not signed counts",
+        test=f"{OF_SLACK}test_clicks_that_are_not_ours_have_no_effect",
+    ),
+    Mutation(
+        SLACK,
+        "{payload.team.id, payload.user.team_id or team} != {team}:",
+        "{payload.user.team_id or team} != {team}:",
+        "a click of another workspace counts",
+        test=f"{OF_SLACK}test_clicks_that_are_not_ours_have_no_effect",
+    ),
+    Mutation(
+        SLACK,
+        "{payload.team.id, payload.user.team_id or team} != {team}:",
+        "{payload.team.id} != {team}:",
+        "a click by a person of another workspace counts",
+        test=f"{OF_SLACK}test_clicks_that_are_not_ours_have_no_effect",
+    ),
+    Mutation(
+        SLACK,
+        "if not hmac.compare_digest(mac.encode(), self._mac(text).encode()):",
+        "if not text:",
+        "a button of another installation counts",
+        test=f"{OF_SLACK}test_clicks_that_are_not_ours_have_no_effect",
+    ),
+    Mutation(
+        SLACK,
+        "if intent.digest != question.digest:",
+        "if False:",
+        "a button of a question that has changed opens a form",
+        test=f"{OF_SLACK}test_clicks_that_are_not_ours_have_no_effect",
+    ),
+    Mutation(
+        SLACK,
+        "if intent.action not in _actions(question):",
+        "if False:",
+        "a question for its page is decided in Slack",
+        test=f"{OF_SLACK}test_a_question_for_its_page_has_no_other_button",
+    ),
+    Mutation(
+        "doors/questions.py",
+        "if not limited.may(permission):",
+        "if False:",
+        "a person decides without the role",
+        test=f"{OF_SLACK}test_who_may_not_decide_hears_why",
+    ),
+    Mutation(
+        SLACK,
+        'or account.get("deleted")',
+        "",
+        "an account that was deactivated decides",
+        test=f"{OF_SLACK}test_who_may_not_decide_hears_why",
+    ),
+    Mutation(
+        SLACK,
+        'if is_confirmed else ""',
+        "",
+        "an address that no one has confirmed names a person",
+        test=f"{OF_SLACK}test_who_may_not_decide_hears_why",
+    ),
+    Mutation(
+        SLACK,
+        "idempotency_key=key)",
+        "idempotency_key=None)",
+        "a replayed click votes again after an edit",
+        test=f"{OF_SLACK}test_a_replayed_click_counts_once",
     ),
 )
 

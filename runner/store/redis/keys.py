@@ -196,6 +196,12 @@ DICTIONARY = (
         "until removed",
     ),
     Key(
+        "slack_messages",
+        "hash",
+        "id of an open question -> the Slack message that shows it (JSON)",
+        "until it is decided",
+    ),
+    Key(
         "webhook:d:<webhook>",
         "hash",
         "id of a delivery -> how it stands, and its body (JSON); #bytes of the bodies, #dropped how many, "

@@ -1,0 +1,106 @@
+"""Texts and flat forms in Slack's Block Kit, and what people have entered there."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+from runner.records.validation import MAX_REASON
+
+MOST_SHOWN, MOST_INPUT, MOST_CHOICES, MOST_CHOICE, MOST_LABEL = 3000, 3000, 100, 75, 2000
+"""Slack's limits: characters of texts and inputs, choices of a menu, characters of choices and labels."""
+
+ESCAPES = {ord("&"): "&amp;", ord("<"): "&lt;", ord(">"): "&gt;"}
+"""The characters with which Slack marks links and mentions; one becomes five at most."""
+
+
+def escaped(text: str, most: int | None = None) -> str:
+    """Escape a text, which is cut where it could be longer than `most` characters then."""
+    return text[: most and most // 5].translate(ESCAPES)
+
+
+def plain(text: str, most: int | None = None) -> dict[str, Any]:
+    """Make a text in which nothing is formatted, linked or a mention."""
+    return {"type": "plain_text", "text": escaped(text, most), "emoji": False}
+
+
+def button(action_id: str, label: str, **more: str) -> dict[str, Any]:
+    """Make a button with a `value` or the `url` of a page."""
+    return {"type": "button", "action_id": action_id, "text": plain(label), **more}
+
+
+def fits(form: Mapping[str, Any]) -> bool:
+    """Return whether Slack can show all of a form."""
+    return len(form["properties"]) < MOST_CHOICES and all(
+        len(escaped(_label(name, field))) <= MOST_LABEL
+        and len(escaped(field.get("description", ""))) <= MOST_LABEL
+        and field.get("minLength", 0) <= MOST_INPUT
+        and len(choices := _choices(field) or ()) <= MOST_CHOICES
+        and all(0 < len(escaped(choice)) <= MOST_CHOICE for choice in choices)
+        for name, field in form["properties"].items()
+    )
+
+
+def inputs(form: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
+    """Make the input of each field; its block is its number."""
+    for number, (name, field) in enumerate(form["properties"].items()):
+        hint = {"hint": plain(field["description"])} if field.get("description") else {}
+        yield {
+            "type": "input",
+            "block_id": str(number),
+            "label": plain(_label(name, field)),
+            "optional": name not in form["required"],
+            "element": {"action_id": "input", **_element(field)},
+            **hint,
+        }
+
+
+def content_of(form: Mapping[str, Any], state: Mapping[str, Any]) -> dict[str, Any]:
+    """Read what was entered into the inputs of a form; what is empty is left out.
+
+    Raises:
+        ValueError, LookupError or TypeError: an input has a value that its field can't have.
+    """
+    content = {
+        name: _value(field, state.get(str(number), {}).get("input", {}))
+        for number, (name, field) in enumerate(form["properties"].items())
+    }
+    return {name: value for name, value in content.items() if value is not None}
+
+
+def _label(name: str, field: Mapping[str, Any]) -> str:
+    return field.get("title") or name
+
+
+def _choices(field: Mapping[str, Any]) -> Sequence[str] | None:
+    """Return the texts of a field that is a menu; None for another one."""
+    if field["type"] == "boolean":
+        return ("Yes", "No")
+    choices: Sequence[str] | None = field.get("items", field).get("enum")
+    return choices
+
+
+def _element(field: Mapping[str, Any]) -> dict[str, Any]:
+    choices = _choices(field)
+    if choices is not None:
+        options = [
+            {"text": plain(choice), "value": str(number)} for number, choice in enumerate(choices)
+        ]
+        kind = "multi_static_select" if field["type"] == "array" else "static_select"
+        return {"type": kind, "options": options}
+    if field["type"] in {"integer", "number"}:
+        return {"type": "number_input", "is_decimal_allowed": field["type"] == "number"}
+    most = min(field.get("maxLength", MOST_INPUT), MAX_REASON, MOST_INPUT)
+    return {"type": "plain_text_input", "multiline": "format" not in field, "max_length": most}
+
+
+def _value(field: Mapping[str, Any], entered: Mapping[str, Any]) -> Any:
+    choices, kind = _choices(field), field["type"]
+    if choices is None:
+        text = entered.get("value")
+        return {"integer": int, "number": float}.get(kind, str)(text) if text else None
+    options = entered.get("selected_options") or [entered.get("selected_option")]
+    values = [choices[int(option["value"])] for option in options if option]
+    if kind == "array":
+        return values
+    return (values[0] == "Yes" if kind == "boolean" else values[0]) if values else None

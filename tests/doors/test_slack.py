@@ -1,0 +1,657 @@
+"""The Slack door, against a workspace of the tests that speaks Slack's API."""
+
+from __future__ import annotations
+
+import json
+import random
+import threading
+from contextlib import contextmanager, nullcontext, suppress
+
+import pytest
+import redis
+from fastapi.testclient import TestClient
+
+from runner.approvals import Auth, Principal, Rule
+from runner.approvals.keys import KeySet
+from runner.errors import UsageError
+from runner.server import create_app
+from runner.server.problems import Problem
+from runner.settings import Settings
+from runner.store.redis.keys import Keys
+from tests.doors.conftest import ACTION, FORM, GRAPHS, asking
+from tests.doors.workspace import (
+    CHANNEL,
+    SECRET,
+    TEAM,
+    TOKEN,
+    Workspace,
+    buttons_of,
+    request,
+    text_of,
+)
+from tests.integrations.extras import need
+from tests.server.conftest import Site
+from tests.waiting import wait_until
+
+need("slack_sdk", "slack")
+
+from runner.doors import slack  # noqa: E402 - only where the extra is installed
+from runner.doors.slack import GROUP, Intent, SlackDoor  # noqa: E402 - likewise
+
+EMAILS = {f"{name}@example.com": name for name in ("ana", "ben", "eve", "pat")}
+
+
+class People:
+    """Whose accounts are in the workspace: eve may only see, pat decides for another graph."""
+
+    def groups(self, principal):
+        """Return no groups."""
+        return []
+
+    def roles(self, principal):
+        """Return the roles of the server."""
+        return {"eve": ["viewer"], "pat": ["approver:other"]}.get(principal.sub, ["approver"])
+
+    def person(self, account, email):
+        """Return whose account of our workspace it is, by the address."""
+        assert account.iss == f"https://slack.com/{TEAM}"
+        return Principal(EMAILS[email]) if email in EMAILS else None
+
+
+people = People()
+
+MORE = {
+    "marked": asking(
+        reason="<!channel> *all* &lt; `x`", rule=Rule(eligible=["ana"]), action=ACTION
+    ),
+    "approve_only": asking(rule=Rule(decisions=["approve"]), action=ACTION),
+    "service": asking(rule=Rule(eligible=["ana"], auth=Auth(level=1)), action=ACTION),
+}
+
+
+@pytest.fixture
+def workspace():
+    """A workspace in which ana, ben, eve and pat have accounts, and others that are no one's."""
+    with Workspace() as workspace:
+        for email, name in EMAILS.items():
+            workspace.join(f"U{name}", email)
+        workspace.join("Unew", "new@example.com")
+        workspace.join("Uold", "ana@example.com", deleted=True)
+        workspace.join("Ubot", "ana@example.com", is_bot=True)
+        workspace.join("Uguest", "ana@example.com", team_id="T0000002")
+        workspace.join("Ushared", "ana@example.com", is_stranger=True)
+        workspace.join("Uunsure", "ana@example.com", is_email_confirmed=False)
+        yield workspace
+
+
+@pytest.fixture
+def site(redis_url, workspace):
+    """An application with the door; each test runs the nodes itself."""
+    site = Site(redis_url, {**GRAPHS, **MORE})
+    values = {
+        "slack_team": TEAM,
+        "slack_channels": [CHANNEL, "echo=C0000009"],
+        "slack_token": TOKEN,
+        "slack_signing_secret": SECRET,
+        "slack_url": workspace.url,
+        "server_secret": "s" * 32,
+        "server_url": "https://runner.example",
+        "directory": f"{__name__}:people",
+    }
+    for name, value in values.items():
+        setattr(site.settings, name, value)
+    site.door = SlackDoor(site.app.state.services)
+    return site
+
+
+def asked(site, workspace, graph):
+    """Ask the question of a graph, and return it with its message."""
+    run = site.start(graph)
+    (question,) = run.interrupts()
+    site.door.show(question.id)
+    return question, [*workspace.messages.values()][-1]
+
+
+def send(site, payload, **options):
+    """Have the door receive a payload as Slack sends it."""
+    return site.door.receive(*request(payload, **options))
+
+
+def state_of(site, question):
+    """Return how a question stands, with its votes."""
+    return site.client.interrupt(question.id).status, site.app.state.services.store.votes(
+        question.id
+    )
+
+
+def sealed(site, question, action="approve", digest=None):
+    """Return the fields of a click on a button that the door would not show."""
+    value = site.door.seal(Intent(action, question.id, digest or question.digest))
+    return {"actions": [{"action_id": f"runner:{action}", "value": value, "action_ts": "1"}]}
+
+
+@contextmanager
+def following(door):
+    """Have a door follow the notices in a thread, as a server does."""
+    stopping = threading.Event()
+    door.listen()
+    thread = threading.Thread(target=door.follow, args=[stopping])
+    thread.start()
+    try:
+        yield
+    finally:
+        stopping.set()
+        thread.join(60)
+
+
+def test_a_click_decides(site, workspace):
+    """The message has the whole call; a click approves it as the person, and the buttons go away."""
+    app = create_app(site.settings, auth=lambda request: None, doors=["slack"])
+    app.state.services.client = site.client
+    with TestClient(app, base_url="https://runner.example") as http:
+        run = site.start("rule")
+        wait_until(lambda: workspace.messages, "a message")
+        (message,) = workspace.messages.values()
+        body, timestamp, signature = request(workspace.click(message, "approve", "Uana"))
+        headers = {
+            "Content-Type": "application/x-www-form-urlencoded",
+            "X-Slack-Request-Timestamp": timestamp,
+            "X-Slack-Signature": signature,
+        }
+        forged = http.post(
+            "/doors/slack", content=body, headers={**headers, "X-Slack-Signature": "v0="}
+        )
+        before = run.interrupts()
+        reply = http.post("/doors/slack", content=body, headers=headers)
+        site.work()
+        wait_until(lambda: not buttons_of(*workspace.messages.values()), "no buttons")
+        elsewhere = http.post("/v1/runs", content=body, headers=headers)
+
+    for part in (
+        '"order": 7',
+        '"amount": 120',
+        "a late order",
+        before[0].digest.partition(":")[2][:12],
+    ):
+        assert part in text_of(message)
+    assert buttons_of(message)["open"]["url"] == f"https://runner.example/q/{before[0].id}"
+    assert forged.status_code == 401
+    assert len(before) == 1
+    assert (reply.status_code, reply.content) == (200, b"")
+    assert run.result().results["ask"].output == {"said": "approve"}
+    assert "approved by ana, 1 of 1" in text_of(*workspace.messages.values())
+    assert workspace.whispers == []
+    assert elsewhere.status_code == 403  # the exception is for signed requests of that route
+
+
+def test_a_rejection_asks_for_a_reason(site, workspace):
+    """Reject opens a form; what is sent is the vote's comment, also where it is empty."""
+    comments = []
+    for entered in ({"value": "too much"}, {"value": None}):
+        question, message = asked(site, workspace, "rule")
+        assert send(site, workspace.click(message, "reject", "Uana")) == {}
+        opened = state_of(site, question)
+        assert send(site, workspace.submit("Uana", entered)) == {}
+        (vote,) = state_of(site, question)[1]
+        comments.append((vote["decision"], vote["comment"]))
+        assert opened == ("open", [])
+
+    assert comments == [("reject", "too much"), ("reject", "")]
+
+
+def test_a_form_says_that_it_comes_too_late(site, workspace):
+    """A question that was decided while the form was open stays as it is, and the form says by whom."""
+    question, message = asked(site, workspace, "rule")
+    send(site, workspace.click(message, "reject", "Uana"))
+    site.client.vote(question.id, "approve", by="ben")
+
+    reply = send(site, workspace.submit("Uana", {"value": "no"}))
+
+    assert reply["response_action"] == "errors"
+    assert "approved by ben" in reply["errors"]["0"]
+    assert [vote["by"] for vote in state_of(site, question)[1]] == ["human:|ben"]
+
+
+def test_a_person_counts_once_at_all_doors(site, workspace):
+    """Two of two takes two people: a click adds nothing to the same person's vote at another door."""
+    question, message = asked(site, workspace, "quorum")
+    site.client.vote(question.id, "approve", by="ana")
+    send(site, workspace.click(message, "approve", "Uana"))
+    site.door.show(question.id)
+    between, text = state_of(site, question)[0], text_of(*workspace.messages.values())
+    send(site, workspace.click(message, "approve", "Uben"))
+
+    assert between == "open"
+    assert "So far: 1 of 2" in text
+    assert state_of(site, question)[0] == "answered"
+
+
+@pytest.mark.parametrize("graph", ["risky", "sure", "long", "nested", "pattern"])
+def test_a_question_for_its_page_has_no_other_button(site, workspace, graph):
+    """High risk, a login, or more than a message can show: only the page decides, whatever is clicked."""
+    question, message = asked(site, workspace, graph)
+    control, shown = asked(site, workspace, "anyone")
+    for each, its_message in ((question, message), (control, shown)):
+        action = "approve" if each.rule else "answer"
+        if graph != "long" or each is control:  # that one's button would be its answer's
+            send(site, workspace.click(its_message, "open", "Uana") | sealed(site, each, action))
+
+    assert [*buttons_of(message)] == ["open"]
+    assert state_of(site, question) == ("open", [])
+    assert workspace.views == []
+    assert state_of(site, control)[0] == "answered"
+
+
+def test_the_open_button_does_nothing_here(site, workspace):
+    """Slack also sends a click on a link: it is no decision, and no error."""
+    question, message = asked(site, workspace, "rule")
+
+    assert send(site, workspace.click(message, "open", "Uana")) == {}
+    assert state_of(site, question) == ("open", [])
+
+
+def test_buttons_are_the_decisions_of_the_rule(site, workspace):
+    """What a rule does not let people decide has no button."""
+    _, message = asked(site, workspace, "approve_only")
+    _, other = asked(site, workspace, "rule")
+
+    assert [*buttons_of(message)] == ["approve", "open"]
+    assert [*buttons_of(other)] == ["approve", "reject", "open"]
+
+
+def test_what_agents_write_is_text(site, workspace):
+    """Nothing of a question is a mention, a link or formatted in Slack."""
+    _, message = asked(site, workspace, "marked")
+
+    assert "<!channel> *all* &lt; `x`" in text_of(message)
+    assert "<" not in json.dumps(message)
+    texts = [block["text"] for block in message["blocks"] if "text" in block]
+    assert {text["type"] for text in texts} == {"plain_text"}
+
+
+def test_a_form_asks_for_an_answer(site, workspace):
+    """A question without a rule opens a form with its fields; what does not fit them is said there."""
+    question, message = asked(site, workspace, "form")
+    click = workspace.click(message, "answer", "Uana")
+    send(site, click)
+    (view,) = workspace.views
+    labels = [
+        (block["label"]["text"], block["optional"]) for block in view["blocks"] if "label" in block
+    ]
+    inputs = [{"value": "Rome"}, {"value": "0"}, {"selected_option": None}]
+    refused = send(site, workspace.submit("Uana", *inputs))
+    before = state_of(site, question)[0]
+    inputs = [{"value": "Rome"}, {"value": "3"}, {"selected_option": {"value": "1"}}]
+    reply = send(site, workspace.submit("Uana", *inputs))
+    site.work()
+
+    assert labels == [("City", False), ("days", False), ("way", True)]
+    assert "days" in refused["errors"]["0"]
+    assert before == "open"
+    assert reply == {}
+    output = site.client.run(question.run_id).result().results["ask"].output
+    assert output == {
+        "said": {"city": "Rome", "days": 3, "way": FORM["properties"]["way"]["enum"][1]}
+    }
+
+
+@pytest.mark.parametrize(
+    ("user", "why"),
+    [
+        ("Unew", "directory does not know"),
+        ("Uold", "not one of a person"),
+        ("Ubot", "not one of a person"),
+        ("Uguest", "not one of a person"),
+        ("Ushared", "not one of a person"),
+        ("Uunsure", "directory does not know"),
+        ("Unobody", "user_not_found"),
+        ("Ueve", "role that may decide"),
+        ("Upat", "role that may decide"),
+    ],
+)
+def test_who_may_not_decide_hears_why(site, workspace, user, why):
+    """An account counts if the directory says whose it is, and they may decide; only they see why not."""
+    question, message = asked(site, workspace, "anyone")
+    send(site, workspace.click(message, "approve", user))
+    before, (whisper,) = state_of(site, question), workspace.whispers
+    send(site, workspace.click(message, "approve", "Uana"))
+
+    assert (whisper["user"], whisper["channel"]) == (user, CHANNEL)
+    assert why in whisper["text"]
+    assert before == ("open", [])
+    assert state_of(site, question)[0] == "answered"
+
+
+def test_the_rule_says_who_decides(site, workspace):
+    """A person who is not eligible hears that; one who is decides."""
+    question, message = asked(site, workspace, "others")
+    send(site, workspace.click(message, "approve", "Uana"))
+    before = state_of(site, question)
+    send(site, workspace.click(message, "approve", "Uben"))
+
+    assert "may not decide" in workspace.whispers[0]["text"]
+    assert before == ("open", [])
+    assert state_of(site, question)[0] == "answered"
+
+
+def test_the_server_signs_for_the_person(site, workspace, tmp_path, monkeypatch):
+    """A rule of level 1 counts a click that the server has signed; without its key it counts none."""
+    monkeypatch.setenv("RUNNER_DECISION_KEYS", str(tmp_path / "public.json"))
+    question, message = asked(site, workspace, "service")
+    KeySet(tmp_path / "public.json").make("door", tmp_path / "key.json", level=1)
+    send(site, workspace.click(message, "approve", "Uana"))
+    before = state_of(site, question)
+    site.settings.signing_key = str(tmp_path / "key.json")
+    send(site, workspace.click(message, "approve", "Uana"))
+    site.work()
+
+    assert before == ("open", [])
+    assert [vote["level"] for vote in state_of(site, question)[1]] == [1]
+    assert site.client.run(question.run_id).result().status == "completed"
+
+
+def test_the_door_needs_all_its_settings(site):
+    """A door that could not check or reach something is not opened, and says what is missing."""
+    with pytest.raises(UsageError, match=r"RUNNER_SLACK_TEAM, .*, RUNNER_SERVER_SECRET"):
+        create_app(Settings(redis_url=site.settings.redis_url), doors=["slack"])
+
+
+# What is stored, and the notices
+
+
+def test_a_decision_elsewhere_takes_the_buttons_away(site, workspace):
+    """A message follows its question: votes, a decision at another door; then nothing of it is stored."""
+    with following(site.door):
+        question = site.start("quorum").interrupts()[0]
+        wait_until(lambda: workspace.messages, "a message")
+        site.client.vote(question.id, "approve", by="ana")
+        wait_until(lambda: "1 of 2" in text_of(*workspace.messages.values()), "the first vote")
+        stored = site.door._stored(question.id)
+        site.client.vote(question.id, "approve", by="ben")
+        wait_until(lambda: not buttons_of(*workspace.messages.values()), "no buttons")
+        wait_until(lambda: site.door._stored(question.id) is None, "nothing stored")
+
+    assert stored is not None
+    assert "approved by ana, ben, 2 of 2" in text_of(*workspace.messages.values())
+
+
+def test_a_graph_has_its_channel(site, workspace):
+    """A question goes to the channel of its graph, and to none where its graph has none."""
+    site.settings.slack_channels = [f"quorum={CHANNEL}"]
+    site.door = SlackDoor(site.app.state.services)
+    other = site.start("rule").interrupts()[0]
+    site.door.show(other.id)
+    before = [*workspace.messages]
+    asked(site, workspace, "quorum")
+
+    assert before == []
+    assert len(workspace.messages) == 1
+
+
+@pytest.mark.parametrize(
+    "fault",
+    [
+        (500, {"ok": False, "error": "internal_error"}, {}),
+        (429, {"ok": False, "error": "ratelimited"}, {"Retry-After": "0"}),
+        (429, {"ok": False, "error": "ratelimited"}, {"Retry-After": "soon"}),
+        (503, "<html>maintenance</html>", {}),
+        (200, "<html>log in</html>", {}),
+        (200, [], {}),
+        (200, {"ok": False, "error": "token_expired"}, {}),
+    ],
+)
+def test_messages_wait_for_slack(site, workspace, monkeypatch, fault):
+    """A message that Slack does not take now is written later, once."""
+    monkeypatch.setattr(slack, "PAUSE", 0.01)
+    workspace.faults.extend([fault, fault])
+    with following(site.door):
+        site.start("rule")
+        wait_until(lambda: workspace.messages, "the message")
+        wait_until(lambda: len(workspace.calls) == 3, "three attempts")
+
+    assert len(workspace.messages) == 1
+
+
+def test_a_question_that_is_not_shown_holds_no_other_back(site, workspace, caplog, redis_url):
+    """A message that Slack refuses, or that can't be made, is in the log, and the next one is written."""
+    site.door._channels["two"] = "C0000404"
+    site.door.listen()
+    refused, unreadable, shown = (
+        site.start(graph).interrupts()[0].id for graph in ("two", "rule", "rule")
+    )
+    with redis.Redis.from_url(redis_url) as admin:
+        admin.hset(f"{Keys().prefix}slack_messages", unreadable, '{"v": 9}')
+    with following(site.door):
+        wait_until(lambda: workspace.messages, "the third message")
+
+    assert f"{refused} is only on its page: channel_not_found" in caplog.text
+    assert f"{unreadable} is only on its page; please report this" in caplog.text
+    assert shown not in caplog.text
+
+
+def test_a_server_that_has_stopped_has_no_connection_open(site, workspace, redis_url):
+    """All that the threads of the door have opened is closed when the application has ended."""
+    app = create_app(site.settings, auth=lambda request: None, doors=["slack"])
+    with redis.Redis.from_url(redis_url) as admin:
+
+        def connections():
+            return {client["id"] for client in admin.client_list()}
+
+        site.start("echo")
+        before = connections()
+        with TestClient(app):
+            site.start("rule")
+            wait_until(lambda: workspace.messages, "a message")
+            during = connections()
+        wait_until(lambda: not connections() - before, "no connection is open")
+
+    assert during - before
+
+
+def test_another_process_writes_what_one_has_left(site, workspace):
+    """Notices in the hands of a process that died are shown by the next one."""
+    services = site.app.state.services
+    site.door.listen()
+    site.start("rule")
+    (reader,) = services.notice_groups.readers(GROUP)
+    taken = reader.read(1)
+    reader.close()
+    with following(site.door):
+        wait_until(lambda: workspace.messages, "the message")
+
+    assert taken
+
+
+# Attacks
+
+
+def effects(site, workspace, question):
+    """Return all that a click may have changed."""
+    return state_of(site, question), len(workspace.views)
+
+
+class Attacks:
+    """Clicks that must have no effect, each made of a good one by chance."""
+
+    def __init__(self, site, workspace, question, message, seed):
+        self.site, self.workspace, self.question, self.message = site, workspace, question, message
+        self.random = random.Random(seed)  # noqa: S311 - repeatable
+
+    def click(self, **fields):
+        """Return a click of ana, with other fields."""
+        return (
+            self.workspace.click(self.message, self.random.choice(["approve", "reject"]), "Uana")
+            | fields
+        )
+
+    def _changed(self, text):
+        """Change, insert or remove a character."""
+        place, kind = self.random.randrange(len(text)), self.random.randrange(3)
+        other = chr(self.random.randrange(33, 127))
+        middle = {0: other, 1: other + text[place], 2: ""}[kind]
+        changed = text[:place] + middle + text[place + 1 :]
+        return changed if changed != text else self._changed(text)
+
+    def forged(self):
+        """The signature, the time or the body is another than Slack's."""
+        body, timestamp, signature = request(self.click())
+        kind = self.random.randrange(4)
+        if kind == 0:
+            return self._changed(body.decode()).encode(), timestamp, signature
+        if kind == 1:
+            return body, str(int(timestamp) + self.random.choice([-9, -1, 1, 9])), signature
+        if kind == 2:
+            return request(self.click(), secret=self._changed(SECRET))
+        return body, timestamp, self._changed(signature)
+
+    def old(self):
+        """The request was signed more than five minutes ago, or is to be sent later."""
+        return request(
+            self.click(), age=self.random.choice([1, -1]) * self.random.uniform(310, 1e6)
+        )
+
+    def foreign(self):
+        """The click is from another workspace, or by a person of one."""
+        team = self._changed(TEAM)
+        fields = self.random.choice(
+            [{"team": {"id": team}}, {"team": None}, {"user": {"id": "Uana", "team_id": team}}]
+        )
+        return request(self.click(**fields))
+
+    def sealed_elsewhere(self):
+        """The button is another's: its seal or its content was changed, or it is of another installation."""
+        click = self.click()
+        action = click["actions"][0]
+        action["value"] = self.random.choice(
+            [self._changed(action["value"]), "", action["value"][65:]]
+        )
+        return request(click)
+
+    def changed_question(self):
+        """The button was made for another digest."""
+        digest, action = (
+            f"sha256:{self.random.randbytes(32).hex()}",
+            self.random.choice(["approve", "reject"]),
+        )
+        return request(self.click(**sealed(self.site, self.question, action, digest)))
+
+    def misshapen(self):
+        """Signed by Slack, but no interaction that this door knows."""
+        click = self.click()
+        kind = self.random.randrange(3)
+        if kind == 0:
+            del click[self.random.choice(["type", "team", "user"])]
+        elif kind == 1:
+            click["type"] = self._changed("block_actions")
+        else:
+            click["actions"] = self.random.choice([None, [{}], [7], "approve", []])
+        return request(click)
+
+
+KINDS = ("forged", "old", "foreign", "sealed_elsewhere", "changed_question", "misshapen")
+
+
+@pytest.mark.parametrize("number", [500, pytest.param(10_000, marks=pytest.mark.slow)])
+def test_clicks_that_are_not_ours_have_no_effect(site, workspace, number):
+    """Forged, old, foreign, resealed and changed clicks change nothing; the good click beside them does."""
+    question, message = asked(site, workspace, "quorum")
+    attacks = Attacks(site, workspace, question, message, seed=number)
+    before = effects(site, workspace, question)
+    # Of these, Slack's API and the store are asked each time.
+    weights = [30, 30, 30, 30, 3, 10]
+    for kind in attacks.random.choices(KINDS, weights, k=number):
+        refused = (
+            nullcontext() if kind in {"changed_question", "misshapen"} else pytest.raises(Problem)
+        )
+        with refused, suppress(Problem) if kind == "misshapen" else nullcontext():
+            site.door.receive(*getattr(attacks, kind)())
+    after = effects(site, workspace, question)
+    send(site, workspace.click(message, "approve", "Uana"))
+
+    assert after == before == (("open", []), 0)
+    assert [vote["by"] for vote in state_of(site, question)[1]] == ["human:|ana"]
+
+
+def controls(site, workspace, question, message):
+    """Return by kind a click that would be an attack, where what makes it one is right here."""
+    click = workspace.click(message, "approve", "Uana")
+    services, settings = site.app.state.services, site.settings
+
+    def door(**values):
+        for name, value in values.items():
+            setattr(settings, name, value)
+        return SlackDoor(services)
+
+    def forged():
+        return door(slack_signing_secret="other"), request(click, secret="other")
+
+    def old():
+        return site.door, request(click, age=280)
+
+    def foreign():
+        workspace.users["Uana"]["team_id"] = "T0000002"
+        settings.directory = f"{__name__}:elsewhere"
+        there = door(slack_team="T0000002")
+        button = {
+            "value": there.seal(Intent("approve", question.id, question.digest)),
+            "action_id": "x",
+        }
+        of_there = {"team": {"id": "T0000002"}, "user": {"id": "Uana", "team_id": "T0000002"}}
+        return there, request({**click, **of_there, "actions": [button]})
+
+    def sealed_elsewhere():
+        there = door(server_secret="o" * 32)
+        value = there.seal(Intent("approve", question.id, question.digest))
+        return there, request({**click, "actions": [{"value": value, "action_id": "x"}]})
+
+    def changed_question():
+        return site.door, request({**click, **sealed(site, question, digest=question.digest)})
+
+    return {
+        each.__name__: each for each in (forged, old, foreign, sealed_elsewhere, changed_question)
+    }
+
+
+class Elsewhere(People):
+    """The same people, of any workspace."""
+
+    def person(self, account, email):
+        """Return whose address it is."""
+        return Principal(EMAILS[email])
+
+
+elsewhere = Elsewhere()
+
+
+@pytest.mark.parametrize(
+    "kind", ["forged", "old", "foreign", "sealed_elsewhere", "changed_question"]
+)
+def test_each_check_stops_nothing_else(site, workspace, kind):
+    """The same click has its effect where only what the check asks for is as it should be."""
+    question, message = asked(site, workspace, "rule")
+    attack = Attacks(site, workspace, question, message, seed=1)
+    with suppress(Problem):
+        site.door.receive(*getattr(attack, kind)())
+    before = state_of(site, question)
+    door, good = controls(site, workspace, question, message)[kind]()
+    door.receive(*good)
+
+    assert before == ("open", [])
+    assert state_of(site, question)[0] == "answered"
+
+
+def test_a_replayed_click_counts_once(site, workspace):
+    """The same request again changes nothing, also after an edit has reset the votes; a new click counts."""
+    question, message = asked(site, workspace, "quorum")
+    click = request(workspace.click(message, "approve", "Uana"))
+    site.door.receive(*click)
+    site.client.vote(question.id, "edit", by="ben", response={"order": 7, "amount": 5})
+    first = state_of(site, question)
+    for _ in range(3):
+        site.door.receive(*click)
+    replayed = state_of(site, question)
+    send(site, workspace.click(message, "approve", "Uana"))
+
+    assert len(first[1]) == 2
+    assert replayed == first
+    assert len(state_of(site, question)[1]) == 3
