@@ -16,6 +16,7 @@ from tests.simulation.history import (
     crowded,
     drawn,
     in_turns,
+    keyed,
     play,
     raced,
     recovered,
@@ -64,9 +65,12 @@ def main() -> int:
     parser.add_argument("--recovery", action="store_true", help="runs are retried and forked")
     parser.add_argument("--fair", action="store_true", help="runs take turns")
     parser.add_argument("--limits", action="store_true", help="most nodes share a limit")
+    parser.add_argument(
+        "--keys", action="store_true", help="runs of a key exclude or follow each other"
+    )
     chosen = parser.parse_args()
     draws = {voted: chosen.votes, recovered: chosen.recovery, in_turns: chosen.fair}
-    draws |= {crowded: chosen.limits}
+    draws |= {crowded: chosen.limits, keyed: chosen.keys}
     draw = next((draw for draw, is_chosen in draws.items() if is_chosen), drawn)
     logging.disable(logging.CRITICAL)  # planned outages are no news
     if chosen.store == "memory":

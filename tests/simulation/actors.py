@@ -170,7 +170,8 @@ class Process:
         """Start, or start again after a death: with nothing but what the store has."""
         registry = Registry()
         for name, factory in self.world.factories.items():
-            registry.add(name, factory, fairness=FAIRNESS if self.world.setting.fair else None)
+            fairness = FAIRNESS if self.world.setting.fair else None
+            registry.add(name, factory, self.world.setting.rules, fairness)
         self.engine = Engine(Wire(self), self.world.broker, registry, lease=math.inf)
         self.engine._sweep_timer = Silent()
 

@@ -8,10 +8,12 @@ from collections import Counter
 from collections.abc import Callable, Sequence
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, replace
+from typing import get_args
 
 from runner.execution.results import GraphResult
+from runner.limits.concurrency import Admission, Concurrency, Debounce, WhenFull
 from runner.records.run import FINAL, Status
-from tests.simulation.plans import CROWDED, FAILING, KINDS, RULED, draw
+from tests.simulation.plans import CROWDED, FAILING, KEYED, KINDS, RULED, draw
 from tests.simulation.virtual import machine
 from tests.simulation.watch import Violation, must
 from tests.simulation.world import Setting, Step, World, in_memory
@@ -126,8 +128,23 @@ def crowded(seed: int) -> History:
     )
 
 
+def keyed(seed: int) -> History:
+    """Draw a history in which runs of a key exclude or follow each other, and a limit is paused."""
+    history, chance = drawn(seed, KEYED), random.Random(seed)  # noqa: S311 - as above
+    debounce = Debounce(chance.choice((5, 40)), "tag:key", chance.choice((None, 60)))
+    when_full = "queue" if seed % 4 == 0 else chance.choice(get_args(WhenFull))
+    concurrency = Concurrency(
+        chance.choice((1, 1, 2)), "tag:key", when_full, while_waiting=chance.random() < 0.7
+    )
+    rules = Admission(0, None if seed % 4 == 1 else concurrency, debounce if seed % 4 < 2 else None)
+    words = (*("again",) * 2, *("flow",) * 3, "run", "answer", "time", "pause", "resume")
+    more = [(step, (chance.choice(words), chance.randrange(1000))) for step in history.steps]
+    setting = replace(history.setting, runs=chance.choice((3, 4, 6)), rules=rules)
+    return replace(history, setting=setting, steps=tuple(itertools.chain.from_iterable(more)))
+
+
 OPTIONS = {drawn: "", voted: " VOTES=1", recovered: " RECOVERY=1", in_turns: " FAIR=1"}
-OPTIONS |= {crowded: " LIMITS=1"}
+OPTIONS |= {crowded: " LIMITS=1", keyed: " KEYS=1"}
 """What `make simulate` is told to draw such histories."""
 
 
@@ -171,7 +188,9 @@ def play(history: History, make: Make = in_memory, steps: Sequence[Step] | None 
             outcome.error = f"escaped: {type(error).__name__}: {error}"
             return outcome
         outcome.events = world.events()
-    cancelled = any(request.name == "cancel" for request in world.requests)
+    rules = history.setting.rules
+    replaces = bool(rules and rules.concurrency and rules.concurrency.when_full == "replace")
+    cancelled = replaces or any(request.name == "cancel" for request in world.requests)
     try:
         wanted = expected(history.setting)
         compare(results, wanted, world.watch.retried, cancelled=cancelled)

@@ -83,7 +83,13 @@ def inside(world: World, store: SharedStore) -> Iterator[tuple[str, Seen]]:
         snapshot = store.read(run_id)
         if snapshot is not None:
             questions = {interrupt.id: interrupt for interrupt in snapshot.interrupts}
-            yield run_id, Seen(snapshot.record, snapshot.nodes, questions, snapshot.maps)
+            yield (
+                run_id,
+                Seen(
+                    *(snapshot.record, snapshot.nodes, questions, snapshot.maps),
+                    snapshot.tags.get("key", ""),
+                ),
+            )
         todo += store.children(run_id)
 
 

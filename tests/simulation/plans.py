@@ -45,6 +45,7 @@ KINDS = (
 FAILING = (*KINDS, *("fails",) * 8)
 RULED = (*KINDS, *("is approved",) * 10, *("is approved in time",) * 4)
 CROWDED = (*KINDS, *("is limited",) * 20)
+KEYED = (*KINDS, *("is limited",) * 6)
 CONDITIONS = ("always", "always", "always", "peeks", "never", "odd visits", "even visits")
 LIMIT = Limit("one at a time", concurrency=1)
 WHILE = 40.0

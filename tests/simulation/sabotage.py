@@ -5,15 +5,21 @@ What is taken out, each class says.
 
 from __future__ import annotations
 
+import contextlib
+from collections.abc import Iterator
 from dataclasses import replace
 from typing import Any
 
 from runner.approvals.rules import Principal
 from runner.approvals.voting import CastVote
+from runner.limits.concurrency import Debounce
+from runner.limits.setting import LimitSetting
 from runner.records.interrupts import InterruptStatus
 from runner.records.run import Status, status_of
-from runner.store import requests
+from runner.store import apply_transition, requests
+from runner.store.apply_transition import OPEN
 from runner.store.interface import Reply, Request
+from runner.store.memory.database import MemoryKeyLists
 from runner.store.memory.store import MemoryStore
 from runner.store.requests import (
     AnswerQuestions,
@@ -27,6 +33,17 @@ from runner.store.requests import (
     UseDecision,
 )
 from tests.simulation.voting import EVERY, effect_of
+
+
+@contextlib.contextmanager
+def replaced(module: Any, name: str, instead: Any) -> Iterator[None]:
+    """Call something else than a function, as long as the block runs."""
+    real = getattr(module, name)
+    setattr(module, name, instead)
+    try:
+        yield
+    finally:
+        setattr(module, name, real)
 
 
 class SabotagedStore(MemoryStore):
@@ -367,11 +384,8 @@ class AnyFork(SabotagedStore):
     request_type = ForkRun
 
     def sabotage(self, request):
-        as_planned, requests._as_planned = requests._as_planned, lambda source, fork: True
-        try:
+        with replaced(requests, "_as_planned", lambda source, fork: True):
             return self.as_it_should(request)
-        finally:
-            requests._as_planned = as_planned
 
 
 class SleepyRetry(SabotagedStore):
@@ -403,6 +417,69 @@ class SecondRetry(SabotagedStore):
         ]
         return self.as_it_should(replace(request, runs=runs))
 
+
+class Replaced(SabotagedStore):
+    """A store that calls `instead` where it should call another function."""
+
+    module: Any
+    name: str
+    instead: Any
+
+    def sabotage(self, request):
+        with replaced(self.module, self.name, type(self).instead):
+            return self.as_it_should(request)
+
+    def sweep(self, limit=100):
+        with replaced(self.module, self.name, type(self).instead):
+            return super().sweep(limit)
+
+
+class AnyNumber(Replaced):
+    """A key has any number of open runs."""
+
+    module, name = MemoryKeyLists, "count"
+
+    def instead(self, name, _bound):
+        return 0 if name.startswith(OPEN) else len(self._runs[name])
+
+
+class SleepyKey(Replaced):
+    """The end of a run begins no other run of its key."""
+
+    module, name, instead = apply_transition, "_admitted", staticmethod(lambda *_: ())
+
+
+class LastFirst(Replaced):
+    """Of the runs that wait the last begins first."""
+
+    module, name = MemoryKeyLists, "first"
+
+    def instead(self, name, most):
+        return list(self._runs[name])[::-1][:most]
+
+
+class ManyDelays(Replaced):
+    """A start begins a run although one of its key is delayed."""
+
+    module, name, instead = requests, "_debounced", staticmethod(lambda *_: None)
+
+
+class LongDelay(Replaced):
+    """Each start delays a run again, without an end."""
+
+    module, name = Debounce, "due"
+
+    def instead(self, _created_at, now):
+        return now + round(self.seconds * 1000)
+
+
+class NoPause(Replaced):
+    """Nodes start under a paused limit."""
+
+    module, name, instead = LimitSetting, "paused_until", staticmethod(lambda *_: 0)
+
+
+OF_KEYS = (AnyNumber, SleepyKey, LastFirst, ManyDelays, LongDelay, NoPause)
 
 OF_RECOVERY = (AnyFork, SleepyRetry, SecondRetry)
 

@@ -27,6 +27,7 @@ from tests.simulation.history import (
     crowded,
     drawn,
     in_turns,
+    keyed,
     kind_of,
     play,
     raced,
@@ -54,6 +55,8 @@ STARTED_TWICE = 70011
 """A seed with races in which others look at a run before its start, sent twice, has a reply."""
 FAIR = range(1, 101)
 """Seeds in which runs take turns."""
+KEYED = range(1, 51)
+"""Seeds in which runs of a key exclude or follow each other, and a limit is paused."""
 REGRESSIONS = (30, 42, 120)
 """Seeds to keep: each showed a fault, of the product or of a store with a mechanism taken out."""
 
@@ -167,6 +170,23 @@ def test_partitions_that_count_alone_are_noticed(redis_url):
 
     error = play(raced(crowded(CROWDED[2])), alone).error
     assert error.startswith("I12: ")
+
+
+@pytest.mark.parametrize("seed", KEYED[3:7])
+def test_runs_of_a_key_keep_every_promise(seed):
+    """A key has no more open runs than it may have, the others begin in order, and nothing in a pause."""
+    holds(seed, draw=keyed)
+
+
+@pytest.mark.slow
+def test_many_runs_of_a_key_keep_every_promise(redis_url):
+    """As above, in each store; and where requests are cut in two."""
+    for seed in KEYED:
+        holds(seed, draw=keyed)
+    same_on_redis(KEYED[:5], redis_url, keyed)
+    for seed in KEYED[:5]:
+        holds_in_races(seed, redis_url, keyed)
+        holds(seed, on_redis(redis_url, partitions=2), keyed)
 
 
 # -- one seed, one history -----------------------------------------------------------------------------
@@ -293,6 +313,11 @@ CAUGHT_AT = {
     "EveryGroup": 3,
     "ForgetsVoidVotes": 183,
     "LateVotes": 6,
+    "AnyNumber": 2,
+    "SleepyKey": 2,
+    "LastFirst": 2,
+    "LongDelay": 12,
+    "NoPause": 4,
 }
 """Where to look first; every seed of the suite is looked at in the end."""
 
@@ -353,6 +378,14 @@ def test_a_missing_mechanism_of_retries_and_forks_is_noticed(saboteur):
     _, error = caught(saboteur, recovered)
 
     assert error.partition(":")[0] in {"I6", "I8", "I11"}
+
+
+@pytest.mark.parametrize("saboteur", sabotage.OF_KEYS, ids=lambda store: store.__name__)
+def test_a_missing_mechanism_of_keys_is_noticed(saboteur):
+    """Without it some seed with keys breaks a promise."""
+    _, error = caught(saboteur, keyed)
+
+    assert error.partition(":")[0] in {"I13", "I14", "I15"}
 
 
 def test_a_failing_seed_is_explained():

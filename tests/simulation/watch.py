@@ -4,11 +4,14 @@ I1 a run goes on or has ended. I2 a visit has one result. I3 a question has one 
 approved is what runs. I5 what was cancelled or denied does not run. I6 events have no gap, ends are ends.
 I8 whatever is ready or at work has a timer that finds it. I9 indexes say what the records say.
 I12 no two nodes of a limit of one are at work.
+I13 a key has as many open runs as it may have, and others begin in order. I14 one run of a key is delayed,
+for so long. I15 nothing starts in a pause.
 I10, same seed same history, and I11, same result, are checked over whole histories: see `history.py`.
 """
 
 from __future__ import annotations
 
+import math
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -16,6 +19,9 @@ from typing import Any
 
 from runner.approvals.voting import CastVote
 from runner.definition.model import map_of
+from runner.limits.concurrency import Concurrency
+from runner.limits.setting import LimitSetting
+from runner.records import codec
 from runner.records.interrupts import Decision, Interrupt, InterruptStatus, Receipt, ReceiptStatus
 from runner.records.run import ACTIVE, MapRecord, NodeRecord, RunRecord, Status, status_of
 from runner.scheduler import MAX_REDISPATCH_MS
@@ -23,6 +29,7 @@ from runner.store.interface import Claim, Event, Request, Token
 from runner.store.memory.store import MemoryStore
 from runner.store.requests import (
     AnswerQuestions,
+    ChangeLimit,
     ForkRun,
     ParkVisit,
     RewriteRuns,
@@ -52,6 +59,7 @@ class Seen:
     nodes: Mapping[str, NodeRecord]
     questions: Mapping[str, Interrupt]
     maps: Mapping[str, MapRecord]
+    key: str = ""
 
 
 Timers = Mapping[tuple[str, str, str], float]
@@ -61,7 +69,7 @@ Timers = Mapping[tuple[str, str, str], float]
 def inside_memory(store: MemoryStore) -> Iterator[tuple[str, Seen]]:
     """Look at every run of a memory store, without copies."""
     for run_id, run in store._database.runs.items():
-        yield run_id, Seen(run.record, run.nodes, run.questions, run.maps)
+        yield run_id, Seen(run.record, run.nodes, run.questions, run.maps, run.tag("key"))
 
 
 class Watch:
@@ -86,6 +94,11 @@ class Watch:
         self._chances: Counter[tuple[str, str, int]] = Counter()
         self._ends: Counter[tuple[str, str, int]] = Counter()
         self._decided: dict[str, Interrupt] = {}
+        self._accepted_at: dict[str, int] = {}
+        self._admitted: list[str] = []
+        self._waited: set[str] = set()
+        self._pauses: list[tuple[int, float]] = []
+        """From when till when the limit was paused for certain, in ms."""
 
     # -- requests ----------------------------------------------------------------------------------
 
@@ -116,6 +129,13 @@ class Watch:
         elif isinstance(request, StartRun) and request.start.parent and reply.run_id:
             token = request.start.parent  # starts again when its child has ended
             self._chances[token.run_id, token.node, token.visit] += 1
+        elif isinstance(request, StartRun) and reply.word == "full":
+            key = codec.unpack(request.start.tags)["key"]
+            must(self.has_no_room(key), "I13", f"a start of {key} was refused, and there is room")
+        elif isinstance(request, ChangeLimit) and request.event == "limit.paused":
+            (pause,) = request.change(LimitSetting(request.name)).pauses
+            self.resumed()  # the new one replaces it
+            self._pauses.append((self._world.clock.now, pause.ends_at or math.inf))
         elif isinstance(request, StartRun) and request.start.idempotency_key and reply.run_id:
             key = request.start.idempotency_key
             must(
@@ -173,6 +193,8 @@ class Watch:
                 if node.status in ACTIVE or node.status is Status.WAITING:
                     self._alive(run, name, node, timers, runs)
             self._questions(run)
+        for key in {run.key for run in runs.values()} if self._world.setting.rules else ():
+            self._key([run for run in runs.values() if run.key == key], timers)
         for kind, run_id, key in timers:
             is_there = run_id in runs or run_id in self.unanswered
             must(is_there, "I9", f"a timer {kind} {key} for a run that is not there")
@@ -188,6 +210,54 @@ class Watch:
         ]
         must(len(at_work) <= 1, "I12", f"at work at once: {at_work}")
 
+    @property
+    def paused_until(self) -> float:
+        """When the last pause of the limit ends, maybe never."""
+        return self._pauses[-1][1] if self._pauses else 0
+
+    def resumed(self) -> None:
+        """Expect that from now on the limit may be resumed."""
+        now = self._world.clock.now
+        self._pauses = [(since, min(until, now)) for since, until in self._pauses]
+
+    def has_no_room(self, key: str) -> bool:
+        """Tell whether a key has as many open runs as it may have."""
+        rules, runs = self._world.setting.rules, self._world.runs()
+        bound = rules.concurrency if rules else None
+        return bool(bound) and bound.at_most <= sum(
+            run.key == key and _counts(run, bound) for _, run in runs
+        )
+
+    def _key(self, runs: Sequence[Seen], timers: Timers) -> None:
+        """Look at the runs of a key: how many are open, and why others wait (I13, I14)."""
+        rules, now = self._world.setting.rules, self._world.clock.now
+        queued = [run.record for run in runs if run.record.is_queued and not run.record.parent]
+        dues = {run.run_id: timers.get(("begin", run.run_id, "")) for run in queued}
+        delayed = [run_id for run_id, due in dues.items() if due is not None]
+        must(len(delayed) <= 1, "I14", f"runs of a key are delayed: {delayed}")
+        for run_id in delayed:
+            at, rule = self._accepted_at[run_id], rules.debounce
+            must(dues[run_id] <= rule.due(at, now) + 1, "I14", f"{run_id} begins too late")
+        waiting, bound = [run for run in queued if run.run_id not in delayed], rules.concurrency
+        if bound is None:
+            must(not waiting, "I8", f"no timer begins {waiting}")
+            return
+        opened = [run for run in runs if _counts(run, bound)]
+        begun = [
+            run.record.run_id
+            for run in opened
+            if bound.while_waiting or run.record.run_id not in self._waited
+        ]
+        must(len(begun) <= bound.at_most, "I13", f"runs of one key are open: {begun}")
+        must(not waiting or len(opened) >= bound.at_most, "I13", f"there is room for {waiting}")
+        allowed = bound.when_full in ("queue", "replace")
+        must(allowed or not waiting, "I13", f"{waiting} wait, and may not")
+        since = {run.run_id: self._accepted_at[run.run_id] for run in waiting}
+        mine = {run.record.run_id for run in runs}
+        last = max((self._accepted_at[each] for each in self._admitted if each in mine), default=0)
+        late = [run_id for run_id, at in since.items() if at < last]
+        must(not late, "I13", f"{late} wait, and a run that came later has begun")
+
     def _events(self, run_id: str) -> None:
         last = self._positions.get(run_id, 0)
         new = self._world.store.events(run_id, str(last) if last else "")
@@ -202,6 +272,8 @@ class Watch:
                 continue
             if event.kind == "run.retried":
                 self._reopen(run_id)
+            if event.kind == "node.waiting":
+                self._waited.add(run_id)
             ended = self._ended.get(run_id)
             if (
                 "/" in event.node
@@ -244,7 +316,16 @@ class Watch:
     def _event(self, run_id: str, event: Event) -> None:
         where = (run_id, event.node, event.visit)
         match event.kind:
+            case "run.queued":
+                self._accepted_at[run_id] = event.at
+            case "run.admitted":
+                self._admitted.append(run_id)
             case "node.started":
+                if event.node in self._world.setting.plan.limited:
+                    paused = [pause for pause in self._pauses if pause[0] < event.at < pause[1]]
+                    must(
+                        not paused, "I15", f"{where} was started at {event.at} in a pause: {paused}"
+                    )
                 must(
                     run_id not in self._stopping,
                     "I5",
@@ -276,6 +357,7 @@ class Watch:
         record, nodes = run.record, run.nodes.values()
         waiting = [node for node in nodes if node.status is Status.WAITING]
         active = sum(node.status in ACTIVE for node in nodes) + sum(node.busy for node in waiting)
+        active += record.is_queued
         idle = sum(not node.busy and not node.held for node in waiting)
         counted = (active, idle) == (record.active, record.waiting)
         # The items of a map count for their map, which counts for the run.
@@ -438,6 +520,12 @@ class Watch:
 
     def _name(self, question: Interrupt) -> tuple[str, str, int, str]:
         return question.run_id, question.node_id, question.visit, question.name
+
+
+def _counts(run: Seen, bound: Concurrency) -> bool:
+    """Tell whether a run takes one of the places of its key."""
+    is_begun = not (run.record.parent or run.record.is_queued)
+    return is_begun and bound.counts(run.record.status)
 
 
 def _reasked(known: Interrupt) -> bool:

@@ -12,10 +12,12 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from runner.errors import ConflictError, NotFoundError, UsageError
+from runner.errors import ConflictError, NotFoundError, TooManyRuns, UsageError
 from runner.execution.engine import Engine
 from runner.execution.results import GraphResult, graph_result
+from runner.limits.concurrency import Admission
 from runner.limits.fairness import LEAST_WINDOW
+from runner.limits.setting import LimitPause, LimitSetting
 from runner.operations.answers import apply_decisions, withdraw
 from runner.operations.recovery import fork, retry
 from runner.records.interrupts import Decision, Interrupt, Receipt, ReceiptStatus
@@ -23,10 +25,10 @@ from runner.records.run import FINAL, Status
 from runner.scheduler import CRASH_BUDGET
 from runner.store.interface import Request as StoreRequest
 from runner.store.memory.store import MemoryStore
-from runner.store.requests import ShareSlots
+from runner.store.requests import ChangeLimit, ShareSlots
 from runner.testing import ManualClock
 from tests.simulation.actors import Actor, Died, Process
-from tests.simulation.plans import Ledger, Plan, answer_to, build
+from tests.simulation.plans import LIMIT, Ledger, Plan, answer_to, build
 from tests.simulation.virtual import Broker
 from tests.simulation.voting import Voters
 from tests.simulation.watch import Seen, Violation, Watch, inside_memory, must
@@ -36,6 +38,9 @@ STOPS = 400
 """Stops after which one piece of work has gone wrong."""
 ROUNDS = 400
 """Times that something gets due after which a healed cluster has gone wrong."""
+
+VALUES = 2
+"""Keys of the runs where starts have rules."""
 
 SLOWNESS = 12
 """A slow worker has one turn where others have so many."""
@@ -48,7 +53,8 @@ class Setting:
     """What a history plays in: one process for each entry of `slots`, one of which may be `slow`.
 
     `skews` are how wrong their clocks are: seconds ahead, and seconds in a second. With `stays` some settles
-    may claim the next node. Where it is `fair`, the runs take turns, and one doorbell is rung at a time.
+    may claim the next node. Where it is `fair`, the runs take turns, and one doorbell is rung at a time. With
+    `rules` the runs have one of `VALUES` keys.
     """
 
     plan: Plan
@@ -58,6 +64,7 @@ class Setting:
     skews: tuple[tuple[float, float], ...] = ((0.0, 1.0), (0.0, 1.0))
     stays: bool = True
     fair: bool = False
+    rules: Admission | None = None
 
 
 @dataclass
@@ -146,12 +153,17 @@ class World:
         return request
 
     def _start(self, key: str) -> None:
-        self._ask(
-            f"start {key}",
-            lambda process: process.engine.start(
-                "plan", "task", idempotency_key=key, on_end="shop.done", tags={"run": key}
-            ),
-        )
+        tags = {"run": key, "key": f"k{int(key[3:]) % VALUES}"}
+
+        def start(process: Process) -> str:
+            try:
+                return process.engine.start(
+                    "plan", "task", idempotency_key=key, on_end="shop.done", tags=tags
+                )
+            except TooManyRuns:
+                return "refused"
+
+        self._ask(f"start {key}", start)
 
     def _send(self, request: Request) -> None:
         def work() -> object:
@@ -571,6 +583,27 @@ class World:
             self._send(self._ask("cancel", lambda process: process.engine.cancel(run_id, "enough")))
         return bool(run_ids)
 
+    def do_pause(self, number: int) -> bool:
+        """A person pauses the limit that nodes share, for a while or until it is resumed."""
+        until = self.clock.now + number * 100 if number % 3 else 0
+        pause = LimitPause(LIMIT.name, until)
+        return self._change_limit("limit.paused", lambda setting: setting.pause(pause))
+
+    def do_resume(self, number: int) -> bool:
+        """A person ends the pause, if there is one."""
+        if self.watch.paused_until <= self.clock.now:
+            return False
+        self.watch.resumed()
+        return self._change_limit("limit.resumed", lambda setting: setting.resume(LIMIT.name))
+
+    def _change_limit(self, event: str, change: Callable[[LimitSetting], LimitSetting]) -> bool:
+        """Change the limit, unless another change has no reply: it may come at any time."""
+        if any(request.name.startswith("limit") and not request.reply for request in self.requests):
+            return False
+        request = ChangeLimit(LIMIT.name, change, event, LIMIT.name)
+        self._send(self._ask(event, lambda process: process.engine.store.do(request)))
+        return True
+
     def do_fork(self, number: int) -> bool:
         """A person starts a run from a node of another one, which goes on meanwhile."""
         node = f"n{number // 7 % len(self.setting.plan.kinds)}"
@@ -619,7 +652,7 @@ class World:
         for _ in range(ROUNDS):
             for actor in self.actors:
                 self.finish(actor)
-            if not (self._requests() or self._messages() or self._due()):
+            if not (self._requests() or self._messages() or self.do_resume(0) or self._due()):
                 break
         else:
             raise Violation(f"liveness: there is always something to do: {self.log[-5:]}")
@@ -627,8 +660,9 @@ class World:
             self.watch.look()
         for run_id, run in self.runs():
             status = run.record.status
+            waits = run.record.is_queued and self.watch.has_no_room(run.key)
             must(
-                status in FINAL or status is Status.INTERRUPTED,
+                status in FINAL or status is Status.INTERRUPTED or waits,
                 "liveness",
                 f"{run_id} stays {status}",
             )
