@@ -5,7 +5,9 @@ when it broke. A call that broke is not repeated: it may have had its effect, so
 an error result. Servers over stdio end with the process, however it ends: their input closes.
 
 A server may ask before it answers (`InputRequiredResult` of MCP 2026-07-28). People get a question for each
-of its requests; the server's state is stored in the node's document, and the call goes on with it.
+of its requests; the server's state is stored in the node's document, and the call goes on with it. It may
+also answer with a task (extension `io.modelcontextprotocol/tasks`): its id is stored, and the node goes on
+when the task is due to be looked at, without a slot in between.
 """
 
 from __future__ import annotations
@@ -17,11 +19,13 @@ import contextlib
 import os
 import time
 from collections.abc import AsyncIterator, Coroutine, Mapping, Sequence
-from typing import Any, TypeVar
+from typing import Any, ClassVar, Literal, TypeVar, cast
+
+from pydantic import Field
 
 from runner import async_loop
 from runner.agent.effects import ToolExecution, ToolOutcome
-from runner.agent.machine.protocol import ToolAsked
+from runner.agent.machine.protocol import SubagentSaved, ToolAsked
 from runner.agent.machine.state import SubagentState
 from runner.agent.models.port import call_name
 from runner.errors import (
@@ -29,30 +33,40 @@ from runner.errors import (
     InterruptExpired,
     InterruptRaised,
     InterruptWithdrawn,
+    RetryAfter,
     UsageError,
     needs_extra,
 )
 from runner.records.asking import Asker
 from runner.records.interrupts import Interrupt
+from runner.settings import DAY
 
 with needs_extra("mcp", "tools of MCP servers"):
+    import mcp_types as types
     from mcp import Client, MCPError, StdioServerParameters
-    from mcp_types import (
-        INVALID_PARAMS,
-        INVALID_REQUEST,
-        ElicitRequest,
-        ElicitResult,
-        ErrorData,
-        InputRequiredResult,
-    )
+    from mcp.client.extension import ClientExtension, ResultClaim
+    from mcp_types import ElicitRequest, ElicitResult, ErrorData, InputRequiredResult
 
-Result = TypeVar("Result")
+Reply = TypeVar("Reply")
 
 LONGEST_PAUSE = 60.0
-"""Seconds after which a call is sent again at the latest, where the server asked only for that."""
+"""Seconds after which a call is sent again, or a task looked at; later only where the server says so."""
 
-ASKS = "asks"
-"""The status of a call in which the server asks."""
+SHORT_PAUSE = 1.0
+"""Seconds for which a call keeps its slot where the server wants to be called again."""
+
+ASKS, WORKS = "asks", "works"
+"""The status of a call in which the server asks, and of one that goes on as a task."""
+
+BROKEN = {types.CONNECTION_CLOSED, types.REQUEST_TIMEOUT, types.INVALID_REQUEST, types.PARSE_ERROR}
+"""Errors after which a session is not used again: also those of a server that does not know it any more."""
+
+REFUSED = {
+    types.INVALID_PARAMS,
+    types.METHOD_NOT_FOUND,
+    types.MISSING_REQUIRED_CLIENT_CAPABILITY,
+}
+"""Errors of a task that will be the same the next time."""
 
 LINK_ANSWERS = {"type": "string", "enum": ["accept", "decline"]}
 """The answers to a request to open a link."""
@@ -64,15 +78,69 @@ CLOSE_WITHIN = 5.0
 """Seconds that a server may take to end when the process ends."""
 
 
+class StartedTask(types.Result):
+    """The result of a call that goes on as a task."""
+
+    result_type: Literal["task"] = Field("task", alias="resultType")
+    task_id: str = Field(alias="taskId")
+    poll_interval: int | None = Field(None, alias="pollIntervalMs")
+
+
+class TaskParams(types.RequestParams):
+    """The parameters of the methods of tasks."""
+
+    task_id: str = Field(alias="taskId")
+    input_responses: dict[str, Any] | None = Field(None, alias="inputResponses")
+
+
+class TaskRequest(types.Request[TaskParams, str]):
+    """A request of the extension."""
+
+    name_param: ClassVar[str | None] = "taskId"
+
+
+class TaskState(types.Result):
+    """How a task stands."""
+
+    status: str = "working"
+    message: str = Field("", alias="statusMessage")
+    poll_interval: int | None = Field(None, alias="pollIntervalMs")
+    requests: types.InputRequests = Field({}, alias="inputRequests")
+    result: types.CallToolResult | None = None
+    error: ErrorData | None = None
+
+
+class Tasks(ClientExtension):
+    """Says to servers that calls may go on as tasks."""
+
+    identifier = "io.modelcontextprotocol/tasks"
+
+    def claims(self) -> Sequence[ResultClaim[Any]]:
+        """Take the result of such a call as it is."""
+        return [ResultClaim(result_type="task", model=StartedTask, resolve=_left_to_the_caller)]
+
+
+async def _left_to_the_caller(task: StartedTask, context: object) -> types.CallToolResult:
+    raise NotImplementedError(f"{task.task_id} is looked at by the call that started it: {context}")
+
+
 class McpServer:
     """One MCP server: `server` is what the SDK's Client takes (stdio parameters, a URL …).
 
-    `call_timeout` is in seconds; a call that takes longer gives the model an error result.
+    `call_timeout` and `task_timeout` are in seconds; a call that takes longer, or one that the server has
+    made a task, gives the model an error result.
     """
 
-    def __init__(self, server: StdioServerParameters | str, *, call_timeout: float = 60.0) -> None:
+    def __init__(
+        self,
+        server: StdioServerParameters | str,
+        *,
+        call_timeout: float = 60.0,
+        task_timeout: float = 7 * DAY,
+    ) -> None:
         """Nothing is started before the first use."""
         self._server, self._call_timeout = server, call_timeout
+        self.task_timeout = task_timeout
         self._pid = 0
         self._client: Client | None = None
         self._done: asyncio.Event | None = None
@@ -101,7 +169,7 @@ class McpServer:
         """Call a tool and return its result as status and content; any fault is an error result.
 
         Where the server asks, the status is "asks", with its `requests` by key and its `state`: call again
-        with `state` and `responses`, the answers by key.
+        with `state` and `responses`, the answers by key. Where it goes on as a task, the status is "works".
         """
         try:
             # The session lives on the process's loop, and the caller may be on another one.
@@ -109,10 +177,28 @@ class McpServer:
                 async_loop.run, self._called(name, arguments, **round_)
             )
         except Exception as error:  # noqa: BLE001 - any error is a result that the model reads
-            return {
-                "status": "error",
-                "content": [{"text": f"Error: {type(error).__name__} - {error}"}],
-            }
+            return _failed(f"{type(error).__name__} - {error}")
+
+    async def of_task(
+        self, method: str, task_id: str, responses: Mapping[str, Any] | None = None
+    ) -> TaskState:
+        """Send `tasks/get`, `tasks/update` or `tasks/cancel`.
+
+        Raises:
+            Exception: of the SDK, or of the transport.
+        """
+        return await async_loop.in_thread(async_loop.run, self._of_task(method, task_id, responses))
+
+    async def _of_task(
+        self, method: str, task_id: str, responses: Mapping[str, Any] | None
+    ) -> TaskState:
+        client = await self._session()
+        params = TaskParams(taskId=task_id, inputResponses=responses)
+        request = TaskRequest(method=method, params=params)
+        sent = client.session.send_request(
+            request, TaskState, request_read_timeout_seconds=self._call_timeout
+        )
+        return await self._guarded(sent)
 
     async def _listed(self) -> list[Any]:
         tools: list[Any] = []
@@ -143,26 +229,30 @@ class McpServer:
                 or None,
                 request_state=state,
                 allow_input_required=True,
+                allow_claimed=True,
             )
         )
+        if isinstance(answer, StartedTask):
+            return {"status": WORKS, "task": answer.task_id, "poll": answer.poll_interval}
         if isinstance(answer, InputRequiredResult):
             requests = {
                 key: _request(request) for key, request in (answer.input_requests or {}).items()
             }
             return {"status": ASKS, "requests": requests, "state": answer.request_state}
-        status = "error" if answer.is_error else "success"
-        return {"status": status, "content": [_content(item) for item in answer.content]}
+        return _result(cast("types.CallToolResult", answer))
 
-    async def _guarded(self, request: Coroutine[Any, Any, Result]) -> Result:
-        """Send a request in the session; a session in which it failed is not used again.
+    async def _guarded(self, request: Coroutine[Any, Any, Reply]) -> Reply:
+        """Send a request in the session; a session that is broken is not used again.
 
-        One in which the server has refused it goes on, with the other calls that wait in it.
+        One in which the server has answered goes on, with the other calls that wait in it.
         """
         try:
             async with asyncio.timeout(self._call_timeout + CLOSE_WITHIN):
                 return await request
+        except (RuntimeError, ValueError):
+            raise  # what was answered does not fit
         except Exception as error:
-            if not isinstance(error, MCPError) or error.code != INVALID_PARAMS:
+            if not isinstance(error, MCPError) or error.code in BROKEN:
                 await self._close()
             raise
 
@@ -183,7 +273,9 @@ class McpServer:
 
     async def _hold(self, connection: asyncio.Future[Client], close_event: asyncio.Event) -> None:
         try:
-            async with Client(self._server, elicitation_callback=_refuse) as client:
+            async with Client(
+                self._server, elicitation_callback=_refuse, extensions=[Tasks()]
+            ) as client:
                 connection.set_result(client)
                 await close_event.wait()
         except Exception as error:  # noqa: BLE001 - raised where the session is awaited
@@ -230,27 +322,101 @@ class McpTool:
         raise UsageError(f"{self.tool_name} of an MCP server is a tool of runner.Agent only.")
 
     async def run_in(self, execution: ToolExecution) -> ToolOutcome:
-        """Call the server, or go on with a call in which it has asked."""
+        """Call the server, or go on with a call in which it has asked, or that it has made a task.
+
+        Raises:
+            RetryAfter: the server is to be asked again then.
+        """
         began = time.monotonic()
         past = execution.command.subagent
         document = {} if past is None else past.document
-        arguments = dict(execution.command.use["input"])
         try:
             while True:
                 responses, open_questions = self._answers(execution, document)
                 if open_questions:
                     state = SubagentState(document, [])
                     return ToolAsked(execution.id, open_questions, subagent=state)
-                going_on = {"responses": responses, "state": document["state"]} if document else {}
-                result = await self._server.call(self._name, arguments, **going_on)
-                if result["status"] != ASKS:
+                if "task" in document:
+                    result = await self._look(execution, document, responses)
+                else:
+                    result = await self._call(execution, document, responses)
+                if result["status"] not in {ASKS, WORKS}:
                     return execution.returned(result, time.monotonic() - began)
-                document = {**result, "round": document.get("round", 0) + 1}
-                if not document["requests"]:
-                    await asyncio.sleep(min(LONGEST_PAUSE, 0.05 * 2 ** document["round"]))
-                    await execution.checkpointer.check()
+                document = result
         except (InterruptExpired, UsageError) as error:
+            if "task" in document:
+                with contextlib.suppress(Exception):
+                    await self._server.of_task("tasks/cancel", document["task"])
             return execution.failed(error, time.monotonic() - began)
+
+    async def _call(
+        self, execution: ToolExecution, document: dict[str, Any], responses: Mapping[str, Any]
+    ) -> dict[str, Any]:
+        """Call, or call again with what was answered; return the result, or the document to go on with."""
+        going_on = {"responses": responses, "state": document["state"]} if document else {}
+        arguments = dict(execution.command.use["input"])
+        result = await self._server.call(self._name, arguments, **going_on)
+        if result["status"] == WORKS:
+            task = {**result, "round": 0, "requests": {}, "answered": [], "since": time.time()}
+            await self._save(execution, task)
+            raise self._later(task)
+        if result["status"] == ASKS:
+            result["round"] = document.get("round", 0) + 1
+            if not result["requests"]:
+                pause = pause_after(result["round"])
+                if pause > SHORT_PAUSE:
+                    await self._save(execution, result)
+                    raise RetryAfter(pause, reason=f"{self._name} is to be called again")
+                await asyncio.sleep(pause)
+                await execution.checkpointer.check()
+        return result
+
+    async def _look(
+        self, execution: ToolExecution, task: dict[str, Any], responses: Mapping[str, Any]
+    ) -> dict[str, Any]:
+        """Send answers to a task, and return its result, or the document with what it asks."""
+        name = task["task"]
+        if time.time() > task["since"] + self._server.task_timeout:
+            raise UsageError(f"the task {name} has not ended in time, and was cancelled.")
+        if responses:
+            await self._of_task("tasks/update", task, responses)
+            answered = [*task["answered"], *responses]
+            task = {**task, "requests": {}, "answered": answered}
+            await self._save(execution, task)
+        state = await self._of_task("tasks/get", task)
+        if state.status == "completed" and state.result is not None:
+            return _result(state.result)
+        if state.status in {"completed", "failed", "cancelled"}:
+            why = state.error.message if state.error else state.message
+            return _failed(f"the task {name} has {state.status}. {why}".strip())
+        requests = {
+            key: _request(request)
+            for key, request in state.requests.items()
+            if key not in task["answered"]
+        }
+        if not requests:
+            raise self._later({**task, "poll": state.poll_interval or task["poll"]})
+        return {**task, "requests": requests}
+
+    async def _of_task(
+        self, method: str, task: dict[str, Any], responses: Mapping[str, Any] | None = None
+    ) -> TaskState:
+        try:
+            return await self._server.of_task(method, task["task"], responses)
+        except Exception as error:
+            if isinstance(error, MCPError) and error.code in REFUSED:
+                raise UsageError(f"the server has refused {method}: {error}") from error
+            raise self._later(task, error) from error
+
+    def _later(self, task: Mapping[str, Any], error: Exception | None = None) -> RetryAfter:
+        """Return when a task is looked at again: at the server's interval, less often when it takes long."""
+        rare = min(LONGEST_PAUSE, (time.time() - task["since"]) / 10)
+        seconds = min(max((task["poll"] or 0) / 1000, rare, 0.1), DAY)
+        why = f" ({error})" if error else ""
+        return RetryAfter(seconds, reason=f"{self._name} goes on as task {task['task']}{why}")
+
+    async def _save(self, execution: ToolExecution, document: dict[str, Any]) -> None:
+        await execution.effects.post(SubagentSaved(execution.id, SubagentState(document, [])))
 
     def _answers(
         self, execution: ToolExecution, document: Mapping[str, Any]
@@ -296,13 +462,28 @@ def mcp_tools(
     only: Sequence[str] | None = None,
     *,
     call_timeout: float = 60.0,
+    task_timeout: float = 7 * DAY,
 ) -> list[McpTool]:
     """Return the tools of an MCP server for an agent: `Agent(tools=mcp_tools(StdioServerParameters(...)))`.
 
     Raises:
         DefinitionError: the server can't be started, or lacks one of the names.
     """
-    return McpServer(server, call_timeout=call_timeout).tools(only)
+    return McpServer(server, call_timeout=call_timeout, task_timeout=task_timeout).tools(only)
+
+
+def pause_after(number: int) -> float:
+    """Return the seconds until the next call, after that many in which a server only asked for it."""
+    return min(LONGEST_PAUSE, 0.05 * 2.0 ** min(number, 16))
+
+
+def _result(answer: types.CallToolResult) -> dict[str, Any]:
+    status = "error" if answer.is_error else "success"
+    return {"status": status, "content": [_content(item) for item in answer.content]}
+
+
+def _failed(text: str) -> dict[str, Any]:
+    return {"status": "error", "content": [{"text": f"Error: {text}"}]}
 
 
 def _content(item: Any) -> dict[str, Any]:
@@ -335,6 +516,6 @@ async def _refuse(context: Any, params: Any) -> ErrorData:
     """Refuse a request in the middle of a call, as servers of 2025-11-25 send it."""
     del context, params
     return ErrorData(
-        code=INVALID_REQUEST,
+        code=types.INVALID_REQUEST,
         message="this client asks people only by results of type input_required (MCP 2026-07-28).",
     )

@@ -4,28 +4,120 @@ from __future__ import annotations
 
 import json
 import os
+import uuid
 from pathlib import Path
+from typing import Any
 
 from mcp.server import MCPServer
+from mcp.server.extension import Extension, MethodBinding
 from mcp.server.mcpserver import Context
 from mcp.server.mcpserver.exceptions import ToolError
 from mcp.server.request_state import RequestStateSecurity
+from mcp.shared.exceptions import MCPError
 from mcp_types import (
+    INTERNAL_ERROR,
+    INVALID_PARAMS,
     ElicitRequest,
     ElicitRequestFormParams,
     ElicitRequestURLParams,
     InputRequiredResult,
     ListRootsRequest,
+    RequestParams,
 )
-
-# With a key of its own each process would refuse what another one has asked.
-server = MCPServer("tests", request_state_security=RequestStateSecurity(keys=["k" * 32]))
+from pydantic import Field
 
 DAY = {
     "type": "object",
     "properties": {"day": {"type": "string", "enum": ["Monday", "Friday"]}},
     "required": ["day"],
 }
+
+
+class TaskParams(RequestParams):
+    task_id: str = Field(alias="taskId")
+    input_responses: dict[str, Any] = Field({}, alias="inputResponses")
+
+
+class Tasks(Extension):
+    """Makes each call of `cook` a task in a file, which outlives the process."""
+
+    identifier = "io.modelcontextprotocol/tasks"
+
+    def methods(self):
+        handlers = {"get": self.get, "update": self.update, "cancel": self.cancel}
+        return [
+            MethodBinding(f"tasks/{name}", TaskParams, handler)
+            for name, handler in handlers.items()
+        ]
+
+    async def intercept_tool_call(self, params, ctx, call_next):
+        if params.name != "cook":
+            return await call_next(ctx)
+        dish = params.arguments["dish"]
+        path = Path(os.environ["MCP_TASKS"], f"{dish}-{uuid.uuid4().hex}.json")
+        self.write(path, {"dish": dish, "looks": 0, "status": "working"})
+        interval = 10_000 if dish == "nothing" else 100
+        return {"resultType": "task", "taskId": str(path), "pollIntervalMs": interval}
+
+    def write(self, path, task):
+        path.write_text(json.dumps(task))
+
+    def read(self, params):
+        path = Path(params.task_id)
+        if not path.exists():
+            raise MCPError(INVALID_PARAMS, "no such task")
+        return path, json.loads(path.read_text())
+
+    async def get(self, ctx, params):
+        path, task = self.read(params)
+        task["looks"] += 1
+        self.write(path, task)
+        reply = {"resultType": "complete", "taskId": str(path), "status": task["status"]}
+        match task:
+            case {"status": "cancelled"} | {"looks": 1} | {"dish": "nothing"}:
+                return reply
+            case {"looks": 2}:
+                raise MCPError(INTERNAL_ERROR, "out of gas")
+            case {"dish": "fish"} if "answers" not in task:
+                asked = {"day": form("Which day?").model_dump(by_alias=True, mode="json")}
+                return {**reply, "status": "input_required", "inputRequests": asked}
+            case {"dish": "stones"}:
+                error = {"code": INTERNAL_ERROR, "message": "too hard"}
+                return {**reply, "status": "failed", "error": error}
+        text = " ".join([task["dish"], *map(json.dumps, task.get("answers", []))])
+        result = {"content": [{"type": "text", "text": text}]}
+        return {**reply, "status": "completed", "result": result}
+
+    async def update(self, ctx, params):
+        path, task = self.read(params)
+        task.setdefault("answers", []).append(params.input_responses)
+        self.write(path, task)
+        return {"resultType": "complete"}
+
+    async def cancel(self, ctx, params):
+        path, task = self.read(params)
+        self.write(path, {**task, "status": "cancelled"})
+        return {"resultType": "complete"}
+
+
+# With a key of its own each process would refuse what another one has asked.
+server = MCPServer(
+    "tests",
+    request_state_security=RequestStateSecurity(keys=["k" * 32]),
+    extensions=[Tasks()],
+)
+
+
+@server.tool()
+def cook(dish: str) -> str:
+    """Cook: a task that asks for the day of fish, fails with stones, and never ends with nothing."""
+    raise AssertionError("it is a task")
+
+
+@server.tool()
+def broken() -> str:
+    """End in an error of the protocol."""
+    raise MCPError(INTERNAL_ERROR, "out of order")
 
 
 @server.tool()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import subprocess
 import sys
@@ -9,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from runner import GraphBuilder
+from runner import GraphBuilder, Status
 from runner.agent import Agent
 from runner.agent.models.scripted import ScriptedModel
 from runner.errors import DefinitionError
@@ -21,15 +22,22 @@ need("mcp", "mcp")
 
 from mcp import StdioServerParameters  # noqa: E402 - only where the extra is installed
 
-from runner.integrations.mcp import McpServer, mcp_tools  # noqa: E402 - likewise
+from runner.integrations.mcp import McpServer, mcp_tools, pause_after  # noqa: E402 - likewise
 
 SERVER = Path(__file__).with_name("mcp_server.py")
 PARAMETERS = StdioServerParameters(command=sys.executable, args=[str(SERVER)])
 
 
 @pytest.fixture(scope="module")
-def server():
-    return McpServer(PARAMETERS, call_timeout=60)
+def tasks(tmp_path_factory):
+    """The folder of the server's tasks."""
+    return tmp_path_factory.mktemp("tasks")
+
+
+@pytest.fixture(scope="module")
+def server(tasks):
+    parameters = PARAMETERS.model_copy(update={"env": {"MCP_TASKS": str(tasks)}})
+    return McpServer(parameters, call_timeout=60)
 
 
 def call(name, **arguments):
@@ -167,6 +175,108 @@ def test_a_question_of_a_server_can_be_declined(server, run_graph):
 
     messages = run.store.read(run.id, messages=True).messages["a"]
     assert "4 guests: decline None" in str(messages)
+
+
+def test_a_server_that_always_asks_to_be_called_again_is_asked_rarely():
+    """The pause grows to a minute, after any number of rounds."""
+    assert [pause_after(number) for number in (1, 2, 12, 10_000)] == [0.1, 0.2, 60, 60]
+
+
+def test_an_error_of_the_protocol_keeps_the_session(server):
+    """A call that the server refuses is an error; the next one meets the same server process."""
+    [(_, before)] = run(server, call("process"))
+    [(status, text)] = run(server, call("broken"))
+
+    assert (status, "out of order" in text) == ("error", True)
+    assert run(server, call("process")) == [("success", before)]
+
+
+# -- a call that goes on as a task ---------------------------------------------------------------------
+
+
+@pytest.fixture
+def cook(run_graph, clock, server, tasks):
+    """Have an agent cook a dish; a minute later return the run and what the server's task has noted."""
+
+    def cook(dish, server=server):
+        builder = GraphBuilder()
+        builder.add_node(agent_of(server, call("cook", dish=dish)), "a")
+        run = run_graph(builder.build(), "go")
+        waited = run.status
+        clock.advance(60)
+        [file] = tasks.glob(f"{dish}-*")
+        return waited, run, file
+
+    yield cook
+    for file in tasks.iterdir():
+        file.unlink()
+
+
+def told(run):
+    """Return the only result of a tool that the model has got."""
+    messages = run.store.read(run.id, messages=True).messages["a"]
+    blocks = [block for message in messages for block in message["content"]]
+    [result] = [block["toolResult"] for block in blocks if "toolResult" in block]
+    return result["status"], result["content"][0]["text"]
+
+
+def looks(file):
+    return json.loads(file.read_text())["looks"]
+
+
+def test_a_task_of_a_server_is_looked_at_until_it_ends(cook):
+    """One call makes one task; the node waits for it without a slot, and an error of a look ends nothing."""
+    waited, run, file = cook("soup")
+
+    assert (waited, run.status) == (Status.EXECUTING, Status.COMPLETED)
+    assert (told(run), looks(file)) == (("success", "soup"), 3)
+
+
+def test_what_a_task_asks_is_a_question(cook, clock):
+    """Its answer is sent once, and the task goes on; without it the task waits, and nobody looks at it."""
+    _, run, file = cook("fish")
+    (question,) = run.interrupts
+    before = looks(file)
+    clock.advance(60)
+    unseen = looks(file) == before
+    run.answer({"day": "Friday"})
+    clock.advance(60)
+
+    assert question.response_schema["required"] == ["day"]
+    assert unseen
+    answer = '{"day": {"action": "accept", "content": {"day": "Friday"}}}'
+    assert told(run) == ("success", f"fish {answer}")
+
+
+def test_a_task_that_failed_is_an_error_result(cook):
+    """The model reads why."""
+    _, run, _ = cook("stones")
+
+    status, text = told(run)
+    assert (status, "has failed. too hard" in text) == ("error", True)
+
+
+def test_a_task_that_never_ends_is_cancelled(cook, server, clock, monkeypatch):
+    """After its time the server is told, and the model gets an error; until then the node waits on."""
+    _, run, file = cook("nothing")
+    before, running = run.status, json.loads(file.read_text())["status"]
+    monkeypatch.setattr(server, "task_timeout", 0)
+    clock.advance(60)
+
+    assert (before, running) == (Status.EXECUTING, "working")
+    status, text = told(run)
+    assert (status, "not ended in time" in text) == ("error", True)
+    assert json.loads(file.read_text())["status"] == "cancelled"
+
+
+def test_a_task_that_the_server_lost_is_an_error_result(cook, clock):
+    """What the server does not know any more is not looked at again."""
+    _, run, file = cook("nothing")
+    file.unlink()
+    clock.advance(60)
+
+    status, text = told(run)
+    assert (status, "no such task" in text) == ("error", True)
 
 
 @pytest.mark.slow
