@@ -412,7 +412,8 @@ class AgentStream:
             source = "/".join(filter(None, (self._run_id, path, node)))
             visits, owner = self._snapshot(run_id).nodes[node].visit, self._subagents.get(path)
             items = [plain(item) for item in messages]
-            yield from self._transcript.stored(source, items, visits, owner)
+            if "role" in items[0]:  # agents of other frameworks may store another form
+                yield from self._transcript.stored(source, items, visits, owner)
 
     def _conversations(self, run_id: str, path: str = "") -> Iterator[core.BaseEvent]:
         """Write that of all agents of a run and of those inside it."""

@@ -136,13 +136,22 @@ def openai_agents():
     return wired({"asker": openai_sdk_agents.node(factory=build, approval=RULE)}).build()
 
 
-@graph("mcp_server")
-def mcp_server():
+def of_mcp_server(tool, **arguments):
     server = StdioServerParameters(
         command=sys.executable,
         args=["-m", "tests.integrations.mcp_server"],
-        env={"MCP_CALLS": os.environ["MCP_CALLS"]},
+        env={name: os.environ[name] for name in ("MCP_CALLS", "MCP_TASKS")},
     )
-    book = {"toolUse": {"name": "book", "input": {"guests": 4}}}
-    model = ScriptedModel([book, strands_agents.results])
+    call = {"toolUse": {"name": tool, "input": arguments}}
+    model = ScriptedModel([call, strands_agents.results])
     return wired({"asker": Agent(name="asker", model=model, tools=mcp_tools(server))}).build()
+
+
+@graph("mcp_server")
+def mcp_server():
+    return of_mcp_server("book", guests=4)
+
+
+@graph("mcp_task")
+def mcp_task():
+    return of_mcp_server("cook", dish="fish")

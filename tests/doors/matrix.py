@@ -25,6 +25,11 @@ ASKERS = {
     "langchain": Asker("the middleware of LangChain", None, "paid"),
     "openai_agents": Asker("a tool of the OpenAI Agents SDK", None, "openai_agents is paid"),
     "mcp_server": Asker("an MCP server", {"day": "Friday"}, "4 guests: accept Friday"),
+    "mcp_task": Asker(
+        "a task of an MCP server",
+        {"day": "Friday"},
+        'fish {"day": {"action": "accept", "content": {"day": "Friday"}}}',
+    ),
 }
 
 DOORS = {
@@ -34,6 +39,7 @@ DOORS = {
     "stream": "[stream](messages/README.md)",
     "task": "[Celery task](messages/README.md#from-a-celery-program)",
     "mcp": "[MCP](../how-to/mcp.md)",
+    "agui": "[AG-UI](../how-to/ag-ui.md)",
 }
 
 NO_KEY = "needs a key that signs for who decides, such as the server's"
@@ -44,6 +50,7 @@ ELSEWHERE = {
     ("login", "stream"): NO_KEY,
     ("login", "task"): NO_KEY,
     ("login", "mcp"): LOGIN,
+    ("login", "agui"): LOGIN,
     ("pydantic_ai", "mcp"): "shows a link: the answer may be an object with objects inside",
 }
 """Where a door does not decide, and why: these are answered on the page."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+from contextlib import ExitStack
 
 import pytest
 from celery import Celery
@@ -25,6 +26,7 @@ from tests.server.test_pages import HTML, controls, send
 from tests.waiting import wait_until
 
 for module, extra in {
+    "ag_ui": "agui",
     "agents": "openai-agents",
     "langchain": "dev",
     "mcp": "mcp",
@@ -33,6 +35,7 @@ for module, extra in {
 }.items():
     need(module, extra)
 
+from tests.doors.test_agui import Thread  # noqa: E402 - needs ag_ui
 from tests.doors.test_mcp import Tasks, accepted, connected, only, task_call, task_that  # noqa: E402 - needs mcp
 
 __all__ = ["databases"]
@@ -45,8 +48,11 @@ class House:
 
     def __init__(self, site, folder):
         self.site, self.client = site, site.client
-        self.effects, self.books = folder / "effects", folder / "books"
+        self.effects, self.books, self.tasks = (
+            folder / name for name in ("effects", "books", "tasks")
+        )
         self.effects.touch()
+        self.tasks.mkdir()
         self.person = Person(Principal("ana"), frozenset(GRANTS), level=2)
         key = folder / "private.json"
         KeySet(folder / "public.json").make("server", key, level=2)
@@ -56,8 +62,11 @@ class House:
             server_url="https://runner.example",
             signing_key=str(key),
         )
-        self.app = create_app(self.settings, auth=lambda request: self.person, doors=["mcp"])
+        self.app = create_app(
+            self.settings, auth=lambda request: self.person, doors=["mcp", "agui"]
+        )
         self.http = TestClient(self.app, base_url="https://runner.example")
+        self.threads = {}
 
     def ready(self):
         """Have a worker."""
@@ -66,12 +75,27 @@ class House:
             RUNNER_GRAPHS="tests.doors.askers",
             EFFECTS=str(self.effects),
             MCP_CALLS=str(self.books),
+            MCP_TASKS=str(self.tasks),
         )
+
+    def start(self, asker, door):
+        """Start a run, by its door where that only knows runs of its own."""
+        if door != "agui":
+            return self.client.start(asker, "go")
+        thread = Thread(self, asker)
+        thread.say("go")
+        run_id = thread.interrupts[0].id.partition(".")[0]
+        self.threads[run_id] = thread
+        return self.client.run(run_id)
 
     def count(self, asker):
         """Count what an asker did after an answer."""
         if asker == "mcp_server":  # which notes each call
             return len(self.books.read_text().splitlines())
+        if asker == "mcp_task":
+            tasks = [json.loads(file.read_text()) for file in self.tasks.iterdir()]
+            assert len(tasks) == len(DOORS)
+            return sum(len(task.get("answers", [])) for task in tasks)
         return self.effects.read_text().splitlines().count(asker)
 
 
@@ -79,17 +103,17 @@ class House:
 def asked(databases, tmp_path_factory):
     """A run for each cell of the matrix, which has asked; the worker that asked was killed."""
     site, folder = next(databases), tmp_path_factory.mktemp("matrix")
-    with pytest.MonkeyPatch.context() as patch:
+    with pytest.MonkeyPatch.context() as patch, ExitStack() as stack:
+        stack.callback(site.end)
         patch.setenv("RUNNER_DECISION_KEYS", str(folder / "public.json"))
         house = House(site, folder)
         house.ready()
-        runs = {(asker, door): site.client.start(asker, "go") for asker in ASKERS for door in DOORS}
+        runs = {(asker, door): house.start(asker, door) for door in DOORS for asker in ASKERS}
         for cell, run in runs.items():
             assert run.wait(60).status is Status.INTERRUPTED, cell
         site.workers[0].kill()
         house.ready()
         yield house, runs
-        site.end()
 
 
 # Each answers as ana what the door shows, and returns the digest that was shown, or the link to the page.
@@ -177,6 +201,16 @@ def by_mcp(house, question, response):
     return asyncio.run(answer())
 
 
+def by_agui(house, question, response):
+    thread = house.threads[question.run_id]
+    (interrupt,) = thread.interrupts
+    shown = interrupt.metadata["runner"]
+    if interrupt.reason == "runner:page":
+        return shown["url"]
+    thread.answer({"approved": True} if response is None else response)
+    return shown["digest"]
+
+
 BY = {
     "page": by_page,
     "api": by_api,
@@ -184,6 +218,7 @@ BY = {
     "stream": by_message(lambda house, body: house.site.send(json.dumps(body))),
     "task": by_message(send_task),
     "mcp": by_mcp,
+    "agui": by_agui,
 }
 
 
