@@ -93,14 +93,14 @@ class TaskParams(types.RequestParams):
     input_responses: dict[str, Any] | None = Field(None, alias="inputResponses")
 
 
-class TaskRequest(types.Request[TaskParams, str]):
+class TaskCall(types.Request[TaskParams, str]):
     """A request of the extension."""
 
     name_param: ClassVar[str | None] = "taskId"
 
 
 class TaskState(types.Result):
-    """How a task stands."""
+    """The state of a task."""
 
     status: str = "working"
     message: str = Field("", alias="statusMessage")
@@ -194,7 +194,7 @@ class McpServer:
     ) -> TaskState:
         client = await self._session()
         params = TaskParams(taskId=task_id, inputResponses=responses)
-        request = TaskRequest(method=method, params=params)
+        request = TaskCall(method=method, params=params)
         sent = client.session.send_request(
             request, TaskState, request_read_timeout_seconds=self._call_timeout
         )
