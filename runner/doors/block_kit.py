@@ -5,8 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from runner.records.validation import MAX_REASON
-
 MOST_SHOWN, MOST_INPUT, MOST_CHOICES, MOST_CHOICE, MOST_LABEL = 3000, 3000, 100, 75, 2000
 """Slack's limits: characters of texts and inputs, choices of a menu, characters of choices and labels."""
 
@@ -90,7 +88,7 @@ def _element(field: Mapping[str, Any]) -> dict[str, Any]:
         return {"type": kind, "options": options}
     if field["type"] in {"integer", "number"}:
         return {"type": "number_input", "is_decimal_allowed": field["type"] == "number"}
-    most = min(field.get("maxLength", MOST_INPUT), MAX_REASON, MOST_INPUT)
+    most = min(field.get("maxLength", MOST_INPUT), MOST_INPUT)
     return {"type": "plain_text_input", "multiline": "format" not in field, "max_length": most}
 
 
@@ -102,5 +100,5 @@ def _value(field: Mapping[str, Any], entered: Mapping[str, Any]) -> Any:
     options = entered.get("selected_options") or [entered.get("selected_option")]
     values = [choices[int(option["value"])] for option in options if option]
     if kind == "array":
-        return values
+        return values or None
     return (values[0] == "Yes" if kind == "boolean" else values[0]) if values else None

@@ -65,8 +65,9 @@ OPEN = "runner:open"
 OF_APP = ("slack_team", "slack_channels", "slack_token", "slack_signing_secret")
 NEEDED = (*OF_APP, "server_secret", "server_url", "directory")
 
-TIMEOUT = 1
-"""Seconds that a call of Slack's API may take: a click makes two, and is answered within three."""
+TIMEOUT, WRITES_WITHIN = 1, 10
+"""Seconds that Slack's API may take: a click makes two calls and is answered within three, no one waits for
+a message, and one that is given up may be there all the same."""
 
 GROUP = "door:slack"
 """The consumer group of the notices, and whose turn it is; no webhook has a colon in its id."""
@@ -196,8 +197,9 @@ class SlackDoor:
             raise UsageError(f"the Slack door needs {names}; see docs/how-to/slack.md.")
         self._services, self._messages = services, services.documents(SlackMessage)
         self._verifier = SignatureVerifier(settings.slack_signing_secret)
-        self._api = WebClient(
-            settings.slack_token, settings.slack_url, timeout=TIMEOUT, retry_handlers=[]
+        self._api, self._writer = (
+            WebClient(settings.slack_token, settings.slack_url, timeout=most, retry_handlers=[])
+            for most in (TIMEOUT, WRITES_WITHIN)
         )
         self._key = hashlib.sha256(f"slack\n{settings.server_secret}".encode()).digest()
         pairs = [name.rpartition("=") for name in settings.slack_channels]
@@ -359,7 +361,7 @@ class SlackDoor:
             channel = self._channels.get(graph) or self._channels.get("")
             if channel is None:
                 return
-            reply = self._api.chat_postMessage(
+            reply = self._writer.chat_postMessage(
                 channel=channel, text=text, blocks=blocks, unfurl_links=False, unfurl_media=False
             )
             self._messages.add(SlackMessage(question_id, reply["channel"], reply["ts"], checksum))
@@ -367,7 +369,7 @@ class SlackDoor:
         if stored.checksum != checksum:
             channel, ts = stored.channel, stored.ts
             try:
-                self._api.chat_update(channel=channel, ts=ts, text=text, blocks=blocks)
+                self._writer.chat_update(channel=channel, ts=ts, text=text, blocks=blocks)
             except SlackApiError as error:
                 if _refusal(error) not in GONE:
                     raise
@@ -434,6 +436,10 @@ class SlackDoor:
                     pause = _pause_after(error)
                     log.warning(
                         "slack.failed: %s It is tried again in %g s.", _summary(error), pause
+                    )
+                except Exception:
+                    log.exception(
+                        "slack.failed: It is tried again in %g s; please report this.", pause
                     )
                 stopping.wait(pause)
             services.deliveries.release(GROUP, holder)

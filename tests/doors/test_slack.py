@@ -13,6 +13,7 @@ from fastapi.testclient import TestClient
 
 from runner.approvals import Auth, Principal, Rule
 from runner.approvals.keys import KeySet
+from runner.doors.block_kit import content_of
 from runner.errors import UsageError
 from runner.server import create_app
 from runner.server.problems import Problem
@@ -295,6 +296,15 @@ def test_a_form_asks_for_an_answer(site, workspace):
     }
 
 
+@pytest.mark.parametrize(("chosen", "content"), [([], {}), (["1"], {"tags": ["late"]})])
+def test_an_input_that_is_empty_is_no_value(chosen, content):
+    """A menu of several choices, too: none is not an empty list, which the schema might refuse."""
+    menu = {"type": "array", "items": {"type": "string", "enum": ["new", "late"]}}
+    entered = {"selected_options": [{"value": value} for value in chosen]}
+
+    assert content_of({"properties": {"tags": menu}}, {"0": {"input": entered}}) == content
+
+
 @pytest.mark.parametrize(
     ("user", "why"),
     [
@@ -410,6 +420,31 @@ def test_messages_wait_for_slack(site, workspace, monkeypatch, fault):
         wait_until(lambda: len(workspace.calls) == 3, "three attempts")
 
     assert len(workspace.messages) == 1
+
+
+def test_a_slow_slack_gets_each_message_once(site, workspace, monkeypatch):
+    """A message may take longer than a click, which Slack itself gives up: it is not written again."""
+    monkeypatch.setattr(slack, "TIMEOUT", 0.05)
+    door = SlackDoor(site.app.state.services)
+    workspace.slow = 0.2
+    question = site.start("rule").interrupts()[0]
+    door.show(question.id)
+    door.show(question.id)
+    (message,) = workspace.messages.values()
+    door.receive(*request(workspace.click(message, "approve", "Uana")))
+
+    assert state_of(site, question) == ("open", [])
+
+
+def test_a_cancelled_run_takes_the_buttons_away(site, workspace):
+    """A question that ends without an answer says so in its message."""
+    with following(site.door):
+        run = site.start("rule")
+        wait_until(lambda: workspace.messages, "a message")
+        run.cancel("not needed")
+        wait_until(lambda: not buttons_of(*workspace.messages.values()), "no buttons")
+
+    assert text_of(*workspace.messages.values()).endswith("withdrawn")
 
 
 def test_a_question_that_is_not_shown_holds_no_other_back(site, workspace, caplog, redis_url):

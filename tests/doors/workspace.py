@@ -11,6 +11,7 @@ import json
 import threading
 import time
 from collections import deque
+from contextlib import suppress
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any, Self
 from urllib.parse import parse_qsl, urlencode, urlsplit
@@ -27,7 +28,10 @@ LIMITS = {"section": 3000, "context": 2000, "button": 75, "input": 2000, "title"
 
 
 class Workspace:
-    """A workspace with an app; `faults` are replies that the next calls get instead of their own."""
+    """A workspace with an app; `faults` are replies that the next calls get instead of their own.
+
+    `slow` are the seconds that each call takes.
+    """
 
     def __init__(self) -> None:
         self.users: dict[str, dict[str, Any]] = {}
@@ -36,6 +40,7 @@ class Workspace:
         self.views: list[dict[str, Any]] = []
         self.calls: list[str] = []
         self.faults: deque[tuple[int, Any, dict[str, str]]] = deque()
+        self.slow = 0.0
         self._number = 0
         workspace = self
 
@@ -54,7 +59,8 @@ class Workspace:
                 for name, value in {**headers, "Content-Length": str(len(content))}.items():
                     self.send_header(name, value)
                 self.end_headers()
-                self.wfile.write(content)
+                with suppress(BrokenPipeError):  # a caller that did not wait
+                    self.wfile.write(content)
 
             do_GET = do_POST  # noqa: N815 - http.server's name
 
@@ -82,6 +88,7 @@ class Workspace:
     ) -> tuple[int, Any, dict[str, str]]:
         """Answer a call; a text is no JSON."""
         self.calls.append(method)
+        threading.Event().wait(self.slow)
         if self.faults:
             return self.faults.popleft()
         if authorization != f"Bearer {TOKEN}":
