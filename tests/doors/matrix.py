@@ -40,10 +40,12 @@ DOORS = {
     "task": "[Celery task](messages/README.md#from-a-celery-program)",
     "mcp": "[MCP](../how-to/mcp.md)",
     "agui": "[AG-UI](../how-to/ag-ui.md)",
+    "slack": "[Slack](../how-to/slack.md)",
 }
 
 NO_KEY = "needs a key that signs for who decides, such as the server's"
 LOGIN = "shows a link: the login is the page's"
+NESTED = "shows a link: the answer may be an object with objects inside"
 
 ELSEWHERE = {
     ("login", "command"): NO_KEY,
@@ -51,7 +53,9 @@ ELSEWHERE = {
     ("login", "task"): NO_KEY,
     ("login", "mcp"): LOGIN,
     ("login", "agui"): LOGIN,
-    ("pydantic_ai", "mcp"): "shows a link: the answer may be an object with objects inside",
+    ("login", "slack"): LOGIN,
+    ("pydantic_ai", "mcp"): NESTED,
+    ("pydantic_ai", "slack"): NESTED,
 }
 """Where a door does not decide, and why: these are answered on the page."""
 

@@ -31,10 +31,12 @@ for module, extra in {
     "langchain": "dev",
     "mcp": "mcp",
     "pydantic_ai": "pydantic-ai",
+    "slack_sdk": "slack",
     "strands": "strands",
 }.items():
     need(module, extra)
 
+from tests.doors import test_slack, workspace  # noqa: E402 - needs slack_sdk
 from tests.doors.test_agui import Thread  # noqa: E402 - needs ag_ui
 from tests.doors.test_mcp import Tasks, accepted, connected, only, task_call, task_that  # noqa: E402 - needs mcp
 
@@ -46,7 +48,7 @@ pytestmark = pytest.mark.slow
 class House:
     """A site with a worker of all askers, and every door."""
 
-    def __init__(self, site, folder):
+    def __init__(self, site, folder, slack):
         self.site, self.client = site, site.client
         self.effects, self.books, self.tasks = (
             folder / name for name in ("effects", "books", "tasks")
@@ -61,18 +63,28 @@ class House:
             mcp_graphs=[*ASKERS],
             server_url="https://runner.example",
             signing_key=str(key),
+            server_secret="s" * 32,
+            directory="tests.doors.test_slack:people",
+            slack_team=workspace.TEAM,
+            slack_channels=[workspace.CHANNEL],
+            slack_token=workspace.TOKEN,
+            slack_signing_secret=workspace.SECRET,
+            slack_url=slack.url,
         )
+        self.slack = slack
         self.app = create_app(
             self.settings, auth=lambda request: self.person, doors=["mcp", "agui"]
         )
         self.http = TestClient(self.app, base_url="https://runner.example")
         self.threads = {}
+        self.door = test_slack.SlackDoor(self.app.state.services)
 
     def ready(self):
         """Have a worker."""
         self.site.ready(
             1,
             RUNNER_GRAPHS="tests.doors.askers",
+            RUNNER_LEASE="30",  # nothing runs when the worker is killed; a busy machine loses no lease
             EFFECTS=str(self.effects),
             MCP_CALLS=str(self.books),
             MCP_TASKS=str(self.tasks),
@@ -106,7 +118,9 @@ def asked(databases, tmp_path_factory):
     with pytest.MonkeyPatch.context() as patch, ExitStack() as stack:
         stack.callback(site.end)
         patch.setenv("RUNNER_DECISION_KEYS", str(folder / "public.json"))
-        house = House(site, folder)
+        slack = stack.enter_context(workspace.Workspace())
+        slack.join("Uana", "ana@example.com")
+        house = House(site, folder, slack)
         house.ready()
         runs = {(asker, door): house.start(asker, door) for door in DOORS for asker in ASKERS}
         for cell, run in runs.items():
@@ -211,6 +225,25 @@ def by_agui(house, question, response):
     return shown["digest"]
 
 
+def by_slack(house, question, response):
+    slack = house.slack
+    house.door.show(question.id)
+    posted = [*slack.messages.values()][-1]
+    buttons = workspace.buttons_of(posted)
+    action = "approve" if response is None else "answer"
+    if action not in buttons:
+        return buttons["open"]["url"]
+    test_slack.send(house, slack.click(posted, action, "Uana"))
+    if response is not None:
+        value = response if isinstance(response, str) else next(iter(response.values()))
+        (field,) = [block for block in slack.views[-1]["blocks"] if block["type"] == "input"]
+        options = field["element"].get("options", [])
+        chosen = [option for option in options if option["text"]["text"] == value]
+        entered = {"selected_option": chosen[0]} if chosen else {"value": value}
+        test_slack.send(house, slack.submit("Uana", entered))
+    return json.loads(buttons[action]["value"].partition(".")[2])[2]
+
+
 BY = {
     "page": by_page,
     "api": by_api,
@@ -219,6 +252,7 @@ BY = {
     "task": by_message(send_task),
     "mcp": by_mcp,
     "agui": by_agui,
+    "slack": by_slack,
 }
 
 
