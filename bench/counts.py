@@ -31,6 +31,7 @@ from runner.definition.registry import Registry
 from runner.dev.embedded import embedded_store
 from runner.execution.engine import Engine
 from runner.limits.fairness import Fairness
+from runner.limits.limit import Limit
 from runner.operations.answers import apply_decisions
 from runner.records.interrupts import Decision
 from runner.settings import Settings
@@ -114,7 +115,8 @@ def look() -> str:
 def _graphs(width: int) -> Registry:
     registry = Registry()
     registry.add("chain", lambda: chain(3))
-    registry.add("turns", _turns, fairness=Fairness("tag:tenant"))
+    registry.add("turns", lambda: _line("t"), fairness=Fairness("tag:tenant"))
+    registry.add("limited", lambda: _line("l", Limit("some", concurrency=9)))
     registry.add("fan", lambda: fan(width))
     registry.add("lattice", lambda: lattice(9))
     registry.add("waiting", FACTORIES["waiting"])
@@ -125,12 +127,12 @@ def _graphs(width: int) -> Registry:
     return registry
 
 
-def _turns() -> Any:
-    builder = GraphBuilder()
-    for node in ("t0", "t1", "t2"):
-        builder.add_node(noop, node)
-    builder.add_edge("t0", "t1")
-    builder.add_edge("t1", "t2")
+def _line(name: str, *limits: Limit) -> Any:
+    builder = GraphBuilder().set_limits(limits)
+    for place in range(3):
+        builder.add_node(noop, f"{name}{place}")
+    builder.add_edge(f"{name}0", f"{name}1")
+    builder.add_edge(f"{name}1", f"{name}2")
     return builder.build()
 
 
@@ -242,11 +244,12 @@ class Story:
         self._deliver(run, "n1")
         with self._counted("the last node, and the run's end"):
             self._deliver(run, "n2")
-        run = self._engine.start("turns", "task", tags={"tenant": "t"})
-        with self._counted("a node of a chain, where keys have turns"):
-            self._deliver(run, "t0")
-        self._deliver(run, "t1")
-        self._deliver(run, "t2")
+        for graph, shares in (("turns", "where keys have turns"), ("limited", "under a limit")):
+            run = self._engine.start(graph, "task", tags={"tenant": "t"})
+            with self._counted(f"a node of a chain, {shares}"):
+                self._deliver(run, f"{graph[0]}0")
+            self._deliver(run, f"{graph[0]}1")
+            self._deliver(run, f"{graph[0]}2")
 
     def _wait(self) -> None:
         run = self._engine.start("waiting", "task")

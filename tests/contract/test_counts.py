@@ -18,14 +18,17 @@ from bench.meter import Monitor
 from bench.site import OURS, site
 from runner.definition.model import MapSpec
 from runner.dev.embedded import embedded_store
+from runner.limits.limit import Limit
 from runner.records.interrupts import Decision
 from runner.records.listings import InterruptQuery
 from runner.records.run import Status
 from runner.records.workers import EVERY
 from runner.scheduler import changes
 from runner.scheduler.changes import DRAIN_LIMIT
+from runner.store.addresses import partition_addresses
 from runner.store.encoding import LARGE
 from runner.store.interface import Settlement, Start
+from runner.store.redis import layout
 from runner.store.redis.doorbell_template import DoorbellTemplate
 from runner.store.redis.store import RedisStore
 from runner.store.redis.transaction import run_view
@@ -39,6 +42,7 @@ from runner.store.requests import (
     StartRun,
 )
 from tests.contract.store.manual_worker import ManualWorker, shape
+from tests.contract.test_partitions import partitioned
 from tests.waiting import wait_until
 
 ROOT = Path(__file__).parents[2]
@@ -126,6 +130,26 @@ def test_a_start_is_one_request(push, template, key):
         store.install_doorbell(DoorbellTemplate(["", "id", ""]))
         later = store.do(StartRun(Start("00later", "g", None, "task")))
         assert (later.word, len(later.doorbells)) == ("started", 0 if push else 1)
+        store.close()
+
+
+def test_a_limit_that_another_partition_counts_costs_two_round_trips():
+    """A slot is held there before the claim, and returned after the settle; control: in its own none is."""
+    with embedded_store() as server:
+        urls = [f"{counts.SCHEME}://{urlsplit(server.url).path}"] * 2
+        assert layout.record(partition_addresses(",".join(urls))) == ""
+        store = partitioned(urls)
+        limit = Limit("some", concurrency=9)
+        graph = shape("a", limits={"a": [limit]})
+        worker, trips = ManualWorker(store), []
+        home = store._layout.limit_home(limit.name)
+        for partition in (0, 1) * 2:  # the first time loads the scripts
+            run_id = worker.start(graph, beside=f"{partition:02d}")
+            counts.TALLY.reset()
+            worker.end(worker.token(run_id, "a"))
+            trips.append(counts.TALLY.trips)
+
+        assert trips[3 - home] - trips[2 + home] == 2
         store.close()
 
 
