@@ -28,10 +28,13 @@ def log(site, graph):
 
 
 def most_at_once(lines):
-    """Return how many nodes of one key ran at once, at most; those of a killed worker end with it."""
-    running, most = Counter(), 0
+    """Return how many nodes of one key ran at once, at most; those of a worker that is gone end with it."""
+    running, most, gone = Counter(), 0, set()
     for sign, tenant, pid in lines:
+        if pid in gone:
+            continue
         if sign == "killed":
+            gone.add(pid)
             running = Counter({at: count for at, count in running.items() if at[1] != pid})
             continue
         running[tenant, pid] += 1 if sign == "+" else -1
