@@ -155,3 +155,8 @@ def mcp_server():
 @graph("mcp_task")
 def mcp_task():
     return of_mcp_server("cook", dish="fish")
+
+
+@graph("mcp_wait")
+def mcp_wait():
+    return of_mcp_server("cook", dish="nothing")

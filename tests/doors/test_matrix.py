@@ -15,6 +15,7 @@ from runner import Status
 from runner.approvals import Principal
 from runner.approvals.keys import KeySet
 from runner.cli.program import runner
+from runner.operations.views import read_run
 from runner.records.interrupts import digest
 from runner.server import create_app
 from runner.server.access import GRANTS, Person
@@ -84,7 +85,7 @@ class House:
         self.site.ready(
             1,
             RUNNER_GRAPHS="tests.doors.askers",
-            RUNNER_LEASE="30",  # nothing runs when the worker is killed; a busy machine loses no lease
+            RUNNER_LEASE="10",  # longer than usual here: a busy machine must lose none
             EFFECTS=str(self.effects),
             MCP_CALLS=str(self.books),
             MCP_TASKS=str(self.tasks),
@@ -100,12 +101,17 @@ class House:
         self.threads[run_id] = thread
         return self.client.run(run_id)
 
+    def waits(self):
+        """Tell if the node that waits for a task of an MCP server holds no slot."""
+        (node,) = read_run(self.client.engine.store, self.waiting.id).nodes
+        return node.status == "retrying"
+
     def count(self, asker):
         """Count what an asker did after an answer."""
         if asker == "mcp_server":  # which notes each call
             return len(self.books.read_text().splitlines())
         if asker == "mcp_task":
-            tasks = [json.loads(file.read_text()) for file in self.tasks.iterdir()]
+            tasks = [json.loads(file.read_text()) for file in self.tasks.glob("fish-*.json")]
             assert len(tasks) == len(DOORS)
             return sum(len(task.get("answers", [])) for task in tasks)
         return self.effects.read_text().splitlines().count(asker)
@@ -123,8 +129,10 @@ def asked(databases, tmp_path_factory):
         house = House(site, folder, slack)
         house.ready()
         runs = {(asker, door): house.start(asker, door) for door in DOORS for asker in ASKERS}
+        house.waiting = site.client.start("mcp_wait", "go")
         for cell, run in runs.items():
             assert run.wait(60).status is Status.INTERRUPTED, cell
+        wait_until(house.waits, "a node waits for a task")
         site.workers[0].kill()
         house.ready()
         yield house, runs
@@ -276,3 +284,16 @@ def test_asked_anywhere_answered_anywhere(asked, asker, door):
     assert shown == question.digest == digest(house.client.interrupt(question.id))
     assert str(run.result().results["asker"].output).strip() == ASKERS[asker].output
     assert house.count(asker) == before + 1
+
+
+def test_a_task_outlives_the_worker_that_began_it(asked):
+    """A worker that goes on after kill -9 looks at the task whose id was stored: there is no second one."""
+    house, _ = asked
+    (file,) = house.tasks.glob("nothing-*.json")
+    looks = json.loads(file.read_text())["looks"]
+    file.with_suffix(".done").touch()
+    wait_until(lambda: house.waiting.status is Status.COMPLETED, "the run has completed")
+
+    assert house.waiting.result().results["asker"].output.strip() == "nothing"
+    assert json.loads(file.read_text())["looks"] > looks
+    assert len([*house.tasks.glob("nothing-*.json")]) == 1

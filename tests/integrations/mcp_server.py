@@ -56,11 +56,13 @@ class Tasks(Extension):
         dish = params.arguments["dish"]
         path = Path(os.environ["MCP_TASKS"], f"{dish}-{uuid.uuid4().hex}.json")
         self.write(path, {"dish": dish, "looks": 0, "status": "working"})
-        interval = 10_000 if dish == "nothing" else 100
+        interval = 2_000 if dish == "nothing" else 100
         return {"resultType": "task", "taskId": str(path), "pollIntervalMs": interval}
 
     def write(self, path, task):
-        path.write_text(json.dumps(task))
+        new = path.with_suffix(".new")
+        new.write_text(json.dumps(task))
+        new.replace(path)  # tests read it at any time
 
     def read(self, params):
         path = Path(params.task_id)
@@ -74,7 +76,9 @@ class Tasks(Extension):
         self.write(path, task)
         reply = {"resultType": "complete", "taskId": str(path), "status": task["status"]}
         match task:
-            case {"status": "cancelled"} | {"looks": 1} | {"dish": "nothing"}:
+            case {"status": "cancelled"} | {"looks": 1}:
+                return reply
+            case {"dish": "nothing"} if not path.with_suffix(".done").exists():
                 return reply
             case {"looks": 2}:
                 raise MCPError(INTERNAL_ERROR, "out of gas")
@@ -110,7 +114,7 @@ server = MCPServer(
 
 @server.tool()
 def cook(dish: str) -> str:
-    """Cook: a task that asks for the day of fish, fails with stones, and never ends with nothing."""
+    """Cook: a task that asks for the day of fish, fails with stones, and ends nothing at a sign."""
     raise AssertionError("it is a task")
 
 

@@ -204,7 +204,7 @@ def cook(run_graph, clock, server, tasks):
         run = run_graph(builder.build(), "go")
         waited = run.status
         clock.advance(60)
-        [file] = tasks.glob(f"{dish}-*")
+        [file] = tasks.glob(f"{dish}-*.json")
         return waited, run, file
 
     yield cook
