@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from runner import GraphBuilder, Status
+from runner import GraphBuilder, RetryAfter, Status
 from runner.agent import Agent
 from runner.agent.models.scripted import ScriptedModel
 from runner.errors import DefinitionError
@@ -246,6 +246,21 @@ def test_what_a_task_asks_is_a_question(cook, clock):
     assert unseen
     answer = '{"day": {"action": "accept", "content": {"day": "Friday"}}}'
     assert told(run) == ("success", f"fish {answer}")
+
+
+def test_a_direct_call_says_when_to_go_on(server, tasks):
+    """It raises what a node would wait for; the next call looks at the same task."""
+    agent = agent_of(server, call("cook", dish="soup"))
+    with pytest.raises(RetryAfter, match="goes on as task"):
+        agent("go")
+    for _ in range(2):
+        with pytest.raises(RetryAfter):
+            agent([])
+    agent([])
+    [file] = tasks.glob("soup-*.json")
+    file.unlink()
+
+    assert results(agent) == ["soup"]
 
 
 def test_a_task_that_failed_is_an_error_result(cook):
