@@ -133,6 +133,11 @@ def asked(databases, tmp_path_factory):
         for cell, run in runs.items():
             assert run.wait(60).status is Status.INTERRUPTED, cell
         wait_until(house.waits, "a node waits for a task")
+        house.notices = {
+            fields[b"detail"].decode(): json.loads(fields[b"question"])
+            for _, fields in site.redis.xrange("runner:{p00}:notices")
+            if fields[b"kind"] == b"interrupt.asked"
+        }
         site.workers[0].kill()
         house.ready()
         yield house, runs
@@ -185,9 +190,7 @@ def by_message(send_body):
     """Make a door that takes a message, which is made of the notice that says what was asked."""
 
     def answer(house, question, response):
-        for _, fields in house.site.redis.xrange("runner:{p00}:notices"):
-            if (fields[b"kind"], fields[b"detail"]) == (b"interrupt.asked", question.id.encode()):
-                digest = json.loads(fields[b"question"])["digest"]
+        digest = house.notices[question.id]["digest"]
         who = (
             {"v": 2, "by": "human:|ana", "decision": "approve"}
             if response is None
