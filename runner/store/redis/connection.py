@@ -19,6 +19,7 @@ from contextlib import contextmanager
 from typing import Any
 from urllib.parse import urlsplit
 
+import hiredis
 import redis
 from redis.crc import key_slot
 from redis.exceptions import (
@@ -310,7 +311,9 @@ class RedisConnection:
                         # Only connect() asks the Sentinels; it returns at once when it is connected.
                         connection.connect()
                     if exchange is None:
-                        connection.send_command(*command, check_health=False)
+                        # As `send_command` does, which copies the arguments first.
+                        packed = [hiredis.pack_command(command)]  # type: ignore[arg-type]  # its stub wants one
+                        connection.send_packed_command(packed, check_health=False)
                         reply = connection.read_response()
                     else:
                         reply = exchange(connection)
