@@ -7,7 +7,7 @@ import os
 import signal
 import subprocess
 import sys
-from contextlib import ExitStack, asynccontextmanager, contextmanager
+from contextlib import ExitStack, asynccontextmanager, closing, contextmanager
 
 import httpx
 import pytest
@@ -137,4 +137,5 @@ def test_another_server_goes_on_after_one_was_killed(worker):
         os.kill(first.pid, signal.SIGKILL)
         first.wait()
         asyncio.run(finish(task_id, asked))
-    assert len(RunnerClient().runs()) == 2
+    with closing(RunnerClient().engine.store) as store:
+        assert len(store.runs().items) == 2
