@@ -88,7 +88,7 @@ def message(question: QuestionView) -> str:
     if question.action:
         lines.append(f"{question.action['tool']} {json_text(question.action['args'])}")
     if question.rule_words:
-        lines.append(f"{question.rule_words} So far: {question.have} of {question.need}.")
+        lines.append(f"{question.rule_words}. So far: {question.have} of {question.need}.")
     if question.expires_at:
         lines.append(f"Expires at {time_text(question.expires_at)}.")
     return shown("\n\n".join(lines))

@@ -19,7 +19,10 @@ from runner.testing import ScriptedModel
 from tests.doors.conftest import GRAPHS, LiveSite
 from tests.graphs import wired
 from tests.integrations.extras import need
+from tests.server.conftest import browser, tab
 from tests.waiting import wait_until
+
+__all__ = ["browser", "tab"]
 
 need("ag_ui", "agui")
 
@@ -29,6 +32,11 @@ from pydantic import TypeAdapter  # noqa: E402 - beside it
 EVENT = TypeAdapter(core.Event)
 
 CLIENT = Path(__file__).parents[2] / "build/agui-client/node_modules"
+
+needs_client = pytest.mark.skipif(
+    not (CLIENT.is_dir() and shutil.which("node")),
+    reason="needs Node.js and the client of AG-UI: make agui-client",
+)
 
 
 @tool(approval=Rule(eligible=["ana"]))
@@ -86,7 +94,7 @@ def site(redis_url):
     site = LiveSite(
         redis_url,
         {**GRAPHS, **AGENTS},
-        doors=("agui",),
+        doors=("agui", "tests.doors.agui_client.serve:router"),
         server_url="https://runner.example",
     )
     site.http = TestClient(site.app, "https://runner.example", raise_server_exceptions=False)
@@ -650,11 +658,10 @@ def test_any_server_goes_on_with_a_thread(site):
 
 
 @pytest.mark.slow
+@needs_client
 @pytest.mark.parametrize("graph", ["talking", "nested_agent"])
 def test_the_client_of_ag_ui_takes_every_event(site, served, tmp_path, graph):
     """`HttpAgent`, which refuses what is out of order, asks its user, resumes and has the conversation."""
-    if not CLIENT.is_dir() or not shutil.which("node"):
-        pytest.skip("needs Node.js and the client of AG-UI: make agui-client")
     (tmp_path / "node_modules").symlink_to(CLIENT)
     shutil.copy(Path(__file__).parent / "agui_client/client.mjs", tmp_path)
     answer = json.dumps(approve(editedArgs={"order": 8}))
@@ -674,3 +681,26 @@ def test_the_client_of_ag_ui_takes_every_event(site, served, tmp_path, graph):
         *(None, "order 8 is refunded", "All is done.")
     ]
     assert got["result"] == "All is done."
+
+
+@pytest.mark.slow
+@pytest.mark.xdist_group("browser")
+@needs_client
+def test_a_page_in_a_browser_asks_its_user(site, tab):
+    """A chat page logged in by its cookie shows what the agent does, and what it asks with the exact call.
+
+    Its picture is that of the guide: docs/images/ag-ui.png is build/ag-ui.png.
+    """
+    tab.set_viewport_size({"width": 720, "height": 620})
+    tab.goto("/chat")
+    tab.get_by_label("Message").fill("Refund order 7")
+    tab.get_by_role("button", name="Send").click()
+    tab.get_by_role("button", name="Approve").wait_for()
+    assert "clerk: waiting" in tab.inner_text("h1")
+    assert 'refund {\n  "order": 7\n}' in tab.inner_text(".interrupt")
+    tab.screenshot(path=CLIENT.parents[1] / "ag-ui.png")
+    tab.get_by_role("button", name="Approve").click()
+    tab.get_by_text("All is done.").wait_for()
+    assert "order 7 is refunded" in tab.inner_text("#talk")
+    assert "clerk: completed" in tab.inner_text("h1")
+    assert not tab.problems
