@@ -103,14 +103,18 @@ class AgentStream:
         graph: str,
         body: core.RunAgentInput,
     ) -> None:
-        self._services, self._person, self._address = services, person, address
-        self._graph, self._body = graph, body
+        self._services = services
+        self._person = person
+        self._address = address
+        self._graph = graph
+        self._body = body
         self._thread = _hash(graph, body.thread_id, person.principal.key)
         user_messages = [item for item in body.messages if isinstance(item, core.UserMessage)]
         self._user = user_messages[-1] if user_messages else None
         self._message = _hash(self._thread, user_messages[-1].id) if user_messages else ""
         self._client_run = _hash(self._thread, "run", body.run_id)
-        self._run_id, self._reached = "", 0
+        self._run_id = ""
+        self._reached = 0
         self._transcript = Transcript((), "")
         self._usage: Mapping[str, int] = {}
         self._nodes: dict[str, Any] = {}
