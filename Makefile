@@ -81,7 +81,7 @@ $(OLDEST_REDIS): | $(STAMP)
 
 agui-client: $(STAMP) ## Install the client of AG-UI into build/agui-client, for the slow tests of that door
 	@mkdir -p build/agui-client && cp tests/doors/agui_client/package*.json build/agui-client
-	@cd build/agui-client && timeout 180 npm ci --silent --ignore-scripts --no-audit --no-fund
+	@cd build/agui-client && timeout 180 npm ci --silent --ignore-scripts --no-audit --no-fund --fetch-retries 1
 
 docs: $(STAMP) ## Build the pages as a site in build/site; every warning fails
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --quiet --strict
