@@ -223,15 +223,27 @@ def summary(run_id: str, fields: Sequence[Any]) -> RunSummary:
     )
 
 
-def node_record(data: bytes) -> tuple[NodeRecord, int]:
+def short_id(interrupt_id: str) -> str:
+    """Write the id of a question of a run among what is stored of that run: without the run's id."""
+    return SEPARATOR + interrupt_id.partition(SEPARATOR)[2]
+
+
+def full_id(run_id: str, interrupt_id: str) -> str:
+    """Read the id of a question of a run, with that of its run or without it; see `short_id`."""
+    return run_id + interrupt_id if interrupt_id.startswith(SEPARATOR) else interrupt_id
+
+
+def node_record(run_id: str, data: bytes | None) -> tuple[NodeRecord, int]:
     """Read a node's record, and the scope in whose rounds it counts; see `node_text`."""
+    if not data:
+        return NodeRecord(), ROOT
     status, visit, attempt, fence, stamp, edges, nonce, json_fields = data.decode().split(" ", 7)
     fields = load(json_fields) if json_fields else {}
     scope = fields.pop("scope", -1)
     if "via" in fields:
         fields["via"] = tuple((name, number) for name, number in fields["via"])
     if "questions" in fields:
-        fields["questions"] = tuple(fields["questions"])
+        fields["questions"] = tuple(full_id(run_id, name) for name in fields["questions"])
     record = NodeRecord(
         status=Status(status),
         visit=int(visit),
@@ -302,6 +314,8 @@ def node_text(record: NodeRecord, scope: int) -> str:
     extra = {name: value for (name, default), value in pairs if value != default}
     if scope != ROOT:
         extra["scope"] = scope
+    if record.questions:
+        extra["questions"] = list(map(short_id, record.questions))
     tail = dump(extra).decode() if extra else ""
     return (
         f"{record.status} {record.visit} {record.attempt} {record.fence} {record.stamp} "
@@ -342,8 +356,8 @@ def event(run_id: str, number: int, text: bytes) -> Event:
     """Read an event of a run; see lua/parts/echo.lua."""
     kind, at, visit, node, data, detail = text.decode().split("\n", 5)
     kind, values = EVENTS.get(kind, kind), load(data) if data else None
-    if kind.startswith(OF_INTERRUPTS) and detail.startswith(SEPARATOR):
-        detail = run_id + detail
+    if kind.startswith(OF_INTERRUPTS):
+        detail = full_id(run_id, detail)
     if kind == EventKind.RECEIPT and isinstance(values, dict) and "run_id" not in values:
         values = {**values, **_implied(values)}
     return Event(str(number), kind, int(at), node, int(visit), detail, values)
@@ -637,10 +651,10 @@ def standing(text: bytes | None) -> Standing:
 
 
 def decided(
-    ids: Sequence[bytes], questions: Sequence[bytes], decisions: Sequence[bytes | None]
+    ids: Sequence[str], questions: Sequence[bytes], decisions: Sequence[bytes | None]
 ) -> list[Interrupt]:
     rows = sorted(
-        (question_number(data), name.decode(), data, decision)
+        (question_number(data), name, data, decision)
         for name, data, decision in zip(ids, questions, decisions, strict=True)
     )
     interrupts = [question(name, data, decision) for _, name, data, decision in rows]

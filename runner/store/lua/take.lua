@@ -15,7 +15,7 @@
 -- include: echo
 
 -- A question's id without its run's, by which the fields of the run name it.
-local function short_id(id) return id:match('^[^.]+%.(.*)$') or id end
+local function short_id(id) return id:match('^[^.]*%.(.*)$') or id end
 
 local MOST_VOTES = 1000  -- others are read by the worker
 local MOST_MESSAGES = 100000  -- no agent has more: a damaged count would hold up the whole server

@@ -47,7 +47,7 @@ class LimitSlots:
     def node(self, run_id: str, node: str) -> NodeRecord:
         """Read a node of this partition."""
         text = self._redis.call("HGET", f"{self._keys.prefix}{run_key(run_id)}", f"n:{node}")
-        return encoding.node_record(text)[0] if text else NodeRecord()
+        return encoding.node_record(run_id, text)[0]
 
     def settings(self) -> dict[str, LimitSetting]:
         """Read all that is set of limits, by name."""

@@ -283,10 +283,10 @@ def _ready(
             (
                 of.decode().split(" ", 1)[0],
                 map_of(node) or node,
-                encoding.node_record(stored)[0].rings,
+                encoding.node_record(run, stored)[0].rings,
                 due,
             )
-            for (_, node, due), (of, stored) in zip(nodes, records, strict=True)
+            for (run, node, due), (of, stored) in zip(nodes, records, strict=True)
             if of and stored and stored.startswith(b"ready ")
         ]
         partition_addresses = list(dict.fromkeys((shape, node) for shape, node, _, _ in ready))

@@ -338,7 +338,7 @@ class RedisStore:
         )
         if due is None or stored is None or not stored.startswith(b"ready "):
             return None
-        record, _ = encoding.node_record(stored)
+        record, _ = encoding.node_record(run_id, stored)
         first = float(due) - self.lease_ms * (2 ** (record.rings + 1) - 1)
         return float(max(0, int(seconds) + int(micros) / 1_000_000 - first / 1000))
 
@@ -355,7 +355,8 @@ class RedisStore:
 
     def answerers(self, run_id: str, node: str) -> frozenset[str]:
         ((asked,),) = self._fields([(run_id, [f"q:{node}"])])
-        ids: list[str] = load(asked)[1:] if asked else []
+        names: list[str] = load(asked)[1:] if asked else []
+        ids = [encoding.full_id(run_id, name) for name in names]
         pairs = zip(self.interrupts(ids), map(self.votes, ids), strict=True)
         return ballots.answerers(
             (question, votes) for question, votes in pairs if question is not None
@@ -473,7 +474,7 @@ class RedisStore:
         outputs, entries, order = encoding.results(fields)
         return RunSnapshot(
             record=encoding.run_record(run_id, fields),
-            nodes=_nodes(fields),
+            nodes=_nodes(run_id, fields),
             task=encoding.load(fields.get(b"task", b"null")),
             invocation_state=encoding.load(fields.get(b"state", b"{}")),
             tags=encoding.load(fields.get(b"tags", b"{}")),
@@ -516,7 +517,9 @@ class RedisStore:
         if values["run"] is None:
             raise no_such_run(run_id)
         stored = {
-            node: encoding.node_record(text) for node in nodes if (text := values[f"n:{node}"])
+            node: encoding.node_record(run_id, text)
+            for node in nodes
+            if (text := values[f"n:{node}"])
         }
         later = [
             *_results(
@@ -716,7 +719,7 @@ def _results(visits: Iterable[VisitKey]) -> Iterator[str]:
     return (f"{kind}:{node}.{visit}" for node, visit in visits for kind in "ox")
 
 
-def _nodes(fields: Mapping[bytes, bytes]) -> dict[str, NodeRecord]:
+def _nodes(run_id: str, fields: Mapping[bytes, bytes]) -> dict[str, NodeRecord]:
     rounds = {
         int(name[2:]): encoding.load(value).get("round", 0)
         for name, value in fields.items()
@@ -725,7 +728,7 @@ def _nodes(fields: Mapping[bytes, bytes]) -> dict[str, NodeRecord]:
     nodes = {}
     for name, value in fields.items():
         if name.startswith(b"n:"):
-            record, scope = encoding.node_record(value)
+            record, scope = encoding.node_record(run_id, value)
             nodes[name[2:].decode()] = record.in_round(rounds.get(scope, 0))
     return nodes
 

@@ -210,7 +210,7 @@ class FastPath:
         item, question_ids, questions, decisions, checkpoint, *by_votes = extras
         votes, entries = by_votes or ((), None)
         document, own_task, messages = checkpoint or (None, None, [])
-        record, _ = encoding.node_record(claim_read.texts[f"n:{node}"])
+        record, _ = encoding.node_record(run_id, claim_read.texts[f"n:{node}"])
         (report,) = self._read(run_id, [f"h:{record.handed}"]) if record.handed else (None,)
         task, state = run_values or self._remember_run(run_id, node, graph, values)
         inputs = self._inputs(run_id, graph.topology, node, record, values)
@@ -221,12 +221,9 @@ class FastPath:
             else None
         )
         claim_read.kept = len(document or b""), [len(message) for message in messages]
+        ids = [encoding.full_id(run_id, name.decode()) for name in question_ids or ()]
         if by_votes:
-            names = [
-                name
-                for question_id in question_ids
-                for name in question_fields(question_id.decode())
-            ]
+            names = [name for question_id in ids for name in question_fields(question_id)]
             texts = itertools.chain(*zip(questions, decisions, strict=True))
             claim_read.decided = dict(zip(names, texts, strict=True)) | {"audit": entries}
         claim_read.final = _final(graph.topology, node, values)
@@ -253,17 +250,15 @@ class FastPath:
                     (source, source_visit, output)
                     for (source, source_visit, _), output in zip(inputs, outputs, strict=True)
                 ],
-                answers=encoding.decided(question_ids, questions, decisions)
-                if question_ids
-                else [],
+                answers=encoding.decided(ids, questions, decisions) if ids else [],
                 document=load(document) if document else None,
                 messages=[load(message) for message in messages],
                 child=self._snapshot(record.child) if record.child else None,
                 map=encoding.map_of_visit(values.get(f"m:{node}"), record.visit),
                 report=codec.read(report_value),
                 votes={
-                    question_id.decode(): [encoding.document(vote) for vote in cast if vote]
-                    for question_id, cast in zip(question_ids or (), votes, strict=False)
+                    question_id: [encoding.document(vote) for vote in cast if vote]
+                    for question_id, cast in zip(ids, votes, strict=False)
                     if cast
                 },
             )
@@ -328,7 +323,7 @@ class FastPath:
         """Find the outputs that reach a visit, in edge order; those of later visits are read apart."""
         if topology.loops:
             nodes = {
-                name[2:]: encoding.node_record(text)[0] if text else NodeRecord()
+                name[2:]: encoding.node_record(run_id, text)[0]
                 for name, text in values.items()
                 if name.startswith("n:")
             }
@@ -448,7 +443,7 @@ class FastPath:
         names = [node for node in targets if scheduler.may_follow(topology, token.node, node)]
         texts = self._read(token.run_id, [f"n:{node}" for node in names]) if names else []
         for node, text in zip(names, texts, strict=True):
-            record = encoding.node_record(text)[0] if text else NodeRecord()
+            record = encoding.node_record(token.run_id, text)[0]
             if (record.status, record.nonce) == (Status.RUNNING, nonce):
                 claim, _ = self.claim(token.run_id, node, record.visit, record.attempt, nonce)
                 return claim if isinstance(claim, Claim) else None

@@ -185,7 +185,7 @@ class ClaimRead:
         loops: dict[int, LoopRecord] = {}
         for name, text in self.texts.items():
             if name.startswith("n:"):
-                nodes[name[2:]] = encoding.node_record(text)[0] if text else NodeRecord()
+                nodes[name[2:]] = encoding.node_record(self.run_id, text)[0]
             elif name.startswith("l:"):
                 loops[int(name[2:])] = encoding.loop_record(text or b"{}")
         # An item's map is not read: its numbers are added by difference.

@@ -16,6 +16,7 @@ from runner.store.encoding import (
     map_record,
     question_document,
     question_fields,
+    short_id,
     split_question,
 )
 from runner.store.redis.keys import run_key
@@ -76,7 +77,7 @@ def _take_node(write_set: WriteSet, root: str, key: str, node: Renamed) -> list[
     if text or document == b"1":
         puts.append((key, f"k:{target}", text or b"1"))
     if node.decided:
-        puts.append((key, f"q:{target}", dump([node.visit, *node.decided])))
+        puts.append((key, f"q:{target}", dump([node.visit, *map(short_id, node.decided)])))
     items = write_set.read_unvalidated(key, f"m:{source}")
     total = map_record(items).total if items else 0
     puts += _take(

@@ -28,6 +28,7 @@ from runner.store.encoding import (
     load,
     question_document,
     question_fields,
+    short_id,
     split_question,
 )
 from runner.store.redis.keys import run_key
@@ -97,10 +98,9 @@ def open_question(write_set: WriteSet, run: RunRecord, question: Interrupt) -> N
             )
     early_answers.hand(write_set, run.run_id, name)
     field = f"q:{question.node_id}"
-    visit, *ids = load(write_set.read(key, field) or dump([question.visit]))
-    ids = [] if visit != question.visit else ids
-    if name not in ids:
-        write_set.put(key, field, dump([question.visit, *ids, name]))
+    visit, *names = load(write_set.read(key, field) or dump([question.visit]))
+    ids = map(short_id, names if visit == question.visit else ())
+    write_set.put(key, field, dump([question.visit, *dict.fromkeys([*ids, short_id(name)])]))
 
 
 def _lists(run: RunRecord, interrupt_id: str, asked_question: Mapping[str, Any]) -> list[str]:

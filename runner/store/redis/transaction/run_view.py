@@ -107,7 +107,7 @@ class RunInTransaction:
         record = self._nodes.get(node) or self._read_nodes.get(node)
         if record is None:
             text = self.write_set.read(self.key, f"n:{node}")
-            record = encoding.node_record(text)[0] if text else NodeRecord()
+            record = encoding.node_record(self.record.run_id, text)[0]
             self._read_nodes[node] = record
         return record
 
