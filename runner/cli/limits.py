@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 MOST_TURNS = 1_000
 """Keys of a queue that are read, those that are next."""
 
-COLUMNS = ("LIMIT", "CODE", "SET", "STATUS", "WAITING")
+COLUMNS = ("LIMIT", "CODE", "SET", "STATUS", "WAIT FOR SLOTS")
 
 _change = add_options(
     click.argument("name", metavar="LIMIT"),
@@ -44,8 +44,8 @@ def limits() -> None:
 def list_limits(context: CommandContext) -> None:
     """List the limits that graphs declare.
 
-    Without a terminal: name, what the code says, what is set, status, and how many nodes wait, separated by
-    tabs.
+    Without a terminal: name, what the code says, what is set, status, and how many nodes wait for slots,
+    separated by tabs.
     """
     page = context.installation.limits.all()
     context.output.listing(

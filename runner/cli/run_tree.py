@@ -192,7 +192,7 @@ def _details(node: NodeView, now: int) -> Iterator[str]:
         yield f"visit {node.visit}"
     if node.attempts > 1:
         yield f"attempt {node.attempts}"
-    if node.status in {"running", "retrying"} and node.progress:
+    if node.status in {"ready", "running", "retrying"} and node.progress:
         yield one_line(node.progress)
 
 

@@ -112,8 +112,13 @@ class LimitSetting:
 
     def paused_until(self, key: str) -> float:
         """Return the time (ms) at which the pauses of a key end, maybe never; 0 for none."""
-        ends = (each.ends_at or math.inf for each in self.pauses if each.key in (key, self.id))
-        return max(ends, default=0)
+        pause = self.pause_of(key)
+        return (pause.ends_at or math.inf) if pause else 0
+
+    def pause_of(self, key: str) -> LimitPause | None:
+        """Return the pause of a key, or of the limit, that ends last."""
+        pauses = [each for each in self.pauses if each.key in (key, self.id)]
+        return max(pauses, key=lambda each: each.ends_at or math.inf, default=None)
 
     def at_time(self, now: int) -> LimitSetting:
         """Return it without the pauses that are over."""

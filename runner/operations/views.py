@@ -5,16 +5,18 @@ Tables, trees, lines and JSON are forms of these views. Times are ms of the stor
 
 from __future__ import annotations
 
+import time
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from runner.approvals.freezes import frozen
-from runner.definition.model import item_id, map_of
+from runner.definition.model import item_id, map_of, shape_name
 from runner.definition.registry import registry
 from runner.errors import NotFoundError, UsageError
 from runner.execution.results import sink_outputs, total_usage
+from runner.limits.limit import input_key
 from runner.operations.decided import DecisionView, decisions_of
 from runner.operations.exports import (
     NodeError,
@@ -31,11 +33,12 @@ from runner.operations.exports import (
 from runner.records.budgets import MICROS, QUESTION, Sum
 from runner.records.interrupts import Interrupt
 from runner.records.json_form import milliseconds, stamp
-from runner.records.run import NodeRecord, Status, existing
+from runner.records.run import EventKind, NodeRecord, Status, existing
 from runner.records.workers import Worker
 from runner.store.interface import Event
 
 if TYPE_CHECKING:
+    from runner.limits.setting import LimitSetting
     from runner.store.interface import RunSnapshot, Store
     from runner.store.shared import Shared
 
@@ -292,12 +295,54 @@ def _node(
         execution_ms=entry.get("ms", 0),
         output=snapshot.outputs.get((name, record.visit)),
         error=error_of(entry),
-        progress=_progress(of_visit),
+        progress=_limited(store, snapshot, name, of_visit)
+        if record.status is Status.READY
+        else _progress(of_visit),
         waits_for=_awaited_question(store, snapshot, record),
         run=read_run(store, record.child) if record.child else None,
         total=snapshot.maps[name].total if items else 0,
         items=tuple(_node(store, snapshot, item, events) for item in items),
     )
+
+
+@dataclass(frozen=True, slots=True)
+class _Keys:
+    """The values of a run by which limits count; not those of the items of a map."""
+
+    store: Store
+    snapshot: RunSnapshot
+
+    def limit_setting(self, name: str) -> LimitSetting | None:
+        setting = self.store.limit_settings().get(name)
+        clock = self.store.clock
+        now = clock() if clock else time.time_ns() // 1_000_000
+        return setting.at_time(now) if setting else None
+
+    def tag(self, name: str) -> str:
+        root = self.store.read(self.snapshot.record.root) or self.snapshot
+        return root.tags.get(name, "")
+
+    def input_key(self, node: str, visit: int, path: str) -> str | None:  # noqa: ARG002 - as a claim does
+        return None if map_of(node) else input_key(self.snapshot.task, path)
+
+
+def _limited(store: Store, snapshot: RunSnapshot, name: str, events: Sequence[Event]) -> str:
+    """Say for which limits a ready node waits, and until when they are paused; "" where it does not."""
+    latest = next((event for event in reversed(events) if event.kind.startswith("node.")), None)
+    record = snapshot.record
+    topology = store.topology(record.graph_id, record.fingerprint)
+    if latest is None or latest.kind != EventKind.NODE_LIMITED or topology is None:
+        return ""
+    keys, limits = _Keys(store, snapshot), topology.nodes[shape_name(name)].limits
+    for limit in limits:
+        setting, key = keys.limit_setting(limit.name), limit.key(keys, name, latest.visit)
+        pause = setting.pause_of(limit.name if key is None else key) if setting else None
+        if pause is not None:
+            owner = "" if pause.key == limit.name else "its key of "
+            end = f"until {stamp(pause.ends_at)}" if pause.ends_at else "until it is resumed"
+            why = f": {pause.reason}" if pause.reason else ""
+            return f"{owner}the limit {limit.name!r} is paused {end}{why}"
+    return f"waits for the limit {' or '.join(repr(limit.name) for limit in limits)}"
 
 
 def _awaited_question(store: Store, snapshot: RunSnapshot, record: NodeRecord) -> str:

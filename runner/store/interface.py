@@ -17,6 +17,7 @@ from runner.approvals.freezes import Freeze
 from runner.definition.model import Topology
 from runner.errors import CorruptDocument
 from runner.limits.fairness import Share
+from runner.limits.setting import LimitSetting
 from runner.records.budgets import Sum, Tagged
 from runner.records.checkpoints import Remembered, Saved, Session
 from runner.records.codec import JSON, LazyValue
@@ -335,6 +336,9 @@ class Store(Bounded, Protocol):
 
     def frozen(self) -> dict[str, Freeze]:
         """Return what is frozen, by its scope."""
+
+    def limit_settings(self) -> dict[str, LimitSetting]:
+        """Return what is set of limits, by name."""
 
     def sweep(self, limit: int = 100) -> Reply:
         """Do what is due; the word is the number of timers handled."""

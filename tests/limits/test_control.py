@@ -15,6 +15,8 @@ from runner.definition.registry import Registry
 from runner.errors import DefinitionError, NotFoundError, UsageError
 from runner.operations.doctor import FAIL, WARN, examine, read_facts
 from runner.operations.installation import Installation
+from runner.operations.views import read_run
+from runner.records.json_form import stamp
 from runner.records.run import Status
 from runner.settings import Settings
 from runner.store.interface import Claim, Settlement
@@ -103,6 +105,31 @@ def test_a_pause_is_shown_until_it_is_over(site, key):
     assert site.limits.resume(key, "over").setting is None
     assert site.checks(WARN) == []
     assert site.word(run_id, "a") == "claimed"
+
+
+def test_a_node_under_a_limit_says_what_it_waits_for(site):
+    """Its limit, or until when that or its key is paused, and why; control: one that was not refused."""
+    by_input = Limit("customer", concurrency=9, by="input:id")
+    run_id = site.start(MODEL, by_input)
+    site.worker.claim(run_id, "a")
+
+    def said(node="b"):
+        site.word(run_id, node)
+        views = {view.id: view for view in read_run(site.store, run_id).nodes}
+        return views[node].progress
+
+    assert said("b") == ""
+    assert said("c") == "waits for the limit 'customer' or 'model'"
+    site.limits.pause("model:tag:tenant:y", None)
+    assert said("c") == "waits for the limit 'customer' or 'model'"
+    site.limits.pause("model:tag:tenant:x", None, "incident")
+    assert said("c") == "its key of the limit 'model' is paused until it is resumed: incident"
+    site.limits.resume("model")
+    view = site.limits.pause("model", 90)
+    until = stamp(view.setting.pauses[0].ends_at)
+    assert said("c") == f"the limit 'model' is paused until {until}"
+    site.clock.advance(3600)
+    assert said("c") == "waits for the limit 'customer' or 'model'"
 
 
 def test_a_change_is_an_entry_of_the_audit(site):

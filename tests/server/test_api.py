@@ -6,7 +6,7 @@ import socket
 import time
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
-from urllib.parse import urlsplit
+from urllib.parse import quote, urlsplit
 
 import httpx
 import pytest
@@ -396,6 +396,18 @@ def test_a_limit_is_changed_paused_and_reset(site, redis_url):
     assert site.http.post(f"{path}:resume", json={}).json()["paused"] is False
     assert site.http.post(f"{path}:reset", json={}).json()["setting"] is None
     assert site.http.post("/v1/limits/other:reset", json={}).status_code == 404
+
+
+def test_a_key_with_any_text_is_paused(site, redis_url):
+    """Line breaks, slashes and quotes of a tag's value stay as they are in the path; control: a plain one."""
+    limit = Limit("model", concurrency=1, by="tag:tenant")
+    RedisStore(redis_url).publish([shape("a", name="limited", limits={"a": [limit]})])
+    for value in ("plain", "two\nlines", "a\r\n/../?'\"", ":pause"):
+        key = f"model:tag:tenant:{value}"
+        path = f"/v1/limits/{quote(key, safe='')}"
+        paused = site.http.post(f"{path}:pause", json={"seconds": None}).json()
+        assert [pause["key"] for pause in paused["setting"]["pauses"]] == [key]
+        assert site.http.post(f"{path}:resume", json={}).json()["setting"] is None
 
 
 def test_keys_that_wait_for_their_turn_are_listed(site, redis_url):

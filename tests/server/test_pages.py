@@ -6,6 +6,7 @@ import json
 import re
 from dataclasses import replace
 from html.parser import HTMLParser
+from urllib.parse import quote
 
 import pytest
 from markupsafe import escape
@@ -782,7 +783,7 @@ def test_a_limit_is_changed_with_forms(site, redis_url):
     store = RedisStore(redis_url)
     worker = ManualWorker(store)
     graph = shape("a b", entries=["a", "b"], limits={"a": [limit], "b": [limit]})
-    run_id = worker.start(graph, tags={"tenant": "x"})
+    run_id = worker.start(graph, tags={"tenant": "x\ny"})
     worker.claim(run_id, "a")
     worker.limited(run_id, "b")
 
@@ -795,7 +796,8 @@ def test_a_limit_is_changed_with_forms(site, redis_url):
     send(site, "/limits/set", name="model", concurrency="2", reason="a faster one")
     assert "2 at a time" in rows()
     assert ": a faster one" in rows()
-    for name in ("model:tag:tenant:x", "model"):
+    for name in (quote("model:tag:tenant:x\ny"), "model"):
+        assert f'name="name" value="{name}"><p class="hint">What runs goes on' in rows()
         send(site, "/limits/pause", name=name, minutes="" if name == "model" else "10")
         assert f'name="name" value="{name}"><button>Resume</button>' in rows()
     assert "until resumed" in rows()

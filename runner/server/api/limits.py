@@ -6,10 +6,20 @@ from typing import Any
 
 from fastapi import APIRouter
 from pydantic import Field
+from starlette.convertors import PathConvertor, register_url_convertor
 
 from runner.server.access import Operates, Seen
 from runner.server.api.documents import MOST, ONE_PAGE, RequestBody, page_document, seen_document
 from runner.server.services import Served
+
+
+class KeyConvertor(PathConvertor):
+    """The key of a limit in a path: any text, also with line breaks, which `path` does not match."""
+
+    regex = r"(?s:.*)"
+
+
+register_url_convertor("key", KeyConvertor())
 
 router = APIRouter(prefix="/v1/limits", tags=["limits"])
 
@@ -46,27 +56,27 @@ def list_turns(person: Seen, services: Served) -> dict[str, Any]:
     return page_document(services.waiting_turns(MOST), person)
 
 
-@router.post("/{name:path}:set", summary="Change a limit")
+@router.post("/{name:key}:set", summary="Change a limit")
 def set_limit(name: str, body: NewNumbers, person: Operates, services: Served) -> Any:
     """Change the numbers of a limit for all workers at once, until it is reset."""
     numbers = body.model_dump()
     return seen_document(services.limits.set(name, **numbers, by=person.principal.key), person)
 
 
-@router.post("/{name:path}:pause", summary="Pause a limit")
+@router.post("/{name:key}:pause", summary="Pause a limit")
 def pause(name: str, body: Pause, person: Operates, services: Served) -> Any:
     """Start no node under a limit, or under one key of it; those that run go on."""
     by = person.principal.key
     return seen_document(services.limits.pause(name, body.seconds, body.reason, by), person)
 
 
-@router.post("/{name:path}:resume", summary="Resume a limit")
+@router.post("/{name:key}:resume", summary="Resume a limit")
 def resume(name: str, body: LimitChange, person: Operates, services: Served) -> Any:
     """End the pause of a limit with those of its keys, or of one key; what has waited starts."""
     return seen_document(services.limits.resume(name, body.reason, person.principal.key), person)
 
 
-@router.post("/{name:path}:reset", summary="Reset a limit")
+@router.post("/{name:key}:reset", summary="Reset a limit")
 def reset(name: str, body: LimitChange, person: Operates, services: Served) -> Any:
     """Return to what the code says, and end all pauses of a limit."""
     return seen_document(services.limits.reset(name, body.reason, person.principal.key), person)

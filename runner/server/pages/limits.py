@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from typing import Annotated
+from urllib.parse import unquote
 
 from fastapi import APIRouter, Form, Request, Response
 from fastapi.responses import HTMLResponse
@@ -41,7 +42,11 @@ def change(
     rate: Annotated[str, Form()] = "",
     per: Annotated[str, Form()] = "1",
 ) -> Response:
-    """Set, pause, resume or reset a limit; a pause without minutes has no end."""
+    """Set, pause, resume or reset a limit; a pause without minutes has no end.
+
+    The name is percent-encoded: browsers change the line breaks of what they send.
+    """
+    name = unquote(name)
     limits, about = services.limits, {"reason": reason, "by": person.principal.key}
     try:
         seconds = float(minutes) * 60 if minutes else None

@@ -18,6 +18,7 @@ from runner.approvals.freezes import Freeze
 from runner.audit import entries as audit_entries
 from runner.audit.entries import Mode
 from runner.definition.model import Topology, shape_name
+from runner.limits.setting import LimitSetting
 from runner.records import budgets
 from runner.records.budgets import Sum, Tagged
 from runner.records.checkpoints import Session
@@ -291,6 +292,10 @@ class MemoryStore:
     def frozen(self) -> dict[str, Freeze]:
         with self._changed:
             return dict(self._database.frozen)
+
+    def limit_settings(self) -> dict[str, LimitSetting]:
+        with self._changed:
+            return dict(self._database.semaphores.settings)
 
     # Time
 

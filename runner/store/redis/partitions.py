@@ -502,6 +502,9 @@ class PartitionedStore:
     def frozen(self) -> dict[str, Freeze]:
         return self._first.frozen()
 
+    def limit_settings(self) -> dict[str, LimitSetting]:
+        return self._first.limit_settings()
+
     # Time
 
     def sweep(self, limit: int = 100) -> Reply:

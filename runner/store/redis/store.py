@@ -21,6 +21,7 @@ from runner.approvals.freezes import Freeze
 from runner.audit.entries import Mode
 from runner.definition.model import ROOT, Topology
 from runner.errors import CorruptDocument, StoreError
+from runner.limits.setting import LimitSetting
 from runner.records import budgets
 from runner.records.budgets import Sum, Tagged
 from runner.records.checkpoints import Session
@@ -396,6 +397,9 @@ class RedisStore:
     def frozen(self) -> dict[str, Freeze]:
         fields: list[bytes] = self._redis.call("HGETALL", self._keys.frozen)
         return freezes.read(fields)
+
+    def limit_settings(self) -> dict[str, LimitSetting]:
+        return self.limits.settings()
 
     # The archive: what has ended stays until it is there
 
