@@ -18,6 +18,7 @@ from runner.approvals.freezes import Freeze
 from runner.dev.embedded import OLDEST
 from runner.errors import UsageError
 from runner.limits.control import LimitControl, LimitView, conflicts
+from runner.limits.fairness import WaitingTurn
 from runner.limits.setting import LimitPause
 from runner.operations.deploys import UNDER_WAY
 from runner.operations.setting_sources import unknown_settings
@@ -87,6 +88,7 @@ class Facts:
     freezes: Sequence[Freeze] = ()
     schedules: Sequence[tuple[str, str]] = ()
     limits: Sequence[LimitView] = ()
+    turns: Sequence[WaitingTurn] = ()
     audits: Sequence[Audited] = ()
     audit: str = "off"
     signing: str = ""
@@ -153,6 +155,7 @@ def read_facts(settings: Settings) -> Facts:
         freezes=list(store.frozen().values()),
         schedules=list(_troubled(shared)),
         limits=LimitControl(shared).all(),
+        turns=shared.waiting_turns(MOST_TURNS),
         audits=[_audited(log) for log in store.audit_logs],
         audit=settings.audit,
         clock=clock,
@@ -692,8 +695,11 @@ def _audit(facts: Facts) -> Iterator[Check]:
 MOST_NAMED = 10
 """Keys of a limit that are named."""
 
+MOST_TURNS = 100
+"""Keys of a queue and priority that are read, those that are next."""
+
 STARVED_MS = 600_000
-"""For how long nodes wait for a key of a limit before that is a warning."""
+"""For how long nodes wait for a key of a limit, or for their key's turn, before that is a warning."""
 
 
 def _limits(facts: Facts) -> Iterator[Check]:
@@ -735,6 +741,33 @@ def _limits(facts: Facts) -> Iterator[Check]:
                     f"{key.nodes} nodes wait for the limit {key.key!r}, the first for {waited}",
                     f"See `runner limits show {quote(limit.name)}` for who has its slots.",
                 )
+
+
+FAR = 10
+"""Times that a key waits as long as another one with as many nodes, before that is a warning."""
+
+
+def _turns(facts: Facts) -> Iterator[Check]:
+    now = facts.vitals.now
+    for turn in facts.turns:
+        waited = now - turn.since
+        ahead = [
+            other
+            for other in facts.turns
+            if (other.queue, other.nodes >= turn.nodes) == (turn.queue, True)
+            if FAR * (now - other.since) < waited
+        ]
+        if waited > STARVED_MS and ahead:
+            other = max(ahead, key=lambda each: each.nodes)
+            yield Check(
+                WARN,
+                "turns",
+                f"nodes of the key {one_line(turn.key)!r} wait for their turn on {turn.queue}: {turn.nodes} "
+                f"of priority {turn.priority} for {span(waited)}, but those of {one_line(other.key)!r}, "
+                f"{other.nodes} of priority {other.priority}, for {span(now - other.since)}",
+                "Give the key a weight in the graph's fairness, or its nodes the same priority; "
+                "see `runner limits turns`.",
+            )
 
 
 def _by(pause: LimitPause) -> str:
@@ -786,6 +819,7 @@ CHECKS: Iterable[Callable[[Facts], Iterator[Check]]] = (
     _freezes,
     _schedules,
     _limits,
+    _turns,
     _letters,
     _held,
 )

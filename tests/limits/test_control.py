@@ -13,6 +13,7 @@ import redis
 from runner import Client, GraphBuilder, Limit
 from runner.definition.registry import Registry
 from runner.errors import DefinitionError, NotFoundError, UsageError
+from runner.limits.fairness import LEAST_WINDOW, Fairness
 from runner.operations.doctor import FAIL, WARN, examine, read_facts
 from runner.operations.installation import Installation
 from runner.operations.views import read_run
@@ -22,7 +23,7 @@ from runner.settings import Settings
 from runner.store.interface import Claim, Settlement
 from runner.store.redis.keys import Keys
 from runner.store.redis.store import RedisStore
-from runner.store.requests import CancelRun, ClaimVisit, SettleVisit
+from runner.store.requests import CancelRun, ClaimVisit, SettleVisit, ShareSlots
 from runner.testing import ManualClock
 from tests.contract.store import ManualWorker
 from tests.contract.store.manual_worker import shape
@@ -53,10 +54,10 @@ class Site:
         reply = self.store.do(ClaimVisit(run_id, node, 1, 1, self.worker.nonce()))
         return "claimed" if isinstance(reply, Claim) else reply.word
 
-    def checks(self, level: str) -> list[str]:
-        """Return the problems of limits that doctor finds."""
+    def checks(self, level: str, name: str = "limits") -> list[str]:
+        """Return the problems of limits that doctor finds, or others."""
         checks = examine(read_facts(self.installation.settings))
-        return [check.detail for check in checks if (check.name, check.result) == ("limits", level)]
+        return [check.detail for check in checks if (check.name, check.result) == (name, level)]
 
 
 @pytest.fixture
@@ -322,3 +323,29 @@ def test_of_two_declarations_the_newest_loses(site, redis_url):
     assert begun() == 2
     with redis.Redis.from_url(redis_url) as raw:
         assert raw.hgetall(LIMITS) == {}
+
+
+def test_a_key_that_waits_longer_than_a_larger_backlog_is_named(site, redis_url):
+    """Doctor names both and how long they wait; controls: not beside a smaller backlog, nor as new a one."""
+
+    def start(tenant, count):
+        for _ in range(count):
+            graph = shape("a", fairness=Fairness("tag:tenant"))
+            site.worker.start(graph, tags={"tenant": tenant})
+
+    site.store.do(ShareSlots({"g": LEAST_WINDOW}))
+    start("in the queue", LEAST_WINDOW)
+    start("quiet", 2)
+    start("noisy", 1)
+    with redis.Redis.from_url(redis_url) as raw:
+        (waits,) = raw.keys(f"{PREFIX}fair:n:*:quiet")
+        for node in raw.zrange(waits, 0, -1):
+            raw.zincrby(waits, -3_600_000, node)
+        assert site.checks(WARN, "turns") == []
+        start("noisy", 1)
+        (problem,) = site.checks(WARN, "turns")
+        assert "key 'quiet' wait for their turn on g: 2 of priority 5 for 1 h" in problem
+        assert "those of 'noisy', 2" in problem
+        for node in raw.zrange(waits, 0, -1):
+            raw.zincrby(waits, 3_600_000, node)
+        assert site.checks(WARN, "turns") == []
