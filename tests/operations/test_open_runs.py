@@ -16,9 +16,8 @@ from click.testing import CliRunner
 from runner.async_client import AsyncClient
 from runner.cli.program import runner
 from runner.errors import TooManyRuns
-from runner.limits.concurrency import Concurrency, admission
+from runner.limits.concurrency import Concurrency, Debounce, admission
 from runner.operations.message_handlers import IncomingMessage, handle_start
-from runner.records.run import Status
 from runner.schedules.schedule import Schedule
 from tests.graphs import ident, single
 from tests.operations.test_schedules import Site as Scheduled
@@ -176,10 +175,11 @@ def test_every_door_shows_what_a_run_waits_for(redis_url):
 
 
 DIES = """
-import os, signal, sys
+import contextlib, os, signal, sys
 from runner.client import Client
 from runner.definition.registry import Registry
-from runner.limits.concurrency import Concurrency, admission
+from runner.errors import TooManyRuns
+from runner.limits.concurrency import Concurrency, Debounce, admission
 from tests.graphs import ident, single
 
 class Dies:
@@ -187,44 +187,56 @@ class Dies:
         os.kill(os.getpid(), signal.SIGKILL)
 
 registry = Registry()
-registry.add("g", lambda: single(ident), admission("g", None, Concurrency(1)))
+registry.add("g", lambda: single(ident), admission("g", None, *eval(sys.argv[2])))
 client = Client(sys.argv[1], dispatcher=Dies(), registry=registry)
-if sys.argv[2:]:
-    client.engine.deliver(sys.argv[2], "a", 1, 1)
-else:
-    client.start("g", None)
+with contextlib.suppress(TooManyRuns):
+    if sys.argv[3:]:
+        client.engine.deliver(sys.argv[3], "a", 1, 1)
+    else:
+        client.start("g", None)
 os.kill(os.getpid(), signal.SIGKILL)
 """
 
 
 @pytest.mark.slow
-def test_a_process_that_is_killed_leaves_no_run_of_a_key_behind(redis_url, monkeypatch):
-    """It dies behind a start that has to wait, and behind the end that lets this one begin: a sweep rings."""
+@pytest.mark.parametrize(
+    ("rules", "ends"),
+    [
+        ((Concurrency(1),), ["completed", "completed"]),
+        ((Concurrency(1, when_full="replace"),), ["cancelled", "completed"]),
+        ((Concurrency(1, when_full="skip"),), ["completed"]),
+        ((Concurrency(1, when_full="refuse"),), ["completed"]),
+        ((None, Debounce(0.5)), ["completed"]),
+    ],
+    ids=["queue", "replace", "skip", "refuse", "debounce"],
+)
+def test_a_process_that_is_killed_leaves_no_run_of_a_key_behind(
+    redis_url, monkeypatch, rules, ends
+):
+    """It dies behind a second start and behind the end that lets a run begin: sweeps begin what is left."""
     monkeypatch.setenv("RUNNER_LEASE", "1")
     site = Site(redis_url, {})
-    site.registry.add("g", lambda: single(ident), admission("g", None, Concurrency(1)))
+    site.registry.add("g", lambda: single(ident), admission("g", None, *rules))
     site.client.engine.publish(["g"])
     first = site.client.start("g", None)
-    store = site.client.engine.store
 
     def die(*arguments):
-        command = [sys.executable, "-c", DIES, redis_url, *arguments]
+        command = [sys.executable, "-c", DIES, redis_url, repr(rules), *arguments]
         assert subprocess.run(command, check=False, cwd=ROOT).returncode == -signal.SIGKILL
 
     die()
-    (second,) = (run.run_id for run in site.client.runs() if run.run_id != first.id)
-    assert store.peek(second).is_queued
+    queued = [site.client.engine.store.peek(run.run_id).is_queued for run in site.client.runs()]
+    waits = "debounce" if rules[0] is None else rules[0].when_full
+    assert (len(queued), any(queued)) == (len(ends), waits in ("queue", "debounce"))
     die(first.id)
-    assert first.status is Status.COMPLETED
-    assert not store.peek(second).is_queued
-
     site.bells.clear()
 
-    def is_rung():
+    def found():
         site.client.engine.sweep()
-        return site.bells
+        site.work()
+        return sorted(str(run.status) for run in site.client.runs())
 
-    wait_until(is_rung, "the doorbell of the second run is rung again")
-    site.work()
-    assert site.client.run(second).status is Status.COMPLETED
-    assert not store.peek(site.client.start("g", None).id).is_queued
+    wait_until(lambda: found() == ends, "all runs have ended")
+    again = site.client.start("g", None)
+    assert again.id != first.id
+    wait_until(lambda: found() == sorted([*ends, "completed"]), "another run begins and ends")
