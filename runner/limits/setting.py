@@ -75,9 +75,13 @@ class LimitSetting:
             pass  # the limit must go on: doctor names it
         return cls(name, v=0)
 
-    def document(self) -> dict[str, Any]:
-        """Return it as JSON, as it is stored."""
-        return asdict(self)
+    def document(self, before: bytes | None) -> dict[str, Any]:
+        """Return it as JSON, as it is stored, with the fields of the text `before` of a newer version."""
+        try:
+            newer = dict(json.loads(before or b"{}"))
+        except (ValueError, TypeError):
+            newer = {}
+        return newer | asdict(self)
 
     @property
     def is_reset(self) -> bool:

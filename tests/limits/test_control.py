@@ -231,6 +231,18 @@ def test_a_setting_that_can_not_be_read_leaves_the_code(site, redis_url, text, s
         assert raw.hgetall(LIMITS) == {}
 
 
+def test_what_a_newer_version_has_set_stays(site, redis_url):
+    """A pause keeps the fields of a setting that this version does not know; control: a reset drops them."""
+    site.start(MODEL)
+    with redis.Redis.from_url(redis_url) as raw:
+        raw.hset(LIMITS, "model", '{"id": "model", "concurrency": 1, "newer": [7]}')
+        site.limits.pause("model", 60)
+        setting = json.loads(raw.hget(LIMITS, "model"))
+        assert (setting["newer"], setting["concurrency"], len(setting["pauses"])) == ([7], 1, 1)
+        site.limits.reset("model")
+        assert raw.hgetall(LIMITS) == {}
+
+
 def test_a_setting_outlives_the_limit_in_the_code(site):
     """Doctor names one that no graph has any more; it can be reset, and then it is not found."""
     site.start(MODEL)

@@ -273,7 +273,8 @@ class Transaction:
         if setting.is_empty:
             self.write_set.drop(LIMITS, setting.id)
         else:
-            self.write_set.put(LIMITS, setting.id, dump(setting.document()))
+            before = self.write_set.read(LIMITS, setting.id)
+            self.write_set.put(LIMITS, setting.id, dump(setting.document(before)))
         if entry:
             ledger.append(self.write_set, entry)
 
