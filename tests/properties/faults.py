@@ -345,10 +345,17 @@ FAULTS = (
     # -- what operators set of limits ----------------------------------------------------------------
     Mutation(
         "limits/setting.py",
-        "for each in self.pauses if each.key in (key, self.id))",
-        "for each in self.pauses if each.key == key)",
+        "for each in self.pauses if each.key in (key, self.id)]",
+        "for each in self.pauses if each.key == key]",
         "a paused limit starts what has a key",
         test="tests/contract/test_stores.py::TestRedisStore::test_one_key_is_paused_alone",
+    ),
+    Mutation(
+        "limits/setting.py",
+        "mine and (held or mine)",
+        "mine",
+        "each graph counts by its own number",
+        test="tests/limits/test_control.py::test_of_two_declarations_the_newest_loses",
     ),
     Mutation(
         "store/lua/parts/offers.lua",
