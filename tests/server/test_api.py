@@ -398,10 +398,10 @@ def test_a_limit_is_changed_paused_and_reset(site, redis_url):
     assert site.http.post("/v1/limits/other:reset", json={}).status_code == 404
 
 
-def test_a_key_with_any_text_is_paused(site, redis_url):
+def test_a_key_with_any_text_is_paused(site):
     """Line breaks, slashes and quotes of a tag's value stay as they are in the path; control: a plain one."""
     limit = Limit("model", concurrency=1, by="tag:tenant")
-    RedisStore(redis_url).publish([shape("a", name="limited", limits={"a": [limit]})])
+    site.client.engine.store.publish([shape("a", name="limited", limits={"a": [limit]})])
     for value in ("plain", "two\nlines", "a\r\n/../?'\"", ":pause"):
         key = f"model:tag:tenant:{value}"
         path = f"/v1/limits/{quote(key, safe='')}"
