@@ -32,7 +32,14 @@ from runner.doors import block_kit, flat_forms
 from runner.doors.block_kit import MOST_LABEL, MOST_SHOWN, button, escaped, plain
 from runner.doors.flat_forms import decision_of
 from runner.doors.questions import GOOD, limited, message, page_of
-from runner.errors import NotFoundError, RunnerError, StoreError, UsageError, needs_extra
+from runner.errors import (
+    ConflictError,
+    NotFoundError,
+    RunnerError,
+    StoreError,
+    UsageError,
+    needs_extra,
+)
 from runner.operations import decided
 from runner.operations.questions import QuestionView, read_question
 from runner.records.interrupts import Decision, Interrupt
@@ -255,6 +262,9 @@ class SlackDoor:
         try:
             question = self._question(intent)
             person = self._decider(payload.user, question)
+            if self._stored(question.id) is None:
+                # The process that wrote it has died before it was stored, or is about to store it.
+                self._note(question.id, place.channel_id, place.message_ts)
             if intent.action == "approve":
                 key = f"slack:{place.message_ts}:{click.action_ts}"
                 self._decide(person, question, {"decision": "approve"}, key)
@@ -364,7 +374,7 @@ class SlackDoor:
             reply = self._writer.chat_postMessage(
                 channel=channel, text=text, blocks=blocks, unfurl_links=False, unfurl_media=False
             )
-            self._messages.add(SlackMessage(question_id, reply["channel"], reply["ts"], checksum))
+            self._note(question_id, reply["channel"], reply["ts"], checksum)
             return
         if stored.checksum != checksum:
             channel, ts = stored.channel, stored.ts
@@ -379,6 +389,11 @@ class SlackDoor:
             self._messages.replace(stored, replace(stored, checksum=checksum))
         else:
             self._messages.remove(question_id)
+
+    def _note(self, question_id: str, channel: str, ts: str, checksum: str = "") -> None:
+        """Store which message shows a question; without a checksum it is rewritten with the next notice."""
+        with suppress(ConflictError):  # stored meanwhile
+            self._messages.add(SlackMessage(question_id, channel, ts, checksum))
 
     def _stored(self, question_id: str) -> SlackMessage | None:
         try:

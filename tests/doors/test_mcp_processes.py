@@ -5,19 +5,15 @@ from __future__ import annotations
 import asyncio
 import os
 import signal
-import subprocess
-import sys
-from contextlib import ExitStack, asynccontextmanager, closing, contextmanager
+from contextlib import ExitStack, asynccontextmanager, closing
 
-import httpx
 import pytest
 
 from runner import Client as RunnerClient
 from runner.cli.workers import worker_process
 from runner.server.auth import token_of
+from tests.doors.servers import server
 from tests.integrations.extras import need
-from tests.ports import free_port
-from tests.waiting import wait_until
 
 need("mcp", "mcp")
 
@@ -70,28 +66,6 @@ def worker(redis_url, tmp_path, monkeypatch):
         yield process
 
 
-@contextmanager
-def server():
-    """Serve the door in a process of its own."""
-    port = free_port()
-    command = [sys.executable, "-m", "runner.server", "--door", "mcp", "--port", str(port)]
-    process = subprocess.Popen(command, stderr=subprocess.DEVNULL)
-    url = f"http://127.0.0.1:{port}"
-
-    def listens():
-        try:
-            return httpx.get(f"{url}/healthz").status_code == 200
-        except httpx.TransportError:
-            return False
-
-    try:
-        wait_until(listens, "the server listens")
-        yield process, f"{url}/mcp"
-    finally:
-        process.kill()
-        process.wait()
-
-
 @asynccontextmanager
 async def client_of(url, *extensions):
     """Connect as the user of the machine, who has the token."""
@@ -99,7 +73,7 @@ async def client_of(url, *extensions):
     async with (
         httpx2.AsyncClient(headers=headers, timeout=60) as http,
         Client(
-            streamable_http_client(url, http_client=http),
+            streamable_http_client(f"{url}/mcp", http_client=http),
             extensions=extensions,
             elicitation_callback=ask_user,
         ) as client,
@@ -110,8 +84,8 @@ async def client_of(url, *extensions):
 def test_another_server_goes_on_after_one_was_killed(worker):
     """A task and a call that one server began are finished by another: no run is lost or started twice."""
     with ExitStack() as stack:
-        first, url = stack.enter_context(server())
-        _, other_url = stack.enter_context(server())
+        first, url = stack.enter_context(server("mcp"))
+        _, other_url = stack.enter_context(server("mcp"))
 
         async def begin():
             async with client_of(url, Tasks()) as client:

@@ -436,6 +436,22 @@ def test_a_slow_slack_gets_each_message_once(site, workspace, monkeypatch):
     assert state_of(site, question) == ("open", [])
 
 
+@pytest.mark.parametrize("is_clicked", [False, True])
+def test_a_click_tells_which_message_shows_a_question(site, workspace, is_clicked):
+    """A message whose process died before it was stored loses its buttons, too, if a click on it decides."""
+    question, message = asked(site, workspace, "rule")
+    site.door._messages.remove(question.id)
+    if is_clicked:
+        send(site, workspace.click(message, "approve", "Uana"))
+    else:
+        site.client.vote(question.id, "approve", by="ana")
+    site.door.show(question.id)
+
+    assert ("approve" in buttons_of(*workspace.messages.values())) is not is_clicked
+    assert len(workspace.messages) == 1
+    assert state_of(site, question)[0] == "answered"
+
+
 def test_a_cancelled_run_takes_the_buttons_away(site, workspace):
     """A question that ends without an answer says so in its message."""
     with following(site.door):
