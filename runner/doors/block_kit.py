@@ -5,8 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-MOST_SHOWN, MOST_INPUT, MOST_CHOICES, MOST_CHOICE, MOST_LABEL = 3000, 3000, 100, 75, 2000
-"""Slack's limits: characters of texts and inputs, choices of a menu, characters of choices and labels."""
+MOST_SHOWN = 3000
+MOST_INPUT = 3000
+MOST_LABEL = 2000
+MOST_CHOICES = 100
+MOST_CHOICE = 75
+"""Slack's limits: characters of texts, inputs and labels, choices of a menu, characters of a choice."""
 
 ESCAPES = {ord("&"): "&amp;", ord("<"): "&lt;", ord(">"): "&gt;"}
 """The characters with which Slack marks links and mentions; one becomes five at most."""

@@ -364,7 +364,7 @@ class SlackDoor:
         stored = self._stored(question_id)
         if interrupt is None or not (interrupt.is_open or stored):
             return
-        blocks, text = self._blocks(interrupt)
+        blocks, text = self.blocks(interrupt)
         checksum = hashlib.sha256(json.dumps(blocks).encode()).hexdigest()
         if stored is None:
             graph = self._services.graph_of(question_id)
@@ -401,7 +401,7 @@ class SlackDoor:
         except NotFoundError:
             return None
 
-    def _blocks(self, interrupt: Interrupt) -> tuple[list[dict[str, Any]], str]:
+    def blocks(self, interrupt: Interrupt) -> tuple[list[dict[str, Any]], str]:
         """Return what shows a question, and the text of its notification."""
         question = read_question(self._services.store, interrupt)
         text, title = message(question), f"{shown(question.title):.150}"

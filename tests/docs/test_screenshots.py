@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.integrations.extras import need
 from tests.ports import free_port
 
 DOCS = Path(__file__).parents[2] / "docs"
@@ -19,6 +20,25 @@ def test_the_pictures_of_the_server_are_small():
 
     assert len(sizes) == 3
     assert max(sizes) < 150_000
+
+
+def test_the_picture_of_slack_draws_what_is_sent(redis_url, monkeypatch):
+    """All texts of both messages are in it, and a block that it can't draw is an error, not left out."""
+    need("slack_sdk", "slack")
+    monkeypatch.syspath_prepend(DOCS)
+    import slack_picture
+
+    asked, decided = slack_picture.Refunds(redis_url).messages()
+    drawn = slack_picture.drawn([asked, decided])
+
+    sections = [block["text"]["text"] for block in (asked[0], decided[0])]
+    notes = [block["elements"][0]["text"] for block in (asked[1], decided[1])]
+    buttons = [button["text"]["text"] for button in asked[2]["elements"]]
+    assert buttons == ["Approve", "Reject", "Open"]
+    for text in sections + notes + buttons:
+        assert text in drawn
+    with pytest.raises(KeyError):
+        slack_picture.drawn([[{"type": "image", "image_url": "x"}]])
 
 
 @pytest.mark.slow
