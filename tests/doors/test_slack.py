@@ -452,6 +452,22 @@ def test_a_click_tells_which_message_shows_a_question(site, workspace, is_clicke
     assert state_of(site, question)[0] == "answered"
 
 
+def test_what_is_stored_of_a_message_stays_readable(site, workspace, redis_url):
+    """A message that 0.1.0 has stored is rewritten where it is, and no second one is written."""
+    question, message = asked(site, workspace, "rule")
+    key, stored = f"{Keys().prefix}slack_messages", {"channel": CHANNEL, "checksum": "", "v": 1}
+    with redis.Redis.from_url(redis_url) as admin:
+        fields = json.loads(admin.hget(key, question.id)).keys()
+        stored |= {"id": question.id, "ts": message["ts"]}
+        admin.hset(key, question.id, json.dumps(stored))
+    workspace.messages[message["ts"]] = {"channel": CHANNEL, "blocks": []}
+    site.door.show(question.id)
+
+    assert fields == stored.keys()
+    (rewritten,) = workspace.messages.values()
+    assert rewritten["blocks"] == message["blocks"]
+
+
 def test_a_cancelled_run_takes_the_buttons_away(site, workspace):
     """A question that ends without an answer says so in its message."""
     with following(site.door):
