@@ -62,6 +62,7 @@ SECRETS = (
     "mcp_keys",
     "slack_token",
     "slack_signing_secret",
+    "mail_server",
 )
 """Settings that RUNNER_<NAME>_FILE may give, too: the path of a file that has the value."""
 
@@ -265,6 +266,13 @@ class Settings(BaseSettings):
     )
     slack_url: str = Field(
         default="https://slack.com/api/", description="the address of Slack's API"
+    )
+    mail_server: str = Field(
+        default="",
+        description="the server that sends links to questions by mail: smtp://user:password@mail.example.com:587",
+    )
+    mail_from: str = Field(
+        default="", description="the address from which links to questions are sent"
     )
     directory: str = Field(
         default="",

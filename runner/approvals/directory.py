@@ -40,7 +40,19 @@ class AccountDirectory(Directory, Protocol):
     def person(self, account: Principal, email: str) -> Principal | None:
         """Return the person as the other doors know them, so that they count once; None for no one.
 
-        `account` has the account's id, and as its issuer where it is: `https://slack.com/T0123456789`.
+        `account` has the account's id, and as its issuer where it is: `https://slack.com/T0123456789`. That
+        of a mailbox is `mailto`, and its id the address.
+        """
+
+
+@runtime_checkable
+class MailDirectory(AccountDirectory, Protocol):
+    """A directory that also knows the addresses to which questions are sent."""
+
+    def addresses(self, selectors: Collection[str]) -> Collection[str]:
+        """Return the e-mail addresses of the people whom one of the selectors names.
+
+        They are those of a rule: `user:ana`, `group:finance`, `role:manager`, `anyone`.
         """
 
 
@@ -77,8 +89,23 @@ def owner_of(account: Principal, email: str, name: str) -> Voter | None:
             f"RUNNER_DIRECTORY={name}: {source!r:.80} has no person(account, email), so accounts elsewhere "
             "can't be used."
         )
-    person = _answered(name, account, lambda: source.person(account, email))
+    person = _answered(name, account.key, lambda: source.person(account, email))
     return None if person is None else looked_up(Voter(Principal.read(person.key)), name)
+
+
+def addresses_of(selectors: Collection[str], name: str) -> list[str]:
+    """List the addresses of the people whom selectors name, by the directory of that name.
+
+    Raises:
+        DirectoryError: it could not be asked. UsageError: it can't be imported, or knows no addresses.
+    """
+    source = directory(name)
+    if not isinstance(source, MailDirectory):
+        raise UsageError(
+            f"RUNNER_DIRECTORY={name}: {source!r:.80} has no addresses(selectors), so no mail can be sent."
+        )
+    subject = ", ".join(selectors)
+    return sorted(_names(_answered(name, subject, lambda: source.addresses(selectors)), name))
 
 
 def looked_up(voter: Voter, name: str) -> Voter:
@@ -93,21 +120,21 @@ def looked_up(voter: Voter, name: str) -> Voter:
         return voter
     source, principal = directory(name), voter.principal
     groups, roles = _answered(
-        name, principal, lambda: (source.groups(principal), source.roles(principal))
+        name, principal.key, lambda: (source.groups(principal), source.roles(principal))
     )
     return replace(
         voter, groups=voter.groups | _names(groups, name), roles=voter.roles | _names(roles, name)
     )
 
 
-def _answered(name: str, principal: Principal, ask: Callable[[], Answer]) -> Answer:
+def _answered(name: str, subject: str, ask: Callable[[], Answer]) -> Answer:
     try:
         return ask()
     except RunnerError:
         raise
     except Exception as error:
         raise DirectoryError(
-            f"the directory {name} could not say who {principal.key} is: {type(error).__name__}: "
+            f"the directory {name} could not say who {subject} is: {type(error).__name__}: "
             f"{error}. Nothing was counted; try again."
         ) from error
 

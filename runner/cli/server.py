@@ -67,8 +67,7 @@ from runner.errors import needs_extra
     "--door",
     multiple=True,
     metavar="NAME",
-    help="Another protocol that is served: agui, mcp, slack, or MODULE:OBJECT; may be repeated "
-    "(default: none).",
+    help="A door that is served: agui, mail, mcp, slack, or MODULE:OBJECT; may be repeated (default: none).",
 )
 @with_context
 def server(context: CommandContext, **options: Any) -> None:

@@ -69,8 +69,8 @@ def create_app(
     `auth` tells who calls: one of `runner.server.auth`, or a callable that takes the request and returns a
     `Person`, or None for a caller who is not known; it may be async. Without it who has the token that is
     logged here may do everything, on this machine, and no other anything (`Local`). `doors` are other
-    protocols that are served: "agui", "mcp", "slack", or MODULE:OBJECT, which takes the `Services` and
-    returns an `APIRouter`.
+    protocols that are served: "agui", "mail", "mcp", "slack", or MODULE:OBJECT, which takes the `Services`
+    and returns an `APIRouter`.
 
     Raises:
         UsageError: a setting can't be used, or there is no such door. MissingExtra: a door needs an extra.

@@ -65,6 +65,7 @@ URLS = {
     "redis_url": f"redis://:{SECRET}@db/0",
     "broker_url": f"amqp://app:{SECRET}@mq//",
     "archive": f"postgresql://app:{SECRET}@db/runs",
+    "mail_server": f"smtp://app:{SECRET}@mail:587",
 }
 
 

@@ -41,6 +41,7 @@ DOORS = {
     "mcp": "[MCP](../how-to/mcp.md)",
     "agui": "[AG-UI](../how-to/ag-ui.md)",
     "slack": "[Slack](../how-to/slack.md)",
+    "mail": "[e-mail](../how-to/email.md)",
 }
 
 NO_KEY = "needs a key that signs for who decides, such as the server's"
@@ -54,8 +55,10 @@ ELSEWHERE = {
     ("login", "mcp"): LOGIN,
     ("login", "agui"): LOGIN,
     ("login", "slack"): LOGIN,
+    ("login", "mail"): LOGIN,
     ("pydantic_ai", "mcp"): NESTED,
     ("pydantic_ai", "slack"): NESTED,
+    ("pydantic_ai", "mail"): NESTED,
 }
 """Where a door does not decide, and why: these are answered on the page."""
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import re
 from contextlib import ExitStack
 
 import pytest
@@ -15,12 +16,14 @@ from runner import Status
 from runner.approvals import Principal
 from runner.approvals.keys import KeySet
 from runner.cli.program import runner
+from runner.doors.mail import MailDoor
 from runner.operations.views import read_run
 from runner.records.interrupts import digest
 from runner.server import create_app
 from runner.server.access import GRANTS, Person
 from runner.settings import Settings, as_broker
 from tests.celery.sites import databases
+from tests.doors.mailbox import Mailbox, link_of, token_of
 from tests.doors.matrix import ASKERS, DOORS, ELSEWHERE
 from tests.integrations.extras import need
 from tests.server.test_pages import HTML, controls, send
@@ -46,10 +49,33 @@ __all__ = ["databases"]
 pytestmark = pytest.mark.slow
 
 
+class Staff:
+    """The directory: ana, by whichever account or mailbox."""
+
+    def groups(self, principal):
+        """Return no groups."""
+        return []
+
+    def roles(self, principal):
+        """Return that of who decides."""
+        return ["approver"]
+
+    def person(self, account, email):
+        """Return ana."""
+        return Principal("ana")
+
+    def addresses(self, selectors):
+        """Return the address of ana."""
+        return ["ana@example.com"]
+
+
+staff = Staff()
+
+
 class House:
     """A site with a worker of all askers, and every door."""
 
-    def __init__(self, site, folder, slack):
+    def __init__(self, site, folder, slack, mailbox):
         self.site, self.client = site, site.client
         self.effects, self.books, self.tasks = (
             folder / name for name in ("effects", "books", "tasks")
@@ -65,16 +91,18 @@ class House:
             server_url="https://runner.example",
             signing_key=str(key),
             server_secret="s" * 32,
-            directory="tests.doors.test_slack:people",
+            directory=f"{__name__}:staff",
             slack_team=workspace.TEAM,
             slack_channels=[workspace.CHANNEL],
             slack_token=workspace.TOKEN,
             slack_signing_secret=workspace.SECRET,
             slack_url=slack.url,
+            mail_server=mailbox.url,
+            mail_from="runner@example.com",
         )
-        self.slack = slack
+        self.slack, self.mailbox = slack, mailbox
         self.app = create_app(
-            self.settings, auth=lambda request: self.person, doors=["mcp", "agui"]
+            self.settings, auth=lambda request: self.person, doors=["mcp", "agui", "mail"]
         )
         self.http = TestClient(self.app, base_url="https://runner.example")
         self.threads = {}
@@ -126,7 +154,7 @@ def asked(databases, tmp_path_factory):
         patch.setenv("RUNNER_DECISION_KEYS", str(folder / "public.json"))
         slack = stack.enter_context(workspace.Workspace())
         slack.join("Uana", "ana@example.com")
-        house = House(site, folder, slack)
+        house = House(site, folder, slack, stack.enter_context(Mailbox()))
         house.ready()
         runs = {(asker, door): house.start(asker, door) for door in DOORS for asker in ASKERS}
         house.waiting = site.client.start("mcp_wait", "go")
@@ -255,6 +283,22 @@ def by_slack(house, question, response):
     return json.loads(buttons[action]["value"].partition(".")[2])[2]
 
 
+def by_mail(house, question, response):
+    assert MailDoor(house.app.state.services).handle(question.id, lambda: True)
+    message = house.mailbox.mails[-1]
+    token = token_of(message)
+    if not token:
+        return link_of(message)
+    shown = house.http.get(link_of(message), headers=HTML).text
+    fields = {"f.decision": '"approve"'}
+    if response is not None:
+        values = response if isinstance(response, dict) else {"answer": response}
+        fields = {f"f.{name}": value for name, value in values.items()}
+    form = {"form_token": controls(shown)["form_token"], **fields}
+    house.http.post(link_of(message), data=form, headers={"Origin": "https://runner.example"})
+    return re.search("sha256:[0-9a-f]{64}", shown)[0]
+
+
 BY = {
     "page": by_page,
     "api": by_api,
@@ -264,6 +308,7 @@ BY = {
     "mcp": by_mcp,
     "agui": by_agui,
     "slack": by_slack,
+    "mail": by_mail,
 }
 
 

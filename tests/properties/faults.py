@@ -13,6 +13,7 @@ from tests.properties.mutations import MUTATIONS, Mutation
 REDIS = "store/redis/"
 
 SLACK, OF_SLACK = "doors/slack.py", "tests/doors/test_slack.py::"
+MAIL, OF_MAIL = "doors/mail.py", "tests/doors/test_mail.py::"
 
 FAULTS = (
     # -- the transaction and the fast path -----------------------------------------------------------
@@ -498,6 +499,70 @@ FAULTS = (
         "idempotency_key=None)",
         "a replayed click votes again after an edit",
         test=f"{OF_SLACK}test_a_replayed_click_counts_once",
+    ),
+    # -- the mail door --------------------------------------------------------------------------------
+    Mutation(
+        MAIL,
+        "if not hmac.compare_digest(mac.encode(), self._mac(text).encode()):",
+        "if not text:",
+        "a link of another installation counts",
+        test=f"{OF_MAIL}test_each_check_stops_nothing_else",
+    ),
+    Mutation(
+        MAIL,
+        "if time.time() * 1000 > link.expires_at:",
+        "if not link.expires_at:",
+        "a link that is over counts",
+        test=f"{OF_MAIL}test_each_check_stops_nothing_else",
+    ),
+    Mutation(
+        MAIL,
+        "if link.digest != question.digest or _needs_page(question):",
+        "if _needs_page(question):",
+        "a link to a question that has changed counts",
+        test=f"{OF_MAIL}test_each_check_stops_nothing_else",
+    ),
+    Mutation(
+        MAIL,
+        "if _hash(link.address) in self._stored(link.question).used:",
+        "if False:",
+        "a link whose vote was taken back is open again",
+        test=f"{OF_MAIL}test_a_link_decides_once",
+    ),
+    Mutation(
+        MAIL,
+        "if who in mailed.used:",
+        "if False:",
+        "a link decides twice in a race",
+        test=f"{OF_MAIL}test_a_link_counts_once_in_a_race",
+    ),
+    Mutation(
+        MAIL,
+        'person = limited(person, "decide", self._services.graph_of(question.id))',
+        "pass",
+        "a person is asked, and decides, without the role",
+        test=f"{OF_MAIL}test_who_may_not_decide_has_no_link",
+    ),
+    Mutation(
+        MAIL,
+        "if _hash(address) in stored.sent:",
+        "if False:",
+        "each notice of a question sends its messages again",
+        test=f"{OF_MAIL}test_a_person_gets_one_message",
+    ),
+    Mutation(
+        MAIL,
+        "if not _is_address(address):",
+        "if False:",
+        "an address adds receivers",
+        test=f"{OF_MAIL}test_an_address_adds_no_receiver",
+    ),
+    Mutation(
+        MAIL,
+        'request.scope["query_string"] = b""',
+        "pass",
+        "the log of requests has links that decide",
+        test=f"{OF_MAIL}test_the_log_has_no_links",
     ),
 )
 

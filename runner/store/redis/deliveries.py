@@ -47,9 +47,9 @@ class Deliveries:
 
     # Turns
 
-    def hold(self, webhook_id: str, holder: str) -> bool:
+    def hold(self, webhook_id: str, holder: str, ms: int = TURN_MS) -> bool:
         """Take or prolong the turn to send; False where another process has it."""
-        return self._turn(webhook_id, holder, TURN_MS)
+        return self._turn(webhook_id, holder, ms)
 
     def release(self, webhook_id: str, holder: str) -> None:
         """Leave the turn to the next process that asks."""

@@ -202,6 +202,12 @@ DICTIONARY = (
         "until it is decided",
     ),
     Key(
+        "mailed_questions",
+        "hash",
+        "id of an open question -> who was sent a link, and whose has decided (JSON)",
+        "until it is decided",
+    ),
+    Key(
         "webhook:d:<webhook>",
         "hash",
         "id of a delivery -> how it stands, and its body (JSON); #bytes of the bodies, #dropped how many, "

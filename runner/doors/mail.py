@@ -1,0 +1,491 @@
+"""The mail door: each person who may decide a question is sent one message, with a link that decides once.
+
+The link has the question, the digest of what was shown and the person's address, under a key of this
+installation. Opening it shows the question and changes nothing, whoever opens it, such as a scanner of links;
+the form on its page decides. A thread of one server process at a time follows the notices and sends the
+messages. All that is stored is who was sent one, and whose link has decided.
+"""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import hmac
+import json
+import logging
+import re
+import smtplib
+import socket
+import ssl
+import threading
+import time
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import asdict, astuple, dataclass, replace
+from email.message import EmailMessage
+from email.utils import formatdate
+from functools import cache, partial
+from html import escape
+from textwrap import indent
+from typing import Annotated, Any, ClassVar
+from urllib.parse import unquote, urlsplit
+
+from runner.approvals.directory import addresses_of, owner_of
+from runner.approvals.rules import SERVICE, Principal, Rule, plain_name
+from runner.doors import flat_forms
+from runner.doors.flat_forms import decision_of
+from runner.doors.notice_thread import NoticeThread, Unavailable
+from runner.doors.questions import (
+    GOOD,
+    MOST_SHOWN,
+    limited,
+    message,
+    page_message,
+    page_of,
+    time_text,
+)
+from runner.errors import (
+    ConflictError,
+    NotFoundError,
+    UsageError,
+    needs_extra,
+)
+from runner.operations import decided
+from runner.operations.questions import QuestionView, read_question
+from runner.records.interrupts import Receipt
+from runner.records.shown_text import shown
+from runner.settings import DAY
+
+with needs_extra("server", "the mail door"):
+    from fastapi import APIRouter, Depends, Request
+    from fastapi.concurrency import run_in_threadpool
+    from fastapi.responses import HTMLResponse
+
+    from runner.server.access import OPEN, Person, caller
+    from runner.server.deciding import decide, why_barred
+    from runner.server.forms import answer_fields, answer_of, fields_of, fields_sent, marked
+    from runner.server.pages.rendering import page
+    from runner.server.problems import Problem
+    from runner.server.services import Services
+
+log = logging.getLogger(__name__)
+
+NEEDED = ("mail_server", "mail_from", "server_secret", "server_url", "directory")
+
+PATH, MAILTO = "/doors/mail", "mailto"
+
+LINK_AGE = 7 * DAY
+"""Seconds for which a link can decide, at most."""
+
+TIMEOUT, LONGEST = 15.0, 30.0
+"""Seconds that a reply of the mail server may take, and a message: together less than a turn."""
+
+MOST_TRIES = 10
+"""Attempts at a message that the mail server neither takes nor refuses for good."""
+
+MOST_PEOPLE = 100
+"""People who are sent a message about one question at most."""
+
+MOST_SUBJECT = 150
+"""Characters of the subject of a message."""
+
+ADDRESS = re.compile(r"[^\s@<>()\[\],;:\\\"]+@[A-Za-z0-9.-]+")
+"""An address as it stands in a header: nothing in it begins another address, a comment or a line."""
+
+
+@dataclass(frozen=True, slots=True)
+class MailedQuestion:
+    """Who was sent a message about a question, and whose link has decided, by hashes of their addresses.
+
+    `id` is the question's.
+    """
+
+    id: str
+    sent: Sequence[str] = ()
+    used: Sequence[str] = ()
+    v: int = 1
+
+    kind: ClassVar = "mailed_question"
+    limit: ClassVar = 100_000
+
+    def document(self) -> dict[str, Any]:
+        """Return it as JSON, as it is stored."""
+        return asdict(self)
+
+    def due_at(self, now: int) -> None:
+        """Return None: it has no timer."""
+
+
+@dataclass(frozen=True, slots=True)
+class Link:
+    """The content of a link: the digest is of what was shown, `expires_at` is in ms."""
+
+    question: str
+    digest: str
+    address: str
+    expires_at: int
+
+
+class MailDoor:
+    """The messages of one installation, and what their links do."""
+
+    def __init__(self, services: Services) -> None:
+        """Nothing is connected yet.
+
+        Raises:
+            UsageError: a setting is missing, or can't be used.
+        """
+        settings = self._settings = services.settings
+        missing = [name for name in NEEDED if not getattr(settings, name)]
+        if missing:
+            names = ", ".join(f"RUNNER_{name.upper()}" for name in missing)
+            raise UsageError(f"the mail door needs {names}; see docs/how-to/email.md.")
+        if not _is_address(settings.mail_from):
+            raise UsageError(f"RUNNER_MAIL_FROM={settings.mail_from!r:.200} is no bare address.")
+        self._server = urlsplit(settings.mail_server)
+        try:
+            is_usable = self._server.scheme in {"smtp", "smtps"} and self._server.port != 0
+        except ValueError:
+            is_usable = False
+        if not (is_usable and self._server.hostname):
+            raise UsageError("RUNNER_MAIL_SERVER must be such as smtp://mail.example.com:587.")
+        self._services, self._mailed = services, services.documents(MailedQuestion)
+        self._key = hashlib.sha256(f"mail\n{settings.server_secret}".encode()).digest()
+        self._tries: Counter[str] = Counter()
+
+    # Links
+
+    def seal(self, link: Link) -> str:
+        """Write a link as text that only this installation can have written."""
+        text = base64.urlsafe_b64encode(json.dumps(astuple(link)).encode()).decode().rstrip("=")
+        return f"{text}.{self._mac(text)}"
+
+    def _mac(self, text: str) -> str:
+        return hmac.new(self._key, text.encode(), hashlib.sha256).hexdigest()
+
+    def _unsealed(self, token: str) -> Link:
+        text, _, mac = token.partition(".")
+        if not hmac.compare_digest(mac.encode(), self._mac(text).encode()):
+            raise Problem(403, "The link is not one of this server. Open the whole link.")
+        return Link(*json.loads(base64.urlsafe_b64decode(f"{text}==")))
+
+    def _opened(self, token: str) -> tuple[Link, QuestionView, Person]:
+        """Return what a link is for: its question, which is open, and the person who may decide it.
+
+        Raises:
+            Problem: it can't decide any more, or never could.
+        """
+        link = self._unsealed(token)
+        interrupt = self._services.client.interrupt(link.question)
+        question = read_question(self._services.store, interrupt)
+        if not question.is_open:
+            sentence = shown(decided.decision_of(question).sentence)
+            raise Problem(409, f"This question is closed: {sentence}.")
+        if time.time() * 1000 > link.expires_at:
+            raise Problem(410, "The link is too old. Open the question from your inbox.")
+        if link.digest != question.digest or _needs_page(question):
+            detail = (
+                "The question is not as it was when the link was sent. Open it from your inbox."
+            )
+            raise Problem(409, detail)
+        if _hash(link.address) in self._stored(link.question).used:
+            raise Problem(409, "The link has decided already. Open the question from your inbox.")
+        return link, question, self._decider(link.address, question)
+
+    def _decider(self, address: str, question: QuestionView) -> Person:
+        voter = owner_of(Principal(address, MAILTO), address, self._settings.directory)
+        if voter is None:
+            raise Problem(403, "The directory does not know whose address this is.")
+        person = Person(voter.principal, voter.roles, voter.groups, SERVICE)
+        person = limited(person, "decide", self._services.graph_of(question.id))
+        if why := why_barred(self._services, person, question):
+            raise Problem(403, f"You may not decide this: {why}.")
+        if any(vote.by == person.principal.key for vote in question.votes if not vote.is_void):
+            raise Problem(409, "You have voted already. Open the question from your inbox.")
+        return person
+
+    def page(
+        self, request: Request, viewer: Person | None, token: str, sent: Mapping[str, str] | None
+    ) -> HTMLResponse:
+        """Show the question of a link, after deciding it where its form was `sent`; `viewer` is logged in.
+
+        Raises:
+            Problem: the link can't decide.
+        """
+        link, question, person = self._opened(token)
+        texts = answer_fields(sent or {})
+        form = flat_forms.form(question) or {}
+        outcome = {} if sent is None else self._decided(link, question, person, form, texts)
+        problems = outcome if isinstance(outcome, dict) else {}
+        receipt = outcome if isinstance(outcome, Receipt) else None
+        is_good = receipt is None or receipt.status in GOOD
+        return page(
+            request,
+            "mailed.html",
+            viewer,
+            422 if problems else 200 if is_good else 409,
+            question=question,
+            person_of_link=f"{plain_name(person.principal.key)} ({link.address})",
+            fields=marked(fields_of(form, texts), problems),
+            problems=problems,
+            receipt=receipt,
+        )
+
+    def _decided(
+        self,
+        link: Link,
+        question: QuestionView,
+        person: Person,
+        form: Mapping[str, Any],
+        texts: Mapping[str, str],
+    ) -> Receipt | dict[str, str]:
+        """Count a decision; return its receipt, or what is wrong with the fields of the form."""
+        content, problems = answer_of(form, texts)
+        if problems:
+            return problems
+        decision = decision_of(question, content)
+        if isinstance(decision, Receipt):
+            return {"": decision.detail}
+        who = _hash(link.address)
+
+        def use(mailed: MailedQuestion) -> MailedQuestion:
+            if who in mailed.used:
+                raise ConflictError("the link has decided already. Nothing was done.")
+            return replace(mailed, used=[*mailed.used, who])
+
+        self._change(link.question, use)
+        return decide(self._services, person, decision)
+
+    # Messages
+
+    def handle(self, question_id: str, hold: Callable[[], bool]) -> bool:
+        """Send what is to be sent about a question; False if it is to be tried again.
+
+        Raises:
+            Unavailable: the mail server is away. RunnerError: the store or the directory is, or a setting
+                can't be used.
+        """
+        interrupt = self._services.store.interrupts([question_id])[0]
+        stored = self._stored(question_id)
+        if interrupt is None or not interrupt.is_open:
+            if stored.sent or stored.used:
+                self._mailed.remove(question_id)
+            return True
+        question = read_question(self._services.store, interrupt)
+        addresses = addresses_of(_selectors(question), self._settings.directory)
+        if len(addresses) > MOST_PEOPLE:
+            log.warning(
+                "mail.cut: %d people may decide %s; %d are sent a message.",
+                len(addresses),
+                question_id,
+                MOST_PEOPLE,
+            )
+        is_done = True
+        for address in addresses[:MOST_PEOPLE]:
+            if _hash(address) in stored.sent:
+                continue
+            if not _is_address(address):
+                log.error("mail.refused: %.200r is no address.", address)
+                continue
+            try:
+                self._decider(address, question)
+            except Problem:
+                continue
+            if not hold():
+                return False
+            if self._is_over(address, question):
+                self._change(question_id, partial(_with_sent, who=_hash(address)))
+            else:
+                is_done = False
+        return is_done
+
+    def _stored(self, question_id: str) -> MailedQuestion:
+        try:
+            return self._mailed.get(question_id)
+        except NotFoundError:
+            return MailedQuestion(question_id)
+
+    def _change(self, question_id: str, change: Callable[[MailedQuestion], MailedQuestion]) -> None:
+        try:
+            self._mailed.change(question_id, change)
+        except NotFoundError:
+            try:
+                self._mailed.add(change(MailedQuestion(question_id)))
+            except ConflictError:  # another process has added it meanwhile
+                self._mailed.change(question_id, change)
+
+    def _is_over(self, address: str, question: QuestionView) -> bool:
+        """Send a message; False if it is to be tried again."""
+        name = f"{question.id} {_hash(address)}"
+        problem, is_refused = self._send(self._message(address, question), address)
+        self._tries[name] += 1
+        if problem and not is_refused and self._tries[name] < MOST_TRIES:
+            log.warning(
+                "mail.delayed: %s. The message about %s is tried again.", problem, question.id
+            )
+            return False
+        if problem:
+            log.error("mail.refused: %s. The question %s is on its page.", problem, question.id)
+        del self._tries[name]
+        return True
+
+    def _send(self, mail: EmailMessage, address: str) -> tuple[str, bool]:
+        """Hand a message to the mail server; return why it did not take it, or "", and if that is for good.
+
+        Raises:
+            Unavailable: it is away, or takes no messages from here.
+        """
+        try:
+            server = self._connected()
+            timer = threading.Timer(LONGEST, _cut, [server])
+            timer.start()
+            try:
+                self._log_in(server)
+                return self._handed(server, mail, address)
+            finally:
+                timer.cancel()
+                with suppress(OSError):
+                    server.quit()
+        except OSError as error:
+            raise Unavailable(f"{type(error).__name__}: {error}") from error
+
+    def _connected(self) -> smtplib.SMTP:
+        host, port = str(self._server.hostname), self._server.port
+        if self._server.scheme == "smtps":
+            return smtplib.SMTP_SSL(host, port or 465, timeout=TIMEOUT, context=_tls())
+        return smtplib.SMTP(host, port or 25, timeout=TIMEOUT)
+
+    def _log_in(self, server: smtplib.SMTP) -> None:
+        server.ehlo()
+        if self._server.scheme == "smtp" and server.has_extn("starttls"):
+            server.starttls(context=_tls())
+        if self._server.username:
+            if not isinstance(server.sock, ssl.SSLSocket):
+                raise Unavailable("RUNNER_MAIL_SERVER has no TLS, so it is sent no password.")
+            server.login(unquote(self._server.username), unquote(self._server.password or ""))
+
+    def _handed(self, server: smtplib.SMTP, mail: EmailMessage, address: str) -> tuple[str, bool]:
+        try:
+            server.send_message(mail, self._settings.mail_from, [address])
+        except smtplib.SMTPSenderRefused:
+            raise
+        except smtplib.SMTPRecipientsRefused as error:
+            code, text = error.recipients[address]
+            return f"{code} {text!r:.200}", code >= 500
+        except smtplib.SMTPDataError as error:
+            return f"{error.smtp_code} {error.smtp_error!r:.200}", error.smtp_code >= 500
+        except OSError as error:
+            return f"{type(error).__name__}: {error}", False
+        return "", False
+
+    def _message(self, address: str, question: QuestionView) -> EmailMessage:
+        """Write the message about a question to a person: all of it, and a link."""
+        text, subject = message(question), " ".join(shown(question.title).split())
+        opens = page_of(self._settings.server_url, question.id)
+        if _needs_page(question):
+            verb, link, note = "Open it", opens, "It is decided on its page, after a login."
+        else:
+            latest = round((time.time() + LINK_AGE) * 1000)
+            expires_at = min(question.expires_at or latest, latest)
+            token = self.seal(Link(question.id, question.digest, address, expires_at))
+            verb, link = "Decide", self._settings.page(f"{PATH}?t={token}")
+            note = (
+                f"The link is yours alone: who has it decides in your name, once, until "
+                f"{time_text(expires_at)}. After a login: {opens}"
+            )
+        if len(text) > MOST_SHOWN:
+            text = page_message(question)
+        mail = EmailMessage()
+        mail["Subject"] = f"{subject:.{MOST_SUBJECT}}"
+        mail["From"], mail["To"] = self._settings.mail_from, address
+        mail["Date"], mail["Auto-Submitted"] = formatdate(), "auto-generated"
+        domain = self._settings.mail_from.rpartition("@")[2]
+        # The same at each attempt: mail programs show what came twice once.
+        mail["Message-ID"] = f"<{_hash(f'{question.id} {address}')}@{domain}>"
+        # Quoted: no line of it reads as the link, or as one of this program.
+        mail.set_content(f"{verb}: {link}\n\n{note}\n\n{indent(text, '> ', lambda _: True)}\n")
+        html = (
+            f'<p><a href="{escape(link)}">{verb}</a></p><p>{escape(note)}</p>'
+            f'<blockquote><pre style="white-space:pre-wrap">{escape(text)}</pre></blockquote>'
+        )
+        mail.add_alternative(html, subtype="html")
+        return mail
+
+
+@cache
+def _tls() -> ssl.SSLContext:
+    return ssl.create_default_context()
+
+
+def _cut(server: smtplib.SMTP) -> None:
+    with suppress(OSError, AttributeError):  # it has ended meanwhile
+        server.sock.shutdown(socket.SHUT_RDWR)  # type: ignore[union-attr] # None once it has ended
+
+
+def _is_address(text: str) -> bool:
+    return text.isascii() and len(text) < 255 and bool(ADDRESS.fullmatch(text))
+
+
+def _hash(text: str) -> str:
+    return hashlib.sha256(text.encode()).hexdigest()[:24]
+
+
+def _with_sent(mailed: MailedQuestion, who: str) -> MailedQuestion:
+    return replace(mailed, sent=[*mailed.sent, who])
+
+
+def _needs_page(question: QuestionView) -> bool:
+    """Say if a question needs more than a link can show: its page has the forms and the versions."""
+    return flat_forms.form(question) is None or any(
+        not variant.is_proposed for variant in question.variants
+    )
+
+
+def _selectors(question: QuestionView) -> list[str]:
+    """Name all who might decide a question, now or at a later stage."""
+    if question.rule is None:
+        return [f"user:{name}" for name in question.assignees] or ["anyone"]
+    rule = Rule.thawed(question.rule)
+    entries = [name for step in rule.steps for name in step.eligible]
+    entries += [
+        name for each in (rule, *rule.stages) for _, names in each.escalate for name in names
+    ]
+    entries += [f"user:{key}" for key in question.delegated]
+    return list(
+        dict.fromkeys(
+            f"user:{plain_name(name[5:])}" if name.startswith("user:") else name for name in entries
+        )
+    )
+
+
+# The application
+
+
+def _taken_out(request: Request) -> str:
+    """Take the token out of the request's address, which the server writes to its log."""
+    token = request.query_params.get("t", "")
+    request.scope["query_string"] = b""
+    return token
+
+
+Viewer = Annotated[Person | None, Depends(caller)]
+Token = Annotated[str, Depends(_taken_out)]
+
+
+def router(services: Services) -> APIRouter:
+    """Return the routes of the door; while the application runs, a thread sends its messages."""
+    door = MailDoor(services)
+    thread = NoticeThread(services, "mail", door.handle)
+    routes = APIRouter(include_in_schema=False, lifespan=thread.lifespan)
+
+    @routes.get(PATH, dependencies=[Depends(OPEN)])
+    def show(request: Request, viewer: Viewer, token: Token) -> HTMLResponse:
+        return door.page(request, viewer, token, None)
+
+    @routes.post(PATH, dependencies=[Depends(OPEN)])
+    async def answer(request: Request, viewer: Viewer, token: Token) -> HTMLResponse:
+        form = await fields_sent(request)
+        return await run_in_threadpool(door.page, request, viewer, token, form)
+
+    return routes
