@@ -46,7 +46,8 @@ def _escaped(text: str) -> str:
 def post(notice: Mapping[str, Any], pages: str, url: str) -> None:
     """Post the message to a channel's address; OSError where Slack does not take it."""
     body = json.dumps(message(notice, pages)).encode()
-    request = urllib.request.Request(url, body, {"Content-Type": "application/json"}, method="POST")  # noqa: S310 - the URL is the operator's
+    headers = {"Content-Type": "application/json"}
+    request = urllib.request.Request(url, body, headers, method="POST")  # noqa: S310 - the URL is the operator's
     try:
         with urllib.request.urlopen(request, timeout=TIMEOUT):  # noqa: S310 - as above
             return

@@ -528,7 +528,8 @@ class Engine:
         spec = plan.node(visit.address.node_id)
         entry = nodes.entry(spec.kind, elapsed_ms, outcome.usage)
         attempts = visit.attempt - visit.claim.record.uncounted
-        delay = spec.retry.delay(attempts, outcome.error, random.random()) if spec.retry else None  # noqa: S311 - jitter is no secret
+        jitter = random.random()  # noqa: S311 - it is no secret
+        delay = spec.retry.delay(attempts, outcome.error, jitter) if spec.retry else None
         if delay is None or outcome.final:
             return self._settle_failed(visit, outcome, entry)
         entry["error"] = asdict(outcome.error)

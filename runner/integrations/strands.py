@@ -307,4 +307,5 @@ def _responses(answers: Mapping[str, Any]) -> list[dict[str, Any]]:
 
 
 def _counts(agent: strands.Agent) -> dict[str, int]:
-    return {name: int(count) for name, count in agent.event_loop_metrics.accumulated_usage.items()}  # type: ignore[call-overload] # a TypedDict of numbers
+    usage: Mapping[str, Any] = agent.event_loop_metrics.accumulated_usage
+    return {name: int(count) for name, count in usage.items()}

@@ -48,7 +48,8 @@ def _begin_items(changes: Changes, name: str) -> bool:
     before = changes.map(name).active
     for _ in range(MAP_LIMIT):
         items = changes.map(name)
-        is_full = (window and 0 < window.window <= items.active) or items.active - before == limit
+        at_window = window and 0 < window.window <= items.active
+        is_full = at_window or items.active - before == limit
         if items.next >= items.total or is_full:
             return False
         changes.maps[name] = replace(items, next=items.next + 1)

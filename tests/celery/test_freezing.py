@@ -106,7 +106,7 @@ def frozen(sites):
         for busy in begun:
             busy.freeze()
             frozen[busy.site, busy.kind] = busy
-        wait_until(lambda: all(busy.now() > busy.deadline for busy in begun), "the time is over")  # noqa: B023
+        wait_until(lambda: all(busy.now() > busy.deadline for busy in begun), "time is over")  # noqa: B023
         for busy in begun:
             busy.meanwhile, busy.notices = (
                 busy.shown(),
@@ -122,7 +122,7 @@ def frozen(sites):
         )
         for busy in begun:
             busy.site.redis.set(f"enough:{busy.run.id}", 1)
-        wait_until(lambda: all(busy.run.status is Status.COMPLETED for busy in begun), "all end")  # noqa: B023
+        wait_until(lambda: {busy.run.status for busy in begun} == {Status.COMPLETED}, "all end")  # noqa: B023
     return frozen
 
 

@@ -21,7 +21,15 @@ need("agents", "openai-agents")
 
 from agents import Agent, AgentHooks, RunContextWrapper, function_tool  # noqa: E402 - only where the extra is installed
 
-from tests.integrations.openai_sdk_agents import MADE, agent, call, manager, node, paint, results  # noqa: E402 - as above
+from tests.integrations.openai_sdk_agents import (  # noqa: E402 - as above
+    MADE,
+    agent,
+    call,
+    manager,
+    node,
+    paint,
+    results,
+)
 
 CALLS = [call("paint", "c1", wall="north"), call("paint", "c2", wall="south")]
 

@@ -137,8 +137,10 @@ def test_the_input_of_a_node_has_the_usual_form():
         return " ".join(type(part).__name__ for part in messages[0].parts[0].content)
 
     picture = {"image": {"format": "png", "source": {"bytes": b"\x89PNG\x00"}}}
-    looks = lambda: PydanticAIAgent(lambda: agent([call("colour", "call_0", topic="it")], kinds))  # noqa: E731
-    shown = StoredNode(looks, [{"text": "look"}, picture])
+    calls = [call("colour", "call_0", topic="it")]
+    shown = StoredNode(
+        lambda: PydanticAIAgent(lambda: agent(calls, kinds)), [{"text": "look"}, picture]
+    )
     [question] = waits(shown.execute())
     shown.answer(question, "blue")
 

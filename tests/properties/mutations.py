@@ -136,8 +136,8 @@ MUTATIONS = (
     # -- maps, in the scheduler --------------------------------------------------------------------
     Mutation(
         OF + "maps.py",
-        "is_full = (window and 0 < window.window <= items.active)",
-        "is_full = (window and 0 < window.window < items.active)",
+        "at_window = window and 0 < window.window <= items.active",
+        "at_window = window and 0 < window.window < items.active",
         "one item more is at work than may be",
         "maps",
     ),
