@@ -593,8 +593,10 @@ class World:
         """A person ends the pause, if there is one."""
         if self.watch.paused_until <= self.clock.now:
             return False
-        self.watch.resumed()
-        return self._change_limit("limit.resumed", lambda setting: setting.resume(LIMIT.name))
+        is_sent = self._change_limit("limit.resumed", lambda setting: setting.resume(LIMIT.name))
+        if is_sent:
+            self.watch.resumed()
+        return is_sent
 
     def _change_limit(self, event: str, change: Callable[[LimitSetting], LimitSetting]) -> bool:
         """Change the limit, unless another change has no reply: it may come at any time."""
