@@ -72,12 +72,14 @@ class Refunds(Shop):
             "directory": "staff:staff",
         }
         self.settings = self.settings.model_copy(update=door)
-        slack = SlackDoor(Services(self.settings))
+        services = Services(self.settings)
+        slack = SlackDoor(services)
         run = self.client.run(self.run(60, "refund", 1042))
         (question,) = run.interrupts()
         asked, _ = slack.blocks(self.client.interrupt(question.id))
         self.client.vote(question.id, "approve", by="ana")
         decided, _ = slack.blocks(self.client.interrupt(question.id))
+        services.release(runs=True)
         return [asked, decided]
 
 

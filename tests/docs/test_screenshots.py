@@ -4,6 +4,7 @@ import json
 import shutil
 import subprocess
 import sys
+from contextlib import closing
 from pathlib import Path
 
 import pytest
@@ -28,7 +29,9 @@ def test_the_picture_of_slack_draws_what_is_sent(redis_url, monkeypatch):
     monkeypatch.syspath_prepend(DOCS)
     import slack_picture
 
-    asked, decided = slack_picture.Refunds(redis_url).messages()
+    shop = slack_picture.Refunds(redis_url)
+    with closing(shop.client.engine.store):
+        asked, decided = shop.messages()
     drawn = slack_picture.drawn([asked, decided])
 
     sections = [block["text"]["text"] for block in (asked[0], decided[0])]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import random
 import threading
-from contextlib import contextmanager, nullcontext, suppress
+from contextlib import closing, contextmanager, nullcontext, suppress
 
 import pytest
 import redis
@@ -102,7 +102,9 @@ def site(redis_url, workspace):
     for name, value in values.items():
         setattr(site.settings, name, value)
     site.door = SlackDoor(site.app.state.services)
-    return site
+    with closing(site.client.engine.store):
+        yield site
+        site.app.state.services.release(runs=True)
 
 
 def asked(site, workspace, graph):
