@@ -13,11 +13,12 @@ import re
 import threading
 import time
 from collections import Counter
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from dataclasses import replace
 
 import httpx
 import pytest
+import redis
 from fastapi.testclient import TestClient
 
 from runner.approvals import Auth, Principal, Rule
@@ -33,6 +34,7 @@ from runner.server.access import Person
 from runner.server.deciding import act
 from runner.server.problems import Problem
 from runner.settings import Settings
+from runner.store.redis.keys import Keys
 from tests.doors.conftest import ACTION, GRAPHS, asking
 from tests.doors.mailbox import Mailbox, texts_of, token_of
 from tests.ports import free_port
@@ -104,15 +106,21 @@ def site(redis_url, mailbox):
     }
     for name, value in values.items():
         setattr(site.settings, name, value)
+    site.apps = []
     site.app, site.http = serving(site)
     site.door = MailDoor(site.app.state.services)
-    return site
+    with closing(site.client.engine.store):
+        yield site
+        for app in site.apps:
+            app.state.services.release(runs=True)
+            app.state.services._first.close()  # also of the threads of requests
 
 
 def serving(site):
     """Make a server of the site, and return it with a client."""
     app = create_app(site.settings, auth=lambda request: None, doors=["mail"])
     app.state.services.client = site.client
+    site.apps.append(app)
     return app, TestClient(app, base_url="https://runner.example", raise_server_exceptions=False)
 
 
@@ -323,12 +331,12 @@ def test_who_may_not_decide_has_no_link(site, mailbox, monkeypatch, name):
     assert [vote["by"] for vote in state_of(site, question)[1]] == ["human:|ana"]
 
 
-def test_the_log_has_no_links(site, mailbox, caplog):
+def test_the_log_has_no_links(site, mailbox, monkeypatch, caplog):
     """The server's log of requests names the page of a link, and not the link."""
     _, token = asked(site, mailbox, "rule")
     with Served(site.app, free_port()) as served:
         access = logging.getLogger("uvicorn.access")
-        access.addHandler(caplog.handler)
+        monkeypatch.setattr(access, "handlers", [caplog.handler])
         access.setLevel(logging.INFO)
         shown = httpx.get(served.url + PATH, params={"t": token})
         httpx.get(f"{served.url}/healthz?t=control")
@@ -488,6 +496,23 @@ def test_nothing_is_stored_of_a_closed_question(site, mailbox):
     assert len(stored.sent) == 2
     assert "@" not in json.dumps(stored.document())
     assert site.door._stored(question.id).sent == ()
+
+
+def test_what_is_stored_of_a_question_stays_readable(site, mailbox, redis_url):
+    """Who has a message, and whose link has decided, is read as 0.1.0 has stored it."""
+    question, token = asked(site, mailbox, "quorum")
+    key = f"{Keys().prefix}mailed_questions"
+    with redis.Redis.from_url(redis_url) as admin:
+        fields = json.loads(admin.hget(key, question.id)).keys()
+        # The hash of ana's address.
+        stored = {"id": question.id, "sent": ["8e43ca37701228e74983efdb"], "used": [], "v": 1}
+        stored["used"] = stored["sent"]
+        admin.hset(key, question.id, json.dumps(stored))
+    site.door.handle(question.id, lambda: True)
+
+    assert fields == stored.keys()
+    assert mailbox.receivers == [ANA, BEN, BEN]
+    assert approve(site, token).status_code == 409
 
 
 @pytest.mark.parametrize(
