@@ -141,7 +141,8 @@ def _answered(name: str, subject: str, ask: Callable[[], Answer]) -> Answer:
 
 def _names(names: Collection[str], directory: str) -> frozenset[str]:
     # A text is a collection of its letters: none of them is a group.
-    if isinstance(names, str) or not all(isinstance(name, str) for name in names):
+    is_list = isinstance(names, Collection) and not isinstance(names, str)
+    if not is_list or not all(isinstance(name, str) for name in names):
         raise UsageError(
             f"RUNNER_DIRECTORY={directory}: it returned {names!r:.80}, which is no list of names."
         )

@@ -61,6 +61,9 @@ with needs_extra("server", "the mail door"):
     from fastapi import APIRouter, Depends, Request
     from fastapi.concurrency import run_in_threadpool
     from fastapi.responses import HTMLResponse
+    from fastapi.routing import APIRoute
+    from starlette.datastructures import QueryParams
+    from starlette.types import Receive, Scope, Send
 
     from runner.server.access import OPEN, Person, caller
     from runner.server.deciding import decide, why_barred
@@ -462,22 +465,30 @@ def _selectors(question: QuestionView) -> list[str]:
 # The application
 
 
-def _taken_out(request: Request) -> str:
-    """Take the token out of the request's address, which the server writes to its log."""
-    token = request.query_params.get("t", "")
-    request.scope["query_string"] = b""
+class LinkRoute(APIRoute):
+    """A route that takes the token out of the request's address, which the server writes to its log."""
+
+    async def handle(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Answer a request, also one that is refused before it gets to the door."""
+        scope["link_token"] = QueryParams(scope["query_string"]).get("t", "")
+        scope["query_string"] = b""
+        await super().handle(scope, receive, send)
+
+
+def _token(request: Request) -> str:
+    token: str = request.scope["link_token"]
     return token
 
 
 Viewer = Annotated[Person | None, Depends(caller)]
-Token = Annotated[str, Depends(_taken_out)]
+Token = Annotated[str, Depends(_token)]
 
 
 def router(services: Services) -> APIRouter:
     """Return the routes of the door; while the application runs, a thread sends its messages."""
     door = MailDoor(services)
     thread = NoticeThread(services, "mail", door.handle)
-    routes = APIRouter(include_in_schema=False, lifespan=thread.lifespan)
+    routes = APIRouter(include_in_schema=False, lifespan=thread.lifespan, route_class=LinkRoute)
 
     @routes.get(PATH, dependencies=[Depends(OPEN)])
     def show(request: Request, viewer: Viewer, token: Token) -> HTMLResponse:

@@ -8,7 +8,7 @@ import threading
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager, suppress
 
-from runner.errors import RunnerError, StoreError, needs_extra
+from runner.errors import CorruptDocument, RunnerError, StoreError, needs_extra
 
 with needs_extra("server", "a door of the server"):
     from fastapi import FastAPI
@@ -94,11 +94,24 @@ class NoticeThread:
                         if stopping.is_set() or not self.hold():
                             return
                         is_ours = notice.kind.startswith("interrupt.")
-                        if not is_ours or self._handle(notice.detail, self.hold):
+                        if not is_ours or self._is_done(notice.detail):
                             reader.done([notice])
         finally:
             for reader in readers:
                 reader.close()
+
+    def _is_done(self, question_id: str) -> bool:
+        """Handle a question; one that can't be handled is in the log, and holds no other back."""
+        try:
+            return self._handle(question_id, self.hold)
+        except Exception as error:
+            is_passing = isinstance(error, (RunnerError, Unavailable, OSError))
+            if is_passing and not isinstance(error, CorruptDocument):
+                raise
+            log.exception(
+                "%s.refused: The question %s is only on its page.", self._door, question_id
+            )
+            return True
 
     @asynccontextmanager
     async def lifespan(self, _: FastAPI) -> AsyncIterator[None]:

@@ -339,10 +339,14 @@ def test_the_log_has_no_links(site, mailbox, monkeypatch, caplog):
         monkeypatch.setattr(access, "handlers", [caplog.handler])
         access.setLevel(logging.INFO)
         shown = httpx.get(served.url + PATH, params={"t": token})
+        refused = [
+            httpx.request(method, served.url + PATH, params={"t": token}, data=form)
+            for method, form in (("HEAD", None), ("POST", {"f.decision": "approve"}))
+        ]
         httpx.get(f"{served.url}/healthz?t=control")
         wait_until(lambda: "t=control" in caplog.text, "both requests are in the log")
 
-    assert shown.status_code == 200
+    assert [shown.status_code, *(reply.status_code for reply in refused)] == [200, 405, 403]
     assert f"GET {PATH} HTTP" in caplog.text
     assert token not in caplog.text
 
@@ -542,6 +546,19 @@ def test_what_is_refused_holds_nothing_back(site, mailbox, caplog):
     assert "550" in caplog.text
     assert site.door.handle(question.id, lambda: True)
     assert len(mailbox.mails) == 1
+
+
+def test_a_question_that_can_not_be_read_holds_nothing_back(site, mailbox, caplog, redis_url):
+    """A question whose messages can't be made is in the log, and the next one is sent."""
+    NoticeThread(site.door._services, "mail", site.door.handle).listen()
+    unreadable, sent = (site.start(graph).interrupts()[0].id for graph in ("rule", "others"))
+    with redis.Redis.from_url(redis_url) as admin:
+        admin.hset(f"{Keys().prefix}mailed_questions", unreadable, '{"v": 9}')
+    with following(site.door):
+        wait_until(lambda: mailbox.receivers, "the second question's message")
+
+    assert f"{unreadable} is only on its page" in caplog.text
+    assert sent not in caplog.text
 
 
 def test_a_message_is_tried_a_number_of_times(site, mailbox, caplog):

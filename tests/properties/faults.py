@@ -559,7 +559,7 @@ FAULTS = (
     ),
     Mutation(
         MAIL,
-        'request.scope["query_string"] = b""',
+        'scope["query_string"] = b""',
         "pass",
         "the log of requests has links that decide",
         test=f"{OF_MAIL}test_the_log_has_no_links",
