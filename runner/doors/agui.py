@@ -93,7 +93,7 @@ class ShownRun:
 
 
 class AgentStream:
-    """One request: it starts a run or answers its questions, and writes what happens until it rests."""
+    """One request: it starts a run or answers its questions, and writes events until it waits or ends."""
 
     def __init__(
         self,
@@ -417,7 +417,7 @@ class AgentStream:
             visits, owner = self._snapshot(run_id).nodes[node].visit, self._subagents.get(path)
             items = [plain(item) for item in messages]
             if "role" in items[0]:  # agents of other frameworks may store another form
-                yield from self._transcript.stored(source, items, visits, owner)
+                yield from self._transcript.conversation(source, items, visits, owner)
 
     def _conversations(self, run_id: str, path: str = "") -> Iterator[core.BaseEvent]:
         """Write that of all agents of a run and of those inside it."""

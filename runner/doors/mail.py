@@ -345,7 +345,7 @@ class MailDoor:
             timer.start()
             try:
                 self._log_in(server)
-                return self._handed(server, mail, address)
+                return self._deliver(server, mail, address)
             finally:
                 timer.cancel()
                 with suppress(OSError):
@@ -368,7 +368,7 @@ class MailDoor:
                 raise Unavailable("RUNNER_MAIL_SERVER has no TLS, so it is sent no password.")
             server.login(unquote(self._server.username), unquote(self._server.password or ""))
 
-    def _handed(self, server: smtplib.SMTP, mail: EmailMessage, address: str) -> tuple[str, bool]:
+    def _deliver(self, server: smtplib.SMTP, mail: EmailMessage, address: str) -> tuple[str, bool]:
         try:
             server.send_message(mail, self._settings.mail_from, [address])
         except smtplib.SMTPSenderRefused:

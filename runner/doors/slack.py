@@ -258,15 +258,15 @@ class SlackDoor:
             return False
 
     def _press(self, payload: Payload, click: Click) -> None:
-        intent, place = self._unsealed(click.value), payload.container
+        intent, container = self._unsealed(click.value), payload.container
         try:
             question = self._question(intent)
             person = self._decider(payload.user, question)
             if self._stored(question.id) is None:
                 # The process that wrote it has died before it was stored, or is about to store it.
-                self._note(question.id, place.channel_id, place.message_ts)
+                self._note(question.id, container.channel_id, container.message_ts)
             if intent.action == "approve":
-                key = f"slack:{place.message_ts}:{click.action_ts}"
+                key = f"slack:{container.message_ts}:{click.action_ts}"
                 self._decide(person, question, {"decision": "approve"}, key)
             else:
                 view = _modal(question, intent, click.value)
@@ -276,7 +276,7 @@ class SlackDoor:
             try:
                 self._call(
                     "chat_postEphemeral",
-                    channel=place.channel_id,
+                    channel=container.channel_id,
                     user=payload.user.id,
                     text=text,
                 )

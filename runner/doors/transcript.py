@@ -62,7 +62,7 @@ class Transcript:
             yield from self.end(name)
         self.texts[text] -= 1
 
-    def stored(
+    def conversation(
         self, source: str, messages: Sequence[Any], visits: int, owner: str | None
     ) -> Iterator[core.BaseEvent]:
         """Write what is new in the conversation of an agent; `source` is its run and node.

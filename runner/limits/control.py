@@ -82,7 +82,7 @@ class LimitControl:
             setting = settings.get(name, LimitSetting(name)).at_time(now)
             if setting.is_reset and name not in declarations:
                 continue
-            order = {numbers: place for place, numbers in enumerate(setting.declared)}
+            order = {numbers: position for position, numbers in enumerate(setting.declared)}
             views.append(
                 LimitView(
                     name,
