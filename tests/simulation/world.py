@@ -593,15 +593,13 @@ class World:
         """A person ends the pause, if there is one."""
         if self.watch.paused_until <= self.clock.now:
             return False
-        is_sent = self._change_limit("limit.resumed", lambda setting: setting.resume(LIMIT.name))
-        if is_sent:
-            self.watch.resumed()
-        return is_sent
+        return self._change_limit("limit.resumed", lambda setting: setting.resume(LIMIT.name))
 
     def _change_limit(self, event: str, change: Callable[[LimitSetting], LimitSetting]) -> bool:
         """Change the limit, unless another change has no reply: it may come at any time."""
         if any(request.name.startswith("limit") and not request.reply for request in self.requests):
             return False
+        self.watch.resumed()  # another pause replaces it, perhaps long before its reply
         request = ChangeLimit(LIMIT.name, change, event, LIMIT.name)
         self._send(self._ask(event, lambda process: process.engine.store.do(request)))
         return True
