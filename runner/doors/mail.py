@@ -193,7 +193,7 @@ class MailDoor:
             )
             raise Problem(409, detail)
         if _hash(link.address) in self._stored(link.question).used:
-            raise Problem(409, "The link has decided already. Open the question from your inbox.")
+            raise Problem(409, "The link was used already. Open the question from your inbox.")
         return link, question, self._decider(link.address, question)
 
     def _decider(self, address: str, question: QuestionView) -> Person:
@@ -254,7 +254,7 @@ class MailDoor:
 
         def use(mailed: MailedQuestion) -> MailedQuestion:
             if who in mailed.used:
-                raise ConflictError("the link has decided already. Nothing was done.")
+                raise ConflictError("the link was used already. Nothing was done.")
             return replace(mailed, used=[*mailed.used, who])
 
         self._change(link.question, use)

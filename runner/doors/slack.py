@@ -333,7 +333,7 @@ class SlackDoor:
         is_ours = account.get("team_id") == team and not account.get("is_stranger")
         if not is_ours or account.get("deleted") or account.get("is_bot"):
             raise Problem(403, "The account is not one of a person in this workspace.")
-        is_confirmed = account.get("is_email_confirmed", True)
+        is_confirmed = account.get("is_email_confirmed", False)
         email = account.get("profile", {}).get("email", "") if is_confirmed else ""
         name = Principal(user.id, f"https://slack.com/{team}")
         voter = owner_of(name, email, self._settings.directory)
