@@ -75,7 +75,9 @@ def main() -> None:
         if name not in PARTS:
             parser.error(f"there is no part {name!r}: {', '.join(PARTS)}")
         part = PARTS[name]
-        pools = [chosen.pool] if chosen.pool else ["threads"] if name in ONE_POOL else list(SLOTS)
+        pools = (
+            [chosen.pool] if chosen.pool else ["threads"] if name in ONE_POOL else list(SLOTS)
+        )
         for pool in pools if getattr(part, "POOLS", True) else [""]:
             before = results.machine()
             figures = part.run(pool, chosen.rounds or getattr(part, "ROUNDS", 1), chosen_sizes)

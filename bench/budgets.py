@@ -51,7 +51,9 @@ def _canvas(figures: Figures) -> str:
 
 def _hop(figures: Figures) -> str:
     whole, relay = figures[hop.HOPS]["p50"], figures.get(hop.RELAY)
-    return f"{whole / relay['p50']:.2f} ({number(whole)} ms)" if relay else f"({number(whole)} ms)"
+    return (
+        f"{whole / relay['p50']:.2f} ({number(whole)} ms)" if relay else f"({number(whole)} ms)"
+    )
 
 
 def _flow(figures: Figures) -> str:
@@ -127,11 +129,26 @@ ROWS: list[tuple[str, str, Callable[[Figures], str], str]] = [
     ("Redis CPU, ratio to bare Celery", "nodes", _span("redis_us"), "1.3"),
     ("Python CPU, ratio to bare Celery", "nodes", _span("python_us"), "0.45 / 0.40 / 0.50"),
     ("nodes per second, ratio to bare Celery", "nodes", _span("rate"), "2"),
-    ("nodes per second, times canvas: chain, fan and join, lattice", "nodes", _canvas, "5, 5, 15"),
-    ("hop on an idle worker, ratio to a relay of bare tasks", "hop", _hop, "0.40 / 0.45 / 0.55"),
+    (
+        "nodes per second, times canvas: chain, fan and join, lattice",
+        "nodes",
+        _canvas,
+        "5, 5, 15",
+    ),
+    (
+        "hop on an idle worker, ratio to a relay of bare tasks",
+        "hop",
+        _hop,
+        "0.40 / 0.45 / 0.55",
+    ),
     ("a flow of 3 steps, p50; flows a second, 16 outstanding", "flow", _flow, "4 ms, 800/s"),
     ("answer applied, p50 and p95 ms", "answers", _times(answers.IDLE, "p50", "p95"), "2, 5"),
-    ("answer applied with every slot busy, p95 ms", "answers", _times(answers.BUSY, "p95"), "10"),
+    (
+        "answer applied with every slot busy, p95 ms",
+        "answers",
+        _times(answers.BUSY, "p95"),
+        "10",
+    ),
     (
         "answer to running, p50 and p95 ms",
         "answers",
@@ -151,8 +168,18 @@ ROWS: list[tuple[str, str, Callable[[Figures], str], str]] = [
         _growth,
         "1.1",
     ),
-    ("Redis CPU of a node, most runs that wait against none: chain, fan", "waiting", _crowd, "1.1"),
-    ("two servers, times one: queue apart, queue on the first", "partitions", _partitions, "1.8"),
+    (
+        "Redis CPU of a node, most runs that wait against none: chain, fan",
+        "waiting",
+        _crowd,
+        "1.1",
+    ),
+    (
+        "two servers, times one: queue apart, queue on the first",
+        "partitions",
+        _partitions,
+        "1.8",
+    ),
 ]
 
 

@@ -139,7 +139,9 @@ def _line(name: str, *limits: Limit) -> Any:
 def _voting() -> Any:
     def ask(ctx: NodeContext) -> str:
         action = {"order": 1042, "amount": 120}
-        decision: str = ctx.interrupt("refund", "late", rule=Rule(need=2), action=action).decision
+        decision: str = ctx.interrupt(
+            "refund", "late", rule=Rule(need=2), action=action
+        ).decision
         return decision
 
     builder = GraphBuilder()
@@ -348,7 +350,9 @@ def accepted() -> Table:
 
 def grid(table: Table) -> Grid:
     """Show a table of counts."""
-    rows = [[step, *(f"{counts[name]:,}" for name in COLUMNS)] for step, counts in table.items()]
+    rows = [
+        [step, *(f"{counts[name]:,}" for name in COLUMNS)] for step, counts in table.items()
+    ]
     note = "The fetch of a doorbell by Celery (one command) is not in it. `keys` are those that a step adds."
     return Grid("Counts", ["", *COLUMNS.values()], rows, note)
 

@@ -60,7 +60,11 @@ def _backlog(bench: Site, graph: str) -> dict[str, float]:
         for handle, tenant in zip(runs, tenants, strict=True)
     )
     waits = [(at - began[0][0]) * 1000 for at, tenant in began if tenant != "noisy"]
-    return {**cost, "wait": percentiles(waits)["p95"], "whole": (began[-1][0] - began[0][0]) * 1000}
+    return {
+        **cost,
+        "wait": percentiles(waits)["p95"],
+        "whole": (began[-1][0] - began[0][0]) * 1000,
+    }
 
 
 def grids(pool: str, figures: dict[str, Any]) -> list[Grid]:

@@ -162,7 +162,9 @@ class Fleet:
     def __init__(self, url: str, size: int) -> None:
         """Start all threads within a second, as after a deploy."""
         address = f"{SCHEME}://{urlsplit(url).path}"
-        app = make_app(Settings().model_copy(update={"redis_url": address, "broker_url": address}))
+        app = make_app(
+            Settings().model_copy(update={"redis_url": address, "broker_url": address})
+        )
         self.registry = WorkerRegistry(address)
         self._ties = itertools.count()
         self._due: list[tuple[float, int, WorkerThread]] = []
@@ -214,10 +216,14 @@ def measure(size: int, seconds: float) -> dict[str, Any]:
         fleet.go(CLOCK.now + min(seconds, SLOW / 2 / size))
         fleet.registry.tidy()  # once an hour a worker that starts does this for all
         costs = _costs(server)
-    sent = {name.removeprefix("cmdstat_"): count / seconds / size for name, count in calls.items()}
+    sent = {
+        name.removeprefix("cmdstat_"): count / seconds / size for name, count in calls.items()
+    }
     return {
         "commands": {
-            name: count for name, count in sent.items() if name not in {"info", "config|resetstat"}
+            name: count
+            for name, count in sent.items()
+            if name not in {"info", "config|resetstat"}
         },
         "cpu": spent / seconds * 100,
         "microseconds": spent / seconds / size * 1e6,
@@ -232,7 +238,9 @@ def _costs(server: redis.Redis) -> dict[str, float]:
     for entry in server.slowlog_get(SLOW):
         command = entry["command"].decode(errors="replace").split()
         name = (
-            scripts.get(command[1], "") if command[0].upper() == "EVALSHA" else command[0].upper()
+            scripts.get(command[1], "")
+            if command[0].upper() == "EVALSHA"
+            else command[0].upper()
         )
         spent.setdefault(name, []).append(entry["duration"])
     own = {"", "CONFIG", "EVAL", "INFO", "SLOWLOG", "XGROUP"}
@@ -264,8 +272,9 @@ def grids(_: str, figures: dict[str, Any]) -> list[Grid]:
         for name in kinds
     ]
     last = figures[list(figures)[-1]]["commands"]
-    note = "Of the largest fleet, calls a second and worker, scripts' own included: " + ", ".join(
-        f"{name} {count:.2f}" for name, count in sorted(last.items())
+    note = (
+        "Of the largest fleet, calls a second and worker, scripts' own included: "
+        + ", ".join(f"{name} {count:.2f}" for name, count in sorted(last.items()))
     )
     columns = ["workers", "calls/s each", "calls/s", "Redis CPU, of a core", "us/s each"]
     return [

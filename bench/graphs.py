@@ -117,8 +117,12 @@ FACTORIES: dict[str, Callable[[], Graph]] = {
     "fair": lambda: chain(1, moment),
     "asking": lambda: build({"ask": question}, []),
     "approval": lambda: build({"approve": approve}, []),
-    "waiting": lambda: build({"a": noop, "ask": question, "b": noop}, [("a", "ask"), ("ask", "b")]),
-    "request": lambda: build({"a": noop, "ask": request, "b": noop}, [("a", "ask"), ("ask", "b")]),
+    "waiting": lambda: build(
+        {"a": noop, "ask": question, "b": noop}, [("a", "ask"), ("ask", "b")]
+    ),
+    "request": lambda: build(
+        {"a": noop, "ask": request, "b": noop}, [("a", "ask"), ("ask", "b")]
+    ),
 }
 
 

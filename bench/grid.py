@@ -30,7 +30,9 @@ class Grid:
         """Write it as Markdown."""
         align = ["---", *["---:"] * (len(self.columns) - 1)]
         lines = [f"| {' | '.join(row)} |" for row in ([self.columns, align, *self.rows])]
-        return "\n".join([f"**{self.title}**", "", *lines, *(["", self.note] if self.note else [])])
+        return "\n".join(
+            [f"**{self.title}**", "", *lines, *(["", self.note] if self.note else [])]
+        )
 
 
 def number(value: float) -> str:

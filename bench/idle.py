@@ -41,7 +41,9 @@ def run(pool: str, rounds: int, _: list[int]) -> dict[str, Any]:
                 "commands": {
                     command: count / seconds for command, count in sent.items() if count > 0
                 },
-                "inside": {command: count / seconds for command, count in monitor.inside.items()},
+                "inside": {
+                    command: count / seconds for command, count in monitor.inside.items()
+                },
                 "connections": len(theirs),
                 "redis_us": (server_cpu(server) - before) / seconds * 1e6,
                 "python_us": (tree_cpu(pid) - cpu) / seconds * 1e6,
@@ -78,5 +80,7 @@ def grids(pool: str, figures: dict[str, Any]) -> list[Grid]:
         for name, found in figures.items()
     )
     return [
-        Grid(f"A worker without work, pool {pool}", columns, rows, f"Commands a second, {note}.")
+        Grid(
+            f"A worker without work, pool {pool}", columns, rows, f"Commands a second, {note}."
+        )
     ]

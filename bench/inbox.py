@@ -57,7 +57,11 @@ def ask(ctx: NodeContext) -> Any:
         return ctx.interrupt("pay", reason="It is due.", rule=rule, action=action, risk="high")
     people = ["ana"] if place % RARE == 1 else None
     lifetime = 3 * DAY if place % 2 else None
-    reason = {"order": place, "customer": "Acme", "note": "what a person reads before they answer"}
+    reason = {
+        "order": place,
+        "customer": "Acme",
+        "note": "what a person reads before they answer",
+    }
     return ctx.interrupt("go", reason=reason, assignees=people, expires_in=lifetime)
 
 

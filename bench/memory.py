@@ -37,7 +37,8 @@ def run(_: str, __: int, sizes: list[int]) -> dict[str, Any]:
             for kind in kinds:
                 execute(bench, kind, count)
                 figures[kind] = {
-                    name: (value - before[name]) / count for name, value in _taken(bench).items()
+                    name: (value - before[name]) / count
+                    for name, value in _taken(bench).items()
                 }
     return figures
 

@@ -101,7 +101,9 @@ class Monitor:
     def __init__(self, url: str) -> None:
         """Take the address as redis-py reads it."""
         self._url = url
-        path = parse_qs(urlsplit(url).query).get("db") or [urlsplit(url).path.lstrip("/") or "0"]
+        path = parse_qs(urlsplit(url).query).get("db") or [
+            urlsplit(url).path.lstrip("/") or "0"
+        ]
         self._database = path[0].encode() if urlsplit(url).scheme == "unix" else b"0"
         self.sent: list[str] = []
         self.inside: Counter[str] = Counter()

@@ -60,7 +60,9 @@ def run(_pool: str, _rounds: int, sizes: list[int]) -> dict[str, Any]:
             app.state.services.plan = filler.engine.registry.find
             http = TestClient(app)
             (listed,) = http.get(f"/v1/runs?graph={name}").json()["items"]
-            page = partial(http.get, f"/runs/{listed['run_id']}", headers={"accept": "text/html"})
+            page = partial(
+                http.get, f"/runs/{listed['run_id']}", headers={"accept": "text/html"}
+            )
             figures[str(size)] = {
                 "svg": _ms(partial(draw, graph.definition, "svg")),
                 "page": _ms(page),

@@ -74,7 +74,9 @@ class Spread:
             if len(own) < count // len(self.servers):
                 own.append(self.client.start(GRAPH, None, idempotency_key=key).id)
         for run_id in itertools.chain(*started):
-            wait_for(lambda run_id=run_id: self.store.peek(run_id).is_final, f"{run_id} has ended")
+            wait_for(
+                lambda run_id=run_id: self.store.peek(run_id).is_final, f"{run_id} has ended"
+            )
 
     def used(self) -> list[tuple[float, int]]:
         """Return the processor seconds that each server has used, and the commands that it was sent."""
@@ -123,7 +125,9 @@ def run(pool: str, rounds: int, sizes: list[int]) -> dict[str, Any]:
                         "busiest_us": max(after[0] - first[0] for after, first in pairs)
                         / nodes
                         * 1e6,
-                        "all_us": sum(after[0] - first[0] for after, first in pairs) / nodes * 1e6,
+                        "all_us": sum(after[0] - first[0] for after, first in pairs)
+                        / nodes
+                        * 1e6,
                         "commands": max(after[1] - first[1] for after, first in pairs) / nodes,
                     }
                 )

@@ -49,12 +49,12 @@ class Connection:
 
     def __init__(self, port: int, name: str) -> None:
         self._port = port
-        self._head = (
-            f"Host: 127.0.0.1:{port}\r\nX-Forwarded-User: {name}\r\nX-Forwarded-Groups: finance\r\n"
-        )
+        self._head = f"Host: 127.0.0.1:{port}\r\nX-Forwarded-User: {name}\r\nX-Forwarded-Groups: finance\r\n"
         self._streams: tuple[asyncio.StreamReader, asyncio.StreamWriter] | None = None
 
-    async def open(self, request: str, headers: str = "", body: str = "") -> asyncio.StreamReader:
+    async def open(
+        self, request: str, headers: str = "", body: str = ""
+    ) -> asyncio.StreamReader:
         """Send a request, and return what its answer is read from."""
         if self._streams is None:
             self._streams = await asyncio.open_connection("127.0.0.1", self._port)
@@ -107,7 +107,9 @@ class Crowd:
         self.half = asyncio.Event()
         self.ends, self.seconds = False, 0.0
 
-    async def timed(self, kind: str, connection: Connection, *request: str) -> tuple[int, bytes]:
+    async def timed(
+        self, kind: str, connection: Connection, *request: str
+    ) -> tuple[int, bytes]:
         """Send a request until it is answered, and note how long that took."""
         began = perf_counter()
         while True:
@@ -129,7 +131,9 @@ class Crowd:
         await asyncio.sleep(LOOK * place / READERS)
         while not self.ends:
             begins = monotonic()
-            status, _ = await self.timed("page", connection, "GET /inbox", "Accept: text/html\r\n")
+            status, _ = await self.timed(
+                "page", connection, "GET /inbox", "Accept: text/html\r\n"
+            )
             self.refused[f"page {status}"] += status != 200
             await asyncio.sleep(max(0, begins + LOOK - monotonic()))
         connection.close()
@@ -194,7 +198,9 @@ class Server:
             self._command, log=self._log, environment=self._environment
         )
         wait_for(
-            lambda: self._log.exists() and self._log.read_text().count("startup complete") > began,
+            lambda: (
+                self._log.exists() and self._log.read_text().count("startup complete") > began
+            ),
             "the server serves",
         )
 
@@ -252,7 +258,9 @@ def asked(made: Site) -> dict[str, Run]:
     store = client.engine.store
     before = sum(store.count_questions(everything))
     runs = [client.start("approval", place) for place in range(QUESTIONS)]
-    wait_for(lambda: sum(store.count_questions(everything)) == before + QUESTIONS, "all have asked")
+    wait_for(
+        lambda: sum(store.count_questions(everything)) == before + QUESTIONS, "all have asked"
+    )
     return {run.interrupts()[0].id: run for run in runs}
 
 
@@ -354,7 +362,12 @@ def grids(_pool: str, figures: dict[str, Any]) -> list[Grid]:
     columns = ["ms", "vote", "health", "page", "pages/s", "votes, lost or double", "load"]
     streams = figures["streams"]
     cells = [f"{STREAMS:,}", number(streams["megabytes"]), number(streams["before"])]
-    heard = ["streams", "MB of the process", "MB before", "ms until all heard an event: p50, p95"]
+    heard = [
+        "streams",
+        "MB of the process",
+        "MB before",
+        "ms until all heard an event: p50, p95",
+    ]
     return [
         Grid("A full inbox", columns, rows, note),
         Grid("Streams", heard, [[*cells, milliseconds(streams["heard"])]]),

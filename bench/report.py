@@ -47,11 +47,15 @@ def render(page: str, measured: results.Results, extra: str = "") -> str:
     blocks = {part: _block(part, measured) for part in ALL}
     blocks["counts"] = counts.grid(counts.accepted()).markdown()
     if measured:
-        blocks["budgets"] = budgets.grid(measured).markdown() + (f"\n\n{extra}" if extra else "")
+        blocks["budgets"] = budgets.grid(measured).markdown() + (
+            f"\n\n{extra}" if extra else ""
+        )
     for part, block in blocks.items():
         if block:
             marked = re.compile(rf"(<!-- figures: {part} -->\n).*?(<!-- end -->)", re.DOTALL)
-            page = marked.sub(lambda match, block=block: f"{match[1]}\n{block}\n\n{match[2]}", page)
+            page = marked.sub(
+                lambda match, block=block: f"{match[1]}\n{block}\n\n{match[2]}", page
+            )
     return page
 
 

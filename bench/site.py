@@ -66,7 +66,9 @@ class Site:
         for side in sides:
             app, own = [("bench.bare:app", self._canvas), ("runner.celery:app", ours)][side]
             log = folder / f"worker{side}.log"
-            self.workers[side] = _worker(app, pool, self.slots, log, {**own, **(environment or {})})
+            self.workers[side] = _worker(
+                app, pool, self.slots, log, {**own, **(environment or {})}
+            )
         for side, process in self.workers.items():
             _await_ready(process, folder / f"worker{side}.log", READY[side])
 

@@ -80,9 +80,8 @@ def _command(command: list[str], url: str) -> tuple[float, float]:
 def grids(pool: str, figures: dict[str, Any]) -> list[Grid]:
     """Show commands and workers."""
     rows = [
-        [name, number(found["cpu"]), number(found["seconds"])] for name, found in figures.items()
+        [name, number(found["cpu"]), number(found["seconds"])]
+        for name, found in figures.items()
     ]
-    note = (
-        f"A command: from start to end, with {RUNS} runs that wait; a worker: from start to ready."
-    )
+    note = f"A command: from start to end, with {RUNS} runs that wait; a worker: from start to ready."
     return [Grid(f"Start, pool {pool}", ["", "CPU s", "s"], rows, note)]

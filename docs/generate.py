@@ -87,7 +87,8 @@ def python_page() -> str:
     for name, description in MODULES.items():
         parts.append(f"## `{name}`\n\n{description}\n")
         parts += [
-            entry(public, value) for public, value in public_names(importlib.import_module(name))
+            entry(public, value)
+            for public, value in public_names(importlib.import_module(name))
         ]
     parts.append(
         "## Fixtures for pytest\n\n[Test your graphs](../how-to/test-your-graphs.md) shows them in use.\n"
@@ -175,7 +176,9 @@ def text(value: Any) -> str:
             if own is not None and own.__doc__ != object.__init__.__doc__
             else ""
         )
-    whole = "\n\n".join(part for part in parts if part and not part.startswith("Initialize self"))
+    whole = "\n\n".join(
+        part for part in parts if part and not part.startswith("Initialize self")
+    )
     whole = re.sub(r"^Args:\n((?:    .*\n?)+)", _args, whole, flags=re.MULTILINE)
     return re.sub(r"^Raises:\n((?:    .*\n?)+)", _raises, whole, flags=re.MULTILINE).strip()
 
@@ -223,7 +226,9 @@ def _parameters(function: Any, parameters: list[inspect.Parameter]) -> Iterator[
         if parameter.kind is parameter.KEYWORD_ONLY and not named:
             named = True
             yield "*"
-        star = {parameter.VAR_POSITIONAL: "*", parameter.VAR_KEYWORD: "**"}.get(parameter.kind, "")
+        star = {parameter.VAR_POSITIONAL: "*", parameter.VAR_KEYWORD: "**"}.get(
+            parameter.kind, ""
+        )
         kind = (
             f": {_annotation(parameter.annotation)}"
             if parameter.annotation is not parameter.empty
@@ -247,7 +252,9 @@ def _default(value: Any) -> str:
     plain = isinstance(value, (str, int, float, bool, tuple, type(None))) and not isinstance(
         value, enum.Enum
     )
-    return repr(value) if plain else f'"{value.value}"' if isinstance(value, enum.Enum) else "..."
+    return (
+        repr(value) if plain else f'"{value.value}"' if isinstance(value, enum.Enum) else "..."
+    )
 
 
 # -- commands ----------------------------------------------------------------------------------------
@@ -259,7 +266,9 @@ def commands_page() -> str:
     options: list[click.Option] = list(reversed(common.__click_params__))  # type: ignore[attr-defined]
     names = {option.name for option in options}
     parts = [COMMANDS.format(shared="\n".join(map(_option, options)))]
-    parts += [_command(path, command, names) for path, command in _commands(runner, ("runner",))]
+    parts += [
+        _command(path, command, names) for path, command in _commands(runner, ("runner",))
+    ]
     words = "\n".join(f"- {line}" for line in WORDS.values())
     return "\n".join([*parts, f"## Words in capitals\n\n{words}\n", *_json_types()])
 
@@ -345,7 +354,9 @@ def _type_link(name: str) -> str:
 def _help(help_text: str) -> str:
     """Write a help text; paragraphs that click must not wrap are verbatim."""
     parts = inspect.cleandoc(help_text).split("\n\n")
-    return "\n\n".join(_verbatim(part[2:]) if part.startswith("\b\n") else part for part in parts)
+    return "\n\n".join(
+        _verbatim(part[2:]) if part.startswith("\b\n") else part for part in parts
+    )
 
 
 def _verbatim(part: str) -> str:
@@ -398,7 +409,9 @@ def script_header(name: str) -> tuple[str, ...]:
     header = re.sub(r"\s+", " ", " ".join(line.removeprefix("--").strip() for line in comment))
     match = re.fullmatch(r"(.+?) Keys touched\b[^:]*: (.+?) Arguments\b.+ Words\b.+", header)
     if match is None:
-        raise ValueError(f"the comment of {name}.lua lacks its purpose, keys, arguments or words")
+        raise ValueError(
+            f"the comment of {name}.lua lacks its purpose, keys, arguments or words"
+        )
     return tuple(re.sub(r"([<*_])", r"\\\1", part) for part in match.groups())
 
 
@@ -439,14 +452,17 @@ def written() -> dict[Path, str]:
         REFERENCE / "commands.md": commands_page(),
         REFERENCE / "doors.md": matrix.page(),
         INTERNALS / "scripts.md": scripts_page(),
-        REFERENCE / "openapi.json": json.dumps(create_app(auth=lambda _: None).openapi(), indent=2)
+        REFERENCE / "openapi.json": json.dumps(
+            create_app(auth=lambda _: None).openapi(), indent=2
+        )
         + "\n",
     }
     for command in DOCUMENTS:
         path = REFERENCE / "cli-schemas" / f"{command.replace(' ', '-')}.json"
         files[path] = json.dumps(schema(command), indent=2) + "\n"
     return {
-        path: re.sub(r"\n{3,}", "\n\n", content).rstrip() + "\n" for path, content in files.items()
+        path: re.sub(r"\n{3,}", "\n\n", content).rstrip() + "\n"
+        for path, content in files.items()
     }
 
 

@@ -149,7 +149,9 @@ class Shop:
                 "required": ["publish"],
             }
             return ctx.interrupt(
-                "publish", reason=f"Version {ctx.task['version']} is built.", response_schema=schema
+                "publish",
+                reason=f"Version {ctx.task['version']} is built.",
+                response_schema=schema,
             )
 
         def send(ctx: Any) -> Any:
@@ -171,13 +173,17 @@ class Shop:
             return builder
 
         def pictures() -> Any:
-            builder = wired({"list": self.step(1, [f"photo-{number}.jpg" for number in range(12)])})
+            builder = wired(
+                {"list": self.step(1, [f"photo-{number}.jpg" for number in range(12)])}
+            )
             builder.add_map(resize, "resize", over="list")
             builder.add_edge("list", "resize")
             return builder.build()
 
         def newsletter() -> Any:
-            builder = wired({"collect": self.step(6, "31 articles"), "send": send}, "collect send")
+            builder = wired(
+                {"collect": self.step(6, "31 articles"), "send": send}, "collect send"
+            )
             return builder.set_limits([Limit("mail", concurrency=2, by="tag:team")]).build()
 
         def review(ctx: Any) -> Any:
@@ -235,17 +241,25 @@ class Shop:
                 ("refund", "billing", refund),
             )[number % 3]
             self.run(2 * DAY - number * 2 * HOUR, graph, task, tags={"team": team})
-        self.run(35 * MINUTE, "release", {"version": "2.8.0"}, tags={"team": "shop"}, requester=ben)
-        self.run(20, "release", {"version": "2.8.1"}, steps=2, tags={"team": "shop"}, requester=ben)
+        self.run(
+            35 * MINUTE, "release", {"version": "2.8.0"}, tags={"team": "shop"}, requester=ben
+        )
+        self.run(
+            20, "release", {"version": "2.8.1"}, steps=2, tags={"team": "shop"}, requester=ben
+        )
         self.run(50, "pictures", {"album": "autumn"}, steps=6, tags={"team": "media"})
         old = self.run(3 * HOUR, "release", {"version": "2.7.9"}, steps=3)
         self.client.run(old).cancel("superseded by 2.8.0")
         task = {"order": 1042, "amount": 1_280, "iban": "DE89370400440532013000"}
         shown = self.run(12 * MINUTE, "refund", task, tags={"team": "billing"}, requester=cora)
         question = next(iter(self.client.interrupts(run=shown)))
-        self.client.vote(question.id, "approve", by="ben", comment="The carrier wrote to me, too.")
+        self.client.vote(
+            question.id, "approve", by="ben", comment="The carrier wrote to me, too."
+        )
         edited = self._edited()
-        receipts = self.run(5 * MINUTE, "receipts", {"month": "October"}, tags={"team": "billing"})
+        receipts = self.run(
+            5 * MINUTE, "receipts", {"month": "October"}, tags={"team": "billing"}
+        )
         paid = next(iter(self.client.runs("completed", graph="refund")))
         failed = next(iter(self.client.runs("failed")))
         self._schedules()
@@ -306,7 +320,9 @@ class Shop:
     def _schedules(self) -> None:
         scheduler = Scheduler(self.client.engine, Shared(self.settings).documents(Schedule))
         scheduler.add(
-            Schedule("weekly-newsletter", "newsletter", cron="0 9 * * 1", timezone="Europe/Rome")
+            Schedule(
+                "weekly-newsletter", "newsletter", cron="0 9 * * 1", timezone="Europe/Rome"
+            )
         )
         scheduler.add(Schedule("album", "pictures", interval=900.0, overlap="buffer"))
         scheduler.add(Schedule("old-albums", "pictures", interval=86_400.0))
@@ -316,7 +332,9 @@ class Shop:
         shared = Shared(self.settings)
         admin = WebhookAdmin(shared)
         admin.add(
-            Webhook("chat", "http://127.0.0.1:9/hooks", ["interrupt.asked", "interrupt.reminded"])
+            Webhook(
+                "chat", "http://127.0.0.1:9/hooks", ["interrupt.asked", "interrupt.reminded"]
+            )
         )
         admin.add(Webhook("billing", "http://127.0.0.1:9/runs", ["run.ended"], "refund"))
         admin.pause("billing")
@@ -353,7 +371,10 @@ class Shop:
             roster.enter(described, now)
 
     def _letters(self) -> None:
-        redis, keys = RedisConnection(self.settings.redis_url, ""), Keys(self.settings.namespace)
+        redis, keys = (
+            RedisConnection(self.settings.redis_url, ""),
+            Keys(self.settings.namespace),
+        )
         body = '{"v": 1, "interrupt_id": "i-204", "response": "yes"'
         reason = "the message is no JSON: expecting ',' delimiter at character 51"
         redis.call(
@@ -397,14 +418,18 @@ def outline(url: str) -> list[str]:
     """Name what a page has, in its order: its menu, tabs, headings and columns."""
     text = urlopen(url).read().decode()  # noqa: S310 - our own server
     elements = re.findall(r"<nav.*?</nav>|<(?:h1|h2|th scope=.col)[^>]*>.*?</", text, re.DOTALL)
-    words = [word.strip() for element in elements for word in re.findall(r">([^<>]+)<", element)]
+    words = [
+        word.strip() for element in elements for word in re.findall(r">([^<>]+)<", element)
+    ]
     return [word for word in words if re.fullmatch(r"[A-Z][A-Za-z ]*", word)]
 
 
 def picture(browser: Browser, url: str, path: Path, form: Sequence[Any]) -> None:
     """Take a picture of a page in a theme, width and height: of all of it where the height is 0."""
     theme, width, height = form
-    page = browser.new_page(viewport={"width": width, "height": height or 900}, color_scheme=theme)
+    page = browser.new_page(
+        viewport={"width": width, "height": height or 900}, color_scheme=theme
+    )
     page.goto(url)
     page.screenshot(path=path, full_page=not height)
     if page.evaluate("document.documentElement.scrollWidth > innerWidth"):

@@ -52,7 +52,9 @@ class Refunds(Shop):
 
         def refund(ctx: Any) -> Any:
             action = Action("shop", "function", "pay_back", {"order": ctx.task, "amount": 120})
-            rule = Rule(eligible=["ana", "ben"], title="Pay back {amount} EUR for order {order}")
+            rule = Rule(
+                eligible=["ana", "ben"], title="Pay back {amount} EUR for order {order}"
+            )
             reason = "The parcel came eleven days late, and the customer has asked twice."
             return ctx.interrupt("refund", reason, rule=rule, action=action).decision
 

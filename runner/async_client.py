@@ -62,7 +62,9 @@ def _coroutine_of_run(
     ) -> AsyncRun:
         return AsyncRun(await in_thread(method, wrapper.sync, *args, **kwargs))
 
-    vars(call)["__signature__"] = inspect.signature(method).replace(return_annotation="AsyncRun")
+    vars(call)["__signature__"] = inspect.signature(method).replace(
+        return_annotation="AsyncRun"
+    )
     return call
 
 

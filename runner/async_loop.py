@@ -122,7 +122,9 @@ def run(work: Coroutine[Any, Any, Result]) -> Result:
     return _on_process_loop(work, context)
 
 
-_waits: contextvars.ContextVar[bool] = contextvars.ContextVar("runner_loop_waits", default=False)
+_waits: contextvars.ContextVar[bool] = contextvars.ContextVar(
+    "runner_loop_waits", default=False
+)
 
 
 def is_running() -> bool:

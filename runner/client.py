@@ -240,7 +240,13 @@ class Run:
         new_input = () if input is UNCHANGED else (input,)
         requester = inherited(self._engine, self.id, by, {"fork": self.id, "node": node}, sign)
         run_id = recovery.fork(
-            self._engine, self.id, node, visit, tags=tags, new_input=new_input, requester=requester
+            self._engine,
+            self.id,
+            node,
+            visit,
+            tags=tags,
+            new_input=new_input,
+            requester=requester,
         )
         return type(self)(run_id, self._engine)
 
@@ -534,7 +540,11 @@ class Client:
         ]
 
     def withdraw_vote(
-        self, interrupt_id: str, *, by: Principal | str, proof: Mapping[str, object] | None = None
+        self,
+        interrupt_id: str,
+        *,
+        by: Principal | str,
+        proof: Mapping[str, object] | None = None,
     ) -> Receipt:
         """Take back one's own vote on a question that is still open; then one may vote again.
 
@@ -579,7 +589,11 @@ class Client:
         return self._do(interrupt_id, "claim", by, proof, ttl=ttl)
 
     def release(
-        self, interrupt_id: str, *, by: Principal | str, proof: Mapping[str, object] | None = None
+        self,
+        interrupt_id: str,
+        *,
+        by: Principal | str,
+        proof: Mapping[str, object] | None = None,
     ) -> Receipt:
         """Give up one's claim.
 

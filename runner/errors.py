@@ -123,7 +123,11 @@ class RetryAfter(ConflictError):
             raise UsageError(
                 f"RetryAfter takes 0 to {LONGEST_WAIT:,.0f} seconds (a week), not {seconds!r:.40}."
             )
-        self.seconds, self.limit, self.reason = seconds, limit, reason or "the node asked for it"
+        self.seconds, self.limit, self.reason = (
+            seconds,
+            limit,
+            reason or "the node asked for it",
+        )
         super().__init__(f"The node goes on in {seconds:g} s: {self.reason}.")
 
     def __reduce__(self) -> tuple[object, ...]:
@@ -199,7 +203,9 @@ class InterruptRaised(BaseException):
 
 
 @contextmanager
-def needs_extra(name: str, purpose: str, package: str = "celery-graph-runner") -> Iterator[None]:
+def needs_extra(
+    name: str, purpose: str, package: str = "celery-graph-runner"
+) -> Iterator[None]:
     """Import the packages of an extra inside the block: where one is missing, the error names the extra.
 
     Raises:

@@ -61,7 +61,9 @@ class ThreadDispatcher:
         with self._lock:
             if self._pool is not None:
                 for bell in doorbells:
-                    self._begin(self._pool.submit(self._context.copy().run, self._deliver, bell))
+                    self._begin(
+                        self._pool.submit(self._context.copy().run, self._deliver, bell)
+                    )
 
     def _begin(self, work: Future[None]) -> None:
         self._work.add(work)
@@ -220,7 +222,9 @@ class Graph:
             finally:
                 self._threads.close(wait=False)
 
-    def _begin(self, task: object, state: Mapping[str, object] | None) -> tuple[Engine, str, str]:
+    def _begin(
+        self, task: object, state: Mapping[str, object] | None
+    ) -> tuple[Engine, str, str]:
         if self._open is not None and self._engine is not None:
             position = _last_position(self._engine.store, self._open)
             self._threads.open()

@@ -166,7 +166,8 @@ class Settings(BaseSettings):
         default=0, ge=0, description="runs that may be open at once, in all; 0 for any number"
     )
     durability: Literal["fast", "fsync", "replica"] = Field(
-        default="fast", description="what must have a write before it is acknowledged: see deploy"
+        default="fast",
+        description="what must have a write before it is acknowledged: see deploy",
     )
     audit: Literal["off", "approvals", "all"] = Field(
         default="approvals",
@@ -198,7 +199,9 @@ class Settings(BaseSettings):
         le=CENTURY,
         description="seconds that sealed entries of the audit stay in the store, before an archive has them",
     )
-    events: bool = Field(default=True, description="send Celery's task events, which Flower shows")
+    events: bool = Field(
+        default=True, description="send Celery's task events, which Flower shows"
+    )
     on_end: Annotated[list[str], NoDecode] = Field(
         default_factory=list,
         description="the Celery tasks that a start message may name in on_end",
@@ -219,7 +222,9 @@ class Settings(BaseSettings):
         default_factory=list,
         description="origins whose pages may use the API with a key, such as https://app.example",
     )
-    flower_url: str = Field(default="", description="the address of Flower, for links from a node")
+    flower_url: str = Field(
+        default="", description="the address of Flower, for links from a node"
+    )
     trace_url: str = Field(
         default="", description="the address of a trace, with {trace_id}, for links from a node"
     )
@@ -244,7 +249,8 @@ class Settings(BaseSettings):
         default_factory=list, description="the graphs that clients of the MCP server may run"
     )
     mcp_write: bool = Field(
-        default=False, description="clients of the MCP server may also stop runs and vote as agents"
+        default=False,
+        description="clients of the MCP server may also stop runs and vote as agents",
     )
     mcp_keys: str = Field(
         default="",
@@ -252,14 +258,16 @@ class Settings(BaseSettings):
         "clients send back; the first one seals, all open",
     )
     slack_team: str = Field(
-        default="", description="the id of the Slack workspace whose people may decide: T0123456789"
+        default="",
+        description="the id of the Slack workspace whose people may decide: T0123456789",
     )
     slack_channels: Annotated[list[str], NoDecode] = Field(
         default_factory=list,
         description="ids of the Slack channels that get questions: one for all graphs, or GRAPH=CHANNEL each",
     )
     slack_token: str = Field(
-        default="", description="the token of the Slack app's bot, with which messages are written"
+        default="",
+        description="the token of the Slack app's bot, with which messages are written",
     )
     slack_signing_secret: str = Field(
         default="", description="the text with which Slack signs what it sends to the app"
@@ -283,7 +291,8 @@ class Settings(BaseSettings):
         description="a file with the public keys (JWKS) that check signed decisions: see approvals",
     )
     signing_key: str = Field(
-        default="", description="a file with the private key by which this process signs decisions"
+        default="",
+        description="a file with the private key by which this process signs decisions",
     )
 
     def __init__(self, **values: Any) -> None:
@@ -304,7 +313,9 @@ class Settings(BaseSettings):
             for server in ANOTHER.split(url):
                 scheme, separator, _ = server.partition("://")
                 if not (separator and scheme in STORES):
-                    raise PydanticCustomError("url", "give a URL such as redis://localhost:6379/0")
+                    raise PydanticCustomError(
+                        "url", "give a URL such as redis://localhost:6379/0"
+                    )
         elif url and "://" not in url:
             raise PydanticCustomError("url", "give a URL such as amqp://localhost:5672//")
         elif url and url.partition("://")[0].partition("+")[0] not in BROKERS:
@@ -342,7 +353,9 @@ class Settings(BaseSettings):
             try:
                 ip_network(network)
             except ValueError:
-                raise PydanticCustomError("network", "give networks such as 10.0.0.0/8") from None
+                raise PydanticCustomError(
+                    "network", "give networks such as 10.0.0.0/8"
+                ) from None
         return networks
 
     @field_validator("webhook_retry")
@@ -432,7 +445,13 @@ class Settings(BaseSettings):
     ) -> tuple[PydanticBaseSettingsSource, ...]:
         """Put files of secrets behind the variables themselves, and pyproject.toml after the environment."""
         pyproject = PyprojectTomlConfigSettingsSource(settings_cls)
-        return init_settings, env_settings, SecretFiles(settings_cls), dotenv_settings, pyproject
+        return (
+            init_settings,
+            env_settings,
+            SecretFiles(settings_cls),
+            dotenv_settings,
+            pyproject,
+        )
 
 
 class SecretFiles(PydanticBaseSettingsSource):
@@ -449,7 +468,9 @@ class SecretFiles(PydanticBaseSettingsSource):
                 False,
             )
         except (OSError, UnicodeError) as error:
-            raise UsageError(f"{path}, which {variable} names, can't be read: {error}.") from error
+            raise UsageError(
+                f"{path}, which {variable} names, can't be read: {error}."
+            ) from error
 
     def __call__(self) -> dict[str, Any]:
         """Return the settings that files give."""
@@ -484,7 +505,9 @@ def as_broker(redis_url: str) -> str:
     if not redis_url.startswith("unix://"):
         return redis_url
     path, _, query = redis_url.removeprefix("unix://").partition("?")
-    database = next((option[3:] for option in query.split("&") if option.startswith("db=")), "0")
+    database = next(
+        (option[3:] for option in query.split("&") if option.startswith("db=")), "0"
+    )
     return f"redis+socket://{path}?virtual_host={database}"
 
 
@@ -499,7 +522,11 @@ def _database(url: str) -> tuple[str, str, int, str]:
     url_parts = urlsplit(url)
     if url_parts.scheme == "redis+socket":
         database = next(
-            (item[13:] for item in url_parts.query.split("&") if item.startswith("virtual_host=")),
+            (
+                item[13:]
+                for item in url_parts.query.split("&")
+                if item.startswith("virtual_host=")
+            ),
             "0",
         )
         return "redis", url_parts.path, 0, database

@@ -32,6 +32,8 @@ def login(request: Request) -> Person:
     same = hmac.compare_digest(password.encode(), right.encode())
     if scheme.lower() != "basic" or not (name and right and same):
         raise Problem(
-            401, "Log in with your name and the password.", headers={"WWW-Authenticate": "Basic"}
+            401,
+            "Log in with your name and the password.",
+            headers={"WWW-Authenticate": "Basic"},
         )
     return Person(Principal(name), frozenset(GRANTS))

@@ -24,7 +24,9 @@ __all__ = ["clock", "crash_at", "fake_store", "run_graph"]
 # No deadline: on a busy machine one example may take long, and that is no fault of the code.
 # `--hypothesis-profile=thorough` is what `make test-all` runs; the large machines take a tenth of it.
 hypothesis.settings.register_profile("suite", deadline=None, print_blob=True, max_examples=100)
-hypothesis.settings.register_profile("thorough", deadline=None, print_blob=True, max_examples=1_000)
+hypothesis.settings.register_profile(
+    "thorough", deadline=None, print_blob=True, max_examples=1_000
+)
 hypothesis.settings.load_profile("suite")
 
 

@@ -55,7 +55,9 @@ class Endpoint:
         self._server.daemon_threads = True
         self.port = int(self._server.server_address[1])
         self.url = f"http://127.0.0.1:{self.port}/hooks"
-        self._thread = threading.Thread(target=self._server.serve_forever, args=[0.01], daemon=True)
+        self._thread = threading.Thread(
+            target=self._server.serve_forever, args=[0.01], daemon=True
+        )
 
     def __enter__(self) -> Self:
         self._thread.start()

@@ -19,7 +19,9 @@ def ident(ctx):
     return ctx.node_id
 
 
-def wired(nodes: dict[str, Callable | Graph], *edges: str | tuple, **options: dict) -> GraphBuilder:
+def wired(
+    nodes: dict[str, Callable | Graph], *edges: str | tuple, **options: dict
+) -> GraphBuilder:
     """Build from `{"a": fn}` and edges "a b" or ("a b", condition); options by node id."""
     builder = GraphBuilder()
     for name, executor in nodes.items():

@@ -69,4 +69,6 @@ class Device:
 
 def requests_in(text):
     """Return what a page asks of passkeys."""
-    return [json.loads(unescape(found)) for found in re.findall(r"data-passkey='([^']*)'", text)]
+    return [
+        json.loads(unescape(found)) for found in re.findall(r"data-passkey='([^']*)'", text)
+    ]

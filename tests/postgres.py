@@ -24,7 +24,9 @@ def find_programs() -> Path | None:
     folders = sorted(
         Path("/usr/lib/postgresql").glob("*/bin"), key=lambda path: int(path.parent.name)
     )
-    folders += [Path(program).resolve().parent for program in [shutil.which("postgres")] if program]
+    folders += [
+        Path(program).resolve().parent for program in [shutil.which("postgres")] if program
+    ]
     complete = (
         path for path in reversed(folders) if all((path / name).exists() for name in PROGRAMS)
     )
@@ -63,7 +65,9 @@ class Postgres:
             "-E",
             "UTF8",
         ]
-        subprocess.run([*self._user, *make], check=True, capture_output=True, timeout=120, cwd="/")
+        subprocess.run(
+            [*self._user, *make], check=True, capture_output=True, timeout=120, cwd="/"
+        )
         self.start()
 
     def start(self) -> None:
@@ -72,7 +76,9 @@ class Postgres:
             "unix_socket_directories": str(self.folder),
             "fsync": "off",
         }
-        options = [part for name, value in settings.items() for part in ("-c", f"{name}={value}")]
+        options = [
+            part for name, value in settings.items() for part in ("-c", f"{name}={value}")
+        ]
         command = [str(self._programs / "postgres"), "-D", str(self.folder / "data"), *options]
         self._guard = SupervisedProcess([*self._user, *command], log=self._log)
         ready = [str(self._programs / "pg_isready"), "-q", "-h", str(self.folder)]

@@ -54,7 +54,13 @@ class Rabbit:
     def start(self) -> None:
         # Erlang writes its crash dumps into the working directory, so the server runs in its own folder.
         # `exec` replaces the shell: the guard's child must be the server itself.
-        command = ["/bin/sh", "-c", 'cd "$1" && exec "$0"', str(find_program()), str(self.folder)]
+        command = [
+            "/bin/sh",
+            "-c",
+            'cd "$1" && exec "$0"',
+            str(find_program()),
+            str(self.folder),
+        ]
         self._guard = SupervisedProcess(
             command, log=self.folder / "log", environment=self._environment
         )

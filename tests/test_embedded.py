@@ -12,7 +12,13 @@ from pathlib import Path
 import pytest
 import redis
 
-from runner.dev.embedded import OLDEST, EmbeddedStore, bundled_server, embedded_store, find_server
+from runner.dev.embedded import (
+    OLDEST,
+    EmbeddedStore,
+    bundled_server,
+    embedded_store,
+    find_server,
+)
 from runner.errors import StoreError
 from tests.waiting import wait_until
 
@@ -117,7 +123,10 @@ def test_a_frozen_server_is_ended_too():
 @pytest.mark.parametrize(("appendonly", "kept"), [(True, b"here"), (False, None)])
 def test_a_crash_loses_only_what_was_not_to_be_kept(appendonly, kept):
     """After a crash and a restart an append-only store has its data, at the same address."""
-    with embedded_store(appendonly=appendonly) as store, redis.Redis.from_url(store.url) as client:
+    with (
+        embedded_store(appendonly=appendonly) as store,
+        redis.Redis.from_url(store.url) as client,
+    ):
         client.set("key", "here")
         store.kill()
         assert store.pid == 0

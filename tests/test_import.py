@@ -51,7 +51,9 @@ def measured(statement: str) -> tuple[float, set[str]]:
     return seconds, set(modules)
 
 
-@pytest.mark.parametrize("statement", ["import runner", EVERY_NAME], ids=["package", "every name"])
+@pytest.mark.parametrize(
+    "statement", ["import runner", EVERY_NAME], ids=["package", "every name"]
+)
 def test_importing_loads_nothing_heavy(statement):
     """Neither the package nor its public names load a client, a framework or an extra."""
     assert measured(statement)[1] & HEAVY == set()

@@ -10,7 +10,19 @@ from hatchling.builders.sdist import SdistBuilder
 
 ROOT = Path(__file__).parent.parent
 FOLDERS = ("runner", "tasks", "tests", "typing_tests", "examples", "bench", "docs")
-TEXT = {".cfg", ".html", ".ini", ".json", ".lua", ".md", ".py", ".toml", ".txt", ".yaml", ".yml"}
+TEXT = {
+    ".cfg",
+    ".html",
+    ".ini",
+    ".json",
+    ".lua",
+    ".md",
+    ".py",
+    ".toml",
+    ".txt",
+    ".yaml",
+    ".yml",
+}
 IN_THE_ROOT = {
     ".ci",
     ".dockerignore",
@@ -58,7 +70,9 @@ EVERYTHING = [
 
 def test_file_names_say_what_is_inside():
     """No module is named for being useful; its name is a noun one can point at or a verb."""
-    assert [name(path) for path in files(*FOLDERS, suffixes={".py"}) if path.stem in VAGUE] == []
+    assert [
+        name(path) for path in files(*FOLDERS, suffixes={".py"}) if path.stem in VAGUE
+    ] == []
 
 
 def test_the_root_holds_known_files_only():
@@ -66,14 +80,18 @@ def test_the_root_holds_known_files_only():
     if not (ROOT / ".git").exists():
         pytest.skip("this is no checkout")
     command = ["git", "-C", str(ROOT), "ls-files", "-z"]
-    tracked = subprocess.run(command, capture_output=True, text=True, check=True).stdout.split("\0")
+    tracked = subprocess.run(command, capture_output=True, text=True, check=True).stdout.split(
+        "\0"
+    )
 
     assert sorted({path.split("/")[0] for path in tracked if path} - IN_THE_ROOT) == []
 
 
 def test_a_source_release_holds_known_files_only():
     """The archive has the library, its tests and its pages, and nothing that happens to lie beside them."""
-    released = [file.distribution_path for file in SdistBuilder(str(ROOT)).recurse_included_files()]
+    released = [
+        file.distribution_path for file in SdistBuilder(str(ROOT)).recurse_included_files()
+    ]
     tops = {path.split("/")[0] for path in released}
 
     assert sorted(tops - IN_THE_ROOT) == []

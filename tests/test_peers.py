@@ -46,7 +46,9 @@ def program(tmp_path):
     def make(*, fails):
         path, pids = tmp_path / "peer.py", tmp_path / "pids"
         path.write_text(PROGRAM.format(folder=str(FOLDER), pids=str(pids), fails=fails))
-        return [sys.executable, str(path)], lambda: [int(pid) for pid in pids.read_text().split()]
+        return [sys.executable, str(path)], lambda: [
+            int(pid) for pid in pids.read_text().split()
+        ]
 
     return make
 

@@ -24,7 +24,9 @@ def test_the_pinned_versions_are_ones_that_the_project_allows():
     """Each dependency and each extra has its version in requirements/dev.txt; `make update` compiles them."""
     pinned = {canonicalize_name(name): version for name, version in PINNED.findall(PINS)}
     extras = PROJECT["optional-dependencies"].values()
-    needed = [Requirement(line) for lines in (PROJECT["dependencies"], *extras) for line in lines]
+    needed = [
+        Requirement(line) for lines in (PROJECT["dependencies"], *extras) for line in lines
+    ]
 
     missing = [
         str(each)
@@ -58,7 +60,9 @@ def test_each_python_that_is_claimed_is_tested():
 @pytest.mark.parametrize("path", WORKFLOWS, ids=lambda path: path.name)
 def test_workflows_call_targets_that_there_are(path):
     """A workflow is YAML with jobs whose steps call targets of the Makefile."""
-    targets = set(re.findall(r"^([\w-]+):.* ## ", (ROOT / "Makefile").read_text(), re.MULTILINE))
+    targets = set(
+        re.findall(r"^([\w-]+):.* ## ", (ROOT / "Makefile").read_text(), re.MULTILINE)
+    )
     jobs = yaml.safe_load(path.read_text())["jobs"].values()
     matrices = [job["strategy"]["matrix"] for job in jobs if "strategy" in job]
     called = [step["run"].split() for job in jobs for step in job["steps"] if "run" in step]
@@ -69,7 +73,9 @@ def test_workflows_call_targets_that_there_are(path):
         for word in words[1:]
         if re.fullmatch(r"[\w-]+", word)
     }
-    made |= {word for each in matrices for row in each["include"] for word in row["target"].split()}
+    made |= {
+        word for each in matrices for row in each["include"] for word in row["target"].split()
+    }
 
     assert made
     assert made <= targets - {"help"}

@@ -12,7 +12,14 @@ from runner.cli.program import runner
 from runner.errors import UsageError
 from runner.settings import Settings
 
-TIMES = ("LEASE", "SWEEP_INTERVAL", "RETENTION", "ARCHIVE_HOLD", "SHUTDOWN_GRACE", "EARLY_ANSWER")
+TIMES = (
+    "LEASE",
+    "SWEEP_INTERVAL",
+    "RETENTION",
+    "ARCHIVE_HOLD",
+    "SHUTDOWN_GRACE",
+    "EARLY_ANSWER",
+)
 
 
 @pytest.mark.parametrize("value", ["inf", "1e12", "nan", "-1", "soon"])
@@ -21,7 +28,9 @@ def test_times_are_set_within_a_century(monkeypatch, name, value):
     """A store can't write longer times: who sets one is told at once, not when a run ends."""
     monkeypatch.setenv(f"RUNNER_{name}", value)
 
-    with pytest.raises(UsageError, match=rf"^invalid setting RUNNER_{name}: .*, not '{value}'\.$"):
+    with pytest.raises(
+        UsageError, match=rf"^invalid setting RUNNER_{name}: .*, not '{value}'\.$"
+    ):
         Settings()
 
 
@@ -39,8 +48,16 @@ def test_times_are_set_within_a_century(monkeypatch, name, value):
         ("LOG_FORMAT", "jsn", "Input should be 'text' or 'json', not 'jsn'"),
         ("EVENTS", "maybe", "not 'maybe'"),
         ("REDIS_URL", "localhost:6379", "give a URL such as redis://localhost:6379/0."),
-        ("REDIS_URL", "http://:secret@localhost", "give a URL such as redis://localhost:6379/0."),
-        ("ARCHIVE", "s3://secret", "give a folder, or a URL such as postgresql://localhost/runs."),
+        (
+            "REDIS_URL",
+            "http://:secret@localhost",
+            "give a URL such as redis://localhost:6379/0.",
+        ),
+        (
+            "ARCHIVE",
+            "s3://secret",
+            "give a folder, or a URL such as postgresql://localhost/runs.",
+        ),
         ("BROKER_URL", "rabbit", "give a URL such as amqp://localhost:5672//."),
         (
             "BROKER_URL",
@@ -81,7 +98,8 @@ def test_a_secret_s_file_that_can_not_be_read_is_named(monkeypatch, tmp_path):
     monkeypatch.setenv("RUNNER_SERVER_SECRET_FILE", str(tmp_path / "none"))
 
     with pytest.raises(
-        UsageError, match=r"none, which RUNNER_SERVER_SECRET_FILE names, can't be read: .*No such"
+        UsageError,
+        match=r"none, which RUNNER_SERVER_SECRET_FILE names, can't be read: .*No such",
     ):
         Settings()
 

@@ -173,7 +173,9 @@ def test_a_project_with_its_own_tasks_runs_them(project):
 
 def test_the_commands_are_below_an_app_s(project):
     """`celery -A tasks runner …` is what `runner …` is, in the real program."""
-    listed = json.loads(project.call("celery", "-A", "tasks", "runner", "runs", "list", "--json"))
+    listed = json.loads(
+        project.call("celery", "-A", "tasks", "runner", "runs", "list", "--json")
+    )
 
     assert listed["runs"] == []
 
@@ -197,7 +199,9 @@ def test_workers_of_ours_start_beside_a_module_of_that_name(project, command):
 
 def lines_of(page: Path) -> set[str]:
     """What each `pip install` of a page installs, but for those from a checkout or a file."""
-    found = re.findall(r"pip\s+install\s+([^\n`#)]*celery-graph-runner[^\n`#)]*)", page.read_text())
+    found = re.findall(
+        r"pip\s+install\s+([^\n`#)]*celery-graph-runner[^\n`#)]*)", page.read_text()
+    )
     return {line.replace('"', "'") for line in found if "./" not in line and "$" not in line}
 
 
@@ -228,7 +232,9 @@ def shows_django(project: Project, page: Path) -> None:
 def serves(project: Project, *command: str) -> None:
     with project.running(*command, "--port", str(free_port())) as log:
         logged(log, "/login?token=")
-        (address, *_) = re.findall(r"http://\S+/login\?token=\w+", log.read_text(encoding="utf-8"))
+        (address, *_) = re.findall(
+            r"http://\S+/login\?token=\w+", log.read_text(encoding="utf-8")
+        )
         browser = urllib.request.build_opener(urllib.request.HTTPCookieProcessor())
 
         def shows_the_inbox() -> bool:
@@ -253,7 +259,9 @@ def begins_a_project(project: Project, page: Path) -> None:
 
 SHOWN = {
     "README.md": begins_a_project,
-    "docs/how-to/first-project.md": lambda project, _: project.call("runner", "init", "my-project"),
+    "docs/how-to/first-project.md": lambda project, _: project.call(
+        "runner", "init", "my-project"
+    ),
     "docs/how-to/fastapi.md": runs_its_code,
     "docs/how-to/django.md": shows_django,
     "docs/how-to/server.md": lambda project, _: serves(project, "runner", "server"),

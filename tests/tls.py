@@ -29,7 +29,17 @@ class Certificate:
         name = ["-nodes", "-newkey", "rsa:2048", "-days", "2"]
         _openssl(
             folder,
-            *["req", "-x509", *name, "-subj", "/CN=test-ca", "-keyout", "ca.key", "-out", "ca.pem"],
+            *[
+                "req",
+                "-x509",
+                *name,
+                "-subj",
+                "/CN=test-ca",
+                "-keyout",
+                "ca.key",
+                "-out",
+                "ca.pem",
+            ],
             *["-addext", "keyUsage=critical,keyCertSign"],  # Python 3.13 asks for it
         )
         _openssl(

@@ -56,7 +56,9 @@ Desk().note(3)  # type: ignore[arg-type]
 async def use() -> None:
     """Call an agent with a tool of each kind."""
     assert_type(await look_up("x"), int)
-    agent = Agent("clerk", ScriptedModel(["done"]), tools=[search, pay_back, look_up, Desk().note])
+    agent = Agent(
+        "clerk", ScriptedModel(["done"]), tools=[search, pay_back, look_up, Desk().note]
+    )
     assert_type(agent("go", limits={"turns": 3}, structured_output_model=Verdict), AgentResult)
     assert_type(await agent.invoke_async("go"), AgentResult)
     stream = agent.stream_async("go")

@@ -43,7 +43,9 @@ async def fetch() -> list[int]:
 
 def approve(ctx: NodeContext) -> Decision:
     """Ask with a model, and with a JSON Schema."""
-    decision = ctx.interrupt("approve", {"amount": 3}, response_schema=Decision, assignees=["lead"])
+    decision = ctx.interrupt(
+        "approve", {"amount": 3}, response_schema=Decision, assignees=["lead"]
+    )
     assert_type(decision, Decision)
     answer = ctx.interrupt("note", response_schema={"type": "string"}, expires_in=60)
     assert_type(answer, Any)

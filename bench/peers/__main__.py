@@ -206,7 +206,9 @@ def postgres() -> Iterator[str]:
 
         def call(program: str, *arguments: str, check: bool = True) -> None:
             command = [str(programs / program), *arguments]
-            subprocess.run(command, user=user, check=check, stdout=subprocess.DEVNULL, cwd=folder)
+            subprocess.run(
+                command, user=user, check=check, stdout=subprocess.DEVNULL, cwd=folder
+            )
 
         call("initdb", "--pgdata", data, "--auth", "trust", "--username", "bench")
         options = f"-k {folder} -c listen_addresses='' -c max_connections=200"
@@ -309,7 +311,9 @@ def grids(_: str, figures: dict[str, Any]) -> list[Grid]:
             f"{package} {number}" for package, number in found.get("versions", {}).items()
         )
         rows.append([name, *cells, versions or "-"])
-    reasons = [f"{name}: {found['error']}" for name, found in figures.items() if "error" in found]
+    reasons = [
+        f"{name}: {found['error']}" for name, found in figures.items() if "error" in found
+    ]
     reasons += [
         f"{name}, {job}: {found[job]}"
         for name, found in figures.items()

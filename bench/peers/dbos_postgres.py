@@ -78,6 +78,10 @@ def whole(workflow: object, nodes: int) -> None:
 DBOS.launch()
 serve(
     {"dbos": version("dbos")},
-    {"chain": lambda: whole(chain, LENGTH), "fan": lambda: whole(fan, WIDTH + 2), "resume": resume},
+    {
+        "chain": lambda: whole(chain, LENGTH),
+        "fan": lambda: whole(fan, WIDTH + 2),
+        "resume": resume,
+    },
 )
 DBOS.destroy()

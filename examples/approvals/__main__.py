@@ -30,7 +30,9 @@ LOCAL = ("localhost", "127.0.0.1", "::1")
 MAX_FORM = 1_000_000
 """Bytes of a form."""
 
-POLICY = "default-src 'none'; style-src 'unsafe-inline'; form-action 'self'; frame-ancestors 'none'"
+POLICY = (
+    "default-src 'none'; style-src 'unsafe-inline'; form-action 'self'; frame-ancestors 'none'"
+)
 """The page runs no script, loads nothing, and can't be put into another page's frame."""
 
 RECOVER = 60.0
@@ -64,7 +66,8 @@ def handler_for(
                 response = json.loads(form.get("response", ""))
             except ValueError:
                 self._send(
-                    HTTPStatus.BAD_REQUEST, 'The answer is not valid JSON. Text needs quotes: "yes"'
+                    HTTPStatus.BAD_REQUEST,
+                    'The answer is not valid JSON. Text needs quotes: "yes"',
                 )
                 return
             inbox.answer(form["id"], response, form["responder"], form["digest"])
@@ -118,7 +121,9 @@ def follow(inbox: Inbox | RabbitInbox) -> None:
             while time.monotonic() < due:
                 inbox.follow()
         except inbox.broken as error:
-            print(f"Reading failed ({error}); retrying in a second.", file=sys.stderr, flush=True)
+            print(
+                f"Reading failed ({error}); retrying in a second.", file=sys.stderr, flush=True
+            )
             time.sleep(1)
 
 
@@ -145,7 +150,9 @@ def main() -> None:
         *filter(None, os.environ.get("APPROVALS_HOSTS", "").lower().split(",")),
     }
     threading.Thread(target=follow, args=(inbox,), daemon=True).start()
-    with ThreadingHTTPServer((arguments.host, arguments.port), handler_for(inbox, hosts)) as server:
+    with ThreadingHTTPServer(
+        (arguments.host, arguments.port), handler_for(inbox, hosts)
+    ) as server:
         print(f"approvals: http://{arguments.host}:{server.server_port}/", flush=True)
         try:
             server.serve_forever()

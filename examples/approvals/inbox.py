@@ -93,13 +93,17 @@ class Inbox:
 
     def _notice(self, fields: dict[str, str]) -> None:
         kind, question = fields["kind"], fields["detail"]
-        opened = asked(fields, json.loads(fields["question"])) if kind == "interrupt.asked" else ""
+        opened = (
+            asked(fields, json.loads(fields["question"])) if kind == "interrupt.asked" else ""
+        )
         if opened or kind in CLOSED:
             number = fields["id"].rpartition(":")[
                 2
             ]  # of the event in its run: the id is RUN:NUMBER
             outcome = json.dumps({"status": kind})
-            self.redis.eval(APPLY, 3, APPLIED, OPEN, ANSWERED, question, number, opened, outcome)
+            self.redis.eval(
+                APPLY, 3, APPLIED, OPEN, ANSWERED, question, number, opened, outcome
+            )
 
     def _receipt(self, receipt: dict[str, Any]) -> None:
         self.redis.hset(

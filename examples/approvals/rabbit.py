@@ -65,7 +65,10 @@ class RabbitInbox:
         if self._reading is None:
             self._reading = self._connection.clone()
             consumer = Consumer(
-                self._reading.channel(), [NOTICES, RECEIPTS], accept=["json"], prefetch_count=100
+                self._reading.channel(),
+                [NOTICES, RECEIPTS],
+                accept=["json"],
+                prefetch_count=100,
             )
             consumer.register_callback(self._take)
             consumer.consume()

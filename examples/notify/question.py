@@ -12,7 +12,9 @@ def title_of(notice: Mapping[str, Any]) -> str:
     """Return one line about the question of a notice."""
     if not notice["question"]:
         who = str(notice["data"]["by"]).rpartition("|")[2]
-        return " ".join(f"{who} changed the call of {notice['node']}: please decide again".split())
+        return " ".join(
+            f"{who} changed the call of {notice['node']}: please decide again".split()
+        )
     name = " ".join(str(notice["question"].get("title") or notice["question"]["name"]).split())
     return (
         f"Still open: {name}"

@@ -23,7 +23,11 @@ def message(notice: Mapping[str, Any], pages: str) -> dict[str, Any]:
     title, call = title_of(notice), call_of(notice)
     cut = "" if len(call) <= LONGEST else "\nThe call goes on: see the page."
     text = _escaped(f"```{call[:LONGEST].replace('```', '` ` `')}```{cut}")
-    button = {"type": "button", "text": _plain("Open the question"), "url": link_of(notice, pages)}
+    button = {
+        "type": "button",
+        "text": _plain("Open the question"),
+        "url": link_of(notice, pages),
+    }
     return {
         "text": _escaped(title),
         "blocks": [

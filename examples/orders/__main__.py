@@ -14,7 +14,9 @@ def main(file: str = str(FILE)) -> None:
         run = client.start("orders", file)
         waiting = run.wait(30)
         done = [
-            name for name in waiting.results if name.endswith("]") and waiting.results[name].output
+            name
+            for name in waiting.results
+            if name.endswith("]") and waiting.results[name].output
         ]
         print(f"checked: {', '.join(sorted(done))}")
         for question in waiting.interrupts:

@@ -23,7 +23,9 @@ def settle(client: Client, case: str) -> str:
     """Start a refund, answer the question of each desk, and return the letter."""
     run = client.start("refunds", f"Please refund order {ORDERS[case]}")
     for question in run.wait(30).interrupts:
-        receipt = client.respond(question.id, ANSWERS[case][question.name], responder=question.name)
+        receipt = client.respond(
+            question.id, ANSWERS[case][question.name], responder=question.name
+        )
         print(
             f"  {question.name} is asked about {question.reason}, and its answer is {receipt.status}"
         )

@@ -32,7 +32,11 @@ class Verdict(BaseModel):
 def look_up(order: str) -> dict[str, Any]:
     """Look up the price of an order, and who must agree before it is refunded."""
     amount = PRICES[order]
-    return {"order": order, "amount": amount, "must_agree": list(DESKS) if amount > LIMIT else []}
+    return {
+        "order": order,
+        "amount": amount,
+        "must_agree": list(DESKS) if amount > LIMIT else [],
+    }
 
 
 @tool(context=True)

@@ -30,14 +30,20 @@ from runner.settings import Settings
     "--out", default="release-notes/NOTES.md", show_default=True, help="The file for the notes."
 )
 @click.option(
-    "--port", type=click.IntRange(1, 65535), help="Also show the run in the browser, until Ctrl-C."
+    "--port",
+    type=click.IntRange(1, 65535),
+    help="Also show the run in the browser, until Ctrl-C.",
 )
 def main(path: str, commits: int, out: str, port: int | None) -> None:
     """Run the release graph on the repository at PATH, on a real worker, to the end."""
     signal.signal(
         signal.SIGTERM, signal.default_int_handler
     )  # stops store and worker, too, like Ctrl-C
-    task = {"path": str(Path(path).resolve()), "commits": commits, "out": str(Path(out).resolve())}
+    task = {
+        "path": str(Path(path).resolve()),
+        "commits": commits,
+        "out": str(Path(out).resolve()),
+    }
     try:
         with ExitStack() as stack:
             url = _start_store(stack)

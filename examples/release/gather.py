@@ -36,7 +36,9 @@ def changes(repo: str | Path, limit: int = 20) -> list[dict[str, str]]:
     form = FIELD.join(("%h", "%an", "%aI", "%s"))
     log = _run(["git", "log", f"--max-count={limit}", f"--format={form}", *span], repo)
     if log.code != 0:
-        return [{"sha": "", "author": "", "date": "", "subject": f"no changes known: {log.tail}"}]
+        return [
+            {"sha": "", "author": "", "date": "", "subject": f"no changes known: {log.tail}"}
+        ]
     rows = (line.split(FIELD) for line in log.output.splitlines() if FIELD in line)
     return [dict(zip(("sha", "author", "date", "subject"), row, strict=True)) for row in rows]
 
@@ -48,7 +50,9 @@ def run_tests(repo: str | Path, seconds: float = 40) -> dict[str, Any]:
     says nothing about the tests, so their numbers are None and `outcome` has the reason.
     """
     root = Path(repo)
-    folder = next((name for name in ("tests/scheduler", "tests") if (root / name).is_dir()), None)
+    folder = next(
+        (name for name in ("tests/scheduler", "tests") if (root / name).is_dir()), None
+    )
     if folder is None:
         tail = "there is no tests folder"
         return {"outcome": "no tests", "passed": 0, "failed": 0, "seconds": 0.0, "tail": tail}
@@ -66,7 +70,9 @@ def run_tests(repo: str | Path, seconds: float = 40) -> dict[str, Any]:
             "seconds": duration,
             "tail": done.tail,
         }
-    passed, failed, errors = (_count(word, done.output) for word in ("passed", "failed", "error"))
+    passed, failed, errors = (
+        _count(word, done.output) for word in ("passed", "failed", "error")
+    )
     broken = done.code not in {0, 5}  # 5: no test was found
     return {
         "outcome": "failed" if broken or failed + errors else "passed",
@@ -83,8 +89,14 @@ def licences() -> list[dict[str, str]]:
     for distribution in metadata.distributions():
         name = distribution.metadata.get("Name")
         if name:
-            row = {"name": name, "version": distribution.version, "licence": _licence(distribution)}
-            rows.setdefault(name.lower(), row)  # the first on the path is the one that is imported
+            row = {
+                "name": name,
+                "version": distribution.version,
+                "licence": _licence(distribution),
+            }
+            rows.setdefault(
+                name.lower(), row
+            )  # the first on the path is the one that is imported
     return [rows[name] for name in sorted(rows)]
 
 
@@ -172,7 +184,9 @@ class Finished:
 
 def _run(command: list[str], folder: str | Path, seconds: float = 30) -> Finished:
     environment = {
-        name: value for name, value in os.environ.items() if not name.startswith(FOREIGN_SETTINGS)
+        name: value
+        for name, value in os.environ.items()
+        if not name.startswith(FOREIGN_SETTINGS)
     }
     started = time.monotonic()
     child_end, own_end = os.pipe()

@@ -48,7 +48,9 @@ def show(url: str, worker: WorkerProcess, task: dict[str, Any]) -> str:
     showing.picture("The run has ended:")
     result = run.result()
     if result.status is not Status.COMPLETED:
-        raise CommandError(Exit.RUN_FAILED, f"the run ended as {result.status}: {result.reason}")
+        raise CommandError(
+            Exit.RUN_FAILED, f"the run ended as {result.status}: {result.reason}"
+        )
     return str(result.results["write"].output["file"])
 
 

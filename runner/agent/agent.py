@@ -21,7 +21,13 @@ from runner.agent.budgets import Budget, Price, checked_budgets
 from runner.agent.checkpointer import DirectCheckpointer, VisitCheckpointer
 from runner.agent.config import AgentConfig, checked_limits, checked_model, is_sequential
 from runner.agent.context import AgentResult, UserState
-from runner.agent.conversation import as_messages, begin, begin_in_session, past_state, with_session
+from runner.agent.conversation import (
+    as_messages,
+    begin,
+    begin_in_session,
+    past_state,
+    with_session,
+)
 from runner.agent.drive import Drive, Ending
 from runner.agent.effects import Emit
 from runner.agent.machine.protocol import AgentDefinition
@@ -99,7 +105,9 @@ class Agent:
             model_attempts=model_attempts,
             first_delay=model_delay,
             tool_attempts=tool_attempts,
-            **checked_limits({"turns": max_turns, "total_tokens": max_tokens, **(limits or {})}),
+            **checked_limits(
+                {"turns": max_turns, "total_tokens": max_tokens, **(limits or {})}
+            ),
         )
         self._config = AgentConfig(
             name,
@@ -159,7 +167,9 @@ class Agent:
         except Exception as error:  # noqa: BLE001 - raised by a user's function: the node's own failure
             return Failed(failures.record(error))
         state, messages, stored_count = await self._begin(visit, session_id)
-        config = replace(self._config, session_id=state.session.id if state.session else session_id)
+        config = replace(
+            self._config, session_id=state.session.id if state.session else session_id
+        )
         writer = RunEventWriter(visit)
         drive = Drive(
             config,
@@ -288,7 +298,9 @@ def refuse_overrides(agent: Agent) -> None:
             )
 
 
-def _session_of(session_id: SessionId | None, invocation_state: Mapping[str, Any]) -> str | None:
+def _session_of(
+    session_id: SessionId | None, invocation_state: Mapping[str, Any]
+) -> str | None:
     """Return the session of a run.
 
     Raises:
@@ -308,9 +320,13 @@ def _outcome(ending: Ending) -> Outcome:
         awaits = next(filter(None, reasons), "")
         return Interrupted(open_questions(ending.state), ending.saved, usage, awaits=awaits)
     if ending.error is not None:
-        return Failed(ending.state.failure or failures.record(ending.error), ending.saved, usage)
+        return Failed(
+            ending.state.failure or failures.record(ending.error), ending.saved, usage
+        )
     checkpoint, session = with_session(ending.state, ending.saved)
-    return Succeeded(ending.result.to_document(), ending.result.output, usage, checkpoint, session)
+    return Succeeded(
+        ending.result.to_document(), ending.result.output, usage, checkpoint, session
+    )
 
 
 class DirectCalls:
@@ -355,7 +371,11 @@ class DirectCalls:
             self._busy.release()
 
     async def _invoke(
-        self, prompt: Any, invocation_state: dict[str, Any], config: AgentConfig, emit: Emit | None
+        self,
+        prompt: Any,
+        invocation_state: dict[str, Any],
+        config: AgentConfig,
+        emit: Emit | None,
     ) -> AgentResult:
         messages = as_messages(self._agent.messages)
         state, answers = self._begin(prompt, len(messages))
@@ -364,7 +384,9 @@ class DirectCalls:
         self._visits = state.visit
         self._cancel.clear()
         address = Address(self._run_id, self._agent.name, state.visit)
-        checkpointer = DirectCheckpointer(address, answers, invocation_state, messages, self._sums)
+        checkpointer = DirectCheckpointer(
+            address, answers, invocation_state, messages, self._sums
+        )
         drive = Drive(
             self._config,
             checkpointer,

@@ -143,7 +143,9 @@ class Budget:
                 f'a budget is per "invocation", "run" or "tag:<name>", not {self.per!r:.80}.'
             )
         if self.over not in {"fail", "ask"}:
-            raise DefinitionError(f'over of a budget is "fail" or "ask", not {self.over!r:.40}.')
+            raise DefinitionError(
+                f'over of a budget is "fail" or "ask", not {self.over!r:.40}.'
+            )
         if self.rule is not None and (self.over == "fail" or self.assignees is not None):
             raise DefinitionError(
                 'the rule of a budget says who raises it: it needs over="ask", and no assignees.'
@@ -191,7 +193,9 @@ def checked_budgets(
                 f"agent {agent!r} has a budget for its cost; it needs price=Price(...)."
             )
     if price is not None and not isinstance(price, Price):
-        raise DefinitionError(f"agent {agent!r} has {price!r:.80} as its price, which is no Price.")
+        raise DefinitionError(
+            f"agent {agent!r} has {price!r:.80} as its price, which is no Price."
+        )
     return tuple(budgets)
 
 
@@ -208,7 +212,9 @@ class Bound:
     def question(self) -> str:
         """The name of the question that asks to raise it: that of a sum in the store has no agent in it."""
         per = self.budget.per
-        return f"{QUESTION}{f'{self.agent}.' if per == 'invocation' else ''}{per}.{self.counter}"
+        return (
+            f"{QUESTION}{f'{self.agent}.' if per == 'invocation' else ''}{per}.{self.counter}"
+        )
 
     @property
     def rule(self) -> Rule | None:
@@ -247,7 +253,9 @@ class Meter:
         usage = state().usage
         self.used = {counter: usage.get(name, 0) for counter, name in USAGE.items()}
         # Calls that have begun in an earlier execution are in `usage` once they end.
-        self.used["tool_calls"] += sum(call.stage is CallStage.RUNNING for call in state().calls)
+        self.used["tool_calls"] += sum(
+            call.stage is CallStage.RUNNING for call in state().calls
+        )
         self._tags: Mapping[str, str] | None = None
         self._judged: dict[str, Any] = {}
         self.asked: dict[str, tuple[Meter, str]] = above.asked if above else {}
@@ -382,7 +390,9 @@ class Meter:
                 self._tags = await self._checkpointer.tags()
             tag = bound.budget.per.removeprefix("tag:")
             if tag in self._tags:  # a run without the tag has no such budget
-                tag_sum = Tagged(tag, self._tags[tag], max(1, round(bound.budget.window * 1000)))
+                tag_sum = Tagged(
+                    tag, self._tags[tag], max(1, round(bound.budget.window * 1000))
+                )
                 sums.setdefault(tag_sum, []).append(bound)
         return sums
 
@@ -419,7 +429,9 @@ class Meter:
                 amount = response.get("raise_by") if isinstance(response, dict) else None
                 if not isinstance(amount, (int, float)):
                     by_whom = f" by {question.responder}" if question.responder else ""
-                    raise BudgetExceeded(f"{_used_up(bound)}, and it was decided{by_whom} to stop.")
+                    raise BudgetExceeded(
+                        f"{_used_up(bound)}, and it was decided{by_whom} to stop."
+                    )
                 raises[question.id] = (
                     round(amount * MICROS) if bound.counter == "cost" else round(amount)
                 )

@@ -43,7 +43,9 @@ class AgentConfig:
         definition = replace(self.definition, **checked_limits(limits or {}))
         if output_model is None:
             return replace(self, definition=definition)
-        tools = [tool for name, tool in self.tools.items() if name != self.definition.structured]
+        tools = [
+            tool for name, tool in self.tools.items() if name != self.definition.structured
+        ]
         output = StructuredOutputTool(output_model)
         return replace(
             self,
@@ -60,7 +62,9 @@ def checked_model(model: object, name: str) -> Model:
         DefinitionError: it has no `stream` method.
     """
     if not isinstance(model, Model):
-        raise DefinitionError(f"agent {name!r} needs a model: an object with a `stream` method.")
+        raise DefinitionError(
+            f"agent {name!r} needs a model: an object with a `stream` method."
+        )
     return model
 
 
@@ -71,7 +75,9 @@ def is_sequential(executor: str) -> bool:
         DefinitionError: there is no such executor.
     """
     if executor not in ("concurrent", "sequential"):
-        raise DefinitionError(f"tool_executor is 'concurrent' or 'sequential', not {executor!r}.")
+        raise DefinitionError(
+            f"tool_executor is 'concurrent' or 'sequential', not {executor!r}."
+        )
     return executor == "sequential"
 
 

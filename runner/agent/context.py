@@ -164,7 +164,9 @@ class AgentResult:
     def __str__(self) -> str:
         """Return the open questions, or the structured output as JSON, or the text."""
         if self.interrupts:
-            return str([{"id": i.id, "name": i.name, "reason": i.reason} for i in self.interrupts])
+            return str(
+                [{"id": i.id, "name": i.name, "reason": i.reason} for i in self.interrupts]
+            )
         if self.structured_output is not None:
             return codec.dump_json(codec.plain(self.structured_output)).decode()
         return "".join(f"{text}\n" for text in _texts(self.message))

@@ -108,7 +108,9 @@ def begin_in_session(
     user_state = {**past.user_state, **session.state}
     length = past.length + len(session.messages)
     past = replace(past, user_state=user_state, length=length, window=0, calls=[])
-    return replace(begin(past, visit, prompt), session=SessionStart(session_id, length, user_state))
+    return replace(
+        begin(past, visit, prompt), session=SessionStart(session_id, length, user_state)
+    )
 
 
 def _unfinished_results(state: AgentState) -> list[JSON]:
@@ -132,7 +134,8 @@ def with_session(state: AgentState, checkpoint: Saved) -> tuple[Saved, Remembere
     changes = {
         k: v
         for k, v in state.user_state.items()
-        if k not in start.user_state or codec.dump_json(start.user_state[k]) != codec.dump_json(v)
+        if k not in start.user_state
+        or codec.dump_json(start.user_state[k]) != codec.dump_json(v)
     }
     deletions = [key for key in start.user_state if key not in state.user_state]
     # Calls that the invocation left open get their results here: the next one can't know of them.

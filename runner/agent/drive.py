@@ -121,7 +121,11 @@ class Drive:
             while self._finish is None:
                 if self._reports.empty() and (self._dirty or self._unpublished):
                     await self._store()
-                if delays and self._reports.empty() and all(task.done() for task in self._tasks):
+                if (
+                    delays
+                    and self._reports.empty()
+                    and all(task.done() for task in self._tasks)
+                ):
                     raise max(delays, key=lambda delay: delay.seconds)
                 report = await self._reports.get()
                 if isinstance(report, _Crashed):
@@ -280,7 +284,9 @@ class Drive:
     # -- the result -------------------------------------------------------------------------------
 
     def _result(self) -> AgentResult:
-        replies = (message for message in reversed(self.messages) if message["role"] == "assistant")
+        replies = (
+            message for message in reversed(self.messages) if message["role"] == "assistant"
+        )
         output = self.state.structured
         if output is not None and self._config.structured is not None:
             output = self._config.structured.model_validate(output)

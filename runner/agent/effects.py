@@ -264,7 +264,9 @@ class ModelCall:
 
     def _options(self, model_state: JSON, *, force_output: bool) -> dict[str, Any]:
         prompt = self._config.system_prompt
-        choice = {"tool": {"name": self._config.definition.structured}} if force_output else None
+        choice = (
+            {"tool": {"name": self._config.definition.structured}} if force_output else None
+        )
         return {
             "tool_choice": choice,
             "system_prompt_content": [{"text": prompt}] if isinstance(prompt, str) else prompt,
@@ -335,7 +337,12 @@ class ToolExecution:
         tool: AgentTool,
         questions: Mapping[str, Interrupt],
     ) -> None:
-        self.effects, self.command, self.tool, self.questions = effects, command, tool, questions
+        self.effects, self.command, self.tool, self.questions = (
+            effects,
+            command,
+            tool,
+            questions,
+        )
         self.emit, self.checkpointer = effects.emit, effects.checkpointer
         self._begun: Use | None = None
 
@@ -377,7 +384,9 @@ class ToolExecution:
             status = outcome.result["status"]
             if self._begun is not None:
                 came = Status.COMPLETED if status == "success" else Status.FAILED
-                outcome = replace(outcome, effect=self._begun.with_outcome(came, outcome.result))
+                outcome = replace(
+                    outcome, effect=self._begun.with_outcome(came, outcome.result)
+                )
         self.emit({"type": "tool_end", "tool_use": self.command.use, "status": status})
         return outcome
 
@@ -410,7 +419,10 @@ class ToolExecution:
         reason = f"{agent} asks to call {tool}."
         try:
             self._take_over(whole_arguments(self.tool, self.command.use["input"]))
-            call, schema = self._action(self.command.use["input"]), whole_schema(self.tool) or None
+            call, schema = (
+                self._action(self.command.use["input"]),
+                whole_schema(self.tool) or None,
+            )
             call.digest()
         except (ValidationError, UsageError) as error:
             return self.failed(error)
@@ -429,7 +441,8 @@ class ToolExecution:
                 rejection = approval.response["rejected"]
                 text = f"{question.responder} rejected this call, so it was not made"
                 return ToolEnded(
-                    self.id, error_result(self.id, f"{text}: {rejection}" if rejection else text)
+                    self.id,
+                    error_result(self.id, f"{text}: {rejection}" if rejection else text),
                 )
             case "respond" | "expired":
                 return self.returned(approval.response, 0.0)
@@ -481,7 +494,11 @@ class ToolExecution:
         """Refuse a call that was asked about and is now to another tool, which no one is asked about."""
         scope = self.checkpointer.address.within + scope
         for question in self.questions.values():
-            if question.scope == scope and question.number == number and question.rule is not None:
+            if (
+                question.scope == scope
+                and question.number == number
+                and question.rule is not None
+            ):
                 raise ApprovalMismatch(
                     f"{question.name!r} was to be called once it is approved, and no one approves "
                     f"{self.tool.tool_name!r}, which was about to be called in its place; it was not."
@@ -550,10 +567,14 @@ class ToolExecution:
             self.tool.stream(self.command.use, state, tool_context=context)
         )
         result = (
-            last_item.get("tool_result", last_item) if isinstance(last_item, Mapping) else last_item
+            last_item.get("tool_result", last_item)
+            if isinstance(last_item, Mapping)
+            else last_item
         )
         if not is_result(result):
-            raise UsageError(f"tool {self.tool.tool_name} ended without a result; yield one last.")
+            raise UsageError(
+                f"tool {self.tool.tool_name} ended without a result; yield one last."
+            )
         return result
 
     def _progress_reporter(self) -> Callable[[float, str], object]:
@@ -561,7 +582,12 @@ class ToolExecution:
         loop, use = asyncio.get_running_loop(), self.command.use
 
         def report(fraction: float, note: str) -> None:
-            event = {"type": "tool_progress", "tool_use": use, "fraction": fraction, "note": note}
+            event = {
+                "type": "tool_progress",
+                "tool_use": use,
+                "fraction": fraction,
+                "note": note,
+            }
             loop.call_soon_threadsafe(self.emit, event)
 
         return report

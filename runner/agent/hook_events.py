@@ -66,7 +66,9 @@ class HookEvents:
         """Return the live exception of a record, or the restored one."""
         if record is None:
             return None
-        live = next((error for candidate, error in self._exceptions if candidate == record), None)
+        live = next(
+            (error for candidate, error in self._exceptions if candidate == record), None
+        )
         return live or failures.restore(record)
 
     def tool_for(self, key: str, attempt: int, name: str) -> AgentTool:
@@ -79,7 +81,9 @@ class HookEvents:
     def callbacks(self, command: FireHook) -> list[hooks.Callback]:
         return self._config.hooks.callbacks_for(EVENT_TYPES[command.event])
 
-    def event(self, command: FireHook, state: AgentState, messages: list[JSON]) -> hooks.AgentEvent:
+    def event(
+        self, command: FireHook, state: AgentState, messages: list[JSON]
+    ) -> hooks.AgentEvent:
         """Build an event; what it shows are copies that callbacks may change."""
         return EVENT_TYPES[command.event](
             **self._fields(command, state, messages),
@@ -117,7 +121,9 @@ class HookEvents:
         if reply is None or reply.message is None:
             return {"exception": self.exception(reply.exception if reply else None)}
         return {
-            "stop_response": hooks.ModelStopResponse(codec.unpack(reply.message), reply.stop_reason)
+            "stop_response": hooks.ModelStopResponse(
+                codec.unpack(reply.message), reply.stop_reason
+            )
         }
 
     def _ended_call(self, call: ToolCall) -> Fields:
@@ -144,7 +150,9 @@ class HookEvents:
             return HookFired(command.event, command.key)
         name = _call(state, command).use.get("name")
         tool = name if name in self._config.tools else None
-        return HookFired(command.event, command.key, {"tool": tool, "registered": tool is not None})
+        return HookFired(
+            command.event, command.key, {"tool": tool, "registered": tool is not None}
+        )
 
     def changes(
         self, command: FireHook, event: hooks.AgentEvent, state: AgentState
@@ -172,7 +180,9 @@ class HookEvents:
                 return {"end_turn": codec.pack(event.end_turn, "end_turn")}
         return {name: codec.pack(getattr(event, name), name) for name in event.writable}
 
-    def _selection(self, command: FireHook, event: hooks.BeforeToolCallEvent) -> dict[str, JSON]:
+    def _selection(
+        self, command: FireHook, event: hooks.BeforeToolCallEvent
+    ) -> dict[str, JSON]:
         tool = event.selected_tool
         if tool is not None and not isinstance(tool, AgentTool):
             raise UsageError(f"a callback selected {tool!r}, which is no tool.")
@@ -217,4 +227,7 @@ def _waiting_uses(state: AgentState) -> dict[str, Any]:
 
 def _final_results(state: AgentState) -> dict[str, Any]:
     results = [call.result for call in state.calls if call.stage is CallStage.DONE]
-    return {"role": "user", "content": [{"toolResult": codec.unpack(result)} for result in results]}
+    return {
+        "role": "user",
+        "content": [{"toolResult": codec.unpack(result)} for result in results],
+    }

@@ -51,7 +51,9 @@ class RunEventWriter:
 
     def _tool_event(self, event: dict[str, Any], names: str, ids: str) -> None:
         """Write an event of a tool; `names` and `ids` are those of the subagents around it."""
-        use = event["tool_use"] if "tool_use" in event else event["tool_stream_event"]["tool_use"]
+        use = (
+            event["tool_use"] if "tool_use" in event else event["tool_stream_event"]["tool_use"]
+        )
         path, key = names + use["name"], ids + use["toolUseId"]
         match event["type"]:
             case "tool_start":

@@ -73,7 +73,9 @@ class SubagentTool:
         stored_count = 0 if past is None else len(messages)
         checkpointer = SubagentCheckpointer(execution, messages[:stored_count])
         visit = checkpointer.address.visit
-        state = past_state(None if past is None else past.document, self._user_state, len(messages))
+        state = past_state(
+            None if past is None else past.document, self._user_state, len(messages)
+        )
         if state.visit != visit:
             state = begin(state, visit, _prompt(execution.command.use["input"]))
         drive = Drive(
@@ -105,7 +107,9 @@ class SubagentTool:
             return replace(execution.failed(ending.error), exception=record, usage=usage)
         output = ending.result.output
         block = (
-            {"text": output} if isinstance(output, str) else {"json": codec.pack(output, "output")}
+            {"text": output}
+            if isinstance(output, str)
+            else {"json": codec.pack(output, "output")}
         )
         result = {"toolUseId": execution.id, "status": "success", "content": [block]}
         return ToolEnded(execution.id, result, usage=usage)
@@ -120,7 +124,10 @@ class SubagentCheckpointer:
 
     def __init__(self, execution: ToolExecution, messages: list[JSON]) -> None:
         """Store inside the tool call of the caller, which has stored these messages."""
-        caller, call = execution.checkpointer, call_name(execution.id, execution.command.attempt)
+        caller, call = (
+            execution.checkpointer,
+            call_name(execution.id, execution.command.attempt),
+        )
         self.address = replace(caller.address, within=f"{caller.address.within}tool:{call}/")
         self.answers = execution.questions
         self.invocation_state = caller.invocation_state

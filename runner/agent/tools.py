@@ -102,7 +102,9 @@ class FunctionTool(Generic[Parameters, Returned]):
         self.tool_spec = {
             "name": self.tool_name,
             "description": description or description_of(docstring) or self.tool_name,
-            "inputSchema": {"json": dict(schema) if schema is not None else self._signature.schema},
+            "inputSchema": {
+                "json": dict(schema) if schema is not None else self._signature.schema
+            },
         }
         if approval is not None:
             names = self.whole_schema.get("properties", {})
@@ -171,7 +173,9 @@ class FunctionTool(Generic[Parameters, Returned]):
         """The schema that the whole arguments of a call fit: see `whole_arguments`."""
         signature_schema = self._signature.whole_schema
         return (
-            _closed(_input_schema(self), signature_schema) if self._has_schema else signature_schema
+            _closed(_input_schema(self), signature_schema)
+            if self._has_schema
+            else signature_schema
         )
 
     def whole(self, tool_input: Mapping[str, Any]) -> dict[str, JSON]:
@@ -223,7 +227,9 @@ def whole_arguments(tool: AgentTool, tool_input: Any) -> dict[str, JSON]:
 
 def _object(tool_input: Any) -> Mapping[str, Any]:
     if not isinstance(tool_input, Mapping):
-        raise UsageError(f"the arguments of a call are an object, not {type(tool_input).__name__}.")
+        raise UsageError(
+            f"the arguments of a call are an object, not {type(tool_input).__name__}."
+        )
     return tool_input
 
 
@@ -249,7 +255,9 @@ def _closed(schema: Mapping[str, Any], signature_schema: Mapping[str, Any]) -> d
     closed_schema = {
         **schema,
         "properties": {**signature_schema.get("properties", {}), **schema["properties"]},
-        "required": sorted({*signature_schema.get("required", ()), *schema.get("required", ())}),
+        "required": sorted(
+            {*signature_schema.get("required", ()), *schema.get("required", ())}
+        ),
         "$defs": {**signature_schema.get("$defs", {}), **schema.get("$defs", {})},
     }
     combinators = {"allOf", "anyOf", "oneOf", "$ref", "if"} & schema.keys()
@@ -333,7 +341,8 @@ class StructuredOutputTool:
         self.tool_name = model.__name__
         self.tool_spec = {
             "name": self.tool_name,
-            "description": (model.__doc__ or "").strip() or "Give the final answer in this form.",
+            "description": (model.__doc__ or "").strip()
+            or "Give the final answer in this form.",
             "inputSchema": {"json": model.model_json_schema()},
         }
 
@@ -515,7 +524,9 @@ class Signature:
         }
         holder = types.SimpleNamespace(__annotations__=hints)
         try:
-            return get_type_hints(holder, getattr(function, "__globals__", {}), include_extras=True)
+            return get_type_hints(
+                holder, getattr(function, "__globals__", {}), include_extras=True
+            )
         except NameError as error:
             raise DefinitionError(
                 f"{function.__qualname__}: {error}, so its input has no schema."
@@ -530,7 +541,9 @@ class Signature:
         field_info = pydantic.Field(alias=name, description=text)
         annotation: Any = Annotated[plain, field_info, *extras]
         return (
-            annotation if parameter.default is parameter.empty else (annotation, parameter.default)
+            annotation
+            if parameter.default is parameter.empty
+            else (annotation, parameter.default)
         )
 
     @property

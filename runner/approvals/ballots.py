@@ -65,7 +65,8 @@ class Use:
     def allowed(self, earlier_use: Mapping[str, Any] | None) -> bool:
         """Return whether the decision may be used so: for the first time, or once more in the same try."""
         return earlier_use is None or (
-            earlier_use["effect"] == self.effect and earlier_use["key"] in {self.key, self.follows}
+            earlier_use["effect"] == self.effect
+            and earlier_use["key"] in {self.key, self.follows}
         )
 
     def with_outcome(self, status: str, value: JSON) -> Use:
@@ -342,7 +343,11 @@ def voted(
         "need": vote_receipt.need,
         "against": vote_receipt.against,
     }
-    optional = {"vote": vote["n"], "prev_vote": voter_record.get("n"), "comment": ballot.comment}
+    optional = {
+        "vote": vote["n"],
+        "prev_vote": voter_record.get("n"),
+        "comment": ballot.comment,
+    }
     if response is not None and vote["decision"] in {"edit", "respond"}:
         data["response"] = response
     return {

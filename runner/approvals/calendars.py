@@ -44,7 +44,9 @@ class Calendar:
             raise UsageError(f"the calendar's zone {self.zone!r:.80} is not known.") from error
         for day, spans in self.hours.items():
             moments = [moment for span in spans for moment in span]
-            if day not in range(7) or any(later <= earlier for earlier, later in pairwise(moments)):
+            if day not in range(7) or any(
+                later <= earlier for earlier, later in pairwise(moments)
+            ):
                 raise UsageError(
                     f"the calendar's hours of weekday {day!r} must be spans in order; 0 is Monday."
                 )

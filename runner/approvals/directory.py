@@ -123,7 +123,9 @@ def looked_up(voter: Voter, name: str) -> Voter:
         name, principal.key, lambda: (source.groups(principal), source.roles(principal))
     )
     return replace(
-        voter, groups=voter.groups | _names(groups, name), roles=voter.roles | _names(roles, name)
+        voter,
+        groups=voter.groups | _names(groups, name),
+        roles=voter.roles | _names(roles, name),
     )
 
 

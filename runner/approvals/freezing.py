@@ -17,7 +17,9 @@ from runner.store.requests import FreezeScope, ThawScope
 TAKEN = frozenset({ReceiptStatus.ACCEPTED, ReceiptStatus.COUNTED})
 
 
-def freeze(engine: Engine, scope: str, reason: str, by: str = "", *, force: bool = False) -> None:
+def freeze(
+    engine: Engine, scope: str, reason: str, by: str = "", *, force: bool = False
+) -> None:
     """Freeze a scope: see `scope_of` in freezes.py. Every process obeys within a few seconds.
 
     `force` freezes a name that nothing has here, such as a tool that only a worker's code or a framework's
@@ -54,7 +56,11 @@ def noted(engine: Engine, receipts: Sequence[Receipt]) -> list[Receipt]:
 
 
 def _noted(engine: Engine, receipt: Receipt) -> Receipt:
-    run = engine.store.peek(receipt.run_id) if receipt.status in TAKEN and receipt.run_id else None
+    run = (
+        engine.store.peek(receipt.run_id)
+        if receipt.status in TAKEN and receipt.run_id
+        else None
+    )
     if run is None:
         return receipt
     (question,) = engine.store.interrupts([receipt.interrupt_id])
@@ -63,14 +69,18 @@ def _noted(engine: Engine, receipt: Receipt) -> Receipt:
     freeze = engine.freezes.of(run.graph_id, tool)
     if freeze is None:
         return receipt
-    return replace(receipt, detail=f"{receipt.detail}; {freeze}" if receipt.detail else str(freeze))
+    return replace(
+        receipt, detail=f"{receipt.detail}; {freeze}" if receipt.detail else str(freeze)
+    )
 
 
 def _check_known(engine: Engine, kind: str, name: str) -> None:
     """Refuse a name that no graph or tool has: a freeze of it would stop nothing."""
     if kind == "tool":
         nodes = [
-            node for plan in engine.registry.everything() for node in plan.definition.nodes.values()
+            node
+            for plan in engine.registry.everything()
+            for node in plan.definition.nodes.values()
         ]
         known_names = {tool.tool_name for node in nodes for tool in tools_of(node.executor)}
     else:

@@ -12,7 +12,16 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 from runner.approvals import ballots, rules
-from runner.approvals.rules import Approval, Count, Principal, Rule, Tally, Vote, Voter, VoterFacts
+from runner.approvals.rules import (
+    Approval,
+    Count,
+    Principal,
+    Rule,
+    Tally,
+    Vote,
+    Voter,
+    VoterFacts,
+)
 from runner.errors import ApprovalMismatch, RunnerError
 from runner.records import codec, interrupts
 from runner.records.interrupts import Interrupt, InterruptStatus
@@ -80,7 +89,9 @@ def _judge(question: Interrupt, answered_question: Interrupt, evidence: Evidence
     if question.rule is None:
         raise _differs(question, "its rule")
     _check_question(question, answered_question)
-    if answered_question.status is InterruptStatus.EXPIRED and interrupts.default_answer(question):
+    if answered_question.status is InterruptStatus.EXPIRED and interrupts.default_answer(
+        question
+    ):
         return Approval(
             "expired",
             codec.unpack(interrupts.default_answer(question)[0]),
@@ -173,7 +184,10 @@ def _unsigned(rule: Rule, question: Interrupt, evidence: Evidence) -> Iterator[C
     tally, rounds = Tally(), dict[str, int]()
     for vote_record in evidence.votes:
         vote = Vote(
-            vote_record["by"], vote_record["decision"], vote_record["effect"], vote_record["weight"]
+            vote_record["by"],
+            vote_record["decision"],
+            vote_record["effect"],
+            vote_record["weight"],
         )
         count = rules.take(rule, tally, vote, rounds.get(vote.principal))
         tally = count.tally
@@ -202,7 +216,9 @@ def _signed(rule: Rule, question: Interrupt, evidence: Evidence) -> Iterator[Cou
         proof = _proved(vote_record["body"], question, evidence, keys)
         body = vote_record["body"]
         if body.get("digest") != question.digest:
-            raise ApprovalMismatch(f"a vote on {question.name!r} was signed for another question.")
+            raise ApprovalMismatch(
+                f"a vote on {question.name!r} was signed for another question."
+            )
         _check_fresh(proof, question, seen_jtis, edit_time)
         seen_jtis.add(proof.jti)
         voter, round_ = proof.voter(), tally.round
@@ -241,7 +257,9 @@ def _signed(rule: Rule, question: Interrupt, evidence: Evidence) -> Iterator[Cou
         if tally.round != round_:
             edit_time, stage = proof.issued, 0
         if count.word in {"counted", "accepted"}:
-            _check_stated(vote_record, question, proof, vote, (used_selector, stage, tally.round))
+            _check_stated(
+                vote_record, question, proof, vote, (used_selector, stage, tally.round)
+            )
         yield count
 
 
@@ -249,7 +267,9 @@ def _check_fresh(
     proof: Proved, question: Interrupt, seen_jtis: Collection[str], edit_time: int
 ) -> None:
     if proof.jti in seen_jtis:
-        raise ApprovalMismatch(f"a signature counts twice among the votes on {question.name!r}.")
+        raise ApprovalMismatch(
+            f"a signature counts twice among the votes on {question.name!r}."
+        )
     if proof.issued < edit_time:
         raise ApprovalMismatch(
             f"a vote on {question.name!r} was signed before the edit that voided it."
@@ -275,7 +295,9 @@ def _proved(
         raise ApprovalMismatch(f"a vote on {question.name!r} was signed for another question.")
     issued, skew = proof.issued * 1000, ballots.SKEW * 1000
     if question.expires_in is not None and issued > question.ends_at + skew:
-        raise ApprovalMismatch(f"a vote on {question.name!r} was signed after that had expired.")
+        raise ApprovalMismatch(
+            f"a vote on {question.name!r} was signed after that had expired."
+        )
     if issued < evidence.began - skew:
         raise ApprovalMismatch(f"a vote on {question.name!r} was signed before its run began.")
     return proof
@@ -375,5 +397,8 @@ def _escalated(rule: Rule, question: Interrupt, proof: Proved) -> list[str]:
     """List who had become eligible when a vote was signed. Business time only makes that later."""
     elapsed_s = proof.expires - question.asked_at / 1000
     return [
-        entry for seconds, selectors in rule.escalate if seconds <= elapsed_s for entry in selectors
+        entry
+        for seconds, selectors in rule.escalate
+        if seconds <= elapsed_s
+        for entry in selectors
     ]

@@ -61,7 +61,9 @@ class KeySet:
         """
         return [_shown(entry) for entry in self._read()]
 
-    def make(self, kid: str, private: Path, *, hmac: bool = False, **members: JSON) -> PublicKey:
+    def make(
+        self, kid: str, private: Path, *, hmac: bool = False, **members: JSON
+    ) -> PublicKey:
         """Make a key and write both halves: the public one into the set, the private one to a new file.
 
         `members` are those of the entry: level, issuers, principal, groups, roles. With `hmac` there is one
@@ -94,7 +96,11 @@ class KeySet:
             ConflictError: the set has the `kid`, or the public half. UsageError: the members don't fit
                 together.
         """
-        entry = {"kid": kid, **public, **{name: value for name, value in members.items() if value}}
+        entry = {
+            "kid": kid,
+            **public,
+            **{name: value for name, value in members.items() if value},
+        }
         with self._changed() as entries:
             if any(existing["kid"] == kid for existing in entries):
                 raise ConflictError(

@@ -84,7 +84,9 @@ def signature_request(
     return SignatureRequest(key.kid, key.rp_id, key.credential, encoded(challenge), proof)
 
 
-def public_half(registration: Mapping[str, Any], challenge: bytes, origin: str) -> dict[str, JSON]:
+def public_half(
+    registration: Mapping[str, Any], challenge: bytes, origin: str
+) -> dict[str, JSON]:
     """Return the public half of a passkey that a browser has made at an origin, as an entry of a key set.
 
     `registration` has `client_data`, `authenticator_data` and `public_key` (DER), as a browser gives them:
@@ -102,17 +104,27 @@ def public_half(registration: Mapping[str, Any], challenge: bytes, origin: str) 
         )
         made_at, is_framed = client_data["origin"], client_data.get("crossOrigin")
     except (RunnerError, ValueError, TypeError, KeyError, AttributeError) as error:
-        raise ProofRefused(f"what the browser has sent is no passkey: {error!r:.200}.") from error
+        raise ProofRefused(
+            f"what the browser has sent is no passkey: {error!r:.200}."
+        ) from error
     rp_id = urlsplit(origin).hostname or ""
     if not is_answer:
-        raise ProofRefused("the passkey was made for another page: load this one and make another.")
+        raise ProofRefused(
+            "the passkey was made for another page: load this one and make another."
+        )
     if made_at != origin or is_framed:
         raise ProofRefused(
             f"the passkey was made at {made_at!r:.200}, not at {origin!r}: set RUNNER_SERVER_URL to where "
             "people open the pages."
         )
-    flags, length = (data[32], int.from_bytes(data[53:KEY_ID])) if len(data) > KEY_ID else (0, 0)
-    if data[:32] != hashlib.sha256(rp_id.encode()).digest() or not flags & HAS_KEY or not length:
+    flags, length = (
+        (data[32], int.from_bytes(data[53:KEY_ID])) if len(data) > KEY_ID else (0, 0)
+    )
+    if (
+        data[:32] != hashlib.sha256(rp_id.encode()).digest()
+        or not flags & HAS_KEY
+        or not length
+    ):
         raise ProofRefused(f"the authenticator has made no passkey of {rp_id!r}.")
     if flags & (PRESENT | VERIFIED) != PRESENT | VERIFIED:
         raise ProofRefused(

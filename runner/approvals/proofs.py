@@ -157,7 +157,9 @@ def _key(entry: Mapping[str, Any]) -> VerificationKey:
         or level not in (1, 2, 3)
         or (secret and level != 1)
     ):
-        raise UsageError("a key needs a kid (text) and a level of 1 to 3; a secret has level 1.")
+        raise UsageError(
+            "a key needs a kid (text) and a level of 1 to 3; a secret has level 1."
+        )
     principal = Principal.read(entry["principal"]).key if level == OWN_KEY else ""
     issuers = entry.get("issuers")
     return VerificationKey(
@@ -184,9 +186,13 @@ def signed_bytes(decision: Mapping[str, JSON]) -> bytes:
         UnstorableError: it has values that other languages would read as others.
     """
     proof = decision.get("proof")
-    payload = {name: value for name, value in decision.items() if name not in {"reply_to", "proof"}}
+    payload = {
+        name: value for name, value in decision.items() if name not in {"reply_to", "proof"}
+    }
     if isinstance(proof, Mapping):
-        payload["proof"] = {name: value for name, value in proof.items() if name not in SIGNATURE}
+        payload["proof"] = {
+            name: value for name, value in proof.items() if name not in SIGNATURE
+        }
     return DOMAIN + canonical(payload, "the decision")
 
 
@@ -273,7 +279,9 @@ def verify(
     if key.level == OWN_KEY and principal.key != key.principal:
         raise ProofRefused(f"the key {key.kid!r} is not that of {principal.key!r}.")
     if key.level < OWN_KEY and key.issuers is not None and principal.iss not in key.issuers:
-        raise ProofRefused(f"the key {key.kid!r} does not speak for the issuer {principal.iss!r}.")
+        raise ProofRefused(
+            f"the key {key.kid!r} does not speak for the issuer {principal.iss!r}."
+        )
     _check_times(proof, key, now)
     if not _signature_holds(decision, proof, key):
         raise ProofRefused(
@@ -296,7 +304,9 @@ def verify(
         proof["iat"],
         proof["exp"],
         age,
-        acr if isinstance(acr, str) and level < OWN_KEY else None,  # the issuer of a login says it
+        acr
+        if isinstance(acr, str) and level < OWN_KEY
+        else None,  # the issuer of a login says it
         _vouched(key, key.groups, proof.get("groups")),
         _vouched(key, key.roles, proof.get("roles")),
         (key.x, signature_count(proof)) if proof.get("alg") == "webauthn" else None,

@@ -7,7 +7,19 @@ from typing import Any
 
 from runner.approvals.rules import DELEGATED, KINDS, Principal, Rule, plain_name, selector
 
-NUMBERS = ("none", "one", "two", "three", "four", "five", "six", "seven", "eight", "nine", "ten")
+NUMBERS = (
+    "none",
+    "one",
+    "two",
+    "three",
+    "four",
+    "five",
+    "six",
+    "seven",
+    "eight",
+    "nine",
+    "ten",
+)
 
 LEVELS = (
     "",

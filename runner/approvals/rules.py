@@ -157,7 +157,11 @@ class Rule:
             "stages": [stage.frozen() for stage in self.stages],
             "exclude": [selector(entry) for entry in self.exclude],
             "agents": self.agents,
-            "auth": {"level": self.auth.level, "max_age": self.auth.max_age, "acr": self.auth.acr},
+            "auth": {
+                "level": self.auth.level,
+                "max_age": self.auth.max_age,
+                "acr": self.auth.acr,
+            },
             "decisions": list(self.decisions),
             "edit": self.edit,
             "delegate": self.delegate,
@@ -228,7 +232,9 @@ def _check(rule: Rule) -> None:
     titles.check(rule.title)
     _check_selectors(rule)
     _check_numbers(rule)
-    if len(rule.stages) > MAX_STAGES or any(stage.stages or stage.title for stage in rule.stages):
+    if len(rule.stages) > MAX_STAGES or any(
+        stage.stages or stage.title for stage in rule.stages
+    ):
         raise UsageError(
             f"a rule may have {MAX_STAGES} stages, and a stage has no stages or title of its own."
         )
@@ -271,8 +277,9 @@ def _check_reach(rule: Rule, step: Rule) -> None:
     }
     most = sum(weight_of(step, [form]) for form in voters - barred)
     if most < step.need:
-        why = f"; {', '.join(sorted({kinds[form] for form in barred}))} is not in its kinds" * bool(
-            barred
+        why = (
+            f"; {', '.join(sorted({kinds[form] for form in barred}))} is not in its kinds"
+            * bool(barred)
         )
         raise UsageError(
             f"a rule needs {step.need}, but those who are eligible and not excluded weigh {most} "
@@ -291,7 +298,9 @@ def _check_selectors(rule: Rule) -> None:
                 f"{name} of a rule must be a list of at most {MAX_SELECTORS} selectors."
             )
         forms = [selector(entry) for entry in entries]
-        if name != "exclude" and any(form.startswith(("requester", "answered:")) for form in forms):
+        if name != "exclude" and any(
+            form.startswith(("requester", "answered:")) for form in forms
+        ):
             raise UsageError(
                 f"{name} of a rule can't name the requester or who answered a node; exclude can."
             )
@@ -302,7 +311,11 @@ def _check_numbers(rule: Rule) -> None:
         ("need", rule.need),
         *(("a weight", weight) for weight in rule.weights.values()),
     ):
-        if isinstance(number, bool) or not isinstance(number, int) or not 1 <= number <= MAX_WEIGHT:
+        if (
+            isinstance(number, bool)
+            or not isinstance(number, int)
+            or not 1 <= number <= MAX_WEIGHT
+        ):
             raise UsageError(
                 f"{name} of a rule must be a whole number from 1 to {MAX_WEIGHT}, not {number!r:.40}."
             )
@@ -312,13 +325,17 @@ def _check_numbers(rule: Rule) -> None:
             f'veto of a rule must be 1 or more, "majority" or None, not {rule.veto!r:.40}.'
         )
     if rule.auth.level not in range(4):
-        raise UsageError(f"auth of a rule has a level from 0 to 3, not {rule.auth.level!r:.40}.")
+        raise UsageError(
+            f"auth of a rule has a level from 0 to 3, not {rule.auth.level!r:.40}."
+        )
 
 
 def people_of(rule: Rule) -> list[str]:
     """Name those whom a rule's selectors name: a plain name where no issuer vouches for it, else the key."""
     forms = [selector(entry) for step in rule.steps for entry in step.eligible]
-    return list(dict.fromkeys(plain_name(form[5:]) for form in forms if form.startswith("user:")))
+    return list(
+        dict.fromkeys(plain_name(form[5:]) for form in forms if form.startswith("user:"))
+    )
 
 
 def excludes_requester(rule: Rule) -> bool:
@@ -329,7 +346,9 @@ def excludes_requester(rule: Rule) -> bool:
 def excluded_answerers(rule: Rule) -> list[str]:
     """Name the nodes whose answerers may not decide."""
     entries = {entry for step in (rule, *rule.steps) for entry in step.exclude}
-    return sorted(entry.removeprefix(ANSWERED) for entry in entries if entry.startswith(ANSWERED))
+    return sorted(
+        entry.removeprefix(ANSWERED) for entry in entries if entry.startswith(ANSWERED)
+    )
 
 
 def plain_name(key: str) -> str:
@@ -460,7 +479,9 @@ def unsure(rule: Rule, voter: Voter, stage: int) -> str:
     for auth in {rule.auth, rule.steps[stage].auth}:
         if voter.level < auth.level:
             return f"{needed(auth.level)}, this message has {voter.level}"
-        if auth.max_age is not None and (voter.login_age is None or voter.login_age > auth.max_age):
+        if auth.max_age is not None and (
+            voter.login_age is None or voter.login_age > auth.max_age
+        ):
             return f"the login must be at most {auth.max_age:g} s old"
         if auth.acr is not None and voter.acr != auth.acr:
             return f"the login must be of the class {auth.acr!r}"
@@ -533,7 +554,9 @@ def take(rule: Rule, tally: Tally, vote: Vote, voted_in: int | None) -> Count:
     if tally.settled not in {"", vote.effect}:
         return Count("forbidden", tally, detail="an earlier stage has approved another value")
     if vote.effect not in tally.effects and len(tally.effects) >= MAX_EFFECTS:
-        return Count("forbidden", tally, detail=f"there are votes for {MAX_EFFECTS} other values")
+        return Count(
+            "forbidden", tally, detail=f"there are votes for {MAX_EFFECTS} other values"
+        )
     have = tally.effects.get(vote.effect, 0) + vote.weight
     new_tally = replace(tally, effects={**tally.effects, vote.effect: have})
     if have < step.need:
@@ -559,7 +582,9 @@ def without(tally: Tally, vote: Vote) -> Tally:
     if vote.decision == "reject":
         return replace(tally, against=tally.against - vote.weight)
     weight_left = tally.effects.get(vote.effect, 0) - vote.weight
-    effects = {effect: weight for effect, weight in tally.effects.items() if effect != vote.effect}
+    effects = {
+        effect: weight for effect, weight in tally.effects.items() if effect != vote.effect
+    }
     return replace(
         tally, effects={**effects, vote.effect: weight_left} if weight_left > 0 else effects
     )

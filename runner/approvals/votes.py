@@ -241,12 +241,17 @@ def signed(engine: Engine, body: dict[str, JSON], principal: Principal) -> dict[
         return body
     voter = _looked_up(engine, Voter(principal))
     return key.sign(
-        body, now=_now(engine), login={"groups": sorted(voter.groups), "roles": sorted(voter.roles)}
+        body,
+        now=_now(engine),
+        login={"groups": sorted(voter.groups), "roles": sorted(voter.roles)},
     )
 
 
 def proven(
-    engine: Engine, body: dict[str, JSON], principal: Principal, proof: Mapping[str, object] | None
+    engine: Engine,
+    body: dict[str, JSON],
+    principal: Principal,
+    proof: Mapping[str, object] | None,
 ) -> dict[str, JSON]:
     """Return a message with the proof that came with it; without one this process signs it, if it can.
 
@@ -272,7 +277,9 @@ def requester_of(engine: Engine, body: Mapping[str, JSON]) -> dict[str, JSON]:
     principal = Principal.read(str(message["requester"])).key
     requester: dict[str, JSON] = {"principal": principal}
     if message.get("on_behalf_of"):
-        requester["on_behalf_of"] = [Principal.read(name).key for name in message["on_behalf_of"]]
+        requester["on_behalf_of"] = [
+            Principal.read(name).key for name in message["on_behalf_of"]
+        ]
     proof = message.get("proof")
     if proof is None:
         return requester
@@ -305,7 +312,9 @@ def inherited(
         UsageError: `by` is no principal.
     """
     source = engine.store.requester(run_id) or {}
-    people = [name for name in (source.get("principal"), *source.get("on_behalf_of", ())) if name]
+    people = [
+        name for name in (source.get("principal"), *source.get("on_behalf_of", ())) if name
+    ]
     if by is None:
         # What was signed was the start of the other run.
         return {name: value for name, value in source.items() if name != "body"} or None
@@ -343,7 +352,9 @@ def _unfit(
 
 def unfit_response(decision: str, response: JSON, question: Interrupt) -> str:
     """Compare a response with the schema, which is that of the arguments where the question shows a call."""
-    edits = question.action is not None and decision in {"approve", "edit"} and response is not True
+    edits = (
+        question.action is not None and decision in {"approve", "edit"} and response is not True
+    )
     if decision == "edit" and question.action is None:
         return "the question shows no call whose arguments could be edited; respond instead"
     if edits and not isinstance(response, dict):
@@ -369,6 +380,4 @@ def _other_names(args: Mapping[str, JSON], edited_args: Mapping[str, JSON]) -> s
         return ""
     has = f"has {unknown}, which the call that was shown has not" if unknown else ""
     lacks = f"lacks {missing}" if missing else ""
-    return (
-        f"an edit is the whole new arguments: this one {' and '.join(filter(None, (has, lacks)))}"
-    )
+    return f"an edit is the whole new arguments: this one {' and '.join(filter(None, (has, lacks)))}"

@@ -86,7 +86,9 @@ class CastVote(Request[Reply]):
         # An earlier vote of the same person stays, though it is void: the worker counts all of them again in
         # their order, and without it the rounds and stages of those after it would be others.
         run.put_vote(name, number, vote_record)
-        run.put_voter(name, key, ballots.part_of(ballot, voter_record, vote_record, receipt, nonce))
+        run.put_voter(
+            name, key, ballots.part_of(ballot, voter_record, vote_record, receipt, nonce)
+        )
         if (jti := ballots.jti_of(ballot)) is not None:
             run.put_voter(name, f"{JTI}{jti}", {"by": key})
         spent = dict(standing.spent)
@@ -98,7 +100,9 @@ class CastVote(Request[Reply]):
             run,
             EventKind.INTERRUPT_VOTED,
             name,
-            ballots.voted(ballot, vote_record, receipt, voter_record, short_value(ballot.response)),
+            ballots.voted(
+                ballot, vote_record, receipt, voter_record, short_value(ballot.response)
+            ),
         )
         if count.word == "accepted":
             answer = ballots.answer(question, ballot, count)
@@ -183,7 +187,9 @@ class Case:
 
     def barred(self) -> Receipt | None:
         """Refuse one who may not vote."""
-        why = rules.barred(self.rule, self.operation.voter, self.facts, self.standing.tally.stage)
+        why = rules.barred(
+            self.rule, self.operation.voter, self.facts, self.standing.tally.stage
+        )
         return self.refusal(ReceiptStatus.FORBIDDEN, why) if why else None
 
     def unsure(self) -> Receipt | None:
@@ -227,7 +233,11 @@ class ApplyOperation(Request[Reply]):
     def plan(self, transaction: UnitOfWork[RunT]) -> Reply:
         """Do the operation, where the person may do it."""
         operation, nonce = self.operation, self.nonce
-        name, key, now = operation.interrupt_id, operation.voter.principal.key, transaction.clock()
+        name, key, now = (
+            operation.interrupt_id,
+            operation.voter.principal.key,
+            transaction.clock(),
+        )
         run = asking(transaction, name)
         question = run.question(name) if run else None
         if run is None or question is None or question.rule is None:
@@ -262,7 +272,10 @@ class ApplyOperation(Request[Reply]):
         run.put_voter(
             name,
             key,
-            {**voter_record, "operation": [str(outcome.status), *ballots.marks(operation, nonce)]},
+            {
+                **voter_record,
+                "operation": [str(outcome.status), *ballots.marks(operation, nonce)],
+            },
         )
         run.put_standing(name, outcome.standing)
         data = {**ballots.identity(operation), **outcome.data}
@@ -306,7 +319,9 @@ def _delegate(case: Case) -> Done | Receipt:
     if refusal := replace(case, facts=replace(case.facts, gave=False)).barred():
         return refusal
     if to is None or rule.delegate == "none" or case.key in lent:
-        return case.refusal(ReceiptStatus.FORBIDDEN, "a vote on this question can't be delegated")
+        return case.refusal(
+            ReceiptStatus.FORBIDDEN, "a vote on this question can't be delegated"
+        )
     if case.part.get("round") == case.standing.tally.round:
         return case.refusal(ReceiptStatus.DUPLICATE, "you have voted")
     if case.standing.spent.get(case.key) == case.standing.tally.round:
@@ -324,7 +339,9 @@ def _delegate(case: Case) -> Done | Receipt:
             ReceiptStatus.FORBIDDEN, "only a member of your own group may vote in your place"
         )
     if to.principal.key in lent or len(lent) >= MOST_LENT:
-        return case.refusal(ReceiptStatus.FORBIDDEN, "they vote in another's place, or too many do")
+        return case.refusal(
+            ReceiptStatus.FORBIDDEN, "they vote in another's place, or too many do"
+        )
     lent[to.principal.key] = case.key
     loan = ballots.loan(case.operation, case.standing.tally.stage)
     return Done(replace(case.standing, lent=lent), {"to": to.principal.key}, loan=loan)

@@ -206,13 +206,23 @@ def of_change(type_: str, scope: str, reason: str, by: str, at: int) -> dict[str
     """Build the entry of what an operator has frozen, thawed or changed."""
     outcome: dict[str, JSON] = {"scope": _text(scope)}
     return entry(
-        type_, at=at, actor=by, hashes={"payload": digests.payload_digest(reason)}, outcome=outcome
+        type_,
+        at=at,
+        actor=by,
+        hashes={"payload": digests.payload_digest(reason)},
+        outcome=outcome,
     )
 
 
 def malformed(n: int, digest: str) -> dict[str, JSON]:
     """Build what stands in the tree for something that is no entry."""
-    return {"v": VERSION, "n": n, "type": "malformed", "run": "", "digests": {"payload": digest}}
+    return {
+        "v": VERSION,
+        "n": n,
+        "type": "malformed",
+        "run": "",
+        "digests": {"payload": digest},
+    }
 
 
 def _digests_of(question: Interrupt) -> dict[str, str]:
@@ -233,7 +243,9 @@ def _key(actor: str) -> str:
 
 
 def _plain(value: object) -> JSON:
-    return value if isinstance(value, int) and not isinstance(value, bool) else _text(str(value))
+    return (
+        value if isinstance(value, int) and not isinstance(value, bool) else _text(str(value))
+    )
 
 
 def _text(text: str) -> str:

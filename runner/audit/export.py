@@ -237,7 +237,8 @@ def _verify_all(
     sealed_count = _check_roots(file, checkpoints, leaves)
     if sealed_count < len(leaves):
         return Verdict(
-            Result.INCOMPLETE, f"entries from {sealed_count} on are not signed by a checkpoint yet"
+            Result.INCOMPLETE,
+            f"entries from {sealed_count} on are not signed by a checkpoint yet",
         )
     verdict = _against(outside, leaves, f"all {len(leaves)} entries hold")
     if begin and verdict.result is Result.HOLDS:
@@ -271,7 +272,9 @@ def _leaves(file: _File, begin: int) -> list[bytes]:
     return leaves
 
 
-def _check_roots(file: _File, checkpoints: Sequence[Checkpoint], leaves: Sequence[bytes]) -> int:
+def _check_roots(
+    file: _File, checkpoints: Sequence[Checkpoint], leaves: Sequence[bytes]
+) -> int:
     """Compare the entries with the roots of the file's checkpoints; return how many are signed."""
     sealed_count = 0
     for checkpoint in checkpoints:
@@ -303,7 +306,9 @@ def _against(outside: Sequence[Checkpoint], leaves: Sequence[bytes], text: str) 
 
 
 def _check_paths(
-    entries: Sequence[tuple[int, dict[str, Any]]], proofs: Mapping[str, Any], checkpoint: Checkpoint
+    entries: Sequence[tuple[int, dict[str, Any]]],
+    proofs: Mapping[str, Any],
+    checkpoint: Checkpoint,
 ) -> None:
     """Check that the entries are those of the run, in order, and in the checkpoint's tree."""
     for index, (number, entry) in enumerate(entries):
@@ -332,7 +337,8 @@ def _verify_run(
     _check_paths(file.entries, proofs, last_checkpoint)
     if len(paths) != len(file.entries):
         raise BrokenLine(
-            f"{len(paths)} entries were exported, but the file has {len(file.entries)}", file.end
+            f"{len(paths)} entries were exported, but the file has {len(file.entries)}",
+            file.end,
         )
     newer = max((checkpoint.size for checkpoint in outside), default=0)
     if newer > last_checkpoint.size:
@@ -341,7 +347,9 @@ def _verify_run(
             f"a checkpoint that was kept elsewhere has {newer} entries, "
             f"that of the file {last_checkpoint.size}",
         )
-    roots = {checkpoint.root for checkpoint in outside if checkpoint.size == last_checkpoint.size}
+    roots = {
+        checkpoint.root for checkpoint in outside if checkpoint.size == last_checkpoint.size
+    }
     if roots - {last_checkpoint.root}:
         raise BrokenLine("a checkpoint that was kept elsewhere has signed other entries")
     if outside and not roots:

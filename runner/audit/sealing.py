@@ -23,7 +23,13 @@ from runner.audit import entries as audit_entries
 from runner.audit.anchors import Anchor, anchors
 from runner.audit.head import PAGE, Head, tree_fields
 from runner.audit.tree import Frontier, leaf_of
-from runner.errors import ArchiveError, CorruptDocument, UnstorableError, UsageError, needs_extra
+from runner.errors import (
+    ArchiveError,
+    CorruptDocument,
+    UnstorableError,
+    UsageError,
+    needs_extra,
+)
 from runner.records import codec
 from runner.records.codec import JSON
 
@@ -261,7 +267,9 @@ class Sealing:
             return
         cutoff = head.now - self._terms.keep_ms
         rows = self._log.after("0-0")
-        old_rows = [row for row in rows[:sealed_count] if int(row[0].partition("-")[0]) < cutoff]
+        old_rows = [
+            row for row in rows[:sealed_count] if int(row[0].partition("-")[0]) < cutoff
+        ]
         # One entry stays: its id says where the stream begins.
         old_rows = old_rows[: len(rows) - 1]
         if not old_rows:

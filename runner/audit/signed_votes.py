@@ -40,7 +40,9 @@ def is_signed(entry: Entry) -> bool:
     """Say if an entry is of a vote that was signed."""
     decision = entry.get("outcome", {}).get("decision", "withdrawn")
     return (
-        entry.get("type") == "voted" and "kid" in entry.get("auth", {}) and decision != "withdrawn"
+        entry.get("type") == "voted"
+        and "kid" in entry.get("auth", {})
+        and decision != "withdrawn"
     )
 
 
@@ -101,7 +103,9 @@ def _problem(entry: Entry, vote: Mapping[str, Any], keys: Mapping[str, Verificat
     body, action = vote["body"], vote["action"]
     try:
         proof = verify(body, keys, now=None)
-        effect = ballots.effect(body["interrupt_id"], action, body["decision"], response_of(body))
+        effect = ballots.effect(
+            body["interrupt_id"], action, body["decision"], response_of(body)
+        )
         action_digest = "" if action is None else digests.digest("action", action)
     except (ProofRefused, UnstorableError) as error:
         return f"has no proof that holds: {error}"

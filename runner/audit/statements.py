@@ -68,13 +68,18 @@ def statements(
 
 
 def _statement(
-    name: str, entries: Sequence[Mapping[str, Any]], note: str, paths: Mapping[int, Sequence[bytes]]
+    name: str,
+    entries: Sequence[Mapping[str, Any]],
+    note: str,
+    paths: Mapping[int, Sequence[bytes]],
 ) -> dict[str, JSON]:
     decision_entry = next(entry for entry in reversed(entries) if entry["type"] == "decided")
     digests = decision_entry.get("digests", {})
     subject = digests.get("effect") or digests.get("question") or ""
     proofs = {
-        str(entry["n"]): [base64.b64encode(hash_bytes).decode() for hash_bytes in paths[entry["n"]]]
+        str(entry["n"]): [
+            base64.b64encode(hash_bytes).decode() for hash_bytes in paths[entry["n"]]
+        ]
         for entry in entries
     }
     return {

@@ -204,7 +204,11 @@ class GraphBuilder:
             DefinitionError: one of the nodes was not added, or the condition can't be one.
         """
         edge = EdgeSpec(
-            self._added(source, "Source"), self._added(target, "Target"), condition, back, on_expire
+            self._added(source, "Source"),
+            self._added(target, "Target"),
+            condition,
+            back,
+            on_expire,
         )
         if on_expire and condition is not None:
             raise DefinitionError(
@@ -231,7 +235,9 @@ class GraphBuilder:
         known_node = self._nodes.get(name)
         if known_node is None or (isinstance(node, NodeSpec) and known_node is not node):
             similar = difflib.get_close_matches(name, self._nodes, 1)
-            advice = f"did you mean {similar[0]!r}?" if similar else "add it with add_node first."
+            advice = (
+                f"did you mean {similar[0]!r}?" if similar else "add it with add_node first."
+            )
             raise DefinitionError(f"{role} node {name!r} not found; {advice}")
         return name
 
@@ -299,7 +305,9 @@ class GraphBuilder:
         """
         for provider in providers:
             if not isinstance(provider, HookProvider):
-                raise DefinitionError(f"{provider!r} has no register_hooks(registry, **kwargs).")
+                raise DefinitionError(
+                    f"{provider!r} has no register_hooks(registry, **kwargs)."
+                )
         return self._set("hooks", tuple(providers))
 
     def set_graph_id(self, graph_id: str) -> GraphBuilder:
@@ -441,7 +449,9 @@ def _executor(executor: object) -> tuple[Any, str]:
     if isinstance(executor, Agent):
         refuse_overrides(executor)
     if isinstance(executor, GraphBuilder):
-        raise DefinitionError("a GraphBuilder can't be a node, a graph can: call .build() first.")
+        raise DefinitionError(
+            "a GraphBuilder can't be a node, a graph can: call .build() first."
+        )
     # An agent can be called with one argument, so it would pass for a function and lose its conversation.
     for cls in type(executor).__mro__:
         adapter = ADAPTERS.get((cls.__module__.partition(".")[0], cls.__name__))
@@ -467,7 +477,11 @@ def _executor(executor: object) -> tuple[Any, str]:
 def _check_id(name: object, kind: str) -> None:
     """Refuse an id whose characters have a meaning in paths (`review/approve`), keys or ids of map items."""
     fits = isinstance(name, str) and name.isprintable() and name.strip() and len(name) <= MAX_ID
-    if not fits or str(name).startswith(HIDDEN) or not set('"\\/' + BRACKETS).isdisjoint(str(name)):
+    if (
+        not fits
+        or str(name).startswith(HIDDEN)
+        or not set('"\\/' + BRACKETS).isdisjoint(str(name))
+    ):
         raise DefinitionError(
             f"{name!r} can't be a {kind} id: use 1 to {MAX_ID} printable characters without quotes, "
             f"slashes, backslashes or brackets, not beginning with {HIDDEN!r}."
@@ -482,7 +496,11 @@ def _checked_queue(value: object, name: str) -> str:
 
 
 def _positive(value: float, name: str) -> float:
-    if isinstance(value, bool) or not isinstance(value, (int, float)) or not 0 < value < math.inf:
+    if (
+        isinstance(value, bool)
+        or not isinstance(value, (int, float))
+        or not 0 < value < math.inf
+    ):
         raise DefinitionError(f"{name} must be a number above 0, not {value!r}.")
     return value
 

@@ -105,9 +105,12 @@ def _is_never(edge: EdgeSpec) -> bool:
         return isinstance(code.body, ast.Constant) and not code.body.value
     if not isinstance(code, ast.FunctionDef):
         return False
-    values = [statement.value for statement in ast.walk(code) if isinstance(statement, ast.Return)]
+    values = [
+        statement.value for statement in ast.walk(code) if isinstance(statement, ast.Return)
+    ]
     return all(
-        value is None or (isinstance(value, ast.Constant) and not value.value) for value in values
+        value is None or (isinstance(value, ast.Constant) and not value.value)
+        for value in values
     )
 
 
@@ -144,7 +147,12 @@ def _loops(plan: CompiledGraph) -> Iterator[Finding]:
                 yield "loop-without-limit", loop.header, message, advice
         elif limit:
             advice = "Put a condition on the edge that leads back, or on one before it."
-            yield "loop-fails", loop.header, f"{no_exit}, so a run that reaches it fails.", advice
+            yield (
+                "loop-fails",
+                loop.header,
+                f"{no_exit}, so a run that reaches it fails.",
+                advice,
+            )
         else:
             advice = (
                 "Put a condition on the edge that leads back, and call set_max_node_executions."
@@ -288,7 +296,9 @@ def _reads(condition: Callable[..., Any] | None) -> Reads:
 def _role(syntax_node: ast.AST, state: str) -> tuple[str, ast.expr | None]:
     """Classify a piece of code: a read that needs the result, one that doesn't, or a check for it."""
     match syntax_node:
-        case ast.Subscript(value=ast.Attribute(value=ast.Name(id=name), attr="results"), slice=key):
+        case ast.Subscript(
+            value=ast.Attribute(value=ast.Name(id=name), attr="results"), slice=key
+        ):
             return "needed", key if name == state else None
         case ast.Call(
             func=ast.Attribute(
@@ -362,7 +372,9 @@ def _without_effect(plan: CompiledGraph) -> Iterator[Finding]:
     Several reviewers at the end of a graph are no mistake, so nodes that ask are not counted as such others.
     """
     nodes = {
-        node: spec for node, spec in plan.definition.nodes.items() if not node.startswith(HIDDEN)
+        node: spec
+        for node, spec in plan.definition.nodes.items()
+        if not node.startswith(HIDDEN)
     }
     asking = {
         node
@@ -390,7 +402,11 @@ def _unchecked_answers(plan: CompiledGraph) -> Iterator[Finding]:
     for node, spec in plan.definition.nodes.items():
         for owner, function in _functions(spec.executor):
             for call in _questions(function):
-                if {keyword.arg for keyword in call.keywords} & {"response_schema", "rule", None}:
+                if {keyword.arg for keyword in call.keywords} & {
+                    "response_schema",
+                    "rule",
+                    None,
+                }:
                     continue  # None is **options, which may hold a schema; a rule knows its decisions
                 message = (
                     f"The question {_name(call)!r}{owner} takes any answer, even one that the code "

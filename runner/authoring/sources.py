@@ -45,11 +45,15 @@ def _lambda(lines: list[str], first_line: int, code: types.CodeType) -> ast.Lamb
     indent = len(lines[start]) - len(lines[start].lstrip())
     candidates = [node for node in _parsed(text, (ast.Lambda,)) if isinstance(node, ast.Lambda)]
     # The first instruction belongs to no expression, and has no column.
-    positions = [(line, column) for line, _, column, _ in code.co_positions() if line and column]
+    positions = [
+        (line, column) for line, _, column, _ in code.co_positions() if line and column
+    ]
     if (
         not positions
     ):  # Python 3.12 gives a constant none; one of several that are equal is as good as another
-        return next((node for node in candidates if _returns(node.body, code.co_consts[-1])), None)
+        return next(
+            (node for node in candidates if _returns(node.body, code.co_consts[-1])), None
+        )
     for node in candidates:
         if (node.body.lineno + start, node.body.col_offset + indent) == min(positions):
             return node

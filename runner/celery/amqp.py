@@ -132,7 +132,9 @@ class AmqpMessages:
 
     def apply_early(self, message: Any) -> bool:
         """Apply an early answer that the store returns; False where the store refuses it for now."""
-        properties = {name: message[name] for name in ("message_id", "reply_to", "correlation_id")}
+        properties = {
+            name: message[name] for name in ("message_id", "reply_to", "correlation_id")
+        }
         delivery = ReceivedMessage(
             Message(message["body"], properties=properties), message["queue"]
         )
@@ -149,7 +151,8 @@ class AmqpMessages:
     def _handle(self, delivery: ReceivedMessage, *, keep: bool) -> HandlerResult | None:
         if compression := delivery.message.headers.get(COMPRESSION):
             return HandlerResult(
-                Disposition.DEAD, reason=f"it is compressed ({compression!r}); send it as it is."
+                Disposition.DEAD,
+                reason=f"it is compressed ({compression!r}); send it as it is.",
             )
         traceparent = traceparent_of(delivery.message.headers.get("traceparent"))
         key = f"{delivery.queue}/{delivery.id}"
@@ -174,10 +177,16 @@ class AmqpMessages:
                 self._publish("", str(properties["reply_to"]), receipt, **correlation)
         if result.disposition is Disposition.DEAD:
             reason = one_line(result.reason)
-            log.warning("message.dead: %s %s: %s", delivery.queue, one_line(delivery.id), reason)
+            log.warning(
+                "message.dead: %s %s: %s", delivery.queue, one_line(delivery.id), reason
+            )
             headers = {"x-reason": result.reason[:1000], "x-door": delivery.queue}
             self._publish(
-                self._doors.dead_name, delivery.queue, delivery.body, headers=headers, **correlation
+                self._doors.dead_name,
+                delivery.queue,
+                delivery.body,
+                headers=headers,
+                **correlation,
             )
 
 
@@ -281,7 +290,9 @@ class AmqpConsumer(BrokerThread):
             connection.ensure_connection(max_retries=1, interval_start=0.1)
             channel = connection.default_channel
             self._doors.dead(channel).declare()
-            channel.message_to_python = partial(_without_decompression, channel.message_to_python)
+            channel.message_to_python = partial(
+                _without_decompression, channel.message_to_python
+            )
             for queue in self._doors.queues:
                 # Not the routing key names the queue: it may be bound to any exchange.
                 receive = partial(self._receive, queue.name)
@@ -395,6 +406,8 @@ class Relay(BrokerThread):
                 self._connection.ensure_connection(max_retries=1, interval_start=0.1)
             producer = Producer(self._connection.default_channel, exchange=self._exchange)
             for notice in notices:
-                message = completed(notice.message(), self.engine.store.tags, self.settings.page)
+                message = completed(
+                    notice.message(), self.engine.store.tags, self.settings.page
+                )
                 body = pydantic_core.to_json(message)
                 _publish(producer, self._exchange.name, notice.kind, body, message_id=notice.id)

@@ -161,7 +161,9 @@ class RunnerWorker(worker.Worker):
         if pool is None or _is_default("pool"):
             pool = POOL
         options |= {"pool": pool, "pool_cls": None}
-        if not options.get("concurrency") and get_implementation(pool) is get_implementation(POOL):
+        if not options.get("concurrency") and get_implementation(pool) is get_implementation(
+            POOL
+        ):
             options["concurrency"] = SLOTS
         # The two cost a second at the start and talk among workers: the store has all that ours need.
         options |= {"without_gossip": True, "without_mingle": True}

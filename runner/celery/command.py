@@ -38,7 +38,9 @@ class RunnerGroup(click.Group):
 
 commands = RunnerGroup(
     "runner",
-    commands={name: command for name, command in runner.commands.items() if name not in LEFT_OUT},
+    commands={
+        name: command for name, command in runner.commands.items() if name not in LEFT_OUT
+    },
     help="Look at graphs and runs, and answer questions: the commands of `runner`, for this app.",
     params=runner.params,
 )

@@ -224,7 +224,10 @@ def _check(app: Celery, channel: Any, written: dict[str, Any], pieces: Sequence[
         "queue": QUEUE,
     }
     text = "".join(values[piece] if index % 2 else piece for index, piece in enumerate(pieces))
-    from_celery, from_template = _read(app, channel, written), _read(app, channel, json.loads(text))
+    from_celery, from_template = (
+        _read(app, channel, written),
+        _read(app, channel, json.loads(text)),
+    )
     if (
         from_celery != from_template
         or set(pieces[1::2]) != values.keys()

@@ -99,9 +99,13 @@ def _is_overdue(task: Any) -> bool:
     """Return whether this thread's task is close to its hard time limit: clocks start a bit apart."""
     if not task:
         return False
-    limits = [limit for limit in (task.time_limit, (task.request.timelimit or [None])[0]) if limit]
+    limits = [
+        limit for limit in (task.time_limit, (task.request.timelimit or [None])[0]) if limit
+    ]
     began = getattr(task.request, "began", None)
-    return bool(limits) and began is not None and time.monotonic() - began >= min(limits) * NEARLY
+    return (
+        bool(limits) and began is not None and time.monotonic() - began >= min(limits) * NEARLY
+    )
 
 
 def load_graphs(settings: Settings) -> None:

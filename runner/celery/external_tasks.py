@@ -62,7 +62,9 @@ class CeleryTask:
         if not (isinstance(name, str) and name) or not (
             isinstance(task, str) or hasattr(task, "apply_async")
         ):
-            raise DefinitionError(f"{task!r} is no Celery task: give its name, or the task itself.")
+            raise DefinitionError(
+                f"{task!r} is no Celery task: give its name, or the task itself."
+            )
         self.name, self._task, self._queue = name, task, queue
         self._args, self._kwargs = args, kwargs
 
@@ -77,13 +79,17 @@ class CeleryTask:
         app = _worker_app(visit)
         if state is not None and state.late:
             revoke(app, state.reference)
-            text = f"task {self.name} ({state.reference}) did not end within the node's timeout."
+            text = (
+                f"task {self.name} ({state.reference}) did not end within the node's timeout."
+            )
             return Failed(failures.record(NodeTimedOut(text)))
         args, kwargs = self._arguments(visit)
         codec.pack([args, kwargs], f"the arguments of task {self.name}")
         run_id, node, number = visit.address.run_id, visit.address.node_id, visit.address.visit
         reference = (
-            f"{run_id}.{node}.{number}.{visit.attempt}.task" if state is None else state.reference
+            f"{run_id}.{node}.{number}.{visit.attempt}.task"
+            if state is None
+            else state.reference
         )
         where = {"run_id": run_id, "node": node, "visit": number, "reference": reference}
         where["queue"] = _queue_of_node(app)

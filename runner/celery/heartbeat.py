@@ -82,7 +82,9 @@ class AliveFile:
             self._path.touch()
         except OSError as error:
             log.warning(
-                "alive_file.failed: %s can't be written: %s. Probes will fail.", self._path, error
+                "alive_file.failed: %s can't be written: %s. Probes will fail.",
+                self._path,
+                error,
             )
 
     def remove(self) -> None:
@@ -174,14 +176,18 @@ class Heartbeat(WorkerThread):
 
     def _share_slots(self) -> None:
         """Write how many slots serve the queues whose keys have turns; one worker of each service does it."""
-        if not self._shared or not self._locks.acquire(f"slots:{','.join(self._shared)}", EVERY):
+        if not self._shared or not self._locks.acquire(
+            f"slots:{','.join(self._shared)}", EVERY
+        ):
             return
         now, name_of = self._workers.now(), self.settings.node_queue
         alive = [worker for worker in self._workers.all() if worker.alive(now)]
         self.engine.do(
             ShareSlots(
                 {
-                    queue: sum(worker.slots for worker in alive if name_of(queue) in worker.queues)
+                    queue: sum(
+                        worker.slots for worker in alive if name_of(queue) in worker.queues
+                    )
                     for queue in self._shared
                 }
             )
@@ -206,7 +212,9 @@ class Heartbeat(WorkerThread):
                     for name in queues_of(registry)
                     if worker.concurrency
                 ],
-                graphs={name: registry.get(name).topology.fingerprint for name in registry.names()},
+                graphs={
+                    name: registry.get(name).topology.fingerprint for name in registry.names()
+                },
                 accepts=sorted(str(kind) for kind in conf.accept_content),
                 events=bool(worker.task_events),
                 lease=self.settings.lease,

@@ -86,7 +86,9 @@ class NextVisit:
 
     def __init__(self, claim: Claim) -> None:
         rung_by = quote(claim.rung_by, safe="") or "-"
-        self._text = f"{MARK} {claim.record.nonce} {claim.token.fence} {rung_by} {_task_id(claim)}"
+        self._text = (
+            f"{MARK} {claim.record.nonce} {claim.token.fence} {rung_by} {_task_id(claim)}"
+        )
 
     def __repr__(self) -> str:
         return self._text
@@ -288,7 +290,9 @@ class Permission:
         self._queues |= queues
         waiting = getattr(consumer.controller.semaphore, "_waiting", ())
         unsent = consumer.pool._pool.outbound_buffer  # noqa: SLF001 - as below
-        return len(queues) == len(self._queues) and not (waiting or unsent or self._revokes_nodes())
+        return len(queues) == len(self._queues) and not (
+            waiting or unsent or self._revokes_nodes()
+        )
 
     def _revokes_nodes(self) -> bool:
         """Return whether a node was ever revoked by its id, or anything by a header: a child can't know."""

@@ -118,7 +118,9 @@ class SafeChannel(redis.Channel):
             def send_command(connection: Any, *command: Any, **options: Any) -> None:
                 kind.send_command(connection, *shorten(command), **options)
 
-            params["connection_class"] = type("Connection", (kind,), {"send_command": send_command})
+            params["connection_class"] = type(
+                "Connection", (kind,), {"send_command": send_command}
+            )
         return params
 
     def shortened(self, command: tuple[Any, ...]) -> tuple[Any, ...]:
@@ -216,7 +218,9 @@ CONSUMER = f"{__name__}:SafeConsumer"
 class SafeConsumer(consumer.Consumer):
     """Celery's consumer, which writes what it refuses to the dead letters."""
 
-    def __init__(self, on_task_request: Callable[[Any], Any], *args: Any, **options: Any) -> None:
+    def __init__(
+        self, on_task_request: Callable[[Any], Any], *args: Any, **options: Any
+    ) -> None:
         """Check each request before the pool gets it."""
 
         def checked(request: Any) -> Any:
@@ -268,9 +272,12 @@ class SafeConsumer(consumer.Consumer):
 
         A command comes as the `task_serializer` of its sender's app says, to all workers of the server.
         """
-        if (message.delivery_info or {}).get("exchange") == self.app.control.mailbox.exchange.name:
+        if (message.delivery_info or {}).get(
+            "exchange"
+        ) == self.app.control.mailbox.exchange.name:
             log.info(
-                "control.refused: a command of remote control can't be read: %s", one_line(str(exc))
+                "control.refused: a command of remote control can't be read: %s",
+                one_line(str(exc)),
             )
             message.ack()
             return
@@ -283,7 +290,9 @@ class SafeConsumer(consumer.Consumer):
         setattr(message, DEAD_LETTER_MARK, True)
         body = message.body
         if not isinstance(body, (bytes, bytearray, memoryview)):
-            body = (body if isinstance(body, str) else repr(body)).encode(errors="backslashreplace")
+            body = (body if isinstance(body, str) else repr(body)).encode(
+                errors="backslashreplace"
+            )
         queue = str((message.delivery_info or {}).get("routing_key", ""))
         write_dead_letter(self.app, queue, bytes(body), reason)
 
@@ -302,7 +311,9 @@ def check_message(request: Any) -> None:
         and isinstance(args, (list, tuple))
         and isinstance(kwargs, dict)
     ):
-        raise InvalidTaskError("its name is no text, or its arguments are no list and no object.")
+        raise InvalidTaskError(
+            "its name is no text, or its arguments are no list and no object."
+        )
     if not isinstance(options, (dict, NoneType)):
         raise InvalidTaskError("its third part is no object.")
 

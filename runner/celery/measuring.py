@@ -110,6 +110,8 @@ def _collector(store: SharedStore) -> Collector:
         try:
             store.measure(batch)
         except StoreError as error:
-            log.info("metrics.lost: %s Some measured times are missing in `runner metrics`.", error)
+            log.info(
+                "metrics.lost: %s Some measured times are missing in `runner metrics`.", error
+            )
 
     return Collector(write)

@@ -50,7 +50,9 @@ def declared(app: Celery, name: str) -> Queue:
     return Queue(name, routing_key=name, queue_arguments=kind)
 
 
-def add_queues(app: Celery, registry: Registry, worker: Any, options: Mapping[str, Any]) -> None:
+def add_queues(
+    app: Celery, registry: Registry, worker: Any, options: Mapping[str, Any]
+) -> None:
     """Have a worker that is about to select its queues also serve those of our nodes.
 
     Without --queues it serves its app's own queues, those of its graphs, and that of our messages. With it,

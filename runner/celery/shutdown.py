@@ -71,7 +71,9 @@ class Shutdown:
 
     def _return_nodes(self, *, cold: bool) -> None:
         """Return the nodes of this process to the queue, and signal children that run some to do the same."""
-        visits = [f"{token.run_id}.{token.node}.{token.visit}" for token in self._engine.leave()]
+        visits = [
+            f"{token.run_id}.{token.node}.{token.visit}" for token in self._engine.leave()
+        ]
         if not cold:  # at a cold shutdown Celery itself ends the children
             visits += _signal_children(signal.SIGTERM)
         if visits:

@@ -103,7 +103,8 @@ class Startup(WorkerThread):
             replace_template=self.replaces_template
         )
         graphs = (
-            ", ".join(self.engine.registry.names()) or "none; name their modules in RUNNER_GRAPHS"
+            ", ".join(self.engine.registry.names())
+            or "none; name their modules in RUNNER_GRAPHS"
         )
         log.info("%s.ready: graphs: %s", self.role, graphs)
         self.is_ready = True

@@ -97,7 +97,9 @@ class StreamMessages:
         if result.receipt is not None and result.reply_to is not None:
             self._outbox.reply(result.reply_to, result.receipt.dump())
         if result.disposition is Disposition.DEAD:
-            log.warning("message.dead: %s %s: %s", entry.stream, entry.id, one_line(result.reason))
+            log.warning(
+                "message.dead: %s %s: %s", entry.stream, entry.id, one_line(result.reason)
+            )
             self._doors.write_dead_letter(entry, result.reason)
         else:
             self._doors.done(entry)
@@ -114,7 +116,8 @@ def _early_message(entry: Entry) -> JSON:
 
 def _early_entry(message: Any) -> Entry:
     fields = {
-        name.encode("latin-1"): value.encode("latin-1") for name, value in message["fields"].items()
+        name.encode("latin-1"): value.encode("latin-1")
+        for name, value in message["fields"].items()
     }
     return Entry(message["stream"], message["id"], fields)
 

@@ -139,7 +139,9 @@ def end_task(delivery: DoorbellOutcome, app: Celery, run_id: str) -> None:
         case DoorbellOutcome(word="retrying", error=ErrorRecord() as error):
             raise Retry(exc=node_failed(error), when=round(delivery.retry_in or 0, 3))
         case DoorbellOutcome(word="cancelled" | "revoked"):
-            raise NodeEvent("task-revoked", {"terminated": False, "signum": None, "expired": False})
+            raise NodeEvent(
+                "task-revoked", {"terminated": False, "signum": None, "expired": False}
+            )
         case _ if reason := waits_for(delivery):
             page = settings_of(app).page(f"/runs/{run_id}")
             raise NodeEvent(
@@ -256,7 +258,9 @@ def report_error(
 ) -> None:
     """Forward a task's error: called by the worker of the task, or as a task with its id alone."""
     if exc is None:
-        exc = _stored_error(str(request)) or NodeFailed(UNKNOWN_ERROR.format(visit["reference"]))
+        exc = _stored_error(str(request)) or NodeFailed(
+            UNKNOWN_ERROR.format(visit["reference"])
+        )
     record = asdict(failures.record(exc))
     callback(current_app, "runner.report", {**visit, "error": record}).apply_async()
 

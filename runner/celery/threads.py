@@ -55,7 +55,9 @@ class WorkerThread(bootsteps.StartStopStep):
     def start(self, worker: Any) -> None:
         self.engine, self.settings = engine_of(worker.app), settings_of(worker.app)
         self.prepare(worker)
-        self._thread = threading.Thread(target=self._run, name=f"runner-{self.label}", daemon=True)
+        self._thread = threading.Thread(
+            target=self._run, name=f"runner-{self.label}", daemon=True
+        )
         self._thread.start()
 
     def stop(self, worker: Any) -> None:  # noqa: ARG002 - Celery's signature
@@ -87,12 +89,15 @@ class WorkerThread(bootsteps.StartStopStep):
                 self.run_once()
             except RunnerError as error:
                 if not waiting:
-                    log.warning("%s.waits: %s Trying again every %g s.", self.label, error, PAUSE)
+                    log.warning(
+                        "%s.waits: %s Trying again every %g s.", self.label, error, PAUSE
+                    )
                 waiting = True
                 self.stopping.wait(PAUSE)
             except Exception:
                 log.exception(
-                    "%s.failed: the worker goes on and tries again; please report this.", self.label
+                    "%s.failed: the worker goes on and tries again; please report this.",
+                    self.label,
                 )
                 self.stopping.wait(PAUSE)
             else:
@@ -132,7 +137,9 @@ class Sweeper(WorkerThread):
         redis, namespace = connection_of(self.engine), self.settings.namespace
         self._locks = SingletonLocks(redis, namespace)
         keys = wake_keys(self.settings)
-        self._requests = None if pushes(worker.app, self.settings) else SweepRequests(redis, keys)
+        self._requests = (
+            None if pushes(worker.app, self.settings) else SweepRequests(redis, keys)
+        )
         self._is_requested = False
         self._sealer = Sealer(self.engine, self.settings)
         self._webhooks = WebhookThreads(self.engine, self.settings, self.stopping.is_set)
@@ -211,7 +218,9 @@ class WebhookThreads:
     that another process serves the webhook ends at once.
     """
 
-    def __init__(self, engine: Engine, settings: Settings, is_stopping: Callable[[], bool]) -> None:
+    def __init__(
+        self, engine: Engine, settings: Settings, is_stopping: Callable[[], bool]
+    ) -> None:
         """Nothing is connected yet."""
         self._is_stopping = is_stopping
         self._shared = Shared(settings)
@@ -223,7 +232,9 @@ class WebhookThreads:
         running = {name: thread for name, thread in self._threads.items() if thread.is_alive()}
         if webhook_id not in running:
             name = f"runner-webhook-{webhook_id}"
-            thread = threading.Thread(target=self._serve, args=[webhook_id], name=name, daemon=True)
+            thread = threading.Thread(
+                target=self._serve, args=[webhook_id], name=name, daemon=True
+            )
             running[webhook_id] = thread
             thread.start()
         self._threads = running
@@ -241,7 +252,8 @@ class WebhookThreads:
             log.warning("webhook.waits: %s It is tried again after a lease.", error)
         except Exception:
             log.exception(
-                "webhook.failed: %r is tried again after a lease; please report this.", webhook_id
+                "webhook.failed: %r is tried again after a lease; please report this.",
+                webhook_id,
             )
         finally:
             self._shared.release()

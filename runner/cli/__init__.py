@@ -33,6 +33,8 @@ def main() -> None:
 
 def _installed_version() -> str:
     start, end = METADATA
-    entries = (entry for folder in filter(os.path.isdir, sys.path) for entry in os.scandir(folder))
+    entries = (
+        entry for folder in filter(os.path.isdir, sys.path) for entry in os.scandir(folder)
+    )
     names = (entry.name for entry in entries if entry.name.startswith(start))
     return next((name[len(start) : -len(end)] for name in names if name.endswith(end)), "")

@@ -309,7 +309,9 @@ def full_archived_id(archive: Archive, text: str) -> str:
     if span is None or len(text) == PARTITION_DIGITS + LETTERS:
         return text
     query = RunQuery(since=span[0], until=span[1])
-    page = read_pages(lambda number, after: archive.runs(query, number, after or ""), LIMIT, None)
+    page = read_pages(
+        lambda number, after: archive.runs(query, number, after or ""), LIMIT, None
+    )
     return _only([run.run_id for run in page if run.run_id.startswith(text)], text, "runs")
 
 

@@ -43,7 +43,9 @@ class Exported:
 
 
 @audit.command("export")
-@click.option("--output", "path", metavar="FILE", required=True, type=click.Path(path_type=Path))
+@click.option(
+    "--output", "path", metavar="FILE", required=True, type=click.Path(path_type=Path)
+)
 @click.option(
     "--run",
     "run_id",
@@ -63,7 +65,9 @@ class Exported:
     is_flag=True,
     help="With what people have signed: their votes with comments, and the calls that they were about.",
 )
-@click.option("--partition", type=click.IntRange(0), help="The partition (default: the only one).")
+@click.option(
+    "--partition", type=click.IntRange(0), help="The partition (default: the only one)."
+)
 @with_context
 def export_audit(
     context: CommandContext,
@@ -117,7 +121,9 @@ def _log(context: CommandContext, run_id: str, partition: int | None) -> AuditLo
         )
     number = partition_of(run_id) if partition is None else partition
     if number >= len(logs):
-        raise UsageError(f"the store has {len(logs)} partitions, and none has the number {number}.")
+        raise UsageError(
+            f"the store has {len(logs)} partitions, and none has the number {number}."
+        )
     return logs[number]
 
 
@@ -137,7 +143,11 @@ class Verified:
 @audit.command()
 @click.argument("path", metavar="FILE", type=click.Path(path_type=Path))
 @click.option(
-    "--key", metavar="KEY", required=True, multiple=True, help="A public key, or a file with it."
+    "--key",
+    metavar="KEY",
+    required=True,
+    multiple=True,
+    help="A public key, or a file with it.",
 )
 @click.option(
     "--checkpoint",
@@ -182,7 +192,9 @@ def verify(
         # A surrogate stands for a byte that is no UTF-8, which then breaks its line.
         with path.open(encoding="utf-8", errors="surrogateescape", newline="\n") as file:
             lines = list(file)
-        checkpoint_texts = [checkpoint.read_text(encoding="utf-8") for checkpoint in checkpoints]
+        checkpoint_texts = [
+            checkpoint.read_text(encoding="utf-8") for checkpoint in checkpoints
+        ]
     except (OSError, UnicodeDecodeError) as error:
         raise CommandError(Exit.USAGE, f"A file can't be read: {error}.") from error
     public = (read_public(key_path).items() for key_path in key)
@@ -226,8 +238,12 @@ class Restarted:
 
 
 @audit.command()
-@click.option("--reason", required=True, help="Why the tree is given up; the audit keeps its hash.")
-@click.option("--partition", type=click.IntRange(0), help="The partition (default: the only one).")
+@click.option(
+    "--reason", required=True, help="Why the tree is given up; the audit keeps its hash."
+)
+@click.option(
+    "--partition", type=click.IntRange(0), help="The partition (default: the only one)."
+)
 @with_context
 def restart(context: CommandContext, reason: str, partition: int | None) -> None:
     """Begin a new tree, after the store has lost entries.
@@ -240,7 +256,8 @@ def restart(context: CommandContext, reason: str, partition: int | None) -> None
     head = log.head()
     if not log.restart(head):
         raise CommandError(
-            Exit.CONFLICT, "A worker has sealed entries meanwhile; nothing was changed. Try again."
+            Exit.CONFLICT,
+            "A worker has sealed entries meanwhile; nothing was changed. Try again.",
         )
     log.note("restarted", actor=context.user, reason=reason)
     shown = Restarted(log.origin(head.epoch + 1))

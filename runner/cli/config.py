@@ -43,7 +43,9 @@ def show(context: CommandContext, *, with_origin: bool) -> None:
 
     settings = effective_settings(context)
     columns = 3 if with_origin else 2
-    rows = [(setting.name, _cell(setting.value), setting.origin)[:columns] for setting in settings]
+    rows = [
+        (setting.name, _cell(setting.value), setting.origin)[:columns] for setting in settings
+    ]
     context.output.listing({"settings": settings}, ("NAME", "VALUE", "ORIGIN")[:columns], rows)
     for line in unknown_settings():
         context.output.note(f"Warning: {line}")
@@ -54,16 +56,25 @@ def effective_settings(context: CommandContext) -> list[Setting]:
     from runner.operations.setting_sources import PREFIX
     from runner.operations.setting_sources import sources as setting_sources
 
-    flags = {name: True for name in ("redis_url", "graphs") if getattr(context, name) is not None}
+    flags = {
+        name: True for name in ("redis_url", "graphs") if getattr(context, name) is not None
+    }
     sources: dict[str, Mapping[str, Any]] = {"flag": flags, **setting_sources()}
     variables = sources["environment"]
-    sources["environment"] = {**variables, **{name.removesuffix("_file"): "" for name in variables}}
-    values = {name: getattr(context.settings, name) for name in type(context.settings).model_fields}
+    sources["environment"] = {
+        **variables,
+        **{name.removesuffix("_file"): "" for name in variables},
+    }
+    values = {
+        name: getattr(context.settings, name) for name in type(context.settings).model_fields
+    }
     return [
         Setting(
             name=f"{PREFIX}{name}".upper(),
             value=_without_secret(name, value),
-            origin=next((source for source, names in sources.items() if name in names), "default"),
+            origin=next(
+                (source for source, names in sources.items() if name in names), "default"
+            ),
         )
         for name, value in values.items()
     ]

@@ -134,7 +134,9 @@ common_options = add_options(
         help="Address of the store (default: RUNNER_REDIS_URL, or redis://127.0.0.1:6379/0).",
         **_stored,
     ),
-    click.option("--json", "as_json", is_flag=True, help="Write JSON, for programs.", **_stored),
+    click.option(
+        "--json", "as_json", is_flag=True, help="Write JSON, for programs.", **_stored
+    ),
 )
 """The options that every command and group has."""
 

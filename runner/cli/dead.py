@@ -41,7 +41,10 @@ def list_letters(context: CommandContext, limit: int) -> None:
     context.output.listing(
         {"letters": letters},
         ("LETTER", "TIME", "SOURCE", "REASON"),
-        [(item.id, clock_time(item.at), _source(item), short(item.reason, 90)) for item in letters],
+        [
+            (item.id, clock_time(item.at), _source(item), short(item.reason, 90))
+            for item in letters
+        ],
         "No dead letters.",
         lines=((item.id, stamp(item.at), _source(item), item.reason) for item in letters),
     )
@@ -101,9 +104,13 @@ def drop(context: CommandContext, letter_ids: tuple[str, ...], *, yes: bool) -> 
     if a letter does not exist.
     """
     if not yes:
-        click.confirm(f"Delete {len(letter_ids)} dead letters permanently?", abort=True, err=True)
+        click.confirm(
+            f"Delete {len(letter_ids)} dead letters permanently?", abort=True, err=True
+        )
     letters = context.installation.dead_letters
-    results = [Removed(item, "dropped" if letters.drop(item) else "unknown") for item in letter_ids]
+    results = [
+        Removed(item, "dropped" if letters.drop(item) else "unknown") for item in letter_ids
+    ]
     context.output.write({"dropped": results}, ((item.id, item.status) for item in results))
     return Exit.NOT_FOUND if any(item.status == "unknown" for item in results) else Exit.DONE
 

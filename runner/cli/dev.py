@@ -152,23 +152,31 @@ def start_server(stack: ExitStack, environment: Mapping[str, str], port: int) ->
             if address := LOGIN.search(log.read_text(errors="replace")):
                 return address[0]
     raise CommandError(
-        Exit.TIMED_OUT, f"The pages did not start within {SERVER_TIMEOUT:.0f} seconds; try again."
+        Exit.TIMED_OUT,
+        f"The pages did not start within {SERVER_TIMEOUT:.0f} seconds; try again.",
     )
 
 
 def _run_worker(
-    context: CommandContext, stack: ExitStack, url: str, options: tuple[int | None, int, bool, bool]
+    context: CommandContext,
+    stack: ExitStack,
+    url: str,
+    options: tuple[int | None, int, bool, bool],
 ) -> int:
     from runner.cli.workers import worker_process
 
     concurrency, port, demo, opens = options
     output = context.output
     address = context.settings.server_url or f"http://127.0.0.1:{port}"
-    environment = context.environment() | {"RUNNER_REDIS_URL": url, "RUNNER_SERVER_URL": address}
+    environment = context.environment() | {
+        "RUNNER_REDIS_URL": url,
+        "RUNNER_SERVER_URL": address,
+    }
     worker = stack.enter_context(worker_process(environment, concurrency=concurrency))
     worker.wait_ready(output.note if context.debug else None)
     graphs = (
-        ", ".join(context.settings.graphs) or "none; name modules with --graphs or RUNNER_GRAPHS"
+        ", ".join(context.settings.graphs)
+        or "none; name modules with --graphs or RUNNER_GRAPHS"
     )
     try:
         pages = start_server(stack, environment, port)

@@ -22,7 +22,9 @@ class Frozen:
 
 _options = add_options(
     by_option,
-    click.option("--reason", required=True, help="Why; it is shown, and the audit keeps its hash."),
+    click.option(
+        "--reason", required=True, help="Why; it is shown, and the audit keeps its hash."
+    ),
     click.option("--all", "everything", is_flag=True, help="Every graph."),
     click.option(
         "--tool", metavar="TOOL", default="", help="The calls of this tool (default: none)."

@@ -156,7 +156,9 @@ def _tree(view: GraphView) -> Tree:
 
     tree = Tree(Text.assemble((view.name, "bold"), f"  {view.fingerprint}"), guide_style="dim")
     for node in view.nodes:
-        branch = tree.add(Text(f"{node.id}  {node.kind}{'  starts here' if node.entry else ''}"))
+        branch = tree.add(
+            Text(f"{node.id}  {node.kind}{'  starts here' if node.entry else ''}")
+        )
         for edge in (edge for edge in view.edges if edge.source == node.id):
             condition = "  if its condition holds" if edge.condition else ""
             condition = "  if no answer comes in time" if edge.on_expire else condition
@@ -298,7 +300,9 @@ def draw(context: CommandContext, name: str, format_: str, run_id: str | None) -
 
     context.load_graphs()
     definition = registry.get(name).definition
-    text = draw_graph(definition, format_, _statuses_of(context, name, run_id) if run_id else None)
+    text = draw_graph(
+        definition, format_, _statuses_of(context, name, run_id) if run_id else None
+    )
     if context.output.as_json:
         context.output.data(GraphDrawing(name, run_id, format_, text))
     else:

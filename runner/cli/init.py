@@ -66,7 +66,9 @@ def init(context: CommandContext, folder: Path) -> None:
             (folder / file).write_text(_text(file, name), encoding="utf-8")
     except OSError as error:
         message = f"{folder} can't be written: {error.strerror}."
-        raise CommandError(Exit.USAGE, message, "Name a folder that you may write to.") from error
+        raise CommandError(
+            Exit.USAGE, message, "Name a folder that you may write to."
+        ) from error
     context.output.write(
         Project(str(folder), name, FILES), [(str(folder / file),) for file in FILES]
     )

@@ -216,7 +216,15 @@ def _votes(question: QuestionView) -> str:
 def _row(question: QuestionView) -> tuple[object, ...]:
     people, asked_at = ",".join(question.assignees), stamp(question.asked_at)
     reason = compact(question.reason)
-    row = question.id, question.run_id, question.node_id, question.name, people, asked_at, reason
+    row = (
+        question.id,
+        question.run_id,
+        question.node_id,
+        question.name,
+        people,
+        asked_at,
+        reason,
+    )
     return (*row, votes) if (votes := _votes(question)) else row
 
 
@@ -234,9 +242,13 @@ def show(context: CommandContext, interrupt_id: str) -> None:
     from runner.operations.questions import read_question, with_comments
 
     store, output = context.store, context.output
-    question = with_comments(store, read_question(store, context.client.interrupt(interrupt_id)))
+    question = with_comments(
+        store, read_question(store, context.client.interrupt(interrupt_id))
+    )
     fields = document(question).items()
-    rows = ((name, compact(value)) for name, value in fields if value not in (None, "", [], {}, 0))
+    rows = (
+        (name, compact(value)) for name, value in fields if value not in (None, "", [], {}, 0)
+    )
     output.present(question, lambda: _show_whole(output, question), rows)
 
 
@@ -342,7 +354,9 @@ def _respond(
 def _show_outcome(context: CommandContext, receipt: Receipt, digest: str | None = None) -> Exit:
     """Write a receipt, and return its exit code."""
     output, code, name = context.output, exit_of_receipt(receipt), receipt.interrupt_id
-    output.present(receipt, lambda: output.show(_receipt_text(receipt)), [_receipt_row(receipt)])
+    output.present(
+        receipt, lambda: output.show(_receipt_text(receipt)), [_receipt_row(receipt)]
+    )
     # Both a bad answer and another digest are "rejected", but a script reacts to them differently.
     if (
         code is Exit.USAGE
@@ -527,7 +541,9 @@ def vote_all(
     _check_response(decision, response)
     if shown is None:
         return _list_all(context, filters, limit)
-    digests = dict(_digest_of(line, number) for number, line in enumerate(shown, 1) if line.strip())
+    digests = dict(
+        _digest_of(line, number) for number, line in enumerate(shown, 1) if line.strip()
+    )
     receipts = context.client.respond_all(
         list(digests), decision, by=by, digests=digests, response=response, comment=comment
     )
@@ -565,7 +581,9 @@ def _list_all(context: CommandContext, filters: Mapping[str, Any], limit: int) -
         ],
     )
     hint = "; there are more than --limit" if next_cursor else ""
-    output.note(f"{len(questions)} questions{hint}. Nothing was decided: vote with --digests FILE.")
+    output.note(
+        f"{len(questions)} questions{hint}. Nothing was decided: vote with --digests FILE."
+    )
     return Exit.DONE
 
 
@@ -600,7 +618,11 @@ def delegate(context: CommandContext, *, interrupt_id: str, to: str, by: str) ->
 @interrupt_argument
 @by_option
 @click.option(
-    "--ttl", default="10m", metavar="TIME", callback=to_seconds, help="For how long (default: 10m)."
+    "--ttl",
+    default="10m",
+    metavar="TIME",
+    callback=to_seconds,
+    help="For how long (default: 10m).",
 )
 @with_context
 def claim(context: CommandContext, *, interrupt_id: str, by: str, ttl: float) -> int:
@@ -658,7 +680,10 @@ class Withdrawn:
 @interrupts.command()
 @interrupt_argument
 @click.option(
-    "--reason", default="", metavar="TEXT", help="Why; the run's events have it (default: none)."
+    "--reason",
+    default="",
+    metavar="TEXT",
+    help="Why; the run's events have it (default: none).",
 )
 @click.option("--reask", is_flag=True, help="Ask again; the new question has a new id.")
 @with_context
@@ -684,7 +709,8 @@ def _show_list(output: Output, questions: Sequence[QuestionView]) -> None:
     now = wall_clock()
     for question in questions:
         line = Text.assemble(
-            (one_line(question.title), "bold yellow"), f"  asked by {one_line(question.node_id)}"
+            (one_line(question.title), "bold yellow"),
+            f"  asked by {one_line(question.node_id)}",
         )
         line.append(f" of {people(question)}, {span(now - question.asked_at)} ago")
         votes = _votes(question)
@@ -739,7 +765,9 @@ def _requester(question: QuestionView) -> str:
     if not question.requester:
         return ""
     names = [one_line(person(key)) for key in (question.requester, *question.on_behalf_of)]
-    return f"started by {names[0]}" + (f" for {', '.join(names[1:])}" if names[1:] else "") + "\n"
+    return (
+        f"started by {names[0]}" + (f" for {', '.join(names[1:])}" if names[1:] else "") + "\n"
+    )
 
 
 def _ruled(question: QuestionView) -> list[str | tuple[str, str]]:
@@ -753,7 +781,9 @@ def _ruled(question: QuestionView) -> list[str | tuple[str, str]]:
         f"{one_line(question.rule_words)}\n",
     ]
     if question.risk:
-        texts.append((f"{question.risk} risk\n", "bold red" if question.risk == "high" else "bold"))
+        texts.append(
+            (f"{question.risk} risk\n", "bold red" if question.risk == "high" else "bold")
+        )
     if question.action is not None:
         action = question.action
         texts += [(f"the {action['kind']} {one_line(action['tool'])} will run with\n", "bold")]
@@ -771,7 +801,9 @@ def _ruled(question: QuestionView) -> list[str | tuple[str, str]]:
         until = clock_time(question.claim_ends_at)
         texts.append(f"claimed by {one_line(person(question.claim))} until {until}\n")
     for key, delegate in question.delegated.items():
-        texts.append(f"{one_line(person(key))} may vote instead of {one_line(person(delegate))}\n")
+        texts.append(
+            f"{one_line(person(key))} may vote instead of {one_line(person(delegate))}\n"
+        )
     if question.decision:
         texts.append((f"decided: {question.decision}\n", "bold"))
     return texts

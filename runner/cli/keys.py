@@ -51,7 +51,9 @@ def list_keys(context: CommandContext) -> None:
     """
     entries = _set(context).entries()
     rows = [_row(key) for key in entries]
-    context.output.listing({"keys": entries}, ("KID", "LEVEL", "ALGORITHM", "OF", "REVOKED"), rows)
+    context.output.listing(
+        {"keys": entries}, ("KID", "LEVEL", "ALGORITHM", "OF", "REVOKED"), rows
+    )
 
 
 @keys.command("api")
@@ -107,7 +109,9 @@ def api_keys(context: CommandContext, file: Path) -> None:
     help="A role of its owner, at level 3; of a door one that it may state (default: all).",
 )
 @click.option(
-    "--hmac", is_flag=True, help="A shared secret, at level 1: keep the public file secret then."
+    "--hmac",
+    is_flag=True,
+    help="A shared secret, at level 1: keep the public file secret then.",
 )
 @click.option(
     "--public",
@@ -132,7 +136,8 @@ def new(
     Exit codes: 0 made; 2 the options don't fit together; 5 the id or the private file exists.
     """
     options: dict[str, Any] = {
-        name: list(value) if isinstance(value, tuple) else value for name, value in members.items()
+        name: list(value) if isinstance(value, tuple) else value
+        for name, value in members.items()
     }
     if public is None:
         key = _set(context).make(kid, private or _file_of(kid), hmac=hmac, **options)
@@ -179,7 +184,9 @@ def rotate(
 @click.option(
     "--since",
     metavar="TIME",
-    callback=lambda context, option, text: 0 if text == "ever" else to_ms(context, option, text),
+    callback=lambda context, option, text: (
+        0 if text == "ever" else to_ms(context, option, text)
+    ),
     help="Refuse what it says that it has signed since then: a duration before now, an RFC 3339 time, "
     "or 'ever' (default: now).",
 )

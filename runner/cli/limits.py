@@ -24,7 +24,9 @@ COLUMNS = ("LIMIT", "CODE", "SET", "STATUS", "WAIT FOR SLOTS")
 _change = add_options(
     click.argument("name", metavar="LIMIT"),
     click.option(
-        "--reason", default="", help="Why, shown to all; the audit keeps its hash (default: none)."
+        "--reason",
+        default="",
+        help="Why, shown to all; the audit keeps its hash (default: none).",
     ),
     by_option,
 )
@@ -165,7 +167,9 @@ def pause(
         raise click.UsageError(
             "say how long: --for 10m, or --until-resumed for a pause without an end."
         )
-    _write(context, context.installation.limits.pause(name, seconds, reason, by or context.user))
+    _write(
+        context, context.installation.limits.pause(name, seconds, reason, by or context.user)
+    )
 
 
 @limits.command()
@@ -208,4 +212,6 @@ def _pause(pause: LimitPause | None) -> str:
     if pause is None:
         return ""
     why = f" ({one_line(pause.reason)})" if pause.reason else ""
-    return f"paused {f'until {stamp(pause.ends_at)}' if pause.ends_at else 'without an end'}{why}"
+    return (
+        f"paused {f'until {stamp(pause.ends_at)}' if pause.ends_at else 'without an end'}{why}"
+    )

@@ -185,7 +185,9 @@ class Output:
         # Only the last column is broken, where there is room for the others; else ids, which are copied, are
         # whole.
         others = sum(width + 2 for width in widths[:-1])
-        least = (*widths[:-1], 8) if others + 8 <= self.console.width else (32, *[8] * len(widths))
+        least = (
+            (*widths[:-1], 8) if others + 8 <= self.console.width else (32, *[8] * len(widths))
+        )
         for heading, width, most in zip(headings, widths, least, strict=False):
             table.add_column(heading, overflow="fold", min_width=min(width, most))
         for row in cells:
@@ -263,5 +265,7 @@ def short_time(milliseconds: int) -> str:
 def clock_time(milliseconds: int) -> str:
     """Return a time of the store for a person, in local time."""
     return (
-        datetime.fromtimestamp(milliseconds / 1000, UTC).astimezone().strftime("%Y-%m-%d %H:%M:%S")
+        datetime.fromtimestamp(milliseconds / 1000, UTC)
+        .astimezone()
+        .strftime("%Y-%m-%d %H:%M:%S")
     )

@@ -100,9 +100,12 @@ def report(error: BaseException, context: CommandContext) -> Exit:
 
 
 @click.group(
-    cls=Program, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100}
+    cls=Program,
+    context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
 )
-@click.version_option(package_name=DISTRIBUTION, prog_name="runner", message="%(prog)s %(version)s")
+@click.version_option(
+    package_name=DISTRIBUTION, prog_name="runner", message="%(prog)s %(version)s"
+)
 @common_options
 def runner() -> None:
     """Run graphs of agents and functions on Celery workers, and answer their questions.
@@ -187,7 +190,9 @@ def version(context: CommandContext) -> None:
     from importlib.metadata import version as installed
 
     names = ("celery", "kombu", "redis")
-    versions = Versions(installed(DISTRIBUTION), platform.python_version(), *map(installed, names))
+    versions = Versions(
+        installed(DISTRIBUTION), platform.python_version(), *map(installed, names)
+    )
     context.output.write(
         versions,
         [

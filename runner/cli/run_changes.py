@@ -42,7 +42,9 @@ def cancel(context: CommandContext, run_id: str, reason: str) -> None:
     """
     run = context.client.run(run_id)
     if not run.cancel(reason):
-        raise ConflictError(f"run {run_id} has ended or is stopping already; nothing was changed.")
+        raise ConflictError(
+            f"run {run_id} has ended or is stopping already; nothing was changed."
+        )
     status = str(run.status.shown)
     from runner.operations.views import RunStatus
 
@@ -89,7 +91,9 @@ def remove(context: CommandContext, run_id: str, *, yes: bool) -> None:
 
 @click.command()
 @run_argument
-@click.option("--from", "node", metavar="NODE", required=True, help="The node that starts again.")
+@click.option(
+    "--from", "node", metavar="NODE", required=True, help="The node that starts again."
+)
 @click.option(
     "--visit", type=click.IntRange(1), help="Which of its visits, from 1 (default: the latest)."
 )
@@ -134,7 +138,9 @@ def again(context: CommandContext, run_id: str, *, input_text: str | None, by: s
     changes: dict[str, Any] = (
         {} if input_text is None else {"task": read_json(input_text, "--input")}
     )
-    _write_new(context, context.client.run(run_id).again(by=by or context.user or None, **changes))
+    _write_new(
+        context, context.client.run(run_id).again(by=by or context.user or None, **changes)
+    )
 
 
 def _write_new(context: CommandContext, run: Run) -> None:
@@ -161,7 +167,9 @@ COLUMNS = ("RUN", "GRAPH", "NODE", "NEW NAME", "OUTCOME", "REASON", "UNUSED ANSW
     help="Node OLD is now called NEW; may be repeated.",
 )
 @click.option("--drop", multiple=True, metavar="OLD", help="Remove this node; may be repeated.")
-@click.option("--dry-run", is_flag=True, help="Show the outcome for each node, and change nothing.")
+@click.option(
+    "--dry-run", is_flag=True, help="Show the outcome for each node, and change nothing."
+)
 @with_context
 def migrate(
     context: CommandContext,

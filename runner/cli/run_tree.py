@@ -87,7 +87,9 @@ def _heading(run: RunView, now: int) -> Text:
         heading.append(f"  {run.frozen}", style="red")
     if run.reason:
         # Nothing has begun: the reason is what the run waits for.
-        queued = run.status == "executing" and all(node.status == "pending" for node in run.nodes)
+        queued = run.status == "executing" and all(
+            node.status == "pending" for node in run.nodes
+        )
         heading.append(f"  {one_line(run.reason)}", style="yellow" if queued else "red")
     return heading
 
@@ -110,7 +112,9 @@ def _add_nodes(tree: Tree, run: RunView, now: int, lines: int) -> None:
         for question in questions.get(node.id, ()):
             branch.add(_question(question, now))
         if node.waits_for:
-            branch.add(Text(f"waits for the answer to {node.waits_for}", "dim", overflow="fold"))
+            branch.add(
+                Text(f"waits for the answer to {node.waits_for}", "dim", overflow="fold")
+            )
         if node.run is not None:
             _add_nodes(branch, node.run, now, 0)
         _add_items(branch, node, questions, now)
@@ -213,7 +217,9 @@ def _question(question: Question, now: int) -> Group:
 
 def _decision(decision: DecisionView) -> Text:
     line = Text(no_wrap=True, overflow="ellipsis")
-    line.append(f"{one_line(decision.title)} ").append(one_line(decision.sentence), style="bold")
+    line.append(f"{one_line(decision.title)} ").append(
+        one_line(decision.sentence), style="bold"
+    )
     line.append(f"  {clock_time(decision.answered_at)}", style="dim")
     for who, comment in decision.comments.items():
         line.append(f"  {one_line(plain_name(who))}: {short(comment, 60)}", style="dim")

@@ -41,7 +41,9 @@ class StatusWord(click.Choice[str]):
         """Ignore case, and take spaces and hyphens for underscores."""
         names = str(value).replace("-", " ").lower().split()
         name = "_".join(names)
-        return super().convert("held" if name == "needs_migration" else name, parameter, context)
+        return super().convert(
+            "held" if name == "needs_migration" else name, parameter, context
+        )
 
 
 timeout_option = click.option(
@@ -106,7 +108,9 @@ def run(
         return _wait(context, new_run, timeout)
     from runner.operations.views import StartedRun
 
-    context.output.write(StartedRun(new_run.id, graph, str(new_run.status.shown)), [(new_run.id,)])
+    context.output.write(
+        StartedRun(new_run.id, graph, str(new_run.status.shown)), [(new_run.id,)]
+    )
     return Exit.DONE
 
 
@@ -160,7 +164,10 @@ def runs() -> None:
 
 @runs.command("list")
 @click.option(
-    "--status", type=StatusWord(STATUSES), metavar="STATUS", help="Filter by status (default: any)."
+    "--status",
+    type=StatusWord(STATUSES),
+    metavar="STATUS",
+    help="Filter by status (default: any).",
 )
 @click.option("--graph", metavar="GRAPH", help="Filter by graph (default: any).")
 @tag_option("Filter by tag")
@@ -206,17 +213,24 @@ def list_runs(
     filters["text"] = text
     filters["tags"] = read_tags(tags)
     output = context.output
-    page = read_pages(lambda number, after: _page(context, number, after, **filters), limit, cursor)
+    page = read_pages(
+        lambda number, after: _page(context, number, after, **filters), limit, cursor
+    )
     rows: list[tuple[object, ...]] = []
     for depth, summary in _families(page):
         tags_text = " ".join(f"{key}={value}" for key, value in summary.tags.items())
         if output.is_terminal:
-            graph_text = f"{'  ' * (depth - 1)}└ {summary.graph_id}" if depth else summary.graph_id
+            graph_text = (
+                f"{'  ' * (depth - 1)}└ {summary.graph_id}" if depth else summary.graph_id
+            )
             start_time = short_time(summary.created_at)
             status_text = summary.status.shown + (", archived" if summary.archived else "")
             rows.append((summary.run_id, graph_text, status_text, start_time, tags_text))
         else:
-            started_at, archive = stamp(summary.created_at), "archived" if summary.archived else ""
+            started_at, archive = (
+                stamp(summary.created_at),
+                "archived" if summary.archived else "",
+            )
             head = (summary.run_id, summary.graph_id, summary.status.shown, started_at)
             rows.append((*head, tags_text, summary.parent, archive))
     nothing = "No matching runs. `runner run GRAPH` starts one."
@@ -279,7 +293,9 @@ def show(context: CommandContext, run_id: str) -> None:
 @runs.command()
 @run_argument
 @click.option(
-    "--follow", is_flag=True, help="Keep watching while it waits for people, until it has ended."
+    "--follow",
+    is_flag=True,
+    help="Keep watching while it waits for people, until it has ended.",
 )
 @timeout_option
 @with_context
@@ -361,7 +377,9 @@ def _archived_export(context: CommandContext, run_id: str) -> Mapping[str, Any] 
     """Read the export of a run that the store has no more; of its id, too, a unique prefix is enough."""
     if context.installation.archive is None or context.store.peek(run_id) is not None:
         return None
-    return context.installation.archive.read(full_archived_id(context.installation.archive, run_id))
+    return context.installation.archive.read(
+        full_archived_id(context.installation.archive, run_id)
+    )
 
 
 def _show(output: Output, view: RunView) -> None:

@@ -87,7 +87,10 @@ def _next(schedule: Schedule) -> str:
     help="An interval: 90s, 30m, 2h, 7d (default: --cron).",
 )
 @click.option(
-    "--timezone", default="UTC", show_default=True, help="The zone of --cron, such as Europe/Rome."
+    "--timezone",
+    default="UTC",
+    show_default=True,
+    help="The zone of --cron, such as Europe/Rome.",
 )
 @click.option(
     "--overlap",
@@ -170,7 +173,9 @@ def remove(context: CommandContext, schedule_id: str) -> None:
 
 @schedules.command()
 @SCHEDULE
-@click.option("--from", "first", metavar="TIME", required=True, help="The first time, as RFC 3339.")
+@click.option(
+    "--from", "first", metavar="TIME", required=True, help="The first time, as RFC 3339."
+)
 @click.option("--to", "last", metavar="TIME", required=True, help="The last time, as RFC 3339.")
 @with_context
 def backfill(context: CommandContext, schedule_id: str, first: str, last: str) -> None:
@@ -181,15 +186,23 @@ def backfill(context: CommandContext, schedule_id: str, first: str, last: str) -
     try:
         span_of = milliseconds(first), milliseconds(last)
     except ValueError as error:
-        raise click.UsageError("--from and --to are times such as 2026-03-01T00:00:00Z.") from error
+        raise click.UsageError(
+            "--from and --to are times such as 2026-03-01T00:00:00Z."
+        ) from error
     from runner.operations.views import BackfilledRun
 
-    runs = [BackfilledRun(run_id) for run_id in _scheduler(context).backfill(schedule_id, *span_of)]
+    runs = [
+        BackfilledRun(run_id) for run_id in _scheduler(context).backfill(schedule_id, *span_of)
+    ]
     context.output.write({"runs": runs}, [(run.run_id,) for run in runs])
 
 
 def _write(context: CommandContext, schedule: Schedule) -> None:
-    cells = schedule.id, "paused" if schedule.paused else "active", stamp(schedule.next_at) or ""
+    cells = (
+        schedule.id,
+        "paused" if schedule.paused else "active",
+        stamp(schedule.next_at) or "",
+    )
     context.output.write(schedule, [cells])
 
 

@@ -14,7 +14,9 @@ from runner.errors import needs_extra
 
 
 @click.command()
-@click.option("--host", default="127.0.0.1", show_default=True, help="The address to listen on.")
+@click.option(
+    "--host", default="127.0.0.1", show_default=True, help="The address to listen on."
+)
 @click.option(
     "--port", type=click.IntRange(1, 65535), default=8080, show_default=True, help="The port."
 )

@@ -133,11 +133,17 @@ def list_workers(context: CommandContext) -> None:
     headings = ("WORKER", "STATE", "BUSY", "POOL", "QUEUES", "GRAPHS", "SEEN")
     nothing = "No workers. `runner worker` starts one."
     rows = [_row(item) for item in views]
-    context.output.listing({"workers": views}, headings, rows, nothing, lines=map(_cells, views))
+    context.output.listing(
+        {"workers": views}, headings, rows, nothing, lines=map(_cells, views)
+    )
 
 
 def _row(view: WorkerView) -> tuple[object, ...]:
-    busy, queues, graphs = f"{view.busy}/{view.slots}", " ".join(view.queues), " ".join(view.graphs)
+    busy, queues, graphs = (
+        f"{view.busy}/{view.slots}",
+        " ".join(view.queues),
+        " ".join(view.graphs),
+    )
     return view.name, view.state, busy, view.pool, queues, graphs, clock_time(view.seen)
 
 
@@ -173,7 +179,9 @@ class WorkerEnded(RunnerError):
 class WorkerProcess:
     """A running worker; its log is a file, read line by line."""
 
-    def __init__(self, command: Sequence[str], log: Path, environment: Mapping[str, str]) -> None:
+    def __init__(
+        self, command: Sequence[str], log: Path, environment: Mapping[str, str]
+    ) -> None:
         log.touch()
         self._log = log.open(encoding="utf-8", errors="replace")
         self._guard = SupervisedProcess(

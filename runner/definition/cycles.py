@@ -14,7 +14,9 @@ from runner.definition.model import EdgeSpec
 from runner.errors import DefinitionError
 
 
-def back_edges(nodes: Sequence[str], entries: Sequence[str], edges: Sequence[EdgeSpec]) -> set[int]:
+def back_edges(
+    nodes: Sequence[str], entries: Sequence[str], edges: Sequence[EdgeSpec]
+) -> set[int]:
     """Find the indexes of the edges that close a cycle, depth first without recursion."""
     leaving: dict[str, list[tuple[int, str]]] = {node: [] for node in nodes}
     back = set()

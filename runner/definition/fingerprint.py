@@ -13,7 +13,14 @@ from collections.abc import Iterator
 from dataclasses import astuple
 
 from runner.definition import model
-from runner.definition.model import BRACKETS, HIDDEN, Definition, EdgeSpec, NodeTopology, Topology
+from runner.definition.model import (
+    BRACKETS,
+    HIDDEN,
+    Definition,
+    EdgeSpec,
+    NodeTopology,
+    Topology,
+)
 
 
 def signatures(definition: Definition) -> dict[str, str]:
@@ -43,7 +50,16 @@ def fingerprint(definition: Definition) -> str:
     queue += [astuple(definition.fairness)] if definition.fairness else []
     over = model.signature((spec.id, spec.map) for spec in definition.nodes.values())
     return _hash(
-        [definition.id, definition.version, nodes, edges, definition.entries, limits, *over, *queue]
+        [
+            definition.id,
+            definition.version,
+            nodes,
+            edges,
+            definition.entries,
+            limits,
+            *over,
+            *queue,
+        ]
     )
 
 

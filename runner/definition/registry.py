@@ -57,7 +57,9 @@ class CompiledGraph:
 
 def compile_graph(definition: Definition) -> CompiledGraph:
     excluding = (
-        spec.id for spec in definition.nodes.values() if any(map(excludes_requester, _rules(spec)))
+        spec.id
+        for spec in definition.nodes.values()
+        if any(map(excludes_requester, _rules(spec)))
     )
     return CompiledGraph(
         definition, topology(definition), definition.edges_by_source(), next(excluding, "")
@@ -66,7 +68,10 @@ def compile_graph(definition: Definition) -> CompiledGraph:
 
 def _rules(spec: NodeSpec) -> Iterator[Rule]:
     """List the rules by which a node or its tools are approved."""
-    gates = [spec.approval, *(getattr(tool, "approval", None) for tool in tools_of(spec.executor))]
+    gates = [
+        spec.approval,
+        *(getattr(tool, "approval", None) for tool in tools_of(spec.executor)),
+    ]
     return (rule for rule in gates if rule is not None)
 
 
@@ -93,7 +98,9 @@ def check_exclusions(
         )
 
 
-def check_rules(definition: Definition, path: str, outer_graphs: Sequence[Definition] = ()) -> None:
+def check_rules(
+    definition: Definition, path: str, outer_graphs: Sequence[Definition] = ()
+) -> None:
     """Check the rules of a graph and of those inside it; a node that none of them has may be around them.
 
     Raises:
@@ -133,7 +140,9 @@ class Registry:
             DefinitionError: the name is empty, has a "/", or is taken by another factory.
         """
         if not name or PATH in name:
-            raise DefinitionError(f"a graph's name must be a text without {PATH!r}, not {name!r}.")
+            raise DefinitionError(
+                f"a graph's name must be a text without {PATH!r}, not {name!r}."
+            )
         with self._lock:
             existing = self._factories.get(name)
             if existing is not None and _place(existing) != _place(factory):
@@ -333,7 +342,9 @@ def load(modules: Iterable[str]) -> None:
             importlib.import_module(module)
         except (Exception, SystemExit) as error:
             advice = ""
-            if isinstance(error, ModuleNotFoundError) and f"{module}.".startswith(f"{error.name}."):
+            if isinstance(error, ModuleNotFoundError) and f"{module}.".startswith(
+                f"{error.name}."
+            ):
                 advice = " Name importable modules, separated by commas."
             # The last of the modules that were being imported has the fault, or calls what has it.
             line = _line_of(error, lambda code: code.co_name == "<module>")
@@ -353,7 +364,9 @@ def _build(path: str, factory: Callable[[], HasDefinition]) -> object:
     except (Exception, SystemExit) as error:
         file = getattr(getattr(factory, "__code__", None), "co_filename", "")
         line = _line_of(error, lambda code: code.co_filename == file)
-        raise DefinitionError(f"graph {path!r} can't be built: {_summary(error)}{line}.") from error
+        raise DefinitionError(
+            f"graph {path!r} can't be built: {_summary(error)}{line}."
+        ) from error
 
 
 def _summary(error: BaseException) -> str:

@@ -50,7 +50,9 @@ def topology(definition: Definition) -> Topology:
     nodes: dict[str, NodeTopology] = {}
     items: dict[str, NodeTopology] = {}
     for node, spec in definition.nodes.items():
-        nodes[node] = _node(definition, spec, incoming[node], around[node], node_signatures[node])
+        nodes[node] = _node(
+            definition, spec, incoming[node], around[node], node_signatures[node]
+        )
         if spec.map:
             # A map's limits are those of its items.
             items[node + BRACKETS] = replace(nodes[node], map=None)
@@ -80,7 +82,9 @@ def _around(node: str, loops: list[tuple[str, set[str]]]) -> tuple[int, ...]:
     return tuple(sorted(inside, key=lambda k: len(loops[k][1])))
 
 
-def _classify(edge: EdgeSpec, around: Mapping[str, tuple[int, ...]], header: int | None) -> OutEdge:
+def _classify(
+    edge: EdgeSpec, around: Mapping[str, tuple[int, ...]], header: int | None
+) -> OutEdge:
     if header is not None:
         return OutEdge(edge.target, EdgeKind.BACK, loop=header, on_expire=edge.on_expire)
     common_loops = [k for k in around[edge.source] if k in around[edge.target]]
@@ -113,7 +117,9 @@ def _node(
     )
 
 
-def _loop(k: int, loops: list[tuple[str, set[str]]], exits: list[tuple[str, int]]) -> LoopTopology:
+def _loop(
+    k: int, loops: list[tuple[str, set[str]]], exits: list[tuple[str, int]]
+) -> LoopTopology:
     header, body = loops[k]
     inner: list[int] = []
     outer: list[int] = []

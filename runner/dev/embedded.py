@@ -188,7 +188,10 @@ class EmbeddedStore:
     def _answers(self) -> bool:
         """Send PING in the wire protocol itself, so that no client needs to be imported."""
         try:
-            with socket.socket(socket.AF_UNIX) as connection, connection.makefile("rb") as replies:
+            with (
+                socket.socket(socket.AF_UNIX) as connection,
+                connection.makefile("rb") as replies,
+            ):
                 connection.settimeout(1)
                 connection.connect(str(self.socket_path))
                 if self._password:

@@ -77,7 +77,9 @@ class SupervisedProcess:
     def kill(self) -> None:
         """End the child with SIGKILL and return when it is gone."""
         if self._line >= 0:
-            os.kill(self.pid, signal.SIGKILL)  # surely the child's: the shell has not reaped it yet
+            os.kill(
+                self.pid, signal.SIGKILL
+            )  # surely the child's: the shell has not reaped it yet
             self.alive(KILLED_WITHIN)
 
     def end(self) -> bool:

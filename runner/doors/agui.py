@@ -211,7 +211,9 @@ class AgentStream:
         if self._body.resume:
             raise Refusal("unknown", "This thread has no run, so there is nothing to resume.")
         if not self._user:
-            raise Refusal("no_message", "There is no message of a user, so nothing was started.")
+            raise Refusal(
+                "no_message", "There is no message of a user, so nothing was started."
+            )
         run = start_for(
             self._services,
             self._person,
@@ -369,7 +371,9 @@ class AgentStream:
                 yield from self._transcript.end(node)
         elif event.kind in STEP_ENDS:
             yield from self._transcript.end(node)
-            yield from self._conversation(self._run_of(path), path, node.removeprefix(f"{path}/"))
+            yield from self._conversation(
+                self._run_of(path), path, node.removeprefix(f"{path}/")
+            )
             yield from self._leave(node)
             if step in self._steps:
                 owner = self._steps.pop(step)
@@ -390,7 +394,9 @@ class AgentStream:
         self, path: str, interrupts: Sequence[core.Interrupt] = ()
     ) -> Iterator[core.BaseEvent]:
         """End the subagents of a path and inside it, the innermost first, each behind its steps."""
-        inside = [name for name in self._subagents if not path or f"{name}/".startswith(f"{path}/")]
+        inside = [
+            name for name in self._subagents if not path or f"{name}/".startswith(f"{path}/")
+        ]
         for name in sorted(inside, key=len, reverse=True):
             owner = self._subagents.pop(name)
             for step in [step for step, its_owner in self._steps.items() if its_owner == owner]:
@@ -446,14 +452,17 @@ class AgentStream:
                 title = shown(seen_by(person, question).title)
                 votes = {"have": question.have, "need": question.need}
                 page = page_of(self._address, question.id)
-                notes.append({"id": question.id, "title": f"{title:.200}", "url": page, **votes})
+                notes.append(
+                    {"id": question.id, "title": f"{title:.200}", "url": page, **votes}
+                )
         return ShownRun(seen_by(person, view), interrupts, notes)
 
     def _state(self, shown_run: ShownRun) -> core.StateSnapshotEvent:
         """Return the state: that of the application, and the run's in `runner`."""
         view, app_state = shown_run.view, self._body.state
         self._nodes = {
-            node.id: {"status": node.status, "visit": node.visit} for node in with_items(view.nodes)
+            node.id: {"status": node.status, "visit": node.visit}
+            for node in with_items(view.nodes)
         }
         state = {
             "run_id": view.run_id,
@@ -548,7 +557,9 @@ async def _heard(subscriber: Subscriber) -> list[Event]:
     while not subscriber.queue.empty():
         heard.append(subscriber.queue.get_nowait())
     if None in heard:
-        raise Problem(503, "The client reads too slowly. The run goes on; send the message again.")
+        raise Problem(
+            503, "The client reads too slowly. The run goes on; send the message again."
+        )
     return [item[1] for item in heard if item is not None]
 
 

@@ -86,7 +86,8 @@ def _element(field: Mapping[str, Any]) -> dict[str, Any]:
     choices = _choices(field)
     if choices is not None:
         options = [
-            {"text": plain(choice), "value": str(number)} for number, choice in enumerate(choices)
+            {"text": plain(choice), "value": str(number)}
+            for number, choice in enumerate(choices)
         ]
         kind = "multi_static_select" if field["type"] == "array" else "static_select"
         return {"type": kind, "options": options}

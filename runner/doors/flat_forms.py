@@ -28,7 +28,15 @@ FLAT: dict[str, set[str]] = {
 
 FORMATS = {"email", "uri", "date", "date-time"}
 
-OBJECT = {"type", "title", "description", "properties", "required", "additionalProperties", "$defs"}
+OBJECT = {
+    "type",
+    "title",
+    "description",
+    "properties",
+    "required",
+    "additionalProperties",
+    "$defs",
+}
 
 
 def form(question: QuestionView) -> dict[str, Any] | None:
@@ -69,7 +77,9 @@ def _answer_form(schema: Mapping[str, Any] | None) -> dict[str, Any] | None:
 
 def _flat_schema(field: AnswerField) -> dict[str, Any] | None:
     """Return the schema of a field; None where it says more than a flat form can."""
-    schema = {name: value for name, value in field.schema.items() if name not in {"$ref", "$defs"}}
+    schema = {
+        name: value for name, value in field.schema.items() if name not in {"$ref", "$defs"}
+    }
     if schema.get("default", ...) is None:
         del schema["default"]
     kind = schema.get("type")
@@ -94,7 +104,9 @@ def decision_of(question: QuestionView, content: Mapping[str, Any]) -> Decision 
         where = ".".join(map(str, path or ()))
         return decision.receipt(ReceiptStatus.REJECTED, f"{where}: {fault}" if where else fault)
     if question.rule is not None:
-        return replace(decision, decision=content["decision"], comment=content.get("reason") or "")
+        return replace(
+            decision, decision=content["decision"], comment=content.get("reason") or ""
+        )
     is_object = answer_field(question.response_schema).schema.get("type") == "object"
     value = dict(content) if is_object else content["answer"]
     return replace(decision, response=codec.pack(value, "response"), decision="respond")

@@ -145,7 +145,9 @@ class MailDoor:
             names = ", ".join(f"RUNNER_{name.upper()}" for name in missing)
             raise UsageError(f"the mail door needs {names}; see docs/how-to/email.md.")
         if not _is_address(settings.mail_from):
-            raise UsageError(f"RUNNER_MAIL_FROM={settings.mail_from!r:.200} is no bare address.")
+            raise UsageError(
+                f"RUNNER_MAIL_FROM={settings.mail_from!r:.200} is no bare address."
+            )
         self._server = urlsplit(settings.mail_server)
         try:
             is_usable = self._server.scheme in {"smtp", "smtps"} and self._server.port != 0
@@ -209,7 +211,11 @@ class MailDoor:
         return person
 
     def page(
-        self, request: Request, viewer: Person | None, token: str, sent: Mapping[str, str] | None
+        self,
+        request: Request,
+        viewer: Person | None,
+        token: str,
+        sent: Mapping[str, str] | None,
     ) -> HTMLResponse:
         """Show the question of a link, after deciding it where its form was `sent`; `viewer` is logged in.
 
@@ -309,7 +315,9 @@ class MailDoor:
         except NotFoundError:
             return MailedQuestion(question_id)
 
-    def _change(self, question_id: str, change: Callable[[MailedQuestion], MailedQuestion]) -> None:
+    def _change(
+        self, question_id: str, change: Callable[[MailedQuestion], MailedQuestion]
+    ) -> None:
         try:
             self._mailed.change(question_id, change)
         except NotFoundError:
@@ -368,7 +376,9 @@ class MailDoor:
                 raise Unavailable("RUNNER_MAIL_SERVER has no TLS, so it is sent no password.")
             server.login(unquote(self._server.username), unquote(self._server.password or ""))
 
-    def _deliver(self, server: smtplib.SMTP, mail: EmailMessage, address: str) -> tuple[str, bool]:
+    def _deliver(
+        self, server: smtplib.SMTP, mail: EmailMessage, address: str
+    ) -> tuple[str, bool]:
         try:
             server.send_message(mail, self._settings.mail_from, [address])
         except smtplib.SMTPSenderRefused:
@@ -457,7 +467,8 @@ def _selectors(question: QuestionView) -> list[str]:
     entries += [f"user:{key}" for key in question.delegated]
     return list(
         dict.fromkeys(
-            f"user:{plain_name(name[5:])}" if name.startswith("user:") else name for name in entries
+            f"user:{plain_name(name[5:])}" if name.startswith("user:") else name
+            for name in entries
         )
     )
 

@@ -91,7 +91,11 @@ STATE_AGE = 7 * DAY
 
 PREFIX = "graph_"
 
-ENDS = {Status.COMPLETED: "completed", Status.FAILED: "completed", Status.CANCELLED: "cancelled"}
+ENDS = {
+    Status.COMPLETED: "completed",
+    Status.FAILED: "completed",
+    Status.CANCELLED: "cancelled",
+}
 """The status of a task when its run has ended: in MCP a failed one has a result, which is an error."""
 
 
@@ -348,7 +352,9 @@ class Door:
         checked_cursor(values.get("cursor"))
         if named := values.get("run_id") or values.get("question_id"):
             person = limited(person, operation.permission, self._services.graph_of(named))
-        elif operation.call is not graphs.list_graphs:  # which leaves out those of others itself
+        elif (
+            operation.call is not graphs.list_graphs
+        ):  # which leaves out those of others itself
             person = limited(person, operation.permission, outermost(values.get("graph", "")))
         return operation.call(services=self._services, person=person, **values)
 
@@ -361,7 +367,9 @@ class Door:
         leave = self._services.hub.take_seats(caller.person, not is_task)
         try:
             if params.request_state is None:
-                run_id = await run_in_threadpool(self._start, caller, graph, params.arguments or {})
+                run_id = await run_in_threadpool(
+                    self._start, caller, graph, params.arguments or {}
+                )
             else:
                 run_id = json.loads(params.request_state)["run"]
             try:
@@ -445,7 +453,9 @@ class Door:
             try:
                 response = types.ElicitResult.model_validate(responses[key])
             except ValidationError as error:
-                raise MCPError(types.INVALID_PARAMS, f"{key!r:.80}: no ElicitResult.") from error
+                raise MCPError(
+                    types.INVALID_PARAMS, f"{key!r:.80}: no ElicitResult."
+                ) from error
             decision = _decision(asked[key], response)
             if decision is not None:
                 receipts[key] = (
@@ -494,7 +504,9 @@ class Door:
         if note:
             task["statusMessage"] = note
         if status == "input_required":
-            task["inputRequests"] = {key: _elicitation(item.request) for key, item in asked.items()}
+            task["inputRequests"] = {
+                key: _elicitation(item.request) for key, item in asked.items()
+            }
         if status == "completed":
             task["result"] = _result(view).model_dump(
                 mode="json", by_alias=True, exclude_none=True, exclude={"result_type"}
@@ -505,7 +517,9 @@ class Door:
         self._check_task(caller, params.task_id, "see")
         refused = self._answer(caller, params.task_id, params.input_responses)
         if refused:
-            details = "; ".join(receipt.detail or receipt.status for receipt in refused.values())
+            details = "; ".join(
+                receipt.detail or receipt.status for receipt in refused.values()
+            )
             raise MCPError(types.INVALID_PARAMS, f"not accepted: {details}", [*refused])
         return {"resultType": "complete"}
 
@@ -576,7 +590,9 @@ def _asked(caller: Caller, question: QuestionView) -> Elicitation | None:
         return Elicitation(question, {"mode": "form", "message": text, "requestedSchema": form})
     if not (page and caller.links):
         return None
-    return Elicitation(question, {"mode": "url", "message": page_message(question), "url": page})
+    return Elicitation(
+        question, {"mode": "url", "message": page_message(question), "url": page}
+    )
 
 
 def _decision(asked: Elicitation, response: types.ElicitResult) -> Decision | Receipt | None:

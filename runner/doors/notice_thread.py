@@ -76,7 +76,9 @@ class NoticeThread:
                 stopping.wait(PAUSE)
             self._services.deliveries.release(self.group, self._holder)
         except StoreError as error:
-            log.info("%s.left: %s Another process takes over in some seconds.", self._door, error)
+            log.info(
+                "%s.left: %s Another process takes over in some seconds.", self._door, error
+            )
         finally:
             self._services.release(runs=True)
 

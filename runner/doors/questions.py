@@ -40,7 +40,9 @@ def limited(person: Person, permission: Permission, graph: str) -> Person:
     """
     limited = person.within(graph)
     if not limited.may(permission):
-        raise Problem(403, f"This needs a role that may {permission}, for the graph {graph!r:.80}.")
+        raise Problem(
+            403, f"This needs a role that may {permission}, for the graph {graph!r:.80}."
+        )
     return limited
 
 

@@ -239,7 +239,8 @@ class SlackDoor:
         """
         if not self._is_signed(body, timestamp, signature):
             raise Problem(
-                401, "The request has no signature of Slack that is valid now. Nothing was done."
+                401,
+                "The request has no signature of Slack that is valid now. Nothing was done.",
             )
         payload, team = _payload(body), self._settings.slack_team
         if payload.team is None or {payload.team.id, payload.user.team_id or team} != {team}:
@@ -329,7 +330,10 @@ class SlackDoor:
         return person
 
     def _person(self, user: Account) -> Person:
-        account, team = self._call("users_info", user=user.id)["user"], self._settings.slack_team
+        account, team = (
+            self._call("users_info", user=user.id)["user"],
+            self._settings.slack_team,
+        )
         is_ours = account.get("team_id") == team and not account.get("is_stranger")
         if not is_ours or account.get("deleted") or account.get("is_bot"):
             raise Problem(403, "The account is not one of a person in this workspace.")
@@ -350,7 +354,9 @@ class SlackDoor:
         try:
             return getattr(self._api, method)(**arguments)
         except PASSING as error:
-            raise Problem(503, f"Slack did not answer ({_summary(error)}); try again.") from error
+            raise Problem(
+                503, f"Slack did not answer ({_summary(error)}); try again."
+            ) from error
 
     # Messages
 
@@ -372,7 +378,11 @@ class SlackDoor:
             if channel is None:
                 return
             reply = self._writer.chat_postMessage(
-                channel=channel, text=text, blocks=blocks, unfurl_links=False, unfurl_media=False
+                channel=channel,
+                text=text,
+                blocks=blocks,
+                unfurl_links=False,
+                unfurl_media=False,
             )
             self._note(question_id, reply["channel"], reply["ts"], checksum)
             return
@@ -384,7 +394,9 @@ class SlackDoor:
                 if _refusal(error) not in GONE:
                     raise
                 why = _summary(error)
-                log.warning("slack.gone: The message of %s can't be changed: %s.", question_id, why)
+                log.warning(
+                    "slack.gone: The message of %s can't be changed: %s.", question_id, why
+                )
         if interrupt.is_open:
             self._messages.replace(stored, replace(stored, checksum=checksum))
         else:

@@ -31,7 +31,9 @@ class Transcript:
                 self.texts[item.content or ""] += 1
                 self.calls.update(call.id for call in item.tool_calls or ())
 
-    def piece(self, node: str, name: str, text: str, owner: str | None) -> Iterator[core.BaseEvent]:
+    def piece(
+        self, node: str, name: str, text: str, owner: str | None
+    ) -> Iterator[core.BaseEvent]:
         """Write a piece of the text that a node streams, of a message `name` where it begins one."""
         if node not in self._open:
             self._open[node] = name, owner
@@ -90,13 +92,20 @@ class Transcript:
             return  # one that waited for people began in an earlier run of the client
         self.calls.add(name)
         arguments = json.dumps(use["input"], ensure_ascii=False)
-        call = core.ToolCall(id=name, function=core.FunctionCall(name=tool, arguments=arguments))
+        call = core.ToolCall(
+            id=name, function=core.FunctionCall(name=tool, arguments=arguments)
+        )
         caller = self.messages.get(parent)
-        if not isinstance(caller, core.AssistantMessage):  # a client may send anything by that name
+        if not isinstance(
+            caller, core.AssistantMessage
+        ):  # a client may send anything by that name
             caller = self.messages[parent] = core.AssistantMessage(id=parent)
         caller.tool_calls = [*(caller.tool_calls or ()), call]
         yield core.ToolCallStartEvent(
-            tool_call_id=name, tool_call_name=tool, parent_message_id=parent, subagent_run_id=owner
+            tool_call_id=name,
+            tool_call_name=tool,
+            parent_message_id=parent,
+            subagent_run_id=owner,
         )
         yield core.ToolCallArgsEvent(tool_call_id=name, delta=arguments, subagent_run_id=owner)
         yield core.ToolCallEndEvent(tool_call_id=name, subagent_run_id=owner)
@@ -108,7 +117,9 @@ class Transcript:
         name = f"{call}/result"
         if name in self.messages:
             return
-        text = "\n".join(json_text(next(iter(block.values()), "")) for block in result["content"])
+        text = "\n".join(
+            json_text(next(iter(block.values()), "")) for block in result["content"]
+        )
         self.messages[name] = core.ToolMessage(id=name, content=text, tool_call_id=call)
         yield core.ToolCallResultEvent(
             message_id=name, tool_call_id=call, content=text, role="tool", subagent_run_id=owner
@@ -116,4 +127,6 @@ class Transcript:
 
 
 def _is_prompt(item: Any) -> bool:
-    return item["role"] == "user" and any("toolResult" not in block for block in item["content"])
+    return item["role"] == "user" and any(
+        "toolResult" not in block for block in item["content"]
+    )

@@ -55,7 +55,9 @@ class Results(Mapping[str, NodeResult]):
         """Read what is not known yet of some nodes, all at once."""
         missing = [node for node in nodes if node not in self._known]
         if missing:
-            for node, (record, output, entry) in zip(missing, self._fetch(missing), strict=True):
+            for node, (record, output, entry) in zip(
+                missing, self._fetch(missing), strict=True
+            ):
                 self._known[node] = node_result(record, output, entry)
 
     def reads(self) -> list[tuple[str, int, str]]:
@@ -84,7 +86,9 @@ class GraphState:
     @property
     def completed_nodes(self) -> set[str]:
         """The ids of the nodes whose latest visit completed."""
-        return {node for node, result in self.results.items() if result.status is Status.COMPLETED}
+        return {
+            node for node, result in self.results.items() if result.status is Status.COMPLETED
+        }
 
     @property
     def failed_nodes(self) -> set[str]:
@@ -139,7 +143,11 @@ def holds(edge: EdgeSpec, state: GraphState) -> bool:
 
 
 def state_after(
-    store: Store, plan: CompiledGraph, visit: ClaimedVisit, outcome: Succeeded, entry: VisitEntry
+    store: Store,
+    plan: CompiledGraph,
+    visit: ClaimedVisit,
+    outcome: Succeeded,
+    entry: VisitEntry,
 ) -> GraphState:
     """Build what the conditions see after a visit: its own result, and a view of the others."""
     node, run_id = visit.address.node_id, visit.address.run_id

@@ -105,7 +105,9 @@ class ClaimedVisit:
         self.document = memory.executor if memory else None
         self.messages: list[JSON] = list(claim.messages) if memory else []
         self.external_task = (
-            ExternalTaskState(record.handed, claim.report, record.late) if record.handed else None
+            ExternalTaskState(record.handed, claim.report, record.late)
+            if record.handed
+            else None
         )
         self.tentative = current.tentative
         self.replays = self.tentative is not None
@@ -152,7 +154,9 @@ class ClaimedVisit:
     def ask(self, interrupts: Sequence[Interrupt], checkpoint: Saved) -> None:
         """Publish questions at once, while other work of this node goes on."""
         size_limits.check_questions(interrupts, self.store.max_bytes)
-        self._write(AskQuestions(self.claim.token, interrupts, self.wrap(checkpoint)), checkpoint)
+        self._write(
+            AskQuestions(self.claim.token, interrupts, self.wrap(checkpoint)), checkpoint
+        )
 
     def use(self, use: Use, checkpoint: Saved | None = None) -> None:
         """Record that a decision is used, with the checkpoint that starts what it is for.
@@ -262,7 +266,9 @@ class ClaimedVisit:
 
     def spend(self, tag: Tagged | None, spending: Spending) -> str:
         """Add to the sum of the run or of a tag, also where another worker has the node by now."""
-        return self._request(lambda: self.store.do(SpendBudget(self.address.run_id, tag, spending)))
+        return self._request(
+            lambda: self.store.do(SpendBudget(self.address.run_id, tag, spending))
+        )
 
     def open_raise(self, tag: Tagged | None, counter: str) -> str:
         """Ask to raise a bound of a sum, or wait for the answer to another visit that is not over."""
@@ -320,7 +326,11 @@ class ClaimedVisit:
         try:
             self.store.do(
                 EmitEvent(
-                    self.address.run_id, kind, self.address.node_id, self.address.visit, json_value
+                    self.address.run_id,
+                    kind,
+                    self.address.node_id,
+                    self.address.visit,
+                    json_value,
                 )
             )
         except StoreError as error:
@@ -344,7 +354,10 @@ class ClaimedVisit:
         if not outcome.keeps:
             return outcome.interrupts
         older = self.store.interrupts(self.claim.record.questions)
-        return [*outcome.interrupts, *(interrupt for interrupt in older if interrupt is not None)]
+        return [
+            *outcome.interrupts,
+            *(interrupt for interrupt in older if interrupt is not None),
+        ]
 
     def run_snapshot(self) -> RunSnapshot | None:
         """Read the whole run, for the event after it."""

@@ -131,7 +131,11 @@ class Engine:
     """The name of the directory that knows who is in which group; None: that of the settings."""
 
     def __init__(
-        self, store: Store, dispatcher: Dispatcher, registry: Registry, lease: float | None = None
+        self,
+        store: Store,
+        dispatcher: Dispatcher,
+        registry: Registry,
+        lease: float | None = None,
     ) -> None:
         """`lease` is in seconds; without it the store's, which suits processes that may be lost."""
         self.store, self.registry = store, registry
@@ -211,7 +215,9 @@ class Engine:
         with self._hold_lease(claim.token, timeout, on_timeout) as lease:
             delivery = self._execute(plan, claim, lease, stays)
         # The code of a node that timed out may return much later: its Celery task ends as the node did.
-        return timed_out.result() if delivery.word == "stale" and lease.has_expired else delivery
+        return (
+            timed_out.result() if delivery.word == "stale" and lease.has_expired else delivery
+        )
 
     def _is_frozen(self, run_id: str, node: str, visit: int, attempt: int) -> bool:
         """Return whether the nodes of a run are frozen: none is claimed, and doorbells ring again later."""
@@ -407,7 +413,11 @@ class Engine:
         log.info("node.frozen: node %r of run %s waits: %s", token.node, token.run_id, error)
         self.store.do(
             EmitEvent(
-                token.run_id, EventKind.NODE_FROZEN, token.node, token.visit, {"reason": str(error)}
+                token.run_id,
+                EventKind.NODE_FROZEN,
+                token.node,
+                token.visit,
+                {"reason": str(error)},
             )
         )
         return DoorbellOutcome(
@@ -425,7 +435,10 @@ class Engine:
         return DoorbellOutcome(reply, claim.graph_id, error=record, retry_in=error.seconds)
 
     def _hold_refused(
-        self, claim: Claim | UnreadableClaim, kind: str, error: ApprovalMismatch | CorruptDocument
+        self,
+        claim: Claim | UnreadableClaim,
+        kind: str,
+        error: ApprovalMismatch | CorruptDocument,
     ) -> DoorbellOutcome:
         """Hold a node whose next effect was not approved, or whose document is damaged, until released."""
         token, record = claim.token, failures.record(error)
@@ -434,7 +447,9 @@ class Engine:
         )
         entry = nodes.entry(kind, 0, {})
         entry["error"] = asdict(record)
-        return DoorbellOutcome(self.do(HoldVisit(token, entry)).word, claim.graph_id, error=record)
+        return DoorbellOutcome(
+            self.do(HoldVisit(token, entry)).word, claim.graph_id, error=record
+        )
 
     def _visit(self, plan: CompiledGraph, claim: Claim, lease: Lease) -> ClaimedVisit:
         return ClaimedVisit(
@@ -534,7 +549,9 @@ class Engine:
             return self._settle_failed(visit, outcome, entry)
         entry["error"] = asdict(outcome.error)
         checkpoint = nodes.wrapped(visit, outcome)
-        reply = self.do(RetryVisit(visit.claim.token, round(delay * 1000), entry, checkpoint)).word
+        reply = self.do(
+            RetryVisit(visit.claim.token, round(delay * 1000), entry, checkpoint)
+        ).word
         return DoorbellOutcome(reply, visit.graph_id, error=outcome.error, retry_in=delay)
 
     def _settle_failed(

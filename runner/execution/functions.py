@@ -315,7 +315,9 @@ def _adapter(hint: Any, name: str, parameter: str) -> Adapter:
 
 
 def _validated(adapter: Adapter, value: Any) -> Any:
-    return adapter.validate_json(codec.dump_json(value), strict=True, by_alias=True, by_name=True)
+    return adapter.validate_json(
+        codec.dump_json(value), strict=True, by_alias=True, by_name=True
+    )
 
 
 def _checked(adapter: Adapter, result: Any) -> Any:
@@ -515,7 +517,9 @@ class NodeContext:
                 raise
         return cast("Result", self._recall(key))
 
-    async def _once_async(self, key: str, fn: Callable[[], Awaitable[Any]], on_unknown: str) -> Any:
+    async def _once_async(
+        self, key: str, fn: Callable[[], Awaitable[Any]], on_unknown: str
+    ) -> Any:
         if await async_loop.in_thread(self._begins, key, on_unknown):
             try:
                 await async_loop.in_thread(self._finish, key, await fn())
@@ -608,7 +612,10 @@ class FunctionNode:
         outcome: Outcome | None = None
         try:
             if self._is_async:
-                _ = context.task, context.inputs  # decoded now: not on the loop of all async nodes
+                _ = (
+                    context.task,
+                    context.inputs,
+                )  # decoded now: not on the loop of all async nodes
             result = _awaited(self.form.call(context, visit))
             outcome = Succeeded(*self.form.stored(result, visit))
         except (
@@ -637,7 +644,9 @@ class FunctionNode:
 
 def task_schema(definition: Definition) -> dict[str, Any] | None:
     """Return the JSON Schema of a graph's task as its first functions declare it; None for any JSON."""
-    forms = [getattr(definition.nodes[name].executor, "form", None) for name in definition.entries]
+    forms = [
+        getattr(definition.nodes[name].executor, "form", None) for name in definition.entries
+    ]
     adapters = [form.taken for form in forms if isinstance(form, Typed)]
     try:
         schemas = [adapter.json_schema() for adapter in adapters]

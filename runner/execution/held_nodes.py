@@ -151,7 +151,9 @@ class UnservedNodes:
             data = {"graph": graph, "reason": reason}
             try:
                 self._store.do(
-                    EmitEvent(token.run_id, EventKind.NODE_UNSERVED, token.node, token.visit, data)
+                    EmitEvent(
+                        token.run_id, EventKind.NODE_UNSERVED, token.node, token.visit, data
+                    )
                 )
             except StoreError as error:
                 log.warning(
@@ -168,7 +170,9 @@ class UnservedNodes:
             return ""
         return topology.nodes[shape_name(claim.token.node)].queue if topology else ""
 
-    def _remember(self, graph: tuple[str, str], visit: tuple[str, str, int]) -> tuple[bool, bool]:
+    def _remember(
+        self, graph: tuple[str, str], visit: tuple[str, str, int]
+    ) -> tuple[bool, bool]:
         """Return whether the graph and the visit are new, and remember both."""
         with self._lock:
             is_new = graph not in self._graphs, visit not in self._visits

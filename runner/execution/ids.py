@@ -21,7 +21,8 @@ def run_id(partition: int = 0, letters: str = "") -> str:
     `letters` are those of a signed start, see `proofs.run_name`, or of one with a key, see `keyed`.
     """
     letters = (
-        letters or base64.b32hexencode(uuid_utils.uuid7().bytes).decode("ascii").rstrip("=").lower()
+        letters
+        or base64.b32hexencode(uuid_utils.uuid7().bytes).decode("ascii").rstrip("=").lower()
     )
     return f"{partition:0{PARTITION_DIGITS}d}{letters}"
 
@@ -47,7 +48,11 @@ def nonce() -> str:
 
 def _begin() -> tuple[int, str, Iterator[int]]:
     """Return this process's id, a random text of fixed length, and numbers."""
-    return os.getpid(), base64.urlsafe_b64encode(os.urandom(9)).decode("ascii"), itertools.count()
+    return (
+        os.getpid(),
+        base64.urlsafe_b64encode(os.urandom(9)).decode("ascii"),
+        itertools.count(),
+    )
 
 
 _source = _begin()

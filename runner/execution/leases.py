@@ -185,7 +185,9 @@ class Leases:
 
     def _next(self, due: float) -> float:
         with self._lock:
-            ends = [lease.deadline for lease in self._held.values() if lease.deadline is not None]
+            ends = [
+                lease.deadline for lease in self._held.values() if lease.deadline is not None
+            ]
             return min([due, time.monotonic() + LINGER, *ends])
 
     def _running(self) -> list[Lease] | None:
@@ -194,7 +196,9 @@ class Leases:
         with self._lock:
             leases = list(self._held.values())
             overdue = [
-                lease for lease in leases if lease.deadline is not None and lease.deadline <= now
+                lease
+                for lease in leases
+                if lease.deadline is not None and lease.deadline <= now
             ]
             for lease in overdue:
                 del self._held[lease.token]
@@ -244,7 +248,9 @@ class Quarantine:
         self._running: Token | None = None
         self._lock = threading.Lock()
 
-    def claim(self, run_id: str, node: str, visit: int, attempt: int, nonce: str) -> Claim | Reply:
+    def claim(
+        self, run_id: str, node: str, visit: int, attempt: int, nonce: str
+    ) -> Claim | Reply:
         """Claim a visit as the store does; "crowded" where another node in quarantine runs here.
 
         Then nothing was written, and its doorbell rings again later.
@@ -299,7 +305,9 @@ class SweepTimer:
             heapq.heappush(self._times, time.monotonic() + seconds)
             if not self._serving:
                 self._serving = True
-                threading.Thread(target=self._serve, name="runner-sweep-timer", daemon=True).start()
+                threading.Thread(
+                    target=self._serve, name="runner-sweep-timer", daemon=True
+                ).start()
             self._changed.notify()
 
     def _serve(self) -> None:
@@ -309,7 +317,9 @@ class SweepTimer:
             except RunnerError as error:
                 log.info("sweep.missed: %s The next sweep finds what is due.", error)
             except Exception:
-                log.exception("sweep.failed: the next sweep finds what is due; please report this.")
+                log.exception(
+                    "sweep.failed: the next sweep finds what is due; please report this."
+                )
 
     def _wait(self) -> bool:
         """Wait for the next time and remove all that have passed; False when there are none left."""

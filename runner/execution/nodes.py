@@ -219,7 +219,9 @@ def wrapped(visit: ClaimedVisit, outcome: Interrupted | Failed) -> Saved | None:
         return visit.wrap(outcome.saved)
     # A tentative outcome is stored when hooks ask about it, and removed when it has become final.
     return (
-        visit.wrap_kept() if visit.tentative is not None or visit.replays or visit.trace else None
+        visit.wrap_kept()
+        if visit.tentative is not None or visit.replays or visit.trace
+        else None
     )
 
 
@@ -235,7 +237,9 @@ def _body(spec: NodeSpec, visit: ClaimedVisit) -> Outcome:
         if spec.kind == "graph":
             outcome: Outcome = _graph(spec, visit)
         else:
-            outcome = map_nodes.execute(spec, visit) if spec.map else spec.executor.execute(visit)
+            outcome = (
+                map_nodes.execute(spec, visit) if spec.map else spec.executor.execute(visit)
+            )
     except (ApprovalMismatch, LeaseLost, RunStopped, CorruptDocument):
         raise
     except RetryAfter as error:
@@ -299,7 +303,9 @@ def _child_failure(child: RunSnapshot) -> str:
     ]
     reason = child.record.reason or "; ".join(errors)
     cause = "; ".join(errors) or reason
-    return f"the graph inside ended as {child.record.status} (run {child.record.run_id}): {cause}"
+    return (
+        f"the graph inside ended as {child.record.status} (run {child.record.run_id}): {cause}"
+    )
 
 
 def _before(
@@ -326,7 +332,11 @@ def _before(
         # Nothing of the node has run: what it asked before and waits for stays open.
         return Interrupted(list(questions), keeps=True)
     if event.cancel_node:
-        return event.cancel_node if isinstance(event.cancel_node, str) else "node cancelled by user"
+        return (
+            event.cancel_node
+            if isinstance(event.cancel_node, str)
+            else "node cancelled by user"
+        )
     return None
 
 
@@ -334,7 +344,9 @@ def _after(
     plan: CompiledGraph, hooks: HookRegistry, visit: ClaimedVisit, outcome: Outcome
 ) -> Outcome:
     """Fire the hooks after a node that has ended; one that waits is left as it is."""
-    if not isinstance(outcome, (Succeeded, Failed)) or not hooks.callbacks_for(AfterNodeCallEvent):
+    if not isinstance(outcome, (Succeeded, Failed)) or not hooks.callbacks_for(
+        AfterNodeCallEvent
+    ):
         return outcome
     result = (
         codec.unpack(outcome.output)

@@ -75,7 +75,10 @@ class GraphResult:
 
 
 def node_result(
-    record: NodeRecord, output: Any, entry: VisitEntry | None, interrupts: Iterable[Interrupt] = ()
+    record: NodeRecord,
+    output: Any,
+    entry: VisitEntry | None,
+    interrupts: Iterable[Interrupt] = (),
 ) -> NodeResult:
     """Build a NodeResult from a record and what was stored when it settled."""
     if record.status not in {Status.COMPLETED, Status.FAILED} and not record.held:

@@ -75,7 +75,9 @@ class RunStarter:
             declared = current
             for name, numbers in declared.items():
                 store.do(
-                    ChangeLimit(name, partial(LimitSetting.declare, declarations=numbers), "", "")
+                    ChangeLimit(
+                        name, partial(LimitSetting.declare, declarations=numbers), "", ""
+                    )
                 )
 
     def run(self, graph_id: str, task: object, options: StartOptions) -> Reply:
@@ -146,7 +148,9 @@ class RunStarter:
         effects = run_ids.effect_name(token.run_id)
         is_keyed = effects != token.run_id
         letters = (
-            ids.keyed(effects, token.node, token.visit, claim.record.attempt) if is_keyed else ""
+            ids.keyed(effects, token.node, token.visit, claim.record.attempt)
+            if is_keyed
+            else ""
         )
         start = Start(
             run_id=ids.run_id(int(token.run_id[: run_ids.PARTITION_DIGITS]), letters),

@@ -149,7 +149,9 @@ class JsonFormatter(logging.Formatter):
             line |= asdict(node)
         if record.exc_info:
             line["exception"] = self.formatException(record.exc_info)
-        extra = {name: value for name, value in vars(record).items() if name not in PLAIN_RECORD}
+        extra = {
+            name: value for name, value in vars(record).items() if name not in PLAIN_RECORD
+        }
         return json.dumps({**extra, **line}, default=str)
 
 

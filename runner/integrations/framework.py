@@ -39,7 +39,8 @@ def check_factory(factory: object, agent: type, adapter: str) -> None:
 
 
 async def outcome_of(
-    execution: Awaitable[Outcome], cause: Callable[[Exception], BaseException] = lambda error: error
+    execution: Awaitable[Outcome],
+    cause: Callable[[Exception], BaseException] = lambda error: error,
 ) -> Outcome:
     """Await an execution; whatever the agent raises, unwrapped by `cause`, is the node's failure."""
     try:
@@ -213,7 +214,9 @@ def ask_call(
         inner,
         tool,
         description or f"{visit.address.node_id} asks to call {tool}.",
-        rule=replace(rule, decisions=tuple(each for each in rule.decisions if each in decisions)),
+        rule=replace(
+            rule, decisions=tuple(each for each in rule.decisions if each in decisions)
+        ),
         action=Action(judge.tenant if judge else "", "tool", tool, args, None),
     )
 
@@ -234,7 +237,9 @@ async def use_decision(
     if approval.approved:
         key = f"{visit.idempotency_key}/{question.scope}"
         if (decided.used or {}).get("key") != key:
-            await async_loop.in_thread(visit.use, Use(question.id, approval.effect, key), saved())
+            await async_loop.in_thread(
+                visit.use, Use(question.id, approval.effect, key), saved()
+            )
     return approval
 
 
@@ -249,7 +254,11 @@ class StoredMessages:
         pairs = zip(self.stored, messages, strict=False)
         shorter = min(len(self.stored), len(messages))
         keep = next(
-            (i for i, (stored_message, message) in enumerate(pairs) if stored_message != message),
+            (
+                i
+                for i, (stored_message, message) in enumerate(pairs)
+                if stored_message != message
+            ),
             shorter,
         )
         self.stored = list(messages)

@@ -164,7 +164,9 @@ def _has_deltas(graph: Any) -> bool:
     """Return whether a channel is restored from the checkpoints before the newest one."""
     graphs = [graph, *(subgraph for _, subgraph in graph.get_subgraphs(recurse=True))]
     return any(
-        isinstance(channel, DeltaChannel) for each in graphs for channel in each.channels.values()
+        isinstance(channel, DeltaChannel)
+        for each in graphs
+        for channel in each.channels.values()
     )
 
 
@@ -218,7 +220,9 @@ class _Execution:
                 for number, call in enumerate(calls)
             ]
         name, reason = _title(interrupt.value)
-        return [self._questions.ask(inner, name, reason, response_schema=interrupt.response_schema)]
+        return [
+            self._questions.ask(inner, name, reason, response_schema=interrupt.response_schema)
+        ]
 
     def _ask_call(self, inner: str, call: _Call, interrupt: Any) -> Interrupt:
         return ask_call(
@@ -441,10 +445,14 @@ class NodeCheckpointer(InMemorySaver):
             ) from error
 
     def _restore(self, document: Mapping[str, Any]) -> None:
-        for thread, namespace, key, checkpoint, metadata, parent in document.get("checkpoints", ()):
+        for thread, namespace, key, checkpoint, metadata, parent in document.get(
+            "checkpoints", ()
+        ):
             entry = (_typed(checkpoint), _typed(metadata), parent)
             self.storage[thread][namespace][key] = entry
-        for thread, namespace, key, task, index, channel, value, path in document.get("writes", ()):
+        for thread, namespace, key, task, index, channel, value, path in document.get(
+            "writes", ()
+        ):
             write = (task, channel, _typed(value), path)
             self.writes[thread, namespace, key][task, index] = write
         for thread, namespace, channel, number, value in document.get("values", ()):
@@ -519,7 +527,9 @@ class NodeCheckpointer(InMemorySaver):
         for each in ended:
             del namespaces[each]
         for task_writes in [key for key in self.writes if key[0] == thread]:
-            is_replaced = task_writes[1] == namespace and task_writes[2] < stored["checkpoint_id"]
+            is_replaced = (
+                task_writes[1] == namespace and task_writes[2] < stored["checkpoint_id"]
+            )
             if task_writes[1] in ended or is_replaced:
                 del self.writes[task_writes]
         for value in [key for key in self.blobs if key[0] == thread]:

@@ -58,7 +58,12 @@ SHORT_PAUSE = 1.0
 ASKS, WORKS = "asks", "works"
 """The status of a call in which the server asks, and of one that goes on as a task."""
 
-BROKEN = {types.CONNECTION_CLOSED, types.REQUEST_TIMEOUT, types.INVALID_REQUEST, types.PARSE_ERROR}
+BROKEN = {
+    types.CONNECTION_CLOSED,
+    types.REQUEST_TIMEOUT,
+    types.INVALID_REQUEST,
+    types.PARSE_ERROR,
+}
 """Errors after which a session is not used again: also those of a server that does not know it any more."""
 
 REFUSED = {
@@ -121,7 +126,9 @@ class Tasks(ClientExtension):
 
 
 async def _left_to_the_caller(task: StartedTask, context: object) -> types.CallToolResult:
-    raise NotImplementedError(f"{task.task_id} is looked at by the call that started it: {context}")
+    raise NotImplementedError(
+        f"{task.task_id} is looked at by the call that started it: {context}"
+    )
 
 
 class McpServer:
@@ -162,8 +169,12 @@ class McpServer:
         names = sorted(tool.name for tool in definitions)
         missing = set(only or ()) - set(names)
         if missing:
-            raise DefinitionError(f"the MCP server has no tool {sorted(missing)}; it has {names}.")
-        return [McpTool(self, tool) for tool in definitions if only is None or tool.name in only]
+            raise DefinitionError(
+                f"the MCP server has no tool {sorted(missing)}; it has {names}."
+            )
+        return [
+            McpTool(self, tool) for tool in definitions if only is None or tool.name in only
+        ]
 
     async def call(self, name: str, arguments: dict[str, Any], **round_: Any) -> dict[str, Any]:
         """Call a tool and return its result as status and content; any fault is an error result.
@@ -187,7 +198,9 @@ class McpServer:
         Raises:
             Exception: of the SDK, or of the transport.
         """
-        return await async_loop.in_thread(async_loop.run, self._of_task(method, task_id, responses))
+        return await async_loop.in_thread(
+            async_loop.run, self._of_task(method, task_id, responses)
+        )
 
     async def _of_task(
         self, method: str, task_id: str, responses: Mapping[str, Any] | None
@@ -271,7 +284,9 @@ class McpServer:
         self._client = await asyncio.wait_for(connection, START_WITHIN)
         atexit.register(self._end)
 
-    async def _hold(self, connection: asyncio.Future[Client], close_event: asyncio.Event) -> None:
+    async def _hold(
+        self, connection: asyncio.Future[Client], close_event: asyncio.Event
+    ) -> None:
         try:
             async with Client(
                 self._server, elicitation_callback=_refuse, extensions=[Tasks()]

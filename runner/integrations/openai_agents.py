@@ -126,7 +126,9 @@ class _OpenAIExecution:
         self._usage = dict(past.usage)
         self._stopped: Exception | None = None
 
-    async def run(self, agent: Agent[Any], context: Any, make: Callable[[Visit], Any]) -> Outcome:
+    async def run(
+        self, agent: Agent[Any], context: Any, make: Callable[[Visit], Any]
+    ) -> Outcome:
         """Go on from where the stored document stands."""
         for each in _reachable(agent):
             each.hooks = _checked(each.hooks or AgentHooks())
@@ -295,7 +297,9 @@ def _counts(usage: Any) -> dict[str, int]:
         "totalTokens": usage.total_tokens,
         "cacheReadInputTokens": usage.input_tokens_details.cached_tokens,
     }
-    return {name: count for name, count in counts.items() if count or not name.startswith("cache")}
+    return {
+        name: count for name, count in counts.items() if count or not name.startswith("cache")
+    }
 
 
 def _reachable(agent: Agent[Any]) -> Iterator[Agent[Any]]:

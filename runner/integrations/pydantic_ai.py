@@ -110,7 +110,9 @@ class PydanticAIAgent:
         execution = _PydanticExecution(visit, past)
         agent = await async_loop.in_thread(self._factory)
         deps = (
-            await async_loop.in_thread(self._deps, visit.invocation_state) if self._deps else None
+            await async_loop.in_thread(self._deps, visit.invocation_state)
+            if self._deps
+            else None
         )
         return await execution.run(agent, deps)
 
@@ -170,7 +172,9 @@ class _PydanticExecution:
         self._past.begun, self._past.requests = True, None
         return run.result.output, _dumped(run.result.all_messages())
 
-    async def _checkpoint(self, step: Any, messages: list[ModelMessage], *, resuming: bool) -> None:
+    async def _checkpoint(
+        self, step: Any, messages: list[ModelMessage], *, resuming: bool
+    ) -> None:
         """Store the conversation before a batch of tools begins, and after it."""
         if Agent.is_call_tools_node(step) and step.model_response.tool_calls:
             for call in step.model_response.tool_calls:
@@ -206,7 +210,9 @@ class _PydanticExecution:
         ]
         return approvals + [self._ask(requests, call, None) for call in requests.calls]
 
-    def _ask(self, requests: DeferredToolRequests, call: ToolCallPart, schema: JSON) -> Interrupt:
+    def _ask(
+        self, requests: DeferredToolRequests, call: ToolCallPart, schema: JSON
+    ) -> Interrupt:
         reason = {
             "kind": requests.kind(call.tool_call_id),
             "tool": call.tool_name,
@@ -269,7 +275,8 @@ def _dumped(messages: list[ModelMessage]) -> list[JSON]:
 
 def _returns(request: ModelRequest) -> bool:
     return any(
-        message_part.part_kind in ("tool-return", "retry-prompt") for message_part in request.parts
+        message_part.part_kind in ("tool-return", "retry-prompt")
+        for message_part in request.parts
     )
 
 
@@ -281,7 +288,9 @@ def _counts(usage: Any) -> dict[str, int]:
         "cacheReadInputTokens": usage.cache_read_tokens,
         "cacheWriteInputTokens": usage.cache_write_tokens,
     }
-    return {name: count for name, count in counts.items() if count or not name.startswith("cache")}
+    return {
+        name: count for name, count in counts.items() if count or not name.startswith("cache")
+    }
 
 
 def _prompt(visit: Visit) -> str | list[str | BinaryContent]:
@@ -298,4 +307,6 @@ def _part(block: Mapping[str, Any]) -> str | BinaryContent:
             name = f"file.{block[kind]['format']}"
             media = mimetypes.guess_type(name)[0] or "application/octet-stream"
             return BinaryContent(block[kind]["source"]["bytes"], media_type=media)
-    raise UsageError(f"a content block with {sorted(block)} can't be given to a pydantic-ai agent.")
+    raise UsageError(
+        f"a content block with {sorted(block)} can't be given to a pydantic-ai agent."
+    )

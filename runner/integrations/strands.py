@@ -57,7 +57,11 @@ class StrandsAgent:
     kind = KIND
 
     def __init__(
-        self, factory: Callable[[], strands.Agent], *, name: str | None = None, version: str = ""
+        self,
+        factory: Callable[[], strands.Agent],
+        *,
+        name: str | None = None,
+        version: str = "",
     ) -> None:
         check_factory(factory, strands.Agent, type(self).__name__)
         self.name = name or getattr(factory, "__name__", "")
@@ -154,7 +158,9 @@ class _StrandsExecution:
             result = await self._invoke(prompt)
             if result.structured_output is not None:
                 # Returned in one batch with a question, it is in this result only.
-                self._past.structured = codec.pack(result.structured_output, "structured_output")
+                self._past.structured = codec.pack(
+                    result.structured_output, "structured_output"
+                )
             if result.stop_reason != "interrupt":
                 return self._ended(result)
             questions = [self._ask(interrupt) for interrupt in _in_order(result)]
@@ -253,7 +259,9 @@ class _StrandsExecution:
             raise event.exception
 
     async def _message_added(self, event: hooks.MessageAddedEvent) -> None:
-        if self._past.begun and any("toolResult" in block for block in event.message["content"]):
+        if self._past.begun and any(
+            "toolResult" in block for block in event.message["content"]
+        ):
             self._resuming = self._past.waits = False
             await async_loop.in_thread(self._visit.save, self._saved())
 
@@ -268,7 +276,11 @@ class _StrandsExecution:
         return self._messages.saved(self._document(), messages)
 
     def _document(self) -> dict[str, JSON]:
-        return {**vars(self._past), "library": installed("strands-agents"), "usage": self._usage()}
+        return {
+            **vars(self._past),
+            "library": installed("strands-agents"),
+            "usage": self._usage(),
+        }
 
     # -- the end ----------------------------------------------------------------------------------
 

@@ -122,9 +122,13 @@ def _tell(span: Span, outcome: Outcome) -> None:
             "exception.type": outcome.error.name,
             "exception.message": outcome.error.message,
         }
-        span.add_event("exception", {**exception, "exception.stacktrace": outcome.error.traceback})
+        span.add_event(
+            "exception", {**exception, "exception.stacktrace": outcome.error.traceback}
+        )
     if isinstance(outcome, Interrupted):
-        span.set_attribute("runner.questions", [interrupt.name for interrupt in outcome.interrupts])
+        span.set_attribute(
+            "runner.questions", [interrupt.name for interrupt in outcome.interrupts]
+        )
 
 
 @contextmanager
@@ -140,7 +144,10 @@ def _call_span(tracer: Tracer, call: ObservedCall) -> Iterator[Callable[[CallEnd
     ) as span:
 
         def finish(end: CallEnd) -> None:
-            for name, key in (("inputTokens", "input_tokens"), ("outputTokens", "output_tokens")):
+            for name, key in (
+                ("inputTokens", "input_tokens"),
+                ("outputTokens", "output_tokens"),
+            ):
                 if name in end.usage:
                     span.set_attribute(f"gen_ai.usage.{key}", end.usage[name])
             if end.error == "interrupt":
@@ -173,7 +180,9 @@ _next_trace: ContextVar[int] = ContextVar("runner_next_trace", default=0)
 
 def _use_trace_ids(tracer: Tracer) -> None:
     """Give our tracer, which no other code uses, the id generator above; other SDKs choose ids themselves."""
-    real: Any = getattr(tracer, "_tracer", tracer)  # that of the global provider may be set later
+    real: Any = getattr(
+        tracer, "_tracer", tracer
+    )  # that of the global provider may be set later
     generator = getattr(real, "id_generator", None)
     if generator is not None and not isinstance(generator, _TraceIds):
         real.id_generator = _TraceIds(generator)
@@ -182,14 +191,20 @@ def _use_trace_ids(tracer: Tracer) -> None:
 def _written(context: SpanContext) -> str:
     flags = int(context.trace_flags)
     return (
-        f"00-{context.trace_id:032x}-{context.span_id:016x}-{flags:02x}" if context.is_valid else ""
+        f"00-{context.trace_id:032x}-{context.span_id:016x}-{flags:02x}"
+        if context.is_valid
+        else ""
     )
 
 
 def _read(traceparent: str) -> SpanContext | None:
     try:
-        _, trace_number, span_number, flags = (int(field, 16) for field in traceparent.split("-"))
+        _, trace_number, span_number, flags = (
+            int(field, 16) for field in traceparent.split("-")
+        )
     except ValueError:
         return None
-    context = SpanContext(trace_number, span_number, is_remote=True, trace_flags=TraceFlags(flags))
+    context = SpanContext(
+        trace_number, span_number, is_remote=True, trace_flags=TraceFlags(flags)
+    )
     return context if context.is_valid else None

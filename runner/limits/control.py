@@ -153,7 +153,9 @@ class LimitControl:
             by,
         )
 
-    def pause(self, key: str, seconds: float | None, reason: str = "", by: str = "") -> LimitView:
+    def pause(
+        self, key: str, seconds: float | None, reason: str = "", by: str = ""
+    ) -> LimitView:
         """Start no node under a limit, or one key of it, for so many seconds, with None until it is resumed.
 
         A key is named as lists do, such as "model:tag:tenant:x".
@@ -174,7 +176,9 @@ class LimitControl:
         now = self._shared.limit_settings()[1]
         until = 0 if seconds is None else now + round(seconds * 1000)
         pause = LimitPause(key, until, reason, by, now)
-        return self._change(key, "limit.paused", lambda setting: setting.pause(pause), reason, by)
+        return self._change(
+            key, "limit.paused", lambda setting: setting.pause(pause), reason, by
+        )
 
     def resume(self, key: str, reason: str = "", by: str = "") -> LimitView:
         """End the pause of a key, or all of a limit's: what waits is rung for at once.
@@ -189,7 +193,9 @@ class LimitControl:
                 f"the key {validation.one_line(key)!r:.80} is not paused; "
                 f"`runner limits show {limit.name}` shows those that are."
             )
-        return self._change(key, "limit.resumed", lambda setting: setting.resume(key), reason, by)
+        return self._change(
+            key, "limit.resumed", lambda setting: setting.resume(key), reason, by
+        )
 
     def reset(self, name: str, reason: str = "", by: str = "") -> LimitView:
         """Return to what the code says, and end its pauses; it raises NotFoundError as `get` does."""

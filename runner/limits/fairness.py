@@ -69,7 +69,9 @@ class Fairness:
             raise DefinitionError(f"fairness: by is 'tag:<name>', not {self.by!r}.")
         for key, weight in self.weights.items():
             is_number = isinstance(weight, (int, float)) and not isinstance(weight, bool)
-            if not (isinstance(key, str) and is_number and LEAST_WEIGHT <= weight <= MOST_WEIGHT):
+            if not (
+                isinstance(key, str) and is_number and LEAST_WEIGHT <= weight <= MOST_WEIGHT
+            ):
                 raise DefinitionError(
                     f"fairness: the weight of {key!r} is a number from {LEAST_WEIGHT} to {MOST_WEIGHT}, not "
                     f"{weight!r}. To stop the nodes of a key, use a limit or cancel its runs."

@@ -65,7 +65,9 @@ class Limit:
     def _check_numbers(self) -> None:
         count = self.concurrency
         if count is not None and (
-            isinstance(count, bool) or not isinstance(count, int) or not 1 <= count <= MOST_SLOTS
+            isinstance(count, bool)
+            or not isinstance(count, int)
+            or not 1 <= count <= MOST_SLOTS
         ):
             raise DefinitionError(
                 f"limit {self.name!r}: concurrency is a whole number from 1 to {MOST_SLOTS:,}, "
@@ -73,7 +75,9 @@ class Limit:
             )
         rate = FASTEST if self.rate is None else self.rate
         if not (
-            _is_positive(rate) and _is_positive(self.per) and SLOWEST <= rate / self.per <= FASTEST
+            _is_positive(rate)
+            and _is_positive(self.per)
+            and SLOWEST <= rate / self.per <= FASTEST
         ):
             raise DefinitionError(
                 f"limit {self.name!r}: rate and per are numbers above 0 that come to at most {FASTEST:g} "
@@ -201,7 +205,9 @@ def check_limits(owner: str, limits: Iterable[object]) -> tuple[Limit, ...]:
             f"the limits of {owner} must be a list of Limit objects, not {declared!r}."
         )
     if len({(limit.name, limit.by) for limit in valid}) < len(valid):
-        raise DefinitionError(f"{owner} has the same limit twice; give each limit another name.")
+        raise DefinitionError(
+            f"{owner} has the same limit twice; give each limit another name."
+        )
     return valid
 
 

@@ -61,14 +61,18 @@ class LimitSetting:
         """Read the fields that this version knows of a stored one; one with `v` 0 where it can't be read."""
         try:
             values = _known(cls, json.loads(text))
-            pauses = [LimitPause(**_known(LimitPause, pause)) for pause in values.get("pauses", ())]
+            pauses = [
+                LimitPause(**_known(LimitPause, pause)) for pause in values.get("pauses", ())
+            ]
             declared = tuple(
                 (str(start), *numbers) for start, *numbers in values.get("declared", ())
             )
             setting = cls(**{**values, "pauses": tuple(pauses), "declared": declared})
             numbers = [setting.concurrency or 0, setting.interval or 0]
             numbers += [each.ends_at for each in pauses]
-            numbers += [number for _, slots, interval in declared for number in (slots, interval)]
+            numbers += [
+                number for _, slots, interval in declared for number in (slots, interval)
+            ]
             if all(type(number) is int for number in numbers):
                 return setting
         except (ValueError, TypeError, AttributeError):
@@ -111,8 +115,12 @@ class LimitSetting:
         """Return it with what graphs declare now, of those alike once; what is new is behind the others."""
         current = dict.fromkeys(declarations)
         starts = [start for start, _, _ in current]
-        ordered = dict.fromkeys([each for each in self.declared if each in current] + list(current))
-        return replace(self, declared=tuple(each for each in ordered if starts.count(each[0]) > 1))
+        ordered = dict.fromkeys(
+            [each for each in self.declared if each in current] + list(current)
+        )
+        return replace(
+            self, declared=tuple(each for each in ordered if starts.count(each[0]) > 1)
+        )
 
     def paused_until(self, key: str) -> float:
         """Return the time (ms) at which the pauses of a key end, maybe never; 0 for none."""
@@ -126,7 +134,9 @@ class LimitSetting:
 
     def at_time(self, now: int) -> LimitSetting:
         """Return it without the pauses that are over."""
-        return replace(self, pauses=tuple(each for each in self.pauses if not each.is_over(now)))
+        return replace(
+            self, pauses=tuple(each for each in self.pauses if not each.is_over(now))
+        )
 
     def pause(self, pause: LimitPause) -> LimitSetting:
         """Return it with a pause, in place of one of the same key."""

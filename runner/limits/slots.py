@@ -47,7 +47,9 @@ class LimitUsage(Keyed, Protocol):
         The one after it may begin `interval` ms later.
         """
 
-    def queue_position(self, limit: KeyedLimit, node: str, since: int, now: int) -> QueuePosition:
+    def queue_position(
+        self, limit: KeyedLimit, node: str, since: int, now: int
+    ) -> QueuePosition:
         """Return the position of a node of this run that has requested a place since then (ms)."""
 
 
@@ -110,7 +112,9 @@ def keyed(
     for limit in limits:
         key, setting = limit.key(view, node, visit), view.limit_setting(limit.name)
         if key is not None:
-            concurrency, interval = setting.numbers(limit.numbers) if setting else limit.numbers[1:]
+            concurrency, interval = (
+                setting.numbers(limit.numbers) if setting else limit.numbers[1:]
+            )
             paused_until = setting.paused_until(key) if setting else 0
             found.append(KeyedLimit(key, concurrency, interval, paused_until))
     return found
@@ -130,7 +134,11 @@ def reserve(
 
 
 def take(
-    limits: Sequence[KeyedLimit], view: LimitUsage, node: str, since: int, times: tuple[int, int]
+    limits: Sequence[KeyedLimit],
+    view: LimitUsage,
+    node: str,
+    since: int,
+    times: tuple[int, int],
 ) -> tuple[bool, list[LimitAction]]:
     """Take a place of every limit, or join the queue of the first limit that has none free.
 
@@ -146,7 +154,8 @@ def take(
                 TakeSlot(earlier.key, node, kept_until) for earlier in slots[:position]
             ]
             returns = [
-                ReturnSlot(later.key, node, later.concurrency) for later in slots[position + 1 :]
+                ReturnSlot(later.key, node, later.concurrency)
+                for later in slots[position + 1 :]
             ]
             return False, [
                 *reservations,

@@ -33,7 +33,14 @@ class ArchivableStore(Store, Protocol):
     """A store that keeps ended runs until they are archived: see `RedisStore`."""
 
     def archivable(
-        self, place: str, limit: int, *, pause: float, mine: float, hold: float, problem: str = ""
+        self,
+        place: str,
+        limit: int,
+        *,
+        pause: float,
+        mine: float,
+        hold: float,
+        problem: str = "",
     ) -> list[str]: ...
 
     def archived(self, runs: Mapping[str, int]) -> None: ...
@@ -95,7 +102,9 @@ class Archiving:
                     run = archived_run(document(export))
                     yield EndedRun(run.text, run.summaries, export.ended_at)
                 else:
-                    self._store.archived({run_id: 0})  # it was retried: its next end puts it back
+                    self._store.archived(
+                        {run_id: 0}
+                    )  # it was retried: its next end puts it back
 
     def _write(self, batch: Sequence[EndedRun]) -> None:
         try:

@@ -36,7 +36,9 @@ def replay(
             not ended, or has completed.
     """
     position = (
-        _retry(engine, letter, retried_runs) if letter.kind == "node" else letters.replay(letter)
+        _retry(engine, letter, retried_runs)
+        if letter.kind == "node"
+        else letters.replay(letter)
     )
     letters.drop(letter.id)
     audit, *_ = cast("SharedStore", engine.store).audit_logs
@@ -56,7 +58,8 @@ def _retry(engine: Engine, letter: DeadLetter, retried_runs: set[str]) -> str:
             f"Start a new run, then: runner dead drop {letter.id}."
         )
     is_released = (
-        engine.ring(engine.store.do(ReleaseNodes(letter.run_id, [letter.node]))).word == "released"
+        engine.ring(engine.store.do(ReleaseNodes(letter.run_id, [letter.node]))).word
+        == "released"
     )
     root = record.root or record.run_id
     if not is_released and root not in retried_runs:

@@ -73,7 +73,9 @@ def _decision(question: Interrupt, votes: Mapping[str, Mapping[str, Any]]) -> De
     deciding = {
         key: vote
         for key, vote in votes.items()
-        if (vote["decision"] == "reject" if is_reject else vote.get("effect") == question.effect)
+        if (
+            vote["decision"] == "reject" if is_reject else vote.get("effect") == question.effect
+        )
         and question.decision
     }
     last = next(reversed(deciding.values()), {})

@@ -73,7 +73,9 @@ def _held(
         for name, node in topology.nodes.items()
         if name in changed_nodes or loops.intersection(node.loops)
     ]
-    records = _records(store, run.run_id, [name for name in names if not name.endswith(BRACKETS)])
+    records = _records(
+        store, run.run_id, [name for name in names if not name.endswith(BRACKETS)]
+    )
     active_loops = {
         loop
         for name, record in records.items()

@@ -109,11 +109,15 @@ class Facts:
     @property
     def reporting(self) -> list[Worker]:
         """The workers and keepers that have reported lately and do not stop."""
-        return [worker for worker in self.workers if worker.state_at(self.vitals.now) == "alive"]
+        return [
+            worker for worker in self.workers if worker.state_at(self.vitals.now) == "alive"
+        ]
 
     def names_of(self, state: str) -> list[str]:
         """Name the workers that are in a state."""
-        return [worker.name for worker in self.workers if worker.state_at(self.vitals.now) == state]
+        return [
+            worker.name for worker in self.workers if worker.state_at(self.vitals.now) == state
+        ]
 
 
 @dataclass(frozen=True, slots=True)
@@ -341,7 +345,9 @@ def _settings(facts: Facts) -> Iterator[Check]:
     problem = (
         larger and f"{' and '.join(larger)} can't be used up, because RUNNER_MAX_RUN is smaller"
     )
-    yield from _check("settings", "", problem or "", "Raise RUNNER_MAX_RUN, or lower the others.")
+    yield from _check(
+        "settings", "", problem or "", "Raise RUNNER_MAX_RUN, or lower the others."
+    )
 
 
 def _keys(facts: Facts) -> Iterator[Check]:
@@ -386,12 +392,13 @@ def _durability(facts: Facts) -> Iterator[Check]:
     elif level == "replica" and not vitals.replicas:
         fix = "Start a replica, or set RUNNER_DURABILITY to fsync or fast."
         yield Check(
-            FAIL, "durability", "set to replica, but there is none: no write is acknowledged", fix
+            FAIL,
+            "durability",
+            "set to replica, but there is none: no write is acknowledged",
+            fix,
         )
     elif level == "replica" and vitals.least_replicas == 0:
-        detail = (
-            "replica; but a disconnected primary still accepts the writes of clients set to fast"
-        )
+        detail = "replica; but a disconnected primary still accepts the writes of clients set to fast"
         yield Check(WARN, "durability", detail, "Set min-replicas-to-write 1.")
     elif level != "fast":
         yield Check(PASS, "durability", level)
@@ -401,7 +408,9 @@ def _partitions(facts: Facts) -> Iterator[Check]:
     servers = len(facts.other_servers) + 1
     detail = f"{facts.partitions} on {servers} server{'s' if servers > 1 else ''}"
     fix = "All programs need the same RUNNER_PARTITIONS and RUNNER_REDIS_URL; workers refuse to start."
-    yield from _check("partitions", detail if facts.partitions > 1 else "", facts.layout, fix, FAIL)
+    yield from _check(
+        "partitions", detail if facts.partitions > 1 else "", facts.layout, fix, FAIL
+    )
 
 
 def _memory(facts: Facts) -> Iterator[Check]:
@@ -417,10 +426,10 @@ def _memory(facts: Facts) -> Iterator[Check]:
 
 
 def _password(facts: Facts) -> Iterator[Check]:
-    problem = (
-        "the store is on another machine and its URL has no password: any client can change runs"
+    problem = "the store is on another machine and its URL has no password: any client can change runs"
+    fix = (
+        "Set a password in the store (requirepass or an ACL) and put it into RUNNER_REDIS_URL."
     )
-    fix = "Set a password in the store (requirepass or an ACL) and put it into RUNNER_REDIS_URL."
     yield from _check("password", "", problem if facts.is_open_to_network else "", fix)
 
 
@@ -438,7 +447,9 @@ def _clocks(facts: Facts) -> Iterator[Check]:
 
 def _broker(facts: Facts) -> Iterator[Check]:
     detail = (
-        "the store, which dispatches nodes itself" if facts.broker_is_store else "can be reached"
+        "the store, which dispatches nodes itself"
+        if facts.broker_is_store
+        else "can be reached"
     )
     yield from _check(
         "broker", detail, facts.broker, "Start the broker, or correct RUNNER_BROKER_URL.", FAIL
@@ -486,7 +497,9 @@ def _graphs(facts: Facts) -> Iterator[Check]:
     graph_names = sorted(name for name in facts.graphs if "/" not in name)
     served_graphs = {name for worker in facts.reporting for name in worker.graphs}
     if lost := sorted(served_graphs.difference(graph_names)):
-        missing = f"the store does not have {_names(lost)}, which workers have: it has lost data"
+        missing = (
+            f"the store does not have {_names(lost)}, which workers have: it has lost data"
+        )
         action = (
             "Workers publish them again within a minute; docs/how-to/backup.md says what else "
             "to do."
@@ -515,7 +528,9 @@ def _deploy(facts: Facts) -> Iterator[Check]:
     for worker in facts.reporting:
         for name, fingerprint in worker.graphs.items():
             fingerprints.setdefault(name, set()).add(fingerprint)
-    differing = _names(sorted(name for name, versions in fingerprints.items() if len(versions) > 1))
+    differing = _names(
+        sorted(name for name, versions in fingerprints.items() if len(versions) > 1)
+    )
     old_graphs = _names(
         sorted(
             name
@@ -545,7 +560,9 @@ def _queues(facts: Facts) -> Iterator[Check]:
     problem = f"no worker serves {_names(missing)}" if missing else ""
     fix = f"Start a worker without --queues (-Q), or add these to it: {', '.join(missing)}."
     if facts.unreadable:
-        problem = f"no worker can read {_names(facts.unreadable)}: the key of that name is no list"
+        problem = (
+            f"no worker can read {_names(facts.unreadable)}: the key of that name is no list"
+        )
         fix = "Give the queue another name, or delete the key if nothing needs it."
     yield from _check("queues", _names(sorted(served_queues)), problem, fix, FAIL)
 
@@ -560,7 +577,9 @@ def _routing(facts: Facts) -> Iterator[Check]:
     }
     for worker in facts.alive:
         for name, queues in node_queues.items():
-            if name not in worker.graphs and (shared_queues := queues.intersection(worker.queues)):
+            if name not in worker.graphs and (
+                shared_queues := queues.intersection(worker.queues)
+            ):
                 yield Check(
                     FAIL,
                     "routing",
@@ -573,7 +592,9 @@ def _routing(facts: Facts) -> Iterator[Check]:
 def _sweep(facts: Facts) -> Iterator[Check]:
     overdue = facts.vitals.overdue
     is_late = overdue > MAX_LATE_SWEEPS * facts.sweep_interval * 1000
-    problem = f"late by {span(overdue)}: retries, expiries and lost work wait" if is_late else ""
+    problem = (
+        f"late by {span(overdue)}: retries, expiries and lost work wait" if is_late else ""
+    )
     fix = "Start a worker or a keeper, or read its log: each of them sweeps."
     yield from _check("sweep", "nothing is late", problem, fix)
 
@@ -596,13 +617,19 @@ def _intervals(facts: Facts) -> Iterator[Check]:
 def _messages(facts: Facts) -> Iterator[Check]:
     unsafe = ("pickle", "yaml", "application/x-python-serialize", "application/x-yaml")
     names = _names([worker.name for worker in facts.alive if set(worker.accepts) & set(unsafe)])
-    problem = names and f"{names} accept pickle or yaml: a client of the broker can run code there"
-    fix = 'Set accept_content = ["json"] on the Celery app once its own tasks need nothing else.'
+    problem = (
+        names and f"{names} accept pickle or yaml: a client of the broker can run code there"
+    )
+    fix = (
+        'Set accept_content = ["json"] on the Celery app once its own tasks need nothing else.'
+    )
     yield from _check("messages", "JSON only" if facts.alive else "", problem, fix)
 
 
 def _visibility(facts: Facts) -> Iterator[Check]:
-    short = _names([worker.name for worker in facts.alive if 0 < worker.visibility < worker.lease])
+    short = _names(
+        [worker.name for worker in facts.alive if 0 < worker.visibility < worker.lease]
+    )
     problem = short and f"the broker of {short} redelivers messages before a lease is over"
     fix = "Set visibility_timeout in broker_transport_options above RUNNER_LEASE."
     yield from _check("visibility", "", problem, fix)
@@ -635,9 +662,7 @@ def _letters(facts: Facts) -> Iterator[Check]:
 def _timers(facts: Facts) -> Iterator[Check]:
     names = _names(facts.vitals.failing)
     problem = names and f"retries, expiries and lost work of {names} can't be applied"
-    fix = (
-        "Read the workers' log for `timer.failed`; cancel the run, or remove it once it has ended."
-    )
+    fix = "Read the workers' log for `timer.failed`; cancel the run, or remove it once it has ended."
     yield from _check("timers", "", problem, fix, FAIL)
 
 
@@ -650,13 +675,18 @@ def _archive(facts: Facts) -> Iterator[Check]:
         yield Check(FAIL, "archive", f"{state['problem']} {wait}", fix)
     elif state and facts.vitals.now - int(state["at"]) > UNATTENDED * max(1, interval) * 1000:
         fix = "Start a worker with RUNNER_ARCHIVE."
-        yield Check(FAIL, "archive", f"no worker writes to {state['place']} any more: {wait}", fix)
+        yield Check(
+            FAIL, "archive", f"no worker writes to {state['place']} any more: {wait}", fix
+        )
     elif state:
         yield Check(PASS, "archive", f"{state['place']}; {waiting} ended runs wait for it")
     elif facts.archive:
         problem = "no worker writes to one: ended runs expire unarchived"
         yield Check(
-            FAIL, "archive", problem, "Set RUNNER_ARCHIVE for the workers, too, and restart them."
+            FAIL,
+            "archive",
+            problem,
+            "Set RUNNER_ARCHIVE for the workers, too, and restart them.",
         )
 
 
@@ -715,7 +745,9 @@ def _limits(facts: Facts) -> Iterator[Check]:
         setting = limit.setting
         if setting and not (setting.v and limit.declarations):
             problem = (
-                "no graph has it any more" if setting.v else "it can't be read, so the code holds"
+                "no graph has it any more"
+                if setting.v
+                else "it can't be read, so the code holds"
             )
             yield Check(
                 WARN if setting.v else FAIL,
@@ -824,7 +856,9 @@ CHECKS: Iterable[Callable[[Facts], Iterator[Check]]] = (
     _held,
 )
 
-CHECKS_OF_SERVERS = frozenset({_version, _eviction, _disk, _durability, _memory, _sweep, _timers})
+CHECKS_OF_SERVERS = frozenset(
+    {_version, _eviction, _disk, _durability, _memory, _sweep, _timers}
+)
 
 
 def _names(names: Sequence[str]) -> str:

@@ -22,7 +22,9 @@ EXPORT_VERSION = 1
 
 def view_of(kind: type[View], record: Any, **extra_fields: Any) -> View:
     """Make a view that has the fields of a record, and those in `extra_fields` besides or instead."""
-    return kind(**{name: getattr(record, name) for name in _names(record.__class__)} | extra_fields)
+    return kind(
+        **{name: getattr(record, name) for name in _names(record.__class__)} | extra_fields
+    )
 
 
 @cache

@@ -56,7 +56,9 @@ class Installation(Shared):
         schedules = [each.id for each in self.documents(Schedule).all() if each.graph == name]
         problem = ""
         if workers:
-            problem = f"the worker {workers[0]} has it and would publish it again; stop it first"
+            problem = (
+                f"the worker {workers[0]} has it and would publish it again; stop it first"
+            )
         elif schedules:
             problem = f"the schedule {schedules[0]!r} starts it; remove that first"
         elif runs := self.store.remove_graph(name):

@@ -127,7 +127,9 @@ def handle_start(
             tags=message.tags,
             on_end=message.on_end,
             trace=message.traceparent or incoming.traceparent,
-            requester=requester_of(engine, body) if isinstance(message, RequestMessage) else None,
+            requester=requester_of(engine, body)
+            if isinstance(message, RequestMessage)
+            else None,
         )
     except (UsageError, TooManyRuns) as error:
         status = ReceiptStatus.REJECTED
@@ -139,7 +141,9 @@ def handle_start(
         return HandlerResult(Disposition.DEAD, refusal, message.reply_to, str(error))
     receipt = Receipt(ReceiptStatus.ACCEPTED, "", run_id)
     _record(engine, receipt)
-    return HandlerResult(Disposition.DONE, messages.receipt(incoming.id, receipt), message.reply_to)
+    return HandlerResult(
+        Disposition.DONE, messages.receipt(incoming.id, receipt), message.reply_to
+    )
 
 
 def _check_on_end(on_end: str | None, allowed: Collection[str]) -> None:

@@ -141,7 +141,11 @@ class FamilyPlanner:
         """Yield each unfinished child run with its node's old and new id."""
         for node, record in planner.snapshot.nodes.items():
             name = planner.names.new_id(node)
-            if record.child and name in records.nodes and records.nodes[name].child == record.child:
+            if (
+                record.child
+                and name in records.nodes
+                and records.nodes[name].child == record.child
+            ):
                 child = self._store.read(record.child)
                 if child is not None and not child.record.is_final:
                     yield child, node, name

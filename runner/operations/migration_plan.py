@@ -11,7 +11,14 @@ from collections import Counter
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
-from runner.definition.model import BEFORE_GRAPH, BRACKETS, HIDDEN, FailurePolicy, Topology, map_of
+from runner.definition.model import (
+    BEFORE_GRAPH,
+    BRACKETS,
+    HIDDEN,
+    FailurePolicy,
+    Topology,
+    map_of,
+)
 from runner.errors import ConflictError, NotFoundError, UsageError
 from runner.operations import recovery
 from runner.operations.recovery import SettledVisit
@@ -20,7 +27,15 @@ from runner.records.checkpoints import NodeDocument, load_document
 from runner.records.codec import JSON
 from runner.records.interrupts import Address, Interrupt, InterruptStatus, as_asked, digest
 from runner.records.migration import Migration, Renamed
-from runner.records.run import FINAL, MapRecord, NodeRecord, Records, Status, VisitEntry, VisitKey
+from runner.records.run import (
+    FINAL,
+    MapRecord,
+    NodeRecord,
+    Records,
+    Status,
+    VisitEntry,
+    VisitKey,
+)
 from runner.store.interface import RunSnapshot
 
 WAITS = "waits"
@@ -45,7 +60,9 @@ class MigrationRequest:
     def outermost(self) -> MigrationRequest:
         """Leave out the nodes of nested graphs."""
         renames = {
-            old_name: new_name for old_name, new_name in self.renames.items() if "/" not in old_name
+            old_name: new_name
+            for old_name, new_name in self.renames.items()
+            if "/" not in old_name
         }
         return MigrationRequest(renames, [name for name in self.drops if "/" not in name])
 
@@ -170,7 +187,8 @@ class NodeNames:
     def _check_unique(self) -> None:
         # A dropped node keeps its old id: what it left behind is stored under that.
         name_counts = Counter(
-            node if node in self._request.drops else self.new_id(node) for node in self.started()
+            node if node in self._request.drops else self.new_id(node)
+            for node in self.started()
         )
         twice = {
             new_name
@@ -192,7 +210,9 @@ class NodeNames:
                 and not node.startswith(HIDDEN)
             ):
                 status = self._snapshot.nodes.get(node, NodeRecord()).status
-                verb = {Status.WAITING: "waits", Status.FAILED: "has failed"}.get(status, "has run")
+                verb = {Status.WAITING: "waits", Status.FAILED: "has failed"}.get(
+                    status, "has run"
+                )
                 lost.append(f"{node} {verb}")
         if lost:
             raise ConflictError(
@@ -318,7 +338,9 @@ class MigrationPlanner:
         self, past: Mapping[VisitKey, SettledVisit], replay: recovery.Replay
     ) -> None:
         old_ids = {self.names.new_id(node): node for node in self.names.started()}
-        early = sorted({old_ids.get(key[0], key[0]) for key in past if key not in replay.inputs})
+        early = sorted(
+            {old_ids.get(key[0], key[0]) for key in past if key not in replay.inputs}
+        )
         if early:
             raise ConflictError(
                 f"run {self.snapshot.record.run_id} can't continue with the current graph "
@@ -331,9 +353,12 @@ class MigrationPlanner:
 
     def _records(self, replayed_run: Records) -> Records:
         # A node that never started brings nothing, and its new id may be that of one that did.
-        old_ids = {name: node for node in self.names.started() if (name := self.names.new_id(node))}
+        old_ids = {
+            name: node for node in self.names.started() if (name := self.names.new_id(node))
+        }
         asking = {
-            map_of(question.node_id) or question.node_id for question in self.snapshot.interrupts
+            map_of(question.node_id) or question.node_id
+            for question in self.snapshot.interrupts
         }
         reused_names = (self.snapshot.nodes.keys() | asking) & self.new.nodes.keys()
         nodes = {}
@@ -381,7 +406,11 @@ class MigrationPlanner:
             for question in self.visit_questions(node)
             if question.is_open
         }
-        routes -= {"", None, *(edge.target for edge in self.new.outgoing[name] if edge.on_expire)}
+        routes -= {
+            "",
+            None,
+            *(edge.target for edge in self.new.outgoing[name] if edge.on_expire),
+        }
         if routes:
             targets = ", ".join(sorted(map(str, routes)))
             return f"its open question leads to {targets} when it expires, and no edge does"
@@ -411,7 +440,9 @@ class MigrationPlanner:
     def continued(self, node: str, name: str, stamp: int) -> NodeRecord:
         """Return the record of a waiting node or item that continues: ready if it was held, else waiting."""
         old_record = self.snapshot.nodes[node]
-        ids = {question.id: renamed(question, name).id for question in self.visit_questions(node)}
+        ids = {
+            question.id: renamed(question, name).id for question in self.visit_questions(node)
+        }
         record = replace(
             old_record,
             stamp=stamp,
@@ -422,7 +453,9 @@ class MigrationPlanner:
     def visit_questions(self, node: str) -> list[Interrupt]:
         """List the questions of a node's present visit."""
         visit = self.snapshot.nodes[node].visit
-        return [question for question in self.questions.get(node, ()) if question.visit == visit]
+        return [
+            question for question in self.questions.get(node, ()) if question.visit == visit
+        ]
 
     def _items(self, nodes: Mapping[str, NodeRecord]) -> Iterator[tuple[str, NodeRecord]]:
         """Build the records of the items of maps that continue or have ended; close the other items."""
@@ -448,10 +481,14 @@ class MigrationPlanner:
         if old_record.status is Status.WAITING:
             questions = self.visit_questions(node)
             self.withdrawn += [
-                (node, old_record.visit, question.id) for question in questions if question.is_open
+                (node, old_record.visit, question.id)
+                for question in questions
+                if question.is_open
             ]
             unused_ids = [
-                question.id for question in questions if question.status is InterruptStatus.ANSWERED
+                question.id
+                for question in questions
+                if question.status is InterruptStatus.ANSWERED
             ]
             self.stops += [(node, old_record.child)] if old_record.child else []
             self.closed.add((node, old_record.visit))
@@ -483,7 +520,9 @@ def _has_ended(owner: NodeRecord, item_or_count: NodeRecord | MapRecord) -> bool
 def renamed(question: Interrupt, name: str) -> Interrupt:
     """Return a question as its node asks it under another id: question id and digest change, too."""
     address = Address(question.run_id, name, question.visit)
-    new_id = address.interrupt_id(question.scope, question.name, question.number, question.reasked)
+    new_id = address.interrupt_id(
+        question.scope, question.name, question.number, question.reasked
+    )
     new_question = replace(question, id=new_id, node_id=name, replaces=question.id)
     return replace(new_question, digest=digest(new_question))
 
@@ -586,7 +625,10 @@ def renamed_questions(
                 replacements.append(as_asked(new_question))
             else:
                 new_questions.append(
-                    (question.id, _undecided(new_question) if _is_void(question) else new_question)
+                    (
+                        question.id,
+                        _undecided(new_question) if _is_void(question) else new_question,
+                    )
                 )
     return new_questions, replacements
 
@@ -675,7 +717,9 @@ def renamed_visits(
             continue
         new_entry = _entry(planner, name, entry, past.get((name, visit)))
         if name != node or new_entry != entry:
-            rows.append(((node, visit), (name, visit), new_entry if new_entry != entry else None))
+            rows.append(
+                ((node, visit), (name, visit), new_entry if new_entry != entry else None)
+            )
     return rows
 
 
@@ -699,5 +743,6 @@ def undone_entries(planner: MigrationPlanner) -> dict[VisitKey, VisitEntry]:
     return {
         key: {**entry, "undone": True}
         for key, entry in planner.snapshot.entries.items()
-        if (key in planner.closed or not planner.names.new_id(key[0])) and not entry.get("undone")
+        if (key in planner.closed or not planner.names.new_id(key[0]))
+        and not entry.get("undone")
     }

@@ -174,11 +174,15 @@ def check_alike(store: Store, ids: Sequence[str], digests: Mapping[str, str]) ->
     missing = [name for name, question in zip(ids, questions, strict=True) if question is None]
     if not ids or missing:
         raise UsageError(
-            f"no question {missing[0]!r} was asked." if missing else "there is nothing to decide."
+            f"no question {missing[0]!r} was asked."
+            if missing
+            else "there is nothing to decide."
         )
     without = [name for name in ids if not digests.get(name)]
     if without:
-        raise UsageError(f"the digest of the question {without[0]} is missing; nothing was done.")
+        raise UsageError(
+            f"the digest of the question {without[0]} is missing; nothing was done."
+        )
     known_questions = [question for question in questions if question is not None]
     graphs = {
         run_id: _graph(store, run_id)
@@ -267,7 +271,9 @@ def _variants(
     proposed = approved(view)
     valid_votes = [vote for vote in votes if vote.effect and not vote.is_void]
     args = (view.action or {}).get("args")
-    for effect in dict.fromkeys(filter(None, [proposed, *(vote.effect for vote in valid_votes)])):
+    for effect in dict.fromkeys(
+        filter(None, [proposed, *(vote.effect for vote in valid_votes)])
+    ):
         backers = [vote for vote in valid_votes if vote.effect == effect]
         is_proposed = effect == proposed
         response = args if is_proposed else next(_shown(view, backers), None)

@@ -72,7 +72,9 @@ def history(snapshot: RunSnapshot) -> dict[VisitKey, SettledVisit]:
     upcoming = {node: iter(numbers) for node, numbers in visits.items()}
     completed_visits = [(node, next(upcoming[node])) for node in snapshot.order]
     failed_visits = [
-        key for key in snapshot.entries if key not in snapshot.outputs and _failed(snapshot, key)
+        key
+        for key in snapshot.entries
+        if key not in snapshot.outputs and _failed(snapshot, key)
     ]
     return {
         key: _settled(snapshot, key, status)
@@ -93,7 +95,11 @@ def _failed(snapshot: RunSnapshot, key: VisitKey) -> bool:
     entry, record = snapshot.entries[key], snapshot.nodes.get(key[0], NodeRecord())
     if not entry.get("error") or entry.get("undone") or map_of(key[0]):
         return False
-    return key[1] < record.visit or record.status in {Status.FAILED, Status.PENDING, Status.SKIPPED}
+    return key[1] < record.visit or record.status in {
+        Status.FAILED,
+        Status.PENDING,
+        Status.SKIPPED,
+    }
 
 
 def _settled(snapshot: RunSnapshot, key: VisitKey, status: Status) -> SettledVisit:
@@ -161,7 +167,11 @@ class Replay:
         claim = (node, visit, fence)
         self._take(
             scheduler.settle(
-                changes, *claim, nonce="", status=settled_visit.status, edges=settled_visit.edges
+                changes,
+                *claim,
+                nonce="",
+                status=settled_visit.status,
+                edges=settled_visit.edges,
             )
         )
 
@@ -256,7 +266,10 @@ def _plan_retry(store: Store, snapshot: RunSnapshot, node: str | None) -> list[R
     records, children = _with_children(store, records)
     undone = undone_entries(snapshot, replay, records.nodes)
     forgets = list(dict.fromkeys(name for name, _ in undone))
-    return [Rewrite(snapshot.record.run_id, snapshot.events, records, undone, forgets), *children]
+    return [
+        Rewrite(snapshot.record.run_id, snapshot.events, records, undone, forgets),
+        *children,
+    ]
 
 
 def _with_children(store: Store, records: Records) -> tuple[Records, list[Rewrite]]:
@@ -272,7 +285,9 @@ def _with_children(store: Store, records: Records) -> tuple[Records, list[Rewrit
         children += rewrites
         # A child that is gone, or has nothing left to do, is of no use: its node starts a new one.
         nodes[name] = (
-            replace(record, status=Status.WAITING, busy=True, attempt=record.attempt - 1, rings=0)
+            replace(
+                record, status=Status.WAITING, busy=True, attempt=record.attempt - 1, rings=0
+            )
             if rewrites
             else replace(record, child="")
         )
@@ -302,7 +317,9 @@ def _check_broken(snapshot: RunSnapshot) -> None:
         )
 
 
-def _visits_to_repeat(snapshot: RunSnapshot, topology: Topology, node: str | None) -> set[VisitKey]:
+def _visits_to_repeat(
+    snapshot: RunSnapshot, topology: Topology, node: str | None
+) -> set[VisitKey]:
     """List the failed visits that are to run again: all that stand, or one node's."""
     failed_nodes = {
         name
@@ -381,7 +398,10 @@ def following(new_record: NodeRecord, old_record: NodeRecord, highest: int) -> N
     highest = max(highest, old_record.last)
     if new_record.status is Status.READY:
         return replace(
-            new_record, visit=max(new_record.visit, highest + 1), attempt=1, fence=old_record.fence
+            new_record,
+            visit=max(new_record.visit, highest + 1),
+            attempt=1,
+            fence=old_record.fence,
         )
     is_same = (new_record.visit, new_record.status) == (old_record.visit, old_record.status)
     visit = new_record.visit if new_record.status in FINAL else max(new_record.visit, highest)
@@ -576,7 +596,9 @@ def _kept_visits(
     positions = {
         key: 0 for key in snapshot.entries if key in replay.inputs or _is_item(key, records)
     }
-    order = [key for key in past if key in replay.inputs and past[key].status is Status.COMPLETED]
+    order = [
+        key for key in past if key in replay.inputs and past[key].status is Status.COMPLETED
+    ]
     return positions | {key: position - len(order) for position, key in enumerate(order)}
 
 

@@ -30,7 +30,11 @@ def unknown_settings() -> list[str]:
 
 def sources() -> dict[str, Mapping[str, Any]]:
     """Return the names and values of each source but the flags, the strongest first."""
-    return {"environment": _prefixed(os.environ), ".env": _dotenv(), "pyproject.toml": _pyproject()}
+    return {
+        "environment": _prefixed(os.environ),
+        ".env": _dotenv(),
+        "pyproject.toml": _pyproject(),
+    }
 
 
 def _prefixed(variables: Mapping[str, str | None]) -> dict[str, Any]:

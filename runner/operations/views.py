@@ -154,7 +154,8 @@ def read_run(store: Store, run_id: str) -> RunView:
         events.setdefault(event.node, []).append(event)
     graph = snapshot.record.graph_id, snapshot.record.fingerprint
     nodes = tuple(
-        _node(store, snapshot, name, events) for name in _in_order(graph, snapshot.nodes, events)
+        _node(store, snapshot, name, events)
+        for name in _in_order(graph, snapshot.nodes, events)
     )
     head = head_of(snapshot)
     head["reason"] = head["reason"] or "; ".join(_reasons_held(nodes, events))
@@ -171,7 +172,9 @@ def read_run(store: Store, run_id: str) -> RunView:
         else None,
         size=snapshot.size,
         spent=store.spent(run_id),
-        frozen="" if snapshot.record.is_final else _frozen(store, snapshot.record.graph_id, events),
+        frozen=""
+        if snapshot.record.is_final
+        else _frozen(store, snapshot.record.graph_id, events),
         requester=requester.get("principal", ""),
         on_behalf_of=tuple(requester.get("on_behalf_of", ())),
     )
@@ -189,7 +192,8 @@ def _frozen(store: Store, graph: str, events: Mapping[str, Sequence[Event]]) -> 
 def _frozen_node(events: Sequence[Event]) -> object:
     """Return what a node has met that is frozen, since it was started last; None where it has not."""
     wait = next(
-        (event for event in reversed(events) if event.kind in {"node.started", "node.frozen"}), None
+        (event for event in reversed(events) if event.kind in {"node.started", "node.frozen"}),
+        None,
     )
     return wait.data.get("reason") if wait is not None and isinstance(wait.data, dict) else None
 
@@ -219,7 +223,8 @@ def read_workers(shared: Shared) -> list[WorkerView]:
     """Read the workers of a store."""
     now = shared.workers.now()
     return [
-        view_of(WorkerView, worker, state=worker.state_at(now)) for worker in shared.workers.all()
+        view_of(WorkerView, worker, state=worker.state_at(now))
+        for worker in shared.workers.all()
     ]
 
 
@@ -282,7 +287,9 @@ def _node(
         return NodeView(name, "pending", 0, 0)
     entry = snapshot.entries.get((name, record.visit)) or {}
     of_visit = [event for event in events.get(name, ()) if event.visit == record.visit]
-    items = [item for item in _begun_items(snapshot, name, record.visit) if item in snapshot.nodes]
+    items = [
+        item for item in _begun_items(snapshot, name, record.visit) if item in snapshot.nodes
+    ]
     return NodeView(
         id=name,
         status=node_status(record),
@@ -437,7 +444,9 @@ def _archived_node(
         return NodeView(name, "pending", 0, 0)
     number = state["visit"]
     visits = [
-        visit for visit in document["visits"] if (visit["node"], visit["visit"]) == (name, number)
+        visit
+        for visit in document["visits"]
+        if (visit["node"], visit["visit"]) == (name, number)
     ]
     visit: Mapping[str, Any] = (
         visits[0] if visits else {"execution_ms": 0, "output": None, "error": None}

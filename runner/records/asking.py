@@ -194,7 +194,9 @@ def numbered_question(
     """
     repeats, replaces = 0, ""
     while True:
-        question = address.ask(name, reason, scope=scope, number=number, reasked=repeats, **options)
+        question = address.ask(
+            name, reason, scope=scope, number=number, reasked=repeats, **options
+        )
         earlier = answers.get(question.id)
         if earlier is None or not (
             is_asked_again(earlier)
@@ -225,7 +227,9 @@ def is_outdated(earlier: Interrupt, question: Interrupt) -> bool:
         return False  # its votes are for what was asked: see `judge`
     answer = earlier.response
     if earlier.status is InterruptStatus.EXPIRED:
-        answer = earlier.on_expire.get("response") if isinstance(earlier.on_expire, dict) else None
+        answer = (
+            earlier.on_expire.get("response") if isinstance(earlier.on_expire, dict) else None
+        )
     return answer is not None and bool(
         mismatch(question.response_schema or {}, plain(unpack(answer)))
     )

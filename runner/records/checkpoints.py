@@ -66,7 +66,9 @@ class NodeDocument:
         """Return the stored form, without optional fields that are empty."""
         document = {"v": VERSION, **asdict(self)}
         return {
-            name: value for name, value in document.items() if value or name not in OPTIONAL_FIELDS
+            name: value
+            for name, value in document.items()
+            if value or name not in OPTIONAL_FIELDS
         }
 
     def first_name(self, visit: int) -> str:
@@ -88,7 +90,9 @@ def load_document(document: JSON) -> NodeDocument | None:
         "executor",
         "tentative",
     }:
-        raise CorruptDocument("a stored node document has an unknown form; it was left untouched.")
+        raise CorruptDocument(
+            "a stored node document has an unknown form; it was left untouched."
+        )
     if document["v"] != VERSION:
         raise CorruptDocument(
             f"a stored node document has version {document['v']!r}, this library reads {VERSION}; "

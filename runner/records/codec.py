@@ -72,7 +72,9 @@ def _path_text(path: Path) -> str:
     outer, key = path
     if outer is None:
         return str(key)
-    return f"{_path_text(outer)}[{key}]" if isinstance(key, int) else f"{_path_text(outer)}.{key}"
+    return (
+        f"{_path_text(outer)}[{key}]" if isinstance(key, int) else f"{_path_text(outer)}.{key}"
+    )
 
 
 def _pack(value: object, path: Path, depth: int, special: list[object]) -> JSON:
@@ -146,7 +148,9 @@ def _pack_mapping(
     items: dict[str, JSON] = {}
     for key, item in value.items():
         if not isinstance(key, str):
-            raise UnstorableError(f"{_path_text(path)} has the key {key!r}; keys must be strings.")
+            raise UnstorableError(
+                f"{_path_text(path)} has the key {key!r}; keys must be strings."
+            )
         name = _pack_text(key, "a key of ", path)
         items[name] = _pack(item, (path, key), depth + 1, special)
     if RESERVED.isdisjoint(items):
@@ -173,7 +177,9 @@ def unpack(value: JSON) -> Any:
     if MODEL_KEY in value:
         return _restore_model(value[MODEL_KEY], unpack(value["data"]))
     if TYPED_KEY in value:
-        return unpack(value["data"])  # the function that it names gives it a type; here it is data
+        return unpack(
+            value["data"]
+        )  # the function that it names gives it a type; here it is data
     inner = value.get(ESCAPE_KEY, value)
     return {key: unpack(item) for key, item in inner.items()}
 

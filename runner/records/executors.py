@@ -179,7 +179,9 @@ def input_blocks(task: Any, inputs: Sequence[Input]) -> list[dict[str, Any]]:
 
 
 def _is_blocks(task: Any) -> bool:
-    return isinstance(task, list) and bool(task) and all(isinstance(item, dict) for item in task)
+    return (
+        isinstance(task, list) and bool(task) and all(isinstance(item, dict) for item in task)
+    )
 
 
 def input_text(task: Any, inputs: Sequence[Input]) -> str:

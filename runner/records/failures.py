@@ -203,7 +203,9 @@ def _exception_class(name: str) -> type[BaseException] | None:
 def _build(cls: type[BaseException], record: ErrorRecord) -> BaseException | None:
     """Create the exception without running code of a user's class; None where that is not possible."""
     try:
-        arguments = (record.message,) if record.args is None else tuple(codec.unpack(record.args))
+        arguments = (
+            (record.message,) if record.args is None else tuple(codec.unpack(record.args))
+        )
         if issubclass(cls, BaseExceptionGroup):
             error: BaseException = cls.__new__(
                 cls, arguments[0], [restore(member) for member in record.members]

@@ -281,7 +281,9 @@ def address_of(interrupt_id: str) -> Address | None:
     """Parse run, node and visit from an interrupt's id; None where the text has another form."""
     run_id, dot, node_and_visit = interrupt_id.partition(SEPARATOR)
     fields = node_and_visit.rsplit(SEPARATOR, 2)
-    number = fields[1] if len(fields) == 3 and not validation.problem(interrupt_id, MAX_ID) else ""
+    number = (
+        fields[1] if len(fields) == 3 and not validation.problem(interrupt_id, MAX_ID) else ""
+    )
     # With a colon the id of a run would name one of its keys in the store.
     if (
         not dot
@@ -336,7 +338,9 @@ def _assignees(options: InterruptOptions, field: str) -> list[str]:
     return people_of(rule)
 
 
-def _ruled(options: InterruptOptions, field: str, name: str, judge: Judge | None) -> dict[str, Any]:
+def _ruled(
+    options: InterruptOptions, field: str, name: str, judge: Judge | None
+) -> dict[str, Any]:
     """Return the fields of a question that is decided by a rule; none without one.
 
     Raises:
@@ -345,7 +349,9 @@ def _ruled(options: InterruptOptions, field: str, name: str, judge: Judge | None
     rule, risk, action = options.get("rule"), options.get("risk") or "", options.get("action")
     if rule is None:
         if risk or action is not None:
-            raise UsageError(f"{field}: risk and action need a rule, by which they are approved.")
+            raise UsageError(
+                f"{field}: risk and action need a rule, by which they are approved."
+            )
         return {}
     if not isinstance(rule, Rule) or options.get("assignees"):
         raise UsageError(
@@ -361,7 +367,9 @@ def _ruled(options: InterruptOptions, field: str, name: str, judge: Judge | None
         raise UsageError(
             f"{field}: action must be an object of JSON data, not a {type(action).__name__}."
         )
-    names = () if action is None else {*action.args, *(action.schema or {}).get("properties", ())}
+    names = (
+        () if action is None else {*action.args, *(action.schema or {}).get("properties", ())}
+    )
     check_names(rule.title, names, field)
     shown = None if action is None else action.preimage()
     return {"rule": rule.frozen(), "risk": risk, "action": shown, "digest_v": 2}
@@ -389,7 +397,9 @@ def title_of(interrupt: Interrupt) -> str:
     if not template:
         return interrupt.name
     # A decision with an edit says what was decided, not what was asked.
-    edit = codec.plain(codec.unpack(interrupt.response)) if interrupt.decision == "edit" else None
+    edit = (
+        codec.plain(codec.unpack(interrupt.response)) if interrupt.decision == "edit" else None
+    )
     args = edit if isinstance(edit, Mapping) else (interrupt.action or {}).get("args", {})
     return filled(template, args)
 
@@ -502,10 +512,14 @@ class Decision:
         """
         if not self.decision:
             return self
-        response = {"approve": True, "reject": False, "respond": self.response}.get(self.decision)
+        response = {"approve": True, "reject": False, "respond": self.response}.get(
+            self.decision
+        )
         voter = self.decider()
         responder = None if voter is None else plain_name(voter.principal.key)
-        return Decision(self.interrupt_id, response, responder, self.idempotency_key, self.digest)
+        return Decision(
+            self.interrupt_id, response, responder, self.idempotency_key, self.digest
+        )
 
 
 class ReceiptStatus(enum.StrEnum):
@@ -675,7 +689,11 @@ def checked_on_expire(
     if value is None or value in EXPIRY_WORDS:
         return value
     form = next(iter(value)) if isinstance(value, Mapping) and len(value) == 1 else ""
-    if not isinstance(value, Mapping) or form not in {"response", "route"} or value[form] is None:
+    if (
+        not isinstance(value, Mapping)
+        or form not in {"response", "route"}
+        or value[form] is None
+    ):
         raise UsageError(
             f'{field} must be "reject", "fail", {{"response": value}} or {{"route": node}}, not {value!r}.'
         )
@@ -757,7 +775,9 @@ def checked_reminders(
             or not isinstance(seconds, (int, float))
             or not 0 < seconds < math.inf
         ):
-            raise UsageError(f"{field}: reminders come after more than 0 seconds, not {seconds!r}.")
+            raise UsageError(
+                f"{field}: reminders come after more than 0 seconds, not {seconds!r}."
+            )
     if any(later <= earlier for earlier, later in pairwise(times)):
         raise UsageError(
             f"{field}: the times in remind_after must grow, they count from the question."
@@ -780,7 +800,9 @@ def next_reminder(question: Interrupt, now: int) -> int:
     Reminders missed during an outage are collapsed into one.
     """
     if question.remind_every is not None:
-        return now + _reminder_times(question)[0] if question.reminded + 1 < MAX_REMINDERS else 0
+        return (
+            now + _reminder_times(question)[0] if question.reminded + 1 < MAX_REMINDERS else 0
+        )
     due = (question.asked_at + delay for delay in _reminder_times(question))
     return next((time for time in due if time > now), 0)
 

@@ -165,7 +165,10 @@ class InterruptQuery:
             and (
                 self.selectors is None
                 or not set(self.selectors).isdisjoint(
-                    [*selectors_of(question.rule), *(f"user:{name}" for name in question.assignees)]
+                    [
+                        *selectors_of(question.rule),
+                        *(f"user:{name}" for name in question.assignees),
+                    ]
                 )
             )
             and self.tool in (None, tool_of(question.action))
@@ -247,7 +250,9 @@ def cut(
     """Make a page of the first items; `next_cursor` is the cursor where not all items were examined."""
     candidates = list(items)
     page = tuple(candidates[:limit])
-    return Page(page, cursor_of(position_of(page[-1])) if len(candidates) > limit else next_cursor)
+    return Page(
+        page, cursor_of(position_of(page[-1])) if len(candidates) > limit else next_cursor
+    )
 
 
 def merged(
@@ -258,7 +263,9 @@ def merged(
     # Behind the end of a page that is not the last, its listing may have items that no page has shown yet.
     ends = [_end(page, page.next, position_of) for page in pages if page.next is not None]
     horizon = max(ends, default=None)
-    positions = sorted((key for key in items if horizon is None or key >= horizon), reverse=True)
+    positions = sorted(
+        (key for key in items if horizon is None or key >= horizon), reverse=True
+    )
     return cut(
         [items[key] for key in positions],
         position_of,

@@ -71,7 +71,11 @@ class AnswerMessage(Message):
         """
         response = codec.pack(self.response, "response")
         return Decision(
-            self.interrupt_id, response, self.responder, self.idempotency_key or key, self.digest
+            self.interrupt_id,
+            response,
+            self.responder,
+            self.idempotency_key or key,
+            self.digest,
         )
 
 
@@ -199,7 +203,9 @@ class RequestMessage(StartMessage):
         description="who asks for the run: `kind:issuer|subject`, or a name",
     )
     on_behalf_of: list[str] | None = Field(
-        default=None, max_length=MOST_BEHALF, description="of a bot or a service: for whom it asks"
+        default=None,
+        max_length=MOST_BEHALF,
+        description="of a bot or a service: for whom it asks",
     )
     proof: dict[str, Any] | None = Proof
 
@@ -297,7 +303,11 @@ def start_body(
     Raises:
         UsageError: the requester is no principal. UnstorableError: the task can't be stored.
     """
-    body: dict[str, JSON] = {"v": 2, "graph": graph, "task": codec.plain(codec.pack(task, "task"))}
+    body: dict[str, JSON] = {
+        "v": 2,
+        "graph": graph,
+        "task": codec.plain(codec.pack(task, "task")),
+    }
     body["requester"] = key_of(requester)
     fields = {
         name: codec.plain(codec.pack(value, name))
@@ -399,7 +409,9 @@ def read_start(body: bytes) -> tuple[StartMessage, Mapping[str, JSON]]:
         UsageError: it is malformed.
     """
     message = _loaded(body)
-    return _validated(RequestMessage if _version(message) == 2 else StartMessage, message), message
+    return _validated(
+        RequestMessage if _version(message) == 2 else StartMessage, message
+    ), message
 
 
 def _loaded(body: bytes) -> Any:
@@ -456,7 +468,10 @@ def schemas() -> dict[str, str]:
     }
     return {
         f"{name}.json": json.dumps(
-            {"$schema": "https://json-schema.org/draft/2020-12/schema", **kind.model_json_schema()},
+            {
+                "$schema": "https://json-schema.org/draft/2020-12/schema",
+                **kind.model_json_schema(),
+            },
             indent=2,
         )
         + "\n"

@@ -46,7 +46,9 @@ class Notice:
 
 
 def completed(
-    message: Mapping[str, Any], tags: Callable[[str], Mapping[str, str]], page: Callable[[str], str]
+    message: Mapping[str, Any],
+    tags: Callable[[str], Mapping[str, str]],
+    page: Callable[[str], str],
 ) -> dict[str, Any]:
     """Add to a message, when it is sent, what the stream does not hold.
 
@@ -56,6 +58,8 @@ def completed(
     if not run_id:
         return dict(message)
     is_question = message["kind"].startswith("interrupt.")
-    path = f"/q/{quote(message['detail'], safe='')}" if is_question else f"/runs/{quote(run_id)}"
+    path = (
+        f"/q/{quote(message['detail'], safe='')}" if is_question else f"/runs/{quote(run_id)}"
+    )
     url = page(path)
     return {**message, "tags": dict(tags(run_id)), **({"url": url} if url else {})}

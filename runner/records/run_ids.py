@@ -40,7 +40,9 @@ def time_of(run_id: str) -> int:
     """Return when a run's id was made, in ms since 1970; 0 where the text is no such id."""
     name = run_id[PARTITION_DIGITS:]
     try:
-        return int.from_bytes(base64.b32hexdecode(f"{name.upper()}{'=' * (-len(name) % 8)}")[:6])
+        return int.from_bytes(
+            base64.b32hexdecode(f"{name.upper()}{'=' * (-len(name) % 8)}")[:6]
+        )
     except ValueError:
         return 0
 

@@ -28,7 +28,13 @@ WORD = re.compile(r"\w+")
 
 NON_JOINER, JOINER, KEYCAP = "\u200c", "\u200d", "\u20e3"
 
-JOINED = ((0x600, 0xE00), (0x1000, 0x10A0), (0x1780, 0x1800), (0xFB50, 0xFE00), (0xFE70, 0xFEFF))
+JOINED = (
+    (0x600, 0xE00),
+    (0x1000, 0x10A0),
+    (0x1780, 0x1800),
+    (0xFB50, 0xFE00),
+    (0xFE70, 0xFEFF),
+)
 """Scripts whose letters join: Arabic and its relatives, those of India, Burmese, Khmer."""
 
 SIGNS = frozenset("‼⁉〰〽")
@@ -63,7 +69,9 @@ def _without_twins(match: re.Match[str]) -> str:
     foreign = {char for char in letters if "LATIN" not in unicodedata.name(char, "")}
     is_mixed = foreign and foreign <= TWINS and len(foreign) < len(set(letters))
     return (
-        "".join(_escape(char) if char in foreign else char for char in text) if is_mixed else text
+        "".join(_escape(char) if char in foreign else char for char in text)
+        if is_mixed
+        else text
     )
 
 
@@ -95,7 +103,9 @@ def _is_seen(text: str, number: int) -> bool:
             return bool(previous) and not previous.isspace()
         case "Mn" | "Me":
             marks = text[max(0, number - MOST_MARKS) : number]
-            return len(marks) < MOST_MARKS or not all(_kind(mark) in {"Mn", "Me"} for mark in marks)
+            return len(marks) < MOST_MARKS or not all(
+                _kind(mark) in {"Mn", "Me"} for mark in marks
+            )
     return char.isprintable()
 
 

@@ -21,7 +21,9 @@ MAX_PEOPLE = 1000
 def escaped(character: str) -> str:
     """Return a character, or its escape if it is a control or direction character, or half of one."""
     return (
-        character if character.isprintable() else character.encode("unicode_escape").decode("ascii")
+        character
+        if character.isprintable()
+        else character.encode("unicode_escape").decode("ascii")
     )
 
 

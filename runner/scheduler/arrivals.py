@@ -24,7 +24,9 @@ def spread(changes: Changes, origin: str) -> None:
                 arrive(changes, edge.target, edge.scope, live=live, todo=todo)
             elif live and edge.kind is EdgeKind.BACK:
                 loop = changes.loop(edge.loop)
-                changes.loops[edge.loop] = replace(loop, asked=(*loop.asked, (node, record.visit)))
+                changes.loops[edge.loop] = replace(
+                    loop, asked=(*loop.asked, (node, record.visit))
+                )
             elif live and edge.kind is EdgeKind.EXIT:
                 _leave(changes, node, position, todo)
         for loop_id in changes.topology.nodes[node].loops:
@@ -77,7 +79,9 @@ def _leave(changes: Changes, node: str, position: int, todo: list[str]) -> None:
     """Follow an edge out of a loop; it arrives only the first time that it is taken."""
     edge = changes.topology.outgoing[node][position]
     loop = changes.loop(edge.loop)
-    if any((source, exit_position) == (node, position) for source, exit_position, _ in loop.taken):
+    if any(
+        (source, exit_position) == (node, position) for source, exit_position, _ in loop.taken
+    ):
         return
     exits = (*loop.taken, (node, position, changes.node(node).visit))
     changes.loops[edge.loop] = replace(loop, taken=exits)
@@ -112,7 +116,12 @@ def _again(changes: Changes, loop_id: int) -> None:
 
 
 def begin_visit(
-    changes: Changes, node: str, *, visit: int, attempt: int, via: tuple[tuple[str, int], ...] = ()
+    changes: Changes,
+    node: str,
+    *,
+    visit: int,
+    attempt: int,
+    via: tuple[tuple[str, int], ...] = (),
 ) -> None:
     """Make a node ready for a new visit, unless the run stops or has reached its maximum of executions."""
     if changes.run.stopping:

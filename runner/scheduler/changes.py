@@ -308,7 +308,9 @@ class Changes:
         if owner and (active or waiting or held_count):
             items = self.map(owner)
             self.maps[owner] = replace(
-                items, active=items.active + active, waiting=items.waiting + waiting + held_count
+                items,
+                active=items.active + active,
+                waiting=items.waiting + waiting + held_count,
             )
         self.nodes[node] = record
 
@@ -356,7 +358,13 @@ class Changes:
             elif self.topology.admission and self.topology.admission.concurrency:
                 self._count_open(self.topology.admission.concurrency, status)
         return TransitionResult(
-            reply, self.run, self.nodes, self.loops, self.arrived, tuple(self.actions), self.maps
+            reply,
+            self.run,
+            self.nodes,
+            self.loops,
+            self.arrived,
+            tuple(self.actions),
+            self.maps,
         )
 
     def _count_open(self, concurrency: Concurrency, status: Status) -> None:

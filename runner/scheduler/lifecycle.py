@@ -47,7 +47,13 @@ def finish(changes: Changes, node: str, record: NodeRecord, status: Status, edge
     changes.put(
         node,
         replace(
-            record, status=status, edges=taken_edges, crashes=0, releases=0, busy=False, held=False
+            record,
+            status=status,
+            edges=taken_edges,
+            crashes=0,
+            releases=0,
+            busy=False,
+            held=False,
         ),
     )
     kind = EventKind.NODE_COMPLETED if status is Status.COMPLETED else EventKind.NODE_FAILED
@@ -96,7 +102,9 @@ def dispatch_callback(changes: Changes) -> None:
 # A worker claims a node.
 
 
-def claim(changes: Changes, node: str, visit: int, attempt: int, nonce: str) -> TransitionResult:
+def claim(
+    changes: Changes, node: str, visit: int, attempt: int, nonce: str
+) -> TransitionResult:
     """Assign a ready node to one worker: "claimed", "stale", or "cancelled" when the run stops.
 
     "limited" means that it waits for a place of a limit, "limited <ms>" that a rate delays it. "revoked
@@ -276,7 +284,9 @@ def settle(
         return close(changes, "changed")
     changes.run = replace(changes.run, lock="")
     changes.add(DropTimer(TimerKind.NODE, node), *withdrawals(node, visit, record.questions))
-    changes.add(*(AddEvent(EventKind.EFFECT_ENDED, node, visit, question) for question in effects))
+    changes.add(
+        *(AddEvent(EventKind.EFFECT_ENDED, node, visit, question) for question in effects)
+    )
     finish(changes, node, replace(record, nonce=nonce, questions=(), unseen=0), status, edges)
     return close(changes, "settled")
 

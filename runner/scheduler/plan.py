@@ -100,7 +100,9 @@ class PartialView(View):
     def input_key(self, node: str, visit: int, path: str) -> str | None:
         raise Unread(node, visit, path)
 
-    def queue_position(self, limit: KeyedLimit, node: str, since: int, now: int) -> QueuePosition:
+    def queue_position(
+        self, limit: KeyedLimit, node: str, since: int, now: int
+    ) -> QueuePosition:
         raise Unread(limit, node, since, now)
 
 
@@ -140,7 +142,9 @@ def plan_transition(
     except Unread:
         return None
     assumed, run = view.run(), result.run
-    with_counters = replace(assumed, active=run.active, waiting=run.waiting, started=run.started)
+    with_counters = replace(
+        assumed, active=run.active, waiting=run.waiting, started=run.started
+    )
     item_of = next(iter(result.maps), "")
     if (
         not result.nodes

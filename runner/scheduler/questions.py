@@ -50,7 +50,9 @@ def _publish(changes: Changes, node: str, interrupts: Sequence[str]) -> bool:
     `records/asking.py`), so that no answer is taken for a question that was not judged.
     """
     record = changes.node(node)
-    new_ids = [interrupt for interrupt in interrupts if not changes.view.question_status(interrupt)]
+    new_ids = [
+        interrupt for interrupt in interrupts if not changes.view.question_status(interrupt)
+    ]
     for interrupt in new_ids:
         changes.add(AddEvent(EventKind.INTERRUPT_ASKED, node, record.visit, interrupt))
     if stops(changes, node):
@@ -84,7 +86,9 @@ def park(
     record = changes.node(node)
     changes.add(
         *withdrawals(
-            node, visit, [question for question in record.questions if question not in interrupts]
+            node,
+            visit,
+            [question for question in record.questions if question not in interrupts],
         )
     )
     still_open = tuple(question for question in record.questions if question in interrupts)
@@ -125,7 +129,9 @@ def _satisfied(changes: Changes, node: str, record: NodeRecord) -> bool:
     return record.unseen > 0 and (changes.shape(node).each or not record.questions)
 
 
-def answer(changes: Changes, node: str, visit: int, interrupts: Sequence[str]) -> TransitionResult:
+def answer(
+    changes: Changes, node: str, visit: int, interrupts: Sequence[str]
+) -> TransitionResult:
     """Apply answers to open questions of one node; the caller has checked that each is open."""
     for interrupt in interrupts:
         changes.add(AddEvent(EventKind.INTERRUPT_ANSWERED, node, visit, interrupt))
@@ -158,7 +164,9 @@ def _resolve(
     changes: Changes, node: str, visit: int, interrupts: Sequence[str], *, wakes: bool = False
 ) -> TransitionResult:
     record = changes.node(node)
-    still_open = tuple(interrupt for interrupt in record.questions if interrupt not in interrupts)
+    still_open = tuple(
+        interrupt for interrupt in record.questions if interrupt not in interrupts
+    )
     unseen = record.unseen + len(record.questions) - len(still_open)
     updated_record = replace(record, questions=still_open, unseen=unseen)
     changes.add(*drop_timers(interrupts))
@@ -178,7 +186,9 @@ def due_question(changes: Changes, kind: TimerKind, interrupt: str) -> Transitio
         return changes.refuse("stale")
     if kind is TimerKind.ESCALATE:
         return _escalate(changes, question)
-    return _expire(changes, question) if kind is TimerKind.EXPIRE else _remind(changes, question)
+    return (
+        _expire(changes, question) if kind is TimerKind.EXPIRE else _remind(changes, question)
+    )
 
 
 def _expire(changes: Changes, question: Interrupt) -> TransitionResult:
@@ -223,7 +233,9 @@ def _conclude(changes: Changes, question: Interrupt) -> TransitionResult:
     target, leaving = route(question), changes.topology.outgoing.get(node, ())
     edges = "".join("01"[edge.on_expire and edge.target == target] for edge in leaving)
     changes.add(EndExpired(node, record.visit, interrupt, edges))
-    finish(changes, node, without_questions, Status.COMPLETED if target else Status.FAILED, edges)
+    finish(
+        changes, node, without_questions, Status.COMPLETED if target else Status.FAILED, edges
+    )
     return close(changes, "expired")
 
 

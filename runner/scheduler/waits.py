@@ -54,12 +54,15 @@ def expand(
         changes.add(AddEvent(EventKind.NODE_EXPANDED, node, visit, str(total)))
     changes.maps[node] = items if items.visit == visit else MapRecord(visit, total or 0)
     changes.put(
-        node, replace(record, status=Status.WAITING, items=True, busy=True, crashes=0, releases=0)
+        node,
+        replace(record, status=Status.WAITING, items=True, busy=True, crashes=0, releases=0),
     )
     return close(changes, "expanded")
 
 
-def delegate(changes: Changes, node: str, visit: int, fence: int, child: str) -> TransitionResult:
+def delegate(
+    changes: Changes, node: str, visit: int, fence: int, child: str
+) -> TransitionResult:
     """Make a running node wait for its child run, and for nothing else.
 
     A question that it left open is withdrawn: an answer would start the node beside its child.
@@ -94,7 +97,9 @@ def child_changed(changes: Changes, node: str, child: str, status: Status) -> Tr
     return close(changes, "moved")
 
 
-def hand(changes: Changes, node: str, visit: int, fence: int, reference: str) -> TransitionResult:
+def hand(
+    changes: Changes, node: str, visit: int, fence: int, reference: str
+) -> TransitionResult:
     """Make a running node wait for an external task, which is sent next: "handed", or "ready" once reported.
 
     Until `sent` confirms that it was sent, the node's doorbell is pushed after each lease to send it again.

@@ -98,12 +98,17 @@ def checked(schedule: Schedule) -> Schedule:
             )
     if bool(schedule.cron) == (schedule.interval is not None):
         raise UsageError("a schedule needs an interval or a cron expression, and not both.")
-    if schedule.interval is not None and not LEAST_INTERVAL <= schedule.interval <= MOST_INTERVAL:
+    if (
+        schedule.interval is not None
+        and not LEAST_INTERVAL <= schedule.interval <= MOST_INTERVAL
+    ):
         raise UsageError(
             f"an interval is from 1 second to a year, not {schedule.interval!r:.40} seconds."
         )
     if schedule.overlap not in OVERLAPS:
-        raise UsageError(f"overlap is one of {', '.join(OVERLAPS)}, not {schedule.overlap!r:.40}.")
+        raise UsageError(
+            f"overlap is one of {', '.join(OVERLAPS)}, not {schedule.overlap!r:.40}."
+        )
     try:
         ZoneInfo(schedule.timezone)
     except (KeyError, OSError, ValueError) as error:
@@ -163,7 +168,9 @@ def times_between(schedule: Schedule, first: int, last: int) -> list[int]:
     while moment <= last:
         times.append(moment)
         if len(times) > MOST_BACKFILL:
-            raise UsageError(f"the range has more than {MOST_BACKFILL} times; take a shorter one.")
+            raise UsageError(
+                f"the range has more than {MOST_BACKFILL} times; take a shorter one."
+            )
         moment = next_time(schedule, moment)
     return times
 
@@ -178,7 +185,9 @@ def due(schedule: Schedule, now: int, *, is_free: bool) -> tuple[int, Schedule]:
     free = is_free or schedule.overlap == "all"
     if schedule.next_at > now:
         if schedule.waiting_at and free:
-            return schedule.waiting_at, replace(schedule, waiting_at=0, last_at=schedule.waiting_at)
+            return schedule.waiting_at, replace(
+                schedule, waiting_at=0, last_at=schedule.waiting_at
+            )
         return 0, schedule
     latest = schedule.next_at
     while (later := next_time(schedule, latest)) <= now:

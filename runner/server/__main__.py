@@ -153,7 +153,11 @@ def log_config(settings: Settings) -> dict[str, Any]:
     if settings.log_format == "text":
         return plain
     formatters = {name: {"()": JsonFormatter} for name in plain["formatters"]}
-    return {**plain, "formatters": formatters, "root": {"handlers": ["default"], "level": "INFO"}}
+    return {
+        **plain,
+        "formatters": formatters,
+        "root": {"handlers": ["default"], "level": "INFO"},
+    }
 
 
 if __name__ == "__main__":

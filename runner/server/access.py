@@ -72,7 +72,9 @@ class Person:
     def within(self, graph: str) -> Person:
         """Return the person with the roles that they have for runs of an outermost graph."""
         scoped = {role for role in self.roles if role.partition(":")[2] in self.graphs}
-        of_graph = {role.partition(":")[0] for role in scoped if role.partition(":")[2] == graph}
+        of_graph = {
+            role.partition(":")[0] for role in scoped if role.partition(":")[2] == graph
+        }
         return replace(self, roles=self.roles - scoped | of_graph)
 
     @property
@@ -205,7 +207,9 @@ class Allow:
             if not person.may(self.permission):
                 raise self._refusal(person)
             return person
-        candidates = [name for name in person.graphs if person.within(name).may(self.permission)]
+        candidates = [
+            name for name in person.graphs if person.within(name).may(self.permission)
+        ]
         if self._mixed and (candidates or person.may(self.permission)):
             return person
         graphs = await self._graphs(request)
@@ -231,7 +235,9 @@ class Allow:
     def _refusal(self, person: Person) -> Problem:
         roles = ", ".join(role for role, grants in GRANTS.items() if self.permission in grants)
         limits = (
-            f", for the graph; yours are for {', '.join(person.graphs)}" if person.graphs else ""
+            f", for the graph; yours are for {', '.join(person.graphs)}"
+            if person.graphs
+            else ""
         )
         return Problem(403, f"This needs one of the roles: {roles}{limits}.")
 

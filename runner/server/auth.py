@@ -133,9 +133,7 @@ def token_of(secret: str) -> str:
 
 
 def _cookie(request: Request) -> str:
-    return (
-        f"runner-login-{request.url.port or 80}"  # a browser sends a cookie to all ports of a host
-    )
+    return f"runner-login-{request.url.port or 80}"  # a browser sends a cookie to all ports of a host
 
 
 def local_path(path: str) -> str:
@@ -232,7 +230,9 @@ class ProxyHeaders:
         if address is None:
             return not host and UNIX in self.trusted
         return any(
-            address in ipaddress.ip_network(network) for network in self.trusted if network != UNIX
+            address in ipaddress.ip_network(network)
+            for network in self.trusted
+            if network != UNIX
         )
 
 
@@ -296,7 +296,9 @@ class ApiKeys:
         except UsageError as error:  # those that were read before may have been revoked since
             log.error("api_keys.unread: %s No key counts until it can be read.", error)  # noqa: TRY400 - says all
             raise Problem(
-                503, "The API keys can't be read; nothing was done.", headers={"Retry-After": "5"}
+                503,
+                "The API keys can't be read; nothing was done.",
+                headers={"Retry-After": "5"},
             ) from error
         key_hash = hash_of(key)
         person, expires_at = self._people.get(key_hash, (None, 0.0))
@@ -314,7 +316,9 @@ class ApiKeys:
         try:
             file = self.path.stat()
         except OSError as error:
-            raise UsageError(f"the API keys in {self.path} can't be read: {error!r}.") from error
+            raise UsageError(
+                f"the API keys in {self.path} can't be read: {error!r}."
+            ) from error
         version = file.st_mtime_ns, file.st_size, file.st_ino
         if version != self._version:
             self._people = {
@@ -341,7 +345,12 @@ def new_key(
     for role in roles:
         split_role(role)
     key = PREFIX + secrets.token_urlsafe(32)
-    entry = {"name": name, "hash": hash_of(key), "roles": sorted(roles), "groups": sorted(groups)}
+    entry = {
+        "name": name,
+        "hash": hash_of(key),
+        "roles": sorted(roles),
+        "groups": sorted(groups),
+    }
     if days is None:
         return key, entry
     expires = datetime.fromtimestamp(time.time() + days * 86_400, UTC)

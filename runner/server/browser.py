@@ -103,9 +103,7 @@ class BodyLimit:
         """Serve a request."""
         received_bytes = 0
         if {name for name, _ in scope.get("headers", ())} >= TWO_LENGTHS:
-            detail = (
-                "A request has a Content-Length or a Transfer-Encoding, not both. Nothing was done."
-            )
+            detail = "A request has a Content-Length or a Transfer-Encoding, not both. Nothing was done."
             problem = Problem(400, detail, headers={"Connection": "close"})
             await respond(Request(scope), problem)(scope, receive, send)
             return
@@ -203,7 +201,9 @@ def check_origin(request: Request) -> bool:
             raise Problem(403, "Send JSON, or a form from a page of this server.")
         return False
     # A cookie is sent to every port of a name, and "same-site" includes names beside this one: neither is us.
-    if site not in {None, "same-origin"} or (origin is not None and not _is_ours(request, origin)):
+    if site not in {None, "same-origin"} or (
+        origin is not None and not _is_ours(request, origin)
+    ):
         raise Problem(403, "The request comes from a page of another site; nothing was done.")
     return True
 

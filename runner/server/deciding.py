@@ -38,7 +38,9 @@ def decide(
     body = body_of(decision, person.principal.key)
     body = {**body, "proof": proof} if proof else _signed(services, person, body)
     voter = Voter(person.principal, person.groups, person.roles)
-    return apply_decisions(services.client.engine, [replace(decision, voter=voter, body=body)])[0]
+    return apply_decisions(services.client.engine, [replace(decision, voter=voter, body=body)])[
+        0
+    ]
 
 
 def act(
@@ -71,7 +73,12 @@ def start_for(
     body = start_body(graph, task, person.principal, idempotency_key=key, **present_options)
     proof = proof or _signed(services, person, body).get("proof")
     return services.client.start(
-        graph, task, idempotency_key=key, requester=person.principal, proof=proof, **present_options
+        graph,
+        task,
+        idempotency_key=key,
+        requester=person.principal,
+        proof=proof,
+        **present_options,
     )
 
 

@@ -88,12 +88,17 @@ def _is_group(field: AnswerField, path: str) -> bool:
 
 def _field(path: str, answer: AnswerField, answer_texts: Mapping[str, str]) -> Field:
     schema, is_required = answer.schema, answer.required
-    label, description = str(schema.get("title", answer.name)), str(schema.get("description", ""))
+    label, description = (
+        str(schema.get("title", answer.name)),
+        str(schema.get("description", "")),
+    )
     if _is_group(answer, f"{path}/"):
         inner_fields = tuple(
             _field(f"{path}/{inner.name}", inner, answer_texts) for inner in answer.fields
         )
-        return Field(path, "group", label, is_required, description=description, parts=inner_fields)
+        return Field(
+            path, "group", label, is_required, description=description, parts=inner_fields
+        )
     text, default = answer_texts.get(path), schema.get("default", schema.get("const"))
     if _is_lines(answer):
         lines = "\n".join(map(_text, default)) if isinstance(default, list) else ""
@@ -133,7 +138,9 @@ def _input(schema: Mapping[str, Any]) -> tuple[str, dict[str, Any]]:
         case "integer" | "number" as kind:
             bounds = {"min": schema.get("minimum"), "max": schema.get("maximum")}
             bounds["step"] = schema.get("multipleOf") or (1 if kind == "integer" else "any")
-            return "number", {name: bound for name, bound in bounds.items() if bound is not None}
+            return "number", {
+                name: bound for name, bound in bounds.items() if bound is not None
+            }
         case "string" if "format" in schema:
             return INPUTS.get(schema["format"], "text"), {}
         case "string":
@@ -175,7 +182,9 @@ async def fields_sent(request: Request) -> dict[str, str]:
 
 def answer_fields(form: Mapping[str, str]) -> dict[str, str]:
     """Return the fields of a form that are those of an answer, by their names in its schema."""
-    return {name.removeprefix("f."): value for name, value in form.items() if name.startswith("f.")}
+    return {
+        name.removeprefix("f."): value for name, value in form.items() if name.startswith("f.")
+    }
 
 
 def answer_of(
@@ -256,7 +265,10 @@ def edit_of(
     """Return the arguments that a form gives, and the problems; what was not changed stays as it was."""
     texts = edit_texts(schema, args)
     answer, problems = answer_of(schema, answer_texts)
-    edited = {**{name: args[name] for name in args if name not in schema["properties"]}, **answer}
+    edited = {
+        **{name: args[name] for name in args if name not in schema["properties"]},
+        **answer,
+    }
     for path, names, _ in _leaves(answer_field(schema)):
         if path in texts and answer_texts.get(path) == line_ends(texts[path]):
             problems.pop(path, None)
@@ -273,7 +285,9 @@ def _object(
     answer: dict[str, Any] = {}
     for inner in group.fields:
         path = prefix + inner.name
-        inside = (text for name, text in answer_texts.items() if f"{name}/".startswith(f"{path}/"))
+        inside = (
+            text for name, text in answer_texts.items() if f"{name}/".startswith(f"{path}/")
+        )
         if not inner.required and not any(inside):
             continue
         if _is_group(inner, f"{path}/"):

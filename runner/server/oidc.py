@@ -183,7 +183,9 @@ class OIDC:
         state: Annotated[str, Query()] = "",
         error: Annotated[str, Query()] = "",
     ) -> Response:
-        login = self._opened(request, request.cookies.get(LOGIN_COOKIE + state, ""), "login", state)
+        login = self._opened(
+            request, request.cookies.get(LOGIN_COOKIE + state, ""), "login", state
+        )
         if login is None:
             raise Problem(400, "This login was not begun here, or took too long. Begin again.")
         if error or not code:
@@ -316,7 +318,9 @@ class OIDC:
 
     def _fetch(self, method: str, url: str, **options: Any) -> dict[str, Any]:
         try:
-            reply = httpx.request(method, url, timeout=TIMEOUT, follow_redirects=False, **options)
+            reply = httpx.request(
+                method, url, timeout=TIMEOUT, follow_redirects=False, **options
+            )
             reply.raise_for_status()
             document: dict[str, Any] = reply.json()
         except (httpx.HTTPError, ValueError) as error:
@@ -326,7 +330,12 @@ class OIDC:
     # -- cookies -------------------------------------------------------------------------------------------
 
     def _sealed(
-        self, request: Request, claims: dict[str, Any], purpose: str, seconds: int, state: str = ""
+        self,
+        request: Request,
+        claims: dict[str, Any],
+        purpose: str,
+        seconds: int,
+        state: str = "",
     ) -> str:
         """Write claims as a signed cookie; compressed, for people are in many groups."""
         text = json.dumps({**claims, "exp": int(time.time()) + seconds}).encode()
@@ -355,7 +364,9 @@ def _piece(number: int) -> str:
 
 
 def _keep(response: Response, name: str, value: str, seconds: int) -> None:
-    response.set_cookie(name, value, max_age=seconds, secure=True, httponly=True, samesite="lax")
+    response.set_cookie(
+        name, value, max_age=seconds, secure=True, httponly=True, samesite="lax"
+    )
 
 
 def _drop(response: Response, name: str) -> None:

@@ -73,7 +73,8 @@ def problem_of(error: BaseException) -> Problem:
             return Problem(400, f"The body can't be read as JSON: {where}.")
         case RequestValidationError():
             faults = [
-                {"pointer": pointer(item["loc"]), "detail": item["msg"]} for item in error.errors()
+                {"pointer": pointer(item["loc"]), "detail": item["msg"]}
+                for item in error.errors()
             ]
             detail = "; ".join(
                 f"{fault['pointer'] or 'body'}: {fault['detail']}" for fault in faults
@@ -90,7 +91,9 @@ def problem_of(error: BaseException) -> Problem:
         if isinstance(error, kind):
             headers = {"Retry-After": str(RETRY_AFTER)} if status in {429, 503} else {}
             detail = (
-                "The store can't be reached. Nothing was changed." if status == 503 else str(error)
+                "The store can't be reached. Nothing was changed."
+                if status == 503
+                else str(error)
             )
             return Problem(status, detail, headers=headers)
     log.error("request.failed: %s", error, exc_info=error)
@@ -129,7 +132,8 @@ def _methods(request: Request) -> list[str]:
         method
         for method in ("GET", "HEAD", "POST", "DELETE")
         if any(
-            route.matches({**request.scope, "method": method})[0] is Match.FULL for route in routes
+            route.matches({**request.scope, "method": method})[0] is Match.FULL
+            for route in routes
         )
     ]
 

@@ -101,7 +101,9 @@ class Services(Installation):
             until, checked_freezes, findings = self._findings
             if time.monotonic() >= until or checked_freezes != frozen:
                 findings = [
-                    check for check in examine(read_facts(self.settings)) if check.result != PASS
+                    check
+                    for check in examine(read_facts(self.settings))
+                    if check.result != PASS
                 ]
                 self._findings = time.monotonic() + FINDINGS_AGE, frozen, findings
             return findings

@@ -152,7 +152,9 @@ class Hub:
     def _follow(self) -> None:
         while True:
             with self._lock:
-                positions = {run_id: position for run_id, (position, _) in self._watched.items()}
+                positions = {
+                    run_id: position for run_id, (position, _) in self._watched.items()
+                }
                 if not positions:
                     self._thread = None
                     return

@@ -267,7 +267,14 @@ class UnitOfWork(Protocol[RunT]):
         """Delete a timer, if it exists."""
 
     def event(
-        self, run: RunT, kind: str, node: str, visit: int, *, detail: str = "", data: JSON = None
+        self,
+        run: RunT,
+        kind: str,
+        node: str,
+        visit: int,
+        *,
+        detail: str = "",
+        data: JSON = None,
     ) -> None:
         """Add an event to a run, to its root's where it is inside one, and to the notices where it is one."""
 
@@ -312,7 +319,8 @@ def apply(
         return "stale", []
     by_id = {question.id: question for question in questions}
     data = dict(
-        payloads or {interrupt_id: question_payload(by_id[interrupt_id]) for interrupt_id in by_id}
+        payloads
+        or {interrupt_id: question_payload(by_id[interrupt_id]) for interrupt_id in by_id}
     )
     doorbells: list[Doorbell] = []
     result = transition(transaction.changes(run), *arguments, **options)
@@ -337,8 +345,12 @@ def apply(
                 data |= _end_expired(owner, action)
             case WriteDeadLetter():
                 error = RELEASED if action.released else CRASHED
-                owner.leave_result(action.node, action.visit, Status.FAILED, {"error": error}, None)
-                transaction.write_dead_letter(run_id, action.node, action.visit, error["message"])
+                owner.leave_result(
+                    action.node, action.visit, Status.FAILED, {"error": error}, None
+                )
+                transaction.write_dead_letter(
+                    run_id, action.node, action.visit, error["message"]
+                )
                 data[EventKind.NODE_FAILED] = error_payload({"error": error})
             case _:
                 for affected_run, following in _follow(transaction, owner, action):
@@ -357,7 +369,10 @@ def _follow(
         case StopChild():
             child = transaction.find(action.run_id)
             if child is not None:
-                yield child, scheduler.cancel(transaction.changes(child), "its parent run stops")
+                yield (
+                    child,
+                    scheduler.cancel(transaction.changes(child), "its parent run stops"),
+                )
         case NotifyParent():
             parent, status = transaction.find(record.parent), Status(action.status)
             if parent is not None:
@@ -472,7 +487,12 @@ def _audit(
         if type_ == audit_entries.STARTED:
             return
     question = run.question(action.detail) if action.kind.startswith(OF_INTERRUPTS) else None
-    about = {"at": transaction.clock(), "detail": action.detail, "data": data, "question": question}
+    about = {
+        "at": transaction.clock(),
+        "detail": action.detail,
+        "data": data,
+        "question": question,
+    }
     shown = (audit_entries.SHOWN,) if isinstance(data, dict) and data.get("shown_at") else ()
     for entry_type in (*shown, type_):
         run.audit(

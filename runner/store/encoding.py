@@ -112,7 +112,11 @@ def shape_fields(topology: Topology) -> Iterator[tuple[str, bytes]]:
 
 
 def _node_fields(topology: Topology, name: str) -> Iterator[tuple[str, bytes]]:
-    node, leaving, coming = topology.nodes[name], topology.outgoing[name], topology.incoming[name]
+    node, leaving, coming = (
+        topology.nodes[name],
+        topology.outgoing[name],
+        topology.incoming[name],
+    )
     shape = {
         "needs": node.needs,
         "join": node.join,
@@ -208,7 +212,10 @@ SUMMARY = ("of", "run", "created", "tags", "ended", "requester")
 def summary(run_id: str, fields: Sequence[Any]) -> RunSummary:
     """Read a run's line in a listing."""
     of, run, created_at, tags, ended_at, requester = fields
-    status, (fingerprint, parent, graph) = run.split(b" ", 1)[0].decode(), of.decode().split(" ", 2)
+    status, (fingerprint, parent, graph) = (
+        run.split(b" ", 1)[0].decode(),
+        of.decode().split(" ", 2),
+    )
     parent = "" if parent in OUTERMOST else parent
     return RunSummary(
         run_id,
@@ -237,7 +244,9 @@ def node_record(run_id: str, data: bytes | None) -> tuple[NodeRecord, int]:
     """Read a node's record, and the scope in whose rounds it counts; see `node_text`."""
     if not data:
         return NodeRecord(), ROOT
-    status, visit, attempt, fence, stamp, edges, nonce, json_fields = data.decode().split(" ", 7)
+    status, visit, attempt, fence, stamp, edges, nonce, json_fields = data.decode().split(
+        " ", 7
+    )
     fields = load(json_fields) if json_fields else {}
     scope = fields.pop("scope", -1)
     if "via" in fields:
@@ -449,7 +458,9 @@ def topology_of(graph_id: str, fingerprint: str, fields: Mapping[bytes, bytes]) 
         outgoing={
             name: tuple(_out_edge(edge) for edge in _edges(fields, "o", name)) for name in names
         },
-        incoming={name: tuple(_in(edge) for edge in _edges(fields, "i", name)) for name in names},
+        incoming={
+            name: tuple(_in(edge) for edge in _edges(fields, "i", name)) for name in names
+        },
         loops=tuple(_loop(load(fields[b"l:%d" % number])) for number in loops),
         admission=Admission.load(meta["starts"]) if "starts" in meta else None,
         fairness=Fairness(*meta["fairness"]) if "fairness" in meta else None,
@@ -608,7 +619,9 @@ def question_number(data: bytes) -> int:
     """
     number = data.split(b" ", 1)[0]
     if not number.isdigit():
-        raise CorruptDocument(f"a stored question begins with {number[:20]!r}, which is no number.")
+        raise CorruptDocument(
+            f"a stored question begins with {number[:20]!r}, which is no number."
+        )
     return int(number)
 
 
@@ -624,7 +637,11 @@ def decision(answer: Decision) -> bytes:
             "response": answer.response,
             "responder": answer.responder,
             "idempotency_key": answer.idempotency_key,
-            **({"decision": answer.decision, "effect": answer.effect} if answer.decision else {}),
+            **(
+                {"decision": answer.decision, "effect": answer.effect}
+                if answer.decision
+                else {}
+            ),
         }
     )
 
@@ -658,4 +675,6 @@ def decided(
         for name, data, decision in zip(ids, questions, decisions, strict=True)
     )
     interrupts = [question(name, data, decision) for _, name, data, decision in rows]
-    return [interrupt for interrupt in interrupts if interrupt.status is not InterruptStatus.OPEN]
+    return [
+        interrupt for interrupt in interrupts if interrupt.status is not InterruptStatus.OPEN
+    ]

@@ -47,9 +47,13 @@ def receipts_for(
         is_repeat = is_answered and winner(answer.interrupt_id) == nonce
         receipt = _receipt_for(answer, interrupt, now, is_repeat=is_repeat)
         if answer.interrupt_id in ids:
-            receipt = answer.receipt(ReceiptStatus.REJECTED, "the set answers this question twice")
+            receipt = answer.receipt(
+                ReceiptStatus.REJECTED, "the set answers this question twice"
+            )
         elif (
-            receipt.status is ReceiptStatus.ACCEPTED and interrupt is not None and interrupt.is_open
+            receipt.status is ReceiptStatus.ACCEPTED
+            and interrupt is not None
+            and interrupt.is_open
         ):
             if reason := _unfit(answer, interrupt, max_bytes):
                 receipt = answer.receipt(ReceiptStatus.REJECTED, reason)
@@ -102,7 +106,8 @@ def _receipt_for(
     if interrupt is None:
         return answer.receipt(ReceiptStatus.UNKNOWN, "no such question was asked")
     same_key = (
-        answer.idempotency_key is not None and answer.idempotency_key == interrupt.idempotency_key
+        answer.idempotency_key is not None
+        and answer.idempotency_key == interrupt.idempotency_key
     )
     match interrupt.status:
         case InterruptStatus.ANSWERED if (is_repeat or same_key) and interrupt.rule is None:
@@ -121,21 +126,27 @@ def _receipt_for_open(answer: Decision, interrupt: Interrupt, now: int) -> Recei
     if interrupt.is_over(now):
         return answer.receipt(ReceiptStatus.EXPIRED, "the time to answer is over")
     if answer.digest is not None and answer.digest != interrupt.digest:
-        return answer.receipt(ReceiptStatus.REJECTED, "the digest is not that of the open question")
+        return answer.receipt(
+            ReceiptStatus.REJECTED, "the digest is not that of the open question"
+        )
     if interrupt.rule is not None:
         return answer.receipt(ReceiptStatus.FORBIDDEN, "the question is decided by votes")
     if interrupt.assignees and answer.responder not in interrupt.assignees:
         detail = "the question is assigned to other people"
         if answer.responder is None:
-            detail = "the question is assigned to certain people, and the answer names no responder"
+            detail = (
+                "the question is assigned to certain people, and the answer names no responder"
+            )
         return answer.receipt(ReceiptStatus.FORBIDDEN, detail)
     return answer.receipt(ReceiptStatus.ACCEPTED, "")
 
 
-def repeated_vote(ballot: Ballot, voter_record: Mapping[str, Any], nonce: str) -> Receipt | None:
+def repeated_vote(
+    ballot: Ballot, voter_record: Mapping[str, Any], nonce: str
+) -> Receipt | None:
     """Return the receipt that a vote has had already; None for a new one. `voter_record` is the voter's."""
-    same_key = ballot.idempotency_key is not None and ballot.idempotency_key == voter_record.get(
-        "key"
+    same_key = (
+        ballot.idempotency_key is not None and ballot.idempotency_key == voter_record.get("key")
     )
     same_signature = (
         voter_record.get("jti") is not None and ballots.jti_of(ballot) == voter_record["jti"]
@@ -164,11 +175,15 @@ def too_late(ballot: Ballot | Operation, question: Interrupt, now: int) -> Recei
     """Return the receipt of a vote that comes too late, or is for another question; None for a good one."""
     match question.status:
         case InterruptStatus.ANSWERED:
-            responder = plain_name(question.responder) if question.responder else "another person"
+            responder = (
+                plain_name(question.responder) if question.responder else "another person"
+            )
             detail = f"already decided by {responder}: {question.decision}"
             return ballots.receipt(ballot, ReceiptStatus.DUPLICATE, detail)
         case InterruptStatus.WITHDRAWN:
-            return ballots.receipt(ballot, ReceiptStatus.SUPERSEDED, "the question was withdrawn")
+            return ballots.receipt(
+                ballot, ReceiptStatus.SUPERSEDED, "the question was withdrawn"
+            )
     if question.status is InterruptStatus.EXPIRED or question.is_over(now):
         return ballots.receipt(ballot, ReceiptStatus.EXPIRED, "the time to answer is over")
     if ballot.digest is not None and ballot.digest != question.digest:
@@ -183,5 +198,7 @@ def by_visit(answers: Sequence[Decision]) -> dict[tuple[str, str, int], list[Dec
     for answer in answers:
         address = address_of(answer.interrupt_id)
         if address is not None:
-            groups.setdefault((address.run_id, address.node_id, address.visit), []).append(answer)
+            groups.setdefault((address.run_id, address.node_id, address.visit), []).append(
+                answer
+            )
     return groups

@@ -119,7 +119,12 @@ def note(
 ) -> Reply:
     """Add an event of a question that stays open."""
     return make(
-        transaction, run.record.run_id, scheduler.note, kind, interrupt_id, payloads={kind: data}
+        transaction,
+        run.record.run_id,
+        scheduler.note,
+        kind,
+        interrupt_id,
+        payloads={kind: data},
     )
 
 
@@ -191,7 +196,9 @@ def _place_of(transaction: UnitOfWork[RunT], run: RunT) -> tuple[str, int] | Non
     return key_of(record.graph_id, concurrency.by, run.tag), concurrency.at_most
 
 
-def _turned_away(transaction: UnitOfWork[RunT], start: Start, topology: Topology) -> Reply | None:
+def _turned_away(
+    transaction: UnitOfWork[RunT], start: Start, topology: Topology
+) -> Reply | None:
     """Return the reply to a start that begins no run: it is refused or gets one; None where it begins one."""
     rules = topology.admission
     if rules and rules.debounce and (reply := _debounced(transaction, start, rules)):
@@ -252,7 +259,9 @@ def _kept_out(
     return Reply("full", run_id=other, detail=detail)
 
 
-def _start_of_key(transaction: UnitOfWork[RunT], start: Start, concurrency: Concurrency) -> Reply:
+def _start_of_key(
+    transaction: UnitOfWork[RunT], start: Start, concurrency: Concurrency
+) -> Reply:
     """Begin a run of a key; where that has no place free, let it wait, and perhaps stop another."""
     lists, tag, at_most = transaction.lists, tag_of(start.tags), concurrency.at_most
     key = key_of(start.graph_id, concurrency.by, tag)
@@ -490,7 +499,9 @@ class ExpandMap(VisitRequest):
 
     def plan(self, transaction: UnitOfWork[RunT]) -> Reply:
         run, token, items = owned(transaction, self.token), self.token, self.items
-        reply = visit(transaction, token, scheduler.expand, None if items is None else len(items))
+        reply = visit(
+            transaction, token, scheduler.expand, None if items is None else len(items)
+        )
         if items is not None and run is not None and reply.word == "expanded":
             run.put_items(token.node, token.visit, items)
         return reply
@@ -558,7 +569,9 @@ class ConfirmHandOver(VisitRequest):
 
     def plan(self, transaction: UnitOfWork[RunT]) -> Reply:
         timeout = self.timeout_ms
-        return visit(transaction, self.token, scheduler.sent, self.reference, timeout_ms=timeout)
+        return visit(
+            transaction, self.token, scheduler.sent, self.reference, timeout_ms=timeout
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -691,7 +704,10 @@ class WithdrawQuestion(Request[Reply]):
         if run is None or question is None:
             return Reply("unknown")
         withdrawal: dict[str, JSON] = {"reason": self.reason, "reask": reask}
-        if question.withdrawal is not None and question.withdrawal.items() >= withdrawal.items():
+        if (
+            question.withdrawal is not None
+            and question.withdrawal.items() >= withdrawal.items()
+        ):
             return Reply("withdrawn")
         attempt = transaction.changes(run).node(question.node_id).attempt
         payloads: dict[str, JSON] = {EventKind.INTERRUPT_WITHDRAWN: withdrawal}
@@ -794,7 +810,9 @@ class MigrateRuns(Request[Reply]):
 
     def plan(self, transaction: UnitOfWork[RunT]) -> Reply:
         runs, nonce = self.runs, self.nonce
-        pairs = [(run, move) for move in runs if (run := transaction.find(move.run_id)) is not None]
+        pairs = [
+            (run, move) for move in runs if (run := transaction.find(move.run_id)) is not None
+        ]
         if len(pairs) < len(runs):
             return Reply("unknown")
         if all(run.reopened == nonce for run, _ in pairs):
@@ -802,7 +820,8 @@ class MigrateRuns(Request[Reply]):
         if not all(transaction.shape(move.graph_id, move.fingerprint) for move in runs):
             return Reply("unknown_graph")
         if any(
-            run.record.status not in WAITS or run.last_event() != move.events for run, move in pairs
+            run.record.status not in WAITS or run.last_event() != move.events
+            for run, move in pairs
         ):
             return Reply("moved")
         doorbells: list[Doorbell] = []
@@ -845,13 +864,16 @@ class RewriteRuns(Request[Reply]):
 
     def plan(self, transaction: UnitOfWork[RunT]) -> Reply:
         runs, nonce = self.runs, self.nonce
-        pairs = [(run, rewrite) for rewrite in runs if (run := transaction.find(rewrite.run_id))]
+        pairs = [
+            (run, rewrite) for rewrite in runs if (run := transaction.find(rewrite.run_id))
+        ]
         if len(pairs) < len(runs):
             return Reply("unknown")
         if all(run.reopened == nonce for run, _ in pairs):
             return Reply("reopened")
         if any(
-            not run.record.is_final or run.last_event() != rewrite.events for run, rewrite in pairs
+            not run.record.is_final or run.last_event() != rewrite.events
+            for run, rewrite in pairs
         ):
             return Reply("moved")
         outermost = pairs[0][0]
@@ -961,7 +983,9 @@ class ChangeLimit(Request[Reply]):
         if after == readable and not self.event:
             return Reply("changed")
         if after != before:
-            entry = of_change(self.event, self.scope, after.reason, after.by, transaction.clock())
+            entry = of_change(
+                self.event, self.scope, after.reason, after.by, transaction.clock()
+            )
             audited = entry if self.event and transaction.audits != "off" else None
             transaction.put_limit_setting(after, audited)
         return Reply("changed" if len(after.pauses) > len(readable.pauses) else "relaxed")

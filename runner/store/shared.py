@@ -118,7 +118,9 @@ class Shared:
 
     def use_key(self, key_hash: str) -> None:
         """Record that an API key was used now; StoreError where the store can't be reached."""
-        self._first.call("ZADD", self._keys.api_keys, "GT", time.time_ns() // 1_000_000, key_hash)
+        self._first.call(
+            "ZADD", self._keys.api_keys, "GT", time.time_ns() // 1_000_000, key_hash
+        )
 
     def key_uses(self) -> dict[str, int]:
         """Read when each API key was last used, in ms, by its hash."""

@@ -27,7 +27,9 @@ with needs_extra("lua", "a store without a server", package="fakeredis"):
 
 SCHEME = "fakeredis"
 
-SHA1 = "lambda text: __import__('hashlib').sha1(text, usedforsecurity=False).hexdigest().encode()"
+SHA1 = (
+    "lambda text: __import__('hashlib').sha1(text, usedforsecurity=False).hexdigest().encode()"
+)
 ADD_SHA1HEX = f'redis.sha1hex = python.eval("{SHA1}")'
 """The one function of Redis' Lua that the scripts call and fakeredis lacks."""
 

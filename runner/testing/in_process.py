@@ -32,7 +32,13 @@ from runner.records.run import Status
 from runner.store.interface import Claim, Doorbell, Event, R, Reply, Request, Token
 from runner.store.memory.sessions import Sessions
 from runner.store.memory.store import MemoryStore
-from runner.store.requests import AskQuestions, RetryVisit, SaveCheckpoint, SettleVisit, UseDecision
+from runner.store.requests import (
+    AskQuestions,
+    RetryVisit,
+    SaveCheckpoint,
+    SettleVisit,
+    UseDecision,
+)
 
 
 class ManualClock:
@@ -161,7 +167,9 @@ def _is_intent(saved: Saved) -> bool:
     """Return whether this is the note before an effect, which `on_unknown="raise"` writes."""
     executor = saved.document.get("executor") if isinstance(saved.document, dict) else None
     effects = executor.get("once") if isinstance(executor, dict) else None
-    return isinstance(effects, dict) and any("result" not in entry for entry in effects.values())
+    return isinstance(effects, dict) and any(
+        "result" not in entry for entry in effects.values()
+    )
 
 
 class Asks(Protocol):
@@ -182,7 +190,9 @@ def answer(
     Raises:
         UsageError: no question fits, or more than one.
     """
-    interrupt = question if isinstance(question, Interrupt) else _only(question.interrupts, name)
+    interrupt = (
+        question if isinstance(question, Interrupt) else _only(question.interrupts, name)
+    )
     return [{"interruptResponse": {"interruptId": interrupt.id, "response": response}}]
 
 
@@ -233,14 +243,20 @@ class InProcessRun:
         self._engine = Engine(store, self, own_registry, lease=float("inf"))
 
     def start(
-        self, task: object, *, state: Mapping[str, object] | None, tags: Mapping[str, str] | None
+        self,
+        task: object,
+        *,
+        state: Mapping[str, object] | None,
+        tags: Mapping[str, str] | None,
     ) -> None:
         """Begin the run, and go on until it has ended or waits.
 
         Raises:
             UsageError: the task can't be stored.
         """
-        self._engine.start(self._graph_id, task, invocation_state=state, tags=tags, run_id=self.id)
+        self._engine.start(
+            self._graph_id, task, invocation_state=state, tags=tags, run_id=self.id
+        )
         self.go_on()
 
     def ring(self, doorbells: Sequence[Doorbell]) -> None:
@@ -301,7 +317,9 @@ class InProcessRun:
         )
         for receipt in receipts:
             if receipt.status is not ReceiptStatus.ACCEPTED:
-                raise ResponseError(f"{receipt.status}: {receipt.detail}; no answer was applied.")
+                raise ResponseError(
+                    f"{receipt.status}: {receipt.detail}; no answer was applied."
+                )
         self.go_on()
         return self.result
 
@@ -342,7 +360,9 @@ class InProcessRuns:
         Raises:
             UsageError: the task can't be stored. NotFoundError: no graph of that name is registered.
         """
-        store = CrashingStore(self._crashes, clock=self.clock, lease=LEASE, sessions=self._sessions)
+        store = CrashingStore(
+            self._crashes, clock=self.clock, lease=LEASE, sessions=self._sessions
+        )
         run = InProcessRun(store, self.clock, built(graph))
         self.runs.append(run)
         run.start(task, state=invocation_state, tags=tags)

@@ -73,8 +73,14 @@ def replay(
         UsageError: it is no such document.
     """
     document = _read(export) if isinstance(export, (str, Path)) else export
-    if not isinstance(document, Mapping) or document.get("v") != VERSION or "graph" not in document:
-        raise UsageError("this is no document of `runner runs export`, so nothing was compared.")
+    if (
+        not isinstance(document, Mapping)
+        or document.get("v") != VERSION
+        or "graph" not in document
+    ):
+        raise UsageError(
+            "this is no document of `runner runs export`, so nothing was compared."
+        )
     registry = Registry()
     # An inner graph is found by the path below the name that its root run has.
     registry.add(document["graph"].split("/")[0], lambda: built(graph))
@@ -115,7 +121,9 @@ def _change(document: Mapping[str, Any], plan: CompiledGraph | None, node: str) 
     shape = plan.topology.nodes.get(shape_name(node)) if plan else None
     if shape is None:
         return "is gone"
-    return "" if document["signatures"].get(shape_name(node)) == shape.signature else "has changed"
+    return (
+        "" if document["signatures"].get(shape_name(node)) == shape.signature else "has changed"
+    )
 
 
 def _questions(document: Mapping[str, Any], node: str) -> tuple[str, ...]:

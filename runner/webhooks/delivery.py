@@ -130,7 +130,9 @@ class WebhookAdmin:
         self._groups.leave(webhook.group)
         self._deliveries.forget(webhook_id)
 
-    def deliveries(self, webhook_id: str, limit: int, cursor: str | None = None) -> Page[Delivery]:
+    def deliveries(
+        self, webhook_id: str, limit: int, cursor: str | None = None
+    ) -> Page[Delivery]:
         """List the deliveries of a webhook, the newest first; `cursor` is that of the page before."""
         self._webhooks.get(webhook_id)
         return self._deliveries.page(webhook_id, limit, cursor)
@@ -210,7 +212,9 @@ class WebhookSender:
     ) -> None:
         first = self._deliveries.next_delivery(webhook.id)
         pause = (
-            LOOK if first is None else min(LOOK, (first[0].due_at - self._webhooks.now()) / 1000)
+            LOOK
+            if first is None
+            else min(LOOK, (first[0].due_at - self._webhooks.now()) / 1000)
         )
         for reader in readers:
             try:
@@ -225,7 +229,9 @@ class WebhookSender:
     def _enqueue(self, webhook: Webhook, taken: Iterator[Taken] | Sequence[Taken]) -> None:
         for reader, notices in taken:
             chosen = [notice for notice in notices if self._is_wanted(webhook, notice)]
-            made = [(delivery_of(notice), codec.dump_json(notice.message())) for notice in chosen]
+            made = [
+                (delivery_of(notice), codec.dump_json(notice.message())) for notice in chosen
+            ]
             dropped = self._deliveries.enqueue(webhook.id, made)
             if dropped:
                 log.error(
@@ -277,7 +283,9 @@ class WebhookSender:
                     after.detail,
                 )
 
-    def _post(self, webhook: Webhook, delivery: Delivery, body: bytes, now: int) -> outbound.Answer:
+    def _post(
+        self, webhook: Webhook, delivery: Delivery, body: bytes, now: int
+    ) -> outbound.Answer:
         try:
             signed = headers(webhook, delivery, body, now)
         except UsageError as error:
@@ -310,5 +318,10 @@ def _close(readers: Sequence[NoticeReader]) -> None:
 def delivery_of(notice: Notice) -> Delivery:
     """Make the delivery of a notice, which is due at once."""
     return Delivery(
-        message_id(notice.id), notice.id, notice.kind, notice.run_id, notice.at, due_at=notice.at
+        message_id(notice.id),
+        notice.id,
+        notice.kind,
+        notice.run_id,
+        notice.at,
+        due_at=notice.at,
     )

@@ -162,7 +162,11 @@ def _exchange(
         connection = http.client.HTTPConnection(host)
         connection.sock = stream
         path = (parts.path or "/") + (f"?{parts.query}" if parts.query else "")
-        fixed = {"Host": parts.netloc, "User-Agent": "celery-graph-runner", "Connection": "close"}
+        fixed = {
+            "Host": parts.netloc,
+            "User-Agent": "celery-graph-runner",
+            "Connection": "close",
+        }
         connection.request(
             "POST", path, body, {**fixed, "Content-Type": "application/json", **headers}
         )

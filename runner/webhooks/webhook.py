@@ -165,7 +165,9 @@ def checked(webhook: Webhook) -> Webhook:
 def _is_usable(url: str) -> bool:
     try:
         parts = urlsplit(url)
-        is_whole = parts.scheme in {"https", "http"} and bool(parts.hostname) and parts.port != 0
+        is_whole = (
+            parts.scheme in {"https", "http"} and bool(parts.hostname) and parts.port != 0
+        )
     except ValueError:
         return False
     return is_whole and parts.username is None and not parts.fragment
@@ -186,7 +188,8 @@ def headers(webhook: Webhook, delivery: Delivery, body: bytes, now: int) -> dict
     signed = f"{delivery.id}.{seconds}.".encode() + body
     secrets = [webhook.secret, *([webhook.old_secret] if now < webhook.old_until else [])]
     signatures = [
-        base64.b64encode(_sign(webhook.signature, secret, signed)).decode() for secret in secrets
+        base64.b64encode(_sign(webhook.signature, secret, signed)).decode()
+        for secret in secrets
     ]
     return {
         "webhook-id": delivery.id,

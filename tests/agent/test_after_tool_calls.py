@@ -33,7 +33,9 @@ class PolicyError(Exception):
 class Scene:
     """Tools that record what they do, and a node that runs an agent with them."""
 
-    def __init__(self, *uses: dict[str, Any], hooks: tuple[Any, ...] = (), **options: Any) -> None:
+    def __init__(
+        self, *uses: dict[str, Any], hooks: tuple[Any, ...] = (), **options: Any
+    ) -> None:
         self.ran: list[str] = []
         self.seen: list[Any] = []
         self.failures = 0
@@ -62,7 +64,9 @@ class Scene:
 
         tools = [plain, boom, mute]
         script = ScriptedModel([list(uses), "the end"])
-        self.node = Node(lambda: Agent("scene", script, tools, hooks=[Hooks(*hooks)], **options))
+        self.node = Node(
+            lambda: Agent("scene", script, tools, hooks=[Hooks(*hooks)], **options)
+        )
 
 
 def after(callback: Any) -> tuple[Any, Any]:
@@ -212,7 +216,9 @@ def test_retry_and_answer_work_together_and_the_tool_runs_exactly_once_more() ->
     """`retry` with an answer runs the tool once more, and the message holds one result."""
 
     def again(event: AfterToolCallEvent) -> None:
-        if event.exception is not None and event.interrupt("again", reason=str(event.exception)):
+        if event.exception is not None and event.interrupt(
+            "again", reason=str(event.exception)
+        ):
             event.retry = True
 
     for executor in ("concurrent", "sequential"):
@@ -480,7 +486,9 @@ def test_before_tools_is_not_fired_for_replays_alone() -> None:
     assert announced == [["t1", "t2"]]
 
     announced.clear()
-    scene = Scene(use("plain", "t1"), use("plain", "t2"), hooks=hooks, tool_executor="sequential")
+    scene = Scene(
+        use("plain", "t1"), use("plain", "t2"), hooks=hooks, tool_executor="sequential"
+    )
     scene.node.run()
     done(scene.node.resume(review=1))
     assert announced == [["t1", "t2"], ["t2"]]
@@ -504,7 +512,10 @@ def test_cancelling_the_rest_of_a_batch_leaves_parked_calls_alone() -> None:
     )
     scene.node.run()
     done(scene.node.resume(review="yes"))
-    assert [r["content"][0]["text"] for r in scene.node.results] == ["person said yes", "enough"]
+    assert [r["content"][0]["text"] for r in scene.node.results] == [
+        "person said yes",
+        "enough",
+    ]
 
 
 def test_a_call_retried_in_a_replay_is_announced_with_the_others_before_it_runs() -> None:
@@ -560,7 +571,9 @@ def test_once_a_callback_broke_no_call_is_retried() -> None:
 
 @pytest.mark.parametrize("attribute", ["retry", "retry_cancelled"])
 @pytest.mark.parametrize("asks", [False, True])
-def test_a_cancelled_call_is_run_only_when_asked_for_explicitly(attribute: str, asks: bool) -> None:
+def test_a_cancelled_call_is_run_only_when_asked_for_explicitly(
+    attribute: str, asks: bool
+) -> None:
     """`retry` is ignored for a cancelled call, `retry_cancelled` runs it: both ways alike."""
 
     def policy(event: BeforeToolCallEvent) -> None:

@@ -47,7 +47,13 @@ class Shop:
 
         model = ScriptedModel([counted(reply) for reply in self.replies], usage=self.usage)
         return Agent(
-            **{"name": "writer", "model": model, "tools": [self.note], **self.options, **options}
+            **{
+                "name": "writer",
+                "model": model,
+                "tools": [self.note],
+                **self.options,
+                **options,
+            }
         )
 
     def node(self, **options):
@@ -100,7 +106,11 @@ def test_without_a_budget_nothing_is_stopped_asked_or_counted():
     shop = looping()
     node = shop.node()
 
-    assert done(node.run()).usage == {"inputTokens": 100, "outputTokens": 50, "totalTokens": 150}
+    assert done(node.run()).usage == {
+        "inputTokens": 100,
+        "outputTokens": 50,
+        "totalTokens": 150,
+    }
     assert (shop.models, shop.tools, node.spendings) == (10, 9, [])
 
 
@@ -114,7 +124,12 @@ def test_an_invocations_budget_needs_no_store():
 
 def test_usage_counts_calls_and_costs():
     """In millionths, with tools at their price; a reply costs what its kinds of tokens cost, rounded up."""
-    usage = {"inputTokens": 100, "outputTokens": 10, "totalTokens": 110, "cacheReadInputTokens": 5}
+    usage = {
+        "inputTokens": 100,
+        "outputTokens": 10,
+        "totalTokens": 110,
+        "cacheReadInputTokens": 5,
+    }
     shop = Shop(use("note"), "done", usage=usage, price=PRICE)
     spent = done(shop.node().run()).usage
 
@@ -144,7 +159,10 @@ def test_a_person_raises_a_budget_and_the_agent_goes_on():
     node = shop.node()
     node.run()
     [question] = node.open
-    assert (question.name, question.assignees) == ("budget.writer.invocation.model_calls", ["ana"])
+    assert (question.name, question.assignees) == (
+        "budget.writer.invocation.model_calls",
+        ["ana"],
+    )
     assert question.reason == {
         "budget": "invocation",
         "agent": "writer",
@@ -232,7 +250,9 @@ def test_an_invocations_count_survives_a_crash_with_its_checkpoint():
 
 def test_parallel_tool_calls_share_what_is_left():
     """Of five calls in one reply two are made; each other one would go over the budget."""
-    shop = Shop([use("note", f"t{n}") for n in range(5)], "done", budgets=[Budget(tool_calls=2)])
+    shop = Shop(
+        [use("note", f"t{n}") for n in range(5)], "done", budgets=[Budget(tool_calls=2)]
+    )
     outcome = shop.node().run()
 
     assert failed(outcome).error.name.endswith("BudgetExceeded")
@@ -361,7 +381,9 @@ def test_runs_at_once_never_pass_a_budget_of_calls():
 
     assert result.status is Status.FAILED
     assert (
-        sum(shop.models for shop in shops) == store.spent(result.run_id)["model_calls"].spent == 11
+        sum(shop.models for shop in shops)
+        == store.spent(result.run_id)["model_calls"].spent
+        == 11
     )
 
 

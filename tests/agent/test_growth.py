@@ -48,7 +48,9 @@ def calls_of_turns(size: int | None) -> tuple[int, int]:
     """Run an agent of many turns; count the calls of its first turns and of its last ones."""
     model = Counting()
     done(Node(lambda: Agent("a", model, tools=[look], conversation_window=size)).run())
-    turns = [after - before for before, after in zip(model.turns, model.turns[1:], strict=False)]
+    turns = [
+        after - before for before, after in zip(model.turns, model.turns[1:], strict=False)
+    ]
     return sum(turns[1 : LAST + 1]), sum(turns[-LAST:])
 
 

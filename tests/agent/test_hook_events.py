@@ -256,7 +256,9 @@ def test_after_tools_asks_before_the_results_are_added() -> None:
     trace.node.run()
     assert trace.node.open[0].reason == 2
     assert trace.node.results == []
-    assert done(trace.node.resume(stop_here="stopped by a person")).output == "stopped by a person"
+    assert (
+        done(trace.node.resume(stop_here="stopped by a person")).output == "stopped by a person"
+    )
     assert sorted(trace.lines) == ["model", "work 0", "work 1"]
     assert len(trace.node.results) == 2
 
@@ -305,7 +307,9 @@ def test_after_invocation_may_go_on_with_a_new_input() -> None:
 
     trace = Trace((hooks.AfterInvocationEvent, more))
     done(trace.node.run())
-    texts = [block["text"] for m in trace.conversation for block in m["content"] if "text" in block]
+    texts = [
+        block["text"] for m in trace.conversation for block in m["content"] if "text" in block
+    ]
     assert texts == ["go", "end", "and then?", "end"]
 
 
@@ -398,9 +402,9 @@ def test_the_order_of_events_is_that_of_strands() -> None:
 def test_an_event_made_by_hand_can_not_ask() -> None:
     """`interrupt` on an event made by hand is an error that says so."""
     with pytest.raises(Exception, match="can't ask a person"):
-        hooks.AfterToolCallEvent(tool_use={"toolUseId": "t", "name": "x", "input": {}}).interrupt(
-            "q"
-        )
+        hooks.AfterToolCallEvent(
+            tool_use={"toolUseId": "t", "name": "x", "input": {}}
+        ).interrupt("q")
 
 
 def test_a_group_event_and_a_call_that_both_ask_lose_no_answer() -> None:
@@ -471,7 +475,11 @@ HELD_BACK = {
     "AfterToolCallEvent": (1, 1, 2),
     "AfterToolsEvent": (1, 1, 2),
     "AfterInvocationEvent": (2, 1, 4),
-    "AfterNodeCallEvent": (2, 1, 2),  # the last messages lie with the result, which isn't final yet
+    "AfterNodeCallEvent": (
+        2,
+        1,
+        2,
+    ),  # the last messages lie with the result, which isn't final yet
     "AfterGraphEvent": (2, 1, 4),
 }
 """For each event, what had happened when it first asked: model calls, tool runs, messages."""

@@ -42,7 +42,12 @@ def test_an_agent_remembers_over_direct_calls() -> None:
     second = agent("second")
     assert str(second) == "two\n"
     assert second.usage["totalTokens"] == 15
-    assert [m["content"][0]["text"] for m in agent.messages] == ["first", "one", "second", "two"]
+    assert [m["content"][0]["text"] for m in agent.messages] == [
+        "first",
+        "one",
+        "second",
+        "two",
+    ]
 
 
 def test_an_interrupted_agent_takes_answers() -> None:
@@ -77,7 +82,9 @@ def test_answers_that_cannot_be_used_change_nothing(wrong: Any) -> None:
         agent(wrong(key))
     assert len(agent.messages) == 2
     assert agent([answer(key, "late")]).stop_reason == "end_turn"
-    assert agent.messages[2]["content"][0]["toolResult"]["content"] == [{"text": "person: late"}]
+    assert agent.messages[2]["content"][0]["toolResult"]["content"] == [
+        {"text": "person: late"}
+    ]
 
 
 def test_answers_are_refused_where_nothing_was_asked() -> None:
@@ -368,7 +375,10 @@ def test_a_cancelled_call_ends_before_the_next_call() -> None:
         return "ok"
 
     agent = Agent(
-        "a", ScriptedModel([[use("stop"), use("stop")], "end"]), [stop], tool_executor="sequential"
+        "a",
+        ScriptedModel([[use("stop"), use("stop")], "end"]),
+        [stop],
+        tool_executor="sequential",
     )
     result = agent("go")
     assert (result.stop_reason, ran) == ("cancelled", ["stop"])
@@ -417,7 +427,10 @@ def test_cancelled_during_a_replay_the_parked_state_is_intact() -> None:
         event.interrupt("two")
 
     agent = Agent(
-        "a", ScriptedModel([use("act"), "end"]), [act], hooks=[Hooks((AfterToolCallEvent, review))]
+        "a",
+        ScriptedModel([use("act"), "end"]),
+        [act],
+        hooks=[Hooks((AfterToolCallEvent, review))],
     )
     first = agent("go").interrupts[0]
     cancelled = agent([answer(first.id, 1)])
@@ -453,7 +466,9 @@ def test_limits_of_one_call_replace_the_agents() -> None:
     assert agent("go on").stop_reason == "end_turn"
 
 
-@pytest.mark.parametrize("limits", [{"turns": 0}, {"turns": True}, {"turns": "3"}, {"seconds": 3}])
+@pytest.mark.parametrize(
+    "limits", [{"turns": 0}, {"turns": True}, {"turns": "3"}, {"seconds": 3}]
+)
 def test_limits_of_a_call_are_checked(limits: dict[str, Any]) -> None:
     """A limit that could not be one is refused before anything runs."""
     agent = Agent("a", ScriptedModel(["end"]))
@@ -651,7 +666,10 @@ def team(replies: list[Any], tools: list[Any], **options: Any) -> Node:
     def make() -> Agent:
         helper = Agent("helper", ScriptedModel(replies), tools, description="Helps.")
         return Agent(
-            "boss", ScriptedModel([use("helper", "h1", input="do it"), "done"]), [helper], **options
+            "boss",
+            ScriptedModel([use("helper", "h1", input="do it"), "done"]),
+            [helper],
+            **options,
         )
 
     return Node(make)
@@ -715,7 +733,10 @@ def test_a_subagents_finished_tools_survive_a_crash() -> None:
 
     def make() -> Agent:
         helper = Agent(
-            "helper", ScriptedModel([think, "helped"]), [first, second], tool_executor="sequential"
+            "helper",
+            ScriptedModel([think, "helped"]),
+            [first, second],
+            tool_executor="sequential",
         )
         return Agent("boss", ScriptedModel([use("helper", "h1", input="x"), "done"]), [helper])
 
@@ -763,7 +784,9 @@ def test_a_retried_call_of_a_subagent_begins_again_and_asks_again() -> None:
     def again(event: AfterToolCallEvent) -> None:
         event.retry = event.attempt == 1
 
-    node = team([use("ask", "same"), "helped"], [ask], hooks=[Hooks((AfterToolCallEvent, again))])
+    node = team(
+        [use("ask", "same"), "helped"], [ask], hooks=[Hooks((AfterToolCallEvent, again))]
+    )
     node.run()
     first = node.open[0]
     node.resume(q="one")

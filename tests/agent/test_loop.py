@@ -133,7 +133,9 @@ def test_the_model_reads_of_an_unknown_tool_and_a_wrong_input() -> None:
 
 def test_ids_that_a_provider_uses_twice_are_made_unique() -> None:
     """Two calls never share an id, so they never share an answer."""
-    node = Ledger().node([use("ask", "call_0", word="a")], [use("ask", "call_0", word="a")], "end")
+    node = Ledger().node(
+        [use("ask", "call_0", word="a")], [use("ask", "call_0", word="a")], "end"
+    )
     node.run()
     first = node.open[0].id
     node.resume(ask_a="one")
@@ -366,7 +368,9 @@ def test_a_whole_batch_can_be_refused() -> None:
 
     ledger = Ledger()
     node = ledger.node(
-        [use("note", word="a"), use("note", word="b")], "end", hooks=((BeforeToolsEvent, refuse),)
+        [use("note", word="a"), use("note", word="b")],
+        "end",
+        hooks=((BeforeToolsEvent, refuse),),
     )
     done(node.run())
     assert ledger.ran == []
@@ -548,7 +552,9 @@ def test_the_key_of_a_call_stays_the_same_over_answers_and_changes_with_a_retry(
         event.retry = event.attempt == 1
 
     ledger = Ledger()
-    node = ledger.node([use("ask", "t1", word="a")], "end", hooks=((AfterToolCallEvent, again),))
+    node = ledger.node(
+        [use("ask", "t1", word="a")], "end", hooks=((AfterToolCallEvent, again),)
+    )
     node.run()
     node.resume(ask_a=1)
     done(node.resume(ask_a=2))
@@ -613,7 +619,9 @@ def test_a_cancelled_error_of_the_users_own_making_is_an_error_like_any_other() 
         raise asyncio.CancelledError
 
     hooked = Node(
-        lambda: Agent("a", ScriptedModel(["end"]), hooks=[Hooks((BeforeModelCallEvent, callback))])
+        lambda: Agent(
+            "a", ScriptedModel(["end"]), hooks=[Hooks((BeforeModelCallEvent, callback))]
+        )
     )
     assert failed(hooked.run()).error.name == "CancelledError"
     model = Node(lambda: Agent("a", ScriptedModel([asyncio.CancelledError()])))
@@ -772,7 +780,9 @@ def test_callbacks_run_in_order_and_only_writable_attributes_change() -> None:
         agent = Agent("a", ScriptedModel(["end"]))
         agent.hooks.add_callback(BeforeModelCallEvent, lambda _: order.append("late"), order=5)
         agent.hooks.add_callback(BeforeModelCallEvent, later)
-        agent.hooks.add_callback(BeforeModelCallEvent, lambda _: order.append("early"), order=-1)
+        agent.hooks.add_callback(
+            BeforeModelCallEvent, lambda _: order.append("early"), order=-1
+        )
         return agent
 
     done(Node(make).run())

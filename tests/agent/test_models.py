@@ -197,7 +197,13 @@ def test_a_model_never_gets_two_user_messages_in_a_row() -> None:
         ("assistant", ["toolUse"]),
         ("user", ["toolResult", "text"]),
     ]
-    assert [m["role"] for m in node.messages] == ["user", "assistant", "user", "user", "assistant"]
+    assert [m["role"] for m in node.messages] == [
+        "user",
+        "assistant",
+        "user",
+        "user",
+        "assistant",
+    ]
 
 
 def test_without_tools_there_are_no_specs() -> None:
@@ -334,11 +340,15 @@ def test_a_reply_that_was_cut_off_fails_with_its_text_kept() -> None:
     assert [list(block) for block in node.messages[1]["content"]] == [["text"], ["text"]]
 
 
-@pytest.mark.parametrize("reason", ["content_filtered", "guardrail_intervened", "stop_sequence"])
+@pytest.mark.parametrize(
+    "reason", ["content_filtered", "guardrail_intervened", "stop_sequence"]
+)
 def test_other_stop_reasons_end_the_invocation(reason: str) -> None:
     """The model's own reason comes out in the result."""
     node = Node(
-        lambda: Agent("a", Fixed(delta(text="x"), STOP, {"messageStop": {"stopReason": reason}}))
+        lambda: Agent(
+            "a", Fixed(delta(text="x"), STOP, {"messageStop": {"stopReason": reason}})
+        )
     )
     assert done(node.run()).result["stop_reason"] == reason
 
@@ -346,7 +356,9 @@ def test_other_stop_reasons_end_the_invocation(reason: str) -> None:
 def test_a_redacted_input_is_replaced_in_the_store() -> None:
     """What a provider found unfit is stored as the text that it gave."""
     redact = {"redactContent": {"redactUserContentMessage": "[removed]"}}
-    node = Node(lambda: Agent("a", Fixed(redact, delta(text="no"), STOP)), task="something unfit")
+    node = Node(
+        lambda: Agent("a", Fixed(redact, delta(text="no"), STOP)), task="something unfit"
+    )
     done(node.run())
     assert node.messages[0]["content"] == [{"text": "[removed]"}]
 

@@ -16,7 +16,10 @@ from tests.agent.visits import Hooks, Node, done, failed, use
 def user_texts(messages):
     """Reply with the texts of the user that the model got."""
     blocks = [
-        block for message in messages if message["role"] == "user" for block in message["content"]
+        block
+        for message in messages
+        if message["role"] == "user"
+        for block in message["content"]
     ]
     return " ".join(block["text"] for block in blocks if "text" in block)
 
@@ -86,7 +89,9 @@ def test_the_state_goes_on_too():
     second = next_run(first, "two")
     done(second.run())
 
-    assert second.results[-1]["content"][0]["text"] == str({"count": 2, "kept": "x", "new": True})
+    assert second.results[-1]["content"][0]["text"] == str(
+        {"count": 2, "kept": "x", "new": True}
+    )
     assert first.sessions.read("ann").state == {"count": 3}
 
 
@@ -110,7 +115,9 @@ def asking():
     def reply(messages):
         text = user_texts(messages)
         return (
-            text if "toolResult" in messages[-1]["content"][0] or "ask" not in text else use("ask")
+            text
+            if "toolResult" in messages[-1]["content"][0] or "ask" not in text
+            else use("ask")
         )
 
     return Agent("a", ScriptedModel([reply] * 9), [ask], session_id="ann")

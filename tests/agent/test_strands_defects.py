@@ -36,7 +36,10 @@ def build(store, edges, policy="fail_fast", hooks=(), **nodes):
         builder.add_edge(source, target, *condition)
     builder.set_entry_point(next(iter(nodes)))
     return (
-        builder.set_failure_policy(policy).set_hook_providers(list(hooks)).set_store(store).build()
+        builder.set_failure_policy(policy)
+        .set_hook_providers(list(hooks))
+        .set_store(store)
+        .build()
     )
 
 
@@ -61,7 +64,9 @@ def last_result(messages):
 
 
 def asker(**options):
-    return Agent("asker", ScriptedModel([use("ask", "call_0"), last_result] * 3), [ask], **options)
+    return Agent(
+        "asker", ScriptedModel([use("ask", "call_0"), last_result] * 3), [ask], **options
+    )
 
 
 def name_of(ctx):
@@ -98,7 +103,11 @@ def test_an_answer_on_a_cycle_is_never_dropped(store):
         [
             ("write", "review"),
             ("review", "write", lambda state: state.results["review"].output == "person: no"),
-            ("review", "publish", lambda state: state.results["review"].output == "person: yes"),
+            (
+                "review",
+                "publish",
+                lambda state: state.results["review"].output == "person: yes",
+            ),
         ],
         write=name_of,
         review=asker(),
@@ -143,7 +152,11 @@ def test_structured_output_reaches_the_next_node_after_a_pause(store):
         seen.append((ctx.inputs["judge"], '"score":3' in str(ctx.input_text)))
 
     graph = build(
-        store, [("judge", "x"), ("judge", "last"), ("x", "last")], judge=judge, x=asker(), last=last
+        store,
+        [("judge", "x"), ("judge", "last"), ("x", "last")],
+        judge=judge,
+        x=asker(),
+        last=last,
     )
     waiting = graph("go")
     graph(answers(waiting, x="yes"))
@@ -232,7 +245,8 @@ def test_inputs_come_in_the_order_of_the_edges(store):
     nodes = {"s": name_of, **dict.fromkeys(names, None)}
     edges = [("s", name) for name in names] + [(name, "end") for name in names]
     made = {
-        name: (lambda ctx: ctx.node_id) if node is None else node for name, node in nodes.items()
+        name: (lambda ctx: ctx.node_id) if node is None else node
+        for name, node in nodes.items()
     }
     build(store, edges, **made, end=lambda ctx: seen.append(list(ctx.inputs)))("go")
 
@@ -249,7 +263,9 @@ def test_a_window_never_drops_the_call_that_waits(store):
     shown = []
 
     def listen(messages):
-        shown.append([next(iter(block)) for message in messages for block in message["content"]])
+        shown.append(
+            [next(iter(block)) for message in messages for block in message["content"]]
+        )
         return last_result(messages) if len(shown) > 1 else use("ask", "call_0")
 
     agent = Agent("a", ScriptedModel([listen] * 9), [ask], messages=past, conversation_window=2)

@@ -90,7 +90,11 @@ def test_the_schema_comes_from_hints_and_a_google_docstring() -> None:
                         "type": "string",
                         "description": "What to look for, in any language.",
                     },
-                    "limit": {"type": "integer", "default": 10, "description": "How many at most."},
+                    "limit": {
+                        "type": "integer",
+                        "default": 10,
+                        "description": "How many at most.",
+                    },
                     "kind": {
                         "type": "string",
                         "enum": ["a", "b"],
@@ -133,7 +137,9 @@ def _annotated(n: Annotated[int, Field(ge=1, description="how many")] = 5) -> in
     return n
 
 
-def _annotated_default(n: Annotated[int, Field(default=5, ge=1, description="how many")]) -> int:
+def _annotated_default(
+    n: Annotated[int, Field(default=5, ge=1, description="how many")],
+) -> int:
     return n
 
 

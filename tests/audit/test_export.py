@@ -39,7 +39,9 @@ def entries(number: int) -> list[dict]:
 
 def note(sealed: list[dict], key: Ed25519PrivateKey = KEY, origin: str = ORIGIN) -> str:
     return sign(
-        Checkpoint(origin, len(sealed), root_of([leaf_of(entry) for entry in sealed])), "shop", key
+        Checkpoint(origin, len(sealed), root_of([leaf_of(entry) for entry in sealed])),
+        "shop",
+        key,
     )
 
 
@@ -82,7 +84,9 @@ def test_cut_and_swapped_entries_are_found(lines):
         assert (cut.result, cut.line) == (Result.BROKEN, place + 1)
         assert (doubled.result, doubled.line) == (Result.BROKEN, place + 2)
         assert (swapped.result, swapped.line) == (Result.BROKEN, place + 1)
-    assert verify(lines[: len(lines) - 4] + lines[len(lines) - 3 :], KEYS).result is Result.BROKEN
+    assert (
+        verify(lines[: len(lines) - 4] + lines[len(lines) - 3 :], KEYS).result is Result.BROKEN
+    )
 
 
 def test_a_file_that_was_cut_off_or_begins_late_is_incomplete():
@@ -155,7 +159,9 @@ def test_a_checkpoint_between_bounds_the_place_of_changed_hashes():
     """Where the entry and its hash were both changed, the checkpoints say between which entries."""
     forged = [*SEALED[:9], {**SEALED[9], "actor": "human:|eve"}, *SEALED[10:]]
     lines = written(forged, 7, 13)
-    own = json.dumps({"checkpoints": [note(SEALED[:7]), note(SEALED[:13]), note(SEALED)]}) + "\n"
+    own = (
+        json.dumps({"checkpoints": [note(SEALED[:7]), note(SEALED[:13]), note(SEALED)]}) + "\n"
+    )
 
     verdict = verify([*lines[:-3], own, *lines[-2:]], KEYS)
     assert (verdict.result, verdict.line) == (Result.BROKEN, 8)

@@ -19,7 +19,8 @@ from runner.audit.tree import (
 
 # The entries and roots that the logs of Certificate Transparency test with.
 ENTRIES = [
-    bytes.fromhex(text) for text in ("", "00", "10", "2021", "3031", "40414243", "5051525354555657")
+    bytes.fromhex(text)
+    for text in ("", "00", "10", "2021", "3031", "40414243", "5051525354555657")
 ]
 ROOTS = {
     1: "6e340b9cffb37a989ca544e6bb780a2c78901d3fb33738768511a30617afa01d",

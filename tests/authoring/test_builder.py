@@ -261,7 +261,8 @@ def test_every_node_can_be_reached():
     builder.add_edge("loop", "boss")
 
     with pytest.raises(
-        DefinitionError, match=r"from the entry points \['clerk'\] reaches \['boss', 'loop'\]; add"
+        DefinitionError,
+        match=r"from the entry points \['clerk'\] reaches \['boss', 'loop'\]; add",
     ):
         builder.build()
 
@@ -377,7 +378,11 @@ def test_settings_are_kept_and_can_be_chained():
 
     found = built.definition
     assert (built.id, found.version, found.policy) == ("refund", "3", FailurePolicy.CONTINUE)
-    assert (found.max_node_executions, found.execution_timeout, found.node_timeout) == (7, 60, 0.5)
+    assert (found.max_node_executions, found.execution_timeout, found.node_timeout) == (
+        7,
+        60,
+        0.5,
+    )
     assert (found.reset_on_revisit, found.hooks) == (True, ())
 
 
@@ -440,7 +445,9 @@ def test_edges_join_ids_not_functions():
         DefinitionError, match=r"joins nodes by their ids, not <function clerk .*: write 'c'"
     ):
         builder.add_edge(clerk, boss)
-    with pytest.raises(DefinitionError, match=r"ids, not <function boss .*: add it with add_node"):
+    with pytest.raises(
+        DefinitionError, match=r"ids, not <function boss .*: add it with add_node"
+    ):
         builder.add_edge("c", boss)
     with pytest.raises(DefinitionError, match=r"not \['c'\]"):
         builder.add_edge("c", ["c"])

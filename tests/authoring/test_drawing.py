@@ -36,12 +36,20 @@ class Small:
 def review():
     again = ("read draft", lambda state: state.visit < 3)
     return (
-        wired({"draft": ident, "read": ident}, "draft read", again).set_entry_point("draft").build()
+        wired({"draft": ident, "read": ident}, "draft read", again)
+        .set_entry_point("draft")
+        .build()
     )
 
 
 def shop():
-    nodes = {"look_up": ident, "stock": ident, "approve": ident, "send": ident, "review": review()}
+    nodes = {
+        "look_up": ident,
+        "stock": ident,
+        "approve": ident,
+        "send": ident,
+        "review": review(),
+    }
     return wired(
         nodes,
         "look_up stock",
@@ -249,7 +257,9 @@ def test_a_map_is_one_box_with_a_bar():
 
     drawn = draw_run(builder.build().definition, shown, LINKS)
     rects = ET.fromstring(drawn).iter(f"{SVG}rect")  # noqa: S314 - our own text
-    bars = {rect.get("class"): float(rect.get("width")) for rect in rects if rect.get("rx") == "3"}
+    bars = {
+        rect.get("class"): float(rect.get("width")) for rect in rects if rect.get("rx") == "3"
+    }
 
     assert "▸ running, 2 of 8" in drawn
     assert bars["done"] == pytest.approx(bars["track"] / 4, abs=0.1)
@@ -264,9 +274,13 @@ def large(count, *edges):
     "graph",
     [
         large(
-            300, *(f"n{i} n{i + 1}" for i in range(299)), *(f"n{i} n{i + 150}" for i in range(149))
+            300,
+            *(f"n{i} n{i + 1}" for i in range(299)),
+            *(f"n{i} n{i + 150}" for i in range(149)),
         ),
-        large(300, *(f"n0 n{i}" for i in range(1, 299)), *(f"n{i} n299" for i in range(1, 299))),
+        large(
+            300, *(f"n0 n{i}" for i in range(1, 299)), *(f"n{i} n299" for i in range(1, 299))
+        ),
         large(300, *(f"n{i // 3} n{i}" for i in range(1, 300))),
     ],
     ids=["chain", "wide", "tree"],
@@ -331,4 +345,6 @@ def test_labels_overlap_no_box_and_break_no_name():
     assert any("'is_an_emergency'" in line for line in words)
     for index, (left, top, right, bottom) in enumerate(areas):
         for other in areas[index + 1 :]:
-            assert right <= other[0] or other[2] <= left or bottom <= other[1] or other[3] <= top
+            assert (
+                right <= other[0] or other[2] <= left or bottom <= other[1] or other[3] <= top
+            )

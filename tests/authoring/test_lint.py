@@ -16,7 +16,9 @@ def problems(builder: GraphBuilder) -> list[LintProblem]:
 
 
 def found(builder: GraphBuilder) -> list[tuple[str, str, str]]:
-    return [(str(problem.severity), problem.code, problem.node) for problem in problems(builder)]
+    return [
+        (str(problem.severity), problem.code, problem.node) for problem in problems(builder)
+    ]
 
 
 def nodes(names: str) -> dict:
@@ -217,7 +219,10 @@ def at_the_end(*edges, condition=reads_stock, **options):
     ("graph", "expected"),
     [
         (at_the_end("begin other", "stock end", "other end"), []),
-        (at_the_end("begin other", ("stock end", lambda state: state.task), "other end"), ["end"]),
+        (
+            at_the_end("begin other", ("stock end", lambda state: state.task), "other end"),
+            ["end"],
+        ),
         (at_the_end("stock other", "begin end", "other end"), []),
         (at_the_end("begin other", "stock end", "other end", end={"join": "any"}), ["end"]),
         (at_the_end("stock other", "stock end", "other end", end={"join": "any"}), []),
@@ -226,7 +231,14 @@ def at_the_end(*edges, condition=reads_stock, **options):
             ["end"],
         ),
     ],
-    ids=["join of all", "conditional", "longer way", "join of any", "every way", "failures go on"],
+    ids=[
+        "join of all",
+        "conditional",
+        "longer way",
+        "join of any",
+        "every way",
+        "failures go on",
+    ],
 )
 def test_joins_decide_what_has_certainly_completed(graph, expected):
     """A join of all waits for what is always taken; a join of any knows only what every way has passed."""
@@ -235,7 +247,9 @@ def test_joins_decide_what_has_certainly_completed(graph, expected):
     ] == expected
 
 
-@pytest.mark.parametrize(("out", "expected"), [(None, ["c"]), (lambda state: not holds(state), [])])
+@pytest.mark.parametrize(
+    ("out", "expected"), [(None, ["c"]), (lambda state: not holds(state), [])]
+)
 def test_a_loop_that_goes_on_takes_its_results_away(out, expected):
     """Behind a loop that is left while it repeats, a result of the loop may be missing for a while."""
     graph = wired(nodes("a b c d"), "a b", ("b a", holds), ("b c", out), ("c d", holds))

@@ -95,7 +95,9 @@ def five_calls(executor: str):
         blocks = messages[-1]["content"]
         return ", ".join(block["toolResult"]["content"][0]["text"] for block in blocks)
 
-    return one_node(Agent("five", ScriptedModel([asked, ended]), [step], tool_executor=executor))
+    return one_node(
+        Agent("five", ScriptedModel([asked, ended]), [step], tool_executor=executor)
+    )
 
 
 @graph("five_sequential")
@@ -235,7 +237,12 @@ def asked_inside():
     @tool(context=True)
     def work(tool_context: ToolContext) -> str:
         """Work."""
-        note(tool_context.invocation_state["name"], "events", "work", tool_context.idempotency_key)
+        note(
+            tool_context.invocation_state["name"],
+            "events",
+            "work",
+            tool_context.idempotency_key,
+        )
         return "worked"
 
     def reply(messages):

@@ -45,7 +45,9 @@ def busy(name: str):
             return bool(client.exists(f"enough:{ctx.run_id}"))
 
     looks = [{"toolUse": {"name": look.tool_name, "input": {}}}] * CALLS
-    looking = Agent("looking", ScriptedModel([looks, "done"]), [look], tool_executor="sequential")
+    looking = Agent(
+        "looking", ScriptedModel([looks, "done"]), [look], tool_executor="sequential"
+    )
     paying = Agent(
         "paying", ScriptedModel([{"toolUse": {"name": refund.tool_name}}, "done"]), [refund]
     )

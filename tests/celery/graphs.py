@@ -39,7 +39,9 @@ def ask(ctx):
 def pid_and_gate(ctx):
     """Say which process runs this, then wait until the test opens the gate of the run."""
     with store() as client:
-        client.rpush(f"started:{ctx.run_id}", f"{os.getpid()} {ctx.attempt} {ctx.idempotency_key}")
+        client.rpush(
+            f"started:{ctx.run_id}", f"{os.getpid()} {ctx.attempt} {ctx.idempotency_key}"
+        )
         pause = threading.Event()
         for _ in range(GATE_SECONDS * 20):
             with suppress(redis.ConnectionError):  # tests take the store away, too
@@ -85,14 +87,18 @@ def question():
 @graph("ruled")
 def ruled():
     """A question that two people decide."""
-    return build("ab", a=lambda ctx: ctx.interrupt("pay?", rule=Rule(need=2)).response, b=gather)
+    return build(
+        "ab", a=lambda ctx: ctx.interrupt("pay?", rule=Rule(need=2)).response, b=gather
+    )
 
 
 @graph("expiring")
 def expiring():
     """Two questions that nobody answers: one fails its node, the other leads elsewhere."""
     builder = GraphBuilder().set_failure_policy("continue")
-    builder.add_node(lambda ctx: ctx.interrupt("ok?", expires_in=0.5, on_expire="fail"), "fails")
+    builder.add_node(
+        lambda ctx: ctx.interrupt("ok?", expires_in=0.5, on_expire="fail"), "fails"
+    )
     builder.add_node(
         lambda ctx: ctx.interrupt("ok?", expires_in=0.5, on_expire={"route": "lead"}), "leads"
     )
@@ -111,7 +117,10 @@ def loop():
 def nested():
     inner = build("xy", y=ask)
     return build(
-        ("before", "inner"), ("inner", "after"), inner=inner, after=lambda ctx: ctx.inputs["inner"]
+        ("before", "inner"),
+        ("inner", "after"),
+        inner=inner,
+        after=lambda ctx: ctx.inputs["inner"],
     )
 
 
@@ -302,7 +311,9 @@ def counted(ctx):
     if ctx.node_id in {"n0", "n1"}:
         ctx.interrupt("ok?")
     with store() as client:
-        client.zadd(f"most:{ctx.run_id}", {"most": client.incr(f"active:{ctx.run_id}")}, gt=True)
+        client.zadd(
+            f"most:{ctx.run_id}", {"most": client.incr(f"active:{ctx.run_id}")}, gt=True
+        )
         threading.Event().wait(0.1)
         client.decr(f"active:{ctx.run_id}")
 

@@ -44,11 +44,14 @@ def test_a_worker_needs_no_more_than_its_user_may(tmp_path):
             (question,) = run.wait(60).interrupts
             answer = {"responder": "ana", "digest": question.digest}
             assert (
-                client.respond(question.id, {"decision": "approve"}, **answer).status == "accepted"
+                client.respond(question.id, {"decision": "approve"}, **answer).status
+                == "accepted"
             )
             assert run.wait(60).status is Status.COMPLETED
             app = make_app(Settings(redis_url=url))
-            wait_until(lambda: app.control.ping(timeout=1), "the worker answers Celery's control")
+            wait_until(
+                lambda: app.control.ping(timeout=1), "the worker answers Celery's control"
+            )
             app.close()
 
         assert admin.execute_command("ACL", "LOG") == []

@@ -105,7 +105,8 @@ def killed(databases):
         lambda: len(story.notes("calls", "plain")) == 3, "the third thing of the function runs"
     )
     wait_until(
-        lambda: sum(map(done, story.document("concurrent")["calls"])) == 3, "three calls are done"
+        lambda: sum(map(done, story.document("concurrent")["calls"])) == 3,
+        "three calls are done",
     )
     wait_until(lambda: len(story.notes("calls", "concurrent")) == 5, "the two others run")
     site.workers[0].kill()
@@ -317,10 +318,13 @@ def test_a_session_goes_on_in_another_process(killed):
 def test_events_come_in_order_with_node_and_visit(killed):
     """Text, question, answer, progress, the tool's end and the result are told as they happened."""
     run = killed.begin("watched", "watched")
-    wait_until(lambda: any(event.kind == "node.started" for event in run.events()), "the node runs")
+    wait_until(
+        lambda: any(event.kind == "node.started" for event in run.events()), "the node runs"
+    )
     began = next(event.at for event in run.events() if event.kind == "node.started")
     wait_until(
-        lambda: time.time() * 1000 - began > 300, "the reply takes longer than one piece of text"
+        lambda: time.time() * 1000 - began > 300,
+        "the reply takes longer than one piece of text",
     )
     killed.site.redis.set("gate:watched", 1)
     assert run.wait(60).status is Status.INTERRUPTED

@@ -284,7 +284,8 @@ SPAN = f"00-{'a' * 32}-{'b' * 16}-01"
 
 
 @pytest.mark.parametrize(
-    ("header", "field", "trace"), [(SPAN, None, SPAN), ("00-nonsense", None, ""), ("", SPAN, SPAN)]
+    ("header", "field", "trace"),
+    [(SPAN, None, SPAN), ("00-nonsense", None, ""), ("", SPAN, SPAN)],
 )
 def test_the_run_of_a_celery_task_continues_its_sender_s_trace(
     threads, stranger, header, field, trace
@@ -319,7 +320,9 @@ def test_the_run_of_a_message_continues_its_sender_s_trace(threads):
 
 def test_a_task_that_is_no_message_is_a_dead_letter(threads, stranger):
     """What Celery programs send wrongly is kept with its reason, too."""
-    stranger.send_task("runner.respond", args=["a", "b"], kwargs={"shade": "blue"}, queue="runner")
+    stranger.send_task(
+        "runner.respond", args=["a", "b"], kwargs={"shade": "blue"}, queue="runner"
+    )
     stranger.send_task("runner.respond", kwargs={"colour": "crimson"}, queue="runner")
 
     assert b"keyword arguments" in letter_with(threads, b'"blue"')[b"reason"]
@@ -419,7 +422,10 @@ def test_an_answer_of_another_content_type_is_a_dead_letter(threads, tmp_path):
     pickled = pickle.dumps(([], {"response": Bomb(str(canary))}, {}))
 
     publish(
-        threads, pickled, content_type="application/x-python-serialize", content_encoding="binary"
+        threads,
+        pickled,
+        content_type="application/x-python-serialize",
+        content_encoding="binary",
     )
 
     letter = letter_with(threads, base64.b64encode(pickled))
@@ -447,12 +453,16 @@ def test_pickle_is_never_opened(threads, stranger, tmp_path):
         finally:
             disable_insecure_serializers()
 
-    wait_until(lambda: "ContentDisallowed" in threads.workers[0].output(), "the worker refuses it")
+    wait_until(
+        lambda: "ContentDisallowed" in threads.workers[0].output(), "the worker refuses it"
+    )
     assert not canary.exists()
     assert threads.client.start("chain", "go").wait(60).status is Status.COMPLETED
 
 
-def test_remote_control_of_an_app_that_pickles_leaves_no_dead_letter(threads, stranger, tmp_path):
+def test_remote_control_of_an_app_that_pickles_leaves_no_dead_letter(
+    threads, stranger, tmp_path
+):
     """Flower sends such commands every few seconds: they are not opened, not kept, and not counted."""
     canary = tmp_path / "canary"
     stranger.conf.task_serializer = "pickle"
@@ -463,7 +473,9 @@ def test_remote_control_of_an_app_that_pickles_leaves_no_dead_letter(threads, st
     finally:
         disable_insecure_serializers()
 
-    wait_until(lambda: "control.refused" in threads.workers[0].output(), "the worker refuses it")
+    wait_until(
+        lambda: "control.refused" in threads.workers[0].output(), "the worker refuses it"
+    )
     assert threads.redis.xlen("runner:dead") == letters
     assert not canary.exists()
 
@@ -513,7 +525,9 @@ def test_a_sender_can_not_forge_lines_of_the_log(threads, by):
     escaped = FORGED.encode("unicode_escape").decode()
 
     wait_until(lambda: f"{by}{escaped}" in worker.output(), "the log names the field")
-    assert not any(line.startswith(FORGED.splitlines()[1]) for line in worker.output().splitlines())
+    assert not any(
+        line.startswith(FORGED.splitlines()[1]) for line in worker.output().splitlines()
+    )
     assert "\x1b[2K" not in worker.output()
     assert "\u202e" not in worker.output()
 

@@ -56,7 +56,9 @@ def test_a_node_that_waits_for_a_task_holds_no_worker(shop_site):
     assert {run.status for run in runs} == {Status.EXECUTING}
 
     open_shop(shop_site)
-    assert [run.wait(60).results["note"].output["order"]["id"] for run in runs] == list(range(6))
+    assert [run.wait(60).results["note"].output["order"]["id"] for run in runs] == list(
+        range(6)
+    )
 
 
 @pytest.mark.slow
@@ -105,7 +107,9 @@ def test_a_cancelled_run_revokes_its_task(shop_site):
     gates = ["g1", "g2", "g3"]
     runs = {run.id: run for run in (shop_site.client.start("slow", gate) for gate in gates)}
     # One runs and one has come: a third stays where it is.
-    wait_until(lambda: shop.output().count("] received") == 2, "the worker has no room for more")
+    wait_until(
+        lambda: shop.output().count("] received") == 2, "the worker has no room for more"
+    )
     wait_until(lambda: shop_site.redis.llen("celery") == 1, "one task is still queued")
     idle = runs.pop(
         json.loads(shop_site.redis.lindex("celery", 0))["headers"]["id"].partition(".")[0]
@@ -129,7 +133,9 @@ def test_in_process_there_is_no_worker_to_send_it():
     result = builder.build()("o1")
 
     assert result.status is Status.FAILED
-    assert "Start the graph with a Client, and run workers." in str(result.results["charge"].result)
+    assert "Start the graph with a Client, and run workers." in str(
+        result.results["charge"].result
+    )
 
 
 def test_what_is_no_task_is_refused():

@@ -99,7 +99,8 @@ def test_celery_controls_what_a_child_has_begun(empty_site):
     )
     empty_site.control.pool_shrink(1, reply=True, timeout=MARGIN, limit=1)
     wait_until(
-        lambda: inspected(empty_site, "stats")["pool"]["processes"] == [pid], "one child is left"
+        lambda: inspected(empty_site, "stats")["pool"]["processes"] == [pid],
+        "one child is left",
     )
 
     empty_site.control.terminate(task_id, signal="SIGKILL")

@@ -42,7 +42,8 @@ def test_a_task_of_another_app_is_called_when_a_run_ends(shop):
     """Runs that complete, fail or are cancelled tell so once, with their output where it is small."""
     shop.ready(1, RUNNER_ON_END=TASK)
     runs = [
-        shop.client.start(graph, "go", on_end=TASK) for graph in ("chain", "failure", "question")
+        shop.client.start(graph, "go", on_end=TASK)
+        for graph in ("chain", "failure", "question")
     ]
     assert runs[2].wait(60).status is Status.INTERRUPTED
     runs[2].cancel()

@@ -41,7 +41,11 @@ class Flower:
         self.guard = SupervisedProcess(
             [*command, f"--port={port}", "--address=127.0.0.1", *options],
             log=folder / "flower.log",
-            environment={"RUNNER_REDIS_URL": url, "FLOWER_UNAUTHENTICATED_API": "1", **environment},
+            environment={
+                "RUNNER_REDIS_URL": url,
+                "FLOWER_UNAUTHENTICATED_API": "1",
+                **environment,
+            },
         )
 
     def get(self, path: str) -> str:
@@ -61,7 +65,9 @@ def flower(sites, tmp_path_factory):
     site = sites["threads"]
     site.workers[0].wait_ready()
     shown = Flower(site.url, tmp_path_factory.mktemp("flower"))
-    wait_until(lambda: "flower_worker_online{" in shown.get("metrics"), "Flower hears the worker")
+    wait_until(
+        lambda: "flower_worker_online{" in shown.get("metrics"), "Flower hears the worker"
+    )
     yield shown
     shown.guard.end()
 
@@ -69,7 +75,8 @@ def flower(sites, tmp_path_factory):
 def ended_task(flower, key: str) -> dict:
     """What Flower knows of a task, once it knows that it is over."""
     wait_until(
-        lambda: flower.tasks().get(key, {}).get("state") in ENDED, f"Flower knows how {key} ended"
+        lambda: flower.tasks().get(key, {}).get("state") in ENDED,
+        f"Flower knows how {key} ended",
     )
     return flower.tasks()[key]
 
@@ -83,7 +90,9 @@ def ended(flower, sites):
         run.wait(60)
 
     states = {
-        f"{runs[graph].id}.{end}": state for graph in STATES for end, state in STATES[graph].items()
+        f"{runs[graph].id}.{end}": state
+        for graph in STATES
+        for end, state in STATES[graph].items()
     }
     tasks = {}
 
@@ -98,7 +107,9 @@ def ended(flower, sites):
 def test_flower_names_nodes_by_graph_and_name(ended):
     """A row's name is graph and node, and its id begins with the run's, so that a search finds its rows."""
     runs, tasks = ended
-    chain = {key: task["name"] for key, task in tasks.items() if key.startswith(runs["chain"].id)}
+    chain = {
+        key: task["name"] for key, task in tasks.items() if key.startswith(runs["chain"].id)
+    }
 
     assert sorted(chain.values()) == ["chain/a", "chain/b", "chain/c"]
 
@@ -110,7 +121,10 @@ def test_flower_tells_waiting_failed_and_retried_from_done(ended):
     failed = tasks[f"{runs['failure'].id}.b.1.1"]
     retried = tasks[f"{runs['retry'].id}.flaky.1.1"]
 
-    assert (waiting["state"], waiting["result"]) == ("WAITING", "WAITING for a person: approval")
+    assert (waiting["state"], waiting["result"]) == (
+        "WAITING",
+        "WAITING for a person: approval",
+    )
     assert (failed["state"], failed["exception"]) == (
         "FAILURE",
         "NodeFailed('ValueError: boom in attempt 1')",

@@ -77,7 +77,9 @@ def sites(databases):
     sites = {name: next(databases) for name in (*POOLS, "blind")}
     for name, site in sites.items():
         pool, app = (
-            (name, "runner.celery:app") if name in POOLS else ("threads", "tests.celery.blind:app")
+            (name, "runner.celery:app")
+            if name in POOLS
+            else ("threads", "tests.celery.blind:app")
         )
         site.add(pool, slots=1 if pool == "solo" else 4, app=app, **GRAPHS)
     for site in sites.values():
@@ -96,7 +98,10 @@ def frozen(sites):
     frozen = {}
     for kinds in (("graph", "tool"), ("all",)):
         begun = [
-            Busy(site, kind) for name, site in sites.items() for kind in kinds if name != "blind"
+            Busy(site, kind)
+            for name, site in sites.items()
+            for kind in kinds
+            if name != "blind"
         ]
         begun += [Busy(sites["blind"], "all")] if "all" in kinds else []
         wait_until(

@@ -90,7 +90,9 @@ def stop_workers(site) -> None:
 
 def answer(question: str, name: str = "keeper") -> str:
     reply_to = f"runner:replies:{name}"
-    return json.dumps({"v": 1, "interrupt_id": question, "response": "yes", "reply_to": reply_to})
+    return json.dumps(
+        {"v": 1, "interrupt_id": question, "response": "yes", "reply_to": reply_to}
+    )
 
 
 def doorbells(site, graph: str) -> int:
@@ -137,7 +139,9 @@ def test_timers_that_are_due_are_acted_on(empty_site, keep):
 
     keep()
 
-    wait_until(lambda: doorbells(empty_site, "gated") == 1, "the lost node is ready", seconds=150)
+    wait_until(
+        lambda: doorbells(empty_site, "gated") == 1, "the lost node is ready", seconds=150
+    )
     wait_until(lambda: not expiring.interrupts(), "the questions have expired")
     assert doorbells(empty_site, "expiring")
     empty_site.ready(1)
@@ -219,7 +223,10 @@ def test_doctor_tells_a_keeper_from_a_worker(empty_site, keep):
 
     assert checks["workers"].result == WARN
     assert "1 keeper" in checks["workers"].detail
-    assert {name for name, check in checks.items() if check.result == FAIL} <= {"disk", "eviction"}
+    assert {name for name, check in checks.items() if check.result == FAIL} <= {
+        "disk",
+        "eviction",
+    }
 
 
 def test_over_rabbitmq_it_rings_and_publishes_notices(empty_site, keep, rabbit, channel):
@@ -233,7 +240,10 @@ def test_over_rabbitmq_it_rings_and_publishes_notices(empty_site, keep, rabbit, 
 
     def rings() -> int:
         declared = channel.queue_declare(
-            "runner/question", durable=True, auto_delete=False, arguments={"x-queue-type": "quorum"}
+            "runner/question",
+            durable=True,
+            auto_delete=False,
+            arguments={"x-queue-type": "quorum"},
         )
         return declared.message_count
 

@@ -62,7 +62,8 @@ def test_events_are_sent_however_they_were_turned_on(empty_site, pool, by):
         task_id = f"{run.id}.node.with.dots.1.1"
 
         wait_until(
-            lambda: task_id in state.tasks and state.tasks[task_id].state == "WAITING", "it waits"
+            lambda: task_id in state.tasks and state.tasks[task_id].state == "WAITING",
+            "it waits",
         )
 
 
@@ -71,7 +72,9 @@ def test_events_are_sent_however_they_were_turned_on(empty_site, pool, by):
     ("modules", "lines"), [("", set()), ("tests.celery.node_lines,", {"received", "succeeded"})]
 )
 @pytest.mark.parametrize("pool", ["threads", "prefork"])
-def test_celery_logs_lines_of_tasks_and_of_nodes_only_at_debug(empty_site, pool, modules, lines):
+def test_celery_logs_lines_of_tasks_and_of_nodes_only_at_debug(
+    empty_site, pool, modules, lines
+):
     """A node leaves one line of its own instead, with how it ended; a module can change that."""
     graphs = f"{modules}tests.celery.graphs"
     worker = empty_site.add(pool, slots=1, app="tests.celery.theirs:app", RUNNER_GRAPHS=graphs)
@@ -83,7 +86,9 @@ def test_celery_logs_lines_of_tasks_and_of_nodes_only_at_debug(empty_site, pool,
 
     def logged(task_id: str) -> set[str]:
         ours = [line for line in worker.output().splitlines() if task_id in line]
-        return {word for word in ("received", "succeeded") for line in ours if f"] {word}" in line}
+        return {
+            word for word in ("received", "succeeded") for line in ours if f"] {word}" in line
+        }
 
     wait_until(lambda: logged(own) == {"received", "succeeded"}, "its own task has ended")
     assert logged(f"{run.id}.c.1.1") == lines
@@ -98,7 +103,8 @@ def test_a_node_that_waits_is_shown_as_waiting(threads, monitor):
     task_id = f"{run.id}.node.with.dots.1.1"
 
     wait_until(
-        lambda: task_id in monitor.tasks and monitor.tasks[task_id].state == "WAITING", "it waits"
+        lambda: task_id in monitor.tasks and monitor.tasks[task_id].state == "WAITING",
+        "it waits",
     )
     assert monitor.tasks[task_id].name == "question/node.with.dots"
     assert monitor.tasks[task_id].args == "visit=1 attempt=1"
@@ -116,7 +122,8 @@ def test_a_node_that_failed_is_shown_as_failed(threads, monitor):
     task_id = f"{run.id}.b.1.1"
 
     wait_until(
-        lambda: task_id in monitor.tasks and monitor.tasks[task_id].state == "FAILURE", "it failed"
+        lambda: task_id in monitor.tasks and monitor.tasks[task_id].state == "FAILURE",
+        "it failed",
     )
     assert monitor.tasks[task_id].exception == "NodeFailed('ValueError: boom in attempt 1')"
     assert "in explode" in monitor.tasks[task_id].traceback
@@ -128,7 +135,8 @@ def test_a_node_that_an_expiry_ended_is_shown_as_ended(threads, monitor):
     failed, led = f"{run.id}.fails.1.1", f"{run.id}.leads.1.1"
 
     wait_until(
-        lambda: failed in monitor.tasks and monitor.tasks[failed].state == "FAILURE", "it failed"
+        lambda: failed in monitor.tasks and monitor.tasks[failed].state == "FAILURE",
+        "it failed",
     )
     assert "InterruptExpired" in monitor.tasks[failed].exception
     wait_until(
@@ -162,7 +170,9 @@ def test_a_failed_node_is_one_quiet_line_in_the_worker_s_log(threads):
     (worker,) = threads.workers
 
     def lines():
-        return [line for line in worker.output().splitlines() if f"{run.id}.b.1.1] raised" in line]
+        return [
+            line for line in worker.output().splitlines() if f"{run.id}.b.1.1] raised" in line
+        ]
 
     wait_until(lines, "the worker has logged the failure")
     assert len(lines()) == 1

@@ -66,7 +66,8 @@ class Spread(Site):
                 left[number] -= 1
                 runs.append(self.client.start(graph, "go", idempotency_key=key))
         wait_until(
-            lambda: all(run.status is not Status.EXECUTING for run in runs), "all runs have settled"
+            lambda: all(run.status is not Status.EXECUTING for run in runs),
+            "all runs have settled",
         )
         return runs
 
@@ -189,7 +190,9 @@ def test_an_answer_before_its_question_is_kept_in_both(spread):
     for number, run in enumerate(runs):
         question = late_question(run)
         spread.send(
-            json.dumps({"v": 1, "interrupt_id": question, "response": "yes", "reply_to": REPLIES})
+            json.dumps(
+                {"v": 1, "interrupt_id": question, "response": "yes", "reply_to": REPLIES}
+            )
         )
         server, kept = (
             spread.servers[number % len(spread.store_servers)],
@@ -225,7 +228,9 @@ def test_lists_and_numbers_span_both_partitions(spread):
     settings = spread.places
     metrics = read_metrics(settings.redis_url, settings.namespace, settings.partitions)
     counts = {
-        metric.labels["status"]: metric.value for metric in metrics if metric.name == "runner_runs"
+        metric.labels["status"]: metric.value
+        for metric in metrics
+        if metric.name == "runner_runs"
     }
     waiting = spread.client.runs(status=Status.INTERRUPTED, limit=1000)
     assert counts["interrupted"] == len(waiting) >= RUNS
@@ -294,7 +299,9 @@ def test_rabbitmq_serves_both_partitions(tmp_path, rabbit, channel):
             message = amqp.Message(json.dumps(body), content_type="application/json")
             channel.basic_publish(message, exchange="", routing_key="runner.responses")
             early = Keys(partition=f"p{run.id[:2]}").early
-            wait_until(lambda server=server, early=early: server.client.exists(early), "it is kept")
+            wait_until(
+                lambda server=server, early=early: server.client.exists(early), "it is kept"
+            )
             site.open_gate(run)
         ended = set()
 
@@ -324,7 +331,9 @@ def test_a_partition_that_is_away_keeps_the_other_going(pair):
         pair.send(json.dumps({"v": 1, "interrupt_id": name, "response": "yes"}))
 
     wait_until(
-        lambda: {run.status for run in near} == {Status.COMPLETED}, "the near ones end", seconds=60
+        lambda: {run.status for run in near} == {Status.COMPLETED},
+        "the near ones end",
+        seconds=60,
     )
     pair.servers[1].start()
     assert away.wait(RECOVERY + MARGIN).status in {Status.COMPLETED, Status.INTERRUPTED}
@@ -361,7 +370,9 @@ def test_more_partitions_take_new_runs_and_keep_the_old_ones(tmp_path):
         later.mkdir()
         after = Spread(later, servers, urls=",".join(server.url for server in servers))
         after.boot(1)
-        found = {key: after.client.start("question", "go", idempotency_key=key).id for key in old}
+        found = {
+            key: after.client.start("question", "go", idempotency_key=key).id for key in old
+        }
         assert found == {key: run.id for key, run in old.items()}
         assert partitions_of(after.start("question")) == {"00", "01"}
         for run in old.values():
@@ -383,7 +394,9 @@ def test_partitions_of_a_cluster_lie_on_its_servers(tmp_path):
         for run in runs:
             site.client.respond(run.interrupts()[0].id, "yes")
         wait_until(
-            lambda: {run.status for run in runs} == {Status.COMPLETED}, "all runs end", seconds=150
+            lambda: {run.status for run in runs} == {Status.COMPLETED},
+            "all runs end",
+            seconds=150,
         )
         used = [server for server in cluster.servers if server.client.dbsize()]
         assert len(used) > 1

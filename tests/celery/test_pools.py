@@ -92,7 +92,12 @@ def test_answers_are_applied_while_every_slot_is_busy(site):
     busy = 1 if site.workers[0].log.stem.startswith("solo") else 2
     wait_until(lambda: len(site.starts(crowd)) == busy, "every slot is busy")
 
-    body = {"v": 1, "interrupt_id": interrupt.id, "response": 1, "reply_to": "runner:replies:busy"}
+    body = {
+        "v": 1,
+        "interrupt_id": interrupt.id,
+        "response": 1,
+        "reply_to": "runner:replies:busy",
+    }
     site.send(json.dumps(body))
 
     assert site.receipt("runner:replies:busy")["status"] == "accepted"
@@ -116,7 +121,9 @@ def test_a_node_may_run_longer_than_its_lease(sites):
         site.workers[0].wait_ready()
         runs[pool] = site.client.start("gated", "go")
     for pool, site in sites.items():
-        wait_until(lambda site=site, pool=pool: site.starts(runs[pool]), f"the node runs on {pool}")
+        wait_until(
+            lambda site=site, pool=pool: site.starts(runs[pool]), f"the node runs on {pool}"
+        )
     ends = time.monotonic() + RECOVERY + 0.5
 
     wait_until(lambda: time.monotonic() > ends, "a lease and a sweep are over")

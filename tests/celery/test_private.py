@@ -25,7 +25,9 @@ class Monitor:
             self._connection, handlers={"*": self.events.append}
         )
         options = {"wakeup": True}
-        self._thread = threading.Thread(target=self._receiver.capture, kwargs=options, daemon=True)
+        self._thread = threading.Thread(
+            target=self._receiver.capture, kwargs=options, daemon=True
+        )
         self._thread.start()
         wait_until(lambda: self.events, "the first event arrives")
 

@@ -108,7 +108,9 @@ def test_an_answer_is_a_plain_message_on_a_queue(site, rabbit, channel):
         channel, "runner.responses", body, reply_to=replies, correlation_id="7", message_id="m1"
     )
     receipt = take(channel, replies)
-    publish(channel, "runner.responses", {**body, "response": 2}, reply_to=replies, message_id="m2")
+    publish(
+        channel, "runner.responses", {**body, "response": 2}, reply_to=replies, message_id="m2"
+    )
 
     assert json.loads(receipt.body)["status"] == "accepted"
     assert receipt.properties["correlation_id"] == "7"
@@ -201,7 +203,10 @@ def test_an_answer_that_overtakes_its_question_waits_for_it(site, rabbit, channe
     site.open_gate(run)
 
     receipts = [take(channel, replies) for _ in range(2)]
-    assert [json.loads(receipt.body)["status"] for receipt in receipts] == ["accepted", "duplicate"]
+    assert [json.loads(receipt.body)["status"] for receipt in receipts] == [
+        "accepted",
+        "duplicate",
+    ]
     assert receipts[0].properties["correlation_id"] == "7"
     assert json.loads(receipts[0].body)["message_id"] == "m1"
     assert run.wait(60).status is Status.COMPLETED
@@ -215,7 +220,9 @@ def test_an_answer_that_overtakes_its_question_waits_for_it(site, rabbit, channe
         (b'{"v":1,"interrupt_id":"00nobody.node.1.abc","response":1}', "no such question"),
     ],
 )
-def test_what_can_not_be_used_goes_to_the_dead_letter_exchange(site, rabbit, channel, body, reason):
+def test_what_can_not_be_used_goes_to_the_dead_letter_exchange(
+    site, rabbit, channel, body, reason
+):
     """A malformed message is dead-lettered, byte for byte and with the reason, and the worker lives on."""
     ready(site, rabbit)
     channel.queue_purge("runner.dead")
@@ -286,7 +293,9 @@ def test_a_killed_worker_s_node_runs_again_elsewhere(site, rabbit):
     ready(site, rabbit)
     run = site.client.start("gated", "go")
     site.starter(run).kill()
-    wait_until(lambda: len(site.starts(run)) == 2, "another worker runs the node", seconds=WITHIN)
+    wait_until(
+        lambda: len(site.starts(run)) == 2, "another worker runs the node", seconds=WITHIN
+    )
     site.open_gate(run)
 
     assert run.wait(WITHIN).status is Status.COMPLETED
@@ -338,7 +347,9 @@ def test_the_approval_service_of_the_examples_works_over_rabbitmq_alone(site, ra
     (digest,) = [shown["digest"] for shown in inbox.questions() if shown["id"] == question]
     inbox.answer(question, "yes", "ana", digest)
     wait_until(
-        lambda: (inbox.follow(), inbox.receipts().get(question, {}).get("status"))[1] == "accepted",
+        lambda: (
+            (inbox.follow(), inbox.receipts().get(question, {}).get("status"))[1] == "accepted"
+        ),
         "it is told",
     )
     assert run.wait(60).status is Status.COMPLETED

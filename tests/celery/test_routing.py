@@ -86,14 +86,17 @@ def test_q_without_a_queue_of_the_graphs_is_noticed(registry, caplog):
 
     served(make_app(Settings()), registry, queues=["shop"])
     assert (
-        "add these to --queues: runner/chain,runner/diamond,runner/gpu,runner/nested" in caplog.text
+        "add these to --queues: runner/chain,runner/diamond,runner/gpu,runner/nested"
+        in caplog.text
     )
 
 
 def test_a_queue_can_be_left_to_other_workers(registry):
     """`--exclude-queues` takes the short name of a queue, too."""
     assert "runner/gpu" not in served(make_app(Settings()), registry, exclude_queues=["gpu"])
-    assert "runner/gpu" not in served(make_app(Settings()), registry, exclude_queues=["runner/gpu"])
+    assert "runner/gpu" not in served(
+        make_app(Settings()), registry, exclude_queues=["runner/gpu"]
+    )
 
 
 def test_an_app_keeps_its_own_queues(registry):
@@ -163,7 +166,9 @@ def test_two_services_share_a_redis_untouched(empty_site):
 
     for worker, service in ((shop, "shop"), (desk, "desk")):
         own = [run for name, run in (*alone, *runs) if name.startswith(service)]
-        assert deliveries(worker).keys() == {run_id for run in own for run_id in family(site, run)}
+        assert deliveries(worker).keys() == {
+            run_id for run in own for run_id in family(site, run)
+        }
         assert "node.unserved" not in worker.output()
     for name, run in runs:
         service, _, kind = name.partition("-")
@@ -196,7 +201,9 @@ def test_services_on_one_queue_are_noticed(empty_site):
     assert "its graph is 'desk-" in warning
     checks = doctor(site)
     assert {check.name for check in checks if check.result == FAIL} == {"routing"}
-    assert any("desk-chain" in check.detail and "runner/both" in check.detail for check in checks)
+    assert any(
+        "desk-chain" in check.detail and "runner/both" in check.detail for check in checks
+    )
 
 
 def doctor(site, **settings: str):
@@ -249,9 +256,7 @@ def live(site: Site, namespace: str) -> set[str]:
     client = Client(site.url, namespace=namespace)
     run = client.start("question", "go")
     (question,) = run.wait(60).interrupts
-    body = (
-        f'{{"v":1,"interrupt_id":"{question.id}","response":1,"reply_to":"{namespace}:replies:me"}}'
-    )
+    body = f'{{"v":1,"interrupt_id":"{question.id}","response":1,"reply_to":"{namespace}:replies:me"}}'
     site.redis.xadd(f"{namespace}:responses", {"body": body})
     site.redis.xadd(f"{namespace}:starts", {"body": "no JSON"})
     wait_until(lambda: run.status is Status.COMPLETED, "the run has its answer")

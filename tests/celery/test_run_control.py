@@ -81,7 +81,8 @@ def test_a_run_is_forked_from_a_node(threads):
 
     threads.redis.set(f"mended:{forked.id}", 1)
     wait_until(
-        lambda: forked.status is not Status.EXECUTING, "the fork has come to its end or question"
+        lambda: forked.status is not Status.EXECUTING,
+        "the fork has come to its end or question",
     )
     if forked.status is Status.FAILED:  # it was quicker than the test that mends
         forked.retry()

@@ -78,11 +78,15 @@ def open_gate(site, run, node):
 
 def starts(site, run, node):
     """The process, the attempt and the thread of each start of a node."""
-    return [line.decode().split() for line in site.redis.lrange(f"started:{run.id}:{node}", 0, -1)]
+    return [
+        line.decode().split() for line in site.redis.lrange(f"started:{run.id}:{node}", 0, -1)
+    ]
 
 
 def begun(site, run, node, times=1):
-    wait_until(lambda: len(starts(site, run, node)) == times, f"{node} has started {times} times")
+    wait_until(
+        lambda: len(starts(site, run, node)) == times, f"{node} has started {times} times"
+    )
 
 
 def busy(site, graph="gates"):
@@ -119,7 +123,9 @@ def on_solo(site):
 
 
 def revoked(site, task_id):
-    return any(task_id in ids for ids in (site.control.inspect(limit=1).revoked() or {}).values())
+    return any(
+        task_id in ids for ids in (site.control.inspect(limit=1).revoked() or {}).values()
+    )
 
 
 def status(site, run, node):
@@ -177,7 +183,8 @@ def test_nodes_of_a_fan_are_taken_from_the_queue_with_a_settle(place):
         assert run.wait(60).status is Status.COMPLETED
         ids = [f"{run.id}.w{number}.1.1" for number in range(LENGTH)]
         wait_until(
-            lambda: all(("task-succeeded", task) in state.seen for task in ids), "all events came"
+            lambda: all(("task-succeeded", task) in state.seen for task in ids),
+            "all events came",
         )
         shown = [state.tasks[task] for task in ids]
     came = dict(tasks(place, run))
@@ -211,7 +218,8 @@ def test_a_worker_fetches_nothing_for_a_slot_in_use(place):
     runs = [busy(place) for _ in range(1 if on_solo(place) else 2)]
     if not on_solo(place):  # its only thread runs the node
         wait_until(
-            lambda: place.control.inspect(limit=1).ping(), "the worker has asked for what it wants"
+            lambda: place.control.inspect(limit=1).ping(),
+            "the worker has asked for what it wants",
         )
     waits = place.client.start("short", "go")
 
@@ -304,7 +312,8 @@ def test_time_limits_hit_a_node_that_stays(empty_site, limit):
     else:
         begun(empty_site, run, "b", times=2)
         wait_until(
-            lambda: f"{run.id}.b.1.1" in empty_site.workers[0].output(), "the limit is in the log"
+            lambda: f"{run.id}.b.1.1" in empty_site.workers[0].output(),
+            "the limit is in the log",
         )
         assert "Hard time limit (1.0s) exceeded" in empty_site.workers[0].output()
 
@@ -358,7 +367,9 @@ def test_a_worker_that_dies_between_two_nodes_loses_none(empty_site):
 
 def test_where_claims_are_not_returned_a_stop_costs_a_lease(empty_site):
     """Control: a stopping worker that forgets what its nodes have claimed."""
-    stopping = empty_site.add("prefork", slots=1, app="tests.celery.staying_faults:forgets", **LONG)
+    stopping = empty_site.add(
+        "prefork", slots=1, app="tests.celery.staying_faults:forgets", **LONG
+    )
     ready(empty_site)
     run = stopped_between(empty_site, stopping)
 

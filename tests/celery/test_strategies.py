@@ -28,7 +28,9 @@ def interrupted(databases):
     """Give the runs, and the result of each as it was when its worker was killed."""
     site = next(databases)
     site.ready(1)
-    runs = {name: site.client.start(graph, "What is the weather?") for name, graph in RUNS.items()}
+    runs = {
+        name: site.client.start(graph, "What is the weather?") for name, graph in RUNS.items()
+    }
     before = {name: run.wait(60) for name, run in runs.items()}
     site.workers[0].kill()
     site.send(
@@ -123,7 +125,12 @@ def test_session_persistence(interrupted):
 
     snapshot = runs["kept"]._engine.store.read(runs["kept"].id, messages=True)
     messages = snapshot.messages["weather_agent"]
-    assert [message["role"] for message in messages] == ["user", "assistant", "user", "assistant"]
+    assert [message["role"] for message in messages] == [
+        "user",
+        "assistant",
+        "user",
+        "assistant",
+    ]
     assert result.usage["totalTokens"] == 30
 
 

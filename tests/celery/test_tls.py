@@ -154,7 +154,9 @@ def test_rabbitmq_over_tls(rabbit_over_tls, certificate, databases):
         site.end()
 
 
-def test_a_rabbitmq_that_can_t_be_verified_is_refused(rabbit_over_tls, certificate, monkeypatch):
+def test_a_rabbitmq_that_can_t_be_verified_is_refused(
+    rabbit_over_tls, certificate, monkeypatch
+):
     """Neither one that an unknown authority signed, nor one with another server's name."""
     with pytest.raises(OperationalError, match="certificate verify failed"):
         connect(broker_url=rabbit_over_tls)

@@ -29,7 +29,9 @@ def killed_while_it_sends(site, endpoint, **options):
     """Kill the worker that serves a webhook while the endpoint has its request; return who serves it then."""
     site.ready(2, **options, **ALLOW)
     admin_of(site).add(Webhook("h", endpoint.url, ["run.ended"]))
-    wait_until(lambda: any(SERVED in worker.output() for worker in site.workers), "one serves it")
+    wait_until(
+        lambda: any(SERVED in worker.output() for worker in site.workers), "one serves it"
+    )
     endpoint.gate.clear()
     site.client.start("chain", "x")
     wait_until(lambda: endpoint.requests, "the request is in flight", seconds=BOOT)

@@ -77,20 +77,26 @@ def test_a_graph_that_can_not_be_built_stops_the_start(redis_url, tmp_path, code
     file.write_text(code)
 
     reason = reason.format(f"invalid syntax ({file}", file)
-    assert failed_start(redis_url, "bad_graphs", tmp_path) == f"The worker did not start: {reason}"
+    assert (
+        failed_start(redis_url, "bad_graphs", tmp_path) == f"The worker did not start: {reason}"
+    )
 
 
 @pytest.mark.slow
 def test_an_app_that_reads_no_json_stops_the_start(redis_url, tmp_path):
     """Its worker would refuse every node: it says what to add instead."""
-    last = failed_start(redis_url, "tests.celery.graphs", tmp_path, app="tests.celery.pickles:app")
+    last = failed_start(
+        redis_url, "tests.celery.graphs", tmp_path, app="tests.celery.pickles:app"
+    )
 
     assert last.startswith("The worker did not start: accept_content of its app lacks json")
 
 
 def test_an_app_of_eager_tasks_stops_the_start(redis_url, tmp_path):
     """Nodes that ring for others would run them inside themselves; one line says what to change."""
-    last = failed_start(redis_url, "tests.celery.graphs", tmp_path, app="tests.celery.eager:app")
+    last = failed_start(
+        redis_url, "tests.celery.graphs", tmp_path, app="tests.celery.eager:app"
+    )
 
     assert last.startswith("The worker did not start: task_always_eager is on in its app")
 
@@ -118,7 +124,11 @@ def test_a_time_limit_taken_for_the_worker_s_end_counts_nothing(empty_site):
     graphs = "tests.celery.graphs,tests.chaos.no_time_limit"
     options = ["--time-limit", "2"]
     empty_site.add(
-        "prefork", slots=1, app="tests.chaos.fork_app:app", options=options, RUNNER_GRAPHS=graphs
+        "prefork",
+        slots=1,
+        app="tests.chaos.fork_app:app",
+        options=options,
+        RUNNER_GRAPHS=graphs,
     ).wait_ready()
     run = empty_site.client.start("gated", "go")
 
@@ -276,7 +286,9 @@ def test_a_program_starts_a_run_before_the_first_worker(empty_site):
     lost = {**os.environ, **settings, "RUNNER_GRAPHS": "tests.celery.nowhere"}
     refused = subprocess.run(command, check=False, capture_output=True, text=True, env=lost)
 
-    assert "the module 'tests.celery.nowhere' of RUNNER_GRAPHS can't be imported" in refused.stderr
+    assert (
+        "the module 'tests.celery.nowhere' of RUNNER_GRAPHS can't be imported" in refused.stderr
+    )
     run = empty_site.client.run(started.stdout.strip())
     assert run.status is Status.EXECUTING
     empty_site.add().wait_ready()

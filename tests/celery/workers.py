@@ -43,7 +43,13 @@ class Worker:
     """One `celery worker` process; kill it, freeze it or let it stop."""
 
     def __init__(
-        self, url: str, log: Path, options: Sequence[str], *, settings: Mapping[str, str], app: str
+        self,
+        url: str,
+        log: Path,
+        options: Sequence[str],
+        *,
+        settings: Mapping[str, str],
+        app: str,
     ) -> None:
         command = [
             sys.executable,

@@ -76,7 +76,9 @@ class ForkedWorker:
         return is_alive(self.pid)
 
     def output(self) -> str:
-        return self.log.read_text(encoding="utf-8", errors="replace") if self.log.exists() else ""
+        return (
+            self.log.read_text(encoding="utf-8", errors="replace") if self.log.exists() else ""
+        )
 
     def wait_ready(self) -> None:
         """Wait until the place has been filled and its first worker takes work."""
@@ -138,7 +140,9 @@ class ForkServer:
     def start(self) -> None:
         """Fork all workers."""
         register = self._folder / "specs.json"
-        register.write_text(json.dumps([asdict(spec) for spec in self._specs]), encoding="utf-8")
+        register.write_text(
+            json.dumps([asdict(spec) for spec in self._specs]), encoding="utf-8"
+        )
         command = [sys.executable, "-m", "tests.chaos.fork_server", str(register)]
         self._log.touch()
         self._guard = SupervisedProcess(command, log=self._log)
@@ -172,7 +176,8 @@ class ForkServer:
 def main(register: str) -> None:
     """Fork all workers, and another one for each that ends, until this process is killed."""
     specs = [
-        WorkerSpec(**fields) for fields in json.loads(Path(register).read_text(encoding="utf-8"))
+        WorkerSpec(**fields)
+        for fields in json.loads(Path(register).read_text(encoding="utf-8"))
     ]
     for name in {*WARM, *(spec.settings["RUNNER_GRAPHS"] for spec in specs)}:
         for module in name.split(","):

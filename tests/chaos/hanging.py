@@ -11,7 +11,9 @@ from tests.celery.graphs import GATE_SECONDS, store
 
 def noted(ctx) -> None:
     with store() as client:
-        client.rpush(f"started:{ctx.run_id}", f"{os.getpid()} {ctx.attempt} {ctx.idempotency_key}")
+        client.rpush(
+            f"started:{ctx.run_id}", f"{os.getpid()} {ctx.attempt} {ctx.idempotency_key}"
+        )
 
 
 def gate(ctx, look=lambda: None) -> None:

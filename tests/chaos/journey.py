@@ -77,7 +77,9 @@ def stroll() -> str:
 
 def summed_up(messages):
     """End with the texts of both results."""
-    return ", ".join(block["toolResult"]["content"][0]["text"] for block in messages[-1]["content"])
+    return ", ".join(
+        block["toolResult"]["content"][0]["text"] for block in messages[-1]["content"]
+    )
 
 
 @graph("journey")

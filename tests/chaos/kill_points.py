@@ -146,7 +146,11 @@ around(
 around(Request, "acknowledge", "ack", of_task, always)
 around(VisitJudge, "_read", "votes", lambda _, answer: answer.id)
 around(
-    Intake, "done", "done", lambda _, entry: json.loads(entry.body).get("interrupt_id", ANY), always
+    Intake,
+    "done",
+    "done",
+    lambda _, entry: json.loads(entry.body).get("interrupt_id", ANY),
+    always,
 )
 around(Relay, "_publish", "relay", lambda *_: ANY, always)
 around(AuditLog, "change", "audit", lambda _, __, fields, *___: of_seal(fields))

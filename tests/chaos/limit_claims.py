@@ -45,7 +45,9 @@ SLOTS = {"g0": 1, "g1": 2, "g2": 3, "all": 5}
 """The slots of a limit for each graph, and of one for all nodes."""
 GRAPHS = [
     crowd(
-        *(Limit(key, concurrency=SLOTS[key]) for key in (name, "all")), names="a b c d e", name=name
+        *(Limit(key, concurrency=SLOTS[key]) for key in (name, "all")),
+        names="a b c d e",
+        name=name,
     )
     for name in SLOTS
     if name != "all"
@@ -83,7 +85,8 @@ def open_store(urls: Sequence[str], *, alone: bool) -> PartitionedStore:
     """Open a partition on each of some servers; `alone` each counts the limits for itself."""
     where = partition_addresses(",".join(urls))
     partitions = [
-        RedisStore(place.url, partition=place.partition, lease=LEASE, push=False) for place in where
+        RedisStore(place.url, partition=place.partition, lease=LEASE, push=False)
+        for place in where
     ]
     store = PartitionedStore(partitions, Layout(where), relays=False)
     for partition in partitions if alone else ():
@@ -185,7 +188,9 @@ def taken(store: PartitionedStore) -> int:
         client = partition.connection.client
         prefix = f"{partition._keys.prefix}limit:h:"
         now = client.time()[0] * 1000
-        count += sum(client.zcount(key, f"({now}", "inf") for key in client.scan_iter(f"{prefix}*"))
+        count += sum(
+            client.zcount(key, f"({now}", "inf") for key in client.scan_iter(f"{prefix}*")
+        )
     return count
 
 

@@ -29,7 +29,12 @@ class Load:
         self.answered: dict[str, int] = {}
         self.receipts: Counter[str] = Counter()
         self.errors: Counter[str] = Counter()
-        self._graphs, self._pause, self._stop, self._failed = graphs, pause, threading.Event(), []
+        self._graphs, self._pause, self._stop, self._failed = (
+            graphs,
+            pause,
+            threading.Event(),
+            [],
+        )
         self._threads = [
             threading.Thread(target=self._guarded, args=(turn,))
             for turn in (self._begin, self._answer)
@@ -93,7 +98,9 @@ class Load:
         def ended():
             for question in self.client.interrupts():
                 self.client.respond(question.id, "late")
-            status = {key: self.client.run(run_id).status for key, run_id in self.started.items()}
+            status = {
+                key: self.client.run(run_id).status for key, run_id in self.started.items()
+            }
             return set(status.values()) <= {Status.COMPLETED}
 
         wait_until(ended, f"all {len(self.started)} runs complete", seconds=seconds)
@@ -114,7 +121,9 @@ def consistent(store, run_id: str) -> None:
     assert [int(event.position.split("-")[0]) for event in events] == list(
         range(1, len(events) + 1)
     )
-    done = Counter((event.node, event.visit) for event in events if event.kind == "node.completed")
+    done = Counter(
+        (event.node, event.visit) for event in events if event.kind == "node.completed"
+    )
     assert set(done.values()) <= {1}, (run_id, done)
     run = store.read(run_id)
     assert (run.record.active, run.record.waiting, run.record.held) == (0, 0, 0)

@@ -49,7 +49,12 @@ BODIES = [
     "[[],{},5]",
     b"\xff\xfe",
 ]
-BODIES += ['{"task":"x"}', '{"task":["x"],"id":1}', '[[],{"__type__":"datetime"},{}]', "[" * 50_000]
+BODIES += [
+    '{"task":"x"}',
+    '{"task":["x"],"id":1}',
+    '[[],{"__type__":"datetime"},{}]',
+    "[" * 50_000,
+]
 BODIES += [
     '[[],{},{"\\ud800":1}]',
     '{"task":"\\ud800"}',
@@ -87,7 +92,9 @@ def message(
         "application_headers": headers,
         **more,
     }
-    raw = body.encode() if isinstance(body, str) else body  # else the client encodes it as is said
+    raw = (
+        body.encode() if isinstance(body, str) else body
+    )  # else the client encodes it as is said
     return amqp.Message(
         raw, **{name: value for name, value in properties.items() if value is not None}
     )
@@ -99,7 +106,9 @@ def corpus() -> Iterator[amqp.Message]:
     yield from (message(b"\xff[[],{},{}]", encoding=encoding) for encoding in ENCODINGS)
     yield from (message(headers={**HEADERS, "compression": packed}) for packed in PACKED)
     for name in HEADERS:
-        yield message(headers={other: value for other, value in HEADERS.items() if other != name})
+        yield message(
+            headers={other: value for other, value in HEADERS.items() if other != name}
+        )
         yield from (message(headers={**HEADERS, name: odd}) for odd in ODD)
     yield message(headers=None)
     for body in BODIES:

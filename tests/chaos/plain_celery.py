@@ -8,7 +8,9 @@ from celery import Celery
 
 from runner.settings import as_broker
 
-app = Celery("plain", broker=as_broker(os.environ.get("RUNNER_REDIS_URL", "redis://127.0.0.1/0")))
+app = Celery(
+    "plain", broker=as_broker(os.environ.get("RUNNER_REDIS_URL", "redis://127.0.0.1/0"))
+)
 app.conf.task_default_queue = "plain"
 app.conf.task_acks_late = bool(os.environ.get("PLAIN_ACKS_LATE"))
 

@@ -33,7 +33,9 @@ class Proxy:
         self.mode, self.seconds = "pass", 0.0
         self._text, self._times, self._repeats, self._seen = b"", 0, False, set()
         self.cut: list[bytes] = []
-        self._thread = threading.Thread(target=self._loop.run_forever, name="proxy", daemon=True)
+        self._thread = threading.Thread(
+            target=self._loop.run_forever, name="proxy", daemon=True
+        )
         self._thread.start()
         self._server = self._call(asyncio.start_server(self._serve, "127.0.0.1", 0))
         self.port = self._server.sockets[0].getsockname()[1]

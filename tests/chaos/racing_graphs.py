@@ -10,7 +10,9 @@ def race():
     """Ask for as many seconds as the task says; give the answer back."""
     builder = GraphBuilder()
     builder.add_node(
-        lambda ctx: ctx.interrupt("ok?", expires_in=ctx.task, on_expire={"response": "silence"}),
+        lambda ctx: ctx.interrupt(
+            "ok?", expires_in=ctx.task, on_expire={"response": "silence"}
+        ),
         "ask",
     )
     return builder.build()

@@ -52,7 +52,10 @@ class Server:
         if certificate is not None:
             self._program, tls = _server_with_tls, {"ssl": True, **certificate.options}
             values |= {"port": 0, "tls_port": self.port, "tls_replication": "yes"}
-            values |= {"tls_cert_file": certificate.certificate, "tls_key_file": certificate.key}
+            values |= {
+                "tls_cert_file": certificate.certificate,
+                "tls_key_file": certificate.key,
+            }
             values |= {"tls_ca_cert_file": certificate.authority}
         lines = (f"{name.replace('_', '-')} {value}\n" for name, value in values.items())
         self._config, self.log = self.folder / "server.conf", self.folder / "server.log"
@@ -80,13 +83,17 @@ class Server:
         self._config.write_text(self._settings, encoding="utf-8")
         # A full disk must be an error that the server sees, not a signal that ends it.
         command = ["/bin/sh", "-c", 'trap "" XFSZ; exec "$@"', "server", str(self._program())]
-        self._guard = SupervisedProcess([*command, str(self._config), *self.options], log=self.log)
+        self._guard = SupervisedProcess(
+            [*command, str(self._config), *self.options], log=self.log
+        )
         return self
 
     def start(self) -> Server:
         self.begin()
         wait_until(
-            self.answers, f"the server at {self.port} answers; its log is {self.log}", seconds=150
+            self.answers,
+            f"the server at {self.port} answers; its log is {self.log}",
+            seconds=150,
         )
         return self
 
@@ -123,10 +130,17 @@ class Sentinel(Server):
 
     def watch(self, primary: Server) -> None:
         # It looks at its servers every ten seconds, which a test would have to wait for.
-        times = {"info-period": 200, "ping-period": 100, "publish-period": 200, "tilt-period": 1000}
+        times = {
+            "info-period": 200,
+            "ping-period": 100,
+            "publish-period": 200,
+            "tilt-period": 1000,
+        }
         for name, ms in times.items():
             self.client.execute_command("SENTINEL", "DEBUG", name, ms)
-        self.client.execute_command("SENTINEL", "MONITOR", SERVICE, "127.0.0.1", primary.port, 1)
+        self.client.execute_command(
+            "SENTINEL", "MONITOR", SERVICE, "127.0.0.1", primary.port, 1
+        )
         for name, value in {"down-after-milliseconds": 1000, "failover-timeout": 1000}.items():
             self.client.execute_command("SENTINEL", "SET", SERVICE, name, value)
 
@@ -158,7 +172,8 @@ class Cluster:
     def whole(self) -> bool:
         replies = [server.client.execute_command("CLUSTER", "INFO") for server in self.servers]
         return all(
-            b"cluster_state:ok" in reply and b"cluster_known_nodes:3" in reply for reply in replies
+            b"cluster_state:ok" in reply and b"cluster_known_nodes:3" in reply
+            for reply in replies
         )
 
     def owner(self, key: str) -> Server:
@@ -175,7 +190,8 @@ class Cluster:
 
     def _move(self, slot: int, source: Server, to: Server) -> None:
         names = {
-            server.port: server.client.execute_command("CLUSTER", "MYID") for server in self.servers
+            server.port: server.client.execute_command("CLUSTER", "MYID")
+            for server in self.servers
         }
         to.client.execute_command("CLUSTER", "SETSLOT", slot, "IMPORTING", names[source.port])
         source.client.execute_command("CLUSTER", "SETSLOT", slot, "MIGRATING", names[to.port])
@@ -224,7 +240,8 @@ class Pair:
         self.replica.client.config_set("masterauth", "not wanted")
         self.primary.client.client_kill_filter(_type="replica")
         wait_until(
-            lambda: not self.primary.client.info("replication")["connected_slaves"], "it is cut off"
+            lambda: not self.primary.client.info("replication")["connected_slaves"],
+            "it is cut off",
         )
 
     def catch_up(self) -> None:

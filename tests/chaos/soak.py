@@ -67,11 +67,15 @@ class Tally:
     doubled: list[str] = field(default_factory=list)
     unanswerable: list[str] = field(default_factory=list)
     lost: list[str] = field(default_factory=list)
-    memory: dict[str, list[tuple[float, float]]] = field(default_factory=lambda: defaultdict(list))
+    memory: dict[str, list[tuple[float, float]]] = field(
+        default_factory=lambda: defaultdict(list)
+    )
 
     @property
     def faultless(self) -> bool:
-        return not (self.wrong or self.doubled or self.unanswerable or self.lost or self.growing())
+        return not (
+            self.wrong or self.doubled or self.unanswerable or self.lost or self.growing()
+        )
 
     def growing(self) -> list[str]:
         """Name what has grown by too much."""
@@ -106,7 +110,9 @@ class People:
         self.receipts: dict[str, set[str]] = defaultdict(set)
         self._starting: tuple[str, Watched] | None = None
         self._seen = "0"
-        self.client = Client(store=RedisStore(site.url, lease=LEASE, retention=float(RETENTION)))
+        self.client = Client(
+            store=RedisStore(site.url, lease=LEASE, retention=float(RETENTION))
+        )
 
     def turn(self, *, begins: bool) -> None:
         """Do a little of everything; an outage only puts it off."""
@@ -152,7 +158,12 @@ class People:
         return record.root or run_id if record else run_id
 
     def _send(self, question: str, response: str) -> None:
-        body = {"v": 1, "interrupt_id": question, "response": response, "idempotency_key": response}
+        body = {
+            "v": 1,
+            "interrupt_id": question,
+            "response": response,
+            "idempotency_key": response,
+        }
         self.site.send(json.dumps({**body, "reply_to": REPLIES}))
 
     def _read_receipts(self) -> None:
@@ -167,7 +178,11 @@ class People:
 
     def _cancel(self) -> None:
         for run_id, watched in self.runs.items():
-            if watched.cancel_at and not watched.cancelled and time.monotonic() > watched.cancel_at:
+            if (
+                watched.cancel_at
+                and not watched.cancelled
+                and time.monotonic() > watched.cancel_at
+            ):
                 self.client.run(run_id).cancel("the soak cancels it")
                 watched.cancelled = True
 
@@ -189,9 +204,13 @@ class People:
     def _judge(self, run_id: str, watched: Watched) -> None:
         tally, run = self.tally, self.client.run(run_id)
         result, events = run.result(), list(run.events())
-        once = [event for event in events if event.kind in ("node.completed", "interrupt.answered")]
+        once = [
+            event for event in events if event.kind in ("node.completed", "interrupt.answered")
+        ]
         commits = Counter((event.kind, event.node, event.visit, event.detail) for event in once)
-        tally.doubled += [f"{run_id} {commit}" for commit, count in commits.items() if count > 1]
+        tally.doubled += [
+            f"{run_id} {commit}" for commit, count in commits.items() if count > 1
+        ]
         tally.visits += sum(event.kind == "node.completed" for event in once)
         tally.again += sum(entry.kind in ("node.lost", "node.left") for entry in events)
         by_question = {
@@ -214,7 +233,9 @@ class People:
             tally.completed += 1
         else:
             last = [f"{event.kind} {event.node} {event.detail}" for event in events[-12:]]
-            what = f"{run_id} ({watched.shape} of {watched.task}) is {result.status}: {output!r}"
+            what = (
+                f"{run_id} ({watched.shape} of {watched.task}) is {result.status}: {output!r}"
+            )
             tally.wrong.append(f"{what} after {answers}; {last}")
 
     def close(self) -> None:

@@ -26,7 +26,9 @@ def children(worker: Worker) -> list[int]:
     with suppress(OSError):
         named = Path(f"/proc/{worker.pid}/task/{worker.pid}/children").read_text().split()
         pids = [
-            child for child in named if b"spawn_main" in Path(f"/proc/{child}/cmdline").read_bytes()
+            child
+            for child in named
+            if b"spawn_main" in Path(f"/proc/{child}/cmdline").read_bytes()
         ]
     return [int(child) for child in pids]
 
@@ -116,7 +118,8 @@ class Faults:
 
     def stop_worker(self) -> None:
         os.kill(
-            self._victim().pid, self.rng.choice([signal.SIGTERM, signal.SIGTERM, signal.SIGQUIT])
+            self._victim().pid,
+            self.rng.choice([signal.SIGTERM, signal.SIGTERM, signal.SIGQUIT]),
         )
 
     def _queues(self) -> list[bytes]:

@@ -23,7 +23,9 @@ CASES = (
 def until_open(ctx):
     """Say which process runs this, then wait until the test opens the gate of the run."""
     with store() as client:
-        client.rpush(f"started:{ctx.run_id}", f"{os.getpid()} {ctx.attempt} {ctx.idempotency_key}")
+        client.rpush(
+            f"started:{ctx.run_id}", f"{os.getpid()} {ctx.attempt} {ctx.idempotency_key}"
+        )
         pause = threading.Event()
         while not client.exists(f"gate:{ctx.run_id}"):
             ctx.check()
@@ -72,5 +74,6 @@ def rolling():
 
 for case in CASES:
     registry.add(
-        case, lambda case=case: build(stubborn if case.startswith("hangs") else until_open, case)
+        case,
+        lambda case=case: build(stubborn if case.startswith("hangs") else until_open, case),
     )

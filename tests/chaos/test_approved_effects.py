@@ -127,7 +127,10 @@ def sites(databases, fork_server):
 
 @pytest.mark.parametrize(
     "point",
-    [pytest.param(point, marks=[pytest.mark.sample] * (point == "use.after")) for point in POINTS],
+    [
+        pytest.param(point, marks=[pytest.mark.sample] * (point == "use.after"))
+        for point in POINTS
+    ],
 )
 def test_a_death_between_vote_and_effect_leaves_one_key(sites, point):
     """Nobody is asked or counted twice, and what was paid, was paid under one key: the run ends."""
@@ -147,7 +150,8 @@ def test_a_vote_whose_reader_died_is_counted_once(sites, point):
     """The message is read again: its receipt is the one that it had."""
     site = sites["doors"]
     bodies = [
-        json.loads(fields[b"body"]) for _, fields in site.redis.xrange(site.refunds[point].replies)
+        json.loads(fields[b"body"])
+        for _, fields in site.redis.xrange(site.refunds[point].replies)
     ]
     first, *others = [body["status"] for body in bodies]
 

@@ -60,7 +60,8 @@ def is_gone(site, run):
 def doctor(call):
     checks = json.loads(call("--json", "doctor", exit_code=None))["checks"]
     return next(
-        ((check["result"], check["detail"]) for check in checks if check["name"] == "archive"), None
+        ((check["result"], check["detail"]) for check in checks if check["name"] == "archive"),
+        None,
     )
 
 
@@ -90,15 +91,22 @@ def test_a_run_is_shown_and_listed_after_it_has_expired(empty_site, place, call)
     unknown = {"ended_at": None, "requester": ""}
     expected = [{**line, **unknown, "archived": True} for line in listed]
     assert json.loads(call("--json", "runs", "list"))["runs"] == expected
-    assert json.loads(call("--json", "runs", "list", "--tag", "order=7"))["runs"] == [expected[1]]
-    assert call("runs", "show", run.id[:-4]).splitlines() == [lines[0] + "\tarchived", *lines[1:]]
+    assert json.loads(call("--json", "runs", "list", "--tag", "order=7"))["runs"] == [
+        expected[1]
+    ]
+    assert call("runs", "show", run.id[:-4]).splitlines() == [
+        lines[0] + "\tarchived",
+        *lines[1:],
+    ]
     assert call("runs", "list").splitlines()[0].endswith("\torder=7\t\tarchived")
     call("runs", "show", "00" + "0" * 26, exit_code=4)
     assert "ERROR" not in worker.output()
 
 
 def archived_nodes(nodes):
-    return [{**node, "run": {**node["run"], **ARCHIVED}} if node["run"] else node for node in nodes]
+    return [
+        {**node, "run": {**node["run"], **ARCHIVED}} if node["run"] else node for node in nodes
+    ]
 
 
 def test_runs_wait_for_an_archive_that_can_not_be_written(empty_site, tmp_path, call, place):
@@ -157,7 +165,9 @@ def test_a_worker_that_dies_after_writing_writes_again(empty_site, place):
 
 def test_without_that_order_a_run_is_lost(empty_site, place):
     """Control: a worker that marks runs before it writes them loses one when it is killed in between."""
-    run = died_at_mark(empty_site, place, "tests.chaos.marks_before_writing:app", "archived.after")
+    run = died_at_mark(
+        empty_site, place, "tests.chaos.marks_before_writing:app", "archived.after"
+    )
     start(empty_site, place)
 
     wait_until(lambda: is_gone(empty_site, run), "the run has expired")

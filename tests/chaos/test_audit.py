@@ -84,7 +84,8 @@ class Audited:
     def is_anchored(self) -> bool:
         heads = [(log, log.head()) for log in self.logs]
         return all(
-            head.size == head.anchored > 0 and log.unsealed(head) == (0, 0) for log, head in heads
+            head.size == head.anchored > 0 and log.unsealed(head) == (0, 0)
+            for log, head in heads
         )
 
     def export(self, name: str, *words: str):

@@ -16,7 +16,14 @@ GRAPHS = {"RUNNER_GRAPHS": "tests.chaos.spending_graphs"}
 COUNTED = {"model_calls": "model", "tool_calls": "tool", "cost": "tool"}
 """What each budget limits, and the calls that it stops."""
 
-POINTS = ["spend.before", "spend.after", "model.before", "model.after", "tool.before", "tool.after"]
+POINTS = [
+    "spend.before",
+    "spend.after",
+    "model.before",
+    "model.after",
+    "tool.before",
+    "tool.after",
+]
 """Around the request that reserves a call, and around the calls."""
 
 CASES = [
@@ -35,7 +42,9 @@ class Spending:
         self.site, self.point, run_id = site, point, ids.run_id()
         if point:
             kill_switch.arm(site, point, run_id)
-        site.client.engine.start(f"{counter}_{per}", run_id, run_id=run_id, tags={"team": run_id})
+        site.client.engine.start(
+            f"{counter}_{per}", run_id, run_id=run_id, tags={"team": run_id}
+        )
         self.run = site.client.run(run_id)
 
     def has_ended(self) -> bool:
@@ -50,7 +59,9 @@ def runs(databases, fork_server):
     """A run for each case, and one of a worker that reserves nothing, when all have ended."""
     site, control = next(databases), next(databases)
     for place, module in ((site, "kill_points"), (control, "no_reserve")):
-        fork_server.add(place, module, app=f"tests.chaos.{module}:app", pool="prefork", **GRAPHS)
+        fork_server.add(
+            place, module, app=f"tests.chaos.{module}:app", pool="prefork", **GRAPHS
+        )
     with fork_server.running(site, control):
         runs = {case: Spending(site, *case) for case in CASES}
         runs["control"] = Spending(control, "model_calls", "run", "")

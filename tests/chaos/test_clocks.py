@@ -30,7 +30,9 @@ def library() -> str:
 def add(site, library: str, off: str, graphs: str = GRAPHS):
     """Start a worker whose clock is off; what measures spans is left alone, as it is on a real machine."""
     faked = (
-        {"LD_PRELOAD": library, "FAKETIME": off, "FAKETIME_DONT_FAKE_MONOTONIC": "1"} if off else {}
+        {"LD_PRELOAD": library, "FAKETIME": off, "FAKETIME_DONT_FAKE_MONOTONIC": "1"}
+        if off
+        else {}
     )
     return site.add(slots=4, RUNNER_GRAPHS=graphs, **faked)
 
@@ -73,9 +75,13 @@ def test_clocks_that_are_off_change_no_lease_and_no_delay(site):
         site.open_gate(run)
 
     assert {run.wait(SLOW).status for run in runs} == {Status.COMPLETED}
-    wait_until(lambda: timed.status is Status.COMPLETED, "the question has expired", seconds=SLOW)
+    wait_until(
+        lambda: timed.status is Status.COMPLETED, "the question has expired", seconds=SLOW
+    )
     assert timed.result().results["asks"].output == "nobody answered"
-    assert EXPIRES <= gap(timed, "interrupt.asked", "interrupt.expired", "asks") < EXPIRES + SLOW
+    assert (
+        EXPIRES <= gap(timed, "interrupt.asked", "interrupt.expired", "asks") < EXPIRES + SLOW
+    )
     assert DELAY - 0.05 <= gap(timed, "node.retrying", "node.started", "flaky") < DELAY + SLOW
 
 

@@ -29,7 +29,9 @@ REPLIES = "runner:replies:told"
 
 @pytest.fixture(scope="module")
 def cluster(tmp_path_factory):
-    cluster = Cluster(tmp_path_factory.mktemp("cluster"), appendonly="yes", appendfsync="everysec")
+    cluster = Cluster(
+        tmp_path_factory.mktemp("cluster"), appendonly="yes", appendfsync="everysec"
+    )
     yield cluster
     cluster.end()
 

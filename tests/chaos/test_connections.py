@@ -88,7 +88,9 @@ def test_a_lost_reply_is_asked_for_again(proxy, store):
         assert send("") == wanted, verb
         proxy.heal()
 
-        assert any(written_by(verb) in request for request in proxy.cut), f"{verb} lost its reply"
+        assert any(written_by(verb) in request for request in proxy.cut), (
+            f"{verb} lost its reply"
+        )
     assert store.read("00walk").record.status is Status.CANCELLED
     # Nothing was done twice, or left out: on a wire that loses nothing it is the same.
     assert kinds(store, "00walk") == kinds(store, "00known")
@@ -135,7 +137,8 @@ def wired(server, tmp_path_factory):
     for number, app in enumerate(("runner.celery:app", "tests.chaos.no_health_check:app")):
         proxy = Proxy(server.port)
         site = Site(
-            server.url.replace("/0", f"/{number + 1}"), tmp_path_factory.mktemp(f"wired{number}-")
+            server.url.replace("/0", f"/{number + 1}"),
+            tmp_path_factory.mktemp(f"wired{number}-"),
         )
         site.wire = proxy
         site.add(app=app, RUNNER_REDIS_URL=proxy.url.replace("/0", f"/{number + 1}"))
@@ -166,7 +169,9 @@ def test_a_worker_s_lost_replies_cost_no_second_execution(site, known):
 
     def is_lost(text: str, *, claims: bool) -> bool:
         return any(
-            name in request and (take in request) == claims and f"{text}\r\n".encode() in request
+            name in request
+            and (take in request) == claims
+            and f"{text}\r\n".encode() in request
             for request in site.wire.cut
         )
 
@@ -176,7 +181,11 @@ def test_a_worker_s_lost_replies_cost_no_second_execution(site, known):
     for node in ("a", "b", "c"):
         settled = partial(is_lost, f"o:{node}.1", claims=False)
         wait_until(settled, f"{node} settles in vain at first")
-    assert [event.node for event in run.events() if event.kind == "node.started"] == ["a", "b", "c"]
+    assert [event.node for event in run.events() if event.kind == "node.started"] == [
+        "a",
+        "b",
+        "c",
+    ]
 
 
 def test_resets_under_load_lose_and_double_nothing(site):

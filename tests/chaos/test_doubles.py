@@ -73,7 +73,9 @@ def test_a_thousand_doubles_start_nothing_and_cost_two_scripts_each(site):
 
     events = [len(list(run.events())) for run in runs]
     before = calls(site)
-    ring(site, *(f"{run.id}.{node}.1.1" for run in runs for node in "abc" for _ in range(COPIES)))
+    ring(
+        site, *(f"{run.id}.{node}.1.1" for run in runs for node in "abc" for _ in range(COPIES))
+    )
     wait_until(lambda: not queues(site), "all doubles were taken", seconds=SLOW)
     assert site.client.start("chain", "go").wait(SLOW).status is Status.COMPLETED
     cost = calls(site) - before
@@ -90,7 +92,10 @@ def test_messages_from_long_ago_do_nothing(site):
     """Visits and attempts that are over, of runs that wait, have ended, were cancelled or are gone."""
     site.ready(1)
     loop, retried = site.client.start("loop", "go"), site.client.start("retry", "go")
-    waiting, cancelled = site.client.start("question", "go"), site.client.start("question", "go")
+    waiting, cancelled = (
+        site.client.start("question", "go"),
+        site.client.start("question", "go"),
+    )
     for run in (loop, retried, waiting, cancelled):
         run.wait(SLOW)
     cancelled.cancel("enough")
@@ -102,7 +107,8 @@ def test_messages_from_long_ago_do_nothing(site):
         ("0.0", "0.1", "1.0", "1.1", "1.2", "2.1", "9.1"),
     )
     ring(
-        site, *(f"{run.id}.{node}.{number}" for run in runs for node in nodes for number in numbers)
+        site,
+        *(f"{run.id}.{node}.{number}" for run in runs for node in nodes for number in numbers),
     )
     ring(site, "00gone0000.a.1.1", f"{loop.id}.nowhere.1.1", f"{loop.id}.@after.1.1")
     wait_until(lambda: not queues(site), "all of them were taken", seconds=SLOW)
@@ -125,10 +131,14 @@ def test_a_claim_that_believes_every_message_starts_nodes_again(site):
     ring(site, f"{chain.id}.a.1.1", f"{loop.id}.write.1.1")
 
     wait_until(
-        lambda: starts(chain).total() > before[0], "a double starts its node again", seconds=SLOW
+        lambda: starts(chain).total() > before[0],
+        "a double starts its node again",
+        seconds=SLOW,
     )
     wait_until(
-        lambda: starts(loop).total() > before[1], "an old message starts a node again", seconds=SLOW
+        lambda: starts(loop).total() > before[1],
+        "an old message starts a node again",
+        seconds=SLOW,
     )
 
 
@@ -165,7 +175,9 @@ def test_without_a_sweeper_nothing_comes_and_ten_at_once_do_it_once(site):
     lost, silenced = disturb(site)
 
     ends = time.monotonic() + RECOVERY + 1
-    wait_until(lambda: time.monotonic() > ends, "a lease and a sweep would be over", seconds=SLOW)
+    wait_until(
+        lambda: time.monotonic() > ends, "a lease and a sweep would be over", seconds=SLOW
+    )
     going = [run for run in silenced if run.status is Status.EXECUTING]
     # The frozen worker had asked the server for messages, and so may have one of each queue.
     assert len(going) >= len(silenced) - 8, "control: nobody sweeps"

@@ -121,7 +121,8 @@ def test_fast_may_forget_and_is_then_as_it_was(behind, opened):
     walk = Walk(store, "00walk")
     answer = until("answer", walk)
     wait_until(
-        lambda: behind.replica.client.keys("runner:{p00}:open:*"), "the replica has the question"
+        lambda: behind.replica.client.keys("runner:{p00}:open:*"),
+        "the replica has the question",
     )
     before = store.read("00walk")
     behind.fall_behind()
@@ -136,7 +137,9 @@ def claimed_twice(pair, opened):
     """Let a claim be lost in a failover, and the node be claimed again; say what the lost worker is told."""
     store = opened("fast")
     claim = until("claim", walk := Walk(store, "00walk"))
-    wait_until(lambda: pair.replica.client.exists("runner:{p00}:timers"), "the replica has the run")
+    wait_until(
+        lambda: pair.replica.client.exists("runner:{p00}:timers"), "the replica has the run"
+    )
     pair.fall_behind()
     assert claim("lost") == "claimed"
     lost = walk.token
@@ -181,7 +184,9 @@ def test_a_worker_does_not_end_its_task_before_the_replica_has_it(behind, tmp_pa
         behind.replica.thaw()
 
         assert run.wait(PROGRESS).status is Status.COMPLETED
-        wait_until(lambda: site.workers[0].output().count("succeeded") == 3, "the tasks have ended")
+        wait_until(
+            lambda: site.workers[0].output().count("succeeded") == 3, "the tasks have ended"
+        )
         assert [event.node for event in run.events() if event.kind == "node.started"] == [
             "a",
             "b",
@@ -202,7 +207,9 @@ def test_failovers_under_load_lose_nothing_that_is_durable(pair, tmp_path):
         with Load(pair.url, durability="replica") as load:
             for _ in range(ROUNDS):
                 count = len(load.started)
-                wait_until(lambda count=count: len(load.started) > count + 3, "runs are accepted")
+                wait_until(
+                    lambda count=count: len(load.started) > count + 3, "runs are accepted"
+                )
                 pair.fail_over()
                 threading.Event().wait(0.5)
                 pair.bring_back()

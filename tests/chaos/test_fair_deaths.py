@@ -67,7 +67,9 @@ def test_a_worker_killed_under_a_key_and_a_limit_costs_time_only(empty_site):
     assert empty_site.redis.keys("*fair:n:*") == []
 
     starts(empty_site, "free")
-    wait_until(lambda: most_at_once(log(empty_site, "free")) > LIMIT, "more than a limit allows")
+    wait_until(
+        lambda: most_at_once(log(empty_site, "free")) > LIMIT, "more than a limit allows"
+    )
 
 
 def test_without_the_sweep_its_nodes_stay_lost(empty_site):

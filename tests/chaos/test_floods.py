@@ -60,7 +60,9 @@ def test_ten_thousand_answers_at_once_hold_up_nobody_else(site):
     assert slowest < QUICK
     assert run.result().results["count"].output == ASKED
     wait_until(
-        lambda: not site.redis.xlen("runner:responses"), "every message was let go", seconds=SLOW
+        lambda: not site.redis.xlen("runner:responses"),
+        "every message was let go",
+        seconds=SLOW,
     )
     answered = [site.client.interrupt(question) for question in questions]
     assert {(question.status, question.response) for question in answered} == {("answered", 0)}

@@ -26,7 +26,12 @@ def sites(databases, fork_server):
     fork_server.add(sites["ours"], "ours", pool="solo", slots=1)
     for name, settings in PLAIN.items():
         fork_server.add(
-            sites[name], name, app="tests.chaos.plain_celery:app", pool="solo", slots=1, **settings
+            sites[name],
+            name,
+            app="tests.chaos.plain_celery:app",
+            pool="solo",
+            slots=1,
+            **settings,
         )
     fork_server.start()
     yield sites
@@ -36,12 +41,16 @@ def sites(databases, fork_server):
 
 def is_asking(site) -> bool:
     """Tell whether a worker waits for a message with a command that Redis answers, frozen or not."""
-    clients = [client for client in site.redis.client_list() if client["db"] == str(site.number)]
+    clients = [
+        client for client in site.redis.client_list() if client["db"] == str(site.number)
+    ]
     return any(client["cmd"] == "brpop" and "b" in client["flags"] for client in clients)
 
 
 def in_queues(site) -> int:
-    keys = [key for key in site.redis.scan_iter(_type="list") if not key.startswith(b"runner:{")]
+    keys = [
+        key for key in site.redis.scan_iter(_type="list") if not key.startswith(b"runner:{")
+    ]
     return sum(site.redis.llen(key) for key in keys)
 
 

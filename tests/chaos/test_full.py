@@ -79,7 +79,9 @@ def test_without_memory_a_request_is_refused_whole_unless_it_ends_work(server, s
             assert send("") == wanted
             room(server)
             continue
-        with pytest.raises(StoreError, match=r"Nothing was written.*Give the server more memory"):
+        with pytest.raises(
+            StoreError, match=r"Nothing was written.*Give the server more memory"
+        ):
             send("")
         assert digest(server) == before, verb
         room(server)
@@ -120,7 +122,9 @@ def test_without_disk_space_every_write_is_refused_until_there_is_some(server, s
     assert all(again("") == word for _, word, again in walk)
 
 
-def test_a_server_that_ends_for_want_of_disk_space_has_acknowledged_nothing_that_it_lost(tmp_path):
+def test_a_server_that_ends_for_want_of_disk_space_has_acknowledged_nothing_that_it_lost(
+    tmp_path,
+):
     """With `appendfsync always` a full disk ends the server; it comes back with all that it acknowledged."""
     server = Server(tmp_path, appendonly="yes").start()
     store = RedisStore(server.url, push=False)
@@ -196,7 +200,9 @@ def test_workers_of_a_full_store_are_alive_and_log_a_line_for_each_refusal(serve
             server.client.hset("runner:workers", "another", "{}")
 
         wait_until(lambda: roster.all()[0].seen > before.seen, "a heartbeat is written")
-        wait_until(lambda: "doorbell.refused" in site.workers[0].output(), "a doorbell is refused")
+        wait_until(
+            lambda: "doorbell.refused" in site.workers[0].output(), "a doorbell is refused"
+        )
         metrics = {metric.name: metric.value for metric in read_metrics(server.url)}
         done = CliRunner().invoke(
             runner, ["doctor", "--json"], env={"RUNNER_REDIS_URL": server.url}

@@ -99,7 +99,9 @@ def needed_for_all(site) -> int:
     """Send many huge malformed messages to a frozen worker; return how many megabytes it needed."""
     (worker,) = site.workers
     earlier = written(site)
-    Path(f"/proc/{worker.pid}/clear_refs").write_text("5", encoding="ascii")  # its peak begins anew
+    Path(f"/proc/{worker.pid}/clear_refs").write_text(
+        "5", encoding="ascii"
+    )  # its peak begins anew
     before = memory(worker.pid)
     os.kill(worker.pid, signal.SIGSTOP)
     try:

@@ -45,7 +45,9 @@ def come_back_late(site):
     frozen = site.starter(run)
     os.kill(frozen.pid, signal.SIGSTOP)
     try:
-        wait_until(lambda: len(site.starts(run)) == 2, "another worker runs the node", seconds=LONG)
+        wait_until(
+            lambda: len(site.starts(run)) == 2, "another worker runs the node", seconds=LONG
+        )
         site.open_gate(run)
         assert run.wait(LONG).status is Status.INTERRUPTED
     finally:
@@ -73,7 +75,9 @@ def test_without_the_fence_it_would_commit_again(sites):
     run = come_back_late(sites["no_fence"])
 
     wait_until(
-        lambda: journey.commits(run)["a", 1] == 2, "the visit is committed once more", seconds=LONG
+        lambda: journey.commits(run)["a", 1] == 2,
+        "the visit is committed once more",
+        seconds=LONG,
     )
 
 
@@ -87,7 +91,9 @@ def test_a_deaf_node_fails_at_its_deadline(sites):
 
     assert result.status is Status.FAILED
     assert isinstance(result.results["a"].result, NodeTimedOut)
-    (worker,) = [candidate for candidate in site.workers if f"{run.id}.a.1.1" in candidate.output()]
+    (worker,) = [
+        candidate for candidate in site.workers if f"{run.id}.a.1.1" in candidate.output()
+    ]
     wait_until(lambda: ended(worker, run), "its code has come to its end", seconds=LONG)
     assert run.status is Status.FAILED
     assert not journey.commits(run)
@@ -105,7 +111,9 @@ def test_a_node_that_asks_is_told_of_its_deadline(sites):
     run = site.client.start("hung_polite_in_time", "go")
 
     assert isinstance(run.wait(LONG).results["a"].result, NodeTimedOut)
-    wait_until(lambda: site.redis.exists(f"cleaned:{run.id}"), "it has cleaned up", seconds=LONG)
+    wait_until(
+        lambda: site.redis.exists(f"cleaned:{run.id}"), "it has cleaned up", seconds=LONG
+    )
 
 
 def test_a_node_without_a_deadline_hangs_on(sites):

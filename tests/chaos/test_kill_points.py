@@ -90,7 +90,9 @@ def grouped(steps):
     """Spread steps over as few runs as have a branch for each of them."""
     groups = []
     for step in steps:
-        free = (group for group in groups if all(step.branch != other.branch for other in group))
+        free = (
+            group for group in groups if all(step.branch != other.branch for other in group)
+        )
         group = next(free, None)
         if group is None:
             groups.append(group := [])

@@ -12,7 +12,15 @@ import pytest
 
 from tests.celery.test_partitions import two_servers
 from tests.chaos.metered_graphs import LIMIT
-from tests.chaos.test_fair_deaths import GRAPHS, LONG, SLOTS, completed, log, most_at_once, starts
+from tests.chaos.test_fair_deaths import (
+    GRAPHS,
+    LONG,
+    SLOTS,
+    completed,
+    log,
+    most_at_once,
+    starts,
+)
 from tests.waiting import wait_until
 
 

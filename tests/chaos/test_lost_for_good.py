@@ -21,7 +21,12 @@ from tests.waiting import wait_until
 
 GRAPHS = {"RUNNER_GRAPHS": "tests.chaos.journey"}
 LONG = 150
-NODES = [Step("publish.before"), Step("claim.after"), Step("settle.before"), Step("effect.after")]
+NODES = [
+    Step("publish.before"),
+    Step("claim.after"),
+    Step("settle.before"),
+    Step("effect.after"),
+]
 
 
 @pytest.fixture(scope="module")
@@ -80,7 +85,9 @@ def test_without_taking_over_a_dead_reader_s_message_is_lost(sites):
     (question,) = run.wait(LONG).interrupts
     arm(site, "answer.before", question.id)
     site.send(json.dumps({"v": 1, "interrupt_id": question.id, "response": "yes"}))
-    wait_until(lambda: died_at(site, "answer.before", question.id), "the reader died", seconds=LONG)
+    wait_until(
+        lambda: died_at(site, "answer.before", question.id), "the reader died", seconds=LONG
+    )
     arm(site, "start.before", "key")
     site.send(
         json.dumps({"v": 1, "graph": "slow", "task": "go", "idempotency_key": "key"}),

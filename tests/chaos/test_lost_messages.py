@@ -55,7 +55,9 @@ class Stream:
             self.site.client.start("slow", "go")
         run = self.site.client.start("slow", "go")
         (message,) = [
-            queued for queued in self.site.redis.lrange(QUEUE, 0, -1) if run.id.encode() in queued
+            queued
+            for queued in self.site.redis.lrange(QUEUE, 0, -1)
+            if run.id.encode() in queued
         ]
         assert self.site.redis.lrem(QUEUE, 1, message) == 1
         return run
@@ -63,7 +65,9 @@ class Stream:
     def is_there(self, run) -> bool:
         """Tell whether the queue has a message for a run, or had one meanwhile."""
         self.flow()
-        rung = any(run.id.encode() in message for message in self.site.redis.lrange(QUEUE, 0, -1))
+        rung = any(
+            run.id.encode() in message for message in self.site.redis.lrange(QUEUE, 0, -1)
+        )
         return rung or run.status is Status.COMPLETED
 
     def has_ended(self, run) -> bool:

@@ -59,7 +59,9 @@ def envelope(site: Site) -> str:
         "priority": "5",
         "parent_id": "null",
     }
-    return template.decode() % tuple(values.get(place, "copy") for place in places.decode().split())
+    return template.decode() % tuple(
+        values.get(place, "copy") for place in places.decode().split()
+    )
 
 
 def corpus(good: str) -> list[bytes]:
@@ -211,7 +213,9 @@ def test_fuzzed_answers_and_starts_are_dead_letters(site):
 
     for stream in ("runner:responses", "runner:starts"):
         wait_until(
-            lambda stream=stream: not site.redis.xlen(stream), f"{stream} is empty", seconds=SLOW
+            lambda stream=stream: not site.redis.xlen(stream),
+            f"{stream} is empty",
+            seconds=SLOW,
         )
     still_works(site)
     assert run.status is Status.INTERRUPTED

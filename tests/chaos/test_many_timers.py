@@ -89,9 +89,7 @@ def drain(worker, batch):
         while (count := int(worker.store.sweep(batch).word)) > 0:
             sizes.append(count)
         rate, turns = sum(sizes) / (time.monotonic() - began), others.turns - {0, len(sizes)}
-    figures = (
-        f"{rate:.0f} timers a second; {others.done} other runs, the slowest {others.slowest:.3f} s"
-    )
+    figures = f"{rate:.0f} timers a second; {others.done} other runs, the slowest {others.slowest:.3f} s"
     print(figures)  # noqa: T201 - for whoever measures, with -s
     return sizes, len(turns)
 

@@ -31,14 +31,18 @@ def story(sites, chosen):
     """Begin everything at once: poison and innocents on both pools, and the control."""
     kinds = chosen("kind", POISONS)
     story = {
-        "prefork": {kind: sites["prefork"].client.start(f"poison_{kind}", "go") for kind in kinds},
+        "prefork": {
+            kind: sites["prefork"].client.start(f"poison_{kind}", "go") for kind in kinds
+        },
         "threads": [sites["threads"].client.start("poison_abort", "go")],
         "no_budget": [sites["no_budget"].client.start("poison_abort", "go")],
         "innocent": [sites["prefork"].client.start("poison_innocent", "go")],
         "beside": [sites["threads"].client.start("poison_innocent", "go") for _ in range(3)],
     }
     for run in story["innocent"]:
-        wait_until(lambda run=run: sites["prefork"].starts(run), "the innocent runs", seconds=LONG)
+        wait_until(
+            lambda run=run: sites["prefork"].starts(run), "the innocent runs", seconds=LONG
+        )
     return story
 
 
@@ -51,7 +55,9 @@ def check_dead(site, run) -> None:
     assert [start[1] for start in starts] == [str(life) for life in range(1, LIVES + 1)]
     assert len({start[2] for start in starts}) == 1
     letters = [fields for _, fields in site.redis.xrange("runner:{p00}:dead")]
-    assert [letter[b"node"] for letter in letters if letter[b"run_id"].decode() == run.id] == [b"a"]
+    assert [letter[b"node"] for letter in letters if letter[b"run_id"].decode() == run.id] == [
+        b"a"
+    ]
 
 
 @pytest.mark.parametrize(

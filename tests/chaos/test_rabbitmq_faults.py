@@ -55,7 +55,9 @@ def tell_everything(site, channel, point):
     runs += [site.client.start("question", "go") for _ in range(COUNT)]
     for run in runs:
         wait_until(
-            lambda run=run: run.status is Status.INTERRUPTED, "the question is asked", seconds=LONG
+            lambda run=run: run.status is Status.INTERRUPTED,
+            "the question is asked",
+            seconds=LONG,
         )
         (question,) = run.interrupts()
         site.client.respond(question.id, "yes")
@@ -101,7 +103,9 @@ def test_a_relay_that_lets_go_too_early_loses_them(databases, rabbit, channel, t
         assert missing()
 
 
-def test_malformed_messages_at_the_doors_become_dead_letters(databases, rabbit, channel, tmp_path):
+def test_malformed_messages_at_the_doors_become_dead_letters(
+    databases, rabbit, channel, tmp_path
+):
     """Huge, deep and binary messages come to the dead-letter exchange with the reason; workers live on."""
     with workers(databases, rabbit, tmp_path, "tests.chaos.kill_points:app") as site:
         before = [memory(worker.pid) for worker in site.workers]

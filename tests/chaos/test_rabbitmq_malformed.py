@@ -128,6 +128,8 @@ def test_a_compressed_message_is_refused_and_not_unpacked(site, channel):
         channel.basic_publish(start, exchange="", routing_key="runner.starts")
     dead = []
 
-    wait_until(lambda: dead.extend(buried(channel)) or len(dead) == 3, "all are kept", seconds=SLOW)
+    wait_until(
+        lambda: dead.extend(buried(channel)) or len(dead) == 3, "all are kept", seconds=SLOW
+    )
     assert {letter.body for letter in dead} == {body}
     assert all("compressed" in letter.headers["x-reason"] for letter in dead)

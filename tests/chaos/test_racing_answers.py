@@ -40,7 +40,9 @@ Then counters would fall below 0, which no script can read.
 class UncheckedScripts(Scripts):
     """Scripts of which one was changed."""
 
-    def __init__(self, store: RedisStore, name: str, changes: tuple[tuple[str, str], ...]) -> None:
+    def __init__(
+        self, store: RedisStore, name: str, changes: tuple[tuple[str, str], ...]
+    ) -> None:
         super().__init__(store._redis, store._keys.prefix)
         text = script(name).text.decode()
         for old, new in changes:
@@ -105,7 +107,14 @@ class Race:
             receipts = reply.receipts
             receipt = receipts[0]
             self.tries.append(
-                Try(question.id, who, sent, time.monotonic(), str(receipt.status), receipt.detail)
+                Try(
+                    question.id,
+                    who,
+                    sent,
+                    time.monotonic(),
+                    str(receipt.status),
+                    receipt.detail,
+                )
             )
             self.note(reply)
 
@@ -168,7 +177,9 @@ def test_a_history_that_no_order_explains_is_found():
         ],
         "was told rejected": [good[0], Try("q", "bob", 0, 1, "rejected")],
         "is stored": [Try("q", "eve", 0, 2, "accepted")],
-        "answers were accepted": [Try("q", "bob", 0, 1, "duplicate", "already answered by ann")],
+        "answers were accepted": [
+            Try("q", "bob", 0, 1, "duplicate", "already answered by ann")
+        ],
     }
     for reason, history in bad.items():
         assert reason in " ".join(faults(history, "answered", "ann"))
@@ -216,7 +227,9 @@ def last_answers(store, rounds):
 
         def answer(question, bells=bells):
             bells.extend(
-                store.do(AnswerQuestions([Decision(question.id, 1, "ann")], question.id)).doorbells
+                store.do(
+                    AnswerQuestions([Decision(question.id, 1, "ann")], question.id)
+                ).doorbells
             )
 
         together(*(partial(answer, question) for question in questions))
@@ -328,11 +341,14 @@ class Doors:
         """Wait for all receipts: question, status and detail of each."""
         wanted = COUNT * (MESSAGES + TASKS)
         wait_until(
-            lambda: self.site.redis.xlen(REPLIES) == wanted, "everybody has a receipt", seconds=150
+            lambda: self.site.redis.xlen(REPLIES) == wanted,
+            "everybody has a receipt",
+            seconds=150,
         )
         entries = [json.loads(fields[b"body"]) for _, fields in self.site.redis.xrange(REPLIES)]
         return [
-            (receipt["interrupt_id"], receipt["status"], receipt["detail"]) for receipt in entries
+            (receipt["interrupt_id"], receipt["status"], receipt["detail"])
+            for receipt in entries
         ]
 
 
@@ -344,7 +360,9 @@ def test_every_door_and_the_clock_agree_on_one_answer(site):
     doors = Doors(site, list(asked))
 
     doors.all_at_once()
-    received = doors.receipts() + [(question, *attempt) for question, _, *attempt in doors.tries]
+    received = doors.receipts() + [
+        (question, *attempt) for question, _, *attempt in doors.tries
+    ]
 
     for question, run in asked.items():
         result, stands = run.wait(60).results["ask"].output, site.client.interrupt(question)
@@ -352,7 +370,11 @@ def test_every_door_and_the_clock_agree_on_one_answer(site):
         assert len(receipts) == CLIENTS + MESSAGES + TASKS
         assert receipts.count(("accepted", "")) == (1 if stands.responder else 0)
         assert result == (stands.responder or "silence")
-        lost = f"already answered by {result}" if stands.responder else "the time to answer is over"
+        lost = (
+            f"already answered by {result}"
+            if stands.responder
+            else "the time to answer is over"
+        )
         assert {detail for status, detail in receipts if status != "accepted"} == {lost}
         kinds = [event.kind for event in run.events()]
         assert (kinds.count("node.started"), kinds.count("node.resumed")) == (2, 1)

@@ -27,7 +27,11 @@ def sites(databases, fork_server):
     for name, count in {"sound": 4, "no_sweep_app": 2, "sweeps_twice": 1}.items():
         sites[name] = site = next(databases)
         for number in range(count):
-            specs = {"app": APPS[name], "restart": False, "RUNNER_GRAPHS": "tests.chaos.journey"}
+            specs = {
+                "app": APPS[name],
+                "restart": False,
+                "RUNNER_GRAPHS": "tests.chaos.journey",
+            }
             fork_server.add(site, f"{name}{number}", **specs)
     with fork_server.running(*sites.values()):
         yield sites

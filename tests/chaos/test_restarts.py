@@ -73,7 +73,9 @@ def test_thirty_kills_under_load_lose_nothing_that_was_acknowledged(server, tmp_
         site.ready(2)
         with Load(server.url) as load:
             kills = 0
-            while kills < KILLS or len(load.answered) < 2:  # on a busy machine few answer meanwhile
+            while (
+                kills < KILLS or len(load.answered) < 2
+            ):  # on a busy machine few answer meanwhile
                 threading.Event().wait(dice.uniform(0.1, 0.6))
                 restart(server)
                 kills += 1

@@ -116,7 +116,9 @@ def test_a_node_that_does_not_end_in_time_goes_on_elsewhere_at_once(stopped, cas
     """Beyond the grace, and in a cold stop: no lease is lost, and the key is the same."""
     place = stopped[case]
     wait_until(
-        lambda: len(place.site.starts(place.run)) == 2, "another worker runs the node", seconds=SLOW
+        lambda: len(place.site.starts(place.run)) == 2,
+        "another worker runs the node",
+        seconds=SLOW,
     )
     place.site.open_gate(place.run)
 
@@ -139,7 +141,9 @@ def test_where_nothing_is_given_up_others_wait_for_the_lease(stopped, case):
         place.site.open_gate(place.run)
     else:
         wait_until(
-            lambda: len(place.site.starts(place.run)) == 2, "the lease has run out", seconds=SLOW
+            lambda: len(place.site.starts(place.run)) == 2,
+            "the lease has run out",
+            seconds=SLOW,
         )
         place.site.open_gate(place.run)
 
@@ -158,10 +162,14 @@ def test_a_worker_that_hangs_is_noticed_and_its_node_goes_on(stopped, case):
         wait_until(lambda: not place.worker.alive, "the worker has gone", seconds=SLOW)
         assert "worker.killed: " in place.worker.output()
         return
-    wait_until(lambda: "worker.hangs: " in place.worker.output(), "the log says so", seconds=SLOW)
+    wait_until(
+        lambda: "worker.hangs: " in place.worker.output(), "the log says so", seconds=SLOW
+    )
     assert f"{place.run.id}.a.1.1" in place.worker.output().rpartition("worker.hangs")[2]
     wait_until(
-        lambda: states_of(place.site)[place.worker.pid] == "hangs", "the list says so", seconds=SLOW
+        lambda: states_of(place.site)[place.worker.pid] == "hangs",
+        "the list says so",
+        seconds=SLOW,
     )
     place.site.redis.set(f"free:{place.run.id}", 1)
     wait_until(

@@ -43,7 +43,11 @@ STEPS = {
         errand("start.before", "begin"),
         errand("start.after", "begin"),
     ],
-    "elsewhere": [errand("publish.before"), errand("publish.after"), errand("answer.after", "ask")],
+    "elsewhere": [
+        errand("publish.before"),
+        errand("publish.after"),
+        errand("answer.after", "ask"),
+    ],
     "group": [errand("effect.after", how="group"), errand("ack.before"), errand("ack.after")],
 }
 """By site: what happens there one after the other. At `elsewhere` the queue is in another database than the
@@ -51,7 +55,9 @@ store, so that doorbells are published; `group` has prefork workers, the others 
 """
 SAMPLE = errand("effect.after")
 CASES = [
-    pytest.param(site, step, id=f"{site}: {step}", marks=[pytest.mark.sample] * (step == SAMPLE))
+    pytest.param(
+        site, step, id=f"{site}: {step}", marks=[pytest.mark.sample] * (step == SAMPLE)
+    )
     for site, steps in STEPS.items()
     for step in steps
 ]

@@ -72,7 +72,9 @@ def refund() -> Graph:
     builder.add_edge("look_up", "stock")
     builder.add_edge("look_up", "approve")
     builder.add_edge("stock", "send")
-    builder.add_edge("approve", "send", lambda state: state.results["approve"].output == "approve")
+    builder.add_edge(
+        "approve", "send", lambda state: state.results["approve"].output == "approve"
+    )
     return builder.build()
 
 

@@ -102,8 +102,16 @@ def test_what_was_exported_holds(audit):
             3,
             "not the entry that was sealed",
         ),
-        (lambda lines: [line.replace("approve", "reject") for line in lines], 3, "not the entry"),
-        (lambda lines: [*lines[:4], *lines[5:]], 7, "5 entries were exported, but the file has 4"),
+        (
+            lambda lines: [line.replace("approve", "reject") for line in lines],
+            3,
+            "not the entry",
+        ),
+        (
+            lambda lines: [*lines[:4], *lines[5:]],
+            7,
+            "5 entries were exported, but the file has 4",
+        ),
     ],
 )
 def test_a_file_of_a_run_that_was_changed_is_broken(audit, change, place, words):
@@ -243,7 +251,11 @@ def test_statements_are_verified_by_hand(audit):
             leaf = hashlib.sha256(b"\0" + rfc8785.dumps(entry)).digest()
             path = [base64.b64decode(part) for part in predicate["proofs"][str(entry["n"])]]
             assert root_by(path, leaf, entry["n"], int(size)) == base64.b64decode(root)
-        assert [entry["type"] for entry in predicate["entries"]] == ["asked", "voted", "decided"]
+        assert [entry["type"] for entry in predicate["entries"]] == [
+            "asked",
+            "voted",
+            "decided",
+        ]
     assert audit.verify(lines) == (0, 0, "all 2 statements hold")
     forged = [line.replace(line[30:40], line[31:41]) for line in lines]
     assert audit.verify(forged)[0] == 1
@@ -279,7 +291,9 @@ def test_a_tree_that_lost_entries_is_given_up_with_a_reason(audit, redis_url):
     assert measured(audit)[2] == 1
     assert audit.audit("restart").exit_code == 2
 
-    assert audit.audit("restart", "--reason", "a restored backup").stdout.strip() == "runner/p00/1"
+    assert (
+        audit.audit("restart", "--reason", "a restored backup").stdout.strip() == "runner/p00/1"
+    )
     lines = audit.export()
     assert measured(audit) == [0, 0, 0, 0]
     assert audit.verify(lines, "--checkpoint", "checkpoints")[0] == 0

@@ -21,7 +21,9 @@ def call(tmp_path):
 
     def run(*arguments: str, **environment: str):
         known = {
-            name: os.environ[name] for name in ("PATH", "HOME", "PYTHONPATH") if name in os.environ
+            name: os.environ[name]
+            for name in ("PATH", "HOME", "PYTHONPATH")
+            if name in os.environ
         }
         return subprocess.run(
             [RUNNER, *arguments],
@@ -57,7 +59,9 @@ def test_a_mistyped_setting_is_noticed(call):
     """An unknown name is reported with what was probably meant."""
     done = call("config", "show", RUNNER_LEESE="3")
 
-    assert "RUNNER_LEESE (environment) is not a setting; did you mean RUNNER_LEASE?" in done.stderr
+    assert (
+        "RUNNER_LEESE (environment) is not a setting; did you mean RUNNER_LEASE?" in done.stderr
+    )
 
 
 SECRET = "f00d8badf00d"
@@ -94,7 +98,9 @@ def test_a_secret_is_not_shown(name, tmp_path):
 
 def test_a_password_in_a_list_is_not_shown():
     """Each URL of a setting that has several is shown without its password."""
-    value, output = shown("audit_anchor", RUNNER_AUDIT_ANCHOR=f"log,https://app:{SECRET}@anchor/a")
+    value, output = shown(
+        "audit_anchor", RUNNER_AUDIT_ANCHOR=f"log,https://app:{SECRET}@anchor/a"
+    )
 
     assert value == ["log", "https://app:***@anchor/a"]
     assert SECRET not in output

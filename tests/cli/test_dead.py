@@ -15,9 +15,20 @@ KEYS = Keys()
 @pytest.fixture
 def letters(fake_store, call):
     """Put a dead message and a dead node into an empty store; return how to call `runner dead` on it."""
-    message = {"stream": KEYS.responses, "id": "1-0", "reason": "no JSON", "body": b'{"v":1\xff'}
+    message = {
+        "stream": KEYS.responses,
+        "id": "1-0",
+        "reason": "no JSON",
+        "body": b'{"v":1\xff',
+    }
     fake_store.client.xadd(KEYS.dead_messages, message, id="1000-0")
-    lost = {"run_id": "00run", "node": "pay", "visit": 1, "reason": "5 workers lost", "at": 2000}
+    lost = {
+        "run_id": "00run",
+        "node": "pay",
+        "visit": 1,
+        "reason": "5 workers lost",
+        "at": 2000,
+    }
     fake_store.client.xadd(KEYS.dead, lost, id="2000-0")
     return functools.partial(call, "dead", url=fake_store.url), fake_store.client
 
@@ -53,7 +64,10 @@ def test_a_message_is_sent_again_unchanged(letters):
     assert call("show", "message:1000-0").exit_code == 4
     ((_, entry),) = client.xrange(KEYS.audit)
     audited = json.loads(entry[b"e"])
-    assert (audited["type"], audited["outcome"]["letter"]) == ("dead.replayed", "message:1000-0")
+    assert (audited["type"], audited["outcome"]["letter"]) == (
+        "dead.replayed",
+        "message:1000-0",
+    )
 
 
 def test_replaying_a_nodes_letter_retries_its_run(cli, shop_url):
@@ -65,9 +79,13 @@ def test_replaying_a_nodes_letter_retries_its_run(cli, shop_url):
 
     done = cli("dead", "replay", *places)
 
-    assert (done.exit_code, done.stdout) == (0, "".join(f"{place}\t{run_id}\n" for place in places))
+    assert (done.exit_code, done.stdout) == (
+        0,
+        "".join(f"{place}\t{run_id}\n" for place in places),
+    )
     wait_until(
-        lambda: "completed" in cli("runs", "show", run_id).stdout.splitlines()[0], "it completes"
+        lambda: "completed" in cli("runs", "show", run_id).stdout.splitlines()[0],
+        "it completes",
     )
     assert [cli("dead", "show", place).exit_code for place in places] == [4, 4]
 

@@ -74,13 +74,17 @@ CASES = [
     (
         "durability",
         WARN,
-        replace(WELL, durability="replica", vitals=replace(VITALS, replicas=1, least_replicas=0)),
+        replace(
+            WELL, durability="replica", vitals=replace(VITALS, replicas=1, least_replicas=0)
+        ),
     ),
     ("partitions", FAIL, replace(WELL, layout="partition 1 is on a server that is not named")),
     (
         "sweep",
         WARN,
-        replace(WELL, other_servers={"redis://b": replace(VITALS, overdue=60_000)}, partitions=2),
+        replace(
+            WELL, other_servers={"redis://b": replace(VITALS, overdue=60_000)}, partitions=2
+        ),
     ),
     ("memory", WARN, replace(WELL, vitals=replace(VITALS, memory_limit=2_100_000))),
     ("store", FAIL, replace(WELL, vitals=replace(VITALS, role="slave"))),
@@ -101,13 +105,17 @@ CASES = [
     (
         "graphs",
         FAIL,
-        replace(WELL, graphs={"refund": "f1", "hire": "f3"}, run_queues={"hire": {"runner/hire"}}),
+        replace(
+            WELL, graphs={"refund": "f1", "hire": "f3"}, run_queues={"hire": {"runner/hire"}}
+        ),
     ),
     ("archive", FAIL, replace(WELL, archive=True)),
     (
         "archive",
         FAIL,
-        replace(WELL, vitals=replace(VITALS, archive={**ARCHIVE, "problem": "the disk is full"})),
+        replace(
+            WELL, vitals=replace(VITALS, archive={**ARCHIVE, "problem": "the disk is full"})
+        ),
     ),
     (
         "archive",
@@ -151,8 +159,16 @@ CASES = [
     ),
     ("settings", WARN, replace(WELL, sizes={"result": 10, "state": 2, "run": 9})),
     ("keys", WARN, replace(WELL, signing="no such file")),
-    ("schedule", WARN, replace(WELL, schedules=[("nightly started no run: no graph", "Fix it.")])),
-    ("freeze", WARN, replace(WELL, freezes=[Freeze("tool:refund", "fraud", "ana", NOW - 1_000)])),
+    (
+        "schedule",
+        WARN,
+        replace(WELL, schedules=[("nightly started no run: no graph", "Fix it.")]),
+    ),
+    (
+        "freeze",
+        WARN,
+        replace(WELL, freezes=[Freeze("tool:refund", "fraud", "ana", NOW - 1_000)]),
+    ),
 ]
 
 
@@ -182,14 +198,20 @@ def test_all_that_is_wrong_with_an_audit_is_reported():
         return [check.result for check in examine(facts) if check.name == "audit"]
 
     assert results(facts) == [FAIL, FAIL, WARN, WARN]
-    assert results(replace(facts, vitals=replace(VITALS, archive=ARCHIVE))) == [FAIL, FAIL, WARN]
+    assert results(replace(facts, vitals=replace(VITALS, archive=ARCHIVE))) == [
+        FAIL,
+        FAIL,
+        WARN,
+    ]
     assert results(replace(facts, audits=[replace(audited, size=0)])) == [FAIL, FAIL]
 
 
 def test_an_archive_that_works_passes():
     """The check of the archive says where it is, and how many runs wait for it."""
     vitals = replace(VITALS, archive=ARCHIVE, unarchived=3)
-    (check,) = [check for check in examine(replace(WELL, vitals=vitals)) if check.name == "archive"]
+    (check,) = [
+        check for check in examine(replace(WELL, vitals=vitals)) if check.name == "archive"
+    ]
 
     assert (check.result, check.detail) == (PASS, "folder; 3 ended runs wait for it")
 
@@ -272,7 +294,10 @@ def test_another_layout_of_the_store_is_named(call, redis_url):
         client.hset("runner:{p00}:graphs", "g", "f")
         for command in (["doctor"], ["runs", "list"]):
             done = call(*command, url=redis_url)
-            assert (done.exit_code, "has data of layout 0 (no number)" in done.stderr) == (7, True)
+            assert (done.exit_code, "has data of layout 0 (no number)" in done.stderr) == (
+                7,
+                True,
+            )
         client.set("runner:{p00}:layout", 1)
 
         assert call("runs", "list", url=redis_url).exit_code == 0
@@ -290,7 +315,10 @@ def test_a_broker_that_is_away_is_named_without_its_password():
     ("url", "shown"),
     [
         ("redis://:secret@db:6379/0", "redis://:***@db:6379/0"),
-        ("unix:///run/store.sock?db=0&password=secret", "unix:///run/store.sock?db=0&password=***"),
+        (
+            "unix:///run/store.sock?db=0&password=secret",
+            "unix:///run/store.sock?db=0&password=***",
+        ),
         ("redis://db/1", "redis://db/1"),
     ],
 )

@@ -87,7 +87,9 @@ def test_every_command_helps_and_can_write_json(command):
 @pytest.mark.parametrize("group", [(), *groups(runner)], ids=" ".join)
 def test_no_help_is_cut_off_in_a_list_of_commands(group):
     """The first line of every command fits beside its name."""
-    assert "..." not in CliRunner().invoke(runner, [*group, "--help"]).stdout.split("Commands:")[1]
+    assert (
+        "..." not in CliRunner().invoke(runner, [*group, "--help"]).stdout.split("Commands:")[1]
+    )
 
 
 @pytest.mark.parametrize("command", list(commands(runner)), ids=" ".join)

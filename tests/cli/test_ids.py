@@ -154,7 +154,9 @@ def test_a_status_is_accepted_in_any_case(bench, told, word):
     assert told("runs", "list", "--status", word).stdout.startswith(bench.run_id)
 
 
-@pytest.mark.parametrize("word", ["needs_migration", "Needs migration", "needs-migration", "held"])
+@pytest.mark.parametrize(
+    "word", ["needs_migration", "Needs migration", "needs-migration", "held"]
+)
 def test_a_status_of_two_words_is_accepted_with_a_space(bench, told, word):
     """Spaces and hyphens stand for the underscore."""
     done = told("runs", "list", "--status", word)

@@ -40,7 +40,16 @@ def project(tmp_path):
 @pytest.mark.slow
 def test_the_project_s_own_tests_pass(project):
     """What is written works as it is, on a real worker, too, and needs no Redis of one's own."""
-    command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "-p", "no:randomly"]
+    command = [
+        sys.executable,
+        "-m",
+        "pytest",
+        "-q",
+        "-p",
+        "no:cacheprovider",
+        "-p",
+        "no:randomly",
+    ]
     # For a checkout that was installed before there was a plugin; elsewhere pytest knows it anyway.
     path = {**os.environ, "PYTHONPATH": str(ROOT), "PYTEST_PLUGINS": "runner.testing.plugin"}
     done = subprocess.run(
@@ -76,12 +85,21 @@ def test_the_project_runs_with_the_commands_of_its_readme(project):
             printed = "".join(iter(lambda: dev.stdout.readline() or "}", "}\n")) + "}"
             url = json.loads(printed)["redis_url"]
             done = call(
-                "run", "refund", "--input", '{"order": 1042}', "--wait", "--timeout", "30", url=url
+                "run",
+                "refund",
+                "--input",
+                '{"order": 1042}',
+                "--wait",
+                "--timeout",
+                "30",
+                url=url,
             )
             assert done.returncode == 3, done.stderr
             (question,) = json.loads(done.stdout)["interrupts"]
             answer = ("--response", '{"decision": "approve"}', "--responder", "ana")
-            assert call("interrupts", "respond", question["id"], *answer, url=url).returncode == 0
+            assert (
+                call("interrupts", "respond", question["id"], *answer, url=url).returncode == 0
+            )
 
             result = Client(redis_url=url).run(question["run_id"]).wait(60)
             assert result.results["pay"].output.startswith("paid 120 by transfer")
@@ -112,7 +130,8 @@ def test_the_programs_of_the_procfile_run_the_graph(project, redis_url, monkeypa
             stack.callback(started.end)
         client = Client(redis_url=redis_url, registry=Registry())
         wait_until(
-            lambda: "worker.ready:" in (project / "worker.log").read_text(), "the worker is ready"
+            lambda: "worker.ready:" in (project / "worker.log").read_text(),
+            "the worker is ready",
         )
 
         def seen():
@@ -217,4 +236,6 @@ def test_what_is_written_keeps_to_our_own_style(project):
         ".",
     ]
 
-    assert subprocess.run(command, cwd=project, capture_output=True, check=False).returncode == 0
+    assert (
+        subprocess.run(command, cwd=project, capture_output=True, check=False).returncode == 0
+    )

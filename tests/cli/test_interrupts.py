@@ -17,7 +17,16 @@ YES = '{"decision": "approve"}'
 
 def agreed(question, *options):
     """The command of a person who agrees, and may."""
-    return ("interrupts", "respond", question, "--response", YES, "--responder", "ana", *options)
+    return (
+        "interrupts",
+        "respond",
+        question,
+        "--response",
+        YES,
+        "--responder",
+        "ana",
+        *options,
+    )
 
 
 def test_open_questions_are_listed_with_whom_they_wait_for(cli, waiting):
@@ -48,7 +57,9 @@ def test_questions_are_found_by_graph_person_name_and_age(cli, waiting):
     def listed(*wanted):
         return [
             line.split("\t")[0]
-            for line in cli("interrupts", "list", "--limit", "1000", *wanted).stdout.splitlines()
+            for line in cli(
+                "interrupts", "list", "--limit", "1000", *wanted
+            ).stdout.splitlines()
         ]
 
     assert question in listed(
@@ -155,7 +166,8 @@ def test_an_answered_question_shows_its_answer(cli, waiting):
 def test_a_question_shows_as_lines_of_key_and_value(cli, waiting):
     """Without a terminal each fact is a line, and empty ones are left out."""
     lines = dict(
-        line.split("\t", 1) for line in cli("interrupts", "show", waiting[1]).stdout.splitlines()
+        line.split("\t", 1)
+        for line in cli("interrupts", "show", waiting[1]).stdout.splitlines()
     )
 
     assert lines["name"] == "shop_refund"
@@ -200,7 +212,9 @@ def test_an_answer_is_written_in_an_editor(cli, waiting, editor, tmp_path):
     assert saved_answers(tmp_path) == []
 
 
-@pytest.mark.parametrize("line", ["true", ': > "$1"', """sed -i 's,//.*,// other words,' "$1" """])
+@pytest.mark.parametrize(
+    "line", ["true", ': > "$1"', """sed -i 's,//.*,// other words,' "$1" """]
+)
 def test_an_answer_that_is_empty_or_as_it_was_is_not_sent(cli, waiting, editor, tmp_path, line):
     """Leaving the editor without an answer sends nothing: the code is 2 and the question is open."""
     _, question = waiting
@@ -226,8 +240,12 @@ def test_a_bad_answer_from_the_editor_is_kept(cli, waiting, editor, tmp_path, wo
     assert "decision" in done.stdout or "JSON" in done.stderr
     (path,) = saved_answers(tmp_path)
     assert f"--response @{path}" in done.stderr
-    path.write_text(path.read_text(encoding="utf-8").replace(word, '"reject"'), encoding="utf-8")
-    again = cli("interrupts", "respond", question, "--response", f"@{path}", "--responder", "ana")
+    path.write_text(
+        path.read_text(encoding="utf-8").replace(word, '"reject"'), encoding="utf-8"
+    )
+    again = cli(
+        "interrupts", "respond", question, "--response", f"@{path}", "--responder", "ana"
+    )
     assert again.exit_code == 0, again.stderr
 
 
@@ -255,7 +273,9 @@ def test_a_question_shows_when_it_expires():
     assert (written["on_expire"], written["reminded"]) == ("fail", 2)
     assert written["expires_at"] == "2023-11-14T22:14:20.000Z"
     assert _expiry(question).endswith(": fail\n")
-    assert _expiry(replace(question, on_expire={"route": "lead"})).endswith(': {"route": "lead"}\n')
+    assert _expiry(replace(question, on_expire={"route": "lead"})).endswith(
+        ': {"route": "lead"}\n'
+    )
     assert _expiry(question_of(replace(interrupt, expires_in=None))) == ""
     drawn = str(_question(question, interrupt.asked_at + 60_000).renderables[0])
     assert "expires now  reminded 2 times" in drawn

@@ -40,17 +40,26 @@ def signed(path, **options):
 
 def test_a_new_key_signs_what_the_set_checks(keys, tmp_path):
     """The private half is in its own file alone, which only its owner reads; the public half in the set."""
-    assert keys("new", "door", "--level", "2", "--issuer", "https://login.example").exit_code == 0
+    assert (
+        keys("new", "door", "--level", "2", "--issuer", "https://login.example").exit_code == 0
+    )
     public, private = (tmp_path / "keys.json").read_text(), tmp_path / "door.key.json"
     assert json.loads(private.read_text())["d"] not in public
     assert private.stat().st_mode & 0o777 == 0o600
 
     proved = verify(signed(private), DecisionKeys(str(tmp_path / "keys.json")).read(), now=None)
     assert (proved.level, proved.kid) == (2, "door")
-    assert keys("list").stdout.split("\t")[:4] == ["door", "2", "Ed25519", "https://login.example"]
+    assert keys("list").stdout.split("\t")[:4] == [
+        "door",
+        "2",
+        "Ed25519",
+        "https://login.example",
+    ]
 
 
-@pytest.mark.parametrize("kind", [["--level", "1", "--hmac"], ["--level", "1"], ["--level", "2"]])
+@pytest.mark.parametrize(
+    "kind", [["--level", "1", "--hmac"], ["--level", "1"], ["--level", "2"]]
+)
 def test_a_key_is_followed_by_another_with_an_overlap(keys, tmp_path, kind):
     """For the overlap both sign; afterwards the new one alone, and what the old one signed still holds."""
     keys("new", "one", *kind)

@@ -27,7 +27,8 @@ def test_a_failed_run_is_retried(cli):
 
     assert (done.exit_code, done.stdout) == (0, "fail_once\n")
     wait_until(
-        lambda: "completed" in cli("runs", "show", run_id).stdout.splitlines()[0], "it completes"
+        lambda: "completed" in cli("runs", "show", run_id).stdout.splitlines()[0],
+        "it completes",
     )
     again = cli("runs", "retry", run_id, "--node", "fail_once")
     assert again.exit_code == 5
@@ -43,9 +44,14 @@ def test_a_run_that_waits_is_cancelled(cli, waiting):
 
     assert done.exit_code == 0
     assert json.loads(done.stdout)["run_id"] == run_id
-    wait_until(lambda: "cancelled" in cli("runs", "show", run_id).stdout.splitlines()[0], "it ends")
+    wait_until(
+        lambda: "cancelled" in cli("runs", "show", run_id).stdout.splitlines()[0], "it ends"
+    )
     assert json.loads(cli("runs", "show", run_id, "--json").stdout)["reason"] == "ordered twice"
-    assert json.loads(cli("interrupts", "show", question, "--json").stdout)["status"] == "withdrawn"
+    assert (
+        json.loads(cli("interrupts", "show", question, "--json").stdout)["status"]
+        == "withdrawn"
+    )
     again = cli("runs", "cancel", run_id)
     assert again.exit_code == 5
     assert "nothing was changed" in again.stderr
@@ -55,7 +61,8 @@ def test_a_run_that_waits_is_cancelled(cli, waiting):
 def output_of(cli, run_id):
     """Wait for a run of one node, and return its output."""
     wait_until(
-        lambda: "completed" in cli("runs", "show", run_id).stdout.splitlines()[0], "it completes"
+        lambda: "completed" in cli("runs", "show", run_id).stdout.splitlines()[0],
+        "it completes",
     )
     return json.loads(cli("runs", "show", run_id, "--json").stdout)["nodes"][0]["output"]
 
@@ -96,7 +103,9 @@ def test_a_run_is_forked_and_started_again(cli):
     """`runs fork` and `runs again` write the id of the new run; the node gets the new input."""
     source = cli("run", "shop-echo", "--input", "1", "--wait").stdout.split("\t")[1]
 
-    forked = cli("runs", "fork", source, "--from", "echo", "--input", '"other"', "--tag", "by=ana")
+    forked = cli(
+        "runs", "fork", source, "--from", "echo", "--input", '"other"', "--tag", "by=ana"
+    )
     again = cli("runs", "again", source, "--json")
 
     assert (forked.exit_code, again.exit_code) == (0, 0)
@@ -181,7 +190,10 @@ def test_what_can_not_be_moved_is_refused_with_the_way_out(moved):
     _, runs, call = moved
 
     unsaid, odd, neither = call(runs[0]), call(runs[0], "--map", "b"), call()
-    twice, nowhere = call(runs[0], "--map", "b=approval", "--map", "b=c"), call("--graph", "bnech")
+    twice, nowhere = (
+        call(runs[0], "--map", "b=approval", "--map", "b=c"),
+        call("--graph", "bnech"),
+    )
 
     assert unsaid.exit_code == 5
     assert "--map OLD=NEW" in unsaid.stderr

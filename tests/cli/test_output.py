@@ -188,7 +188,9 @@ def test_a_narrow_terminal_gets_a_line_for_each_cell(shop_url, waiting):
 def test_a_question_is_answered_field_by_field_on_a_terminal(shop_url, waiting):
     """Without an answer on the command line the schema's fields are asked for, a wrong value again."""
     typed = "maybe\napprove\nyes\nana\n"
-    screen = on_terminal(shop_url, "interrupts", "respond", waiting[1], typed=typed, NO_COLOR="1")
+    screen = on_terminal(
+        shop_url, "interrupts", "respond", waiting[1], typed=typed, NO_COLOR="1"
+    )
 
     assert '"amount": 120' in screen
     assert screen.count("decision (approve | reject)") == 2

@@ -73,7 +73,12 @@ def test_waiting_for_a_run_that_needs_a_person_ends_with_3(cli):
     assert done.exit_code == 3
     assert lines[0][3] == "interrupted"
     assert lines[-1][0] == "interrupt"
-    assert lines[-1][2:] == ["approve", "shop_refund", "ana,ben", '{"order": 1042, "amount": 120}']
+    assert lines[-1][2:] == [
+        "approve",
+        "shop_refund",
+        "ana,ben",
+        '{"order": 1042, "amount": 120}',
+    ]
     assert f"runner interrupts respond {lines[-1][1]}" in done.stderr
 
 
@@ -102,7 +107,8 @@ def test_a_cancelled_run_ends_with_1(cli, shop_url):
 def test_the_same_idempotency_key_starts_one_run(cli):
     """A repeated start returns the first run."""
     first, second = (
-        cli("run", "shop-echo", "--input", "1", "--idempotency-key", "one").stdout for _ in range(2)
+        cli("run", "shop-echo", "--input", "1", "--idempotency-key", "one").stdout
+        for _ in range(2)
     )
 
     assert first == second
@@ -115,7 +121,9 @@ def test_input_comes_from_a_file_or_from_standard_input(cli, tmp_path):
     from_file = cli(
         "run", "shop-echo", "--json", "--wait", "--input", f"@{tmp_path / 'order.json'}"
     )
-    from_stdin = cli("run", "shop-echo", "--json", "--wait", "--input", "-", stdin='{"order": 7}')
+    from_stdin = cli(
+        "run", "shop-echo", "--json", "--wait", "--input", "-", stdin='{"order": 7}'
+    )
 
     assert json.loads(from_file.stdout)["task"] == {"order": 7}
     assert json.loads(from_stdin.stdout)["task"] == {"order": 7}
@@ -125,7 +133,9 @@ def test_tags_are_stored_with_the_run(cli):
     """The tags of `--tag` are in the list."""
     run_id = cli("run", "shop-echo", "--tag", "team=shop", "--tag", "why=a=b").stdout.strip()
 
-    listed = [line for line in cli("runs", "list").stdout.splitlines() if line.startswith(run_id)]
+    listed = [
+        line for line in cli("runs", "list").stdout.splitlines() if line.startswith(run_id)
+    ]
 
     assert listed[0].split("\t")[4] == "team=shop why=a=b"
 
@@ -191,9 +201,13 @@ def test_a_setting_that_makes_no_sense_is_a_usage_error(cli, monkeypatch):
 
 def test_runs_are_listed_newest_first(cli):
     """A line is a run: id, graph, status, time of start, tags."""
-    older, newer = (cli("run", "shop-echo", "--input", "1", "--wait", "--json") for _ in range(2))
+    older, newer = (
+        cli("run", "shop-echo", "--input", "1", "--wait", "--json") for _ in range(2)
+    )
 
-    listed = [line.split("\t") for line in cli("runs", "list", "--limit", "2").stdout.splitlines()]
+    listed = [
+        line.split("\t") for line in cli("runs", "list", "--limit", "2").stdout.splitlines()
+    ]
 
     assert [cells[0] for cells in listed] == [
         json.loads(run.stdout)["run_id"] for run in (newer, older)
@@ -311,7 +325,10 @@ def test_a_queued_run_is_not_drawn_as_an_error():
     first, _, third = (client.start("sync", "ask", tags={"team": "shop"}) for _ in range(3))
     first.cancel("too late")
     for run in (third, first):
-        view, console = read_run(store, run.id), Console(file=io.StringIO(), force_terminal=True)
+        view, console = (
+            read_run(store, run.id),
+            Console(file=io.StringIO(), force_terminal=True),
+        )
         console.print(draw(view, view.created_at))
         shown[view.reason] = "\x1b[31m  " in console.file.getvalue()
     assert list(shown.values()) == [False, True], shown

@@ -89,7 +89,9 @@ def test_a_batch_that_has_changed_is_listed_again(site):
     """A cursor leaves out what its page had, but not where SCAN finds another batch since then."""
     for end, everything in ((0, False), (123, True)):
         cursor = cursor_of((0, json.dumps([0, end, "z"])))
-        lines = site[1]("sessions", "list", "--limit", "99", "--cursor", cursor).stdout.splitlines()
+        lines = site[1](
+            "sessions", "list", "--limit", "99", "--cursor", cursor
+        ).stdout.splitlines()
         assert (len(lines) == len(NAMES)) is everything
 
 

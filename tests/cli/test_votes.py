@@ -313,7 +313,9 @@ def test_several_runs_are_decided_on_the_command_line(runner, store, monkeypatch
     assert runner(*every).exit_code == 2  # they differ
     listed = runner(*every, "--name", questions[0].name)
     rows = [line.split("\t") for line in listed.stdout.splitlines()]
-    assert [row[:2] for row in rows] == [[question.id, question.digest] for question in questions]
+    assert [row[:2] for row in rows] == [
+        [question.id, question.digest] for question in questions
+    ]
     assert json.loads(rows[0][5]) == questions[0].action["args"]
     assert "Nothing was decided" in listed.stderr
     assert not any(store.votes(question.id) for question in questions)

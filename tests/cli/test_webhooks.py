@@ -7,7 +7,14 @@ def test_a_webhook_is_made_listed_paused_and_removed(cli, monkeypatch):
     """The commands write what they did; the secret once."""
     monkeypatch.setenv("RUNNER_WEBHOOK_ALLOW", "127.0.0.0/8")
     made = cli(
-        "webhooks", "add", "chat", "http://127.0.0.1:1/", "--event", "run.ended", "--tag", "team=a"
+        "webhooks",
+        "add",
+        "chat",
+        "http://127.0.0.1:1/",
+        "--event",
+        "run.ended",
+        "--tag",
+        "team=a",
     )
     listed = json.loads(cli("webhooks", "list", "--json").stdout)["webhooks"]
 

@@ -35,7 +35,9 @@ def test_both_clients_have_the_same_methods(sync, twin):
 
     def methods(kind):
         return {
-            name: [str(parameter) for parameter in inspect.signature(member).parameters.values()]
+            name: [
+                str(parameter) for parameter in inspect.signature(member).parameters.values()
+            ]
             for name, member in inspect.getmembers(kind, inspect.isfunction)
             if not name.startswith("_") or name == "__init__"
         }
@@ -67,9 +69,14 @@ async def test_a_run_is_started_answered_and_awaited():
 
     assert receipt.status == "accepted"
     assert (result.status, result.results["a"].output) == (Status.COMPLETED, "yes")
-    assert [each.run_id for each in await client.runs(tags={"team": "red"})] == [again.id, run.id]
+    assert [each.run_id for each in await client.runs(tags={"team": "red"})] == [
+        again.id,
+        run.id,
+    ]
     bench.finish_all()
-    receipts = await again.respond(answers(*((each.id, "no") for each in await again.interrupts())))
+    receipts = await again.respond(
+        answers(*((each.id, "no") for each in await again.interrupts()))
+    )
     assert [each.status for each in receipts] == ["accepted"]
     with pytest.raises(NotFoundError, match="there is no run 'nobody'"):
         await client.run("nobody")
@@ -100,7 +107,9 @@ async def test_a_wait_that_is_given_up_leaves_no_thread_behind():
     with pytest.raises(TimeoutError):
         await asyncio.wait_for(run.wait(), 0.05)
 
-    await asyncio.to_thread(wait_until, lambda: not blocking_reads(), "no thread waits any more")
+    await asyncio.to_thread(
+        wait_until, lambda: not blocking_reads(), "no thread waits any more"
+    )
 
 
 def blocking_reads():

@@ -7,7 +7,13 @@ import pytest
 
 from runner import Client, Status
 from runner.definition.registry import Registry
-from runner.errors import ConflictError, NotFoundError, ResponseError, UnstorableError, UsageError
+from runner.errors import (
+    ConflictError,
+    NotFoundError,
+    ResponseError,
+    UnstorableError,
+    UsageError,
+)
 from runner.operations import recovery
 from runner.store.memory.store import MemoryStore
 from tests.graphs import Bench, answers, ident, single, wired
@@ -144,7 +150,8 @@ def test_listings_are_read_page_by_page():
 
 
 @pytest.mark.parametrize(
-    "tags", [{"": "x"}, {"a=b": "x"}, {"a": 1}, {"a": "x" * 501}, {str(n): "" for n in range(51)}]
+    "tags",
+    [{"": "x"}, {"a=b": "x"}, {"a": 1}, {"a": "x" * 501}, {str(n): "" for n in range(51)}],
 )
 def test_tags_that_cannot_be_used(tags):
     """A tag by which no run could be found is refused, and nothing is started."""

@@ -133,7 +133,9 @@ def test_a_start_names_a_module_that_can_t_be_imported(fake_store, monkeypatch):
     client = Client(fake_store.url)
 
     for _ in range(2):
-        with pytest.raises(DefinitionError, match=r"the module 'tests\.nowhere' of RUNNER_GRAPHS"):
+        with pytest.raises(
+            DefinitionError, match=r"the module 'tests\.nowhere' of RUNNER_GRAPHS"
+        ):
             client.start("nobody", 1)
     monkeypatch.setenv("RUNNER_GRAPHS", "")
     with pytest.raises(NotFoundError, match="no graph 'nobody' is known to this store"):

@@ -69,7 +69,9 @@ def test_a_result_counts_and_times_its_nodes():
     def boom(ctx):
         raise ValueError
 
-    graph = wired({"a": ident, "b": ask, "c": boom}, "a b").set_failure_policy("continue").build()
+    graph = (
+        wired({"a": ident, "b": ask, "c": boom}, "a b").set_failure_policy("continue").build()
+    )
     result = graph("task")
 
     assert (result.completed_nodes, result.failed_nodes, result.interrupted_nodes) == (1, 1, 1)
@@ -119,7 +121,9 @@ def test_answers_without_a_question_are_refused():
     assert graph("task").status is Status.INTERRUPTED
 
 
-@pytest.mark.parametrize("task", ["a new task", None, {"text": "hi"}, [{"text": "hi"}], b"x", 3])
+@pytest.mark.parametrize(
+    "task", ["a new task", None, {"text": "hi"}, [{"text": "hi"}], b"x", 3]
+)
 def test_an_interrupted_graph_takes_answers_only(task):
     """While a run waits, a new task is refused; the run stays as it was and can be answered."""
     graph = single(ask)
@@ -485,7 +489,10 @@ def test_an_execution_has_a_limit_of_time():
     nodes = {"a": outlasts, "b": lambda ctx: ctx.interrupt("ok?")}
     result = wired(nodes).set_execution_timeout(0.5).set_store(store).build()("task")
 
-    assert (result.status, result.reason) == (Status.FAILED, "execution timeout of 0.5 s reached")
+    assert (result.status, result.reason) == (
+        Status.FAILED,
+        "execution timeout of 0.5 s reached",
+    )
     assert result.results["a"].status is Status.COMPLETED
     assert result.results["b"].status is Status.CANCELLED
     assert result.interrupts == []

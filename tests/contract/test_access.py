@@ -32,7 +32,9 @@ class Server:
     def __init__(self, url) -> None:
         self.admin = redis.Redis.from_url(url)
         self.is_old = self.admin.info("server")["redis_version"].startswith("6.")
-        self.rules = dict(re.findall(r"^ACL SETUSER (\w+) (.*)$", RECIPE.read_text(), re.MULTILINE))
+        self.rules = dict(
+            re.findall(r"^ACL SETUSER (\w+) (.*)$", RECIPE.read_text(), re.MULTILINE)
+        )
         (self.reads,) = re.findall(r"add `(\+xread [^`]+)`", RECIPE.read_text())
         for user in self.rules:
             self.grant(user, self.rules[user])
@@ -187,7 +189,10 @@ def test_what_it_still_can_do(server):
     client = server.client("answers")
     client.xadd(KEYS.responses, {"body": "lost"})
     client.xadd(
-        KEYS.responses, {"body": answer_to(question, responder="ana")}, maxlen=1, approximate=False
+        KEYS.responses,
+        {"body": answer_to(question, responder="ana")},
+        maxlen=1,
+        approximate=False,
     )
     assert server.admin.xlen(KEYS.responses) == 1
     assert apply(server).receipt.status == "accepted"

@@ -70,7 +70,8 @@ def test_celery_is_given_the_same_sentinels():
     app = make_app(settings)
 
     assert (
-        app.conf.broker_url == "sentinel://ann:p%40ss@one:26380/3;sentinel://ann:p%40ss@two:26379/3"
+        app.conf.broker_url
+        == "sentinel://ann:p%40ss@one:26380/3;sentinel://ann:p%40ss@two:26379/3"
     )
     options = app.conf.broker_transport_options
     assert (options["master_name"], options["sentinel_kwargs"]["password"]) == ("main", "eye")

@@ -128,7 +128,9 @@ def test_a_run_that_is_gone_is_forgotten(worker, store, client):
     assert client.zcard(KEYS.unarchived) == 0
 
 
-def test_a_run_that_can_not_be_archived_expires_in_the_end(worker, store, client, clock, redis_url):
+def test_a_run_that_can_not_be_archived_expires_in_the_end(
+    worker, store, client, clock, redis_url
+):
     """After `hold` a run that could not be written expires, and a dead letter says that it is lost."""
     take(store)
     run_id = ended(worker)

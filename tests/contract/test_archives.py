@@ -150,7 +150,9 @@ def test_runs_are_listed_newest_first_page_by_page(archive, made):
     runs = [made(created_at=at(number // 2 * 7 * HOUR)) for number in range(30)]
     for place_ in range(0, 30, 4):
         write(archive, *runs[::-1][place_ : place_ + 4])
-    newest_first = sorted(runs, key=lambda run: (run["created_at"], run["run_id"]), reverse=True)
+    newest_first = sorted(
+        runs, key=lambda run: (run["created_at"], run["run_id"]), reverse=True
+    )
     order = [run["run_id"] for run in newest_first]
 
     for limit in (1, 2, 7, 30, 100):
@@ -241,7 +243,8 @@ def test_one_run_is_found_without_reading_everything(folder, made, monkeypatch):
     """To read a run, files of the index from about its start are opened, and one file of runs."""
     for day in range(20):
         write(
-            folder, *(made(created_at=at((day - 40) * 24 * HOUR + number)) for number in range(5))
+            folder,
+            *(made(created_at=at((day - 40) * 24 * HOUR + number)) for number in range(5)),
         )
     wanted = made()
     wanted = {**wanted, "created_at": start_of(wanted["run_id"])}
@@ -304,7 +307,8 @@ def test_runs_without_an_index_are_not_listed_and_written_again(folder, made, mo
 
 
 @pytest.mark.parametrize(
-    "damage", [lambda data: data[: len(data) // 2], lambda data: b"?" * len(data), lambda data: b""]
+    "damage",
+    [lambda data: data[: len(data) // 2], lambda data: b"?" * len(data), lambda data: b""],
 )
 def test_a_damaged_file_hides_no_other(folder, made, tmp_path, damage):
     """Reading a run from a damaged file names the file; runs of other files are read as before."""
@@ -468,7 +472,9 @@ def test_a_merged_listing_misses_nothing(made, folder, redis_url, other_url):
         clock.advance(1)
         archived_only = number % 3 == 0
         run_id = (
-            f"{number}" if archived_only else worker.start(shape("a"), beside=f"{number % 2:02d}")
+            f"{number}"
+            if archived_only
+            else worker.start(shape("a"), beside=f"{number % 2:02d}")
         )
         if number % 3 < 2:
             write(folder, made(run_id=run_id, created_at=stamp(clock.now)))

@@ -211,14 +211,19 @@ def test_a_run_names_who_asked_for_it(make):
     worker.start(shape("x"), parent=worker.claim(run_id, "a").token)
 
     assert [entry["actor"] for entry in entries(store)] == ["human:|cora"] * 2
-    assert [entry["outcome"]["on_behalf_of"] for entry in entries(store)] == [["human:|dan"]] * 2
+    assert [entry["outcome"]["on_behalf_of"] for entry in entries(store)] == [
+        ["human:|dan"]
+    ] * 2
 
 
 def test_a_vote_says_how_its_voter_is_known_and_which_one_it_follows(make):
     """`auth` has the proof of a vote, and one that comes after an edit names the voter's vote before."""
     store = make()
     worker = ManualWorker(store)
-    people, now = voting(worker, Rule(eligible=["group:finance"], need=2)), worker.clock.now // 1000
+    people, now = (
+        voting(worker, Rule(eligible=["group:finance"], need=2)),
+        worker.clock.now // 1000,
+    )
     ana = Principal("ana", "https://login.example")
     times = {"iat": now, "exp": now + 99}
     proof = {"alg": "Ed25519", "kid": "door", "jti": "1", **times, "auth_time": 80}
@@ -243,7 +248,11 @@ def test_a_vote_says_how_its_voter_is_known_and_which_one_it_follows(make):
         **issuer,
     }
     assert last["auth"] == {"level": 3, "method": "webauthn", "at": now * 1000, **issuer}
-    assert (first.get("prev_vote"), edit.get("prev_vote"), last.get("prev_vote")) == (None, None, 1)
+    assert (first.get("prev_vote"), edit.get("prev_vote"), last.get("prev_vote")) == (
+        None,
+        None,
+        1,
+    )
     assert [entry["outcome"]["vote"] for entry in (first, edit, last)] == [1, 2, 3]
 
 
@@ -305,7 +314,12 @@ def test_the_end_of_a_call_is_audited_with_its_checkpoint(make):
     people.vote("ana")
     token = worker.claim(people.question.run_id, "a").token
     use = Use(people.question.id, Action.digest(REFUND), "key")
-    for step in (use, use, use.with_outcome("failed", "lost"), use.with_outcome("failed", "lost")):
+    for step in (
+        use,
+        use,
+        use.with_outcome("failed", "lost"),
+        use.with_outcome("failed", "lost"),
+    ):
         assert store.do(UseDecision(token, step, Saved({"v": 1}))).word == "used"
 
     assert types(store)[-2:] == ["used", "effect.ended"]

@@ -175,7 +175,9 @@ def test_who_waits_for_a_question_asks_when_that_has_no_answer(redis_url, clock)
 def test_the_sum_of_a_tag_is_in_the_dictionary_and_goes_away(store, client, clock):
     """Its key has a name that is declared, and an end."""
     run = ManualWorker(store, clock).start(shape("a"))
-    store.do(SpendBudget(run, Tagged("customer", "ana", 60_000), Spending("a", "1", {"tokens": 1})))
+    store.do(
+        SpendBudget(run, Tagged("customer", "ana", 60_000), Spending("a", "1", {"tokens": 1}))
+    )
     [key] = [key.decode() for key in client.scan_iter("*budget:*")]
 
     assert declared(key) is not None

@@ -111,7 +111,9 @@ def test_a_fork_takes_nothing_that_a_retry_removes_meanwhile(store, other, clock
 
 
 @pytest.mark.parametrize(("seconds", "status"), [(0, "accepted"), (2, "expired")])
-def test_a_question_that_expires_meanwhile_takes_no_answer(store, other, clock, seconds, status):
+def test_a_question_that_expires_meanwhile_takes_no_answer(
+    store, other, clock, seconds, status
+):
     """An answer is written before the moment of expiry or not at all, however long its request takes."""
     worker = ManualWorker(other, clock)
     _, question = worker.asking("a", expires_in=60)
@@ -152,7 +154,9 @@ def test_a_graph_that_is_replaced_between_two_looks_is_known(
 
     def replace_graph() -> None:
         other.publish([second_shape])
-        with redis.Redis.from_url(redis_url) as client:  # the retention of the old shape is over
+        with redis.Redis.from_url(
+            redis_url
+        ) as client:  # the retention of the old shape is over
             assert client.delete(KEYS.shape(first_shape.fingerprint)) == 1
 
     if replaces:
@@ -208,7 +212,9 @@ def test_a_run_that_ends_meanwhile_lets_the_next_of_its_key_begin(store, other, 
 
 
 @pytest.mark.parametrize("starts", [False, True])
-def test_a_run_that_is_queued_meanwhile_begins_with_the_end_before_it(store, other, clock, starts):
+def test_a_run_that_is_queued_meanwhile_begins_with_the_end_before_it(
+    store, other, clock, starts
+):
     """A start comes between the plan of an end, which saw nobody waiting, and its commit: it begins."""
     worker, late = ManualWorker(store, clock), Start("00late", "g", None, "task")
     graph = shape("a", admission=Admission(concurrency=Concurrency(1)))

@@ -55,7 +55,11 @@ def differences(table, accepted):
     """Name each count that differs, as "step: count 3, accepted 2"."""
     steps = sorted(set(table) | set(accepted))
     pairs = [
-        (f"{step}: {name}", table.get(step, {}).get(name, 0), accepted.get(step, {}).get(name, 0))
+        (
+            f"{step}: {name}",
+            table.get(step, {}).get(name, 0),
+            accepted.get(step, {}).get(name, 0),
+        )
         for step in steps
         for name in counts.COLUMNS
     ]
@@ -154,7 +158,8 @@ def test_a_limit_that_another_partition_counts_costs_two_round_trips():
 
 
 @pytest.mark.parametrize(
-    ("on_end", "output", "trips"), [("", "out", 1), ("shop.done", "out", 1), ("", "o" * LARGE, 2)]
+    ("on_end", "output", "trips"),
+    [("", "out", 1), ("shop.done", "out", 1), ("", "o" * LARGE, 2)],
 )
 def test_the_end_of_a_run_is_one_request(on_end, output, trips):
     """A run of one node ends in one round trip, also with a task to call; a large output adds one."""
@@ -238,14 +243,17 @@ def test_a_worker_without_work_needs_little():
         began = heartbeats()
         with Monitor(bench.urls[OURS]) as monitor:
             wait_until(
-                lambda: heartbeats() - began >= HEARTBEATS * EVERY * 1000, "some time has passed"
+                lambda: heartbeats() - began >= HEARTBEATS * EVERY * 1000,
+                "some time has passed",
             )
         seconds = (heartbeats() - began) / 1000
         own = server.client_id()
         theirs = [
             client
             for client in server.client_list()
-            if int(client["db"]) == OURS and int(client["id"]) != own and client["cmd"] != "hscan"
+            if int(client["db"]) == OURS
+            and int(client["id"]) != own
+            and client["cmd"] != "hscan"
         ]
 
     sent = Counter(monitor.sent)
@@ -287,7 +295,9 @@ def cost_of_stop(url, count):
         info = server.info("everything")
         store.close()
     calls = sum(stat["calls"] for name, stat in info.items() if name.startswith("cmdstat_"))
-    return calls / count, (info["total_net_input_bytes"] + info["total_net_output_bytes"]) / count
+    return calls / count, (
+        info["total_net_input_bytes"] + info["total_net_output_bytes"]
+    ) / count
 
 
 @pytest.mark.slow
@@ -343,7 +353,10 @@ def test_a_stop_of_many_questions_lets_others_in(store, client, clock, monkeypat
     for module in (changes, run_view):
         monkeypatch.setattr(module, "DRAIN_LIMIT", limit)
     worker, counts = ManualWorker(store, clock), {"few": 75, "many": 1_000, "others": 425}
-    other, run_id = worker.start(shape("a", name="other")), worker.start(shape(" ".join(counts)))
+    other, run_id = (
+        worker.start(shape("a", name="other")),
+        worker.start(shape(" ".join(counts))),
+    )
     for name, count in counts.items():
         worker.park(run_id, name, *(f"q{number}" for number in range(count)))
     clock.advance(store.lease_ms / 1000)

@@ -110,7 +110,9 @@ def test_a_slot_that_another_partition_counts_waits_for_the_disk(
     store = partitioned([server.url] * 2, durability="fsync")
     name = next(name for name in map(str, range(32)) if store._layout.limit_home(name) == 1)
     worker = ManualWorker(store)
-    run_id = worker.start(shape("a", limits={"a": [Limit(name, concurrency=1)]}), beside=partition)
+    run_id = worker.start(
+        shape("a", limits={"a": [Limit(name, concurrency=1)]}), beside=partition
+    )
     before = waits(client)
     token = worker.token(run_id, "a")
     claimed = waits(client)
@@ -161,7 +163,9 @@ def test_without_a_replica_nothing_counts_as_accepted(opened, client, hurried):
         with pytest.raises(NotDurable):
             store.do(AnswerQuestions([Decision(question.id, "yes")], "n"))
 
-    (receipt,) = opened("fast").do(AnswerQuestions([Decision(question.id, "yes")], "n")).receipts
+    (receipt,) = (
+        opened("fast").do(AnswerQuestions([Decision(question.id, "yes")], "n")).receipts
+    )
     assert receipt.status is ReceiptStatus.ACCEPTED
 
 

@@ -31,7 +31,9 @@ class Site:
     def __init__(self, url: str) -> None:
         self.url, self.client = url, redis.Redis.from_url(url)
         graph = single(lambda ctx: ctx.interrupt("approval", "ok?", response_schema=SCHEMA))
-        self.bench = Bench(graph, lambda clock: RedisStore(url, clock=clock, push=False)).start()
+        self.bench = Bench(
+            graph, lambda clock: RedisStore(url, clock=clock, push=False)
+        ).start()
         self.question = Address(self.bench.run_id, "a", 1).interrupt_id("function", "approval")
         self.reader = self.new_reader()
 
@@ -52,7 +54,12 @@ class Site:
         """Send answers to questions that the run may still ask, and never does."""
         with self.client.pipeline() as pipe:
             for place in range(number):
-                body = {"v": 1, "interrupt_id": f"{self.question}{place}", "response": "?", **more}
+                body = {
+                    "v": 1,
+                    "interrupt_id": f"{self.question}{place}",
+                    "response": "?",
+                    **more,
+                }
                 pipe.xadd(KEYS.responses, {"body": json.dumps(body)})
             pipe.execute()
 
@@ -68,7 +75,9 @@ class Site:
         assert self.bench.deliver() == "waiting"
 
     def receipts(self, stream: str = REPLIES) -> list[str]:
-        return [json.loads(fields[b"body"])["status"] for _, fields in self.client.xrange(stream)]
+        return [
+            json.loads(fields[b"body"])["status"] for _, fields in self.client.xrange(stream)
+        ]
 
     def letters(self) -> list[bytes]:
         return [fields[b"id"] for _, fields in self.client.xrange(KEYS.dead_messages)]

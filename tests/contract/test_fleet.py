@@ -78,7 +78,9 @@ def test_a_worker_alone_always_has_a_slot(any_store):
                 any_store.client.delete(f"runner:turn:read:{number}")
 
 
-@pytest.mark.parametrize(("sweep", "seconds"), [(0.5, 1.0), (5, 10.0), (3600, reader_slots.HOLD)])
+@pytest.mark.parametrize(
+    ("sweep", "seconds"), [(0.5, 1.0), (5, 10.0), (3600, reader_slots.HOLD)]
+)
 def test_a_slot_is_held_for_two_sweeps_and_never_long(any_store, sweep, seconds):
     """What a reader had in hand that died is taken over when the next slot is taken: within ten seconds."""
     assert reader(any_store.url, sweep)._hold == seconds

@@ -68,7 +68,11 @@ SHAPES = {
         ],
     ),
     "questions": (
-        {"a": lambda ctx: [ctx.interrupt("one"), ctx.interrupt("two")], "b": inputs, "c": ident},
+        {
+            "a": lambda ctx: [ctx.interrupt("one"), ctx.interrupt("two")],
+            "b": inputs,
+            "c": ident,
+        },
         ["a b", "c b"],
     ),
     "large results": (

@@ -112,7 +112,9 @@ def test_a_large_value_is_decoded_where_it_is_read(
 
         def counted(value):
             result = original(value)
-            counts[name] += any(isinstance(x, bytes) and len(x) > LARGE for x in (value, result))
+            counts[name] += any(
+                isinstance(x, bytes) and len(x) > LARGE for x in (value, result)
+            )
             return result
 
         monkeypatch.setattr(owner, name, counted)

@@ -146,7 +146,8 @@ def test_an_answer_that_comes_too_late_changes_nothing_and_is_told_why(cases):
         alone = [EXPECTED[kind] for kind in pair]
         if set(alone) != {ReceiptStatus.ACCEPTED}:
             assert cases.answer(*pair) == [
-                ReceiptStatus.REJECTED if told is ReceiptStatus.ACCEPTED else told for told in alone
+                ReceiptStatus.REJECTED if told is ReceiptStatus.ACCEPTED else told
+                for told in alone
             ], pair
 
     assert cases.everything() == before
@@ -156,7 +157,10 @@ def test_an_answer_that_comes_too_late_changes_nothing_and_is_told_why(cases):
 def test_answers_to_what_is_open_are_taken_as_one_set(cases):
     """Two open questions take their answers together, also while the node of one still runs."""
     assert cases.answer("open", "asked while its node runs") == [ReceiptStatus.ACCEPTED] * 2
-    assert cases.answer("open", "open, too") == [ReceiptStatus.DUPLICATE, ReceiptStatus.REJECTED]
+    assert cases.answer("open", "open, too") == [
+        ReceiptStatus.DUPLICATE,
+        ReceiptStatus.REJECTED,
+    ]
     assert cases.answer("open, too") == [ReceiptStatus.ACCEPTED]
 
     assert [bell.run_id for bell in cases.bells] == [

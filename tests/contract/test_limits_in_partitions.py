@@ -180,7 +180,9 @@ def test_a_slot_stays_with_a_node_that_runs_for_long(store, worker, clock):
 
 
 @pytest.mark.parametrize("checked", [True, False])
-def test_a_claim_that_comes_after_its_slot_was_returned_is_refused(store, worker, clock, checked):
+def test_a_claim_that_comes_after_its_slot_was_returned_is_refused(
+    store, worker, clock, checked
+):
     """It is written within half a lease of its look or not at all; control: otherwise two nodes run."""
     home, other = store._partitions
     run_id = worker.start(GRAPH, beside="01")
@@ -209,7 +211,9 @@ def test_a_slot_that_is_held_again_is_not_returned(store, worker, clock, checked
     run_id = worker.start(GRAPH, beside="01")
     if not checked:
         version = "if how ~= 'leave' and ARGV[10] ~= ''"
-        home._scripts = UncheckedScripts(home, "slot", ((version, "if false and ARGV[10] ~= ''"),))
+        home._scripts = UncheckedScripts(
+            home, "slot", ((version, "if false and ARGV[10] ~= ''"),)
+        )
     before(other, "commit", lambda: fail(Death))
     with pytest.raises(Death):
         worker.claim(run_id, "a")

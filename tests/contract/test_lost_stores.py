@@ -69,7 +69,9 @@ def test_other_starts_have_keys_of_their_own(emptied):
 
 def test_keys_of_effects_differ_between_namespaces(redis_url):
     """Two environments that start with the same key share none with the services that both call."""
-    stores = [partial(RedisStore, redis_url, push=False, namespace=name) for name in ("one", "two")]
+    stores = [
+        partial(RedisStore, redis_url, push=False, namespace=name) for name in ("one", "two")
+    ]
     first, second = (
         paid(lambda clock, make=make: make(clock=clock), idempotency_key="a") for make in stores
     )
@@ -86,7 +88,9 @@ def test_the_place_of_a_message_names_no_effects(emptied, key, same):
         verdicts = [
             handle_start(engine, IncomingMessage("1-0", "starts/1-0", body)) for _ in range(2)
         ]
-        assert len({verdict.receipt.run_id for verdict in verdicts}) == 1  # the message came twice
+        assert (
+            len({verdict.receipt.run_id for verdict in verdicts}) == 1
+        )  # the message came twice
 
     first, second = paid(emptied, start), paid(emptied, start)
 

@@ -17,7 +17,9 @@ PARTS = sorted(ROOM.glob("parts/*.lua"))
 
 def header(path: Path) -> str:
     lines = path.read_text(encoding="utf-8").splitlines()
-    return "\n".join(lines[: next(i for i, line in enumerate(lines) if not line.startswith("--"))])
+    return "\n".join(
+        lines[: next(i for i, line in enumerate(lines) if not line.startswith("--"))]
+    )
 
 
 def test_a_server_takes_every_script(redis_url):
@@ -25,7 +27,9 @@ def test_a_server_takes_every_script(redis_url):
     for path in SCRIPTS:
         script = scripts.script(path.stem)
         with redis.Redis.from_url(redis_url) as client:
-            assert client.script_load(script.text) in {script.sha, script.sha.encode()}, path.name
+            assert client.script_load(script.text) in {script.sha, script.sha.encode()}, (
+                path.name
+            )
 
 
 def test_every_file_says_what_it_is():
@@ -89,7 +93,9 @@ def top_level_names(text: str) -> list[str]:
     for line in text.splitlines():
         if depth == 0 and line.startswith("local "):
             function = re.match(r"local function (\w+)", line)
-            names += [function[1]] if function else re.match(r"local ([\w, ]+)", line)[1].split(",")
+            names += (
+                [function[1]] if function else re.match(r"local ([\w, ]+)", line)[1].split(",")
+            )
         code = re.sub(r"'[^']*'|--.*", "", line)
         opened = re.findall(r"\b(?:function|if|for|while|do|repeat)\b", code)
         # A `for` or `while` line has its own `do`.
@@ -103,7 +109,9 @@ def test_scripts_write_the_kinds_of_events_as_python_reads_them():
     """Both sides have the same letters for kinds, and no two kinds have one."""
     texts = [path.read_text(encoding="utf-8") for path in SCRIPTS]
     letters = {
-        pair for text in texts for pair in re.findall(r"kind = '([a-z.]+)', letter = '(\w)'", text)
+        pair
+        for text in texts
+        for pair in re.findall(r"kind = '([a-z.]+)', letter = '(\w)'", text)
     }
 
     assert letters

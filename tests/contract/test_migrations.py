@@ -267,7 +267,8 @@ def test_a_run_waits_while_its_graph_changes(opened, case):
     registry = Registry()
     registry.add("bench", lambda: case.after)
     assert (
-        tuple(sorted(change.node for change in held(run.store, registry, ["bench"]))) == case.held
+        tuple(sorted(change.node for change in held(run.store, registry, ["bench"])))
+        == case.held
     )
 
     run.deploy(case.after)
@@ -324,7 +325,9 @@ def test_an_answer_moves_with_its_node_and_counts_once(opened):
 
     run.migrate({"b": "approval"})
 
-    (moved,) = [event for event in run.store.events(run.run_id) if event.kind == "interrupt.moved"]
+    (moved,) = [
+        event for event in run.store.events(run.run_id) if event.kind == "interrupt.moved"
+    ]
     late = apply_decisions(run.engine, [Decision(moved.detail, "no")]) + run.answer_old("no")
     assert moved.data == {"from": run.asked[0].id}
     assert [receipt.status for receipt in late] == ["duplicate", "duplicate"]
@@ -364,7 +367,12 @@ REFUSED = [
         UsageError,
         "b can't be both renamed and dropped",
     ),
-    (RENAMED, {"mapping": {"b": "approval"}, "drop": ["x/y"]}, NotFoundError, "'x/y' is nowhere"),
+    (
+        RENAMED,
+        {"mapping": {"b": "approval"}, "drop": ["x/y"]},
+        NotFoundError,
+        "'x/y' is nowhere",
+    ),
     (
         graph("d a", "a b", "b c", nodes={"d": ident, **NODES}),
         {},
@@ -384,7 +392,9 @@ REFUSED = [
 @pytest.mark.parametrize(
     ("after", "options", "error", "said"), REFUSED, ids=[said for *_, said in REFUSED]
 )
-def test_what_can_not_be_moved_is_refused_and_nothing_changes(opened, after, options, error, said):
+def test_what_can_not_be_moved_is_refused_and_nothing_changes(
+    opened, after, options, error, said
+):
     """The message says what is in the way and what to do; the run is as it was, to the last event."""
     run = Deployed(opened, graph())
     run.deploy(after)
@@ -433,7 +443,9 @@ def test_a_client_without_the_code_moves_runs_too(opened):
 def test_a_renamed_agent_goes_on_in_its_conversation(opened):
     """The answer reaches the tool that asked, and no model call is made twice."""
     run = Deployed(opened, graph(nodes={**NODES, "b": agent()}))
-    run.deploy(graph("a approval", "approval c", nodes={"a": ident, "approval": agent(), "c": got}))
+    run.deploy(
+        graph("a approval", "approval c", nodes={"a": ident, "approval": agent(), "c": got})
+    )
     run.answer_old()
     run.finish()
 
@@ -474,7 +486,9 @@ def test_what_was_decided_for_a_node_of_another_name_is_asked_again(opened, node
         word, response = decision
         return client.vote(question_id, word, by="ana", response=response).status
 
-    run.deploy(graph("a approval", "approval c", nodes={"a": ident, "approval": made, "c": got}))
+    run.deploy(
+        graph("a approval", "approval c", nodes={"a": ident, "approval": made, "c": got})
+    )
     assert vote(run.asked[0].id) == "accepted"
     assert run.finish().status is Status.NEEDS_MIGRATION
 
@@ -699,7 +713,11 @@ def test_a_graph_inside_is_moved_with_its_run(opened, after, options, node, firs
     assert result.results["c"].output == {node: ["yes", []]}
     (child,) = run.store.children(run.run_id)
     record = run.store.read(child).record
-    assert (record.graph_id, record.parent_node, record.path) == (f"bench/{node}", node, f"{node}/")
+    assert (record.graph_id, record.parent_node, record.path) == (
+        f"bench/{node}",
+        node,
+        f"{node}/",
+    )
     assert [
         listed_run.run_id for listed_run in run.store.runs(RunQuery(graph=f"bench/{node}"))
     ] == [child]
@@ -777,7 +795,9 @@ def test_a_failed_run_can_be_retried_after_it_was_moved(opened):
         return "mended"
 
     run = Deployed(opened, graph())
-    run.deploy(graph("a approval", "approval c", nodes={"a": ident, "approval": ask, "c": broken}))
+    run.deploy(
+        graph("a approval", "approval c", nodes={"a": ident, "approval": ask, "c": broken})
+    )
     run.answer_old()
     run.finish()
     run.migrate({"b": "approval"})
@@ -802,7 +822,9 @@ def test_a_repeated_move_gets_the_first_word(opened):
 
     assert words == ["migrated", "migrated", "moved"]
     assert len(run.result().interrupts) == 1
-    assert run.store.do(MigrateRuns([replace(moves[0], run_id="00none")], "x")).word == "unknown"
+    assert (
+        run.store.do(MigrateRuns([replace(moves[0], run_id="00none")], "x")).word == "unknown"
+    )
     assert (
         run.store.do(MigrateRuns([replace(moves[0], fingerprint="none")], "y")).word
         == "unknown_graph"
@@ -870,7 +892,9 @@ def test_a_new_node_does_not_meet_the_questions_of_an_older_one_of_its_name(open
     run.deploy(graph("a approval", "approval c", "a b", nodes=nodes))
     run.migrate()
 
-    question = next(interrupt for interrupt in run.finish().interrupts if interrupt.node_id == "b")
+    question = next(
+        interrupt for interrupt in run.finish().interrupts if interrupt.node_id == "b"
+    )
     assert (question.visit, question.id != run.asked[0].id) == (2, True)
     assert [receipt.status for receipt in run.answer_old("no")] == ["superseded"]
     run.answer("mine")
@@ -913,7 +937,9 @@ def test_nobody_has_approved_what_a_new_edge_leads_to(opened):
         return ctx.interrupt("approve", expires_in=60, on_expire={"route": "late"})
 
     def build(**more):
-        builder = wired({"a": ask_in_time, "late": ask, **more}, *(f"a {name}" for name in more))
+        builder = wired(
+            {"a": ask_in_time, "late": ask, **more}, *(f"a {name}" for name in more)
+        )
         builder.add_edge("a", "late", on_expire=True)
         return builder.set_entry_point("a").build()
 
@@ -1036,7 +1062,9 @@ def test_a_later_visit_of_a_renamed_node_has_a_key_of_its_own(opened):
 def test_a_fork_takes_nothing_that_a_migration_moves_meanwhile(opened, migrated):
     """A run moves after its fork was planned: there is no fork. Without the move there is one."""
     run = Deployed(opened, graph())
-    planned = recovery.plan_fork(run.store, run.run_id, "b", None, recovery.ForkOptions("00new"))
+    planned = recovery.plan_fork(
+        run.store, run.run_id, "b", None, recovery.ForkOptions("00new")
+    )
     if migrated:
         run.deploy(RENAMED)
         run.migrate({"b": "approval"})

@@ -126,7 +126,9 @@ def test_what_changes_a_packed_run_unpacks_it(desk, client, change):
 def test_a_packed_run_is_retried(desk, client):
     """It goes on where it failed, keeps what had completed, and is packed again after its new end."""
     broken = [True]
-    graph = wired({"a": lambda ctx: "once", "b": lambda ctx: 1 / (not broken[0])}, "a b").build()
+    graph = wired(
+        {"a": lambda ctx: "once", "b": lambda ctx: 1 / (not broken[0])}, "a b"
+    ).build()
     bench = desk(graph)
     assert bench.start(None).finish().status is Status.FAILED
     pack(bench)

@@ -156,7 +156,9 @@ def test_keys_and_sessions_are_found_after_the_number_has_grown(redis_url, other
             name = f"{key} of {number}"
             found[name] = worker.start("a", idempotency_key=name)
             worker.settle(
-                worker.token(found[name], "a"), saved=saved(1, name), session=Remembered(name, 0)
+                worker.token(found[name], "a"),
+                saved=saved(1, name),
+                session=Remembered(name, 0),
             )
         store.close()
 
@@ -183,7 +185,9 @@ def test_servers_that_do_not_fit_are_refused(both, redis_url, other_url, change,
     assert layout.problem(partition_addresses(f"{redis_url},{other_url}")) == ""
 
 
-@pytest.mark.parametrize(("number", "version"), [(None, "an older"), ("2", "a newer"), ("1", "")])
+@pytest.mark.parametrize(
+    ("number", "version"), [(None, "an older"), ("2", "a newer"), ("1", "")]
+)
 @pytest.mark.parametrize("partition", ["p00", "p01"])
 def test_a_store_of_another_layout_is_refused(redis_url, clock, partition, number, version):
     """No process reads or writes where other keys are used, in any partition; the same layout is read."""
@@ -205,7 +209,10 @@ def test_a_store_of_another_layout_is_refused(redis_url, clock, partition, numbe
                 "cancelled",
             )
         else:
-            for request in (lambda: store.read(own), lambda: store.do(CancelRun(own, "enough"))):
+            for request in (
+                lambda: store.read(own),
+                lambda: store.do(CancelRun(own, "enough")),
+            ):
                 with pytest.raises(
                     StoreError, match=f"has data of layout .* Use {version} version until"
                 ):
@@ -273,7 +280,9 @@ def test_servers_without_the_first_one_are_refused(both, redis_url, other_url, o
     """Where the first server is missing, no program takes another one for an empty store."""
     in_each(ManualWorker(both), shape("a"))
     urls = [redis_url, other_url]
-    store = open_store(Settings(redis_url=",".join(urls[int(one)] for one in order)), push=False)
+    store = open_store(
+        Settings(redis_url=",".join(urls[int(one)] for one in order)), push=False
+    )
     with (
         nullcontext()
         if order.startswith("0")
@@ -294,14 +303,16 @@ def test_a_set_of_answers_is_for_one_partition(both, clock):
     questions = [worker.park(run_id, "a")[0] for run_id in in_each(worker, shape("a"))]
     with pytest.raises(ConflictError, match="Send a set for each run"):
         worker.answer(*questions)
-    assert [question.is_open for question in both.interrupts([one.id for one in questions])] == [
-        True
-    ] * 2
+    assert [
+        question.is_open for question in both.interrupts([one.id for one in questions])
+    ] == [True] * 2
 
     assert worker.answer(questions[0]) == ["accepted"]
     assert worker.answer(*questions) == ["duplicate", "rejected"]
     unknown = [Decision(questions[1].id, 1), Decision("00none.a.1.x", 1)]
-    assert [str(receipt.status) for receipt in both.do(AnswerQuestions(unknown, "n")).receipts] == [
+    assert [
+        str(receipt.status) for receipt in both.do(AnswerQuestions(unknown, "n")).receipts
+    ] == [
         "rejected",
         "unknown",
     ]
@@ -318,7 +329,9 @@ def test_what_a_lost_process_left_of_a_session_is_moved(both, clock):
     token = worker.token(runs[1], "a")
     # As `settle` does it in a process that dies before it moves the part.
     both._move = lambda *_: None
-    worker.settle(token, saved=saved(1, "left"), session=Remembered(name, 0, {"n": 1}, ["gone"]))
+    worker.settle(
+        token, saved=saved(1, "left"), session=Remembered(name, 0, {"n": 1}, ["gone"])
+    )
     del both._move
     assert first.session(name) == Session()
     part = second.sessions.take_part(name)
@@ -386,7 +399,9 @@ def test_settings_open_what_they_name(redis_url, other_url):
         cluster,
         sentinels,
     ]
-    assert Keys(partition=partition_addresses(cluster, 12)[11].partition).prefix == "runner:{p11}:"
+    assert (
+        Keys(partition=partition_addresses(cluster, 12)[11].partition).prefix == "runner:{p11}:"
+    )
 
 
 # Pages
@@ -400,7 +415,10 @@ def page_of(items, short, limit, cursor):
     page = cut(looked_at, lambda item: item.place, limit)
     if page.next is None and len(looked_at) < len(rest):
         return cut(
-            looked_at, lambda item: item.place, limit, next_cursor=cursor_of(looked_at[-1].place)
+            looked_at,
+            lambda item: item.place,
+            limit,
+            next_cursor=cursor_of(looked_at[-1].place),
         )
     return page
 
@@ -475,7 +493,9 @@ def test_a_namespace_bounds_the_open_runs_of_all_graphs(redis_url, other_url, cl
         store = open_store(settings.model_copy(update={"namespace": f"n{bound}"}))
         store.publish([shape("a", name="g"), shape("a", name="h")])
         graphs = ("g", "h") * 4
-        assert sum(admitted(store, name, f"{name}{at}") for at, name in enumerate(graphs)) <= begun
+        assert (
+            sum(admitted(store, name, f"{name}{at}") for at, name in enumerate(graphs)) <= begun
+        )
         assert sum(admitted(store, name, None) for name in ("g", "h")) == (0 if bound else 2)
         store.close()
 

@@ -101,7 +101,9 @@ def test_a_sweep_forgets_all_runs_that_have_expired(worker, store, clock, client
     assert not client.exists(*listed)
 
 
-def test_closed_questions_are_forgotten_with_the_runs_of_their_graph(worker, store, clock, client):
+def test_closed_questions_are_forgotten_with_the_runs_of_their_graph(
+    worker, store, clock, client
+):
     """A sweep leaves the list of a graph what was closed within the retention, and what is open."""
     old, late, still_open = (worker.park(worker.start(shape("a")), "a")[0] for _ in range(3))
     index = KEYS.prefix + "open:g:g"
@@ -169,7 +171,10 @@ def test_a_run_stays_until_its_end_was_told(worker, store, clock, client):
         *keys(client, f"*:r:{child}*"),
         *keys(client, "*:idem:*"),
     ]
-    found = [*(key for key in found if client.type(key) != b"none"), KEYS.shape(graph.fingerprint)]
+    found = [
+        *(key for key in found if client.type(key) != b"none"),
+        KEYS.shape(graph.fingerprint),
+    ]
     assert len(found) > 5
     assert {client.pttl(key) for key in found} == {-1}
     assert all(declared(key) for key in keys(client, KEYS.prefix + "*"))
@@ -203,7 +208,9 @@ def test_a_run_that_ends_again_is_rung_for_its_second_end(worker, store, client)
     worker.settle(worker.token(run_id, "a", 1, 2))
 
     assert worker.read(run_id).record.ends == 2
-    assert [message["id"].partition(".")[2] for message in queued(client, "runner/g\x06\x163")] == [
+    assert [
+        message["id"].partition(".")[2] for message in queued(client, "runner/g\x06\x163")
+    ] == [
         "a.1.1",
         "@end.1.1",
         "a.1.2",
@@ -258,7 +265,9 @@ def test_listings_forget_runs_that_are_gone(worker, store, clock, client):
     """A run leaves the listings when its keys have expired."""
     run_id = worker.start(shape("a"), tags={"team": "red"})
     worker.run(run_id, "a")
-    assert [len(store.runs(query)) for query in (RunQuery(), RunQuery(tags={"team": "red"}))] == [
+    assert [
+        len(store.runs(query)) for query in (RunQuery(), RunQuery(tags={"team": "red"}))
+    ] == [
         1,
         1,
     ]
@@ -358,14 +367,17 @@ def test_a_question_is_stored_compressed(worker, client, compressed):
     assert not [text for text in texts.values() if run_id.encode() in text]
     if not compressed:
         full = {
-            name: text.replace(b'".a.', f'"{run_id}.a.'.encode()) for name, text in texts.items()
+            name: text.replace(b'".a.', f'"{run_id}.a.'.encode())
+            for name, text in texts.items()
         }
         client.hset(key, mapping={field: head + document, **full})
     (stored,) = worker.store.interrupts([question.id])
 
     assert len(text) - len(head) < len(document) / 2
     assert replace(stored, asked_at=0) == question
-    assert worker.answer(question, response={"approved": True}, responder=people[0]) == ["accepted"]
+    assert worker.answer(question, response={"approved": True}, responder=people[0]) == [
+        "accepted"
+    ]
     assert worker.claim(run_id, "a").answers[0].response == {"approved": True}
 
 
@@ -400,7 +412,9 @@ def test_an_event_does_not_repeat_its_question(worker, store, client):
 
 
 @pytest.mark.parametrize("remembered", [large_values.REMEMBERED, 0])
-def test_a_large_value_passes_a_process_once(worker, redis_url, client, monkeypatch, remembered):
+def test_a_large_value_passes_a_process_once(
+    worker, redis_url, client, monkeypatch, remembered
+):
     """20 nodes that read it, and pass it on, cost one reading; control: nothing is remembered."""
     monkeypatch.setattr(large_values, "REMEMBERED", remembered)
     much, names = secrets.token_hex(200_000), [f"n{number:02d}" for number in range(20)]
@@ -529,13 +543,19 @@ def test_scripts_ring_the_queue_themselves(worker, store, client):
     store.install_doorbell(TEMPLATE)
     run_id = worker.start(shape('a>b a>c"ü', name="g"))
 
-    assert [message["id"] for message in queued(client, "runner/g\x06\x163")] == [f"{run_id}.a.1.1"]
+    assert [message["id"] for message in queued(client, "runner/g\x06\x163")] == [
+        f"{run_id}.a.1.1"
+    ]
     client.delete("runner/g\x06\x163")
     worker.run(run_id, "a")
 
     one, two = queued(client, "runner/g\x06\x163")
     assert (one["id"], one["s"], one["q"], one["p"]) == (f"{run_id}.b.1.1", "g/b", "g", 5)
-    assert (two["id"], two["s"], two["a"]) == (f'{run_id}.c"ü.1.1', 'g/c"ü', "visit=1 attempt=1")
+    assert (two["id"], two["s"], two["a"]) == (
+        f'{run_id}.c"ü.1.1',
+        'g/c"ü',
+        "visit=1 attempt=1",
+    )
     assert one["tag"].startswith(one["id"])
 
 
@@ -567,10 +587,14 @@ def test_without_a_template_the_next_sweep_rings(worker, store, client):
     assert not queued(client, "runner/g")
     store.install_doorbell(TEMPLATE)
     store.sweep()
-    assert [message["id"] for message in queued(client, "runner/g\x06\x163")] == [f"{run_id}.a.1.1"]
+    assert [message["id"] for message in queued(client, "runner/g\x06\x163")] == [
+        f"{run_id}.a.1.1"
+    ]
 
 
-def test_a_template_that_another_process_stores_is_used_at_once(worker, store, client, redis_url):
+def test_a_template_that_another_process_stores_is_used_at_once(
+    worker, store, client, redis_url
+):
     """A process knows the template, but no doorbell is pushed with one that is not stored any more."""
     store.install_doorbell(TEMPLATE)
     run_id = worker.start(shape("a>b b>c c>d"))
@@ -663,7 +687,11 @@ def test_a_dead_node_leaves_a_letter(worker, store, client, clock):
         store.sweep()
 
     ((_, letter),) = client.xrange(KEYS.dead)
-    assert (letter[b"run_id"].decode(), letter[b"node"], letter[b"visit"]) == (run_id, b"a", b"1")
+    assert (letter[b"run_id"].decode(), letter[b"node"], letter[b"visit"]) == (
+        run_id,
+        b"a",
+        b"1",
+    )
     assert b"five times" in letter[b"reason"]
 
 
@@ -764,7 +792,9 @@ def claim_in_child(store, run_id):
 def test_a_forked_process_has_connections_of_its_own(worker, store):
     """A store that was used before a fork works on both sides of it."""
     run_id = worker.start(shape("a"))
-    child = multiprocessing.get_context("fork").Process(target=claim_in_child, args=(store, run_id))
+    child = multiprocessing.get_context("fork").Process(
+        target=claim_in_child, args=(store, run_id)
+    )
     child.start()
     child.join(60)
 
@@ -855,7 +885,10 @@ def test_of_many_answers_at_once_one_counts(worker, store):
 
     assert sorted(str(receipt.status) for receipt in said) == ["accepted", *["duplicate"] * 5]
     (winner,) = store.interrupts([question.id])
-    assert {receipt.detail for receipt in said} == {"", f"already answered by {winner.responder}"}
+    assert {receipt.detail for receipt in said} == {
+        "",
+        f"already answered by {winner.responder}",
+    }
 
 
 def test_a_timer_of_a_newer_version_is_left_to_it(worker, store, client, clock):
@@ -974,7 +1007,9 @@ def test_claims_at_one_moment_share_a_limit(redis_url, rate):
 
     waits = sorted(reply.delay_ms for reply in replies if isinstance(reply, Reply))
     assert len(replies) - len(waits) == (1 if rate else 3)
-    assert [round(wait / 100_000) for wait in waits] == (list(range(1, 16)) if rate else [0] * 13)
+    assert [round(wait / 100_000) for wait in waits] == (
+        list(range(1, 16)) if rate else [0] * 13
+    )
 
 
 def test_a_stop_between_others_cancels_what_waits(worker, store, redis_url, clock):

@@ -86,12 +86,15 @@ def test_a_doorbell_is_the_same_from_a_settle_and_from_the_part(worker, client):
         assert not client.exists(f"{Keys().prefix}wake")
         messages = client.lrange(QUEUE, 0, -1)
         return [
-            re.sub(rb"@[\d.]+", b"@", bell).replace(run_id.encode(), b"run") for bell in messages
+            re.sub(rb"@[\d.]+", b"@", bell).replace(run_id.encode(), b"run")
+            for bell in messages
         ]
 
     before = worker.store._fast._doorbell
     from_part = ring()
-    assert worker.store._fast._doorbell != before  # that settle was told its template is outdated
+    assert (
+        worker.store._fast._doorbell != before
+    )  # that settle was told its template is outdated
     from_constant = ring()
 
     assert from_part == from_constant
@@ -111,7 +114,10 @@ def used_decision(redis_url, clock, monkeypatch, *, guesses):
     with monkeypatch.context() as patch:
         if not guesses:
             patch.setattr(FastPath, "knows", lambda *_: False)
-        store, raw = RedisStore(redis_url, clock=clock, push=True), redis.Redis.from_url(redis_url)
+        store, raw = (
+            RedisStore(redis_url, clock=clock, push=True),
+            redis.Redis.from_url(redis_url),
+        )
         store.install_doorbell(BELL)
         registry = Registry()
         registry.add("pays", lambda: single(pays))

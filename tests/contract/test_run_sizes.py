@@ -66,7 +66,9 @@ class RunSizes:
         """Read how large a run is."""
         return worker.read(run_id).size
 
-    def wide(self, worker: ManualWorker, store: RedisStore, graph: Topology | None = None) -> str:
+    def wide(
+        self, worker: ManualWorker, store: RedisStore, graph: Topology | None = None
+    ) -> str:
         """Begin a run that has room for little more than it has."""
         run_id = worker.start(graph or shape("a b", entries=["a", "b"]))
         store.max_run = self.size(worker, run_id) + 1_000
@@ -76,7 +78,9 @@ class RunSizes:
         self, worker: ManualWorker
     ) -> None:
         """Task, state, tags, outputs and entries count, at the length that is stored."""
-        run_id = worker.start(shape("a>b"), {"t": 1}, invocation_state={"g": 2}, tags={"k": "v"})
+        run_id = worker.start(
+            shape("a>b"), {"t": 1}, invocation_state={"g": 2}, tags={"k": "v"}
+        )
         given = length({"t": 1}, {"g": 2}, {"k": "v"})
         assert self.size(worker, run_id) == RUN + given
 
@@ -135,10 +139,14 @@ class RunSizes:
             worker.settle(worker.claim(run_id, node).token, LARGE)
 
         assert (
-            length(LARGE) < self.size(worker, run_id) - before < 3 * VISIT + length(LARGE) + 1_000
+            length(LARGE)
+            < self.size(worker, run_id) - before
+            < 3 * VISIT + length(LARGE) + 1_000
         )
 
-    def test_a_run_inside_counts_at_its_root(self, worker: ManualWorker, store: RedisStore) -> None:
+    def test_a_run_inside_counts_at_its_root(
+        self, worker: ManualWorker, store: RedisStore
+    ) -> None:
         """A child run has no size of its own: it counts at the outermost run, and is bounded there."""
         run_id = worker.start(shape("a"))
         child = worker.start(
@@ -210,7 +218,8 @@ class RunSizes:
         store.max_run = 1
 
         assert (
-            store.do(SaveCheckpoint(token, Saved({"v": 1, "much": "x" * 800}, 0))).word == "saved"
+            store.do(SaveCheckpoint(token, Saved({"v": 1, "much": "x" * 800}, 0))).word
+            == "saved"
         )
         with pytest.raises(PayloadTooLarge):
             store.do(SaveCheckpoint(token, Saved({"v": 1, "much": "x" * 801}, 0)))
@@ -225,7 +234,9 @@ class RunSizes:
         assert worker.statuses(run_id) == "executing: a ready, b ready"
         assert worker.claim(run_id, "a").answers[0].response == MUCH
 
-    def test_what_ends_work_always_has_room(self, worker: ManualWorker, store: RedisStore) -> None:
+    def test_what_ends_work_always_has_room(
+        self, worker: ManualWorker, store: RedisStore
+    ) -> None:
         """A failure, a retry, and what still comes while a run stops are written, however full it is."""
         run_id = self.wide(worker, store, shape("a b c", entries=["a", "b", "c"]))
         tokens = {node: worker.claim(run_id, node).token for node in "abc"}
@@ -253,7 +264,9 @@ class RunSizes:
         worker.run(run_id, AFTER_GRAPH)
         assert worker.read(run_id).record.status is Status.COMPLETED
 
-    def test_long_events_push_older_ones_out(self, worker: ManualWorker, store: RedisStore) -> None:
+    def test_long_events_push_older_ones_out(
+        self, worker: ManualWorker, store: RedisStore
+    ) -> None:
         """A run keeps fewer events when they tell much; short ones push none out, nor does one long one."""
         run_id = worker.start(shape("a"))
         child = worker.start(shape("x", name="inner"), parent=worker.claim(run_id, "a").token)
@@ -286,7 +299,9 @@ class RunSizes:
         assert store.read("00new") is None
         assert worker.statuses(run_id) == "executing: a running"
 
-    def test_a_fork_counts_what_it_copies(self, worker: ManualWorker, store: RedisStore) -> None:
+    def test_a_fork_counts_what_it_copies(
+        self, worker: ManualWorker, store: RedisStore
+    ) -> None:
         """What a fork takes over is its own; one that has no room for it does not begin."""
         graph = shape("a>b")
         run_id = worker.start(graph)
@@ -413,7 +428,9 @@ def test_a_retry_policy_does_not_repeat_for_want_of_room(roomy):
 
 def test_an_answer_to_a_full_run_is_heard(roomy):
     """The run goes on as far as it can, ends with the reason, and the question keeps its answer."""
-    bench = Bench(single(lambda ctx: ctx.interrupt("ok?") and NEARLY), roomy(RUN + 2_000)).start()
+    bench = Bench(
+        single(lambda ctx: ctx.interrupt("ok?") and NEARLY), roomy(RUN + 2_000)
+    ).start()
     (question,) = bench.finish().interrupts
 
     (receipt,) = apply_decisions(bench.engine, [Decision(question.id, "y" * 1_900)])
@@ -482,7 +499,9 @@ def test_a_run_counts_about_what_it_takes(roomy, redis_url, nodes, edges, task):
     bench.finish_all()
 
     with redis.Redis.from_url(redis_url) as client:
-        memory = sum(client.memory_usage(key, samples=0) or 0 for key in client.scan_iter("*:r:*"))
+        memory = sum(
+            client.memory_usage(key, samples=0) or 0 for key in client.scan_iter("*:r:*")
+        )
     assert 0.5 < bench.store.read(bench.run_id).size / memory < 2
 
 
@@ -503,7 +522,9 @@ def test_a_run_with_a_question_stays_small(roomy, redis_url):
     waiting = stored()
     (question,) = bench.store.open_interrupts().items
     answer = Decision(question.id, {"approved": True}, responder="ana@example.com")
-    assert [receipt.status for receipt in apply_decisions(bench.engine, [answer])] == ["accepted"]
+    assert [receipt.status for receipt in apply_decisions(bench.engine, [answer])] == [
+        "accepted"
+    ]
     bench.finish()
     assert waiting < 1_060
     assert stored() < 1_560

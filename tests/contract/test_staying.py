@@ -275,7 +275,9 @@ def test_a_settle_takes_the_next_doorbell_of_its_queue(ringing, client):
     reply = settle(ringing, token, "n", edges="")
 
     assert reply.word == "settled"
-    assert replace(reply.claim, rung_by="") == ringing.store.do(ClaimVisit(run_id, "c", 1, 1, "n"))
+    assert replace(reply.claim, rung_by="") == ringing.store.do(
+        ClaimVisit(run_id, "c", 1, 1, "n")
+    )
     assert reply.claim.rung_by == f"{run_id}.a.1.1"
     assert list(reply.claim.inputs) == [("a", 1, "out")]
     assert rings(client) == ["d.1.1"]
@@ -320,7 +322,9 @@ def test_of_several_that_are_rung_the_first_is_taken(ringing, client):
     client.delete(QUEUE)
     reply = settle(ringing, token, "n", edges="111")
 
-    assert replace(reply.claim, rung_by="") == ringing.store.do(ClaimVisit(run_id, "b", 1, 1, "n"))
+    assert replace(reply.claim, rung_by="") == ringing.store.do(
+        ClaimVisit(run_id, "b", 1, 1, "n")
+    )
     assert reply.claim.rung_by == f"{run_id}.a.1.1"
     assert rings(client) == ["c.1.1", "d.1.1"]
     assert ringing.statuses(run_id) == "executing: a completed, b running, c ready, d ready"
@@ -376,7 +380,9 @@ def unwanted(kind, worker, client, run_id):
         case "stale":
             worker.run(run_id, "c")
             client.delete(QUEUE)
-            client.lpush(QUEUE, f'{{"task":"runner.node","id":"{run_id}.c.1.1","parent_id":null}}')
+            client.lpush(
+                QUEUE, f'{{"task":"runner.node","id":"{run_id}.c.1.1","parent_id":null}}'
+            )
 
 
 @pytest.mark.parametrize(

@@ -109,7 +109,10 @@ def test_a_dead_letter_keeps_the_bytes_and_the_reason(client, intake):
     ((_, letter),) = client.xrange("runner:dead")
     assert letter[b"body"] == b"\xff\x00"
     assert letter[b"field:other"] == b"\xfe"
-    assert (letter[b"stream"], letter[b"reason"]) == (KEYS.responses.encode(), b"not valid JSON")
+    assert (letter[b"stream"], letter[b"reason"]) == (
+        KEYS.responses.encode(),
+        b"not valid JSON",
+    )
     assert client.xlen(KEYS.responses) == 0
 
 
@@ -136,7 +139,10 @@ def test_a_program_that_stops_ends_its_wait(redis_url):
 
 def test_dead_letters_that_are_deleted_are_counted(redis_url):
     """Each that the bounds have deleted is counted; control: below them none is, and all are there."""
-    client, outbox = redis.Redis.from_url(redis_url), Outbox(redis_url, bounds=Bounds(letters=200))
+    client, outbox = (
+        redis.Redis.from_url(redis_url),
+        Outbox(redis_url, bounds=Bounds(letters=200)),
+    )
     letters = DeadLetters(redis_url)
     for number in range(150):
         outbox.write_dead_letter("door", b"%d" % number, "bad")
@@ -148,7 +154,9 @@ def test_dead_letters_that_are_deleted_are_counted(redis_url):
     assert letters.count() < 400
     assert letters.count() + letters.dropped() == 1000
     (metric,) = [
-        one for one in read_metrics(redis_url) if one.name == "runner_dead_letters_dropped_total"
+        one
+        for one in read_metrics(redis_url)
+        if one.name == "runner_dead_letters_dropped_total"
     ]
     assert metric.value == letters.dropped()
     client.close()

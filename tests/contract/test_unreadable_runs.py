@@ -51,14 +51,18 @@ def test_the_timers_of_other_runs_are_applied(store, clock, client, caplog):
     assert any("timer.failed" in line and broken in line for line in caplog.messages)
 
 
-def test_a_sweep_that_ends_at_the_first_error_would_lose_them(store, clock, client, monkeypatch):
+def test_a_sweep_that_ends_at_the_first_error_would_lose_them(
+    store, clock, client, monkeypatch
+):
     """The control: without protection a sweep ends at the damaged run, and others get no doorbell."""
     monkeypatch.setattr(due_timers, "handle", due_timers.attempt)
     with pytest.raises(ValueError, match=r"key must be a string"):
         rung_after_a_loss(store, clock, client)
 
 
-def test_a_record_that_contradicts_its_nodes_holds_up_no_worker(store, clock, client, monkeypatch):
+def test_a_record_that_contradicts_its_nodes_holds_up_no_worker(
+    store, clock, client, monkeypatch
+):
     """A step that the store refuses again and again on the same data ends as damage; the control is whole."""
     monkeypatch.setattr(transaction, "PAUSE", 0)
     worker = ManualWorker(store, clock)

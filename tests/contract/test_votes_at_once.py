@@ -184,7 +184,9 @@ def test_without_the_order_both_decide(clients, ask, monkeypatch):
     def blind(name, constants=""):
         known = whole(name, constants)
         text = known.text.replace(b"if changed then return {'changed', turns} end", b"")
-        return replace(known, text=text, sha=hashlib.sha1(text, usedforsecurity=False).hexdigest())
+        return replace(
+            known, text=text, sha=hashlib.sha1(text, usedforsecurity=False).hexdigest()
+        )
 
     monkeypatch.setattr(scripts, "script", blind)
 

@@ -72,7 +72,9 @@ def test_what_is_not_there_is_not_found(path):
     own_registry.add("refund", refund)
 
     assert own_registry.find(path) is None
-    with pytest.raises(NotFoundError, match=r"is registered here; known: refund\. Name the module"):
+    with pytest.raises(
+        NotFoundError, match=r"is registered here; known: refund\. Name the module"
+    ):
         own_registry.get(path)
 
 
@@ -189,12 +191,18 @@ def test_modules_of_graphs_are_imported(module):
     [
         ("import no_such_module\n", "No module named 'no_such_module' ({file}, line 1)"),
         ("import os\n\ndef refund(:\n", "SyntaxError: invalid syntax ({file}, line 3)"),
-        ("def f():\nreturn 1\n", "IndentationError: expected an indented block {}({file}, line 2)"),
+        (
+            "def f():\nreturn 1\n",
+            "IndentationError: expected an indented block {}({file}, line 2)",
+        ),
         (
             "import os\nKEY = os.environ['NO_SUCH_KEY']\n",
             "KeyError: 'NO_SUCH_KEY' ({file}, line 2)",
         ),
-        ("x = 1\nimport prices_of_a_test\n", "KeyError: 'prices' (prices_of_a_test.py, line 3)"),
+        (
+            "x = 1\nimport prices_of_a_test\n",
+            "KeyError: 'prices' (prices_of_a_test.py, line 3)",
+        ),
         ("import sys\nsys.exit('no')\n", "SystemExit: no ({file}, line 2)"),
         (
             "from runner import GraphBuilder\n\nGraphBuilder().set_failure_policy('ignore')\n",

@@ -23,7 +23,11 @@ def test_the_wait_doubles_up_to_its_limit_and_ends(attempt, seconds):
 
 
 @given(
-    st.integers(1, 10_000), st.floats(0, 1e6), st.floats(0, 1), st.floats(0, 1), st.floats(0, 1e6)
+    st.integers(1, 10_000),
+    st.floats(0, 1e6),
+    st.floats(0, 1),
+    st.floats(0, 1),
+    st.floats(0, 1e6),
 )
 def test_a_wait_is_never_longer_than_its_limit(attempt, backoff, jitter, random, limit):
     """Whatever the numbers, a delay lies between the share that is certain and the limit."""

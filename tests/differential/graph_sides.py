@@ -121,7 +121,9 @@ class GraphSide:
             ran=_ran(items),
             interrupts=sorted((question.name, question.reason) for question in self.asked),
             requests={
-                node: [by_section(without_ends(plain(request[-1]))) for request in model.requests]
+                node: [
+                    by_section(without_ends(plain(request[-1]))) for request in model.requests
+                ]
                 for node, model in self.models.items()
             },
             results={
@@ -175,7 +177,9 @@ def _ran(items: Sequence[JSON]) -> str:
     Here a node that is a graph starts again when that graph has ended, in the same visit.
     """
     kinds = {"multiagent_node_start", "node.started"}
-    starts = [item for item in items if item.get("type") in kinds and "/" not in item["node_id"]]
+    starts = [
+        item for item in items if item.get("type") in kinds and "/" not in item["node_id"]
+    ]
     visits = {(item["node_id"], item.get("visit", place)) for place, item in enumerate(starts)}
     return "".join(sorted(node for node, _ in visits))
 
@@ -193,7 +197,9 @@ def _without_end(block: JSON) -> JSON:
 def by_section(message: JSON) -> JSON:
     """Sort the sections of a message by node: Strands gives them in the order of a set."""
     blocks = message["content"]
-    head = [block for block in blocks if "text" in block and block["text"].startswith("\nFrom ")]
+    head = [
+        block for block in blocks if "text" in block and block["text"].startswith("\nFrom ")
+    ]
     if not head:
         return message
     first = blocks.index(head[0])

@@ -248,7 +248,10 @@ def test_sequential_calls_stop_at_a_question():
     """What comes after a call that asks isn't started until it was answered."""
     replies = [[use("ask_a", "t1"), use("add", "t2", x=1, y=2), use("ask_b", "t3")], "end"]
     first, second, _ = same(
-        scene(replies, ask("a"), add, ask("b"), sequential=True), "go", {"a": "one"}, {"b": "two"}
+        scene(replies, ask("a"), add, ask("b"), sequential=True),
+        "go",
+        {"a": "one"},
+        {"b": "two"},
     )
 
     assert (first.done, second.done) == (["a"], ["a", (1, 2), "b"])
@@ -268,7 +271,10 @@ def test_an_answer_given_in_advance():
 def test_all_callbacks_run_and_all_their_questions_come_together():
     """Two callbacks of one event ask side by side; both answers resume."""
     hooks = [
-        ("BeforeToolCallEvent", lambda event, done, name=name: done.append(event.interrupt(name)))
+        (
+            "BeforeToolCallEvent",
+            lambda event, done, name=name: done.append(event.interrupt(name)),
+        )
         for name in ("one", "two")
     ]
     waiting, ended = same(scene([ADD, "end"], add, hooks=hooks), "go", {"one": 1, "two": 2})
@@ -280,7 +286,9 @@ def test_all_callbacks_run_and_all_their_questions_come_together():
 def test_what_the_state_keeps():
     """The agent's state is the callbacks' and tools' to change, and stays over calls."""
     hooks = [("AfterToolCallEvent", lambda event, done: event.agent.state.set("seen", [1]))]
-    first, second = same(scene([ADD, "one", "two"], add, hooks=hooks, state={"a": 1}), "go", "on")
+    first, second = same(
+        scene([ADD, "one", "two"], add, hooks=hooks, state={"a": 1}), "go", "on"
+    )
 
     assert first.state == second.state == {"a": 1, "seen": [1]}
 
@@ -363,7 +371,9 @@ def test_data_comes_as_data():
 
 def test_a_prompt_that_is_no_answer_is_refused():
     """While it waits an agent takes answers only; the refusal leaves everything as it was."""
-    theirs, ours = play(scene([use("ask_a", "t1"), "end"], ask("a")), "go", "go on!", {"a": "yes"})
+    theirs, ours = play(
+        scene([use("ask_a", "t1"), "end"], ask("a")), "go", "go on!", {"a": "yes"}
+    )
 
     assert [record.error for record in theirs] == ["", "TypeError", ""]
     assert [record.error for record in ours] == ["", "ResponseError", ""]
@@ -376,7 +386,9 @@ def test_a_prompt_that_is_no_answer_is_refused():
 def test_a_call_without_an_answer_is_left_alone():
     """After a part of the answers Strands runs the unanswered tool again; here it isn't touched."""
     replies = [[use("ask_a", "t1"), use("add", "t2", x=1, y=2), use("ask_b", "t3")], "end"]
-    theirs, ours = play(scene(replies, ask("a"), add, ask("b")), "go", {"b": "two"}, {"a": "one"})
+    theirs, ours = play(
+        scene(replies, ask("a"), add, ask("b")), "go", {"b": "two"}, {"a": "one"}
+    )
 
     assert unordered(ours[0]) == unordered(theirs[0])
     assert sorted(theirs[1].done) == ["a", "b"]
@@ -419,7 +431,9 @@ def test_what_the_model_said_stays_as_it_said_it():
     theirs, ours = play(scene([ADD, "end"], add, hooks=[("BeforeToolCallEvent", other)]), "go")
 
     assert ours[0].done == theirs[0].done == [(40, 2)]
-    inputs = [side[0].messages[1]["content"][0]["toolUse"]["input"]["x"] for side in (theirs, ours)]
+    inputs = [
+        side[0].messages[1]["content"][0]["toolUse"]["input"]["x"] for side in (theirs, ours)
+    ]
     assert inputs == [40, 1]
 
 

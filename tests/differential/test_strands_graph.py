@@ -29,9 +29,9 @@ def plot(edges: str, **options) -> Plot:
     """Describe a graph by its edges, "ab bc"; each node is an agent that says its name and visit."""
     pairs = [(*pair,) for pair in edges.split()]
     names = dict.fromkeys("".join(edges.split()))
-    nodes = {name: [f"{name}{visit}" for visit in range(1, 20)] for name in names} | options.pop(
-        "nodes", {}
-    )
+    nodes = {
+        name: [f"{name}{visit}" for visit in range(1, 20)] for name in names
+    } | options.pop("nodes", {})
     conditions = options.pop("conditions", {})
     links = [
         (*pair, *([conditions["".join(pair)]] if "".join(pair) in conditions else []))
@@ -44,7 +44,10 @@ def plot(edges: str, **options) -> Plot:
 def play(make, *steps) -> list[list[GraphRecord]]:
     """Play a graph on both sides: texts and lists are tasks, mappings are answers. Give all that happened."""
     return [
-        [side.answer(**step) if isinstance(step, Mapping) else side.play(step) for step in steps]
+        [
+            side.answer(**step) if isinstance(step, Mapping) else side.play(step)
+            for step in steps
+        ]
         for side in both(make)
     ]
 
@@ -76,7 +79,11 @@ def visits(state, node: str) -> int:
 
 SHAPES = [
     ("G9: all entry points begin", {"edges": "ac bc", "entries": "ab"}, "abc"),
-    ("G10: a join of equal depth runs once, with both inputs", {"edges": "sa sb ad bd"}, "abds"),
+    (
+        "G10: a join of equal depth runs once, with both inputs",
+        {"edges": "sa sb ad bd"},
+        "abds",
+    ),
     (
         "G10: one true edge is enough",
         {"edges": "ac bc", "entries": "ab", "conditions": {"ac": lambda state: False}},
@@ -126,7 +133,9 @@ def test_shapes(rule, described, expected):
     )
 
     assert outcome.ran == expected
-    assert outcome.status == ("failed" if "G31" in rule and "within" not in rule else "completed")
+    assert outcome.status == (
+        "failed" if "G31" in rule and "within" not in rule else "completed"
+    )
 
 
 def test_a_join_of_unequal_depth():
@@ -140,7 +149,9 @@ def test_a_join_of_unequal_depth():
 
 def test_a_limit_is_looked_at_before_every_node():
     """G31: in Strands between batches, so that one may pass it. Here the run stops where one node would."""
-    theirs, ours = (side[0] for side in play(lambda: plot("sa sb sc ad bd cd", limit=2), "task"))
+    theirs, ours = (
+        side[0] for side in play(lambda: plot("sa sb sc ad bd cd", limit=2), "task")
+    )
 
     assert (theirs.ran, ours.ran) == ("abcs", "s")
     assert ours.status == theirs.status == "failed"
@@ -206,7 +217,10 @@ def test_the_form_of_inputs():
     ]
 
     (record,) = same(lambda: plot("ab"), [{"text": "one"}])
-    assert record.requests["b"][0]["content"][:2] == [{"text": "Original Task:"}, {"text": "one"}]
+    assert record.requests["b"][0]["content"][:2] == [
+        {"text": "Original Task:"},
+        {"text": "one"},
+    ]
 
 
 def test_inputs_of_a_graph_inside():
@@ -228,11 +242,15 @@ def test_memory_of_a_node_that_runs_again(reset):
 
     def make():
         # Without memory the script begins anew at each visit.
-        return plot("ab ba", reset=reset, conditions={"ba": lambda state: visits(state, "b") < 2})
+        return plot(
+            "ab ba", reset=reset, conditions={"ba": lambda state: visits(state, "b") < 2}
+        )
 
     (outcome,) = same(make)
 
-    assert outcome.results == ({"a": "a1\n", "b": "b1\n"} if reset else {"a": "a2\n", "b": "b2\n"})
+    assert outcome.results == (
+        {"a": "a1\n", "b": "b1\n"} if reset else {"a": "a2\n", "b": "b2\n"}
+    )
 
 
 # -- people ----------------------------------------------------------------------------------------------
@@ -257,7 +275,9 @@ def asks(name: str):
 def test_what_follows_an_agent_that_asks_waits():
     """G14, G35, G38, G45, G46: what runs beside it completes; what follows waits for the answer."""
     nodes = {"x": [use("ask", "t1"), "x done"]}
-    first, last = same(lambda: plot("sx sy yz xz", nodes=nodes, tools=[ask]), "task", {"go": "yes"})
+    first, last = same(
+        lambda: plot("sx sy yz xz", nodes=nodes, tools=[ask]), "task", {"go": "yes"}
+    )
 
     assert (first.status, first.ran, first.interrupts) == (
         "interrupted",
@@ -463,7 +483,11 @@ def test_a_failure_beside_a_question_wedges_nothing():
     def make():
         nodes = {"x": [use("ask", "t1"), "x done"]}
         return plot(
-            "x y", entries="xy", nodes=nodes, tools=[ask], hooks=[("BeforeNodeCallEvent", refuse)]
+            "x y",
+            entries="xy",
+            nodes=nodes,
+            tools=[ask],
+            hooks=[("BeforeNodeCallEvent", refuse)],
         )
 
     _, ours = both(make)

@@ -42,7 +42,10 @@ def two_callbacks(reason=lambda: "because"):
     return plot(
         "x",
         hooks=[
-            ("BeforeNodeCallEvent", lambda event, name=name: event.interrupt(name, reason=reason()))
+            (
+                "BeforeNodeCallEvent",
+                lambda event, name=name: event.interrupt(name, reason=reason()),
+            )
             for name in names
         ],
     )
@@ -51,7 +54,9 @@ def two_callbacks(reason=lambda: "because"):
 def respond(side: GraphSide, response: object, to: str = "") -> GraphRecord:
     """Answer a question by its id, else the first that is open."""
     question_id = to or side.asked[0].id
-    return side.play([{"interruptResponse": {"interruptId": question_id, "response": response}}])
+    return side.play(
+        [{"interruptResponse": {"interruptId": question_id, "response": response}}]
+    )
 
 
 def order(result) -> list[str]:
@@ -68,7 +73,9 @@ def test_an_agent_that_raises_stops_the_graph():
     """
     theirs, ours = (
         side[0]
-        for side in play(lambda: plot("sa sb ac bd", nodes={"a": [ValueError("no model")]}), "task")
+        for side in play(
+            lambda: plot("sa sb ac bd", nodes={"a": [ValueError("no model")]}), "task"
+        )
     )
 
     assert theirs.error == "ValueError: no model"
@@ -81,7 +88,9 @@ def test_the_error_is_kept_as_the_node_s_result():
     """G24: as the exception that was raised."""
     for side in both(lambda: plot("a", nodes={"a": [ValueError("no model")]})):
         side.play("task")
-        results = side.graph.state.results if side.name == "strands" else side.graph("task").results
+        results = (
+            side.graph.state.results if side.name == "strands" else side.graph("task").results
+        )
         assert repr(results["a"].result) == "ValueError('no model')"
         assert results["a"].status.value == "failed"
 
@@ -130,7 +139,9 @@ def test_a_graph_inside_that_raises_stops_the_outer_one():
     """G24, G28: an error that was raised inside is raised outside; here both have failed of it."""
 
     def make():
-        return plot("sg sy gv yz", nodes={"g": plot("ab", nodes={"a": [ValueError("no model")]})})
+        return plot(
+            "sg sy gv yz", nodes={"g": plot("ab", nodes={"a": [ValueError("no model")]})}
+        )
 
     theirs, ours = (side[0] for side in play(make, "task"))
 
@@ -187,7 +198,9 @@ def test_results_are_the_latest_and_the_order_has_every_visit():
     ):
         result = side.graph("task")
         assert order(result) == ["a", "b"] * 3
-        assert {name: str(node_result.result) for name, node_result in result.results.items()} == {
+        assert {
+            name: str(node_result.result) for name, node_result in result.results.items()
+        } == {
             "a": "a3\n",
             "b": "b3\n",
         }
@@ -223,7 +236,10 @@ def test_usage_is_that_of_this_run():
     )
 
     assert [ours.graph("task").usage["totalTokens"] for _ in range(2)] == [90, 90]
-    assert [theirs.graph("task").accumulated_usage["totalTokens"] for _ in range(2)] == [180, 450]
+    assert [theirs.graph("task").accumulated_usage["totalTokens"] for _ in range(2)] == [
+        180,
+        450,
+    ]
 
 
 def test_a_new_call_begins_anew():
@@ -321,7 +337,8 @@ def test_answers_are_taken_all_or_none():
         side.play("task")
         one, two = sorted(side.asked, key=lambda question: question.name)
         wrong = [
-            {"interruptResponse": {"interruptId": key, "response": 1}} for key in (one.id, "none")
+            {"interruptResponse": {"interruptId": key, "response": 1}}
+            for key in (one.id, "none")
         ]
         assert side.play(wrong).error
         record = respond(side, 2, two.id)
@@ -340,7 +357,8 @@ def test_answers_to_a_graph_that_asked_nothing():
     assert refused.fired == ["After a", "Before a"]
     refused = respond(ours, "yes", "none")
     assert (
-        refused.error == "ResponseError: the graph waits for no answers: it has no interrupted run."
+        refused.error
+        == "ResponseError: the graph waits for no answers: it has no interrupted run."
     )
     assert refused.fired == []
 

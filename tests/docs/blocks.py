@@ -119,4 +119,6 @@ def _console(block: Block, folder: Path, environment: Mapping[str, str]) -> None
     assert len(printed) >= len(expected), f"line {block.line}: {done.stdout}\n{done.stderr}"
     for wanted, seen in zip(expected, printed, strict=False):
         pattern = ".*".join(re.escape(part) for part in wanted.split("…"))
-        assert re.fullmatch(pattern, seen), f"line {block.line}: expected {wanted!r}, got {seen!r}"
+        assert re.fullmatch(pattern, seen), (
+            f"line {block.line}: expected {wanted!r}, got {seen!r}"
+        )

@@ -19,7 +19,9 @@ def reply(request: dict[str, Any]) -> list[dict[str, Any]]:
     asked = next(str(message["content"]) for message in messages if message["role"] == "user")
     tools = [tool["function"]["name"] for tool in request.get("tools", [])]
     wanted = [
-        name for name in tools if name == "Complaint" or name.split("_")[0].lower() in asked.lower()
+        name
+        for name in tools
+        if name == "Complaint" or name.split("_")[0].lower() in asked.lower()
     ]
     results = [message for message in messages if message["role"] == "tool"]
     if wanted and (not results or "every order" in asked):

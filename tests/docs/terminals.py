@@ -49,7 +49,9 @@ class Terminal:
         fcntl.ioctl(slave, termios.TIOCSWINSZ, SIZE)
         name = os.ttyname(slave)
         # Opened by the first process of a session, it becomes what Ctrl-C is typed into.
-        bash = f"exec env 'PS1={PROMPT}' bash --norc --noprofile --noediting -i <>{name} >&0 2>&1"
+        bash = (
+            f"exec env 'PS1={PROMPT}' bash --norc --noprofile --noediting -i <>{name} >&0 2>&1"
+        )
         self._shell = subprocess.Popen(
             ["bash", "-c", bash],
             cwd=folder,
@@ -93,7 +95,9 @@ class Terminal:
     def _until(self, holds, what: str) -> None:
         ends = time.monotonic() + PATIENCE
         while not holds():
-            ready, _, _ = select.select([self._master], [], [], max(0.0, ends - time.monotonic()))
+            ready, _, _ = select.select(
+                [self._master], [], [], max(0.0, ends - time.monotonic())
+            )
             if not ready:
                 raise AssertionError(
                     f"waited {PATIENCE} s in vain for {what}; there was:\n{self.output}"

@@ -25,7 +25,9 @@ def generated(generator):
 def test_the_generated_reference_is_that_of_the_code(generated):
     """Whoever changes the API or a command runs `python docs/generate.py`, and the pages say so, too."""
     old = [
-        path.name for path, text in generated.items() if path.read_text(encoding="utf-8") != text
+        path.name
+        for path, text in generated.items()
+        if path.read_text(encoding="utf-8") != text
     ]
 
     assert old == [], "run: python docs/generate.py"

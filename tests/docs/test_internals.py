@@ -93,7 +93,9 @@ def test_the_internals_page_names_files_and_functions_that_exist():
 
 def test_a_stale_name_on_the_internals_page_is_noticed():
     """A file or a function that is not there is reported."""
-    page = "`execution/engine.py` `Engine.nothing`, `execution/nowhere.py`, `store/redis/keys.py`"
+    page = (
+        "`execution/engine.py` `Engine.nothing`, `execution/nowhere.py`, `store/redis/keys.py`"
+    )
 
     assert missing(page) == ["execution/nowhere.py", "execution/engine.py Engine.nothing"]
 

@@ -106,7 +106,9 @@ def render(values: dict | None = None) -> list[dict]:
 
 
 def containers(objects: list[dict]) -> dict[str, dict]:
-    pods = [entry["spec"]["template"]["spec"] for entry in objects if entry["kind"] == "Deployment"]
+    pods = [
+        entry["spec"]["template"]["spec"] for entry in objects if entry["kind"] == "Deployment"
+    ]
     return {container["name"]: container for pod in pods for container in pod["containers"]}
 
 
@@ -158,9 +160,13 @@ def test_its_programs_exist(values):
         command = container["command"]
         program, *options = command[4:] if command[0] == "sh" else command
         group: click.Group = runner if program == "runner" else celery
-        with group.make_context(program, options, resilient_parsing=program == "runner") as context:
+        with group.make_context(
+            program, options, resilient_parsing=program == "runner"
+        ) as context:
             name, *rest = [*context._protected_args, *context.args]
-            group.commands[name].make_context(name, rest, parent=context, resilient_parsing=True)
+            group.commands[name].make_context(
+                name, rest, parent=context, resilient_parsing=True
+            )
         assert {variable["name"] for variable in container["env"]} <= known
 
 
@@ -186,7 +192,8 @@ class Server:
 
     def __init__(self, url: str) -> None:
         app = create_app(
-            Settings(redis_url=url), auth=lambda _: Person(Principal("keda"), frozenset({"viewer"}))
+            Settings(redis_url=url),
+            auth=lambda _: Person(Principal("keda"), frozenset({"viewer"})),
         )
         self._http = TestClient(app, base_url="https://runner.example")
         (scaled,) = (entry for entry in render(SCALED) if entry["kind"] == "ScaledObject")
@@ -275,7 +282,9 @@ def test_the_probes_find_a_worker_that_is_ready_and_one_that_hangs(redis_url, tm
     }
     with worker_process(settings, concurrency=1) as worker:
         worker.wait_ready()
-        wait_until(lambda: probe("startupProbe") and probe("readinessProbe"), "the worker is ready")
+        wait_until(
+            lambda: probe("startupProbe") and probe("readinessProbe"), "the worker is ready"
+        )
         assert probe("livenessProbe")
         long_ago = time.time() - 120
         os.utime(file, (long_ago, long_ago))
@@ -295,7 +304,8 @@ def test_a_container_removes_the_file_of_the_one_before(tmp_path):
 
     assert subprocess.run(command[4:], check=False).returncode == 0
     assert (
-        subprocess.run(command, check=False, env={"RUNNER_ALIVE_FILE": str(file)}).returncode == 1
+        subprocess.run(command, check=False, env={"RUNNER_ALIVE_FILE": str(file)}).returncode
+        == 1
     )
 
 
@@ -377,7 +387,9 @@ def test_a_worker_is_not_scaled_away_while_it_runs_a_node(scaled, redis_url):
         lambda: server.ask("executing") == 1 or not autoscaler.look(), "the heartbeat says so"
     )
     until = time.monotonic() + Autoscaler.COOLDOWN + 2
-    wait_until(lambda: autoscaler.look() and time.monotonic() > until, "the cooldown has passed")
+    wait_until(
+        lambda: autoscaler.look() and time.monotonic() > until, "the cooldown has passed"
+    )
     redis.Redis.from_url(redis_url).set("gate", 1)
 
     wait_until(lambda: not autoscaler.look(), "no worker is wanted", seconds=90)

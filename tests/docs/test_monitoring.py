@@ -40,7 +40,9 @@ def written(redis_url):
     store.measure({**spending("tokens", 1, "shop"), **vote("approve"), **dropped(1)})
     pause = LimitPause("model", 0)
     store.do(
-        ChangeLimit("model", lambda setting: setting.pause(pause), "limit.paused", "limit:model")
+        ChangeLimit(
+            "model", lambda setting: setting.pause(pause), "limit.paused", "limit:model"
+        )
     )
     return {metric.name for metric in read_metrics(redis_url)}
 
@@ -64,7 +66,9 @@ def balanced(expression: str) -> bool:
 
 def test_the_dashboard_shows_every_metric_and_no_other(dashboard, written):
     """Each panel asks for what is written, and nothing that is written is left out."""
-    expressions = [target["expr"] for panel in dashboard["panels"] for target in panel["targets"]]
+    expressions = [
+        target["expr"] for panel in dashboard["panels"] for target in panel["targets"]
+    ]
     used = {name for expression in expressions for name in METRIC.findall(expression)}
     families = {re.sub(r"_(bucket|sum|count)$", "", name) for name in written}
 

@@ -75,7 +75,8 @@ def case(page: Path):
     [
         case(page)
         for page in PAGES
-        if page.is_file() and any(b.language in {"python", "console"} for b in blocks.read(page))
+        if page.is_file()
+        and any(b.language in {"python", "console"} for b in blocks.read(page))
     ],
 )
 def test_every_code_block_of_a_page_runs(page, environment, tmp_path, monkeypatch):
@@ -99,7 +100,9 @@ def worker(modules, app, folder):
     """A worker with the page's graphs: one of ours, or one of the Celery app that the page has."""
     settings = {
         "RUNNER_GRAPHS": ",".join(modules),
-        "PYTHONPATH": os.pathsep.join([str(folder), *filter(None, [os.environ.get("PYTHONPATH")])]),
+        "PYTHONPATH": os.pathsep.join(
+            [str(folder), *filter(None, [os.environ.get("PYTHONPATH")])]
+        ),
         "RUNNER_SWEEP_INTERVAL": "0.5",
     }
     if not app:
@@ -130,7 +133,9 @@ def test_every_link_of_a_page_leads_somewhere(page):
 def test_every_linked_test_exists():
     """Where a page names a test as proof, that test is in the file that it links to."""
     links = [
-        (page, *found) for page in PAGES for found in TEST.findall(page.read_text(encoding="utf-8"))
+        (page, *found)
+        for page in PAGES
+        for found in TEST.findall(page.read_text(encoding="utf-8"))
     ]
     missing = [
         name
@@ -162,12 +167,17 @@ def test_the_index_lists_every_page():
 def test_decisions_in_force_name_files_that_exist():
     """A decision whose code is gone says so in its status, and names the page that replaced it."""
     files = {
-        path.name for room in ("runner", "tests", "bench") for path in (ROOT / room).rglob("*.*")
+        path.name
+        for room in ("runner", "tests", "bench")
+        for path in (ROOT / room).rglob("*.*")
     }
     for page in (ROOT / "docs" / "decisions").glob("0*.md"):
         head, _, text = page.read_text(encoding="utf-8").partition("\n\n**")
         named = set(re.findall(r"`(?:[\w./]*/)?(\w+\.(?:py|lua))`", text))
-        assert named <= files or re.search(r"superseded by \d{4}", head), (page.name, named - files)
+        assert named <= files or re.search(r"superseded by \d{4}", head), (
+            page.name,
+            named - files,
+        )
 
 
 def test_the_glossary_has_every_word_once():
@@ -240,7 +250,9 @@ def nouns_of_features():
 
 def test_the_glossary_has_the_nouns_of_every_feature():
     """A word of the API, a command, a setting or a route is explained, in the singular."""
-    found = re.findall(r"^\*\*([^*]+)\.\*\*", GLOSSARY.read_text(encoding="utf-8"), re.MULTILINE)
+    found = re.findall(
+        r"^\*\*([^*]+)\.\*\*", GLOSSARY.read_text(encoding="utf-8"), re.MULTILINE
+    )
     terms = {word.lower() for term in found for word in term.split(", ")}
     nouns = nouns_of_features()
 

@@ -70,7 +70,9 @@ def test_compose_sets_only_settings_that_exist(compose):
     """A variable of the compose file is one that the program reads."""
     known = {f"RUNNER_{name}".upper() for name in Settings.model_fields}
     used = {
-        name for service in compose["services"].values() for name in service.get("environment", {})
+        name
+        for service in compose["services"].values()
+        for name in service.get("environment", {})
     }
 
     assert {name for name in used if name.startswith("RUNNER_")} <= known
@@ -120,11 +122,15 @@ def test_the_image_has_what_runs_and_no_more(compose):
 
 def test_only_this_machine_reaches_the_containers(compose):
     """Every port is bound to the loopback address, and Redis asks for a password."""
-    ports = [port for service in compose["services"].values() for port in service.get("ports", ())]
+    ports = [
+        port for service in compose["services"].values() for port in service.get("ports", ())
+    ]
 
     assert len(ports) == 3
     assert all(port.startswith("127.0.0.1:") for port in ports)
-    assert "--requirepass ${REDIS_PASSWORD:-local-only}" in compose["services"]["redis"]["command"]
+    assert (
+        "--requirepass ${REDIS_PASSWORD:-local-only}" in compose["services"]["redis"]["command"]
+    )
 
 
 def test_the_health_of_a_worker_is_the_age_of_its_file(compose, tmp_path):
@@ -139,7 +145,8 @@ def test_the_health_of_a_worker_is_the_age_of_its_file(compose, tmp_path):
     def healthy() -> bool:
         command = check.replace("$$", "$").replace(path, str(file))
         return (
-            subprocess.run(["sh", "-c", command], check=False, capture_output=True).returncode == 0
+            subprocess.run(["sh", "-c", command], check=False, capture_output=True).returncode
+            == 0
         )
 
     assert not healthy()
@@ -246,7 +253,8 @@ def test_the_processes_of_the_procfile_work_together(site):
     """A refund waits on the approval service's page; the answer given there ends it; Flower saw it."""
     wait_until(lambda: len(site.roster.all()) == 3, "both workers and the keeper are there")
     wait_until(
-        lambda: "refund" in site.client.engine.store.graphs(), "a worker has published its graphs"
+        lambda: "refund" in site.client.engine.store.graphs(),
+        "a worker has published its graphs",
     )
     wait_until(lambda: site.get("flower", "healthcheck") == "OK", "Flower answers")
     run = site.client.start("refund", {"order": 1042, "amount": 120})
@@ -268,5 +276,6 @@ def test_the_processes_of_the_procfile_work_together(site):
     assert "runner/refund" in others.queues
     assert not set(letters.queues) & set(others.queues)
     wait_until(
-        lambda: 'task="refund/approve"' in site.get("flower", "metrics"), "Flower has seen the node"
+        lambda: 'task="refund/approve"' in site.get("flower", "metrics"),
+        "Flower has seen the node",
     )

@@ -41,7 +41,9 @@ def test_options_of_code_blocks_are_not_shown(site, fence, shown):
 
 def test_a_list_begins_after_a_blank_line(site):
     """A list directly below a line of text stays a list."""
-    assert adapted(site, "Tests:\n- one\n  more\n- two\n") == "Tests:\n\n- one\n    more\n- two\n"
+    assert (
+        adapted(site, "Tests:\n- one\n  more\n- two\n") == "Tests:\n\n- one\n    more\n- two\n"
+    )
 
 
 def test_code_in_a_list_belongs_to_its_item(site):

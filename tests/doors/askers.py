@@ -131,7 +131,9 @@ def openai_agents():
         payer = openai_sdk_agents.agent(call, openai_sdk_agents.results, tools=tools)
         give = openai_sdk_agents.call("give", "call_0", input="pay")
         tools = [payer.as_tool("give", "Give an order to another agent.")]
-        return openai_sdk_agents.agent(give, openai_sdk_agents.results, tools=tools, name="manager")
+        return openai_sdk_agents.agent(
+            give, openai_sdk_agents.results, tools=tools, name="manager"
+        )
 
     return wired({"asker": openai_sdk_agents.node(factory=build, approval=RULE)}).build()
 

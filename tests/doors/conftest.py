@@ -100,7 +100,9 @@ GRAPHS = {
     ).build(),
     "rule": asking(rule=Rule(eligible=["ana", "ben"]), action=ACTION),
     "spoof": asking(
-        rule=Rule(eligible=["ana"]), action=ACTION, reason="late\n\nrefund {}\n\nSo far: 2 of 2."
+        rule=Rule(eligible=["ana"]),
+        action=ACTION,
+        reason="late\n\nrefund {}\n\nSo far: 2 of 2.",
     ),
     "quorum": asking(rule=Rule(eligible=["ana", "ben"], need=2), action=ACTION),
     "others": asking(rule=Rule(eligible=["ben"]), action=ACTION),

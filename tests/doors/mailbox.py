@@ -68,7 +68,9 @@ class Mailbox:
         self._server = socketserver.ThreadingTCPServer(("127.0.0.1", 0), Handler)
         self._server.daemon_threads = True
         self.url = f"smtp://127.0.0.1:{self._server.server_address[1]}"
-        self._thread = threading.Thread(target=self._server.serve_forever, args=[0.01], daemon=True)
+        self._thread = threading.Thread(
+            target=self._server.serve_forever, args=[0.01], daemon=True
+        )
 
     def __enter__(self) -> Self:
         self._thread.start()

@@ -72,10 +72,13 @@ def page() -> str:
         return "yes" if reason is None else f"page ({reasons.index(reason) + 1})"
 
     rows = [["", *DOORS.values()], ["---"] * (len(DOORS) + 1)]
-    rows += [[kind.title, *(cell(name, door) for door in DOORS)] for name, kind in ASKERS.items()]
+    rows += [
+        [kind.title, *(cell(name, door) for door in DOORS)] for name, kind in ASKERS.items()
+    ]
     table = "\n".join(f"| {' | '.join(row)} |" for row in rows)
     return f"{HEAD}\n{table}\n\n" + "\n".join(
-        f"{number}. {reason[0].upper()}{reason[1:]}." for number, reason in enumerate(reasons, 1)
+        f"{number}. {reason[0].upper()}{reason[1:]}."
+        for number, reason in enumerate(reasons, 1)
     )
 
 

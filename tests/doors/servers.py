@@ -18,7 +18,9 @@ def server(door, **settings):
     """Serve a door in a process with some settings of the environment; give the process and its address."""
     port = free_port()
     command = [sys.executable, "-m", "runner.server", "--door", door, "--port", str(port)]
-    process = subprocess.Popen(command, stderr=subprocess.DEVNULL, env={**os.environ, **settings})
+    process = subprocess.Popen(
+        command, stderr=subprocess.DEVNULL, env={**os.environ, **settings}
+    )
     url = f"http://127.0.0.1:{port}"
 
     def listens():

@@ -53,7 +53,9 @@ def look(order: int) -> str:
 
 def agent():
     calls = [{"toolUse": {"name": name, "input": {"order": 7}}} for name in ("look", "refund")]
-    return Agent(name="clerk", model=ScriptedModel([*calls, "All is done."]), tools=[look, refund])
+    return Agent(
+        name="clerk", model=ScriptedModel([*calls, "All is done."]), tools=[look, refund]
+    )
 
 
 def host():
@@ -277,7 +279,10 @@ def test_an_agent_speaks_and_its_call_waits(site, monkeypatch, is_streamed):
     thread = Thread(site, "talking")
     events = thread.say("refund 7")
     finished(events, "interrupt")
-    assert [event.tool_call_name for event in of(events, "TOOL_CALL_START")] == ["look", "refund"]
+    assert [event.tool_call_name for event in of(events, "TOOL_CALL_START")] == [
+        "look",
+        "refund",
+    ]
     assert [event.content for event in of(events, "TOOL_CALL_RESULT")] == ["order 7 is late"]
     (question,) = thread.interrupts
     assert question.reason == "tool_call"
@@ -291,7 +296,10 @@ def test_an_agent_speaks_and_its_call_waits(site, monkeypatch, is_streamed):
     finished(events)
     assert not of(events, "TOOL_CALL_START")
     (result,) = of(events, "TOOL_CALL_RESULT")
-    assert (result.tool_call_id, result.content) == (question.tool_call_id, "order 7 is refunded")
+    assert (result.tool_call_id, result.content) == (
+        question.tool_call_id,
+        "order 7 is refunded",
+    )
     assert len(of(events, "TEXT_MESSAGE_START")) == 1
     pieces = [event.delta for event in of(events, "TEXT_MESSAGE_CONTENT")]
     assert ("".join(pieces), len(pieces)) == ("All is done.", 3 if is_streamed else 1)
@@ -313,7 +321,9 @@ def test_a_rejection_is_an_answer(site):
     finished(thread.say("x"), "interrupt")
     (question,) = thread.interrupts
     assert question.reason == "runner:refund"
-    assert finished(thread.answer({"approved": False, "reason": "no"})).result == {"said": "reject"}
+    assert finished(thread.answer({"approved": False, "reason": "no"})).result == {
+        "said": "reject"
+    }
     (vote,) = votes_of(site, question)
     assert (vote["body"]["comment"], vote["body"]["digest"]) == (
         "no",
@@ -402,9 +412,13 @@ def test_a_forged_resume_answers_nothing(site):
 
     def forge(*names):
         entry = {"status": "resolved", "payload": "forged"}
-        return thread.send(resume=[left_open, *({**entry, "interruptId": name} for name in names)])
+        return thread.send(
+            resume=[left_open, *({**entry, "interruptId": name} for name in names)]
+        )
 
-    assert "assigned to other people" in refused(forge(f"{other.id}#{other.digest}"), "forbidden")
+    assert "assigned to other people" in refused(
+        forge(f"{other.id}#{other.digest}"), "forbidden"
+    )
     assert "digest" in refused(forge(mine.id.partition("#")[0]), "rejected")
     assert "over 20" in refused(forge(*map(str, range(20))), "rejected")
     finished(forge(elsewhere.interrupts[0].id, "#", "../..\0"), "interrupt")
@@ -421,7 +435,9 @@ def test_forged_messages_change_nothing_of_a_run(site):
     forged = [{"id": f"{source}/{n}", "role": "user", "content": "forged"} for n in range(6)]
     events = thread.answer(approve(), messages=[*forged, thread.messages[0]])
     assert finished(events).result == "All is done."
-    assert [event.content for event in of(events, "TOOL_CALL_RESULT")][-1] == "order 7 is refunded"
+    assert [event.content for event in of(events, "TOOL_CALL_RESULT")][
+        -1
+    ] == "order 7 is refunded"
 
 
 def test_what_was_answered_elsewhere_meanwhile(site):
@@ -606,7 +622,9 @@ def test_what_graphs_don_t_take_is_refused(site):
     refused(Thread(site, "none").say("x"), "404")
     assert runs_of(site) == 0
     assert finished(thread.say([{"type": "text", "text": "see"}])).result == "see"
-    assert finished(thread.say("x", forwardedProps={"task": {"order": 7}})).result == {"order": 7}
+    assert finished(thread.say("x", forwardedProps={"task": {"order": 7}})).result == {
+        "order": 7
+    }
 
 
 def test_roles_and_requests_count_as_for_the_api(site):

@@ -121,7 +121,9 @@ def serving(site):
     app = create_app(site.settings, auth=lambda request: None, doors=["mail"])
     app.state.services.client = site.client
     site.apps.append(app)
-    return app, TestClient(app, base_url="https://runner.example", raise_server_exceptions=False)
+    return app, TestClient(
+        app, base_url="https://runner.example", raise_server_exceptions=False
+    )
 
 
 def asked(site, mailbox, graph, address=ANA):
@@ -184,8 +186,14 @@ def test_a_link_decides(site, mailbox):
         before = state_of(site, question)
         form_token = re.search(r'name="form_token" value="([^"]+)"', shown.text)[1]
         button = re.search(r'name="f.decision" value="([^"]+approve[^"]+)"', shown.text)[1]
-        body = {"form_token": form_token, "f.decision": html.unescape(button), "f.reason": "late"}
-        reply = http.post(str(shown.url), data=body, headers={"Origin": "https://runner.example"})
+        body = {
+            "form_token": form_token,
+            "f.decision": html.unescape(button),
+            "f.reason": "late",
+        }
+        reply = http.post(
+            str(shown.url), data=body, headers={"Origin": "https://runner.example"}
+        )
         site.work()
 
     for text in (*texts_of(message), shown.text):

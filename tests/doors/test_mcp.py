@@ -259,7 +259,9 @@ def test_an_answer_that_does_not_fit_is_asked_again(site):
             key, _ = only(asked.input_requests)
             wrong = {key: accept(city="Rome", days=0)}
             again = await call(client, "graph_form", asked.request_state, wrong, task=1)
-            assert again.input_requests[key].params.message.startswith("Not accepted: days: 0 is")
+            assert again.input_requests[key].params.message.startswith(
+                "Not accepted: days: 0 is"
+            )
             right = {key: accept(city="Rome", days=1)}
             done = await call(client, "graph_form", again.request_state, right, task=1)
             assert not done.is_error
@@ -278,7 +280,9 @@ def test_a_state_counts_for_its_call_and_its_caller_only(site):
                 {only(asked.input_requests)[0]: accept(answer="yes")},
             )
             middle = len(state) // 2
-            forged = state[:middle] + ("A" if state[middle] != "A" else "B") + state[middle + 1 :]
+            forged = (
+                state[:middle] + ("A" if state[middle] != "A" else "B") + state[middle + 1 :]
+            )
             for tool, sent, task in (
                 ("graph_text", forged, 1),
                 ("graph_text", json.dumps({"run": "x"}), 1),
@@ -349,7 +353,9 @@ def test_a_task_asks_and_takes_a_part_of_the_answers(site):
             task = await task_call(client, "tasks/get", started.task_id)
             assert [*task["inputRequests"]] == [right]
 
-            update = {"inputResponses": {left: accepted(answer="x"), right: accepted(answer="r")}}
+            update = {
+                "inputResponses": {left: accepted(answer="x"), right: accepted(answer="r")}
+            }
             await task_call(client, "tasks/update", started.task_id, **update)
             task = await task_that(client, started.task_id, "completed")
             assert task["result"]["structuredContent"] == {"left": "l", "right": "r"}
@@ -391,7 +397,9 @@ def test_tasks_are_those_of_the_door(site):
             with pytest.raises(MCPError) as error:
                 await task_call(client, "tasks/get", run.id)
             assert refused(error) == types.MISSING_REQUIRED_CLIENT_CAPABILITY == -32021
-            assert error.value.error.data == {"requiredCapabilities": {"extensions": {TASKS: {}}}}
+            assert error.value.error.data == {
+                "requiredCapabilities": {"extensions": {TASKS: {}}}
+            }
 
     asyncio.run(go())
 
@@ -591,7 +599,9 @@ def test_roles_count_for_tools(site):
 def test_over_http_each_request_says_who_calls(site, served):
     """Who calls is what `auth` says; other sites, large bodies and who is not known are refused."""
     initialize = {"jsonrpc": "2.0", "id": 1, "method": "initialize", "params": {}}
-    assert site.http.post("/mcp", json=initialize).status_code == 404  # no door unless it is named
+    assert (
+        site.http.post("/mcp", json=initialize).status_code == 404
+    )  # no door unless it is named
 
     async def go():
         async with Client(

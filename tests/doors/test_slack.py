@@ -237,7 +237,9 @@ def test_a_question_for_its_page_has_no_other_button(site, workspace, graph):
     for each, its_message in ((question, message), (control, shown)):
         action = "approve" if each.rule else "answer"
         if graph != "long" or each is control:  # that one's button would be its answer's
-            send(site, workspace.click(its_message, "open", "Uana") | sealed(site, each, action))
+            send(
+                site, workspace.click(its_message, "open", "Uana") | sealed(site, each, action)
+            )
 
     assert [*buttons_of(message)] == ["open"]
     assert state_of(site, question) == ("open", [])
@@ -279,7 +281,9 @@ def test_a_form_asks_for_an_answer(site, workspace):
     send(site, click)
     (view,) = workspace.views
     labels = [
-        (block["label"]["text"], block["optional"]) for block in view["blocks"] if "label" in block
+        (block["label"]["text"], block["optional"])
+        for block in view["blocks"]
+        if "label" in block
     ]
     inputs = [{"value": "Rome"}, {"value": "0"}, {"selected_option": None}]
     refused = send(site, workspace.submit("Uana", *inputs))
@@ -543,13 +547,20 @@ class Attacks:
     """Clicks that must have no effect, each made of a good one by chance."""
 
     def __init__(self, site, workspace, question, message, seed):
-        self.site, self.workspace, self.question, self.message = site, workspace, question, message
+        self.site, self.workspace, self.question, self.message = (
+            site,
+            workspace,
+            question,
+            message,
+        )
         self.random = random.Random(seed)  # noqa: S311 - repeatable
 
     def click(self, **fields):
         """Return a click of ana, with other fields."""
         return (
-            self.workspace.click(self.message, self.random.choice(["approve", "reject"]), "Uana")
+            self.workspace.click(
+                self.message, self.random.choice(["approve", "reject"]), "Uana"
+            )
             | fields
         )
 
@@ -630,7 +641,9 @@ def test_clicks_that_are_not_ours_have_no_effect(site, workspace, number):
     weights = [30, 30, 30, 30, 3, 10]
     for kind in attacks.random.choices(KINDS, weights, k=number):
         refused = (
-            nullcontext() if kind in {"changed_question", "misshapen"} else pytest.raises(Problem)
+            nullcontext()
+            if kind in {"changed_question", "misshapen"}
+            else pytest.raises(Problem)
         )
         with refused, suppress(Problem) if kind == "misshapen" else nullcontext():
             site.door.receive(*getattr(attacks, kind)())
@@ -677,7 +690,8 @@ def controls(site, workspace, question, message):
         return site.door, request({**click, **sealed(site, question, digest=question.digest)})
 
     return {
-        each.__name__: each for each in (forged, old, foreign, sealed_elsewhere, changed_question)
+        each.__name__: each
+        for each in (forged, old, foreign, sealed_elsewhere, changed_question)
     }
 
 

@@ -87,8 +87,13 @@ def test_a_click_counts_after_the_server_that_wrote_the_message_was_killed(
                 (message,) = workspace.messages.values()
                 writer.kill()
             with server("slack", **settings) as (_, url):
-                body, timestamp, signature = request(workspace.click(message, "approve", "Uana"))
-                headers = {"X-Slack-Request-Timestamp": timestamp, "X-Slack-Signature": signature}
+                body, timestamp, signature = request(
+                    workspace.click(message, "approve", "Uana")
+                )
+                headers = {
+                    "X-Slack-Request-Timestamp": timestamp,
+                    "X-Slack-Signature": signature,
+                }
                 clicks = [
                     httpx.post(f"{url}/doors/slack", content=body, headers=headers).status_code
                     for _ in range(2)

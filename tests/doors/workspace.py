@@ -70,7 +70,9 @@ class Workspace:
         self._server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
         self._server.daemon_threads = True
         self.url = f"http://127.0.0.1:{self._server.server_address[1]}/api/"
-        self._thread = threading.Thread(target=self._server.serve_forever, args=[0.01], daemon=True)
+        self._thread = threading.Thread(
+            target=self._server.serve_forever, args=[0.01], daemon=True
+        )
 
     def __enter__(self) -> Self:
         self._thread.start()
@@ -187,7 +189,11 @@ def request(
     body = urlencode({"payload": json.dumps(payload)}).encode()
     timestamp = str(int(time.time() - age))
     signed = b"v0:%s:%s" % (timestamp.encode(), body)
-    return body, timestamp, "v0=" + hmac.new(secret.encode(), signed, hashlib.sha256).hexdigest()
+    return (
+        body,
+        timestamp,
+        "v0=" + hmac.new(secret.encode(), signed, hashlib.sha256).hexdigest(),
+    )
 
 
 def buttons_of(message: dict[str, Any]) -> dict[str, dict[str, Any]]:
@@ -224,7 +230,10 @@ def fits(blocks: list[dict[str, Any]], most: int) -> bool:
             "section": lambda block: [block["text"]],
             "context": lambda block: block["elements"],
             "actions": lambda block: [],
-            "input": lambda block: [block["label"], *([block["hint"]] if "hint" in block else [])],
+            "input": lambda block: [
+                block["label"],
+                *([block["hint"]] if "hint" in block else []),
+            ],
         }[block["type"]](block)
         if not all(0 < len(each["text"]) <= LIMITS[block["type"]] for each in texts):
             return False
@@ -249,5 +258,6 @@ def _is_element(element: dict[str, Any]) -> bool:
         return isinstance(element["is_decimal_allowed"], bool)
     options = element["options"]
     return 0 < len(options) <= 100 and all(
-        0 < len(option["text"]["text"]) <= 75 and len(option["value"]) <= 150 for option in options
+        0 < len(option["text"]["text"]) <= 75 and len(option["value"]) <= 150
+        for option in options
     )

@@ -23,7 +23,14 @@ packages = ["tiny"]
 
 def git(root: Path, *arguments: str) -> None:
     """Do something in a repository, as one person whatever this machine's settings say."""
-    who = ["-c", "user.name=Ada", "-c", "user.email=ada@example.org", "-c", "commit.gpgsign=false"]
+    who = [
+        "-c",
+        "user.name=Ada",
+        "-c",
+        "user.email=ada@example.org",
+        "-c",
+        "commit.gpgsign=false",
+    ]
     subprocess.run(["git", "-C", str(root), *who, *arguments], check=True, capture_output=True)
 
 

@@ -148,7 +148,8 @@ def test_what_a_dead_reader_left_is_taken_over(inbox, redis_url):
 def test_the_page_hides_no_character():
     """A character that turns the text round or moves the cursor is written as its code."""
     shown = page(
-        [{**QUESTION, "reason": "pay 1\u202e000"}], {"q0": {"status": "ok", "detail": "\x1b[2J"}}
+        [{**QUESTION, "reason": "pay 1\u202e000"}],
+        {"q0": {"status": "ok", "detail": "\x1b[2J"}},
     )
 
     assert "\u202e" not in shown

@@ -153,7 +153,9 @@ def test_a_licence_is_found_wherever_it_is_declared(tmp_path, monkeypatch, lines
     """The licence comes from the expression, else the old field, else the classifiers."""
     info = tmp_path / "oddity-1.0.dist-info"
     info.mkdir()
-    (info / "METADATA").write_text(f"Metadata-Version: 2.1\nName: oddity\nVersion: 1.0\n{lines}\n")
+    (info / "METADATA").write_text(
+        f"Metadata-Version: 2.1\nName: oddity\nVersion: 1.0\n{lines}\n"
+    )
     monkeypatch.syspath_prepend(tmp_path)
 
     assert {row["name"]: row["licence"] for row in licences()}["oddity"] == licence

@@ -29,7 +29,9 @@ def ask(ctx):
     call = Action("shop", "function", "pay_back", {"order": 7, "to": "<!channel> & co"})
     ctx.interrupt(
         "refund",
-        rule=Rule(eligible=["ana@example.com", "ben@example.com"], need=2, title="Refund {order}"),
+        rule=Rule(
+            eligible=["ana@example.com", "ben@example.com"], need=2, title="Refund {order}"
+        ),
         action=call,
     )
 
@@ -94,7 +96,9 @@ def test_slack_gets_what_an_approver_changed(site):
         wait_until(lambda: len(slack.requests) == 2, "both notices were posted")
 
     header, call, actions = json.loads(slack.requests[1].body)["blocks"]
-    assert header["text"]["text"] == "ana@example.com changed the call of ask: please decide again"
+    assert (
+        header["text"]["text"] == "ana@example.com changed the call of ask: please decide again"
+    )
     assert '"order": 8' in call["text"]["text"]
     assert actions["elements"][0]["url"] == f"https://runner.example/ops/q/{question.id}"
 

@@ -14,7 +14,9 @@ def test_one_row_waits_while_the_others_end(run_graph):
     assert run.status is Status.INTERRUPTED
     assert [interrupt.node_id for interrupt in run.interrupts] == ["check[2]"]
     assert run.interrupts[0].reason["quantity"] == "900"
-    ended = [name for name, node in run.result.results.items() if node.status is Status.COMPLETED]
+    ended = [
+        name for name, node in run.result.results.items() if node.status is Status.COMPLETED
+    ]
     assert sorted(ended) == ["check[0]", "check[1]", "check[3]", "check[4]", "check[5]", "read"]
 
 
@@ -22,7 +24,14 @@ def test_the_bill_is_in_the_order_of_the_file(run_graph):
     """The row that came last by days is billed in its place."""
     bill = run_graph(orders, str(FILE)).answer({"quantity": 9}).results["bill"].output
 
-    assert list(bill["customers"]) == ["Ada", "Grace", "Linus", "Barbara", "Edsger", "Katherine"]
+    assert list(bill["customers"]) == [
+        "Ada",
+        "Grace",
+        "Linus",
+        "Barbara",
+        "Edsger",
+        "Katherine",
+    ]
     assert bill["total"] == 105.3
 
 

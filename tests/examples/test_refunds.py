@@ -30,7 +30,9 @@ def test_a_large_refund_asks_two_desks_at_once(run_graph):
 def test_one_answer_of_two_pays_nothing(run_graph):
     """The run goes on waiting for the other desk; with both, it is paid."""
     run = run_graph(refunds, "refund B-42")
-    assert run.answer({"agree": True}, "finance", responder="finance").status is Status.INTERRUPTED
+    assert (
+        run.answer({"agree": True}, "finance", responder="finance").status is Status.INTERRUPTED
+    )
     assert [interrupt.name for interrupt in run.interrupts] == ["support"]
 
     done = run.answer({"agree": True}, "support", responder="support")

@@ -17,7 +17,9 @@ def repository(tmp_path):
 
 
 def answer(result, response):
-    return [{"interruptResponse": {"interruptId": result.interrupts[0].id, "response": response}}]
+    return [
+        {"interruptResponse": {"interruptId": result.interrupts[0].id, "response": response}}
+    ]
 
 
 def up_to_approval(repository, out):

@@ -90,7 +90,9 @@ def test_a_stopped_example_leaves_nothing_running(tmp_path, stop):
         running.wait(timeout=60)
 
         wait_until(lambda: nothing_left(said), "store and worker are gone")
-        wait_until(lambda: not is_alive(int(pid.read_text())), "the repository's tests are gone")
+        wait_until(
+            lambda: not is_alive(int(pid.read_text())), "the repository's tests are gone"
+        )
     assert running.returncode in {130, -signal.SIGKILL}
 
 

@@ -131,7 +131,9 @@ class Till:
         snapshot = run.store.read(run.id, messages=True)
         blocks = [block for message in snapshot.messages["pay"] for block in message["content"]]
         return [
-            block["toolResult"]["content"][0]["text"] for block in blocks if "toolResult" in block
+            block["toolResult"]["content"][0]["text"]
+            for block in blocks
+            if "toolResult" in block
         ]
 
 
@@ -159,7 +161,11 @@ def test_a_tool_runs_once_it_is_approved(run_graph):
     assert used.data["key"] == till.paid[0][2]
     (ended,) = [event.data for event in run.events if event.kind == EventKind.EFFECT_ENDED]
     result = {"toolUseId": "t0", "status": "success", "content": [{"text": "paid 120"}]}
-    assert ended == {**used.data, "result": digests.payload_digest(result), "status": "completed"}
+    assert ended == {
+        **used.data,
+        "result": digests.payload_digest(result),
+        "status": "completed",
+    }
 
 
 def test_a_call_that_fails_says_so(run_graph):
@@ -532,7 +538,9 @@ def test_a_node_that_is_not_approved_does_not_run(run_graph, decision, response,
     result = run.result.results["pay"]
     assert (ran, result.status) == ([], status)
     assert (
-        response == result.output if response else "ana rejected it: not now" in str(result.result)
+        response == result.output
+        if response
+        else "ana rejected it: not now" in str(result.result)
     )
 
 
@@ -679,7 +687,9 @@ def test_a_mark_of_use_keeps_no_approval_fresh(run_graph, keys, late):
     run.go_on, go_on = (lambda: None), run.go_on
     assert vote(run, "ana", signed=True, keys=keys) == "accepted"
     run_graph.clock.now += 600_000 if late else 10_000
-    mark_use(run, asked.id, {"key": f"{run.id}.pay.1", "effect": ballots.approved(asked), "at": 1})
+    mark_use(
+        run, asked.id, {"key": f"{run.id}.pay.1", "effect": ballots.approved(asked), "at": 1}
+    )
     run.go_on = go_on
     run.go_on()
     assert (len(paid), [again.id != asked.id for again in run.interrupts]) == (
@@ -734,7 +744,10 @@ def test_what_was_approved_is_undone_where_what_follows_fails(run_graph, crash_a
     run = run_graph(builder.build())
     vote(run, "ana")
     run_graph.clock.advance(60)
-    assert (run.status, undone) == (Status.COMPLETED, [] if booked else [f"{run.id}.take_back.1"])
+    assert (run.status, undone) == (
+        Status.COMPLETED,
+        [] if booked else [f"{run.id}.take_back.1"],
+    )
 
 
 def test_a_copied_decision_is_not_one(run_graph, keys):
@@ -846,7 +859,9 @@ def test_a_call_by_an_agent_inside_another_is_approved(run_graph):
     def use(name, **given):
         return [{"toolUse": {"toolUseId": f"{name}1", "name": name, "input": given}}]
 
-    inner = Agent("cashier", ScriptedModel([use("refund", order="1042"), "done"]), tools=[refund])
+    inner = Agent(
+        "cashier", ScriptedModel([use("refund", order="1042"), "done"]), tools=[refund]
+    )
     outer = Agent(
         "clerk", ScriptedModel([use("cashier", input="refund 1042"), "done"]), tools=[inner]
     )

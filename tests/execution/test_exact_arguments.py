@@ -148,7 +148,9 @@ def test_what_is_shown_is_what_is_called(run_graph, keys, given_, shown, signed)
     for name in ("ana", "ben")[: 1 + signed]:
         vote(run, name, signed=signed, keys=keys)
     discount = shown["discount"]
-    assert [(shown["order"], shown["amount"], *([discount["percent"]] if discount else []))] == PAID
+    assert [
+        (shown["order"], shown["amount"], *([discount["percent"]] if discount else []))
+    ] == PAID
 
 
 EDITS = [
@@ -217,7 +219,9 @@ def test_an_edit_of_a_function_has_the_names_that_were_shown(run_graph):
     site.engine.registry.add("function", builder.build)
     run_id = site.engine.start("function", "go")
     site.deliver()
-    function, node = sorted(site.store.read(run_id).interrupts, key=lambda one: one.name != "pay?")
+    function, node = sorted(
+        site.store.read(run_id).interrupts, key=lambda one: one.name != "pay?"
+    )
 
     def edit(question, response):
         vote = Decision(question.id, response, "ana", decision="edit")
@@ -264,7 +268,9 @@ INPUTS = st.fixed_dictionaries(
             st.fixed_dictionaries({}, optional={"tags": st.lists(st.text("xyz", max_size=1))}),
             max_size=2,
         ),
-        "d": st.tuples(st.integers(0, 9) | st.sampled_from(["1", True]), st.text("ab")).map(list),
+        "d": st.tuples(st.integers(0, 9) | st.sampled_from(["1", True]), st.text("ab")).map(
+            list
+        ),
         "e": st.floats(0, 100) | st.integers(0, 100) | st.just("1e1"),
         "schema": st.text("ab"),
         "places": st.lists(

@@ -51,7 +51,9 @@ def test_an_expiry_fails_a_node_without_running_its_code():
 
 def test_a_retried_run_asks_anew():
     """After an expiry that failed its node, whoever retries the run gives people another chance."""
-    bench = Bench(single(lambda ctx: ctx.interrupt("ok?", expires_in=60, on_expire="fail"))).start()
+    bench = Bench(
+        single(lambda ctx: ctx.interrupt("ok?", expires_in=60, on_expire="fail"))
+    ).start()
     (first,) = bench.finish().interrupts
     bench.later(60)
     recovery.retry(bench.engine, bench.run_id)
@@ -75,7 +77,12 @@ def test_an_expiry_leads_elsewhere_and_says_what_was_asked():
     bench.later(60)
 
     result = bench.finish()
-    told = {"interrupt_id": question.id, "name": "ok?", "reason": {"sum": 5}, "assignees": ["ann"]}
+    told = {
+        "interrupt_id": question.id,
+        "name": "ok?",
+        "reason": {"sum": 5},
+        "assignees": ["ann"],
+    }
     assert result.status is Status.COMPLETED
     assert result.execution_order == ["approve", "lead"]
     assert result.results["lead"].output == {"approve": {"expired": told}}
@@ -230,6 +237,9 @@ def test_people_are_reminded_while_the_node_waits():
     (question,) = bench.finish().interrupts
 
     assert (question.reminded, len(ran)) == (2, 1)
-    assert [notice["reminded"] for notice in bench.store.notices if "reminded" in notice] == [1, 2]
+    assert [notice["reminded"] for notice in bench.store.notices if "reminded" in notice] == [
+        1,
+        2,
+    ]
     bench.answer()
     assert bench.finish().status is Status.COMPLETED

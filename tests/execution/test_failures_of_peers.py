@@ -54,7 +54,9 @@ def test_no_answer_is_swallowed_when_its_node_was_renamed():
     bench = waiting({"a": ident, "b": ask("approve"), "c": ident}, "a b", "b c")
     (question,) = bench.result().interrupts
 
-    deploy(bench, {"a": ident, "approval": ask("approve"), "c": ident}, "a approval", "approval c")
+    deploy(
+        bench, {"a": ident, "approval": ask("approve"), "c": ident}, "a approval", "approval c"
+    )
     bench.answer("APPROVED")
 
     result = bench.finish()
@@ -69,7 +71,9 @@ def test_a_waiting_run_wakes_after_a_deploy_of_other_code():
     bench = waiting({"a": ident, "b": ask("approve")}, "a b")
 
     deploy(
-        bench, {"a": lambda ctx: "new", "b": lambda ctx: ["new", ctx.interrupt("approve")]}, "a b"
+        bench,
+        {"a": lambda ctx: "new", "b": lambda ctx: ["new", ctx.interrupt("approve")]},
+        "a b",
     )
     bench.answer("yes")
 

@@ -99,7 +99,9 @@ class Shop:
         """Run what is ready; what is damaged raises, as it does in a worker."""
         while self.bells:
             bell = self.bells.pop(0)
-            with suppress(Exception):  # whatever a damaged document makes of it, it is no effect
+            with suppress(
+                Exception
+            ):  # whatever a damaged document makes of it, it is no effect
                 self.engine.deliver(bell.run_id, bell.node, bell.visit, bell.attempt)
 
     def begin(self) -> tuple[str, str]:
@@ -151,9 +153,13 @@ class Shop:
 class Intruder:
     """Writes to the keys of a run, as `redis-cli` does."""
 
-    def __init__(self, raw: redis.Redis, run_id: str, question: str, chance: random.Random) -> None:
+    def __init__(
+        self, raw: redis.Redis, run_id: str, question: str, chance: random.Random
+    ) -> None:
         self.raw, self.chance = raw, chance
-        self.key = next(key for key in raw.scan_iter(f"*:r:{run_id}") if raw.type(key) == b"hash")
+        self.key = next(
+            key for key in raw.scan_iter(f"*:r:{run_id}") if raw.type(key) == b"hash"
+        )
         self.name = question.partition(".")[2]
 
     def write(self, point: str) -> None:
@@ -197,7 +203,14 @@ class Intruder:
             if one
             else {"v": 1, "n": 1, "decision": "approve", "weight": 1, "stage": 0}
         )
-        vote |= {"round": 0, "selector": "anyone", "comment": "", "at": 1, "level": 2, "name": ""}
+        vote |= {
+            "round": 0,
+            "selector": "anyone",
+            "comment": "",
+            "at": 1,
+            "level": 2,
+            "name": "",
+        }
         vote.setdefault("body", {})
         vote["effect"] = vote.get("effect") or self._effect()
         match self.chance.randrange(3):
@@ -242,7 +255,11 @@ class Intruder:
                     state["calls"][0]["attempt"] = 2
                 case _:
                     for question in state["questions"].values():
-                        question |= {"status": "answered", "response": True, "decision": "approve"}
+                        question |= {
+                            "status": "answered",
+                            "response": True,
+                            "decision": "approve",
+                        }
                         question["effect"] = self._effect()
 
         self._json("k:pay", change)
@@ -293,7 +310,13 @@ class Intruder:
 
     def _count(self, number: int, effect: str) -> None:
         """Have the tally say what the forged votes come to."""
-        tally = {"stage": 0, "round": 0, "effects": {effect: number}, "against": 0, "settled": ""}
+        tally = {
+            "stage": 0,
+            "round": 0,
+            "effects": {effect: number},
+            "against": 0,
+            "settled": "",
+        }
         stored = self.raw.hget(self.key, "v:" + self.name)
         standing = json.loads(stored) if stored else {"v": 1}
         standing |= {"tally": tally, "votes": max(number, standing.get("votes", 0))}
@@ -383,7 +406,9 @@ def test_random_bytes_hold_the_node(redis_url, keys, count, letter, level):
             with suppress(RunnerError):
                 if voter:
                     shop.vote(question, voter)
-        words = [shop.engine.deliver(b.run_id, b.node, b.visit, b.attempt).word for b in shop.bells]
+        words = [
+            shop.engine.deliver(b.run_id, b.node, b.visit, b.attempt).word for b in shop.bells
+        ]
         shop.bells.clear()
         ((record, _, _),) = shop.store.fetch(run_id, ["pay"])
         paid = [paid[:2] for paid in shop.till.paid if paid[2].startswith(run_id)]

@@ -53,7 +53,9 @@ def refund(order: str) -> str:
 
 def paying(call=refund):
     builder = GraphBuilder()
-    builder.add_node(Agent("pay", ScriptedModel([use("refund", order="7"), "done"]), [call]), "pay")
+    builder.add_node(
+        Agent("pay", ScriptedModel([use("refund", order="7"), "done"]), [call]), "pay"
+    )
     return builder.build()
 
 
@@ -310,7 +312,9 @@ def test_a_frozen_tool_is_not_called_by_an_agent_that_code_calls(site, is_frozen
 
     words = site.deliver()
 
-    assert (words, CALLS) == ((["retrying"] * 2, []) if is_frozen else (["settled"] * 2, ["7"] * 2))
+    assert (words, CALLS) == (
+        (["retrying"] * 2, []) if is_frozen else (["settled"] * 2, ["7"] * 2)
+    )
 
 
 def test_a_graph_that_code_runs_in_process_waits_for_the_thaw(site, monkeypatch):

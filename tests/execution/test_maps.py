@@ -121,7 +121,9 @@ def test_items_are_tried_again_by_the_policy():
             raise ValueError("not yet")
         return ctx.attempt
 
-    result = mapped(work, retry=RetryPolicy(max_attempts=3, backoff=0.001, jitter=0))(["a", "b"])
+    result = mapped(work, retry=RetryPolicy(max_attempts=3, backoff=0.001, jitter=0))(
+        ["a", "b"]
+    )
 
     assert result.results["m"].output == [1, 3]
     assert sorted(seen) == [("a", 1), ("b", 1), ("b", 2), ("b", 3)]
@@ -164,7 +166,9 @@ def test_an_item_that_waits_for_a_person_frees_its_place():
 
     assert first.status is Status.INTERRUPTED
     assert [interrupt.node_id for interrupt in first.interrupts] == ["m[1]"]
-    assert [first.results[f"m[{place}]"].status for place in (0, 2, 3)] == [Status.COMPLETED] * 3
+    assert [first.results[f"m[{place}]"].status for place in (0, 2, 3)] == [
+        Status.COMPLETED
+    ] * 3
     assert first.interrupted_nodes == 1
 
     last = graph(answers(first))

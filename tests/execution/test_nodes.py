@@ -27,7 +27,10 @@ class Hooks:
 
     def register_hooks(self, registry, **kwargs):
         """Register the callbacks."""
-        for name, event_type in (("before", BeforeNodeCallEvent), ("after", AfterNodeCallEvent)):
+        for name, event_type in (
+            ("before", BeforeNodeCallEvent),
+            ("after", AfterNodeCallEvent),
+        ):
             for callback in self.callbacks.get(name, []):
                 registry.add_callback(event_type, self._noting(name, callback))
 
@@ -109,7 +112,10 @@ def test_all_hooks_ask_in_one_pass():
     """Every callback runs although an earlier one asked, and all questions are open together."""
     graph, _ = hooked(
         {"a": ident},
-        before=[lambda event: event.interrupt("first"), lambda event: event.interrupt("second")],
+        before=[
+            lambda event: event.interrupt("first"),
+            lambda event: event.interrupt("second"),
+        ],
     )
 
     first = graph("task")
@@ -129,7 +135,9 @@ def test_a_question_keeps_the_reason_that_it_was_asked_with():
             for name in ("one", "two"):
                 registry.add_callback(
                     BeforeNodeCallEvent,
-                    lambda event, name=name: event.interrupt(name, reason=f"reason {next(count)}"),
+                    lambda event, name=name: event.interrupt(
+                        name, reason=f"reason {next(count)}"
+                    ),
                 )
 
     builder = GraphBuilder().set_hook_providers([Listener()])
@@ -304,7 +312,9 @@ def test_a_failure_that_was_asked_about_is_retried():
         if isinstance(event.result, KeyError):
             event.interrupt("try again?")
 
-    graph, _ = hooked({"a": node}, after=[check], a={"retry": RetryPolicy(3, backoff=0, jitter=0)})
+    graph, _ = hooked(
+        {"a": node}, after=[check], a={"retry": RetryPolicy(3, backoff=0, jitter=0)}
+    )
     bench = Bench(graph).start()
     assert bench.finish().status is Status.INTERRUPTED
     bench.answer()
@@ -330,7 +340,9 @@ def test_what_a_node_saved_survives_a_question_after_it():
         if event.attempt == 1:
             event.interrupt("try again?")
 
-    graph, _ = hooked({"a": pay}, after=[check], a={"retry": RetryPolicy(3, backoff=0, jitter=0)})
+    graph, _ = hooked(
+        {"a": pay}, after=[check], a={"retry": RetryPolicy(3, backoff=0, jitter=0)}
+    )
     bench = Bench(graph).start()
     bench.finish()
     bench.answer()
@@ -470,7 +482,9 @@ def test_a_document_that_cannot_be_read_is_kept_and_held(caplog):
     bench = Bench(wired({"a": Adapter(damaged)}).build()).start()
 
     assert bench.finish().status is Status.NEEDS_MIGRATION
-    assert "CorruptDocument: a stored state has version 9" in str(bench.result().results["a"].error)
+    assert "CorruptDocument: a stored state has version 9" in str(
+        bench.result().results["a"].error
+    )
     assert "CorruptDocument: a stored state has version 9" in bench.store.dead[0]["reason"]
     assert "node.held" in caplog.text
     assert "a stored state has version 9" in caplog.text

@@ -39,7 +39,12 @@ def test_the_task_is_called_with_how_the_run_ended():
 
     assert run.deliver("@end") == "end_reported"
 
-    told = {"graph": "bench", "status": "completed", "output": {"paid": 7}, "tags": {"team": "a"}}
+    told = {
+        "graph": "bench",
+        "status": "completed",
+        "output": {"paid": 7},
+        "tags": {"team": "a"},
+    }
     assert run.calls == [("shop.done", {"run_id": run.run_id, **told}, f"{run.run_id}.end")]
 
 

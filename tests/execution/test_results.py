@@ -53,7 +53,9 @@ def test_usage_inside_counts_outside():
     """What graphs inside used counts once on their node and on every run around it, also when they failed."""
     inner = wired({"x": Spender(10), "y": Spender(5, fails=True)}, "x y").build()
     middle = wired({"inner": inner, "z": Spender(1)}).set_failure_policy("continue").build()
-    result = wired({"in": middle, "b": Spender(2)}).set_failure_policy("continue").build()("task")
+    result = (
+        wired({"in": middle, "b": Spender(2)}).set_failure_policy("continue").build()("task")
+    )
 
     assert result.usage == {"inputTokens": 18, "outputTokens": 4}
     assert result.results["in"].usage == {"inputTokens": 16, "outputTokens": 3}
@@ -126,7 +128,11 @@ def test_a_waiting_node_shows_nothing_of_an_older_visit():
     ).build()
     second = graph(answer_all(graph("task"), "first answer"))
 
-    assert (second.results["a"].visit, second.results["a"].output, second.results["a"].result) == (
+    assert (
+        second.results["a"].visit,
+        second.results["a"].output,
+        second.results["a"].result,
+    ) == (
         2,
         None,
         None,

@@ -253,7 +253,9 @@ def limited(site, by="tag:tenant", before=lambda: None, **numbers):
         return ctx.task
 
     builder = GraphBuilder()
-    builder.add_node(work, "a", limits=[Limit("model", by=by, **(numbers or {"concurrency": 9}))])
+    builder.add_node(
+        work, "a", limits=[Limit("model", by=by, **(numbers or {"concurrency": 9}))]
+    )
     site.graphs.add("g", builder.build)
     engine = site.process()
     return [engine.start("g", name, tags={"tenant": name[0]}) for name in ("x1", "x2", "y1")]

@@ -83,7 +83,9 @@ def join(both: Both) -> float:
 
 def test_several_inputs_are_given_by_node_id():
     """A node behind several others is given a mapping, which a TypedDict or a model describes."""
-    result = wired({"a": order, "b": lambda ctx: 2, "c": join}, "a c", "b c").build()("the task")
+    result = wired({"a": order, "b": lambda ctx: 2, "c": join}, "a c", "b c").build()(
+        "the task"
+    )
 
     assert result.results["c"].output == 14.5
 
@@ -229,7 +231,9 @@ def test_input_that_does_not_fit_fails_at_the_door(task, says):
 
 def test_the_field_of_one_of_several_inputs_is_named():
     """Where several nodes come before, the error says whose output does not fit, and where."""
-    result = wired({"a": order, "b": lambda ctx: "2", "c": join}, "a c", "b c").build()("the task")
+    result = wired({"a": order, "b": lambda ctx: "2", "c": join}, "a c", "b c").build()(
+        "the task"
+    )
 
     assert "b: Input should be a valid integer, got '2'" in str(result.results["c"].result)
 
@@ -296,7 +300,12 @@ def as_data(count: int) -> Order:
     [
         (day, "2026-03-04", date(2026, 3, 4), "2026-03-04"),
         (sizes, 1, (Size.SMALL,), ["small"]),
-        (orders, 1, {"all": [Order(number=1, amount=1)]}, {"all": [{"number": 1, "amount": 1.0}]}),
+        (
+            orders,
+            1,
+            {"all": [Order(number=1, amount=1)]},
+            {"all": [{"number": 1, "amount": 1.0}]},
+        ),
         (as_data, 3, Order(number=3, amount=1), {"number": 3, "amount": 1.0}),
         (optional, 3, "int", "int"),
     ],

@@ -143,7 +143,8 @@ def test_code_may_catch_it():
     bench.finish_all()
 
     assert (
-        run.result().results["a"].output == "went on: the question 'ok?' was withdrawn: not needed."
+        run.result().results["a"].output
+        == "went on: the question 'ok?' was withdrawn: not needed."
     )
 
 

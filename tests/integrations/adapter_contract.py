@@ -139,7 +139,9 @@ class AdapterContract:
         """With some answers missing, exactly the missing ones are open, under the same ids."""
         for swapped in (False, True):
             node = StoredNode(self.asks_both)
-            first, second = reversed(waits(node.execute())) if swapped else waits(node.execute())
+            first, second = (
+                reversed(waits(node.execute())) if swapped else waits(node.execute())
+            )
             self._answer(node, first, "blue-1")
             assert [question.id for question in waits(node.execute())] == [second.id]
             self._answer(node, second, "red-2")
@@ -162,7 +164,9 @@ class AdapterContract:
         """The answer is kept, and only the withdrawn question is asked again."""
         for swapped in (False, True):
             node = StoredNode(self.asks_both)
-            first, second = reversed(waits(node.execute())) if swapped else waits(node.execute())
+            first, second = (
+                reversed(waits(node.execute())) if swapped else waits(node.execute())
+            )
             self._answer(node, first, "blue-1")
             node.withdraw(second)
             [again] = waits(node.execute())
@@ -238,7 +242,12 @@ class AdapterContract:
         ]
         work = json.dumps({"scenario": node.make.__name__, "text": node.text})
         done = subprocess.run(
-            command, input=work, capture_output=True, text=True, timeout=PROCESS_WITHIN, check=False
+            command,
+            input=work,
+            capture_output=True,
+            text=True,
+            timeout=PROCESS_WITHIN,
+            check=False,
         )
         assert done.returncode == 0, done.stderr
         return str(json.loads(done.stdout.splitlines()[-1])["text"])
@@ -388,7 +397,8 @@ class StoredNode:
         """Every question of this visit, by its id."""
         stored = self._read().questions
         return {
-            key: codec.decode(Interrupt, codec.dump_json(value)) for key, value in stored.items()
+            key: codec.decode(Interrupt, codec.dump_json(value))
+            for key, value in stored.items()
         }
 
     # -- one step ---------------------------------------------------------------------------------

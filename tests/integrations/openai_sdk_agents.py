@@ -17,7 +17,9 @@ def call(name, key, **given):
 def results(given):
     """All tool results of a conversation, as text."""
     return "; ".join(
-        str(item["output"]) for item in given.input if item.get("type") == "function_call_output"
+        str(item["output"])
+        for item in given.input
+        if item.get("type") == "function_call_output"
     )
 
 
@@ -28,7 +30,8 @@ def scripted(*replies):
     def reply(given):
         items = [] if isinstance(given.input, str) else given.input
         made = sum(
-            item.get("type") == "function_call" or item.get("role") == "assistant" for item in items
+            item.get("type") == "function_call" or item.get("role") == "assistant"
+            for item in items
         )
         left = list(listed)
         while len(left) > 1 and made >= len(left[0]):
@@ -65,4 +68,6 @@ def manager():
 def node(*replies, factory=None, tools=(paint,), **options):
     """An adapter of such an agent, or of the one that a function builds."""
     build = factory or (lambda: agent(*replies, tools=tools))
-    return OpenAIAgent(build, name="agent", run_config=RunConfig(tracing_disabled=True), **options)
+    return OpenAIAgent(
+        build, name="agent", run_config=RunConfig(tracing_disabled=True), **options
+    )

@@ -60,13 +60,22 @@ def calls(*made: tuple[str, str, dict[str, Any]], said: str = "") -> list[dict[s
     return _events(deltas, "tool_calls", USAGE)
 
 
-def _events(deltas: list[dict[str, Any]], finish: str | None, usage: Any) -> list[dict[str, Any]]:
-    shared = {"id": "chatcmpl-1", "object": "chat.completion.chunk", "created": 1, "model": "local"}
+def _events(
+    deltas: list[dict[str, Any]], finish: str | None, usage: Any
+) -> list[dict[str, Any]]:
+    shared = {
+        "id": "chatcmpl-1",
+        "object": "chat.completion.chunk",
+        "created": 1,
+        "model": "local",
+    }
     events = [
         {**shared, "choices": [{"index": 0, "delta": d, "finish_reason": None}]} for d in deltas
     ]
     if finish is not None:
-        events.append({**shared, "choices": [{"index": 0, "delta": {}, "finish_reason": finish}]})
+        events.append(
+            {**shared, "choices": [{"index": 0, "delta": {}, "finish_reason": finish}]}
+        )
     if usage is not None:
         events.append({**shared, "choices": [], "usage": usage})
     return events
@@ -96,7 +105,9 @@ def endpoint(*replies: Any) -> Iterator[Endpoint]:
     """Serve these replies on a loopback port."""
     server = ThreadingHTTPServer(("127.0.0.1", 0), _Handler)
     server.daemon_threads = True
-    served = server.endpoint = Endpoint(f"http://127.0.0.1:{server.server_port}/v1", list(replies))
+    served = server.endpoint = Endpoint(
+        f"http://127.0.0.1:{server.server_port}/v1", list(replies)
+    )
     thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01})
     thread.start()
     try:
@@ -115,7 +126,9 @@ class _Handler(BaseHTTPRequestHandler):
         body = json.loads(self.rfile.read(int(self.headers["content-length"])))
         served.requests.append(body)
         served.keys.append(self.headers["authorization"])
-        wrong = "unknown path" if self.path != "/v1/chat/completions" else _wrong(body["messages"])
+        wrong = (
+            "unknown path" if self.path != "/v1/chat/completions" else _wrong(body["messages"])
+        )
         if wrong:
             self._refuse(Refusal(400, "invalid_request_error", wrong))
             return

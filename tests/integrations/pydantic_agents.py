@@ -15,7 +15,10 @@ def call(name, key, **given):
 def results(messages):
     """All tool results of a conversation, as text."""
     parts = [
-        part for message in messages for part in message.parts if isinstance(part, ToolReturnPart)
+        part
+        for message in messages
+        for part in message.parts
+        if isinstance(part, ToolReturnPart)
     ]
     return "; ".join(f"{part.tool_name} is {part.content}" for part in parts)
 
@@ -39,7 +42,9 @@ def scripted(*replies):
 
 def agent(*replies, output_type=str, **options):
     """An agent that can ask for a colour (done elsewhere) and paint (needs approval)."""
-    built = Agent(scripted(*replies), output_type=[output_type, DeferredToolRequests], **options)
+    built = Agent(
+        scripted(*replies), output_type=[output_type, DeferredToolRequests], **options
+    )
 
     @built.tool_plain
     def colour(topic: str) -> str:

@@ -38,7 +38,9 @@ def results(messages):
     """All tool results of a conversation as text, ordered by their calls: Strands runs them at once."""
     blocks = [block for message in messages for block in message["content"]]
     ended = [block["toolResult"] for block in blocks if "toolResult" in block]
-    contents = [result["content"] for result in sorted(ended, key=lambda each: each["toolUseId"])]
+    contents = [
+        result["content"] for result in sorted(ended, key=lambda each: each["toolUseId"])
+    ]
     return "; ".join(block["text"] for content in contents for block in content)
 
 

@@ -130,7 +130,9 @@ def test_a_crash_repeats_no_finished_node(run_graph, crashes):
         builder = StateGraph(State).add_sequence([first, second])
         return builder.add_edge(START, "first").compile(checkpointer=checkpointer)
 
-    adapter = LangGraphNode(compiled, input=lambda visit: {"notes": []}, output=text, name="agent")
+    adapter = LangGraphNode(
+        compiled, input=lambda visit: {"notes": []}, output=text, name="agent"
+    )
     run = run_graph(graph_of(adapter), "go")
 
     assert run.result.results["agent"].output == "one two"
@@ -202,7 +204,10 @@ def test_an_interrupt_is_a_question_with_its_schema():
 
     (question,) = waits(node(graph(ask=node_)).execute())
 
-    assert (question.name, question.reason["action_request"]["args"]) == ("refund", {"order": "7"})
+    assert (question.name, question.reason["action_request"]["args"]) == (
+        "refund",
+        {"order": "7"},
+    )
     assert question.response_schema["type"] == "integer"
 
 

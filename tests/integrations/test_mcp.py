@@ -47,7 +47,9 @@ def call(name, **arguments):
 def run(server, *calls):
     """Let an agent make these calls, one a turn, and return what each gave it."""
     agent = Agent(
-        name="a", model=ScriptedModel([*([each] for each in calls), "done"]), tools=server.tools()
+        name="a",
+        model=ScriptedModel([*([each] for each in calls), "done"]),
+        tools=server.tools(),
     )
     result = agent("go")
     assert str(result).strip() == "done"
@@ -137,7 +139,9 @@ def test_what_a_server_asks_is_a_question(server):
     assert (day.name, day.reason) == ("book", {"message": "Which day?", "tool": "book"})
     assert day.response_schema["properties"]["day"]["enum"] == ["Monday", "Friday"]
     assert deposit.reason["link"] == "https://pay.example/7"
-    assert [question.id for question in agent(answers((deposit, "accept"))).interrupts] == [day.id]
+    assert [question.id for question in agent(answers((deposit, "accept"))).interrupts] == [
+        day.id
+    ]
     (again,) = agent(answers((day, {"day": "Friday"}))).interrupts
     assert again.id != day.id
     agent(answers((again, {"day": "Monday"})))
@@ -305,7 +309,11 @@ def test_a_server_ends_with_its_process():
         "os.kill(os.getpid(), signal.SIGKILL)"
     )
     done = subprocess.run(
-        [sys.executable, "-c", program], capture_output=True, text=True, check=False, timeout=150
+        [sys.executable, "-c", program],
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=150,
     )
 
     pid = int(done.stdout)

@@ -95,7 +95,9 @@ def homes() -> dict[str, set[str]]:
 
 @cache
 def files() -> dict[Path, ast.AST]:
-    return {path: ast.parse(path.read_text()) for path in sorted((ROOT / "runner").rglob("*.py"))}
+    return {
+        path: ast.parse(path.read_text()) for path in sorted((ROOT / "runner").rglob("*.py"))
+    }
 
 
 def is_optional(package: str) -> bool:
@@ -134,7 +136,9 @@ def misses() -> list[tuple[str, str, str]]:
         for package in imported(block)
         if is_optional(package)
     }
-    return sorted(guarded | {(package, "runner.server", "server") for package in server_packages()})
+    return sorted(
+        guarded | {(package, "runner.server", "server") for package in server_packages()}
+    )
 
 
 def test_what_an_extra_has_is_imported_where_it_is_named():
@@ -156,7 +160,9 @@ def test_what_an_extra_has_is_imported_where_it_is_named():
         for node in ast.walk(tree):
             if isinstance(node, (ast.Import, ast.ImportFrom)) and id(node) not in guarded:
                 unnamed += [
-                    (module_of(path), package) for package in imported(node) if is_optional(package)
+                    (module_of(path), package)
+                    for package in imported(node)
+                    if is_optional(package)
                 ]
 
     assert {

@@ -118,7 +118,9 @@ def test_calls_of_agents_that_are_tools_are_asked(yes):
     run.answer(question, yes)
     ended = done(run.execute())
 
-    assert (MADE, "north painted" in ended.output) == ((["north"], True) if yes else ([], False))
+    assert (MADE, "north painted" in ended.output) == (
+        (["north"], True) if yes else ([], False)
+    )
     assert ended.usage["totalTokens"] == 60
 
 

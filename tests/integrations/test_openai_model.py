@@ -101,7 +101,10 @@ def test_calls_without_an_index_are_told_apart():
     with endpoint([first, events[-2], events[-1]]) as served:
         message, _, _ = reply(served)
 
-    assert [block["toolUse"]["toolUseId"] for block in message["content"]] == ["call_a", "call_b"]
+    assert [block["toolUse"]["toolUseId"] for block in message["content"]] == [
+        "call_a",
+        "call_b",
+    ]
 
 
 def test_reasoning_is_kept_apart_from_text():
@@ -174,7 +177,9 @@ def test_results_pictures_and_files_are_sent():
     """Tool results go as tool messages; a picture in one follows as the user's, bytes as a data address."""
     picture = {"image": {"format": "png", "source": {"bytes": b"\x89PNG"}}}
     paper = {"document": {"format": "pdf", "name": "plan", "source": {"bytes": b"%PDF"}}}
-    uses = [{"toolUse": {"toolUseId": key, "name": "add", "input": {"x": 1}}} for key in ("a", "b")]
+    uses = [
+        {"toolUse": {"toolUseId": key, "name": "add", "input": {"x": 1}}} for key in ("a", "b")
+    ]
     answers = [
         {
             "toolResult": {
@@ -183,7 +188,13 @@ def test_results_pictures_and_files_are_sent():
                 "content": [{"json": {"sum": 2}}, picture],
             }
         },
-        {"toolResult": {"toolUseId": "b", "status": "error", "content": [{"text": "Error: no"}]}},
+        {
+            "toolResult": {
+                "toolUseId": "b",
+                "status": "error",
+                "content": [{"text": "Error: no"}],
+            }
+        },
         {"text": "and this"},
         paper,
     ]
@@ -196,7 +207,13 @@ def test_results_pictures_and_files_are_sent():
         reply(served, conversation)
     sent = served.requests[0]["messages"]
 
-    assert [message["role"] for message in sent] == ["user", "assistant", "tool", "tool", "user"]
+    assert [message["role"] for message in sent] == [
+        "user",
+        "assistant",
+        "tool",
+        "tool",
+        "user",
+    ]
     assert sent[1]["content"] == "Well."
     assert sent[1]["tool_calls"][0]["function"] == {"name": "add", "arguments": '{"x": 1}'}
     assert [sent[2]["content"], sent[3]["content"]] == ['{"sum": 2}', "Error: no"]

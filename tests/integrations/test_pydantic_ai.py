@@ -28,7 +28,8 @@ def node(*replies, **options):
 
 def answers(*pairs):
     return [
-        {"interruptResponse": {"interruptId": q.id, "response": response}} for q, response in pairs
+        {"interruptResponse": {"interruptId": q.id, "response": response}}
+        for q, response in pairs
     ]
 
 
@@ -55,7 +56,10 @@ def test_a_question_shows_the_call():
     [
         (True, "paint is north painted"),
         (False, "paint is The tool call was denied."),
-        ({"kind": "tool-approved", "override_args": {"wall": "south"}}, "paint is south painted"),
+        (
+            {"kind": "tool-approved", "override_args": {"wall": "south"}},
+            "paint is south painted",
+        ),
         ({"kind": "tool-denied", "message": "not on Sundays"}, "paint is not on Sundays"),
     ],
 )
@@ -298,10 +302,12 @@ def test_an_agent_that_can_not_defer_fails_with_the_frameworks_own_words():
 def test_an_agent_is_given_as_a_function_that_builds_it():
     """An agent in the place of its factory, or as a node, is refused at once with what to write."""
     with pytest.raises(
-        DefinitionError, match="PydanticAIAgent takes a function that builds an agent, not an obj"
+        DefinitionError,
+        match="PydanticAIAgent takes a function that builds an agent, not an obj",
     ):
         PydanticAIAgent(agent("hello"))
     with pytest.raises(
-        DefinitionError, match=r"an agent of pydantic_ai can't be a node itself.* PydanticAIAgent\("
+        DefinitionError,
+        match=r"an agent of pydantic_ai can't be a node itself.* PydanticAIAgent\(",
     ):
         GraphBuilder().add_node(agent("hello"), "asks")

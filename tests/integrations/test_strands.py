@@ -6,7 +6,13 @@ import pydantic
 import pytest
 
 from runner import GraphBuilder, RetryPolicy, Status
-from runner.errors import CorruptDocument, DefinitionError, LeaseLost, NodeFailed, UnstorableError
+from runner.errors import (
+    CorruptDocument,
+    DefinitionError,
+    LeaseLost,
+    NodeFailed,
+    UnstorableError,
+)
 from runner.hooks import AfterNodeCallEvent
 from runner.records import failures
 from runner.records.executors import Input
@@ -41,7 +47,8 @@ def hooked(event_type, callback, *replies, **options):
 def answers(waiting, *responses):
     pairs = zip(waiting.interrupts, responses, strict=True)
     return [
-        {"interruptResponse": {"interruptId": q.id, "response": response}} for q, response in pairs
+        {"interruptResponse": {"interruptId": q.id, "response": response}}
+        for q, response in pairs
     ]
 
 
@@ -102,7 +109,9 @@ def test_a_question_is_shown_while_other_tools_run():
 
 def test_a_crash_after_a_question_was_shown_keeps_the_question():
     """A question published by a batch that died is the same question when the batch runs again."""
-    asking = node([use("ask", "call_0", topic="sky"), use("ask", "call_1", topic="sea")], results)
+    asking = node(
+        [use("ask", "call_0", topic="sky"), use("ask", "call_1", topic="sea")], results
+    )
     asking.execute(crash=True)
     published = set(asking.questions)
     again = {question.id for question in waits(asking.execute())}
@@ -113,7 +122,9 @@ def test_a_crash_after_a_question_was_shown_keeps_the_question():
 
 def test_a_crash_in_a_resumed_batch_gives_the_answer_again():
     """An answer given to a batch that died before its end is given to it again."""
-    asking = node([use("ask", "call_0", topic="sky"), use("ask", "call_1", topic="sea")], results)
+    asking = node(
+        [use("ask", "call_0", topic="sky"), use("ask", "call_1", topic="sea")], results
+    )
     colours = {"sky": "blue", "sea": "green"}
     first, second = waits(asking.execute())
     asking.answer(first, colours[first.reason["topic"]])
@@ -200,7 +211,9 @@ def test_agent_state_and_pictures_survive_a_pause():
 
     picture = {"image": {"format": "png", "source": {"bytes": b"\x89PNG\x00"}}}
     asking = StoredNode(
-        lambda: StrandsAgent(lambda: agent(use("remember", "call_0"), results, tools=(remember,))),
+        lambda: StrandsAgent(
+            lambda: agent(use("remember", "call_0"), results, tools=(remember,))
+        ),
         [{"text": "look"}, picture],
     )
     [question] = waits(asking.execute())
@@ -318,7 +331,9 @@ def test_a_retried_node_keeps_its_answer():
 
     builds = []
     builder = GraphBuilder()
-    builder.add_node(StrandsAgent(build), "asks", retry=RetryPolicy(max_attempts=3, backoff=0.01))
+    builder.add_node(
+        StrandsAgent(build), "asks", retry=RetryPolicy(max_attempts=3, backoff=0.01)
+    )
     graph = builder.build()
     waiting = graph("go")
     ended = graph(answers(waiting, "blue"))

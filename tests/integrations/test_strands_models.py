@@ -16,7 +16,8 @@ from strands.models.openai import OpenAIModel  # noqa: E402 - only where the ext
 
 def provider(served):
     return OpenAIModel(
-        client_args={"base_url": served.url, "api_key": "none", "max_retries": 0}, model_id="local"
+        client_args={"base_url": served.url, "api_key": "none", "max_retries": 0},
+        model_id="local",
     )
 
 
@@ -36,7 +37,13 @@ def test_an_agent_of_ours_works_on_it():
     assert ended.usage == {"inputTokens": 22, "outputTokens": 14, "totalTokens": 36}
     asked, told = (request["messages"] for request in served.requests)
     assert [message["role"] for message in asked] == ["system", "user"]
-    assert [message["role"] for message in told] == ["system", "user", "assistant", "tool", "tool"]
+    assert [message["role"] for message in told] == [
+        "system",
+        "user",
+        "assistant",
+        "tool",
+        "tool",
+    ]
     assert [call["id"] for call in told[2]["tool_calls"]] == ["call_1", "call_2"]
 
 

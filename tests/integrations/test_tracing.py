@@ -136,7 +136,10 @@ def test_the_trace_of_a_message_s_sender_continues_in_its_run(spans):
     bench.finish_all()
     (span,) = spans()
 
-    assert (span.context.trace_id, span.parent.span_id) == (int("a" * 32, 16), int("b" * 16, 16))
+    assert (span.context.trace_id, span.parent.span_id) == (
+        int("a" * 32, 16),
+        int("b" * 16, 16),
+    )
 
 
 def test_calls_of_models_and_tools_are_spans_within_their_node(spans):

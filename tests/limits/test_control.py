@@ -180,7 +180,9 @@ def test_the_command_that_doctor_says_names_one_argument(site):
     key = "model:tag:tenant:x'; reboot #"
     site.limits.pause(key, None)
     (check,) = [
-        check for check in examine(read_facts(site.installation.settings)) if key in check.detail
+        check
+        for check in examine(read_facts(site.installation.settings))
+        if key in check.detail
     ]
     command = check.fix.split("`")[1]
     assert shlex.split(command) == ["runner", "limits", "resume", key]
@@ -261,7 +263,10 @@ def test_a_setting_outlives_the_limit_in_the_code(site):
 
 def test_no_key_is_listed_for_which_nothing_waits(site, redis_url):
     """The list loses a key whose last node takes a slot or is cancelled; control: another still waits."""
-    run_id, other = site.start(MODEL, nodes="a b c d"), site.start(MODEL, nodes="e", name="other")
+    run_id, other = (
+        site.start(MODEL, nodes="a b c d"),
+        site.start(MODEL, nodes="e", name="other"),
+    )
     with redis.Redis.from_url(redis_url) as raw:
 
         def listed():
@@ -298,7 +303,9 @@ def test_of_two_declarations_the_newest_loses(site, redis_url):
 
     def deploy(name, concurrency):
         builder = GraphBuilder()
-        builder.add_node(lambda ctx: None, "n", limits=[replace(MODEL, concurrency=concurrency)])
+        builder.add_node(
+            lambda ctx: None, "n", limits=[replace(MODEL, concurrency=concurrency)]
+        )
         registry = Registry()
         registry.add(name, builder.build)
         client = Client(store=site.store, registry=registry)
@@ -307,7 +314,8 @@ def test_of_two_declarations_the_newest_loses(site, redis_url):
 
     def begun():
         visits = [
-            ClaimVisit(second.start("b", "").id, "n", 1, 1, site.worker.nonce()) for _ in range(5)
+            ClaimVisit(second.start("b", "").id, "n", 1, 1, site.worker.nonce())
+            for _ in range(5)
         ]
         claims = [site.store.do(visit) for visit in visits]
         for visit in visits:

@@ -36,7 +36,9 @@ def test_a_value_that_can_not_be_used_fails_the_node(task, problem):
     result = graph(task)
 
     assert (result.status, result.results["work"].attempts, ran) == (Status.FAILED, 1, [])
-    assert "'customers' counts by 'customer.id' of the input" in str(result.results["work"].result)
+    assert "'customers' counts by 'customer.id' of the input" in str(
+        result.results["work"].result
+    )
     assert problem in str(result.results["work"].result)
 
 

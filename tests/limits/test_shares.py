@@ -14,7 +14,9 @@ from runner.limits.fairness import LEAST_WEIGHT, MAX_KEY, MOST_WEIGHT, StrideQue
 @pytest.mark.parametrize("weight", [0, -1, math.nan, math.inf, 5e-324, 1e-9, 1001, True, "5"])
 def test_a_weight_that_cannot_be_shared_by_is_refused(weight):
     """Neither none, nor one with which keys would stand still; control: its bounds are accepted."""
-    with pytest.raises(DefinitionError, match=r"the weight of 'x' is a number from 0\.001 to 1000"):
+    with pytest.raises(
+        DefinitionError, match=r"the weight of 'x' is a number from 0\.001 to 1000"
+    ):
         Fairness("tag:t", {"x": weight})
     Fairness("tag:t", {"x": LEAST_WEIGHT, "y": MOST_WEIGHT})
 

@@ -6,7 +6,13 @@ import pydantic
 import pytest
 
 from runner.records import codec, validation
-from runner.records.interrupts import Address, Decision, Interrupt, InterruptStatus, ReceiptStatus
+from runner.records.interrupts import (
+    Address,
+    Decision,
+    Interrupt,
+    InterruptStatus,
+    ReceiptStatus,
+)
 from runner.store.receipts import receipts_for
 
 AT = Address("00run", "pay", 1)

@@ -48,7 +48,9 @@ def agent(amount, event=None):
     def pay(tool_context: ToolContext) -> str:
         return amount.ask(tool_context) if event is None else "paid"
 
-    model = ScriptedModel([{"toolUse": {"toolUseId": "t1", "name": "pay", "input": {}}}, "done"])
+    model = ScriptedModel(
+        [{"toolUse": {"toolUseId": "t1", "name": "pay", "input": {}}}, "done"]
+    )
     made = Agent(name="asks", model=model, tools=[pay])
     if event is not None:
         made.hooks.add_callback(event, lambda fired: amount.ask(fired) and None)
@@ -58,7 +60,9 @@ def agent(amount, event=None):
 def caller(amount):
     """Make an agent whose tool is the agent that asks."""
     use = {"toolUse": {"toolUseId": "t2", "name": "asks", "input": {"input": "pay"}}}
-    return Agent(name="caller", model=ScriptedModel([use, "done"]), tools=[agent(amount).as_tool()])
+    return Agent(
+        name="caller", model=ScriptedModel([use, "done"]), tools=[agent(amount).as_tool()]
+    )
 
 
 def with_hook(event):

@@ -74,7 +74,9 @@ def restored_rdb(backup, data):
         def is_written():
             state = client.info("persistence")
             busy = state["aof_rewrite_in_progress"] or state["aof_rewrite_scheduled"]
-            return state["aof_enabled"] and not busy and state["aof_last_bgrewrite_status"] == "ok"
+            return (
+                state["aof_enabled"] and not busy and state["aof_last_bgrewrite_status"] == "ok"
+            )
 
         wait_until(is_written, "the append-only files were written")
 
@@ -96,7 +98,12 @@ def command(url, *words):
 )
 def test_a_restored_store_goes_on_from_its_backup(tmp_path, copy, restore):
     """What was paid after the backup is paid again with the same keys, and nothing before the thaw."""
-    lost, fresh, backup, shop = tmp_path / "lost", tmp_path / "fresh", tmp_path / "backup", Shop()
+    lost, fresh, backup, shop = (
+        tmp_path / "lost",
+        tmp_path / "fresh",
+        tmp_path / "backup",
+        Shop(),
+    )
     fresh.mkdir()
     with (
         embedded_store(appendonly=True, directory=lost) as server,
@@ -137,7 +144,10 @@ def test_a_restored_store_goes_on_from_its_backup(tmp_path, copy, restore):
     assert shop.paid[3:5] == [first, second]
     assert shop.paid[5] != third
     # No worker process runs here: nothing else is wrong.
-    assert {name for name, result in checks.items() if result == "fail"} == {"workers", "graphs"}
+    assert {name for name, result in checks.items() if result == "fail"} == {
+        "workers",
+        "graphs",
+    }
     assert (checks["disk"], checks["freeze"]) == ("pass", "warn")
 
 

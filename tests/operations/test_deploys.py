@@ -100,9 +100,15 @@ def test_an_answer_that_new_code_can_not_take_is_asked_for_again():
 
     (question,) = bench.finish().interrupts
     events = [
-        event.data for event in bench.store.events(bench.run_id) if event.kind == "interrupt.asked"
+        event.data
+        for event in bench.store.events(bench.run_id)
+        if event.kind == "interrupt.asked"
     ]
-    assert (question.name, question.response_schema, question.replaces) == ("approve", NEW, old.id)
+    assert (question.name, question.response_schema, question.replaces) == (
+        "approve",
+        NEW,
+        old.id,
+    )
     assert events == [{"name": "approve"}, {"name": "approve", "replaces": old.id}]
     assert apply_decisions(bench.engine, [Decision(question.id, "yes")])[0].status == "rejected"
     bench.answer({"decision": "yes"})
@@ -183,7 +189,9 @@ def test_a_run_whose_graph_is_not_here_says_so_once(caplog):
     bench.engine = Engine(bench.store, bench, Registry())
     bench.deliver("a")
 
-    events = [event for event in bench.store.events(bench.run_id) if event.kind == "node.unserved"]
+    events = [
+        event for event in bench.store.events(bench.run_id) if event.kind == "node.unserved"
+    ]
     assert [(event.node, event.data["graph"], event.data["reason"]) for event in events] == [
         ("a", "bench", "another graph has this name here"),
         ("a", "bench", "no graph of this name can be built here"),

@@ -137,7 +137,9 @@ def test_what_is_told_is_what_happens():
 
     record = bench.store.read(bench.run_id).nodes
     assert (
-        [node for node, _, _ in changes] == ["c"] == [name for name in record if record[name].held]
+        [node for node, _, _ in changes]
+        == ["c"]
+        == [name for name in record if record[name].held]
     )
     assert ahead(bench, now) == [("c", "waiting", 'its version was "" and is "2" now')]
 

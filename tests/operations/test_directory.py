@@ -42,7 +42,8 @@ def voter(name):
 def test_what_the_directory_has_decides_who_may_vote():
     """Groups and roles of the directory are those of the voter; without one nobody is in a group."""
     may = {
-        name: not forbidden(FINANCE, looked_up(voter(name), HERE)) for name in ("ana", "eva", "ben")
+        name: not forbidden(FINANCE, looked_up(voter(name), HERE))
+        for name in ("ana", "eva", "ben")
     }
 
     assert may == {"ana": True, "eva": True, "ben": False}

@@ -90,7 +90,9 @@ def by_client(site):
 
 
 def by_async_client(site):
-    client = AsyncClient(store=site.client.engine.store, dispatcher=site, registry=site.registry)
+    client = AsyncClient(
+        store=site.client.engine.store, dispatcher=site, registry=site.registry
+    )
     return lambda: asyncio.run(client.start("g", None, tags={"account": "7"})).id
 
 

@@ -173,7 +173,9 @@ def test_an_answer_has_its_own_limit(waiting):
 
 
 @pytest.mark.parametrize("said", ["responder", "idempotency_key", "digest"])
-@pytest.mark.parametrize("given", ["x" * 1001, "\ud800", 7], ids=["long", "surrogate", "number"])
+@pytest.mark.parametrize(
+    "given", ["x" * 1001, "\ud800", 7], ids=["long", "surrogate", "number"]
+)
 def test_what_comes_with_an_answer_is_short_text(waiting, said, given):
     """An answer with anything else is rejected with the reason, and nothing of it is written."""
     bench, question = waiting
@@ -187,7 +189,9 @@ def test_what_comes_with_an_answer_is_short_text(waiting, said, given):
     assert bench.result().interrupts == [question]
 
 
-@pytest.mark.parametrize("given", ["x" * 20_000, "\ud800", 7], ids=["long", "surrogate", "number"])
+@pytest.mark.parametrize(
+    "given", ["x" * 20_000, "\ud800", 7], ids=["long", "surrogate", "number"]
+)
 def test_reasons_and_keys_are_short_texts(waiting, given):
     """Who cancels, withdraws or starts with anything else is told, and nothing was changed."""
     bench, question = waiting
@@ -217,9 +221,13 @@ def test_a_message_that_is_too_large_is_not_even_read(waiting):
     assert (verdict.disposition, verdict.receipt) == (Disposition.DEAD, None)
     assert "It was not read" in verdict.reason
     start = (
-        b'{"v":1,"graph":"bench","task":"' + b"x" * (MAX_MESSAGE + bench.store.max_bytes) + b'"}'
+        b'{"v":1,"graph":"bench","task":"'
+        + b"x" * (MAX_MESSAGE + bench.store.max_bytes)
+        + b'"}'
     )
-    assert "It was not read" in handle_start(bench.engine, IncomingMessage("1", "k", start)).reason
+    assert (
+        "It was not read" in handle_start(bench.engine, IncomingMessage("1", "k", start)).reason
+    )
 
 
 def test_a_large_answer_does_not_wait_for_its_question(waiting):
@@ -278,7 +286,9 @@ def test_any_json_arrives_as_it_was_sent(value, door):
 
 
 @hypothesis.given(
-    st.binary() | st.text().map(str.encode) | VALUES.map(lambda value: json.dumps(value).encode())
+    st.binary()
+    | st.text().map(str.encode)
+    | VALUES.map(lambda value: json.dumps(value).encode())
 )
 def test_no_bytes_break_a_door(body):
     """Whatever comes, a door says what became of it: it raises nothing and stores nothing."""

@@ -228,7 +228,9 @@ def test_a_schedule_needs_its_graph_and_its_name(site):
     scheduler.add(MINUTELY)
 
     with pytest.raises(ConflictError):
-        scheduler.add(Schedule("s", MINUTELY.graph, interval=120))  # the same twice in a ms is one
+        scheduler.add(
+            Schedule("s", MINUTELY.graph, interval=120)
+        )  # the same twice in a ms is one
     with pytest.raises(NotFoundError, match="nowhere"):
         scheduler.add(Schedule("t", "nowhere", interval=60))
     with pytest.raises(NotFoundError):

@@ -97,7 +97,8 @@ def test_what_was_sealed_holds_without_the_store(client, log, at_once, anchor):
     assert log.head().anchored == 8
     assert verdict(exported(log, at_once), anchor).text == "all 8 entries hold"
     assert (
-        verdict(exported(log, at_once, run_id="00two"), anchor).text == f"all 3 entries {OPEN_RUN}"
+        verdict(exported(log, at_once, run_id="00two"), anchor).text
+        == f"all 3 entries {OPEN_RUN}"
     )
     assert (
         verdict(exported(log, at_once), keys={"runner": OTHER.key.public_key()}).result
@@ -305,7 +306,9 @@ def test_a_restart_with_an_old_head_makes_the_same_tree(client, log, at_once, an
 
 
 @pytest.mark.parametrize("others", [0, 1, 9])
-def test_a_store_that_lost_signed_entries_is_not_signed_again(client, log, at_once, anchor, others):
+def test_a_store_that_lost_signed_entries_is_not_signed_again(
+    client, log, at_once, anchor, others
+):
     """A server that went back, and got fewer or other entries since, is found out by the anchor."""
     append(client, 5)
     seal(log, at_once)
@@ -333,7 +336,9 @@ def test_a_store_that_lost_signed_entries_is_not_signed_again(client, log, at_on
     assert verdict(exported(log, unanchored), anchor).result is not Result.HOLDS
 
 
-def test_a_tree_that_was_given_up_is_followed_by_one_of_another_name(client, log, at_once, anchor):
+def test_a_tree_that_was_given_up_is_followed_by_one_of_another_name(
+    client, log, at_once, anchor
+):
     """`runner audit restart` seals what is there anew, and it is signed again."""
     append(client, 5)
     seal(log, at_once)
@@ -408,7 +413,9 @@ def test_a_store_that_was_sealed_again_with_another_key_is_found(client, log, at
 # Archiving and trimming
 
 
-def test_old_entries_go_to_the_archive_and_are_exported_from_there(client, log, anchor, tmp_path):
+def test_old_entries_go_to_the_archive_and_are_exported_from_there(
+    client, log, anchor, tmp_path
+):
     """Entries older than RUNNER_AUDIT_KEEP are archived, then trimmed; proofs of them still hold."""
     archive = FolderArchive(str(tmp_path / "archive"))
     append(client, 10, "00one")
@@ -424,7 +431,8 @@ def test_old_entries_go_to_the_archive_and_are_exported_from_there(client, log, 
 
     assert verdict(exported(log, short), anchor).text == "all 13 entries hold"
     assert (
-        verdict(exported(log, short, run_id="00one"), anchor).text == f"all 10 entries {OPEN_RUN}"
+        verdict(exported(log, short, run_id="00one"), anchor).text
+        == f"all 10 entries {OPEN_RUN}"
     )
     with pytest.raises(UsageError, match="RUNNER_ARCHIVE"):
         exported(log, replace(short, archive=None))

@@ -176,7 +176,9 @@ def test_votes_for_different_answers_do_not_add_up():
     """Where nothing is to be called, people respond, and equal responses count together."""
     team = asking(action=None, response_schema={"type": "integer"})
 
-    words = [team.vote(who, "respond", response=number) for who, number in (("ana", 1), ("ben", 2))]
+    words = [
+        team.vote(who, "respond", response=number) for who, number in (("ana", 1), ("ben", 2))
+    ]
     assert words == ["counted", "counted"]
     assert team.vote("cid", "respond", response="one") == "rejected"
     assert team.vote("cid", "edit", response=1) == "rejected"
@@ -351,7 +353,13 @@ def test_a_message_without_a_digest_is_no_vote():
 def test_malformed_votes_are_dead(change):
     """A message that is no vote is not applied to anything."""
     team = asking()
-    message = {"v": 2, "interrupt_id": team.question, "decision": "approve", "by": "ana", **change}
+    message = {
+        "v": 2,
+        "interrupt_id": team.question,
+        "decision": "approve",
+        "by": "ana",
+        **change,
+    }
 
     assert handle_answer(team.bench.engine, sent(message)).disposition is Disposition.DEAD
 
@@ -378,7 +386,9 @@ def test_who_asked_for_a_run_does_not_decide_it():
     assert [plain.vote("ana"), plain.vote("ben")] == ["forbidden", "accepted"]
 
 
-@pytest.mark.parametrize(("name", "words"), [("lookup", "is no node"), ("inner", "asks nothing")])
+@pytest.mark.parametrize(
+    ("name", "words"), [("lookup", "is no node"), ("inner", "asks nothing")]
+)
 @pytest.mark.parametrize("static", [True, False])
 def test_an_exclusion_that_excludes_nobody_is_refused(name, words, static):
     """A typo, or a node that asks nothing itself, is refused when the graph is built, starts or asks."""
@@ -414,7 +424,11 @@ def test_who_answered_a_node_of_the_graph_around_does_not_decide():
     team.start()
     team.client.respond(team.question, "yes", responder="ana")
     team.bench.finish()
-    assert [team.vote(who) for who in ("ana", "ben", "cid")] == ["forbidden", "counted", "accepted"]
+    assert [team.vote(who) for who in ("ana", "ben", "cid")] == [
+        "forbidden",
+        "counted",
+        "accepted",
+    ]
     assert team.bench.finish().status is Status.COMPLETED
 
 
@@ -619,7 +633,9 @@ def test_a_rule_that_asks_for_identity_takes_signed_operations_alone(public):
     events = team.bench.store.events(team.bench.run_id)
     refused = [event.data["decision"] for event in events if event.kind == "interrupt.refused"]
     assert refused == [kind for kind in [*operations, "delegate"] for _ in range(2)]
-    assert [operation(team, vote(who), 91 + place) for place, who in enumerate(("eve", "ben"))] == [
+    assert [
+        operation(team, vote(who), 91 + place) for place, who in enumerate(("eve", "ben"))
+    ] == [
         "counted",
         "accepted",
     ]
@@ -661,7 +677,9 @@ def test_a_bot_and_for_whom_it_asks_do_not_decide():
 def asking_for(**options: Any) -> Asking:
     """Start a run by a bot, whose node asks with four eyes."""
     team = Asking(rule=FOUR_EYES, action=REFUND)
-    team.bench.run_id = team.client.start("bench", "task", requester="service:|bot", **options).id
+    team.bench.run_id = team.client.start(
+        "bench", "task", requester="service:|bot", **options
+    ).id
     team.bench.finish()
     return team
 
@@ -683,11 +701,13 @@ def test_who_makes_a_run_from_another_asks_for_it_too(made):
         assert team.bench.store.requester(run.id) == people
         assert team.client.interrupt(team.question).on_behalf_of == people["on_behalf_of"]
         excluded = [people["principal"], *people["on_behalf_of"]]
-        assert [team.vote(who) for who in [*excluded, "cid"]] == ["forbidden"] * len(excluded) + [
-            "accepted"
-        ]
+        assert [team.vote(who) for who in [*excluded, "cid"]] == ["forbidden"] * len(
+            excluded
+        ) + ["accepted"]
     if made == "fork":
-        assert team.client.start("bench", "task").fork("a").id  # nobody is known: none is made up
+        assert (
+            team.client.start("bench", "task").fork("a").id
+        )  # nobody is known: none is made up
 
 
 @pytest.mark.parametrize("level", [1, 2])
@@ -802,7 +822,9 @@ def test_a_service_judges_votes_on_its_own_questions_alone(kind):
     assert result is not None
     assert result.receipt is not None
     assert result.receipt.status == "forbidden"
-    other.registry.add("bench", lambda: single(lambda ctx: None))  # the control: it has the graph
+    other.registry.add(
+        "bench", lambda: single(lambda ctx: None)
+    )  # the control: it has the graph
     result = MessageHandler(other, settings, "test").answer(sent(body, 2), None)
     assert result is not None
     assert result.receipt is not None

@@ -220,7 +220,9 @@ def test_gone_disables_a_webhook_until_it_is_resumed(site, endpoint):
         last = site.run()
         site.until("h", "delivered", 2)
 
-    assert [json.loads(request.body)["run_id"] for request in endpoint.requests].count(last) == 1
+    assert [json.loads(request.body)["run_id"] for request in endpoint.requests].count(
+        last
+    ) == 1
     assert len(endpoint.requests) == 3
 
 
@@ -285,7 +287,9 @@ def test_too_many_deliveries_drop_the_oldest(site, monkeypatch, caplog):
         while site.webhooks.now() == end:
             pass
     with site.served("h"):
-        wait_until(lambda: "webhook.dropped: 2 deliveries to 'h'" in caplog.text, "two are dropped")
+        wait_until(
+            lambda: "webhook.dropped: 2 deliveries to 'h'" in caplog.text, "two are dropped"
+        )
 
         assert [item.run_id for item in site.deliveries("h")] == runs[:1:-1]
         assert site.admin.show("h").dropped == 2

@@ -159,14 +159,18 @@ class Machine:
     # -- the worker --------------------------------------------------------------------------------
 
     def stale(self, state: State) -> bool:
-        return state.decided is not None and state.now - state.decided[2] > self.limits.use_within
+        return (
+            state.decided is not None and state.now - state.decided[2] > self.limits.use_within
+        )
 
     def judge(self, state: State) -> str:
         """Return the effect that the worker may run: what the votes come to when they are counted again."""
         count = self.recount(state.votes)
         approved = count.word == "accepted" and count.decision in {"approve", "edit"}
         return (
-            count.effect if approved and state.decided and count.effect == state.decided[1] else ""
+            count.effect
+            if approved and state.decided and count.effect == state.decided[1]
+            else ""
         )
 
     def may_use(self, state: State, key: str) -> bool:

@@ -21,7 +21,9 @@ from tests.properties.test_maps_against_model import AgainstMaps, AgainstMapsInR
 class AgainstExits(Against):
     """A loop whose exit meets a branch that is not done: few of the steps that are drawn lead there."""
 
-    @initialize(first=definitions("first", TRICKY[-1:]), second=definitions("second", TRICKY[-1:]))
+    @initialize(
+        first=definitions("first", TRICKY[-1:]), second=definitions("second", TRICKY[-1:])
+    )
     def publish(self, first, second):
         """Let "b" leave its loop and repeat it, and then end it, while "c" still waits for a worker."""
         self.publish_both(first, second)

@@ -571,7 +571,9 @@ def table() -> str:
     """List all planted faults: where each is, what goes wrong, and which file of tests finds it."""
     rows = [("where", "planted fault", "found by"), ("---", "---", "---")]
     for fault in (*MUTATIONS, *FAULTS):
-        found_by = fault.test.partition("::")[0] or f"tests/properties/fast_slice.py, {fault.slice}"
+        found_by = (
+            fault.test.partition("::")[0] or f"tests/properties/fast_slice.py, {fault.slice}"
+        )
         rows.append((f"runner/{fault.file}", fault.breaks, found_by))
     return "".join(f"| {' | '.join(row)} |\n" for row in rows)
 

@@ -47,9 +47,13 @@ class MapWorld(World):
     def items(self, run: Run, visit: Visit) -> list[Visit]:
         """The items of a map's visit that have been ready, in the order of the list."""
         values = self.list_of(run, visit)
-        names = [f"{visit.owner}[{place}]" for place in range(len(values.values))] if values else []
+        names = (
+            [f"{visit.owner}[{place}]" for place in range(len(values.values))] if values else []
+        )
         return [
-            run.visits[name, visit.number] for name in names if (name, visit.number) in run.visits
+            run.visits[name, visit.number]
+            for name in names
+            if (name, visit.number) in run.visits
         ]
 
     def has_a_place(self, item: Visit) -> bool:

@@ -103,7 +103,9 @@ class Map:
     def _left(self, edge: EdgeSpec) -> Loop | None:
         """The outermost loop that an edge leaves."""
         loops_left = [
-            loop for loop in self.loops if edge.source in loop.body and edge.target not in loop.body
+            loop
+            for loop in self.loops
+            if edge.source in loop.body and edge.target not in loop.body
         ]
         return loops_left[-1] if loops_left else None
 
@@ -141,7 +143,9 @@ class Picture:
             return None
         leaves = self.map.left[number]
         if leaves is not None:
-            return True if number in self.left else False if leaves.header in self.over else None
+            return (
+                True if number in self.left else False if leaves.header in self.over else None
+            )
         if not self.settled(edge.source):
             return None
         end = self.ends.get(edge.source)
@@ -150,7 +154,9 @@ class Picture:
     def arrivals(self, node: str) -> dict[int, bool | None]:
         """What has come of all that a first visit waits for; an entry point has one live arrival."""
         into = self.map.into[node]
-        states = {number: self.arrival(number) for number in into if number not in self.map.back}
+        states = {
+            number: self.arrival(number) for number in into if number not in self.map.back
+        }
         return {ENTRY: True, **states} if node in self.map.entries else states
 
     def inputs(self, node: str) -> list[tuple[str, int]]:

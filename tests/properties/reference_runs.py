@@ -169,7 +169,11 @@ class World:
     ) -> str:
         """What a claim hears that lets go of its visit once more: the first word, or that it is late."""
         visit = self.runs[run_id].visits.get((node, number))
-        return visit.status if visit and visit.claim is claim and visit.status in words else "stale"
+        return (
+            visit.status
+            if visit and visit.claim is claim and visit.status in words
+            else "stale"
+        )
 
     # -- ending a visit ----------------------------------------------------------------------------
 
@@ -192,7 +196,11 @@ class World:
         before = self.nodes(run)
         if run.frozen is None:
             run.ends.append(End(visit.node, visit.number, completed, took))
-        if not completed and run.definition.policy is FailurePolicy.FAIL_FAST and not run.stopping:
+        if (
+            not completed
+            and run.definition.policy is FailurePolicy.FAIL_FAST
+            and not run.stopping
+        ):
             run.ends.pop()
             self.stop(run, "failed", f'node "{visit.node}" failed')
         elif run.frozen is None:
@@ -486,7 +494,9 @@ class World:
         positions = {}
         for node in run.shape.nodes:
             visit = run.now(node)
-            status = "skipped" if node in drawing.skipped else visit.status if visit else "pending"
+            status = (
+                "skipped" if node in drawing.skipped else visit.status if visit else "pending"
+            )
             positions[node] = (status, drawing.visits.get(node, 0))
         return positions
 

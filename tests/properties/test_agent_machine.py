@@ -36,7 +36,9 @@ GROUPS = {
 }
 
 attempts = st.lists(st.tuples(*map(st.sampled_from, (BEFORE, BODY, AFTER))), max_size=3)
-turns = st.lists(st.lists(st.tuples(st.booleans(), attempts), min_size=1, max_size=3), max_size=2)
+turns = st.lists(
+    st.lists(st.tuples(st.booleans(), attempts), min_size=1, max_size=3), max_size=2
+)
 
 
 @dataclass
@@ -150,7 +152,11 @@ def build(plan: Plan) -> Agent:
     ]
     executor = "sequential" if plan.sequential else "concurrent"
     return Agent(
-        "a", ScriptedModel([*replies, "end"]), [act], hooks=[Hooks(*pairs)], tool_executor=executor
+        "a",
+        ScriptedModel([*replies, "end"]),
+        [act],
+        hooks=[Hooks(*pairs)],
+        tool_executor=executor,
     )
 
 
@@ -189,9 +195,13 @@ def without_pause(plan: Plan) -> tuple[list[Any], Counter[tuple[str, int]]]:
 def check_conversation(messages: list[Any]) -> None:
     """Each tool use has exactly one result, in the message right after it."""
     for index, message in enumerate(messages):
-        uses = [block["toolUse"]["toolUseId"] for block in message["content"] if "toolUse" in block]
+        uses = [
+            block["toolUse"]["toolUseId"] for block in message["content"] if "toolUse" in block
+        ]
         if uses:
-            results = [block["toolResult"]["toolUseId"] for block in messages[index + 1]["content"]]
+            results = [
+                block["toolResult"]["toolUseId"] for block in messages[index + 1]["content"]
+            ]
             assert results == uses
 
 
@@ -240,7 +250,9 @@ def test_paused_and_resumed_elsewhere_a_conversation_is_the_same(
 
 @RELAXED
 @given(plan=plans(), deaths=st.lists(st.integers(0, 4), max_size=4))
-def test_killed_at_any_checkpoint_a_conversation_is_the_same(plan: Plan, deaths: list[int]) -> None:
+def test_killed_at_any_checkpoint_a_conversation_is_the_same(
+    plan: Plan, deaths: list[int]
+) -> None:
     """A crash repeats calls in flight at most, under the keys they had, and the conversation is the same."""
     messages, completed = without_pause(plan)
     keys, plan.keys = plan.keys, set()

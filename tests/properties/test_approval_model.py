@@ -68,7 +68,8 @@ def needed(machine: Machine) -> int:
 
 def enough_people_want_what_runs(machine: Machine, state: State) -> bool:
     return all(
-        len(supporters(machine, state, effect)) >= needed(machine) for _, effect in state.effects
+        len(supporters(machine, state, effect)) >= needed(machine)
+        for _, effect in state.effects
     )
 
 
@@ -110,7 +111,9 @@ def it_is_decided_in_time(machine: Machine, state: State) -> bool:
 def no_decision_is_lost(machine: Machine, state: State) -> bool:
     """As soon as enough people want the same, it is decided."""
     wanted = {vote.effect for vote in state.votes if vote.effect}
-    enough = any(len(supporters(machine, state, effect)) >= needed(machine) for effect in wanted)
+    enough = any(
+        len(supporters(machine, state, effect)) >= needed(machine) for effect in wanted
+    )
     return not enough or state.decided is not None
 
 
@@ -176,7 +179,9 @@ def without(machine: Machine, **changes: Callable[..., object]) -> Machine:
     """Return the machine with other methods; each gets the machine's own one first."""
     for name, change in changes.items():
         own = getattr(machine, name)
-        setattr(machine, name, lambda *arguments, own=own, change=change: change(own, *arguments))
+        setattr(
+            machine, name, lambda *arguments, own=own, change=change: change(own, *arguments)
+        )
     return machine
 
 
@@ -214,7 +219,9 @@ CONTROLS: Mapping[str, dict[str, Callable[..., Any]]] = {
     "it_is_decided_once": {"accepts": lambda own, state: own(replace(state, decided=None))},
     "it_is_decided_in_time": {"accepts": lambda _, state: state.decided is None},
     "no_decision_is_lost": {"cast": never_decides},
-    "one_key_has_an_effect": {"may_use": lambda _, state, key: key == KEYS[min(state.crashes, 1)]},
+    "one_key_has_an_effect": {
+        "may_use": lambda _, state, key: key == KEYS[min(state.crashes, 1)]
+    },
     "it_is_used_in_time": {"stale": lambda _, state: False},
     "what_was_begun_goes_on": {
         "may_use": lambda own, state, key: not state.used and own(state, key)
@@ -233,7 +240,8 @@ def test_a_machine_that_forgets_something_is_found(name):
 def test_a_worker_that_believes_a_decision_is_found():
     """The control of what runs: without the second count, a written decision runs."""
     machine = without(
-        Machine(FOUR_EYES, Limits(votes=2, forges=True)), judge=lambda _, state: state.decided[1]
+        Machine(FOUR_EYES, Limits(votes=2, forges=True)),
+        judge=lambda _, state: state.decided[1],
     )
     name = "enough_people_want_what_runs"
     _, broken = search(machine, {name: INVARIANTS[name]})
@@ -275,7 +283,12 @@ class Asked:
         requester = {"principal": REQUESTER}
         _, self.token = worker.begin(GRAPH, requester=requester)
         question = worker.question(
-            self.token, "pay?", rule=rule, action=SHOWN_ACTION, expires_in=2.0, on_expire="reject"
+            self.token,
+            "pay?",
+            rule=rule,
+            action=SHOWN_ACTION,
+            expires_in=2.0,
+            on_expire="reject",
         )
         self.store.do(ParkVisit(self.token, [question], None))
         (self.question,) = self.store.interrupts([question.id])

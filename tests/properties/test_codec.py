@@ -80,7 +80,9 @@ def test_a_bad_value_is_refused_by_its_path(good, bad, path):
     """However deep the bad value lies, the error names the way to it."""
     value, name = bad, "output"
     for step in reversed(path):
-        value = {step: value, "good": good} if isinstance(step, str) else [*[good] * step, value]
+        value = (
+            {step: value, "good": good} if isinstance(step, str) else [*[good] * step, value]
+        )
     for step in path:
         name += f".{step}" if isinstance(step, str) else f"[{step}]"
 
@@ -96,7 +98,9 @@ ERRORS = [Exception, ValueError, KeyError, LookupError, OSError, TimeoutError, A
 arguments = st.lists(scalars | st.tuples(st.integers(0, 9)) | st.just(object()), max_size=3)
 
 
-@given(st.sampled_from(ERRORS), arguments, st.lists(st.text(max_size=5), max_size=2), st.booleans())
+@given(
+    st.sampled_from(ERRORS), arguments, st.lists(st.text(max_size=5), max_size=2), st.booleans()
+)
 def test_an_error_reads_alike_after_storing(cls, given_arguments, notes, chained):
     """Type, text, repr, notes and cause of an error are those it had, in any process."""
     error = cls(*given_arguments)

@@ -69,7 +69,9 @@ def definitions(draw, name: str, shapes: Sequence[str | None] = (None, *TRICKY))
     """Draw a graph: any edges, so joins, dead paths and loops in every shape."""
     names = "abcdef"[: draw(st.integers(1, 6))]
     pairs = draw(
-        st.lists(st.tuples(st.sampled_from(names), st.sampled_from(names)), max_size=9, unique=True)
+        st.lists(
+            st.tuples(st.sampled_from(names), st.sampled_from(names)), max_size=9, unique=True
+        )
     )
     if draw(st.booleans()):
         # Most of any edges are in loops; joins outside of loops have a way of their own in the scripts.
@@ -186,13 +188,17 @@ class Against(RuleBasedStateMachine):
             return None
         assert isinstance(claim, Claim), claim
         run = self.model.runs[bell.run_id]
-        assert [(node, visit) for node, visit, _ in claim.inputs] == run.picture().inputs(bell.node)
+        assert [(node, visit) for node, visit, _ in claim.inputs] == run.picture().inputs(
+            bell.node
+        )
         assert all(
             output == f"{node}{visit}" or output["expired"]["name"] in "xyz"
             for node, visit, output in claim.inputs
         )
         assert {answer.id for answer in claim.answers} >= {
-            question.id for question in expected.questions.values() if question.status == "answered"
+            question.id
+            for question in expected.questions.values()
+            if question.status == "answered"
         }
         self.claims.append(claim)
         return claim
@@ -212,9 +218,13 @@ class Against(RuleBasedStateMachine):
     def settle_with(self, claim, bits, fails):
         token = claim.token
         shape, _ = self.definition(token)
-        leaving = [number for number, edge in enumerate(shape.edges) if edge.source == token.node]
+        leaving = [
+            number for number, edge in enumerate(shape.edges) if edge.source == token.node
+        ]
         text = f"{bits:09b}"[::-1][: len(leaving)]
-        took = frozenset(number for number, bit in zip(leaving, text, strict=True) if bit == "1")
+        took = frozenset(
+            number for number, bit in zip(leaving, text, strict=True) if bit == "1"
+        )
         status = Status.FAILED if fails else Status.COMPLETED
         settlement = Settlement(
             status, "" if fails else text, f"{token.node}{token.visit}", {"v": 1}
@@ -280,7 +290,8 @@ class Against(RuleBasedStateMachine):
         options = {"expires_in": lasts, "on_expire": on_expire or None}
         closed = {answer.id: answer for answer in claim.answers}
         questions = [
-            numbered_question(address, closed, name, scope="function", **options) for name in names
+            numbered_question(address, closed, name, scope="function", **options)
+            for name in names
         ]
         before = self.others(token)
         described = [(question.id, lasts, ends) for question in questions]
@@ -307,7 +318,9 @@ class Against(RuleBasedStateMachine):
             self.retry_with(self.pick(data, self.claims), delay, counts)
 
     def retry_with(self, claim, delay, counts):
-        reply = self.store.do(RetryVisit(claim.token, delay, {"v": 1} if counts else None, None))
+        reply = self.store.do(
+            RetryVisit(claim.token, delay, {"v": 1} if counts else None, None)
+        )
         assert reply.word == self.model.retry(key(claim), delay, counts=counts)
         self.bells += reply.doorbells
 
@@ -345,7 +358,8 @@ class Against(RuleBasedStateMachine):
             return
         reply = self.store.do(
             AnswerQuestions(
-                [Decision(question_id, f"to {question_id}") for question_id in ids], self.nonce()
+                [Decision(question_id, f"to {question_id}") for question_id in ids],
+                self.nonce(),
             )
         )
         receipts = reply.receipts
@@ -363,7 +377,9 @@ class Against(RuleBasedStateMachine):
             assert reply.word == self.model.cancel(run_id, "enough")
 
     @rule(
-        data=st.data(), seconds=st.sampled_from([0.7, 20, LEASE, LEASE, 31]), renews=st.booleans()
+        data=st.data(),
+        seconds=st.sampled_from([0.7, 20, LEASE, LEASE, 31]),
+        renews=st.booleans(),
     )
     def let_time_pass(self, data, seconds, renews):
         if renews and self.claims:

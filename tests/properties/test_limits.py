@@ -21,7 +21,9 @@ DONE = Settlement(Status.COMPLETED, "", None, {"v": 1})
 
 STEPS = st.lists(
     st.tuples(
-        st.sampled_from(["claim", "claim", "settle", "park", "answer", "crash", "lose", "time"]),
+        st.sampled_from(
+            ["claim", "claim", "settle", "park", "answer", "crash", "lose", "time"]
+        ),
         st.integers(0, 9),
     ),
     max_size=60,
@@ -59,7 +61,9 @@ class Crowd:
         if kind in {"claim", "lose"} and self.bells:
             bell = self.bells.pop(which % len(self.bells))
             reply = (
-                self.store.do(ClaimVisit(*bell, self.worker.nonce())) if kind == "claim" else None
+                self.store.do(ClaimVisit(*bell, self.worker.nonce()))
+                if kind == "claim"
+                else None
             )
             if isinstance(reply, Claim):
                 self.held.append(reply.token)
@@ -141,7 +145,9 @@ def test_places_go_on_in_the_order_of_asking(order, places):
     )
     running = [worker.claim(first, node).token for node in "xyz"[:places]]
     run_id = worker.start(
-        shape(" ".join(NODES), entries=list(NODES), limits=dict.fromkeys(NODES, limit), name="h")
+        shape(
+            " ".join(NODES), entries=list(NODES), limits=dict.fromkeys(NODES, limit), name="h"
+        )
     )
     for number in order:
         clock.advance(0.001)

@@ -16,13 +16,21 @@ from runner.definition.model import MapSpec, index_of, item_id, map_of
 from runner.store.requests import CancelRun, ExpandMap
 from tests.properties.machines import play
 from tests.properties.reference_maps import ENDED, MapWorld
-from tests.properties.test_graph_against_model import Against, AgainstRedis, Bell, definitions, key
+from tests.properties.test_graph_against_model import (
+    Against,
+    AgainstRedis,
+    Bell,
+    definitions,
+    key,
+)
 
 EXAMPLES = hypothesis.settings.default.max_examples
 WINDOWS = st.sampled_from([None, 1, 1, 2, 3])
 MAPS = st.builds(MapSpec, st.just("function"), st.none(), WINDOWS, st.booleans())
 COUNTS = st.sampled_from([0, 1, 2, 3, 3, 4, 5])
-DEEDS = st.sampled_from(["end", "end", "end", "fail", "fail", "ask", "delegate", "retry", "keep"])
+DEEDS = st.sampled_from(
+    ["end", "end", "end", "fail", "fail", "ask", "delegate", "retry", "keep"]
+)
 LATE_DEEDS = st.sampled_from(["end", "fail", "ask", "delegate", "retry"])
 """What items do whose map has stopped."""
 MANY_DEEDS = st.lists(DEEDS, min_size=1, max_size=5)
@@ -196,7 +204,9 @@ class AgainstMaps(Against):
 
     def expand_with(self, claim, count):
         # Every list is another one, so that a second list of a visit would show.
-        values = None if count is None else [f"{self.nonce()} {place}" for place in range(count)]
+        values = (
+            None if count is None else [f"{self.nonce()} {place}" for place in range(count)]
+        )
         reply = self.store.do(ExpandMap(claim.token, values))
         assert reply.word == self.model.expand(key(claim), values)
         self.bells += reply.doorbells
@@ -228,9 +238,12 @@ class AgainstMaps(Against):
         names = [item_id(token.node, place) for place in range(len(items))]
         assert names == [item.node for item in items]
         fetched = self.store.fetch(token.run_id, names)
-        assert [str(record.status) for record, _, _ in fetched] == [item.status for item in items]
+        assert [str(record.status) for record, _, _ in fetched] == [
+            item.status for item in items
+        ]
         assert [output for _, output, _ in fetched] == [
-            f"{item.node}{item.number}" if item.status == "completed" else None for item in items
+            f"{item.node}{item.number}" if item.status == "completed" else None
+            for item in items
         ]
 
     def others(self, token):

@@ -43,7 +43,9 @@ def file_of(mutation: Mutation, library: Path) -> Path:
     path = library / mutation.file
     files = path.rglob("*.py") if path.is_dir() else [path]
     found = [file for file in files for _ in range(file.read_text("utf-8").count(mutation.old))]
-    assert len(found) == 1, f"{mutation.file} has {len(found)} times {mutation.old!r}: rewrite it"
+    assert len(found) == 1, (
+        f"{mutation.file} has {len(found)} times {mutation.old!r}: rewrite it"
+    )
     return found[0]
 
 
@@ -56,7 +58,9 @@ def plant(mutation: Mutation, folder: Path) -> None:
 
 def on_copy(folder: Path, *command: str) -> subprocess.CompletedProcess[str]:
     """Run a Python program that imports the library from a folder."""
-    inherited = {key: value for key, value in os.environ.items() if not key.startswith("PYTEST_")}
+    inherited = {
+        key: value for key, value in os.environ.items() if not key.startswith("PYTEST_")
+    }
     places = {
         "PYTHONPATH": os.pathsep.join([str(folder), str(ROOT)]),
         "PYTHONDONTWRITEBYTECODE": "1",
@@ -94,7 +98,9 @@ def is_caught(mutation: Mutation, folder: Path, url: str) -> bool:
     plant(mutation, copy_of_runner(folder))
     if mutation.test:
         return outcome_of(folder, mutation.test) == pytest.ExitCode.TESTS_FAILED
-    return slice_of(folder, mutation.slice, url if mutation.file.startswith(LUA) else "") == BROKEN
+    return (
+        slice_of(folder, mutation.slice, url if mutation.file.startswith(LUA) else "") == BROKEN
+    )
 
 
 def name(mutation: Mutation) -> str:

@@ -117,7 +117,9 @@ def graphs(draw, name):
     )
     names = "abcdef"[: draw(st.integers(1, 6))]
     pairs = draw(
-        st.lists(st.tuples(st.sampled_from(names), st.sampled_from(names)), max_size=9, unique=True)
+        st.lists(
+            st.tuples(st.sampled_from(names), st.sampled_from(names)), max_size=9, unique=True
+        )
     )
     entries = draw(st.lists(st.sampled_from(names), min_size=1, max_size=2, unique=True))
     onward = {node: [target for source, target in pairs if source == node] for node in names}
@@ -160,7 +162,9 @@ def ask(store, name, *arguments, **named):
     """Make a request of a store, by its verb, or call what reads from it or sweeps."""
     kind = REQUESTS.get(name)
     return (
-        store.do(kind(*arguments, **named)) if kind else getattr(store, name)(*arguments, **named)
+        store.do(kind(*arguments, **named))
+        if kind
+        else getattr(store, name)(*arguments, **named)
     )
 
 
@@ -198,9 +202,15 @@ class Agreement(RuleBasedStateMachine):
         self.last = (name, arguments, named)
         reply = ask(self.memory, name, *arguments, **named)
         # A token also carries what its own store has read.
-        own = [self.own.get(part, part) if isinstance(part, Token) else part for part in arguments]
+        own = [
+            self.own.get(part, part) if isinstance(part, Token) else part for part in arguments
+        ]
         other = ask(self.redis, name, *own, **named)
-        assert comparable(other) == comparable(reply), (name, comparable(other), comparable(reply))
+        assert comparable(other) == comparable(reply), (
+            name,
+            comparable(other),
+            comparable(reply),
+        )
         for part in reply if isinstance(reply, tuple) else [reply]:
             for bell in getattr(part, "doorbells", []):
                 (self.ends if bell.node == CALLBACK_NODE else self.bells).append(bell)
@@ -251,7 +261,10 @@ class Agreement(RuleBasedStateMachine):
     @rule(data=st.data(), which=st.integers(0, 1))
     def delegate(self, data, which):
         if self.tokens:
-            token, run_id = self.pick(data, self.tokens), f"00run{len(self.runs) + len(self.gone)}"
+            token, run_id = (
+                self.pick(data, self.tokens),
+                f"00run{len(self.runs) + len(self.gone)}",
+            )
             graph = self.shapes[which]
             start = Start(run_id, graph.graph_id, graph.fingerprint, "t", parent=token)
             if self.both("start", start).word == "started":
@@ -263,7 +276,9 @@ class Agreement(RuleBasedStateMachine):
             bell = self.pick(data, self.bells)
             self.both("claim", bell.run_id, bell.node, bell.visit, bell.attempt, self.nonce())
 
-    @rule(data=st.data(), bits=st.integers(0, 511), failed=st.sampled_from([False] * 4 + [True]))
+    @rule(
+        data=st.data(), bits=st.integers(0, 511), failed=st.sampled_from([False] * 4 + [True])
+    )
     def claim_and_settle(self, data, bits, failed):
         if self.bells:
             bell = self.pick(data, self.bells)
@@ -448,7 +463,9 @@ class Agreement(RuleBasedStateMachine):
         """Another system reports how its work ended, perhaps late or once more."""
         if self.handed:
             token, work = self.pick(data, self.handed)
-            self.both("report", token.run_id, token.node, token.visit, work, {"result": "x" * size})
+            self.both(
+                "report", token.run_id, token.node, token.visit, work, {"result": "x" * size}
+            )
 
     @rule(
         data=st.data(),
@@ -469,7 +486,9 @@ class Agreement(RuleBasedStateMachine):
                 self.both("sent", claim.token, work, timeout)
                 self.handed.append((claim.token, work))
                 if reports:
-                    self.both("report", bell.run_id, bell.node, bell.visit, work, {"result": None})
+                    self.both(
+                        "report", bell.run_id, bell.node, bell.visit, work, {"result": None}
+                    )
                 elif cancels:
                     self.both("cancel", bell.run_id, "enough")
 
@@ -530,7 +549,9 @@ class Agreement(RuleBasedStateMachine):
     def answer_what_is_open(self, data):
         questions = self.both("open_interrupts")
         if questions:
-            self.both("answer", [Decision(self.pick(data, questions).id, 1, "ann")], self.nonce())
+            self.both(
+                "answer", [Decision(self.pick(data, questions).id, 1, "ann")], self.nonce()
+            )
 
     @rule(
         data=st.data(),
@@ -541,12 +562,16 @@ class Agreement(RuleBasedStateMachine):
     def vote(self, data, who, decision, amount):
         """Vote on what is open, or was: with the effect that a door computes."""
         questions = [
-            question for question in self.memory.interrupts(self.questions) if question is not None
+            question
+            for question in self.memory.interrupts(self.questions)
+            if question is not None
         ]
         ruled = [question for question in questions if question.rule is not None]
         if ruled:
             question = self.pick(data, [one for one in ruled if one.is_open] or ruled)
-            response = {"amount": amount} if amount and decision in {"approve", "edit"} else True
+            response = (
+                {"amount": amount} if amount and decision in {"approve", "edit"} else True
+            )
             effect = ballots.effect_of(question, decision, response)
             ballot = Ballot(
                 question.id, who, decision, response, effect, comment="so", body=self.body(data)
@@ -563,11 +588,15 @@ class Agreement(RuleBasedStateMachine):
     def act(self, data, who, to, kind):
         """Do what people do besides voting."""
         questions = [
-            question for question in self.memory.interrupts(self.questions) if question is not None
+            question
+            for question in self.memory.interrupts(self.questions)
+            if question is not None
         ]
         if ruled := [question for question in questions if question.rule is not None]:
             question = self.pick(data, [one for one in ruled if one.is_open] or ruled)
-            operation = Operation(question.id, kind, who, to, 10_000, "hm", body=self.body(data))
+            operation = Operation(
+                question.id, kind, who, to, 10_000, "hm", body=self.body(data)
+            )
             self.both("act", operation, self.nonce())
             self.compare_votes(question)
 
@@ -643,11 +672,17 @@ class Agreement(RuleBasedStateMachine):
         there, here = (
             [name for name in sorted(shape.nodes) if name.isalpha()] for shape in (old, new)
         )
-        goes = data.draw(st.dictionaries(st.sampled_from(there), st.sampled_from(here), max_size=2))
+        goes = data.draw(
+            st.dictionaries(st.sampled_from(there), st.sampled_from(here), max_size=2)
+        )
         drops = [
-            name for name in there if name not in goes and (name not in here or data.draw(SELDOM))
+            name
+            for name in there
+            if name not in goes and (name not in here or data.draw(SELDOM))
         ]
-        held = [name for name, record in snapshot.nodes.items() if record.held and not record.child]
+        held = [
+            name for name, record in snapshot.nodes.items() if record.held and not record.child
+        ]
         for dropped in (drops, there):
             request = MigrationRequest(
                 {name: today for name, today in goes.items() if name not in dropped}, dropped
@@ -671,7 +706,8 @@ class Agreement(RuleBasedStateMachine):
                 self.both("emit", run_id, "agent", "a", 1, None)
             self.both("migrate", [moved], self.nonce())
             self.questions += [
-                question.id for question in (*moved.replacements, *(new for _, new in moved.moved))
+                question.id
+                for question in (*moved.replacements, *(new for _, new in moved.moved))
             ]
             return
 
@@ -779,7 +815,9 @@ class Agreement(RuleBasedStateMachine):
     @invariant()
     def runs_are_equal(self):
         for run_id in self.runs:
-            one, other = (store.read(run_id, messages=True) for store in (self.memory, self.redis))
+            one, other = (
+                store.read(run_id, messages=True) for store in (self.memory, self.redis)
+            )
             assert replace(other, size=0) == one  # only Redis counts a run's bytes
             assert self.redis.peek(run_id) == one.record
             assert self.redis.events(run_id) == self.memory.events(run_id)
@@ -817,7 +855,13 @@ class Agreement(RuleBasedStateMachine):
 
     @invariant()
     def indexes_are_equal(self):
-        for status in (None, *FINAL, Status.EXECUTING, Status.INTERRUPTED, Status.NEEDS_MIGRATION):
+        for status in (
+            None,
+            *FINAL,
+            Status.EXECUTING,
+            Status.INTERRUPTED,
+            Status.NEEDS_MIGRATION,
+        ):
             self.lists_are_equal("runs", RunQuery(status))
         for query in (
             RunQuery(graph="first"),
@@ -836,7 +880,9 @@ class Agreement(RuleBasedStateMachine):
         for query in questions:
             self.lists_are_equal("open_interrupts", query)
         timers = {name: int(at) for name, at in self.zset("timers").items()}
-        assert timers == {"|".join(timer): at for timer, at in self.memory._database.timers.items()}
+        assert timers == {
+            "|".join(timer): at for timer, at in self.memory._database.timers.items()
+        }
 
     def lists_are_equal(self, name, query):
         """Read a listing in pages of two from both stores."""
@@ -907,7 +953,9 @@ class Agreement(RuleBasedStateMachine):
                 idle,
                 sum(node.held for node in nodes),
             )
-            assert record.is_final == (not record.active and not record.waiting and not record.held)
+            assert record.is_final == (
+                not record.active and not record.waiting and not record.held
+            )
             assert record.status is status_of(record)
 
     def inside(self, run_id):
@@ -1106,7 +1154,9 @@ class Progress(Migrations):
             self.both("expand", claim.token, None if claim.map else [1, 2, 3, 4])
             return
         ends = data.draw(
-            st.sampled_from(["settle"] * 9 + ["park", "ask", "fail", "claim", "cancel", "child"])
+            st.sampled_from(
+                ["settle"] * 9 + ["park", "ask", "fail", "claim", "cancel", "child"]
+            )
         )
         if ends == "park":
             self.park(data, claim.token)

@@ -71,7 +71,9 @@ def test_a_refusal_says_where_groups_come_from():
 def test_one_person_is_one_whatever_the_spelling():
     """How an accent is written and spaces around a name make nobody another; another issuer does."""
     composed, decomposed = "Jos\u00e9", "Jose\u0301"
-    assert Principal(decomposed).key == Principal(composed).key == Principal.read(decomposed).key
+    assert (
+        Principal(decomposed).key == Principal(composed).key == Principal.read(decomposed).key
+    )
     assert Principal.read("ana\u00a0b").key == Principal("ana  b").key
     assert Principal.read(" ana ").key == Principal("ana ").key == "human:|ana"
     assert Principal("ana", "https://login.example").key != Principal("ana").key
@@ -277,7 +279,9 @@ def test_two_people_are_not_a_person_and_a_program(kind):
     for rule in (replace(people, kinds=[kind]), replace(people, kinds=["human", kind])):
         assert not forbidden(rule, program)
     assert forbidden(replace(people, kinds=()), program), "people are the default"
-    assert bool(forbidden(replace(people, kinds=(), agents=True), program)) is (kind == "service")
+    assert bool(forbidden(replace(people, kinds=(), agents=True), program)) is (
+        kind == "service"
+    )
 
 
 def test_escalation_adds_those_who_may_decide():
@@ -385,7 +389,11 @@ def test_a_later_stage_can_not_decide_another_value():
     votes = [vote("ana"), vote("ben", "edit", "B"), vote("cat", effect="B")]
 
     assert words(Rule(stages=stages), *votes) == ["counted", "counted", "accepted"]
-    assert words(Rule(stages=stages, edit="keeps"), *votes) == ["counted", "forbidden", "forbidden"]
+    assert words(Rule(stages=stages, edit="keeps"), *votes) == [
+        "counted",
+        "forbidden",
+        "forbidden",
+    ]
     assert recount(Rule(stages=stages), votes).effect == "B"
 
 
@@ -462,7 +470,8 @@ def test_a_decision_is_that_of_the_votes_before_it(votes, rule):
     assert count.decision is None or count.decision in DECISIONS
     if count.decision not in {None, "reject"}:
         assert (
-            len({entry.principal for entry in votes if entry.effect == count.effect}) >= rule.need
+            len({entry.principal for entry in votes if entry.effect == count.effect})
+            >= rule.need
         )
     assert (
         recount(rule, [*votes, vote("dan", "reject")]).decision == count.decision

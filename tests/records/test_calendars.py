@@ -47,7 +47,9 @@ def test_a_day_on_which_the_clocks_change_is_as_long_as_it_is():
 
 
 @given(
-    st.integers(ms(2026, 1, 1), ms(2027, 1, 1)), st.integers(1, 400_000), st.integers(1, 400_000)
+    st.integers(ms(2026, 1, 1), ms(2027, 1, 1)),
+    st.integers(1, 400_000),
+    st.integers(1, 400_000),
 )
 def test_business_time_adds_up(start, first, more):
     """Waiting twice is waiting once for the sum."""

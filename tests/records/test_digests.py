@@ -19,7 +19,9 @@ from runner.errors import UnstorableError
 PROGRAM = Path(__file__).with_name("digests.mjs")
 NODE = shutil.which("node") or str(Path(sys.executable).with_name("node"))
 
-NUMBERS = st.integers(-(2**53) + 1, 2**53 - 1) | st.floats(allow_nan=False, allow_infinity=False)
+NUMBERS = st.integers(-(2**53) + 1, 2**53 - 1) | st.floats(
+    allow_nan=False, allow_infinity=False
+)
 VALUES = st.recursive(
     st.none() | st.booleans() | NUMBERS | st.text(st.characters(exclude_categories=["Cs"])),
     lambda inner: (
@@ -57,7 +59,9 @@ def in_javascript(cases: list[tuple[str, object]]) -> list[str]:
 @pytest.mark.slow
 @settings(max_examples=10)  # each starts Node
 @given(
-    st.lists(st.tuples(st.sampled_from(["action", "question"]), VALUES), min_size=50, max_size=50)
+    st.lists(
+        st.tuples(st.sampled_from(["action", "question"]), VALUES), min_size=50, max_size=50
+    )
 )
 def test_another_language_computes_the_same(cases):
     """Twenty lines of JavaScript agree on any JSON value."""
@@ -87,10 +91,16 @@ CALL = Action("shop", "tool", "refund", {"order": "1042", "amount": 120}, {"type
     "other",
     [
         Action("test", "tool", "refund", {"order": "1042", "amount": 120}, {"type": "object"}),
-        Action("shop", "function", "refund", {"order": "1042", "amount": 120}, {"type": "object"}),
-        Action("shop", "tool", "refund_all", {"order": "1042", "amount": 120}, {"type": "object"}),
+        Action(
+            "shop", "function", "refund", {"order": "1042", "amount": 120}, {"type": "object"}
+        ),
+        Action(
+            "shop", "tool", "refund_all", {"order": "1042", "amount": 120}, {"type": "object"}
+        ),
         Action("shop", "tool", "refund", {"order": "1042", "amount": 1200}, {"type": "object"}),
-        Action("shop", "tool", "refund", {"order": "1042", "amount": "120"}, {"type": "object"}),
+        Action(
+            "shop", "tool", "refund", {"order": "1042", "amount": "120"}, {"type": "object"}
+        ),
         Action("shop", "tool", "refund", {"order": "1042", "amount": 120}, {"type": "array"}),
         Action(
             "shop",
@@ -108,5 +118,7 @@ def test_an_action_with_another_part_has_another_digest(other):
 
 def test_the_order_of_arguments_does_not_count():
     """Two programs may write the same call in another order, and 120 as 120.0."""
-    same = Action("shop", "tool", "refund", {"amount": 120.0, "order": "1042"}, {"type": "object"})
+    same = Action(
+        "shop", "tool", "refund", {"amount": 120.0, "order": "1042"}, {"type": "object"}
+    )
     assert same.digest() == CALL.digest()

@@ -259,7 +259,10 @@ def test_a_class_of_another_process_comes_back_below_its_nearest_base():
     restored_error = failures.restore(record)
 
     assert isinstance(restored_error, TimeoutError)
-    assert (type(restored_error).__name__, type(restored_error).__module__) == ("Late", "elsewhere")
+    assert (type(restored_error).__name__, type(restored_error).__module__) == (
+        "Late",
+        "elsewhere",
+    )
     assert (str(restored_error), repr(restored_error)) == ("slow", "Late('slow')")
     assert "elsewhere" not in sys.modules
 

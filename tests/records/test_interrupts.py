@@ -78,7 +78,9 @@ def test_different_questions_have_different_ids():
     assert len(set(ids)) == len(ids)
 
 
-node_ids = st.text(st.characters(codec="utf-8", exclude_characters='"\\/'), min_size=1, max_size=20)
+node_ids = st.text(
+    st.characters(codec="utf-8", exclude_characters='"\\/'), min_size=1, max_size=20
+)
 
 
 @given(node_ids, st.integers(1, 10**6))

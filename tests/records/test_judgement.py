@@ -78,7 +78,9 @@ def word(
     question: str, name: str, to: str, groups=("finance",), operation: str = "delegate"
 ) -> dict:
     """What somebody signs who lets another vote."""
-    body = operation_body(question, operation, f"human:{LOGIN}|{name}", to=f"human:{LOGIN}|{to}")
+    body = operation_body(
+        question, operation, f"human:{LOGIN}|{name}", to=f"human:{LOGIN}|{to}"
+    )
     return sign(
         body,
         DOOR,
@@ -128,7 +130,14 @@ def decided(
         response = response_of(body)
         effect = ballots.effect_of(stored, decision, response)
         ballot = Ballot(
-            stored.id, voter, decision, response, effect, stored.digest, body["comment"], body=body
+            stored.id,
+            voter,
+            decision,
+            response,
+            effect,
+            stored.digest,
+            body["comment"],
+            body=body,
         )
         stage = tally.stage
         facts = VoterFacts(
@@ -173,7 +182,9 @@ EDITED = [
 
 
 def evidence(votes, **more) -> Evidence:
-    return Evidence(votes, **{"requester": REQUESTER, "keys": lambda: KEYS, "root": RUN, **more})
+    return Evidence(
+        votes, **{"requester": REQUESTER, "keys": lambda: KEYS, "root": RUN, **more}
+    )
 
 
 @pytest.mark.parametrize(
@@ -207,7 +218,9 @@ def test_a_decision_holds_for_the_question_that_was_decided(decisions, decision,
         (asked(risk="high"), "policy"),
         (asked(on_expire={"response": {"order": "1"}}), "policy"),
         (
-            Address(RUN, "pay", 1).ask("refund", "other", scope="tool:1", rule=RULE, action=CALL),
+            Address(RUN, "pay", 1).ask(
+                "refund", "other", scope="tool:1", rule=RULE, action=CALL
+            ),
             "shown",
         ),
         (
@@ -287,7 +300,9 @@ def changes(draw, document: object):
     place = changed
     while True:
         names = list(place) if isinstance(place, dict) else list(range(len(place)))
-        inner = [name for name in names if isinstance(place[name], (dict, list)) and place[name]]
+        inner = [
+            name for name in names if isinstance(place[name], (dict, list)) and place[name]
+        ]
         if not inner or draw(st.integers(0, 3)) == 0:
             break
         place = place[draw(st.sampled_from(inner))]
@@ -314,7 +329,8 @@ def changes(draw, document: object):
 
 IN_PLACE = [("eve", "approve"), ("ben", "approve")]
 CASES = [
-    (asked(), *decided(asked(), *decisions)) for decisions in (TWO, EDITED, [("cfo", "approve")])
+    (asked(), *decided(asked(), *decisions))
+    for decisions in (TWO, EDITED, [("cfo", "approve")])
 ]
 CASES.append((asked(LENT), *decided(asked(LENT), *IN_PLACE, rule=LENT)))
 
@@ -335,7 +351,9 @@ def test_no_byte_of_question_or_decision_can_be_changed(data):
         return  # nothing that is stored as a question
     if changed == stored:
         return
-    if replace(changed, place=stored.place) == stored and preimages(changed) == preimages(stored):
+    if replace(changed, place=stored.place) == stored and preimages(changed) == preimages(
+        stored
+    ):
         return  # a path that is empty, or is not there, says the same
     with pytest.raises(ApprovalMismatch):
         judge(question, changed, evidence(votes))
@@ -345,9 +363,9 @@ def outer(vote: dict) -> dict:
     """A vote without what nothing rests on: the name shown, its number, and when exactly it was stored."""
     at = vote.get("at")
     near = round(at / 10_000) if isinstance(at, int) else at
-    return {name: value for name, value in vote.items() if name not in {"name", "n", "more"}} | {
-        "at": near
-    }
+    return {
+        name: value for name, value in vote.items() if name not in {"name", "n", "more"}
+    } | {"at": near}
 
 
 @settings(max_examples=600)
@@ -399,7 +417,9 @@ def test_who_asked_is_bound_to_the_run_that_they_started():
 def test_for_whom_a_run_was_started_does_not_decide_it():
     """A bot asks on behalf of somebody: neither of them is one of the four eyes."""
     ana = f"human:{LOGIN}|ana"
-    body = {name: part for name, part in START.items() if name != "proof"} | {"on_behalf_of": [ana]}
+    body = {name: part for name, part in START.items() if name != "proof"} | {
+        "on_behalf_of": [ana]
+    }
     start = sign(body, DOOR, "door", now=NOW - 60, jti="bot")
     proof = evidence([], requester={**REQUESTER, "body": start}, root="00" + run_name(start))
     question = asked()
@@ -424,7 +444,9 @@ def test_without_signatures_a_forged_vote_counts():
     assert judge(question, forged, Evidence(votes)).decision == "approve"
 
 
-@pytest.mark.parametrize("who", ["unknown key", "revoked key", "no proof", "no keys", "no start"])
+@pytest.mark.parametrize(
+    "who", ["unknown key", "revoked key", "no proof", "no keys", "no start"]
+)
 def test_only_known_keys_prove_anything(who):
     """A vote that is signed by nobody whom the worker knows, or by a key revoked since, is none."""
     _, stored, votes = CASES[0]

@@ -35,7 +35,8 @@ def test_an_answer_is_read_with_every_field():
 def test_an_answer_without_a_key_gets_that_of_its_message():
     """A message that is delivered twice counts once, because its own id is its idempotency key."""
     assert (
-        read(AnswerMessage, body()).decided("responses/1-0", {}).idempotency_key == "responses/1-0"
+        read(AnswerMessage, body()).decided("responses/1-0", {}).idempotency_key
+        == "responses/1-0"
     )
 
 

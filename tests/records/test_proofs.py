@@ -82,7 +82,10 @@ def signed(kid: str, **more: object) -> dict:
 
 
 def by_passkey(
-    flags: int = 5, origin: str = "https://shop.example", kind: str = "webauthn.get", **more: object
+    flags: int = 5,
+    origin: str = "https://shop.example",
+    kind: str = "webauthn.get",
+    **more: object,
 ) -> dict:
     """A decision as a browser and an authenticator sign it."""
     proof = {"alg": "webauthn", "kid": "ana2", "iat": NOW, "exp": NOW + LIFETIME, "jti": "once"}
@@ -201,7 +204,13 @@ def test_a_proof_is_taken_in_for_some_minutes(now, holds):
 
 def test_a_proof_can_not_be_made_to_last():
     """`exp` is signed, but a service may not sign a year."""
-    proof = {"alg": "Ed25519", "kid": "bot", "iat": NOW, "exp": NOW + LIFETIME + 1, "jti": "once"}
+    proof = {
+        "alg": "Ed25519",
+        "kid": "bot",
+        "iat": NOW,
+        "exp": NOW + LIFETIME + 1,
+        "jti": "once",
+    }
     decision = {**DECISION, "proof": proof}
     proof["sig"] = encoded(SERVICE.sign(signed_bytes(decision)))
     with pytest.raises(ProofRefused, match="at most"):
@@ -211,7 +220,9 @@ def test_a_proof_can_not_be_made_to_last():
 def test_a_revoked_key_holds_for_what_it_signed_before():
     """Rotation with overlap: the old key's votes still count, and it can sign no new ones."""
     for moment, holds in ((NOW + 1, True), (NOW, False)):
-        keys = read_keys(json.dumps({"keys": [jwk(SERVICE, kid="bot", level=1, revoked=moment)]}))
+        keys = read_keys(
+            json.dumps({"keys": [jwk(SERVICE, kid="bot", level=1, revoked=moment)]})
+        )
         if holds:
             verify(signed("bot"), keys, now=NOW)
         else:
@@ -249,7 +260,9 @@ def test_a_door_states_no_more_than_its_key_may():
     (entry,) = (entry for entry in SET if entry["kid"] == "door")
     free = verify(decision, KEYS, now=NOW)
     assert (free.level, free.groups, free.roles) == (1, {"finance", "board"}, {"cfo"})
-    bound = read_keys(json.dumps({"keys": [{**entry, "groups": ["finance"], "roles": ["lead"]}]}))
+    bound = read_keys(
+        json.dumps({"keys": [{**entry, "groups": ["finance"], "roles": ["lead"]}]})
+    )
     proof = verify(decision, bound, now=NOW)
     assert (proof.groups, proof.roles) == ({"finance"}, set())
     above = sign(DECISION, DOOR, "door", now=NOW, jti="once", login={"level": 3})

@@ -96,7 +96,9 @@ def test_a_rule_reads_as_a_sentence(rule, words):
 @given(
     st.builds(
         Rule,
-        eligible=st.lists(st.sampled_from(["anyone", "group:a", "role:b"]), min_size=1, max_size=3),
+        eligible=st.lists(
+            st.sampled_from(["anyone", "group:a", "role:b"]), min_size=1, max_size=3
+        ),
         need=st.integers(1, 1000),
         veto=st.sampled_from([1, 2, "majority", None]),
         agents=st.booleans(),

@@ -89,4 +89,8 @@ def test_what_happens_inside_is_told_with_the_way(story):
         "interrupt.answered",
         "node.completed",
     }
-    assert [event.kind for event in story][-3:] == ["node.completed", "node.skipped", "run.ended"]
+    assert [event.kind for event in story][-3:] == [
+        "node.completed",
+        "node.skipped",
+        "run.ended",
+    ]

@@ -92,7 +92,9 @@ def test_a_paused_schedule_starts_nothing():
 
 def test_a_range_has_each_of_its_times():
     """Both ends included; too many are refused."""
-    times = times_between(cron("0 * * * *"), at("2026-01-01T00:00:00Z"), at("2026-01-01T05:00:00Z"))
+    times = times_between(
+        cron("0 * * * *"), at("2026-01-01T00:00:00Z"), at("2026-01-01T05:00:00Z")
+    )
 
     assert len(times) == 6
     with pytest.raises(UsageError, match="1000"):
@@ -155,7 +157,8 @@ def test_a_time_is_told_in_words(cron, words):
 def test_an_interval_is_told_in_its_largest_unit():
     """Of those that leave no rest."""
     assert [
-        in_words(Schedule("id", "graph", interval=seconds)) for seconds in (60.0, 5400.0, 86_400.0)
+        in_words(Schedule("id", "graph", interval=seconds))
+        for seconds in (60.0, 5400.0, 86_400.0)
     ] == [
         "every minute",
         "every 90 minutes",

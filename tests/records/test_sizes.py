@@ -86,7 +86,9 @@ def test_a_task_for_a_graph_inside_that_is_too_large_fails_its_node():
     assert "the task of the graph in node 'a'" in failure_of(graph)
 
 
-@pytest.mark.parametrize("given", [{"task": MUCH}, {"task": 1, "invocation_state": {"k": MUCH}}])
+@pytest.mark.parametrize(
+    "given", [{"task": MUCH}, {"task": 1, "invocation_state": {"k": MUCH}}]
+)
 def test_what_a_run_is_started_with_may_not_be_too_large(given):
     """A task or a state beyond the limit is refused at the door, and no run comes of it."""
     bench = Bench(single(lambda ctx: 1), small)
@@ -118,9 +120,12 @@ def test_answers_and_starts_that_are_too_large_get_a_receipt():
 
     (receipt,) = apply_decisions(bench.engine, [Decision(question.id, MUCH)])
     by_door = handle_answer(
-        bench.engine, sent(f'{{"v":1,"interrupt_id":"{question.id}","response":"{MUCH}"}}'.encode())
+        bench.engine,
+        sent(f'{{"v":1,"interrupt_id":"{question.id}","response":"{MUCH}"}}'.encode()),
     )
-    start = handle_start(bench.engine, sent(f'{{"v":1,"graph":"bench","task":"{MUCH}"}}'.encode()))
+    start = handle_start(
+        bench.engine, sent(f'{{"v":1,"graph":"bench","task":"{MUCH}"}}'.encode())
+    )
 
     assert (receipt.status, by_door.receipt.status, start.receipt.status) == ("rejected",) * 3
     assert "the answer has 2,002 bytes" in receipt.detail
@@ -159,7 +164,9 @@ def test_state_has_a_limit_of_its_own():
     """What a node keeps is bounded by RUNNER_MAX_STATE; a message, which is written once, as a result is."""
     small_state = functools.partial(MemoryStore, max_state=LIMIT)
     result = (
-        Bench(single(lambda ctx: ctx.once("k", lambda: MUCH) and 1), small_state).start().finish()
+        Bench(single(lambda ctx: ctx.once("k", lambda: MUCH) and 1), small_state)
+        .start()
+        .finish()
     )
     builder = GraphBuilder()
     builder.add_node(Agent("a", ScriptedModel([MUCH])), "a")

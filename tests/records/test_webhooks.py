@@ -51,7 +51,9 @@ def test_the_published_library_takes_both_secrets_while_one_is_rotated(secret):
 
     made = headers(hook, NEWS, BODY, moment)
 
-    assert standardwebhooks.Webhook(f"whsec_{secret}").verify(BODY, made) == {"kind": "run.ended"}
+    assert standardwebhooks.Webhook(f"whsec_{secret}").verify(BODY, made) == {
+        "kind": "run.ended"
+    }
 
 
 def test_the_published_library_refuses_the_old_secret_afterwards():

@@ -48,7 +48,9 @@ class Play:
 
     def visit(self, node: str, visit: int) -> None:
         """Claim a visit, end it as decided, and note which visits are ready now."""
-        claim = self.worker.store.do(ClaimVisit(self.run_id, node, visit, 1, self.worker.nonce()))
+        claim = self.worker.store.do(
+            ClaimVisit(self.run_id, node, visit, 1, self.worker.nonce())
+        )
         if isinstance(claim, Reply):
             return  # its run has stopped since
         self.inputs[node, visit] = [(name, number) for name, number, _ in claim.inputs]

@@ -56,9 +56,9 @@ def test_a_node_may_take_the_first_edge():
         gate.set()
         return inputs(ctx)
 
-    result = wired({"a": ident, "b": late, "c": quick}, "a c", "b c", c={"join": "any"}).build()(
-        "task"
-    )
+    result = wired(
+        {"a": ident, "b": late, "c": quick}, "a c", "b c", c={"join": "any"}
+    ).build()("task")
 
     assert result.results["c"].output == {"a": "a"}
     # That "b" waited for "c" shows that "c" began first; which of them ends first is open.
@@ -216,7 +216,10 @@ def test_an_entry_point_inside_a_loop():
         return ctx.visit
 
     builder = wired(
-        {"a": count, "b": count, "c": count}, "a b", "b c", ("c a", lambda state: state.visit < 2)
+        {"a": count, "b": count, "c": count},
+        "a b",
+        "b c",
+        ("c a", lambda state: state.visit < 2),
     ).set_entry_point("b")
 
     assert builder.build()("task").execution_order == ["b", "c", "a", "b", "c"]
@@ -225,7 +228,9 @@ def test_an_entry_point_inside_a_loop():
 def test_edges_from_outside_are_remembered_in_every_round():
     """A node fed from inside and outside a loop has the outside output in each of its visits."""
     nodes = {"given": lambda ctx: "outside", "head": lambda ctx: ctx.visit, "both": inputs}
-    builder = wired(nodes, "given both", "head both", ("both head", lambda state: state.visit < 2))
+    builder = wired(
+        nodes, "given both", "head both", ("both head", lambda state: state.visit < 2)
+    )
     result = builder.set_entry_point("head").set_entry_point("given").build()("task")
 
     assert result.results["both"].output == {"given": "outside", "head": 2}
@@ -234,7 +239,8 @@ def test_edges_from_outside_are_remembered_in_every_round():
 def test_a_loop_that_asks_in_every_round():
     """Each visit asks its own question; an answer of an earlier visit is no answer to a later one."""
     graph = wired(
-        {"a": lambda ctx: ctx.interrupt("again?")}, ("a a", lambda state: state.results["a"].output)
+        {"a": lambda ctx: ctx.interrupt("again?")},
+        ("a a", lambda state: state.results["a"].output),
     ).build()
     first = graph("task")
     second = graph(answer_all(first, True))
@@ -356,7 +362,9 @@ def test_a_node_is_tried_again():
             raise ValueError(f"attempt {ctx.attempt}")
         return ctx.attempt
 
-    bench = Bench(single(flaky, retry=RetryPolicy(max_attempts=3, backoff=10, jitter=0))).start()
+    bench = Bench(
+        single(flaky, retry=RetryPolicy(max_attempts=3, backoff=10, jitter=0))
+    ).start()
     bench.deliver()
     assert (bench.result().status, statuses(bench.result())) == (
         Status.EXECUTING,
@@ -387,7 +395,11 @@ def test_a_node_that_is_tried_in_vain():
 
     result = single(flaky, retry=RetryPolicy(2, backoff=0.001))("task").results["a"]
 
-    assert (result.status, str(result.result), result.attempts) == (Status.FAILED, "attempt 2", 2)
+    assert (result.status, str(result.result), result.attempts) == (
+        Status.FAILED,
+        "attempt 2",
+        2,
+    )
 
 
 def test_answers_survive_a_retry():
@@ -436,7 +448,9 @@ def test_lost_workers_use_up_no_policy():
             raise ValueError("its own fault, once")
         return ctx.attempt
 
-    bench = Bench(single(unlucky, retry=RetryPolicy(max_attempts=2, backoff=1, jitter=0))).start()
+    bench = Bench(
+        single(unlucky, retry=RetryPolicy(max_attempts=2, backoff=1, jitter=0))
+    ).start()
     for _ in range(2):
         with pytest.raises(KeyboardInterrupt):
             bench.deliver()
@@ -549,7 +563,8 @@ def test_an_inner_graph_gets_data():
         return wired({"x": lambda ctx: ctx.task}).build()
 
     builder = wired(
-        {"a": lambda ctx: 7, "b": lambda ctx: {"n": 1}, "c": wired({"x": double}).build()}, "a c"
+        {"a": lambda ctx: 7, "b": lambda ctx: {"n": 1}, "c": wired({"x": double}).build()},
+        "a c",
     )
     builder.add_node(seen(), "one")
     builder.add_node(seen(), "both")
@@ -693,7 +708,9 @@ def test_an_unknown_graph_cannot_be_started():
 
 def test_a_store_that_was_emptied_learns_the_graph_again():
     """A process that outlives the store's memory of its graphs starts runs as before, those inside too."""
-    bench = Bench(wired({"in": wired({"x": ident}).build(), "b": ident}, "b in").build()).start()
+    bench = Bench(
+        wired({"in": wired({"x": ident}).build(), "b": ident}, "b in").build()
+    ).start()
     bench.finish()
     bench.store._database.shapes.clear()
     bench.start()
@@ -734,9 +751,9 @@ def test_async_and_sync_nodes_in_one_graph():
     first = graph("task")
 
     assert sorted(interrupt.name for interrupt in first.interrupts) == ["async?", "ok?"]
-    assert graph(answers(*((question.id, question.name) for question in first.interrupts))).results[
-        "c"
-    ].output == {
+    assert graph(
+        answers(*((question.id, question.name) for question in first.interrupts))
+    ).results["c"].output == {
         "a": "async?",
         "b": "ok?",
     }

@@ -97,7 +97,9 @@ def acyclic(draw):
     names = "abcdefgh"[:size]
     pairs = draw(
         st.lists(
-            st.tuples(st.integers(0, size - 1), st.integers(0, size - 1)), max_size=14, unique=True
+            st.tuples(st.integers(0, size - 1), st.integers(0, size - 1)),
+            max_size=14,
+            unique=True,
         )
     )
     edges = [(names[low], names[high]) for low, high in pairs if low < high]
@@ -105,7 +107,9 @@ def acyclic(draw):
     definition = Definition(
         id="g",
         nodes={
-            name: NodeSpec(name, executor=None, kind="function", join=draw(st.sampled_from(Join)))
+            name: NodeSpec(
+                name, executor=None, kind="function", join=draw(st.sampled_from(Join))
+            )
             for name in names
         },
         edges=tuple(EdgeSpec(*edge) for edge in edges),
@@ -129,7 +133,11 @@ def expected(graph, decided, fails):
         )
         runs[name] = live
     return {
-        name: Status.SKIPPED if not live else Status.FAILED if name in fails else Status.COMPLETED
+        name: Status.SKIPPED
+        if not live
+        else Status.FAILED
+        if name in fails
+        else Status.COMPLETED
         for name, live in runs.items()
     }
 
@@ -150,7 +158,9 @@ def test_who_runs_depends_on_the_edges_taken_alone(drawn, data):
     assert {name: record.status for name, record in snapshot.nodes.items()} == expected(
         graph, decided, fails
     )
-    assert snapshot.record.status is (Status.FAILED if snapshot.record.failed else Status.COMPLETED)
+    assert snapshot.record.status is (
+        Status.FAILED if snapshot.record.failed else Status.COMPLETED
+    )
     for (name, _), inputs in play.inputs.items():
         if graph.nodes[name].join is Join.ALL:
             live = [edge.source for edge in graph.incoming[name] if taken(snapshot, edge)]

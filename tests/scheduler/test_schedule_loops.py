@@ -182,7 +182,8 @@ def test_the_limit_counts_every_visit():
 
     assert play.order == "a b a b a"
     assert (
-        play.worker.read(play.run_id).record.reason == 'max_node_executions (5) reached before "b"'
+        play.worker.read(play.run_id).record.reason
+        == 'max_node_executions (5) reached before "b"'
     )
 
 

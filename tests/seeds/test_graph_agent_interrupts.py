@@ -202,7 +202,9 @@ def test_one_answer_of_two():
 
     assert [interrupt.id for interrupt in second.interrupts] == [north.id]
     assert second.results["south"].output == "Weather in Rome: sunny"
-    assert graph(answers((north.id, "Oslo"))).results["north"].output == "Weather in Oslo: sunny"
+    assert (
+        graph(answers((north.id, "Oslo"))).results["north"].output == "Weather in Oslo: sunny"
+    )
 
 
 def test_two_tools_of_one_agent_ask_at_once():

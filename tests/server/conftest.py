@@ -68,14 +68,21 @@ class Site:
         made = admin.add(Webhook(name, "http://127.0.0.1:1/hooks"))
         services.deliveries.enqueue(
             name,
-            [(Delivery("msg_1", "0r:1", "run.ended", "0none", at=services.workers.now()), b"{}")],
+            [
+                (
+                    Delivery("msg_1", "0r:1", "run.ended", "0none", at=services.workers.now()),
+                    b"{}",
+                )
+            ],
         )
         return made
 
     def as_role(self, *roles, name="ana", groups=(), level=2):
         """Log somebody in."""
         self.person = (
-            Person(Principal(name), frozenset(roles), frozenset(groups), level) if roles else None
+            Person(Principal(name), frozenset(roles), frozenset(groups), level)
+            if roles
+            else None
         )
 
 
@@ -175,7 +182,8 @@ def tab(browser, served):
     page = context.new_page()
     page.problems = []
     page.on(
-        "console", lambda line: page.problems.append(line.text) if line.type == "error" else None
+        "console",
+        lambda line: page.problems.append(line.text) if line.type == "error" else None,
     )
     page.on("pageerror", lambda error: page.problems.append(str(error)))
     page.on(

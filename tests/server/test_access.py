@@ -74,7 +74,11 @@ def test_nobody_known_may_do_nothing(site):
     for route in routes():
         for method in route.methods:
             status = site.http.request(method, filled(route.path)).status_code
-            assert (status == 401) is (route.path not in open_to_all), (method, route.path, status)
+            assert (status == 401) is (route.path not in open_to_all), (
+                method,
+                route.path,
+                status,
+            )
 
 
 @pytest.mark.parametrize("role", ["viewer", "reader", "approver", "admin"])
@@ -85,7 +89,9 @@ def test_only_operators_change_runs(site, role):
     for route in routes():
         if route.path.startswith("/v1/runs") and route.methods & {"POST", "DELETE"}:
             for method in route.methods:
-                assert site.http.request(method, filled(route.path)).status_code == 403, route.path
+                assert site.http.request(method, filled(route.path)).status_code == 403, (
+                    route.path
+                )
 
 
 def test_viewers_see_no_payloads(site):
@@ -232,7 +238,9 @@ def test_a_page_of_this_server_changes_something(site):
         "X-Form-Token": token,
     }
 
-    assert site.http.post("/v1/runs", json={"graph": "echo"}, headers=headers).status_code == 201
+    assert (
+        site.http.post("/v1/runs", json={"graph": "echo"}, headers=headers).status_code == 201
+    )
 
 
 def test_the_token_of_a_page_is_its_persons(site):
@@ -288,7 +296,9 @@ def test_a_proxy_that_adds_nothing_makes_nobody_admin(redis_url):
     assert called(Local(), redis_url, Authorization="Bearer ") == 401
     assert called(Local(), redis_url, Authorization=f"Bearer {Local().token}") == 401
     local = Local(secret="s3cret")
-    assert called(local, redis_url, Authorization=f"Bearer {Local(secret='s3cret').token}") == 200
+    assert (
+        called(local, redis_url, Authorization=f"Bearer {Local(secret='s3cret').token}") == 200
+    )
 
 
 def test_a_proxy_that_is_not_configured_is_named(redis_url):
@@ -356,7 +366,11 @@ def test_headers_count_from_the_proxy_only(redis_url):
 
 def named(auth, headers=(), client=("127.0.0.1", 1)):
     """Return who calls by some headers, given as pairs of bytes; a status where they are refused."""
-    scope = {"type": "http", "headers": [(b"x-forwarded-user", b"ana"), *headers], "client": client}
+    scope = {
+        "type": "http",
+        "headers": [(b"x-forwarded-user", b"ana"), *headers],
+        "client": client,
+    }
     try:
         return auth(Request(scope))
     except Problem as problem:
@@ -407,7 +421,9 @@ def test_a_caller_gets_no_role_by_a_header():
     assert named(ProxyHeaders(roles="x-forwarded-roles"), claims).roles == {"admin"}
 
 
-@pytest.mark.parametrize("name", [b"x-forwarded-user", b"x-forwarded-groups", b"x-forwarded-roles"])
+@pytest.mark.parametrize(
+    "name", [b"x-forwarded-user", b"x-forwarded-groups", b"x-forwarded-roles"]
+)
 def test_a_header_that_is_there_twice_is_refused(name):
     """One of them is the client's, whichever comes first; the control has it once."""
     auth = ProxyHeaders(roles="x-forwarded-roles")
@@ -535,7 +551,9 @@ def test_the_last_use_of_an_api_key_is_recorded(site, tmp_path):
         assert site.http.get("/v1/keys", headers=headers).status_code == 403
 
     def used():
-        return [key["name"] for key in site.http.get("/v1/keys").json()["items"] if key["used_at"]]
+        return [
+            key["name"] for key in site.http.get("/v1/keys").json()["items"] if key["used_at"]
+        ]
 
     use("ci")
     wait_until(lambda: used() == ["ci"], "the use is recorded")
@@ -575,7 +593,9 @@ def test_a_front_end_of_this_origin_sends_requests(site):
     ours = {"Origin": "https://runner.example", "Sec-Fetch-Site": "same-origin"}
     me = site.http.get("/v1/me").json()
     statuses = [
-        site.http.post("/v1/runs", json={"graph": "echo"}, headers={**ours, **headers}).status_code
+        site.http.post(
+            "/v1/runs", json={"graph": "echo"}, headers={**ours, **headers}
+        ).status_code
         for headers in (
             {"X-Form-Token": me["form_token"]},
             {},
@@ -600,7 +620,9 @@ def test_pages_of_other_origins_use_keys(site, tmp_path, origins, allowed):
     app.state.services.client = site.client
     http = TestClient(app, base_url="https://runner.example")
     asks = {**ELSEWHERE, "Access-Control-Request-Method": "POST"}
-    asked = http.options("/v1/runs", headers={**asks, "Access-Control-Request-Headers": "if-match"})
+    asked = http.options(
+        "/v1/runs", headers={**asks, "Access-Control-Request-Headers": "if-match"}
+    )
     with_key = {**ELSEWHERE, "Authorization": f"Bearer {key}"}
     started, as_person = (
         http.post("/v1/runs", json={"graph": "echo"}, headers=headers)
@@ -608,6 +630,8 @@ def test_pages_of_other_origins_use_keys(site, tmp_path, origins, allowed):
     )
 
     assert (asked.status_code == 200) is allowed
-    assert (started.headers.get("access-control-allow-origin") == "https://app.example") is allowed
+    assert (
+        started.headers.get("access-control-allow-origin") == "https://app.example"
+    ) is allowed
     assert "access-control-allow-credentials" not in started.headers
     assert (started.status_code, as_person.status_code) == (201, 403)

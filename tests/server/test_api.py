@@ -45,7 +45,11 @@ def test_a_run_is_started_and_shown(site):
     assert started.status_code == 201
     assert started.headers["location"] == f"/v1/runs/{started.json()['run_id']}"
     run = site.http.get(f"/v1/runs/{started.json()['run_id']}").json()
-    assert (run["status"], run["task"], run["tags"]) == ("completed", {"order": 7}, {"team": "a"})
+    assert (run["status"], run["task"], run["tags"]) == (
+        "completed",
+        {"order": 7},
+        {"team": "a"},
+    )
     assert [(node["id"], node["output"]) for node in run["nodes"]] == [
         ("echo", {"task": {"order": 7}})
     ]
@@ -121,7 +125,9 @@ def test_runs_are_filtered(site):
     site.start("echo", tags={"team": "b"})
 
     def listed(**params):
-        return [run["run_id"] for run in site.http.get("/v1/runs", params=params).json()["items"]]
+        return [
+            run["run_id"] for run in site.http.get("/v1/runs", params=params).json()["items"]
+        ]
 
     assert (
         listed(status="failed")
@@ -188,7 +194,10 @@ def test_a_method_that_is_not_allowed_says_which_are(site):
         reply = site.http.put(re.sub("{.*?}", "x", path))
         methods = {method.upper() for method in operations}
 
-        assert (reply.status_code, methods - {*reply.headers["allow"].split(", ")}) == (405, set())
+        assert (reply.status_code, methods - {*reply.headers["allow"].split(", ")}) == (
+            405,
+            set(),
+        )
 
 
 def test_events_go_on_from_a_position(site):
@@ -235,13 +244,16 @@ def test_a_batch_says_first_what_it_would_do(site):
     assert {(item["run_id"], item["result"]) for item in job["items"]} == {
         (name, "cancelled") for name in ids
     }
-    stream = site.http.get(begun.headers["location"], headers={"Accept": "text/event-stream"}).text
+    stream = site.http.get(
+        begun.headers["location"], headers={"Accept": "text/event-stream"}
+    ).text
     assert [line for line in stream.splitlines() if "event" in line] == [
         "event: snapshot",
         "event: ended",
     ]
     assert (
-        site.http.post("/v1/runs:batch", json={"action": "cancel", "filter": {}}).status_code == 422
+        site.http.post("/v1/runs:batch", json={"action": "cancel", "filter": {}}).status_code
+        == 422
     )
     assert site.http.get("/v1/jobs/none").status_code == 404
 
@@ -312,9 +324,9 @@ def test_a_graph_is_checked(site):
         ]
 
     assert [reply.json() for reply in check("echo")] == [{"problems": [], "held": None}] * 2
-    assert [problem["code"] for reply in check("loop") for problem in reply.json()["problems"]] == [
-        "not-built"
-    ] * 2
+    assert [
+        problem["code"] for reply in check("loop") for problem in reply.json()["problems"]
+    ] == ["not-built"] * 2
     assert check("echo", against_waiting=True)[0].json()["held"] == []
     assert check("other")[0].status_code == 404
 
@@ -324,11 +336,20 @@ def test_without_a_store_nothing_but_health_answers(site):
     from runner.server import create_app
     from runner.settings import Settings
 
-    app = create_app(Settings(redis_url="redis://127.0.0.1:1/0"), auth=lambda request: site.person)
+    app = create_app(
+        Settings(redis_url="redis://127.0.0.1:1/0"), auth=lambda request: site.person
+    )
     http = type(site.http)(app, raise_server_exceptions=False)
 
     assert http.get("/healthz").status_code == 200
-    for path in ("/readyz", "/v1/runs", "/v1/questions", "/v1/events", "/v1/jobs/x", "/metrics"):
+    for path in (
+        "/readyz",
+        "/v1/runs",
+        "/v1/questions",
+        "/v1/events",
+        "/v1/jobs/x",
+        "/metrics",
+    ):
         reply = http.get(path)
         assert (reply.status_code, reply.headers["retry-after"]) == (503, "5"), path
         assert "Traceback" not in reply.text
@@ -454,7 +475,9 @@ def test_a_range_that_can_not_be_filled_is_refused(site, first, last):
     """One with times to come, which would have no run then, before 1970, or the wrong way round."""
     site.http.post("/v1/schedules", json={"id": "yearly", "graph": "echo", "cron": "0 3 1 1 *"})
 
-    refused = site.http.post("/v1/schedules/yearly:backfill", json={"first": first, "last": last})
+    refused = site.http.post(
+        "/v1/schedules/yearly:backfill", json={"first": first, "last": last}
+    )
 
     assert (refused.status_code, list(site.client.runs())) == (422, [])
 
@@ -472,7 +495,9 @@ def test_a_time_without_a_zone_is_of_utc(site, monkeypatch):
     assert len(filled) == 1
     for since in ("0001-01-01T00:00:00", "0001-01-01T00:00:00+14:00", "1970-01-01T00:00:00Z"):
         assert len(site.http.get("/v1/runs", params={"since": since}).json()["items"]) == 1
-    assert site.http.get("/v1/runs", params={"since": "9999-12-31T23:59:59"}).json()["items"] == []
+    assert (
+        site.http.get("/v1/runs", params={"since": "9999-12-31T23:59:59"}).json()["items"] == []
+    )
 
 
 def test_effects_are_frozen_and_thawed(site):
@@ -485,7 +510,8 @@ def test_effects_are_frozen_and_thawed(site):
     assert site.http.get("/v1/freezes").json()["items"] == []
     assert site.http.post("/v1/freezes", json={**misspelt, "force": True}).status_code == 201
     assert (
-        site.http.post("/v1/freezes:thaw", json={**misspelt, "reason": "over"}).status_code == 200
+        site.http.post("/v1/freezes:thaw", json={**misspelt, "reason": "over"}).status_code
+        == 200
     )
     assert site.http.post("/v1/freezes", json=body).json() == {"scope": "graph:echo"}
     assert site.http.post("/v1/freezes", json={**body, "reason": "another"}).status_code == 409
@@ -493,7 +519,9 @@ def test_effects_are_frozen_and_thawed(site):
         "graph:echo"
     ]
     assert "an incident" in site.http.get("/", headers={"Accept": "text/html"}).text
-    assert site.http.post("/v1/freezes:thaw", json={**body, "reason": "over"}).status_code == 200
+    assert (
+        site.http.post("/v1/freezes:thaw", json={**body, "reason": "over"}).status_code == 200
+    )
     assert site.http.get("/v1/freezes").json()["items"] == []
     site.as_role("operator")
     assert site.http.post("/v1/freezes", json=body).status_code == 403
@@ -530,7 +558,11 @@ def test_looking_at_the_audit_signs_nothing(site, signed):
     site.start("refund", requester="cora")
     before = log.head().note
 
-    for path in (f"/v1/audit/{run.id}", f"/v1/audit/{run.id}/export", f"/runs/{run.id}?tab=audit"):
+    for path in (
+        f"/v1/audit/{run.id}",
+        f"/v1/audit/{run.id}/export",
+        f"/runs/{run.id}?tab=audit",
+    ):
         assert site.http.get(path).status_code == 200
     assert log.head().note == before
     Sealing(log, terms(site.app.state.services.settings)).turn(sign_now=True)
@@ -586,9 +618,13 @@ def test_little_is_read_of_who_is_not_known(site, known, most):
 def test_a_request_has_one_length(served, lengths):
     """With Content-Length and Transfer-Encoding the connection is closed; control: with one it goes on."""
     also = "Content-Length: 99\r\n" if lengths == 2 else ""
-    head = f"POST /v1/runs HTTP/1.1\r\nHost: localhost\r\n{also}Transfer-Encoding: chunked\r\n\r\n"
+    head = (
+        f"POST /v1/runs HTTP/1.1\r\nHost: localhost\r\n{also}Transfer-Encoding: chunked\r\n\r\n"
+    )
     second = "GET /healthz HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n"
-    with socket.create_connection(("127.0.0.1", urlsplit(served.url).port), timeout=20) as client:
+    with socket.create_connection(
+        ("127.0.0.1", urlsplit(served.url).port), timeout=20
+    ) as client:
         client.sendall(f"{head}0\r\n\r\n{second}".encode())
         answer = b"".join(iter(lambda: client.recv(65_536), b"")).decode()
 
@@ -614,7 +650,11 @@ def test_a_webhook_is_made_rotated_paused_and_removed(site):
     path = f"/v1/webhooks/{hook}"
     rotated = http.post(f"{path}:rotate").json()["secret"]
 
-    assert (made.status_code, made.json()["secret"][:6], rotated[:6]) == (201, "whsec_", "whsec_")
+    assert (made.status_code, made.json()["secret"][:6], rotated[:6]) == (
+        201,
+        "whsec_",
+        "whsec_",
+    )
     assert rotated != made.json()["secret"]
     assert [item["secret"] for item in http.get("/v1/webhooks").json()["items"]] == [""]
     assert http.post(f"{path}:pause").json()["paused"] is True

@@ -141,7 +141,9 @@ def enter_in_each_field(page):
     page.unroute_all()
     page.remove_listener("request", note)
     return fields.count(), [
-        request.post_data for request in posts if request.method == "POST" and request != last.value
+        request.post_data
+        for request in posts
+        if request.method == "POST" and request != last.value
     ]
 
 
@@ -662,7 +664,9 @@ def test_a_day_in_the_life(redis_url, browser, tmp_path):  # noqa: PLR0915 - a w
     with Served(site.app, free_port()) as served:
 
         def page_of(name):
-            context = browser.new_context(base_url=served.url, extra_http_headers={"x-who": name})
+            context = browser.new_context(
+                base_url=served.url, extra_http_headers={"x-who": name}
+            )
             return context.new_page()
 
         cora, ana, ben = map(page_of, people)

@@ -31,7 +31,9 @@ def paid(redis_url):
     site.run = site.start("pay")
     site.question = site.run.interrupts()[0]
     site.client.vote(site.question.id, "approve", by="ana")
-    site.client.vote(site.question.id, "edit", by="ben", response={"amount": 5}, comment="too much")
+    site.client.vote(
+        site.question.id, "edit", by="ben", response={"amount": 5}, comment="too much"
+    )
     site.client.vote(site.question.id, "approve", by="eva", response={"amount": 5})
     site.work()
     return site
@@ -66,7 +68,10 @@ def test_a_rejection_names_who_rejected(site):
     assert decision.comments == {"human:|ben": "not this customer"}
     for path in (f"/runs/{question.run_id}", "/inbox?tab=done", f"/q/{question.id}"):
         page = site.http.get(path, headers=HTML).text
-        assert ('data-state="rejected"' in page, 'data-state="answered"' in page) == (True, False)
+        assert ('data-state="rejected"' in page, 'data-state="answered"' in page) == (
+            True,
+            False,
+        )
 
 
 def listed(site, query):
@@ -106,7 +111,8 @@ def test_done_lists_what_was_decided_by_page_whatever_else_happened(paid, monkey
         assert [one for page in listed(paid, "by=me") for one in page] == expected
     assert listed(paid, f"run={paid.run.id}") == [[paid.question.id]]
     assert (
-        ">ben, eva</td>" in paid.http.get(f"/inbox?tab=done&run={paid.run.id}", headers=HTML).text
+        ">ben, eva</td>"
+        in paid.http.get(f"/inbox?tab=done&run={paid.run.id}", headers=HTML).text
     )
 
 
@@ -118,4 +124,6 @@ def test_the_audit_is_read_without_a_key(paid):
     assert "Not signed" in page
     assert re.search(r"voted <b>edit</b>.*?>ben</td>", page)
     assert re.search(r"decided <b>edit</b>", page)
-    assert "nothing of this run" in paid.http.get(f"/runs/{other.id}?tab=audit", headers=HTML).text
+    assert (
+        "nothing of this run" in paid.http.get(f"/runs/{other.id}?tab=audit", headers=HTML).text
+    )

@@ -217,7 +217,9 @@ def by_client(desk, name, decision, response, digest):
 
 
 def by_async(desk, name, decision, response, digest):
-    client = AsyncClient(store=desk.engine.store, dispatcher=desk.site, registry=desk.site.registry)
+    client = AsyncClient(
+        store=desk.engine.store, dispatcher=desk.site, registry=desk.site.registry
+    )
     client.sync.engine.directory = desk.engine.directory
     client.sync.engine.signing_key = desk.key(name)
     vote = client.vote(desk.question.id, decision, by=name, response=response, digest=digest)
@@ -288,13 +290,22 @@ DOORS = {
 }
 TAKEN = {"counted", "accepted", "taken"}
 PAGES, BULK = {"page", "together"}, {"respond_all", "vote-all", "batch", "together"}
-QUICK = {("client", 0), ("respond_all", 2), ("stream", 2), ("amqp", 3), ("batch", 2), ("page", 2)}
+QUICK = {
+    ("client", 0),
+    ("respond_all", 2),
+    ("stream", 2),
+    ("amqp", 3),
+    ("batch", 2),
+    ("page", 2),
+}
 
 
 def matrix(doors, levels, quick):
     """Each door at each level; all but the quick ones run in the slow suite."""
     cases = [(door, level) for door in doors for level in levels]
-    return [pytest.param(*case, marks=[] if case in quick else pytest.mark.slow) for case in cases]
+    return [
+        pytest.param(*case, marks=[] if case in quick else pytest.mark.slow) for case in cases
+    ]
 
 
 @pytest.mark.parametrize(("door", "level"), matrix(DOORS, range(4), QUICK))
@@ -357,8 +368,12 @@ def forgeries(desk):
             "interrupt_id": asked.id,
             "digest": asked.digest,
         },
-        "an old signature": desk.body("ana", "approve", None, asked.digest, now=time.time() - 3600),
-        "one of tomorrow": desk.body("ana", "approve", None, asked.digest, now=time.time() + 86400),
+        "an old signature": desk.body(
+            "ana", "approve", None, asked.digest, now=time.time() - 3600
+        ),
+        "one of tomorrow": desk.body(
+            "ana", "approve", None, asked.digest, now=time.time() + 86400
+        ),
         "a longer life": signed(exp=proof["exp"] + 1),
         "a lower level": signed(level=0),
         "another group": signed(groups=["finance", "board"]),
@@ -366,7 +381,9 @@ def forgeries(desk):
         "no signature": signed(alg="none", sig=""),
         "no proof": {**bare, "proof": {"alg": "none"}},
         "a public key as a secret": signed(alg="HS256", sig=secret),
-        "a stranger's key": SigningKey(key.kid, enemy).sign(bare, login={"groups": ["finance"]}),
+        "a stranger's key": SigningKey(key.kid, enemy).sign(
+            bare, login={"groups": ["finance"]}
+        ),
         "an unknown key": SigningKey("enemy", enemy).sign(bare, login={"groups": ["finance"]}),
     }
 
@@ -382,7 +399,10 @@ def test_no_door_takes_a_forged_or_a_replayed_signature(
     honest, again, ben = (
         desk.body(name, "approve", None, digest) for name in ("ana", "ana", "ben")
     )
-    if door not in {"client", "page"}:  # a client has no more arguments, and a form no more meaning
+    if door not in {
+        "client",
+        "page",
+    }:  # a client has no more arguments, and a form no more meaning
         bare = {name: value for name, value in honest.items() if name != "proof"}
         words["an unknown field"] = sender(desk, {**honest, "weight": 9})
         signed = desk.key("ana").sign({**bare, "weight": 9}, login={"groups": ["finance"]})
@@ -393,7 +413,9 @@ def test_no_door_takes_a_forged_or_a_replayed_signature(
     assert sender(desk, honest) in TAKEN
     sender(desk, honest)
     assert (desk.votes(), desk.work()) == (["human:|ana"], [])
-    assert desk.client("ana").withdraw_vote(desk.question.id, by="ana").status == "withdrawn_vote"
+    assert (
+        desk.client("ana").withdraw_vote(desk.question.id, by="ana").status == "withdrawn_vote"
+    )
     assert sender(desk, honest) not in TAKEN
     assert sender(desk, ben) in TAKEN
     assert (desk.votes(), desk.work()) == (["human:|ben"], [])
@@ -413,7 +435,9 @@ def test_where_signatures_are_not_compared_a_forgery_counts(redis_url, tmp_path,
     assert desk.work() == [(SHOWN["order"], SHOWN["amount"])]
 
 
-@pytest.mark.parametrize("door", ["stream", "http", pytest.param("page", marks=pytest.mark.slow)])
+@pytest.mark.parametrize(
+    "door", ["stream", "http", pytest.param("page", marks=pytest.mark.slow)]
+)
 def test_an_expired_login_decides_nothing(redis_url, tmp_path, monkeypatch, door):
     """A login that is older than the rule allows counts nowhere; the control has just logged in."""
     desk = Desk(redis_url, 2, tmp_path, monkeypatch, max_age=900)
@@ -425,7 +449,9 @@ def test_an_expired_login_decides_nothing(redis_url, tmp_path, monkeypatch, door
         if door != "stream":
             body.pop("proof")
             login_at = None if age is None else now - age
-            monkeypatch.setattr(desk, "log_in", lambda who, at=login_at: log_in(who, login_at=at))
+            monkeypatch.setattr(
+                desk, "log_in", lambda who, at=login_at: log_in(who, login_at=at)
+            )
         words.append(SENDERS[door](desk, body) in TAKEN)
         assert desk.work() == ([(SHOWN["order"], SHOWN["amount"])] if len(words) == 5 else [])
 

@@ -44,7 +44,10 @@ def limited(site, graph, roles=ROLES):
 
 def sent(site, route, method, run):
     """Send a request to a route, about a run wherever the route takes one; return the reply."""
-    graph, (question,) = site.client.engine.store.peek(run.id).graph_id, run_questions(site, run)
+    graph, (question,) = (
+        site.client.engine.store.peek(run.id).graph_id,
+        run_questions(site, run),
+    )
     path = route.path.replace("{run_id}", run.id).replace("{question_id}", question)
     path = filled(path.replace("{graph}", graph))
     options = {"headers": {}, "follow_redirects": False}
@@ -54,7 +57,10 @@ def sent(site, route, method, run):
             options["params"]["after"] = "x"  # refused when it may be opened
     elif path.startswith("/v1"):
         options["json"] = {
-            "/v1/runs": {"graph": graph, "tags": 1},  # malformed, which is seen behind permissions
+            "/v1/runs": {
+                "graph": graph,
+                "tags": 1,
+            },  # malformed, which is seen behind permissions
             "/v1/runs:batch": {"action": "cancel", "filter": {"graph": graph}},
             "/v1/questions:vote": {"decision": "approve", "digests": {question: "0"}},
         }.get(path, {})
@@ -152,7 +158,9 @@ def test_listings_are_of_a_graph(site):
     assert dict(inbox.url.params) == {"tab": "all", "graph": "approval"}
     assert re.search(r"All\D*\b1\b", inbox.text)
     assert other.id not in inbox.text
-    assert [item["name"] for item in site.http.get("/v1/graphs").json()["items"]] == ["approval"]
+    assert [item["name"] for item in site.http.get("/v1/graphs").json()["items"]] == [
+        "approval"
+    ]
     assert "inner" not in site.http.get("/graphs", headers=html).text
 
 
@@ -204,7 +212,9 @@ def test_questions_of_two_graphs_are_not_decided_together(site):
 
     def vote(*questions):
         digests = {question.id: question.digest for question in questions}
-        return site.http.post("/v1/questions:vote", json={"decision": "reject", "digests": digests})
+        return site.http.post(
+            "/v1/questions:vote", json={"decision": "reject", "digests": digests}
+        )
 
     assert vote(ours[0], theirs).status_code == 403
     assert vote(*ours).status_code == 200

@@ -65,7 +65,9 @@ def four_questions(site):
     """Ask ana, and ben until tomorrow; ask about a cheap payment, and about a dear one for a minute."""
     questions = (
         asked(site, "names", {"assignees": ["ana"]}),
-        asked(site, "names", {"assignees": ["ben"], "expires_in": 90_000.0}, tags={"region": "eu"}),
+        asked(
+            site, "names", {"assignees": ["ben"], "expires_in": 90_000.0}, tags={"region": "eu"}
+        ),
         asked(site, "payments", {"amount": 80}),
         asked(site, "payments", {"amount": 900, "risk": "high", "expires_in": 60.0}),
     )
@@ -178,7 +180,9 @@ def test_the_effect_is_said_first_at_every_door(desk):
     decide(desk.app.state.services, desk.person, vote)
 
     assert (heading in texts[0], row in texts[1], texts[2].count(row)) == (True, True, 2)
-    assert [one["title"] for one in api] == [notice.message()["question"]["title"]] == [sentence]
+    assert (
+        [one["title"] for one in api] == [notice.message()["question"]["title"]] == [sentence]
+    )
     assert (bare["title"], [text for text in hidden if "48000" in text]) == ("transfer", [])
     page = desk.http.get(f"/q/{question.id}", headers=HTML).text
     assert (f"<h1>{decided}" in page, f"Changed by ana: {decided}</h3>" in page) == (True, True)
@@ -358,7 +362,9 @@ def test_programs_decide_the_items_of_a_map_together(library):
     library.client.engine.directory = f"{__name__}:FINANCE"
     receipts = library.client.respond_all(list(taken), "approve", by="ben", digests=taken)
     rest = dict(list(digests.items())[4:])
-    voted = library.http.post("/v1/questions:vote", json={"digests": rest, "decision": "approve"})
+    voted = library.http.post(
+        "/v1/questions:vote", json={"digests": rest, "decision": "approve"}
+    )
 
     assert (refused.status_code, differ.exit_code) == (422, 2)
     assert [receipt.status for receipt in receipts] == ["accepted"] * 2
@@ -382,7 +388,9 @@ FINANCE = Finance()
 
 def test_high_risk_is_typed_for_all(desk):
     """Nothing is counted before that; a digest that is another one counts for its question only."""
-    questions = [asked(desk, "payments", {"amount": amount, "risk": "high"}) for amount in (80, 90)]
+    questions = [
+        asked(desk, "payments", {"amount": amount, "risk": "high"}) for amount in (80, 90)
+    ]
     ids = [question.id for question in questions]
     form = {"q": ids, "digest": [questions[0].digest, "sha256:other"], "decision": "approve"}
 
@@ -413,7 +421,11 @@ def test_a_question_shows_all_that_happened_to_it(desk):
     """Comments, votes with what they are for, who has claimed it; and the node in its graph."""
     question = asked(desk, "payments", {"amount": 80})
     path = f"/q/{question.id}"
-    for action, fields in {"claim": {}, "comment": {"comment": "so much?"}, "release": {}}.items():
+    for action, fields in {
+        "claim": {},
+        "comment": {"comment": "so much?"},
+        "release": {},
+    }.items():
         assert send(desk, f"{path}/{action}", **fields).headers["location"] == path
     send(desk, path, digest=question.digest, decision="approve", comment="fine")
 
@@ -515,7 +527,9 @@ def test_a_page_costs_the_same_among_more_questions(desk):
         assert larger < size * 1.1, query
 
 
-@pytest.mark.parametrize("damage", [b"damage", b"\xff\xfe", b"\x011 2 0 " + COMPRESSED + b"\xff"])
+@pytest.mark.parametrize(
+    "damage", [b"damage", b"\xff\xfe", b"\x011 2 0 " + COMPRESSED + b"\xff"]
+)
 def test_a_damaged_question_hides_no_other(site, damage):
     """Page, API and client list the others; its run says that it is damaged, and can be cancelled."""
     runs = [site.start("approval") for _ in range(3)]

@@ -65,18 +65,26 @@ urlpatterns = []
 @contextmanager
 def in_django(site, prefix, folder):
     """Serve the project of the page about Django in a process of its own; give its address and a login."""
-    (block,) = [block for block in read(ROOT / "docs/how-to/django.md") if block.file == "asgi.py"]
+    (block,) = [
+        block for block in read(ROOT / "docs/how-to/django.md") if block.file == "asgi.py"
+    ]
     (folder / "asgi.py").write_text(block.text.replace("/runner", prefix))
     (folder / "site_settings.py").write_text(SETTINGS)
     (folder / "run.py").write_text(PROJECT)
     port = free_port()
-    environment = {"RUNNER_REDIS_URL": site.settings.redis_url, "PYTHONPATH": str(ROOT), "PATH": ""}
+    environment = {
+        "RUNNER_REDIS_URL": site.settings.redis_url,
+        "PYTHONPATH": str(ROOT),
+        "PATH": "",
+    }
     with subprocess.Popen(
         [sys.executable, "run.py", str(port)], cwd=folder, env=environment
     ) as process:
         url = f"http://127.0.0.1:{port}"
         try:
-            wait_until(lambda: process.poll() is not None or _answers(url), "the project answers")
+            wait_until(
+                lambda: process.poll() is not None or _answers(url), "the project answers"
+            )
             yield url, {"sessionid": (folder / "session").read_text()}
         finally:
             process.terminate()
@@ -116,7 +124,9 @@ def test_all_of_it_works_below_a_path(site, tmp_path, framework):
         mounted(framework, site, prefix, tmp_path) as (url, cookies),
         httpx.Client(base_url=url + prefix, cookies=cookies, timeout=20) as http,
     ):
-        assert httpx.get(url + prefix, follow_redirects=True, cookies=cookies).status_code == 200
+        assert (
+            httpx.get(url + prefix, follow_redirects=True, cookies=cookies).status_code == 200
+        )
         question = run.interrupts()[0].id
         for path in (
             "/",
@@ -137,7 +147,9 @@ def test_all_of_it_works_below_a_path(site, tmp_path, framework):
         missing = http.get("/runs/0none", headers=HTML)
         assert (missing.status_code, f'href="{prefix}/' in missing.text) == (404, True)
 
-        token = re.search(r'name="form_token" value="([^"]+)"', page_of(http, f"/q/{question}"))[1]
+        token = re.search(
+            r'name="form_token" value="([^"]+)"', page_of(http, f"/q/{question}")
+        )[1]
         form = {"form_token": token, "task": "1"}
         foreign = http.post(
             "/graphs/echo", data=form, headers={**HTML, "Origin": "https://evil.example"}
@@ -149,7 +161,8 @@ def test_all_of_it_works_below_a_path(site, tmp_path, framework):
         started = http.post("/v1/runs", json={"graph": "echo"})
         assert started.headers["location"] == f"{prefix}/v1/runs/{started.json()['run_id']}"
         assert (
-            httpx.get(url + started.headers["location"], cookies=cookies).json()["graph"] == "echo"
+            httpx.get(url + started.headers["location"], cookies=cookies).json()["graph"]
+            == "echo"
         )
         assert http.get("/openapi.json").json()["servers"] == [{"url": prefix}]
         with http.stream(

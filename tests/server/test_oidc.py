@@ -71,7 +71,9 @@ class Provider:
         self.asked = dict(request.query_params)
         code = f"code{len(self.codes)}"
         self.codes[code] = (nonce, code_challenge)
-        return RedirectResponse(f"{redirect_uri}?{urlencode({'code': code, 'state': state})}", 302)
+        return RedirectResponse(
+            f"{redirect_uri}?{urlencode({'code': code, 'state': state})}", 302
+        )
 
     def token(self, code: str = Form(), code_verifier: str = Form()):
         nonce, challenge = self.codes.pop(code)
@@ -92,7 +94,9 @@ class Provider:
             "roles": ["approver", "emperor"],
         }
         claims = {
-            name: value for name, value in {**claims, **self.changes}.items() if value is not None
+            name: value
+            for name, value in {**claims, **self.changes}.items()
+            if value is not None
         }
         header = {"alg": "RS256", "kid": self.signer.kid}
         return {"id_token": jwt.encode(header, claims, self.signer)}
@@ -407,7 +411,9 @@ def pay(redis_url, provider, tmp_path, monkeypatch):
     site.app = create_app(settings, auth=OIDC(provider.url, "runner"))
     site.app.state.services.client = site.client
     site.question = site.start("pay").interrupts()[0]
-    site.people = TestClient(site.app, base_url="https://runner.example", follow_redirects=False)
+    site.people = TestClient(
+        site.app, base_url="https://runner.example", follow_redirects=False
+    )
     return site
 
 

@@ -43,13 +43,16 @@ def test_every_answer_in_json_is_described():
     """By its type, and under a code that is there; nothing is described that is no route."""
     paths = create_app().openapi()["paths"]
     routes = {
-        f"{method} {path}": part for path, parts in paths.items() for method, part in parts.items()
+        f"{method} {path}": part
+        for path, parts in paths.items()
+        for method, part in parts.items()
     }
     in_json = {
         route
         for route, part in routes.items()
         if any(
-            "application/json" in answer.get("content", ()) for answer in part["responses"].values()
+            "application/json" in answer.get("content", ())
+            for answer in part["responses"].values()
         )
     }
 
@@ -66,7 +69,9 @@ def test_the_description_is_valid():
     openapi_spec_validator.validate(document)
     assert {"runs_start", "questions_vote", "me_show"} <= names
     assert len(names) == len(operations)
-    assert [part["required"] for part in vote["parameters"] if part["name"] == "if-match"] == [True]
+    assert [part["required"] for part in vote["parameters"] if part["name"] == "if-match"] == [
+        True
+    ]
 
 
 def test_a_description_with_a_broken_reference_is_not_valid():
@@ -88,7 +93,10 @@ def generate(document, folder):
     (folder / "openapi.json").write_text(json.dumps(document))
     options = {"content_type_overrides": NOT_JSON, "post_hooks": []}
     (folder / "options.json").write_text(json.dumps(options))
-    tool, command = "tool run --quiet --from", "openapi-python-client generate --fail-on-warning"
+    tool, command = (
+        "tool run --quiet --from",
+        "openapi-python-client generate --fail-on-warning",
+    )
     command += (
         " --path openapi.json --config options.json --output-path generated_client --meta none"
     )
@@ -173,7 +181,10 @@ def statuses_of(site, operation, names):
 
     @given(operation.as_strategy())
     @settings(
-        max_examples=EXAMPLES, derandomize=True, database=None, suppress_health_check=HealthCheck
+        max_examples=EXAMPLES,
+        derandomize=True,
+        database=None,
+        suppress_health_check=HealthCheck,
     )
     def holds(case):
         if len(statuses) % 3:

@@ -107,7 +107,9 @@ def test_pages_are_whole_html(site):
         text = site.http.get(path, headers=HTML).text
         assert text.count("<h1") == 1, path
         assert 'aria-label="Main"' in text
-        assert not re.search(r"<script(?! src=)|<style|\sstyle=|\son\w+=|javascript:", text), path
+        assert not re.search(r"<script(?! src=)|<style|\sstyle=|\son\w+=|javascript:", text), (
+            path
+        )
 
 
 def test_lists_say_who_asked_how_long_it_took_and_of_which_graph(site):
@@ -306,7 +308,11 @@ def test_what_people_type_comes_back(site):
     question = site.start("refund", requester="cora").interrupts()[0]
     site.as_role("approver", name="ana", groups=["finance"])
     path = f"/q/{question.id}"
-    edit = {"decision": "edit", "digest": question.digest, "comment": TYPED.replace("\n", "\r\n")}
+    edit = {
+        "decision": "edit",
+        "digest": question.digest,
+        "comment": TYPED.replace("\n", "\r\n"),
+    }
     arguments = '{"order": 7,\r\n "amount": "10\xa0000"}'
 
     refused = controls(send(site, path, **edit, arguments=arguments + "}").text)
@@ -461,9 +467,9 @@ def test_the_audit_says_who_was_shown_what_they_decide(site):
     path = f"/q/{question.id}"
 
     def hidden(name):
-        return re.search(f'name="{name}" value="([^"]*)"', site.http.get(path, headers=HTML).text)[
-            1
-        ]
+        return re.search(
+            f'name="{name}" value="([^"]*)"', site.http.get(path, headers=HTML).text
+        )[1]
 
     seen = {"shown": hidden("shown"), "digest": hidden("digest")}
     send(site, f"{path}/comment", comment="looking", **seen)
@@ -476,7 +482,14 @@ def test_the_audit_says_who_was_shown_what_they_decide(site):
         send(site, f"{path}/comment", comment="looking", **made_up)
     site.as_role("approver", name="cora", groups=("finance",))
     send(site, f"{path}/comment", comment="with ben's page", **seen)
-    send(site, path, decision="reject", comment="no", digest=seen["digest"], shown=hidden("shown"))
+    send(
+        site,
+        path,
+        decision="reject",
+        comment="no",
+        digest=seen["digest"],
+        shown=hidden("shown"),
+    )
 
     (log,) = site.client.engine.store.audit_logs
     entries = [json.loads(raw) for _, raw in log.kept()]
@@ -712,7 +725,9 @@ def test_of_many_nodes_those_that_need_attention_are_listed(site, monkeypatch):
 
     def rows(query=""):
         text = site.http.get(f"/runs/{run.id}?tab=nodes{query}", headers=HTML).text
-        return re.findall(r"<tr data-row.*?data-in-place>(\w+)</a>", text), "1 completed" in text
+        return re.findall(
+            r"<tr data-row.*?data-in-place>(\w+)</a>", text
+        ), "1 completed" in text
 
     assert rows() == (["approve"], True)
     assert rows("&node=look_up") == (["look_up"], False)
@@ -725,7 +740,9 @@ def test_a_migration_is_shown_before_it_is_done(site, redis_url):
     edges = ("look_up check", "look_up approve", "approve pay")
     changed = Site(redis_url, {"approval": lambda: wired(nodes, *edges).build()})
 
-    assert f"/runs/{run.id}/plan/migrate" in changed.http.get(f"/runs/{run.id}", headers=HTML).text
+    assert (
+        f"/runs/{run.id}/plan/migrate" in changed.http.get(f"/runs/{run.id}", headers=HTML).text
+    )
     shown = changed.http.get(f"/runs/{run.id}/plan/migrate", headers=HTML).text
     assert "<td>starts</td>" in shown
     assert send(changed, f"/runs/{run.id}/migrate").status_code == 303
@@ -756,7 +773,12 @@ def test_home_counts_what_expires_soon(redis_url):
 def test_a_schedule_is_made_with_a_form(site):
     """The page lists it in words, pauses it, starts runs of times that have passed, and removes it."""
     made = send(
-        site, "/schedules", name="nightly", graph="echo", cron="0 3 * * *", timezone="Europe/Rome"
+        site,
+        "/schedules",
+        name="nightly",
+        graph="echo",
+        cron="0 3 * * *",
+        timezone="Europe/Rome",
     )
     assert made.status_code == 303
     assert "every day at 03:00" in site.http.get("/schedules", headers=HTML).text
@@ -825,7 +847,8 @@ def test_keys_that_wait_for_their_turn_are_on_the_page_of_limits(site, redis_url
 def test_a_graph_is_started_from_its_page(redis_url):
     """The form has the fields of the task's type; what does not fit starts nothing."""
     site = Site(
-        redis_url, {"refund": lambda: wired({"look_up": look_up}).build(), "echo": GRAPHS["echo"]}
+        redis_url,
+        {"refund": lambda: wired({"look_up": look_up}).build(), "echo": GRAPHS["echo"]},
     )
     path, task = "/graphs/refund", {"f.number": "7", "f.urgent": "true"}
 
@@ -872,7 +895,10 @@ def test_an_error_is_a_page_in_words(site):
     assert "Not found" in missing.text
     assert "Traceback" not in missing.text
     unknown = site.http.get("/rnus", headers=HTML)
-    assert (unknown.status_code, "There is nothing at this address." in unknown.text) == (404, True)
+    assert (unknown.status_code, "There is nothing at this address." in unknown.text) == (
+        404,
+        True,
+    )
     assert "Not Found" not in unknown.text
 
 
@@ -904,7 +930,9 @@ def test_links_stay_below_the_prefix(redis_url, root):
         assert all(link.startswith(f"{root}/") for link in links), path
         for link in set(links):
             if not re.search("/(cancel|again|fork|events|freeze|claim|comment)$", link):
-                assert http.get(link.replace("&amp;", "&"), headers=HTML).status_code == 200, link
+                assert http.get(link.replace("&amp;", "&"), headers=HTML).status_code == 200, (
+                    link
+                )
 
 
 def test_nothing_that_is_shown_is_hidden():
@@ -1015,7 +1043,8 @@ def test_a_held_run_says_held_and_why(site):
 
     exports = [read_export(site.app.state.services.store, run.id) for run in (held, asking)]
     assert [
-        export.nodes[name].status for export, name in zip(exports, ("pay", "approve"), strict=True)
+        export.nodes[name].status
+        for export, name in zip(exports, ("pay", "approve"), strict=True)
     ] == ["held", "waiting"]
     assert exports[0].visits[0].status == "held"
     for word in ("held", "needs_migration"):
@@ -1023,7 +1052,9 @@ def test_a_held_run_says_held_and_why(site):
         assert (listed["run_id"], listed["status"]) == (held.id, "held")
         assert [run.run_id for run in site.client.runs(word)] == [held.id]
     sign = 'data-state="held"><span aria-hidden="true">!</span> held</span>'
-    page, other = (site.http.get(f"/runs/{run.id}", headers=HTML).text for run in (held, asking))
+    page, other = (
+        site.http.get(f"/runs/{run.id}", headers=HTML).text for run in (held, asking)
+    )
     assert (sign in page, str(escape(why)) in page) == (True, True)
     assert sign not in other
     assert sign in site.http.get("/runs?status=held", headers=HTML).text

@@ -67,7 +67,9 @@ class Bank(Site):
         monkeypatch.setenv("RUNNER_REDIS_URL", url)
         self.url = url
         graphs = {"transfer": transfer, "share": share}
-        super().__init__(url, {name: wired({name: node}).build for name, node in graphs.items()})
+        super().__init__(
+            url, {name: wired({name: node}).build for name, node in graphs.items()}
+        )
         self.person = Person(ANA, frozenset({"approver"}), FINANCE, 2)
         self.http.headers.update({"accept": "text/html", "origin": origin})
 
@@ -87,7 +89,9 @@ class Bank(Site):
     def proof(self, device, body):
         """Sign a message as a front-end of one's own does."""
         (key,) = self.client.engine.decision_keys.read().values()
-        return device.sign(asdict(signature_request(body, key, time.time(), secrets.token_hex(8))))
+        return device.sign(
+            asdict(signature_request(body, key, time.time(), secrets.token_hex(8)))
+        )
 
     def post(self, path, **fields):
         """Send a form of a page as its browser does, with the hidden fields of the page."""
@@ -108,7 +112,9 @@ class Bank(Site):
         (options,), fields = requests_in(text), self.hidden_in(text)
         challenge = more.pop("challenge", options["challenge"])
         made = device.register(challenge, more.pop("rp_id", "runner.example"), **more)
-        return self.http.post("/passkeys", data={**fields, "kid": kid, "proof": json.dumps(made)})
+        return self.http.post(
+            "/passkeys", data={**fields, "kid": kid, "proof": json.dumps(made)}
+        )
 
     def hold(self, device, kid="ana-laptop", *options):
         """Make a passkey on the page, and have it added."""
@@ -185,7 +191,8 @@ def test_all_that_people_do_to_such_a_question_is_signed(bank, device):
         bare = bank.send(question, {**request["proof"], "sig": ""}, form, action)
         assert bare == "forbidden"
         reply = bank.http.post(
-            f"/q/{question.id}{action}", data={**form, "proof": json.dumps(device.sign(request))}
+            f"/q/{question.id}{action}",
+            data={**form, "proof": json.dumps(device.sign(request))},
         )
         assert reply.history[0].status_code == 303
     kinds = [event.kind for event in bank.client.run(question.run_id).events()]
@@ -425,14 +432,18 @@ def test_a_passkey_is_for_the_address_of_the_setting(bank):
         )
         page = bank.http.get("/passkeys").text
         assert (reply.status_code == 200, "Make a passkey" in page) == (made, made), reply.text
-        assert ("RUNNER_SERVER_URL" in reply.text, "RUNNER_SERVER_URL" in page) == (not made,) * 2
+        assert ("RUNNER_SERVER_URL" in reply.text, "RUNNER_SERVER_URL" in page) == (
+            not made,
+        ) * 2
 
 
 def test_a_passkey_is_added_for_who_has_made_it(bank):
     """The file names its maker: for somebody else, or under a name that is taken, it is not added."""
     text = bank.register(Device(ORIGIN)).text
     entry = json.loads(unescape(re.search(r'id="entry">([^<]*)<', text)[1]))
-    assert bank.add_key({**entry, "principal": "human:https://login.example|eve"}).exit_code == 2
+    assert (
+        bank.add_key({**entry, "principal": "human:https://login.example|eve"}).exit_code == 2
+    )
     assert bank.add_key(entry).exit_code == 0
     (key,) = json.loads(bank.keys("list", "--json").stdout)["keys"]
     assert key["thumbprint"] in text
@@ -492,7 +503,9 @@ def verified(lines, keys="keys.json"):
 
 def test_signed_votes_are_verified_in_a_process_without_redis(exported):
     """The exported file, the public keys and nothing else."""
-    alone = {name: value for name, value in os.environ.items() if not name.startswith("RUNNER_")}
+    alone = {
+        name: value for name, value in os.environ.items() if not name.startswith("RUNNER_")
+    }
     command = [sys.executable, "-m", "runner.cli", "audit", "verify", "audit.jsonl"]
     done = subprocess.run(
         [*command, "--key", "audit.pub", "--decision-keys", "keys.json"],
@@ -584,7 +597,9 @@ def test_a_browser_makes_a_passkey_and_signs_with_it(tab):
     tab.get_by_label("Name, such as").fill("ana-laptop")
     tab.get_by_role("button", name="Make a passkey").click()
     assert (
-        bank.add_key(json.loads(tab.locator("#entry").inner_text()), "--group", "finance").exit_code
+        bank.add_key(
+            json.loads(tab.locator("#entry").inner_text()), "--group", "finance"
+        ).exit_code
         == 0
     )
     tab.goto("/passkeys")

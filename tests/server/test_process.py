@@ -56,7 +56,10 @@ def test_a_server_logs_json_on_request(redis_url, log_format, expected):
 @pytest.mark.slow
 def test_several_processes_are_one_server(redis_url):
     """A login and a form of one process count in each, and one that is killed is replaced."""
-    port, command = free_port(), [sys.executable, "-m", "runner.server", "--workers", "2", "--port"]
+    port, command = (
+        free_port(),
+        [sys.executable, "-m", "runner.server", "--workers", "2", "--port"],
+    )
     server = subprocess.Popen(
         [*command, str(port)],
         env={**os.environ, "RUNNER_REDIS_URL": redis_url},

@@ -63,7 +63,10 @@ class Proxy:
         self.port, self.inner = free_port(), free_port()
         self.url = f"https://localhost:{self.port}"
         name, around = ("caddy", AROUND_CADDY) if server == CADDY else ("nginx", AROUND_NGINX)
-        files = {"/etc/ssl/runner.pem": str(tls.certificate), "/etc/ssl/runner.key": str(tls.key)}
+        files = {
+            "/etc/ssl/runner.pem": str(tls.certificate),
+            "/etc/ssl/runner.key": str(tls.key),
+        }
         address = f"localhost:{self.port} {{\n    tls {tls.certificate} {tls.key}"
         for text, value in {
             "127.0.0.1:8080": f"127.0.0.1:{self.inner}",

@@ -146,7 +146,9 @@ def test_without_the_switch_the_graph_stays_where_it_was_moved(site, tab):
     tab.wait_for_selector("[data-node=step_9][data-state=waiting]", state="attached")
 
     assert tab.evaluate("document.querySelector('.graph').scrollLeft") > 0
-    assert tab.evaluate("document.activeElement.closest('[data-node]').dataset.node") == "step_2"
+    assert (
+        tab.evaluate("document.activeElement.closest('[data-node]').dataset.node") == "step_2"
+    )
 
 
 def test_a_node_opens_beside_the_graph(site, tab):

@@ -80,7 +80,9 @@ def test_a_question_waits_for_no_list(site, served, blocked):
     """While every slot of lists is taken and more wait, a question is shown, its style sheet, too."""
     pages = blocked(slots.SLOTS["read"] + 10)
     wait_until(lambda: waiting(site) == 10, "the others wait")
-    wait_until(lambda: len(pages) == slots.SLOTS["read"], "those with a slot are in their threads")
+    wait_until(
+        lambda: len(pages) == slots.SLOTS["read"], "those with a slot are in their threads"
+    )
 
     assert shown(site, served) == 200
     assert httpx.get(served.url + "/static/none.css", timeout=20).status_code == 404

@@ -97,7 +97,10 @@ def test_a_viewer_s_stream_has_no_payloads(site, served):
 def test_a_person_has_a_few_streams_at_a_time(site, served):
     """Also where they open more at once; a closed one counts no longer."""
     run = site.start("approval")
-    with httpx.Client(base_url=served.url, timeout=20) as http, ThreadPoolExecutor(9) as threads:
+    with (
+        httpx.Client(base_url=served.url, timeout=20) as http,
+        ThreadPoolExecutor(9) as threads,
+    ):
         request = http.build_request("GET", f"/v1/runs/{run.id}/events", headers=SSE)
         replies = list(threads.map(lambda _: http.send(request, stream=True), range(9)))
         assert sorted(reply.status_code for reply in replies) == [200] * 6 + [429] * 3
@@ -154,7 +157,9 @@ def test_streams_read_in_few_threads():
     async def everybody():
         tasks = [asyncio.create_task(streams._read(read)) for _ in range(100)]
         await to_thread.run_sync(wait_until, lambda: len(reads) >= streams.READERS, "they read")
-        votes = await asyncio.gather(*[to_thread.run_sync(lambda: len(reads)) for _ in range(100)])
+        votes = await asyncio.gather(
+            *[to_thread.run_sync(lambda: len(reads)) for _ in range(100)]
+        )
         ends.set()
         await asyncio.gather(*tasks)
         return votes
@@ -212,7 +217,10 @@ def test_what_happens_to_all_runs_is_heard(site, served):
     path = "/v1/events?graph=approval"
     with opened(served, path) as read:
         kind, _, document = next(read)
-        assert (kind, [item["run_id"] for item in document["items"]]) == ("snapshot", [first.id])
+        assert (kind, [item["run_id"] for item in document["items"]]) == (
+            "snapshot",
+            [first.id],
+        )
 
         site.start("broken")
         second = site.start("approval")
@@ -222,7 +230,11 @@ def test_what_happens_to_all_runs_is_heard(site, served):
         while heard[-1][0] != "run.ended":
             heard.append(next(read))
 
-    assert [kind for kind, _, _ in heard] == ["interrupt.asked", "interrupt.answered", "run.ended"]
+    assert [kind for kind, _, _ in heard] == [
+        "interrupt.asked",
+        "interrupt.answered",
+        "run.ended",
+    ]
     assert {data["run_id"] for _, _, data in heard} == {second.id}
 
     with opened(served, path, **{"Last-Event-ID": heard[0][1]}) as read:

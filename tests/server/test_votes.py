@@ -24,7 +24,9 @@ def finance(site, name):
 def vote(site, question, decision="approve", etag=None, **body):
     headers = {"If-Match": f'"{etag or question.digest}"'}
     return site.http.post(
-        f"/v1/questions/{question.id}/votes", json={"decision": decision, **body}, headers=headers
+        f"/v1/questions/{question.id}/votes",
+        json={"decision": decision, **body},
+        headers=headers,
     )
 
 
@@ -36,7 +38,11 @@ def test_two_of_finance_decide(site, asked):
     second = vote(site, asked, comment="looks right")
     site.work()
 
-    assert (first.json()["status"], first.json()["have"], first.json()["need"]) == ("counted", 1, 2)
+    assert (first.json()["status"], first.json()["have"], first.json()["need"]) == (
+        "counted",
+        1,
+        2,
+    )
     assert second.json()["status"] == "accepted"
     assert site.client.run(asked.run_id).result().results["refund"].output == ["approve", True]
     shown = site.http.get(f"/v1/questions/{asked.id}").json()
@@ -54,7 +60,9 @@ def test_an_edit_is_seen_and_agreed_on(site, asked):
     shown = site.http.get(f"/v1/questions/{asked.id}").json()
     proposed, edited = shown["variants"]
     lost = vote(site, asked, variant="sha256:other")
-    both = vote(site, asked, "edit", variant=edited["effect"], response={"order": 7, "amount": 1})
+    both = vote(
+        site, asked, "edit", variant=edited["effect"], response={"order": 7, "amount": 1}
+    )
     decided = vote(site, asked, variant=edited["effect"])
     site.work()
 
@@ -62,11 +70,17 @@ def test_an_edit_is_seen_and_agreed_on(site, asked):
     assert (edited["have"], edited["voters"]) == (1, ["human:|ben"])
     assert edited["response"] == {"order": 7, "amount": 12}
     assert edited["changes"] == [{"name": "amount", "before": 120, "after": 12}]
-    assert (lost.status_code, both.status_code, decided.json()["status"]) == (422, 422, "accepted")
+    assert (lost.status_code, both.status_code, decided.json()["status"]) == (
+        422,
+        422,
+        "accepted",
+    )
     output = site.client.run(asked.run_id).result().results["refund"].output
     assert output == ["edit", {"order": 7, "amount": 12}]
     notices = site.app.state.services.notices.read(["0-0"])
-    said = [notice.message()["data"] for notice, _ in notices if notice.kind == "interrupt.voted"]
+    said = [
+        notice.message()["data"] for notice, _ in notices if notice.kind == "interrupt.voted"
+    ]
     assert [one.get("response") for one in said] == [{"order": 7, "amount": 12}, None]
 
 
@@ -94,14 +108,17 @@ def change_votes(site, question, old, new):
 
 def test_votes_are_counted_by_decision(site, asked):
     """One that is refused is not; Prometheus reads all of it, also a label with a line end and quotes."""
-    site.client.engine.store.measure(spending("tokens", 1_234_567, 'the "whole"\nshop, größer \\'))
+    site.client.engine.store.measure(
+        spending("tokens", 1_234_567, 'the "whole"\nshop, größer \\')
+    )
     for name in ("ana", "zoe"):
         finance(site, name) if name == "ana" else site.as_role("approver", name=name)
         vote(site, asked)
     site.as_role("viewer")
 
     families = {
-        part.name: part for part in text_string_to_metric_families(site.http.get("/metrics").text)
+        part.name: part
+        for part in text_string_to_metric_families(site.http.get("/metrics").text)
     }
 
     (counted,), (spent,) = families["runner_votes"].samples, families["runner_spent"].samples
@@ -169,7 +186,9 @@ def test_a_key_stands_for_one_vote(site, graph):
         if graph == "approval"
         else {"decision": "approve"}
     )
-    other = {**body, "response": {"ok": False}} if graph == "approval" else {"decision": "reject"}
+    other = (
+        {**body, "response": {"ok": False}} if graph == "approval" else {"decision": "reject"}
+    )
 
     def post(body):
         return site.http.post(f"/v1/questions/{question.id}/votes", json=body, headers=headers)
@@ -220,7 +239,9 @@ def test_a_question_is_claimed_commented_and_delegated(site, asked):
     assert post("delegate", to="ben").status_code == 403
     assert post("release").json()["status"] == "accepted"
     vote(site, asked)
-    assert site.http.delete(f"/v1/questions/{asked.id}/votes").json()["status"] == "withdrawn_vote"
+    assert (
+        site.http.delete(f"/v1/questions/{asked.id}/votes").json()["status"] == "withdrawn_vote"
+    )
     assert site.http.get(f"/v1/questions/{asked.id}").json()["have"] == 0
     page = site.http.get(f"/q/{asked.id}", headers={"Accept": "text/html"}).text
     assert "why so much?" in page
@@ -303,11 +324,14 @@ def test_who_makes_a_run_from_another_does_not_decide_it(site, asked):
         (again, ["dan", "ben"]),
     ):
         shown = site.http.get(f"/v1/runs/{run_id}").json()
-        assert [shown["requester"], *shown["on_behalf_of"]] == [f"human:|{name}" for name in people]
+        assert [shown["requester"], *shown["on_behalf_of"]] == [
+            f"human:|{name}" for name in people
+        ]
         for name in people:
             finance(site, name)
             assert vote(site, site.client.run(run_id).interrupts()[0]).status_code == 403
         site.as_role("operator", name="dan")
     assert (
-        "for <b>cora</b>" in site.http.get(f"/runs/{forked}", headers={"Accept": "text/html"}).text
+        "for <b>cora</b>"
+        in site.http.get(f"/runs/{forked}", headers={"Accept": "text/html"}).text
     )

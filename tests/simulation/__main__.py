@@ -30,7 +30,9 @@ PROGRESS = 100
 """Seeds between two lines that say how far it is."""
 
 
-def search(first: int, count: int, make: Make, store: str, draw: Callable[[int], History]) -> int:
+def search(
+    first: int, count: int, make: Make, store: str, draw: Callable[[int], History]
+) -> int:
     """Play seeds until one fails; returns the exit code."""
     began = time.monotonic()
     for number, seed in enumerate(range(first, first + count), 1):

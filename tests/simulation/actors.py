@@ -141,7 +141,9 @@ class Wire:
         try:
             reply = call()
         except BaseException:
-            self._process.world.watch.recovered(request)  # its reply is lost, but it may be done
+            self._process.world.watch.recovered(
+                request
+            )  # its reply is lost, but it may be done
             raise
         finally:
             actor.calls = None

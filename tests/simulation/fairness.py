@@ -115,7 +115,9 @@ class Fleet:
             self._at(when, self._add, key, lane, count)
         self._at(setting.dies_at, self._die)
 
-    def run(self, until: float = math.inf, enough: Callable[[Fleet], bool] | None = None) -> Fleet:
+    def run(
+        self, until: float = math.inf, enough: Callable[[Fleet], bool] | None = None
+    ) -> Fleet:
         """Go on until a time, or until there is enough."""
         while self._events and self._events[0][0] <= until and not (enough and enough(self)):
             self.now, _, step, arguments = heapq.heappop(self._events)
@@ -142,7 +144,9 @@ class Fleet:
     def _fetch(self) -> None:
         """Let workers with room fetch: one with the most free slots first, as those wait on the queue."""
         while (bells := next(filter(None, self._celery), None)) or self.setting.backlog:
-            worker = max(range(len(self._room)), key=lambda w: (self._room[w] > 0, self._free[w]))
+            worker = max(
+                range(len(self._room)), key=lambda w: (self._room[w] > 0, self._free[w])
+            )
             if self._room[worker] <= 0:
                 return
             self._room[worker] -= 1
@@ -204,10 +208,14 @@ def p95(fleet: Fleet, expected: int = 0) -> float:
     return waits[position] if position < len(waits) else math.inf
 
 
-def backlog(setting: Setting, noise: int = 100, each: int = 1, until: float = math.inf) -> Fleet:
+def backlog(
+    setting: Setting, noise: int = 100, each: int = 1, until: float = math.inf
+) -> Fleet:
     """Let all tenants begin with `each` nodes, the noisy one with `noise` times those of all others."""
     total = each * len(TENANTS)
-    noisy = [(0.0, NOISY, where, noise * total // setting.partitions) for where in _all(setting)]
+    noisy = [
+        (0.0, NOISY, where, noise * total // setting.partitions) for where in _all(setting)
+    ]
     others = [
         (0.0, key, (number + turn) % setting.partitions, 1)
         for number, key in enumerate(TENANTS)

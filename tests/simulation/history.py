@@ -56,7 +56,9 @@ def drawn(seed: int, kinds: Sequence[str] = KINDS) -> History:
         runs=chance.choice((1, 2, 3)),
         slots=tuple(chance.choice((1, 2, 3)) for _ in range(count)),
         slow=chance.choice((-1, -1, 0)),
-        skews=tuple((chance.uniform(-3600, 3600), chance.uniform(0.5, 2)) for _ in range(count)),
+        skews=tuple(
+            (chance.uniform(-3600, 3600), chance.uniform(0.5, 2)) for _ in range(count)
+        ),
     )
     weights = {
         "work": 30,
@@ -136,7 +138,9 @@ def keyed(seed: int) -> History:
     concurrency = Concurrency(
         chance.choice((1, 1, 2)), "tag:key", when_full, while_waiting=chance.random() < 0.7
     )
-    rules = Admission(0, None if seed % 4 == 1 else concurrency, debounce if seed % 4 < 2 else None)
+    rules = Admission(
+        0, None if seed % 4 == 1 else concurrency, debounce if seed % 4 < 2 else None
+    )
     words = (*("again",) * 2, *("flow",) * 3, "run", "answer", "time", "pause", "resume")
     more = [(step, (chance.choice(words), chance.randrange(1000))) for step in history.steps]
     setting = replace(history.setting, runs=chance.choice((3, 4, 6)), rules=rules)
@@ -167,7 +171,9 @@ class Outcome:
     error: str = ""
 
 
-def play(history: History, make: Make = in_memory, steps: Sequence[Step] | None = None) -> Outcome:
+def play(
+    history: History, make: Make = in_memory, steps: Sequence[Step] | None = None
+) -> Outcome:
     """Play a history, or other steps in its setting, and check it."""
     world = make(history.setting)
     outcome = Outcome(world.log, [])
@@ -210,7 +216,11 @@ def expected(setting: Setting) -> GraphResult:
 
 
 def compare(
-    results: Sequence[GraphResult], wanted: GraphResult, again: AbstractSet[str], *, cancelled: bool
+    results: Sequence[GraphResult],
+    wanted: GraphResult,
+    again: AbstractSet[str],
+    *,
+    cancelled: bool,
 ) -> None:
     """I11: a deterministic graph has one result, whatever happened on the way.
 
@@ -220,7 +230,11 @@ def compare(
         if cancelled and result.status is Status.CANCELLED:
             continue
         must(result.status in FINAL, "liveness", f"a run is {result.status}")
-        if wanted.status is Status.FAILED and result.status is Status.FAILED and cut_short(wanted):
+        if (
+            wanted.status is Status.FAILED
+            and result.status is Status.FAILED
+            and cut_short(wanted)
+        ):
             continue  # under fail_fast, how far the other branches come is a matter of time
         summed = statuses if result.run_id in again else summary
         must(

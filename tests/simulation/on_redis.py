@@ -22,7 +22,9 @@ LOOKS = 10
 """Changes between two looks at everything: reading all of a store again takes time."""
 
 
-def on_redis(url: str, partitions: int = 1, *, races: bool = False) -> Callable[[Setting], World]:
+def on_redis(
+    url: str, partitions: int = 1, *, races: bool = False
+) -> Callable[[Setting], World]:
     """Make worlds around an empty Redis store, whose time is the simulated one.
 
     With `races` others may come in between any two calls of one request.
@@ -41,7 +43,9 @@ def on_redis(url: str, partitions: int = 1, *, races: bool = False) -> Callable[
             for store in stores:
                 store._redis.call = racing(store._redis.call, lambda: world)
         store = (
-            stores[0] if partitions == 1 else PartitionedStore(stores, Layout(where), relays=False)
+            stores[0]
+            if partitions == 1
+            else PartitionedStore(stores, Layout(where), relays=False)
         )
         world = World(
             setting,

@@ -51,7 +51,9 @@ class Order:
         """List the orders that differ from this one first where it was free."""
         free = range(len(self.wanted), len(self.taken))
         return [
-            [*self.taken[:place], other] for place in free for other in range(1, self.widths[place])
+            [*self.taken[:place], other]
+            for place in free
+            for other in range(1, self.widths[place])
         ]
 
 

@@ -72,16 +72,18 @@ def draw(chance: random.Random, kinds: Sequence[str] = KINDS) -> Plan:
     """Draw a graph that can be built."""
     while True:
         size = chance.choice((1, 2, 3, 4, 4, 5, 6, 7))
-        pairs = sorted({(chance.randrange(size), chance.randrange(size)) for _ in range(size + 3)})
+        pairs = sorted(
+            {(chance.randrange(size), chance.randrange(size)) for _ in range(size + 3)}
+        )
         plan = Plan(
             kinds=tuple(chance.choice(kinds) for _ in range(size)),
             anys=frozenset(chance.sample(range(size), chance.choice((0, 0, 1)))),
             edges=tuple(
                 (low, high, chance.choice(CONDITIONS)) for low, high in pairs if low < high
             ),
-            repeats=tuple((high, low, chance.randint(2, 3)) for low, high in pairs if low >= high)[
-                :2
-            ],
+            repeats=tuple(
+                (high, low, chance.randint(2, 3)) for low, high in pairs if low >= high
+            )[:2],
             policy=chance.choice(("continue", "continue", "fail_fast")),
         )
         try:
@@ -155,7 +157,9 @@ def function(kind: str, ledger: Ledger, *, reads: bool = True) -> Callable[[Any]
         noted = ctx.once("note", lambda: ledger.pay(ctx, "note"))
         answers = [ledger.ask(ctx, name) for name in QUESTIONS.get(kind, ())]
         if kind in ("asks both", "asks each"):
-            answers = [answer for name in ("one", "two") for answer in together(ledger, ctx, name)]
+            answers = [
+                answer for name in ("one", "two") for answer in together(ledger, ctx, name)
+            ]
         if kind == "asks for a while":
             there = {**answer_to(ctx.node_id, ctx.visit, "soon"), "by": "nobody"}
             answers = [ledger.ask(ctx, "soon", expires_in=WHILE, on_expire={"response": there})]
@@ -218,7 +222,8 @@ class Early:
         }
         saved = Saved({"v": 1, "known": sorted(known)}, 0, sorted(known))
         visit.ask(
-            [open_question for open_question in questions if open_question.name not in known], saved
+            [open_question for open_question in questions if open_question.name not in known],
+            saved,
         )
         for _ in "abc":
             self._ledger.stop("beside its questions")
@@ -263,9 +268,13 @@ def add(builder: GraphBuilder, plan: Plan, number: int, ledger: Ledger) -> None:
         case "is a graph":
             builder.add_node(inner(ledger, number % 2), name, **join)
         case "is a map":
-            builder.add_map(item(ledger), name, over=lambda ctx: [1, 2, 3], concurrency=2, **join)
+            builder.add_map(
+                item(ledger), name, over=lambda ctx: [1, 2, 3], concurrency=2, **join
+            )
         case "maps graphs":
-            builder.add_map(inner(ledger, 0), name, over=lambda ctx: [1, 2], concurrency=1, **join)
+            builder.add_map(
+                inner(ledger, 0), name, over=lambda ctx: [1, 2], concurrency=1, **join
+            )
         case "fails once":
             builder.add_node(code, name, retry=RetryPolicy(9, backoff=1, jitter=0), **join)
         case "is limited":

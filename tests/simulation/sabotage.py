@@ -72,7 +72,11 @@ class NoFence(SabotagedStore):
     def sabotage(self, request):
         run = self._database.runs.get(request.token.run_id)
         node = run.node(request.token.node) if run else None
-        if node is not None and node.status is Status.RUNNING and node.visit == request.token.visit:
+        if (
+            node is not None
+            and node.status is Status.RUNNING
+            and node.visit == request.token.visit
+        ):
             request = replace(request, token=replace(request.token, fence=node.fence))
         return self.as_it_should(request)
 
@@ -93,7 +97,9 @@ class SecondResult(SabotagedStore):
             run.nodes[request.token.node] = replace(
                 node, status=Status.RUNNING, fence=request.token.fence, nonce=""
             )
-            run.record = replace(run.record, active=run.record.active + 1, status=Status.EXECUTING)
+            run.record = replace(
+                run.record, active=run.record.active + 1, status=Status.EXECUTING
+            )
         return self.as_it_should(request)
 
 
@@ -294,7 +300,9 @@ class ManyNames(SabotagedStore):
     request_type = CastVote
 
     def sabotage(self, request):
-        name = Principal(f"{request.ballot.voter.principal.sub} {request.ballot.idempotency_key}")
+        name = Principal(
+            f"{request.ballot.voter.principal.sub} {request.ballot.idempotency_key}"
+        )
         voter = replace(request.ballot.voter, principal=name)
         return self.as_it_should(replace(request, ballot=replace(request.ballot, voter=voter)))
 

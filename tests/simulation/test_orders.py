@@ -86,7 +86,9 @@ def sent(world: World):
 def swept(world: World):
     """A sweeper comes when a node is to be tried again."""
     if all(
-        node.status is not Status.RETRYING for _, run in world.runs() for node in run.nodes.values()
+        node.status is not Status.RETRYING
+        for _, run in world.runs()
+        for node in run.nodes.values()
     ):
         return []
 
@@ -156,7 +158,9 @@ def cancelled(world: World):
 
     def cancel():
         run_id = world.watch.keys["run0"]
-        world._send(world._ask("cancel", lambda process: process.engine.cancel(run_id, "enough")))
+        world._send(
+            world._ask("cancel", lambda process: process.engine.cancel(run_id, "enough"))
+        )
         return world.people.actors[-1]
 
     return [("cancel", cancel), *both(world)[:1]]
@@ -167,7 +171,9 @@ def both_are_told(make=in_memory) -> Counter:
     ends: Counter[tuple] = Counter()
     for world in orders(diamond("asks"), cancelled, make=make):
         result, word = world.result(world.watch.keys["run0"]), world.requests[1].reply
-        receipts = [receipt.status for request in world.requests[2:] for receipt in request.reply]
+        receipts = [
+            receipt.status for request in world.requests[2:] for receipt in request.reply
+        ]
         (question,) = world.store.read(world.watch.keys["run0"]).interrupts or (None,)
         kinds = [event.kind for event in world.store.events(world.watch.keys["run0"])]
 

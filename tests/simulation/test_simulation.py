@@ -258,7 +258,9 @@ def test_clusters_on_redis_have_the_same_histories(first, redis_url):
 def holds_in_races(seed, url, draw=drawn) -> None:
     history, make = raced(draw(seed)), on_redis(url, races=True)
     error = play(history, make).error
-    assert not error, report(history, error, make, f"make simulate FROM={seed} SEEDS=1 STORE=races")
+    assert not error, report(
+        history, error, make, f"make simulate FROM={seed} SEEDS=1 STORE=races"
+    )
 
 
 @pytest.mark.parametrize("seed", [*RACES[5:8], STARTED_TWICE])
@@ -397,7 +399,8 @@ def test_a_failing_seed_is_explained():
 
     assert kind_of(play(history, make, steps).error) == kind_of(error)
     assert all(
-        kind_of(play(history, make, steps[:number] + steps[number + 1 :]).error) != kind_of(error)
+        kind_of(play(history, make, steps[:number] + steps[number + 1 :]).error)
+        != kind_of(error)
         for number in range(len(steps))
     )
     assert len(steps) < len(history.steps) // 2

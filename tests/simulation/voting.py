@@ -66,7 +66,9 @@ class Voters:
     def asked(self) -> list[Interrupt]:
         """List the open questions with a rule, as a person sees them."""
         asked = [
-            question for question in self._world.store.open_interrupts(limit=1000) if question.rule
+            question
+            for question in self._world.store.open_interrupts(limit=1000)
+            if question.rule
         ]
         self._known |= {question.id: question for question in asked}
         return sorted(asked, key=lambda question: question.id)
@@ -162,8 +164,12 @@ class Voters:
                 f"{where} has paid under several keys, or several amounts: {paid}",
             )
             ((key, amount),) = paid
-            used = [question for question in ruled if place_of(question) == where and question.used]
-            must(len(used) == 1, "I4", f"{where} has paid by {len(used)} decisions that are used")
+            used = [
+                question for question in ruled if place_of(question) == where and question.used
+            ]
+            must(
+                len(used) == 1, "I4", f"{where} has paid by {len(used)} decisions that are used"
+            )
             right = used[0].effect == effect_of(used[0], {"amount": amount})
             must(
                 right and used[0].used["key"] == key,

@@ -22,7 +22,13 @@ from runner.definition.model import map_of
 from runner.limits.concurrency import Concurrency
 from runner.limits.setting import LimitSetting
 from runner.records import codec
-from runner.records.interrupts import Decision, Interrupt, InterruptStatus, Receipt, ReceiptStatus
+from runner.records.interrupts import (
+    Decision,
+    Interrupt,
+    InterruptStatus,
+    Receipt,
+    ReceiptStatus,
+)
 from runner.records.run import ACTIVE, MapRecord, NodeRecord, RunRecord, Status, status_of
 from runner.scheduler import MAX_REDISPATCH_MS
 from runner.store.interface import Claim, Event, Request, Token
@@ -118,7 +124,11 @@ class Watch:
         elif isinstance(request, SettleVisit) and reply.word == "settled":
             token, nonce = request.token, request.nonce
             where = (token.run_id, token.node, token.visit)
-            must(self.settled.setdefault(where, nonce) == nonce, "I2", f"{where} was settled twice")
+            must(
+                self.settled.setdefault(where, nonce) == nonce,
+                "I2",
+                f"{where} was settled twice",
+            )
             holder = self.holders.get(where)
             must(token == holder, "I2", f"{where} was settled by {token}, but {holder} has it")
             if reply.claim is not None:
@@ -131,7 +141,9 @@ class Watch:
             self._chances[token.run_id, token.node, token.visit] += 1
         elif isinstance(request, StartRun) and reply.word == "full":
             key = codec.unpack(request.start.tags)["key"]
-            must(self.has_no_room(key), "I13", f"a start of {key} was refused, and there is room")
+            must(
+                self.has_no_room(key), "I13", f"a start of {key} was refused, and there is room"
+            )
         elif isinstance(request, ChangeLimit) and request.event == "limit.paused":
             (pause,) = request.change(LimitSetting(request.name)).pauses
             self.resumed()  # the new one replaces it
@@ -143,11 +155,16 @@ class Watch:
                 "I1",
                 f"{key} began two runs",
             )
-        elif isinstance(request, ForkRun | RewriteRuns) and reply.word in {"forked", "reopened"}:
+        elif isinstance(request, ForkRun | RewriteRuns) and reply.word in {
+            "forked",
+            "reopened",
+        }:
             self.recovered(request)
         elif isinstance(request, AnswerQuestions):
             self._answered(request.answers, reply.receipts)
-        elif isinstance(request, CastVote) and reply.receipts[0].status is ReceiptStatus.ACCEPTED:
+        elif (
+            isinstance(request, CastVote) and reply.receipts[0].status is ReceiptStatus.ACCEPTED
+        ):
             asked, key = request.ballot.interrupt_id, request.ballot.idempotency_key
             first = self.accepted.setdefault(asked, key)
             must(first == key, "I3", f"{asked} was decided by {first} and by {key}")
@@ -155,7 +172,9 @@ class Watch:
     def _answered(self, answers: Sequence[Decision], receipts: Sequence[Receipt]) -> None:
         taken = [receipt.status is ReceiptStatus.ACCEPTED for receipt in receipts]
         must(
-            all(taken) or not any(taken), "I3", f"of a set of answers a part was taken: {receipts}"
+            all(taken) or not any(taken),
+            "I3",
+            f"of a set of answers a part was taken: {receipts}",
         )
         for answer, receipt in zip(answers, receipts, strict=True):
             if receipt.status is not ReceiptStatus.ACCEPTED:
@@ -168,7 +187,11 @@ class Watch:
                 f"{asked} took the answers of {first} and of another",
             )
             stands = self._world.store.interrupts([asked])[0]
-            must(stands.idempotency_key == first, "I3", f"{asked} has another answer than it took")
+            must(
+                stands.idempotency_key == first,
+                "I3",
+                f"{asked} has another answer than it took",
+            )
             must(
                 answer.digest in (None, stands.digest),
                 "I4",
@@ -237,7 +260,10 @@ class Watch:
         must(len(delayed) <= 1, "I14", f"runs of a key are delayed: {delayed}")
         for run_id in delayed:
             at, rule = self._accepted_at[run_id], rules.debounce
-            due, swept = dues[run_id], dues[run_id] % 1  # between two ms: a sweep has it in hand
+            due, swept = (
+                dues[run_id],
+                dues[run_id] % 1,
+            )  # between two ms: a sweep has it in hand
             must(swept or due <= rule.due(at, now), "I14", f"{run_id} begins too late: {due}")
         waiting, bound = [run for run in queued if run.run_id not in delayed], rules.concurrency
         if bound is None:
@@ -255,7 +281,9 @@ class Watch:
         must(allowed or not waiting, "I13", f"{waiting} wait, and may not")
         since = {run.run_id: self._accepted_at[run.run_id] for run in waiting}
         mine = {run.record.run_id for run in runs}
-        last = max((self._accepted_at[each] for each in self._admitted if each in mine), default=0)
+        last = max(
+            (self._accepted_at[each] for each in self._admitted if each in mine), default=0
+        )
         late = [run_id for run_id, at in since.items() if at < last]
         must(not late, "I13", f"{late} wait, and a run that came later has begun")
 
@@ -325,7 +353,9 @@ class Watch:
                 if event.node in self._world.setting.plan.limited:
                     paused = [pause for pause in self._pauses if pause[0] < event.at < pause[1]]
                     must(
-                        not paused, "I15", f"{where} was started at {event.at} in a pause: {paused}"
+                        not paused,
+                        "I15",
+                        f"{where} was started at {event.at} in a pause: {paused}",
                     )
                 must(
                     run_id not in self._stopping,
@@ -335,7 +365,9 @@ class Watch:
                 self._starts[where] += 1
                 fits = self._starts[where] <= 1 + self._chances[where]
                 must(
-                    fits, "I2", f"{where} was started {self._starts[where]} times without a reason"
+                    fits,
+                    "I2",
+                    f"{where} was started {self._starts[where]} times without a reason",
                 )
             case (
                 "node.lost"
@@ -357,13 +389,17 @@ class Watch:
     def _counters(self, run: Seen) -> None:
         record, nodes = run.record, run.nodes.values()
         waiting = [node for node in nodes if node.status is Status.WAITING]
-        active = sum(node.status in ACTIVE for node in nodes) + sum(node.busy for node in waiting)
+        active = sum(node.status in ACTIVE for node in nodes) + sum(
+            node.busy for node in waiting
+        )
         active += record.is_queued
         idle = sum(not node.busy and not node.held for node in waiting)
         counted = (active, idle) == (record.active, record.waiting)
         # The items of a map count for their map, which counts for the run.
         must(
-            counted or bool(run.maps), "I9", f"the counters of {record} are not those of its nodes"
+            counted or bool(run.maps),
+            "I9",
+            f"the counters of {record} are not those of its nodes",
         )
         must(record.status is status_of(record), "I9", f"{record.run_id} is {record.status}")
         alive = bool(active or waiting)
@@ -412,7 +448,9 @@ class Watch:
                 f"{where} waits for items that have ended",
             )
         else:
-            opened = [question for question in node.questions if run.questions[question].is_open]
+            opened = [
+                question for question in node.questions if run.questions[question].is_open
+            ]
             must(bool(opened), "I1", f"{where} waits for nobody")
         stopped = run.record.stopping or (map_of(name) and run.maps[map_of(name)].stopped)
         busy = node.status is Status.RUNNING or node.busy

@@ -340,7 +340,11 @@ class World:
     def do_run(self, number: int) -> bool:
         """A worker takes a message, and does all that it asks for."""
         before = len(self.actors)
-        return self.do_deliver(number) and len(self.actors) > before and self.finish(self._newest())
+        return (
+            self.do_deliver(number)
+            and len(self.actors) > before
+            and self.finish(self._newest())
+        )
 
     def do_double(self, number: int) -> bool:
         """A message arrives that stays in the queue as well."""
@@ -441,7 +445,9 @@ class World:
         """A worker stands still for longer than a lease; others take over what it had, and it comes back."""
         actor = self._begun(number)
         others = [
-            process for process in self.workers if not (process.frozen or actor in process.actors)
+            process
+            for process in self.workers
+            if not (process.frozen or actor in process.actors)
         ]
         if actor is None or not others or self._spares(actor.process):
             return False
@@ -580,7 +586,9 @@ class World:
         run_ids = sorted(self.watch.keys.values())
         if run_ids:
             run_id = run_ids[number % len(run_ids)]
-            self._send(self._ask("cancel", lambda process: process.engine.cancel(run_id, "enough")))
+            self._send(
+                self._ask("cancel", lambda process: process.engine.cancel(run_id, "enough"))
+            )
         return bool(run_ids)
 
     def do_pause(self, number: int) -> bool:
@@ -597,7 +605,9 @@ class World:
 
     def _change_limit(self, event: str, change: Callable[[LimitSetting], LimitSetting]) -> bool:
         """Change the limit, unless another change has no reply: it may come at any time."""
-        if any(request.name.startswith("limit") and not request.reply for request in self.requests):
+        if any(
+            request.name.startswith("limit") and not request.reply for request in self.requests
+        ):
             return False
         self.watch.resumed()  # another pause replaces it, perhaps long before its reply
         request = ChangeLimit(LIMIT.name, change, event, LIMIT.name)
@@ -732,7 +742,8 @@ class World:
             for receipt in request.reply:
                 accepted = receipt.status is ReceiptStatus.ACCEPTED
                 mine = (
-                    self.watch.accepted.get(receipt.interrupt_id) == request.name.partition(" ")[2]
+                    self.watch.accepted.get(receipt.interrupt_id)
+                    == request.name.partition(" ")[2]
                 )
                 must(accepted == mine, "I3", f"{request.name} was told {receipt}")
 
@@ -757,4 +768,6 @@ def in_memory(setting: Setting, store: Callable[..., MemoryStore] = MemoryStore)
     """Make a world around a memory store."""
     clock = ManualClock()
     made = store(clock=clock, lease=LEASE)
-    return World(setting, made, clock, lambda: inside_memory(made), lambda: made._database.timers)
+    return World(
+        setting, made, clock, lambda: inside_memory(made), lambda: made._database.timers
+    )

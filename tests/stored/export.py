@@ -87,7 +87,11 @@ def export(url: str) -> str:
     client = redis.Redis.from_url(url)
     document = {"v": 1, "runs": runs, "keys": stored(client)}
     text = json.dumps(document, indent=0, sort_keys=True, ensure_ascii=True)
-    for folder in (Path(runner.__file__).parents[1], Path(__file__).parents[2], Path(sys.prefix)):
+    for folder in (
+        Path(runner.__file__).parents[1],
+        Path(__file__).parents[2],
+        Path(sys.prefix),
+    ):
         # Tracebacks name files: those of this machine are no part of the form.
         text = text.replace(f"{folder}/", "")
     store.close()

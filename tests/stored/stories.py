@@ -97,7 +97,10 @@ def shared() -> Any:
     builder = GraphBuilder()
     builder.add_node(lambda ctx: ["1", "2", "3"], "a")
     builder.add_map(
-        Agent("spender", ScriptedModel(["done"]), budgets=[budget]), "b", over="a", concurrency=3
+        Agent("spender", ScriptedModel(["done"]), budgets=[budget]),
+        "b",
+        over="a",
+        concurrency=3,
     )
     builder.add_node(last, "c")
     builder.add_edge("a", "b")
@@ -143,12 +146,16 @@ STORIES = {
     ),
     "waiting-agent": Story(lambda: chain(agent()), "interrupted", {"b": "the agent is done"}),
     "nested": Story(lambda: chain(chain(ask)), "interrupted", {"b": {"b": ASKED}}),
-    "loop": Story(loop, "interrupted", {"b": ASKED}, ("again",), order=["a", "b", "a", "b", "c"]),
+    "loop": Story(
+        loop, "interrupted", {"b": ASKED}, ("again",), order=["a", "b", "a", "b", "c"]
+    ),
     "map": Story(mapped, "interrupted", {"b": [[1, "yes"], [2, "yes"], [3, "yes"]]}),
     "sum": Story(shared, "interrupted", {"b": ["done"] * 3}),
     "finished": Story(lambda: chain(first), "completed", {"b": "first"}, then="nothing"),
     "failed": Story(lambda: chain(fail), "failed", {"b": "mended"}, then="retry"),
-    "packed": Story(lambda: chain(fail), "failed", {"b": "mended"}, then="retry", is_packed=True),
+    "packed": Story(
+        lambda: chain(fail), "failed", {"b": "mended"}, then="retry", is_packed=True
+    ),
     "queued": Story(
         lambda: chain(die),
         "executing",
@@ -226,7 +233,11 @@ class Office:
         receipts = [
             apply_decisions(
                 self.engine,
-                [Decision(interrupt.id, response if interrupt.name[:7] != "budget." else RAISE)],
+                [
+                    Decision(
+                        interrupt.id, response if interrupt.name[:7] != "budget." else RAISE
+                    )
+                ],
             )[0]
             for interrupt in questions
         ]

@@ -78,7 +78,9 @@ def finish(found):
         found.work()
 
 
-@pytest.mark.parametrize(("form", "name"), RUNS, ids=[f"{form.stem}:{name}" for form, name in RUNS])
+@pytest.mark.parametrize(
+    ("form", "name"), RUNS, ids=[f"{form.stem}:{name}" for form, name in RUNS]
+)
 def test_a_stored_run_goes_on_and_ends_right(office, form, name):
     """Whoever upgrades finds every run as it was: it takes answers, repeats nothing, ends right."""
     found, runs = office(form)
@@ -110,7 +112,8 @@ def test_what_is_stored_has_a_form_and_a_declared_key(office, form, redis_url):
     _, runs = office(form)
     with redis.Redis.from_url(redis_url) as client:
         forms = {
-            client.hget(f"runner:{{p00}}:r:{run_id}", "v").split()[0] for run_id in runs.values()
+            client.hget(f"runner:{{p00}}:r:{run_id}", "v").split()[0]
+            for run_id in runs.values()
         }
         assert forms == {b"1"}
         assert [key for key in client.scan_iter() if declared(key.decode()) is None] == []

@@ -125,7 +125,10 @@ def test_an_item_of_a_map_can_crash(run_graph, crash_at):
     builder.add_map(lambda ctx: [ctx.task, ctx.attempt], "double")
     crash_at("double[1]", "start")
 
-    assert run_graph(builder.build(), [5, 6]).result.results["double"].output == [[5, 1], [6, 2]]
+    assert run_graph(builder.build(), [5, 6]).result.results["double"].output == [
+        [5, 1],
+        [6, 2],
+    ]
 
 
 def test_a_crash_in_a_finally_writes_nothing(run_graph, crash_at):

@@ -38,7 +38,9 @@ def test_a_client_and_an_engine_work_on_it(fake_store):
 
 def test_a_graph_runs_on_it_when_it_is_called(fake_store):
     """A graph called in process runs in it, and what other code does by its address counts in the run."""
-    builder = wired({"ask": lambda ctx: ctx.interrupt("ok?", ctx.task), "end": ident}, "ask end")
+    builder = wired(
+        {"ask": lambda ctx: ctx.interrupt("ok?", ctx.task), "end": ident}, "ask end"
+    )
     graph = builder.set_store(fake_store.open()).build()
     result = graph("go")
     client = Client(redis_url=fake_store.url)

@@ -57,7 +57,16 @@ def run_pytest(folder: Path, **environment: str) -> subprocess.CompletedProcess[
         "PYTEST_ADDOPTS": "",
         "PYTHONPATH": paths,
     }
-    command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "-p", "no:valkey"]
+    command = [
+        sys.executable,
+        "-m",
+        "pytest",
+        "-q",
+        "-p",
+        "no:cacheprovider",
+        "-p",
+        "no:valkey",
+    ]
     return subprocess.run(
         command,
         cwd=folder,
@@ -98,7 +107,9 @@ def test_pytest_finds_the_plugin():
     """The package says to pytest where the plugin is."""
     project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
 
-    assert project["entry-points"]["pytest11"] == {"runner.testing.plugin": "runner.testing.plugin"}
+    assert project["entry-points"]["pytest11"] == {
+        "runner.testing.plugin": "runner.testing.plugin"
+    }
 
 
 def test_the_plugin_costs_a_session_next_to_nothing():

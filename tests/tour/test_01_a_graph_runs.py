@@ -10,7 +10,9 @@ def look_up(ctx):
 
 
 def letter(ctx):
-    return f"Your order {ctx.inputs['look_up']['order']} costs {ctx.inputs['look_up']['amount']}."
+    return (
+        f"Your order {ctx.inputs['look_up']['order']} costs {ctx.inputs['look_up']['amount']}."
+    )
 
 
 def build():

@@ -25,7 +25,9 @@ def graph(*edges, join="all"):
 
 def test_a_node_with_two_edges_waits_for_both():
     """The default join is `all`: `end` runs once, after `left` and `right`."""
-    result = graph(("start", "left"), ("start", "right"), ("left", "end"), ("right", "end"))("task")
+    result = graph(("start", "left"), ("start", "right"), ("left", "end"), ("right", "end"))(
+        "task"
+    )
 
     assert result.results["end"].output == ["left", "right"]
 

@@ -10,7 +10,9 @@ def test_an_effect_before_a_question():
     payments = []
 
     def pay(ctx):
-        receipt = ctx.once("pay", lambda: payments.append(ctx.task) or f"receipt {len(payments)}")
+        receipt = ctx.once(
+            "pay", lambda: payments.append(ctx.task) or f"receipt {len(payments)}"
+        )
         ctx.interrupt("print it?")
         return receipt
 
@@ -35,7 +37,9 @@ def test_a_failing_node_is_tried_again():
         return f"printed at attempt {ctx.attempt}"
 
     builder = GraphBuilder()
-    builder.add_node(pay, retry=RetryPolicy(max_attempts=3, backoff=0.001, retry_on=TimeoutError))
+    builder.add_node(
+        pay, retry=RetryPolicy(max_attempts=3, backoff=0.001, retry_on=TimeoutError)
+    )
     result = builder.build()(120)
 
     assert result.results["pay"].output == "printed at attempt 3"

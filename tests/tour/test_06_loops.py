@@ -54,6 +54,8 @@ def test_every_visit_asks_its_own_question():
     result = graph("task")
     for response in ("yes", "yes", "no"):
         question = result.interrupts[0]
-        result = graph([{"interruptResponse": {"interruptId": question.id, "response": response}}])
+        result = graph(
+            [{"interruptResponse": {"interruptId": question.id, "response": response}}]
+        )
 
     assert result.execution_order == ["ask"] * 3

@@ -40,7 +40,9 @@ def test_a_tool_asks_and_the_agent_goes_on():
     question = graph("A room in Oslo, please.").interrupts[0]
     assert (question.name, question.reason, counted["model"]) == ("which hotel?", "Oslo", 1)
 
-    result = graph([{"interruptResponse": {"interruptId": question.id, "response": "Grand Hotel"}}])
+    result = graph(
+        [{"interruptResponse": {"interruptId": question.id, "response": "Grand Hotel"}}]
+    )
     assert result.results["clerk"].output == "Grand Hotel in Oslo is booked"
     assert counted["model"] == 2
 
@@ -51,7 +53,8 @@ def test_an_agent_reads_the_nodes_before_it():
     builder.add_node(lambda ctx: "rain", "weather")
     builder.add_node(
         Agent(
-            name="clerk", model=ScriptedModel([lambda messages: messages[0]["content"][-1]["text"]])
+            name="clerk",
+            model=ScriptedModel([lambda messages: messages[0]["content"][-1]["text"]]),
         )
     )
     builder.add_edge("weather", "clerk")

@@ -28,7 +28,9 @@ def test_questions_inside_are_asked_outside():
     while result.interrupts:
         asked.append(result.interrupts[0].name)
         question = result.interrupts[0]
-        result = graph([{"interruptResponse": {"interruptId": question.id, "response": "fine"}}])
+        result = graph(
+            [{"interruptResponse": {"interruptId": question.id, "response": "fine"}}]
+        )
 
     assert asked == ["the clerk?", "the boss?"]
     assert result.results["pay"].output == "fine"

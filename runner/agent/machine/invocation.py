@@ -161,7 +161,9 @@ def _closed(transition: Transition, event: HookFired) -> None:
     if transition.state.stop_reason == "interrupt" and _can_wake(transition.state):
         _next_pass(transition)
     else:
-        transition.finish("interrupt" if transition.state.stop_reason == "interrupt" else "done")
+        transition.finish(
+            "interrupt" if transition.state.stop_reason == "interrupt" else "done"
+        )
 
 
 def _next_input(transition: Transition, event: HookFired) -> None:

@@ -113,7 +113,9 @@ def _hook_fired(transition: Transition, event: HookFired) -> None:
     elif event.questions:
         point = transition.state.hook_point
         assert point is not None, event  # noqa: S101 - only a hook point that fires gets HookFired
-        transition.put(hook_point=replace(point, question_ids=transition.record(event.questions)))
+        transition.put(
+            hook_point=replace(point, question_ids=transition.record(event.questions))
+        )
         transition.close_pass("interrupt")
     else:
         transition.put(hook_point=None)

@@ -78,7 +78,9 @@ def resume(transition: Transition) -> None:
             transition.put_call(call.id, question_ids=[], replayed=True, stage=CallStage.AFTER)
             _fire_after(transition, call.id)
         elif call.stage in (CallStage.BEFORE, CallStage.RUNNING):
-            transition.put_call(call.id, question_ids=[], replayed=True, stage=CallStage.WAITING)
+            transition.put_call(
+                call.id, question_ids=[], replayed=True, stage=CallStage.WAITING
+            )
     _advance(transition)
 
 
@@ -120,7 +122,9 @@ def _start(transition: Transition, ready: Iterable[ToolCall]) -> None:
     transition.add(WriteCheckpoint(blocking=True))
     for call in ready:
         transition.put_call(call.id, stage=CallStage.BEFORE)
-        transition.add(FireHook("before_tool_call", call.id, call.attempt, replay=call.replayed))
+        transition.add(
+            FireHook("before_tool_call", call.id, call.attempt, replay=call.replayed)
+        )
 
 
 def before_tools_fired(transition: Transition, event: HookFired) -> None:
@@ -175,7 +179,9 @@ def before_call_fired(transition: Transition, event: HookFired) -> None:
         return
     use = changes.get("tool_use", call.use)
     tool = changes.get("tool")
-    transition.put_call(call.id, selection=Selection(use, tool, bool(changes.get("registered"))))
+    transition.put_call(
+        call.id, selection=Selection(use, tool, bool(changes.get("registered")))
+    )
     if cancel := changes.get("cancel_tool", False):
         text = cancel if isinstance(cancel, str) else CANCELLED
         snapshot = Snapshot("cancelled", error_result(call.id, text), None, text, None)
@@ -184,7 +190,9 @@ def before_call_fired(transition: Transition, event: HookFired) -> None:
         text = f"Unknown tool: {use.get('name')}"
         error = failures.record(LookupError(text))
         _end_attempt(
-            transition, call.id, Snapshot("unknown", error_result(call.id, text), error, None, None)
+            transition,
+            call.id,
+            Snapshot("unknown", error_result(call.id, text), error, None, None),
         )
     else:
         transition.put_call(call.id, stage=CallStage.RUNNING)

@@ -73,7 +73,9 @@ class Transition:
                     **{question.id: question for question in new_questions},
                 }
             )
-            asked = [question for question in new_questions if not question.id.startswith(AWAITED)]
+            asked = [
+                question for question in new_questions if not question.id.startswith(AWAITED)
+            ]
             if asked:
                 self.add(PublishQuestions(asked))
         return [question.id for question in questions]

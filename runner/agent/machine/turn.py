@@ -57,7 +57,9 @@ def _begin(transition: Transition) -> None:
         transition.close_pass(limit)
     else:
         turn = transition.state.turn + 1
-        transition.go_on(phase=Phase.BEFORE_MODEL, turn=turn, attempt=1, throttled=0, reply=None)
+        transition.go_on(
+            phase=Phase.BEFORE_MODEL, turn=turn, attempt=1, throttled=0, reply=None
+        )
 
 
 def _limit_reached(transition: Transition) -> str | None:
@@ -125,7 +127,10 @@ def after_model_fired(transition: Transition, event: HookFired) -> None:
         _repeat(transition)
     elif reply.exception is None:
         transition.go_on(phase=Phase.REPLIED)
-    elif reply.fault == "throttled" and state.throttled + 1 < transition.definition.model_attempts:
+    elif (
+        reply.fault == "throttled"
+        and state.throttled + 1 < transition.definition.model_attempts
+    ):
         transition.go_on(phase=Phase.THROTTLED, throttled=state.throttled + 1)
     elif reply.fault == "overflow" and reply.next_window is not None:
         _repeat(transition, window=reply.next_window)
@@ -161,7 +166,10 @@ def append_reply(transition: Transition) -> None:
     reply = _reply(transition)
     message = reply.message or {"role": "assistant", "content": []}
     if reply.stop_reason == "max_tokens":
-        message = {**message, "content": [_without_cut_call(block) for block in message["content"]]}
+        message = {
+            **message,
+            "content": [_without_cut_call(block) for block in message["content"]],
+        }
     uses = [block["toolUse"] for block in message["content"] if "toolUse" in block]
     calls = [new_call(use) for use in uses] if reply.stop_reason == "tool_use" else []
     transition.put(calls=calls, reply=replace(reply, message=None))
@@ -184,7 +192,9 @@ def reply_added(transition: Transition) -> None:
         transition.fail(failures.record(MaxTokensReached()))
     elif transition.state.calls:
         transition.go_on(phase=Phase.TOOLS, round=1, announced=False)
-    elif reply.stop_reason == "end_turn" and output_name and transition.state.structured is None:
+    elif (
+        reply.stop_reason == "end_turn" and output_name and transition.state.structured is None
+    ):
         _force_structured(transition)
     else:
         transition.put(phase=Phase.ENDED)

@@ -30,7 +30,12 @@ STOP_REASONS = {
     "content_filter": "content_filtered",
 }
 # Servers that speak this API have no common code for a conversation that is too long.
-TOO_LONG = ("context_length_exceeded", "maximum context length", "context length", "max_model_len")
+TOO_LONG = (
+    "context_length_exceeded",
+    "maximum context length",
+    "context length",
+    "max_model_len",
+)
 NO_KEY = "no-key-needed"  # the client requires a key; local servers often have none
 
 
@@ -130,7 +135,9 @@ class OpenAIModel:
         loop = asyncio.get_running_loop()
         if loop not in self._clients:
             http = openai.DefaultAsyncHttpxClient(event_hooks={"response": [_returned_at_once]})
-            self._clients[loop] = openai.AsyncOpenAI(**{"http_client": http, **self._client_args})
+            self._clients[loop] = openai.AsyncOpenAI(
+                **{"http_client": http, **self._client_args}
+            )
         return self._clients[loop]
 
 
@@ -143,7 +150,9 @@ async def _returned_at_once(response: Any) -> None:
 # -- the request -------------------------------------------------------------------------------------
 
 
-def _messages(messages: Iterable[Mapping[str, Any]], prompt: list[dict[str, Any]]) -> list[JSON]:
+def _messages(
+    messages: Iterable[Mapping[str, Any]], prompt: list[dict[str, Any]]
+) -> list[JSON]:
     """Translate messages, with the system prompt first.
 
     A content block that has no form in this API is refused, except reasoning, which the API never
@@ -160,7 +169,11 @@ def _message(message: Mapping[str, Any]) -> Iterable[JSON]:
         return
     results = [block["toolResult"] for block in blocks if "toolResult" in block]
     for result in results:
-        yield {"role": "tool", "tool_call_id": result["toolUseId"], "content": _result_text(result)}
+        yield {
+            "role": "tool",
+            "tool_call_id": result["toolUseId"],
+            "content": _result_text(result),
+        }
     # A tool message holds text only, so pictures and files follow as the user's.
     shown = [
         item
@@ -168,7 +181,9 @@ def _message(message: Mapping[str, Any]) -> Iterable[JSON]:
         for item in result["content"]
         if not item.keys() & {"text", "json"}
     ]
-    other_blocks = [block for block in blocks if not block.keys() & {"toolResult", "cachePoint"}]
+    other_blocks = [
+        block for block in blocks if not block.keys() & {"toolResult", "cachePoint"}
+    ]
     if shown or other_blocks:
         yield {"role": "user", "content": _parts(shown + other_blocks)}
 
@@ -221,7 +236,10 @@ def _part(block: Mapping[str, Any]) -> JSON:
         return {"type": "text", "text": block["text"]}
     if "image" in block and "bytes" in block["image"]["source"]:
         kind = block["image"]["format"].replace("jpg", "jpeg")
-        return {"type": "image_url", "image_url": {"url": _data(f"image/{kind}", block["image"])}}
+        return {
+            "type": "image_url",
+            "image_url": {"url": _data(f"image/{kind}", block["image"])},
+        }
     if "document" in block and "bytes" in block["document"]["source"]:
         document = block["document"]
         name = f"{document['name']}.{document['format']}"
@@ -237,7 +255,9 @@ def _data(kind: str, content: Mapping[str, Any]) -> str:
     return f"data:{kind};base64,{base64.b64encode(content['source']['bytes']).decode('ascii')}"
 
 
-def _tools(specs: list[dict[str, Any]] | None, choice: Mapping[str, Any] | None) -> dict[str, JSON]:
+def _tools(
+    specs: list[dict[str, Any]] | None, choice: Mapping[str, Any] | None
+) -> dict[str, JSON]:
     """Translate tool specs and the choice among them into fields of the request."""
     if not specs:
         return {}
@@ -316,7 +336,9 @@ class _Reader:
 
     def _add_call(self, delta: Any) -> None:
         # Some servers give every call the same index or none: a new id begins a new call, too.
-        call = next((call for call in reversed(self._calls) if call["index"] == delta.index), None)
+        call = next(
+            (call for call in reversed(self._calls) if call["index"] == delta.index), None
+        )
         if call is None or (delta.id and call["id"] and delta.id != call["id"]):
             call = {"index": delta.index, "id": None, "name": "", "input": ""}
             self._calls.append(call)

@@ -120,7 +120,9 @@ def _assistant_content(content: list[dict[str, Any]]) -> list[dict[str, Any]]:
             if not calls:
                 blocks.append({"text": BLANK})
             continue
-        blocks.append({"toolUse": _shown_use(block["toolUse"])} if "toolUse" in block else block)
+        blocks.append(
+            {"toolUse": _shown_use(block["toolUse"])} if "toolUse" in block else block
+        )
     return blocks or [{"text": BLANK}]
 
 
@@ -297,15 +299,21 @@ class _Block:
         text, reasoning = "".join(self.text), "".join(self.reasoning)
         if self.tool is not None:
             has_name = self.tool.get("name") is not None
-            return {"toolUse": {**self.tool, **_parsed("".join(self.input))}} if has_name else None
+            return (
+                {"toolUse": {**self.tool, **_parsed("".join(self.input))}} if has_name else None
+            )
         if self.citations:
-            return {"citationsContent": {"citations": self.citations, "content": [{"text": text}]}}
+            return {
+                "citationsContent": {"citations": self.citations, "content": [{"text": text}]}
+            }
         if text:
             return {"text": text}
         if reasoning or self.signature is not None:
             signature = {} if self.signature is None else {"signature": self.signature}
             return {"reasoningContent": {"reasoningText": {"text": reasoning, **signature}}}
-        return {"reasoningContent": {"redactedContent": self.redacted}} if self.redacted else None
+        return (
+            {"reasoningContent": {"redactedContent": self.redacted}} if self.redacted else None
+        )
 
 
 def _parsed(text: str) -> dict[str, JSON]:

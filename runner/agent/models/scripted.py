@@ -7,7 +7,11 @@ from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from typing import Any
 
 ScriptedReply = (
-    str | Mapping[str, Any] | Sequence[Any] | BaseException | Callable[[list[dict[str, Any]]], Any]
+    str
+    | Mapping[str, Any]
+    | Sequence[Any]
+    | BaseException
+    | Callable[[list[dict[str, Any]]], Any]
 )
 
 
@@ -53,7 +57,9 @@ class ScriptedModel:
 
 def _blocks(reply: Any, index: int) -> list[dict[str, Any]]:
     items = [reply] if isinstance(reply, (str, Mapping)) else list(reply)
-    blocks: list[dict[str, Any]] = [{"text": i} if isinstance(i, str) else dict(i) for i in items]
+    blocks: list[dict[str, Any]] = [
+        {"text": i} if isinstance(i, str) else dict(i) for i in items
+    ]
     for position, block in enumerate(blocks):
         if "toolUse" in block:
             use = block["toolUse"]

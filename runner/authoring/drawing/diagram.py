@@ -120,7 +120,9 @@ class Diagram:
     def forward(self) -> list[tuple[str, str]]:
         """The pairs of boxes that arrows join, each once and without back edges."""
         return list(
-            dict.fromkeys((arrow.source, arrow.target) for arrow in self.arrows if not arrow.back)
+            dict.fromkeys(
+                (arrow.source, arrow.target) for arrow in self.arrows if not arrow.back
+            )
         )
 
 
@@ -139,7 +141,9 @@ class RunShown:
 def diagram(definition: Definition, run: RunShown | None = None, path: str = "") -> Diagram:
     """Collect a graph and the graphs inside it; the hidden nodes for the graph's own events are left out."""
     names = [name for name in definition.nodes if not name.startswith(HIDDEN)]
-    edges = [edge for edge in definition.edges if not {edge.source[0], edge.target[0]} & {HIDDEN}]
+    edges = [
+        edge for edge in definition.edges if not {edge.source[0], edge.target[0]} & {HIDDEN}
+    ]
     starts = entries(definition)
     back = cycles.back_edges(names, starts, edges)
     incoming = dict.fromkeys(names, 0)
@@ -174,7 +178,9 @@ def _taken(run: RunShown | None, source: str, target: str) -> bool | None:
 def shape(topology: Topology, run: RunShown | None = None) -> Diagram:
     """Collect what the stored shape of a graph shows: no conditions, and nothing of the graphs inside it."""
     names = [
-        name for name in topology.nodes if not (name.startswith(HIDDEN) or name.endswith(BRACKETS))
+        name
+        for name in topology.nodes
+        if not (name.startswith(HIDDEN) or name.endswith(BRACKETS))
     ]
     boxes = tuple(
         Box(
@@ -224,7 +230,9 @@ def _box(spec: NodeSpec, start: str, run: RunShown | None, path: str) -> Box:
     child = inner(spec) if run is None or spec.map is None else None
     is_open = child is not None and (run is None or run.opened is None or name in run.opened)
     bound = (
-        f"{spec.map.concurrency} at once" if spec.map is not None and spec.map.concurrency else ""
+        f"{spec.map.concurrency} at once"
+        if spec.map is not None and spec.map.concurrency
+        else ""
     )
     caption = ", ".join(note for note in (spec.kind, bound, start) if note)
     return Box(

@@ -83,7 +83,8 @@ def with_bends(
     for source, target in pairs:
         # Ids have no line ends, so these names are free.
         points = [
-            f"{source}\n{target}\n{number}" for number in range(level[source] + 1, level[target])
+            f"{source}\n{target}\n{number}"
+            for number in range(level[source] + 1, level[target])
         ]
         for number, point in enumerate(points, level[source] + 1):
             bent_rows[number].append(point)
@@ -184,7 +185,10 @@ def grouped(diagram: Diagram, open_groups: Container[str] | None) -> Diagram:
             inside.setdefault(group_of[arrow.source], []).append(arrow)
     groups = [
         _group(
-            f"#{number}", band, inside.get(f"#{number}", []), f"#{number}" in (open_groups or ())
+            f"#{number}",
+            band,
+            inside.get(f"#{number}", []),
+            f"#{number}" in (open_groups or ()),
         )
         for number, band in enumerate(bands, 1)
     ]

@@ -123,13 +123,17 @@ def draw(diagram: Diagram, links: Links | None = None) -> str:
     role = "group" if links else "img"
     head = HEAD.format(w=width, h=height, size=size, name=_xml(diagram.name), role=role)
     body = "\n".join(drawing.parts)
-    return f'{head}\n<g transform="translate({MARGIN:.0f} {MARGIN:.0f})">\n{body}\n</g>\n</svg>\n'
+    return (
+        f'{head}\n<g transform="translate({MARGIN:.0f} {MARGIN:.0f})">\n{body}\n</g>\n</svg>\n'
+    )
 
 
 def _drawing(diagram: Diagram, path: str, links: Links | None) -> Drawing:
     # The nodes of a group are nodes of the same graph.
     inside = {
-        box.id: _drawing(box.inner, path if box.kind == "group" else f"{path}{box.id}{PATH}", links)
+        box.id: _drawing(
+            box.inner, path if box.kind == "group" else f"{path}{box.id}{PATH}", links
+        )
         for box in diagram.boxes
         if box.inner is not None
     }
@@ -137,14 +141,17 @@ def _drawing(diagram: Diagram, path: str, links: Links | None) -> Drawing:
     pairs = diagram.forward
     rows, paths = with_bends(layers([box.id for box in diagram.boxes], pairs), pairs)
     labels = {
-        arrow: WRAPPER.wrap(arrow.words) for arrow in diagram.arrows if arrow.label or arrow.back
+        arrow: WRAPPER.wrap(arrow.words)
+        for arrow in diagram.arrows
+        if arrow.label or arrow.back
     }
     frames = _frames(rows, sizes, paths.values(), labels)
     rooms = (frame.y + _room(name, frame.height, labels) / 2 for name, frame in frames.items())
     height = max(rooms, default=0.0)
     has_back = any(arrow.back for arrow in diagram.arrows)
     width = (
-        max((frame.x + frame.width for frame in frames.values()), default=0.0) + ASIDE * has_back
+        max((frame.x + frame.width for frame in frames.values()), default=0.0)
+        + ASIDE * has_back
     )
     elements: list[str] = []
     into: dict[tuple[str, bool], int] = {}
@@ -201,7 +208,9 @@ def _frames(
 ) -> dict[str, Frame]:
     heights = {name: sizes[name][1] if name in sizes else 0.0 for row in rows for name in row}
     steps = [step for path in paths for step in itertools.pairwise(path)]
-    middles = centres(rows, {name: _room(name, heights[name], labels) for name in heights}, steps)
+    middles = centres(
+        rows, {name: _room(name, heights[name], labels) for name in heights}, steps
+    )
     frames: dict[str, Frame] = {}
     x = ASIDE * any(arrow.back for arrow in labels)
     for number, row in enumerate(rows):
@@ -239,7 +248,9 @@ def _widths(
     widths = {name: sizes[name][0] for name in row if name in sizes}
     widest = max(widths.values(), default=0.0)
     alike = max((width for width in widths.values() if width <= ALIKE), default=0.0)
-    return {name: max(widths[name], alike) if name in widths else widest for name in row}, widest
+    return {
+        name: max(widths[name], alike) if name in widths else widest for name in row
+    }, widest
 
 
 def _line(arrow: Arrow, course: Sequence[Frame]) -> str:
@@ -319,7 +330,10 @@ def _box(
     if box.progress.total:
         y, whole = top + PAD + LINE * len(lines) - 2, frame.width - 2 * PAD
         done_width = whole * min(1.0, box.progress.done / box.progress.total)
-        for kind, width, colour in (("track", whole, "#d9dcda"), ("done", done_width, "#2e7d4f")):
+        for kind, width, colour in (
+            ("track", whole, "#d9dcda"),
+            ("done", done_width, "#2e7d4f"),
+        ):
             yield (
                 f'<rect class="{kind}" x="{frame.x + PAD:.1f}" y="{y:.1f}" width="{width:.1f}" height="6" '
                 f'rx="3" fill="{colour}"/>'
@@ -329,7 +343,10 @@ def _box(
     if links is not None and box.holds:
         yield from _toggle(box, frame.x + frame.width - TOGGLE - 4, top + 4, links.toggle(name))
     if inside is not None:
-        x, y = frame.x + (frame.width - inside.width) / 2, top + frame.height - inside.height - PAD
+        x, y = (
+            frame.x + (frame.width - inside.width) / 2,
+            top + frame.height - inside.height - PAD,
+        )
         yield f'<g transform="translate({x:.1f} {y:.1f})">'
         yield from inside.parts
         yield "</g>"

@@ -107,7 +107,9 @@ def _lines(diagram: Diagram) -> list[str]:
     out: dict[str, list[Arrow]] = {name: [] for name in boxes}
     for arrow in diagram.arrows:
         out[arrow.source].append(arrow)
-    into: dict[str, list[Rail]] = {name: [inward[name]] if name in inward else [] for name in boxes}
+    into: dict[str, list[Rail]] = {
+        name: [inward[name]] if name in inward else [] for name in boxes
+    }
     rails_out: dict[str, list[Rail]] = {
         name: [outward[name]] if name in outward else [] for name in boxes
     }

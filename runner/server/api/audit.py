@@ -88,7 +88,10 @@ def show(run_id: str, person: Reads, services: Served) -> Any:
     """Show what was recorded of a run's approvals, and whether it holds by this server's key."""
     existing(services.store.peek(run_id), run_id)
     audit = audit_of(services, run_id)
-    return page_document(audit.entries, person) | {"result": audit.result, "detail": audit.detail}
+    return page_document(audit.entries, person) | {
+        "result": audit.result,
+        "detail": audit.detail,
+    }
 
 
 @router.get(

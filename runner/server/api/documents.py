@@ -55,7 +55,9 @@ Cursor = Annotated[
 ]
 
 
-async def _no_cursor(cursor: Annotated[str | None, Query(include_in_schema=False)] = None) -> None:
+async def _no_cursor(
+    cursor: Annotated[str | None, Query(include_in_schema=False)] = None,
+) -> None:
     if cursor:
         raise Problem(400, "This list has one page, so there is no cursor for it.")
 

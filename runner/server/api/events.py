@@ -71,7 +71,9 @@ def events(
         if graph is None:
             return True
         run = services.store.peek(run_id)
-        root = services.store.peek(run.root) if run is not None and run.root != run.run_id else run
+        root = (
+            services.store.peek(run.root) if run is not None and run.root != run.run_id else run
+        )
         return root is not None and root.graph_id == graph
 
     services.ticker.now()  # 503 where the store is away: a stream that has begun can't say so

@@ -61,7 +61,8 @@ def check(
     services: Served,
     *,
     against_waiting: Annotated[
-        bool, Query(description="Also list the nodes of stored runs that this code can't resume.")
+        bool,
+        Query(description="Also list the nodes of stored runs that this code can't resume."),
     ] = False,
 ) -> Any:
     """Check a graph of RUNNER_GRAPHS, and what is inside it, as `runner graphs check` does; run nothing."""

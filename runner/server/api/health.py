@@ -30,7 +30,9 @@ def ready(services: Served) -> dict[str, str]:
     try:
         services.workers.now()  # open to all callers, so it costs the store one short command
     except StoreError as error:
-        raise Problem(503, "The store can't be reached.", headers={"Retry-After": "5"}) from error
+        raise Problem(
+            503, "The store can't be reached.", headers={"Retry-After": "5"}
+        ) from error
     return {"status": "ok"}
 
 
@@ -39,11 +41,16 @@ def ready(services: Served) -> dict[str, str]:
 )
 def metrics(services: Served) -> PlainTextResponse:
     """Metrics of runs, questions and workers, in the text format of Prometheus."""
-    return PlainTextResponse(prometheus(services.metrics()), media_type="text/plain; version=0.0.4")
+    return PlainTextResponse(
+        prometheus(services.metrics()), media_type="text/plain; version=0.0.4"
+    )
 
 
 @router.get(
-    "/openapi.json", dependencies=[Depends(OPEN)], summary="This document", include_in_schema=False
+    "/openapi.json",
+    dependencies=[Depends(OPEN)],
+    summary="This document",
+    include_in_schema=False,
 )
 def openapi(request: Request) -> dict[str, Any]:
     """Return the OpenAPI document."""

@@ -67,7 +67,13 @@ def batch(
     ids, has_more = _matching(services, body.filter)
     if body.dry_run:
         items = [{"run_id": run_id, "result": f"would {body.action}"} for run_id in ids]
-        return {"dry_run": True, "items": items, "next": None, "total": len(ids), "more": has_more}
+        return {
+            "dry_run": True,
+            "items": items,
+            "next": None,
+            "total": len(ids),
+            "more": has_more,
+        }
     actor = person.principal.name or person.principal.sub
     reason = validation.reason(body.reason or f"{body.action} by {actor}")
     job = begin(services.jobs, body.action, reason, person.principal.key, ids)
@@ -82,7 +88,9 @@ def _matching(services: Services, query: BatchFilter) -> tuple[list[str], bool]:
         return list(dict.fromkeys(query.run_ids)), False
     if query.status is None and query.graph is None and not query.tags:
         raise Problem(422, "A batch needs a filter: run_ids, status, graph or tags.")
-    page = services.client.runs(query.status, graph=query.graph, tags=query.tags, limit=MOST_RUNS)
+    page = services.client.runs(
+        query.status, graph=query.graph, tags=query.tags, limit=MOST_RUNS
+    )
     return [run.run_id for run in page if not run.parent], page.next is not None
 
 
@@ -107,7 +115,9 @@ async def show(request: Request, job_id: str, person: Operates, services: Served
     """
     job = await run_in_threadpool(services.jobs.get, job_id)
     if "text/event-stream" in request.headers.get("accept", ""):
-        return streams.Stream(request, _progress(request, services, job_id), services.hub, person)
+        return streams.Stream(
+            request, _progress(request, services, job_id), services.hub, person
+        )
     return document(job_view(job))
 
 

@@ -9,7 +9,13 @@ from pydantic import Field
 from starlette.convertors import PathConvertor, register_url_convertor
 
 from runner.server.access import Operates, Seen
-from runner.server.api.documents import MOST, ONE_PAGE, RequestBody, page_document, seen_document
+from runner.server.api.documents import (
+    MOST,
+    ONE_PAGE,
+    RequestBody,
+    page_document,
+    seen_document,
+)
 from runner.server.services import Served
 
 
@@ -73,7 +79,9 @@ def pause(name: str, body: Pause, person: Operates, services: Served) -> Any:
 @router.post("/{name:key}:resume", summary="Resume a limit")
 def resume(name: str, body: LimitChange, person: Operates, services: Served) -> Any:
     """End the pause of a limit with those of its keys, or of one key; what has waited starts."""
-    return seen_document(services.limits.resume(name, body.reason, person.principal.key), person)
+    return seen_document(
+        services.limits.resume(name, body.reason, person.principal.key), person
+    )
 
 
 @router.post("/{name:key}:reset", summary="Reset a limit")

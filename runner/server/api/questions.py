@@ -61,7 +61,9 @@ class Signed(RequestBody):
     It signs the message that other doors take (`runner.approvals.operation_body`), with who calls as `by`.
     """
 
-    proof: dict[str, Any] | None = Field(default=None, description="The caller's own signature.")
+    proof: dict[str, Any] | None = Field(
+        default=None, description="The caller's own signature."
+    )
 
 
 class VoteRequest(Signed):
@@ -108,7 +110,8 @@ def list_questions(
         Query(description="Closed ones (`decided` is all of them) come newest first."),
     ] = "open",
     mine: Annotated[
-        bool, Query(description="What waits for who calls; of decided ones, those they decided.")
+        bool,
+        Query(description="What waits for who calls; of decided ones, those they decided."),
     ] = False,
     tool: Annotated[str | None, Query(description="Of calls of this tool.")] = None,
     risk: Annotated[str | None, Query()] = None,
@@ -143,7 +146,9 @@ def list_questions(
     if status != "open":
         by = person.principal if mine else None
         ended_as = "" if status == "decided" else status
-        page = closed_questions(services.store, query, limit, cursor or "", by=by, status=ended_as)
+        page = closed_questions(
+            services.store, query, limit, cursor or "", by=by, status=ended_as
+        )
     else:
         page = services.store.open_interrupts(query, limit, cursor or "")
     return page_document(read_questions(services.store, page), person, page.next)
@@ -182,7 +187,13 @@ def vote(
         "response",
     )
     decision = Decision(
-        question_id, response, None, idempotency_key, digest, body.decision, comment=body.comment
+        question_id,
+        response,
+        None,
+        idempotency_key,
+        digest,
+        body.decision,
+        comment=body.comment,
     )
     receipt = decide(services, person, decision, body.proof)
     if receipt.status is ReceiptStatus.REJECTED:
@@ -228,7 +239,9 @@ def _check_same(services: Services, person: Person, decision: Decision) -> None:
             if (body["by"], body.get("idempotency_key")) == (person.principal.key, key)
         )
     if not same:
-        raise Problem(422, "The Idempotency-Key is that of another vote; this one was not counted.")
+        raise Problem(
+            422, "The Idempotency-Key is that of another vote; this one was not counted."
+        )
 
 
 def _matched(services: Services, question_id: str, if_match: str | None) -> str:
@@ -251,7 +264,9 @@ def _answered(receipt: Receipt) -> Any:
     status = STATUSES[receipt.status]
     answer = document(receipt)
     if status != 200:
-        late = receipt.status is ReceiptStatus.DUPLICATE and receipt.detail.startswith("already")
+        late = receipt.status is ReceiptStatus.DUPLICATE and receipt.detail.startswith(
+            "already"
+        )
         raise Problem(
             410 if late else status, receipt.detail or str(receipt.status), receipt=answer
         )
@@ -311,7 +326,9 @@ def comment(question_id: str, body: Comment, person: Decides, services: Served) 
 
 
 @router.delete("/{question_id}/votes", summary="Take your vote back")
-def withdraw_vote(question_id: str, body: OwnSignature, person: Decides, services: Served) -> Any:
+def withdraw_vote(
+    question_id: str, body: OwnSignature, person: Decides, services: Served
+) -> Any:
     """Take your vote back while the question is open."""
     return _answered(act(services, person, question_id, "withdraw_vote", body.proof))
 
@@ -330,7 +347,9 @@ def vote_all(body: Votes, person: DecidesAll, services: Served) -> dict[str, Any
         except StoreError:
             raise
         except RunnerError as error:
-            items.append({"interrupt_id": question_id, "status": "rejected", "detail": str(error)})
+            items.append(
+                {"interrupt_id": question_id, "status": "rejected", "detail": str(error)}
+            )
     return {"items": items, "next": None}
 
 

@@ -292,7 +292,9 @@ def cancel(
     if not run.cancel(
         body.reason or f"cancelled by {person.principal.name or person.principal.sub}"
     ):
-        raise Problem(409, f"Run {run_id} has ended or is stopping already; nothing was changed.")
+        raise Problem(
+            409, f"Run {run_id} has ended or is stopping already; nothing was changed."
+        )
     return {"run_id": run_id, "status": str(run.status.shown)}
 
 
@@ -307,7 +309,9 @@ def retry(
     return {"run_id": run_id, "nodes": services.client.run(run_id).retry(body.node)}
 
 
-@router.post("/{run_id}:fork", status_code=201, summary="Start a new run from a node of this one")
+@router.post(
+    "/{run_id}:fork", status_code=201, summary="Start a new run from a node of this one"
+)
 def fork(
     request: Request,
     run_id: str,
@@ -335,7 +339,9 @@ def again(
     return _located(services.client.run(run_id).again(**options), request, response)
 
 
-@router.post("/{run_id}:migrate", summary="Move a waiting run to the present version of its graph")
+@router.post(
+    "/{run_id}:migrate", summary="Move a waiting run to the present version of its graph"
+)
 def migrate(
     run_id: str,
     _: Operates,
@@ -343,5 +349,7 @@ def migrate(
     body: Annotated[MigrateRequest, Body(default_factory=MigrateRequest)],
 ) -> Any:
     """Say what would become of each node; with `dry_run` false, do it."""
-    result = services.client.run(run_id).migrate(body.mapping, drop=body.drop, dry_run=body.dry_run)
+    result = services.client.run(run_id).migrate(
+        body.mapping, drop=body.drop, dry_run=body.dry_run
+    )
     return document(result)

@@ -9,7 +9,13 @@ from pydantic import Field
 
 from runner.schedules.schedule import Schedule
 from runner.server.access import Operates, Seen
-from runner.server.api.documents import ONE_PAGE, RequestBody, Time, page_document, seen_document
+from runner.server.api.documents import (
+    ONE_PAGE,
+    RequestBody,
+    Time,
+    page_document,
+    seen_document,
+)
 from runner.server.services import Served
 
 router = APIRouter(prefix="/v1/schedules", tags=["schedules"])
@@ -73,7 +79,9 @@ def resume(schedule_id: str, person: Operates, services: Served) -> Any:
 
 
 @router.post("/{schedule_id}:backfill", summary="Start runs for times that have passed")
-def backfill(schedule_id: str, body: Range, person: Operates, services: Served) -> dict[str, Any]:
+def backfill(
+    schedule_id: str, body: Range, person: Operates, services: Served
+) -> dict[str, Any]:
     """Start a run for each time of a range; a time that has had its run gets no other."""
     first, last = (round(moment.timestamp() * 1000) for moment in (body.first, body.last))
     runs = services.schedules.backfill(schedule_id, first, last)

@@ -25,7 +25,9 @@ class NewWebhook(RequestBody):
         default_factory=list, description="Kinds of notices, such as interrupt.asked."
     )
     graph: str = Field("", description="Of runs of this graph only, the outermost one.")
-    tags: dict[str, str] = Field(default_factory=dict, description="Of runs that have these tags.")
+    tags: dict[str, str] = Field(
+        default_factory=dict, description="Of runs that have these tags."
+    )
     signature: Literal["v1", "v1a"] = Field(
         "v1", description="By a shared secret, or by an Ed25519 key."
     )
@@ -86,7 +88,9 @@ def deliveries(
     return page_document(page.items, person, page.next)
 
 
-@router.post("/{webhook_id}/deliveries/{delivery_id}:redeliver", summary="Send a delivery again")
+@router.post(
+    "/{webhook_id}/deliveries/{delivery_id}:redeliver", summary="Send a delivery again"
+)
 def redeliver(webhook_id: str, delivery_id: str, _: Administers, services: Served) -> Any:
     """Send a delivery again, now, with the id that it had."""
     return document(services.webhooks.redeliver(webhook_id, delivery_id))

@@ -177,7 +177,9 @@ def inbox(
     if tab == "done":
         principal = person.principal if by == "me" else None
         closed = closed_questions(services.store, query, ROWS, cursor, by=principal)
-        rows = [row_of(services, read_question(services.store, one), person, now) for one in closed]
+        rows = [
+            row_of(services, read_question(services.store, one), person, now) for one in closed
+        ]
         following = closed.next
     else:
         groups, following = _folded(services, query, cursor, folds=fold != "no")
@@ -222,7 +224,13 @@ def _folded(
         following, read = batch.next, read + len(batch)
         for question in batch:
             same = map_of(question.node_id) if folds else ""
-            key = (question.run_id, same, question.name, tool_of(question.action), question.risk)
+            key = (
+                question.run_id,
+                same,
+                question.name,
+                tool_of(question.action),
+                question.risk,
+            )
             groups.setdefault(key if same else (question.id,), []).append(question)
         if query.searches or read >= READ or len(groups) >= ROWS:
             break
@@ -312,7 +320,9 @@ def decide_together(
 ) -> HTMLResponse:
     """Decide them; each has its own receipt."""
     if decision not in {"approve", "reject"} or len(q) != len(digest) or not all(digest):
-        raise Problem(422, "Approve or reject, with the digest of each question; nothing was done.")
+        raise Problem(
+            422, "Approve or reject, with the digest of each question; nothing was done."
+        )
     questions = _alike(services, q)
     phrase = _word(questions)
     problem = ""
@@ -325,7 +335,9 @@ def decide_together(
     receipts = []
     for name, about, token in zip(q, digest, [*(shown or []), *q], strict=False):
         shown_at = shown_at_of(request, person, token, about)
-        vote = Decision(name, None, None, None, about, decision, comment=comment, shown_at=shown_at)
+        vote = Decision(
+            name, None, None, None, about, decision, comment=comment, shown_at=shown_at
+        )
         receipts.append(_receipt(services, person, vote))
     return _together(request, services, person, q, receipts=receipts)
 

@@ -53,7 +53,9 @@ def change(
         slots, speed = int(concurrency) if concurrency else None, float(rate) if rate else None
         period = float(per)
     except ValueError as error:
-        raise Problem(422, f"What a limit has, and its minutes, are numbers: {error}.") from error
+        raise Problem(
+            422, f"What a limit has, and its minutes, are numbers: {error}."
+        ) from error
     match action:
         case "set":
             limits.set(name, concurrency=slots, rate=speed, per=period, **about)

@@ -94,7 +94,9 @@ def drawer(level: Level, node: NodeView, person: Person, services: Services) -> 
     """Collect what there is of a node; `level` is the run that it belongs to."""
     reads = person.may("read")
     snapshot = level.snapshot
-    messages = list(messages_of(snapshot.messages.get(node.id, ()) if snapshot and reads else ()))
+    messages = list(
+        messages_of(snapshot.messages.get(node.id, ()) if snapshot and reads else ())
+    )
     items = sorted(node.items, key=lambda item: item.status in QUIET)
     entry = snapshot.entries.get((node.id, node.visit), {}) if snapshot else {}
     return Drawer(

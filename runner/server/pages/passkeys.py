@@ -161,7 +161,16 @@ def _page(
     user = sha256(principal.key.encode()).digest()
     text = json.dumps(entry, indent=2)
     kid = str(entry["kid"]) if entry else ""
-    added = ["new", kid, "--level", "3", "--principal", principal.key, "--public", f"{kid}.json"]
+    added = [
+        "new",
+        kid,
+        "--level",
+        "3",
+        "--principal",
+        principal.key,
+        "--public",
+        f"{kid}.json",
+    ]
     return page(
         request,
         "passkeys.html",

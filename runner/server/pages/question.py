@@ -123,11 +123,15 @@ def show(request: Request, question_id: str, person: Seen, services: Served) -> 
 
 
 @router.post("/q/{question_id}")
-async def answer(request: Request, question_id: str, person: Decides, services: Served) -> Response:
+async def answer(
+    request: Request, question_id: str, person: Decides, services: Served
+) -> Response:
     """Decide a question; the page then says what became of it."""
     form = await fields_sent(request)
     if not form.get("digest"):
-        raise Problem(422, "The form lacks the question's digest; nothing was done. Load the page.")
+        raise Problem(
+            422, "The form lacks the question's digest; nothing was done. Load the page."
+        )
     shown_at = shown_at_of(request, person, form.get("shown", ""), form.get("digest", ""))
     shown = await run_in_threadpool(
         _decided, request, services, person, question_id, form, shown_at
@@ -320,7 +324,9 @@ def _page(
         person,
         shown.status,
         question=seen_by(person, question),
-        shown=request.app.state.form_tokens.issue(person, about=question.digest) if reads else "",
+        shown=request.app.state.form_tokens.issue(person, about=question.digest)
+        if reads
+        else "",
         requester=" for ".join(map(plain_name, [question.requester, *question.on_behalf_of])),
         opened=bool(shown.edited or shown.sent),
         decisions=decisions,
@@ -356,7 +362,11 @@ def _fields(question: QuestionView, shown: Shown, *, reads: bool) -> dict[str, A
 
 
 def _obstacles(
-    request: Request, services: Services, person: Person, question: QuestionView, rule: Rule | None
+    request: Request,
+    services: Services,
+    person: Person,
+    question: QuestionView,
+    rule: Rule | None,
 ) -> dict[str, Any]:
     """Return what keeps a person from deciding an open question: a rule, a passkey or an older login."""
     own_keys = passkeys(request, services, person) if takes_own_key(question) else None
@@ -408,7 +418,9 @@ def _stale_login(request: Request, rule: Rule, person: Person, stage: int) -> Lo
         return None
     classes = [auth.acr for auth in (rule.auth, rule.steps[stage].auth) if auth.acr]
     query = {"next": request.url.path.removeprefix(prefix(request)), "again": "1"}
-    return Login(why, f"{path}?{urlencode({**query, **({'acr': classes[-1]} if classes else {})})}")
+    return Login(
+        why, f"{path}?{urlencode({**query, **({'acr': classes[-1]} if classes else {})})}"
+    )
 
 
 @dataclass(frozen=True, slots=True)

@@ -28,7 +28,9 @@ from runner.server.problems import Problem, prefix
 
 FOLDER = Path(__file__).parent.parent
 STATIC = {
-    path.name: path.read_bytes() for path in sorted((FOLDER / "static").iterdir()) if path.is_file()
+    path.name: path.read_bytes()
+    for path in sorted((FOLDER / "static").iterdir())
+    if path.is_file()
 }
 HASHES = {name: hashlib.sha256(content).hexdigest()[:12] for name, content in STATIC.items()}
 
@@ -52,7 +54,9 @@ TAGS = {
 """Elements that agents' text may have; no links, since people follow them, and no images, since they load."""
 
 MARKDOWN = (
-    MarkdownIt("commonmark", {"html": False}).enable("table").disable(["image", "link", "autolink"])
+    MarkdownIt("commonmark", {"html": False})
+    .enable("table")
+    .disable(["image", "link", "autolink"])
 )
 
 STATES = {

@@ -114,7 +114,8 @@ def _effects(services: Services, run: RunView, action: Action, node: str) -> Ite
             return _retried(names, plan_retry(services.store, run.run_id)[0].records)
         case "fork" if node:
             return _forked(
-                names, plan_fork(services.store, run.run_id, node, None, ForkOptions("")).records
+                names,
+                plan_fork(services.store, run.run_id, node, None, ForkOptions("")).records,
             )
         case "again":
             return iter([Effect("Run, from the beginning", tuple(names))])
@@ -126,7 +127,9 @@ def _names(services: Services, run: RunView) -> list[str]:
     record = existing(services.store.peek(run.run_id), run.run_id)
     topology = services.store.topology(record.graph_id, record.fingerprint)
     names = topology.nodes if topology is not None else [node.id for node in run.nodes]
-    return [name for name in names if not name.startswith(HIDDEN) and not name.endswith(BRACKETS)]
+    return [
+        name for name in names if not name.startswith(HIDDEN) and not name.endswith(BRACKETS)
+    ]
 
 
 def _within(run: RunView, prefix: str = "") -> Iterator[tuple[str, NodeView]]:

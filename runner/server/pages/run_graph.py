@@ -42,7 +42,9 @@ class Wiring:
         if self.snapshot is None or self.topology is None:
             return {}
         record = self.snapshot.nodes.get(node, NodeRecord())
-        edges = record.edges or self.snapshot.entries.get((node, record.visit), {}).get("edges", "")
+        edges = record.edges or self.snapshot.entries.get((node, record.visit), {}).get(
+            "edges", ""
+        )
         outgoing = self.topology.outgoing.get(node, ())
         return {edge.target: mark == "1" for edge, mark in zip(outgoing, edges, strict=False)}
 
@@ -113,7 +115,9 @@ class Place:
             bool(query.get("fit")),
         )
 
-    def link(self, node: str, target: str, opened: frozenset[str], closed: frozenset[str]) -> str:
+    def link(
+        self, node: str, target: str, opened: frozenset[str], closed: frozenset[str]
+    ) -> str:
         """Write the address of the same page at another place."""
         pairs = [("tab", self.tab)] * (self.tab != GRAPH)
         pairs += [("node", node)] * bool(node) + [("fit", "yes")] * self.fits
@@ -132,7 +136,9 @@ class Place:
 
     def resized(self) -> str:
         """Return the address at which the graph has its other size."""
-        return replace(self, fits=not self.fits).link(self.node, "graph", self.opened, self.closed)
+        return replace(self, fits=not self.fits).link(
+            self.node, "graph", self.opened, self.closed
+        )
 
     def toggled(self, node: str, *, is_open: bool) -> str:
         """Return the address at which a node is open if it is closed, and closed if it is open."""

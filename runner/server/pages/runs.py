@@ -179,7 +179,10 @@ def _nodes(
 def _changed(services: Services, outer: Level) -> bool:
     """Say if a run began with another shape of its graph than workers have now."""
     current = services.store.graphs().get(outer.run.graph)
-    return outer.snapshot is not None and current not in (None, outer.snapshot.record.fingerprint)
+    return outer.snapshot is not None and current not in (
+        None,
+        outer.snapshot.record.fingerprint,
+    )
 
 
 def _paths(run: RunView, prefix: str = "") -> Iterator[tuple[str, NodeView]]:
@@ -220,7 +223,11 @@ def _grouped(decisions: Sequence[DecisionView]) -> list[tuple[DecisionView, int]
     groups: dict[tuple[object, ...], list[DecisionView]] = {}
     for decision in reversed(decisions):
         same = map_of(decision.node_id)
-        key = (decision.run_id, same, decision.name, decision.sentence) if same else (decision.id,)
+        key = (
+            (decision.run_id, same, decision.name, decision.sentence)
+            if same
+            else (decision.id,)
+        )
         groups.setdefault(key, []).append(decision)
     return [(group[0], len(group)) for group in groups.values()]
 
@@ -232,7 +239,9 @@ def _timeline(events: list[Event], start: int) -> Iterator[dict[str, Any]]:
             "offset": "+" + span(event.at - start),
             "kind": event.kind,
             "node": event.node,
-            "detail": event.detail if not event.kind.startswith(OF_INTERRUPTS) else _said(event),
+            "detail": event.detail
+            if not event.kind.startswith(OF_INTERRUPTS)
+            else _said(event),
             "question": event.detail if event.kind.startswith(OF_INTERRUPTS) else "",
         }
 

@@ -91,7 +91,9 @@ def change(
     request: Request, schedule_id: str, action: str, _: Operates, services: Served
 ) -> Response:
     """Pause, resume or remove a schedule."""
-    actions = {name: getattr(services.schedules, name) for name in ("pause", "resume", "remove")}
+    actions = {
+        name: getattr(services.schedules, name) for name in ("pause", "resume", "remove")
+    }
     if action not in actions:
         raise Problem(404, f"There is no action {action!r:.40}.")
     actions[action](schedule_id)

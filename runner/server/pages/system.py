@@ -173,7 +173,9 @@ def freeze_all(
 
 
 @router.post("/dead/{letter_id}/replay")
-def replay_letter(request: Request, letter_id: str, person: Operates, services: Served) -> Response:
+def replay_letter(
+    request: Request, letter_id: str, person: Operates, services: Served
+) -> Response:
     """Send a message again, or retry a node."""
     letters = services.dead_letters
     replay(services.client.engine, letters, letters.get(letter_id), set(), person.principal.key)

@@ -114,11 +114,15 @@ def phases(
     return phases
 
 
-def rows(phases: Mapping[str, Sequence[NodePhase]], begun: int, now: int) -> dict[str, TimelineRow]:
+def rows(
+    phases: Mapping[str, Sequence[NodePhase]], begun: int, now: int
+) -> dict[str, TimelineRow]:
     """Lay out the phases of each node on one scale."""
     scale = WIDTH / max(1, now - begun)
     return {
-        node: TimelineRow(tuple(_bars(node_phases, begun, scale)), ", ".join(_totals(node_phases)))
+        node: TimelineRow(
+            tuple(_bars(node_phases, begun, scale)), ", ".join(_totals(node_phases))
+        )
         for node, node_phases in phases.items()
     }
 

@@ -44,7 +44,11 @@ def add(
 
 @router.get("/webhooks/{webhook_id}")
 def deliveries(
-    request: Request, webhook_id: str, person: Administers, services: Served, cursor: Cursor = None
+    request: Request,
+    webhook_id: str,
+    person: Administers,
+    services: Served,
+    cursor: Cursor = None,
 ) -> HTMLResponse:
     """Show the deliveries of a webhook, the newest first."""
     services.webhooks.show(webhook_id)
@@ -58,7 +62,8 @@ def change(
 ) -> Response:
     """Pause, resume, rotate or remove a webhook."""
     actions = {
-        name: getattr(services.webhooks, name) for name in ("pause", "resume", "rotate", "remove")
+        name: getattr(services.webhooks, name)
+        for name in ("pause", "resume", "rotate", "remove")
     }
     if action not in actions:
         raise Problem(404, f"There is no action {action!r:.40}.")

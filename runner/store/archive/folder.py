@@ -30,7 +30,15 @@ from typing import IO
 
 from runner.errors import ArchiveError
 from runner.records.codec import JSON
-from runner.records.listings import Page, RunQuery, RunSummary, cursor_of, cut, id_span, place_of
+from runner.records.listings import (
+    Page,
+    RunQuery,
+    RunSummary,
+    cursor_of,
+    cut,
+    id_span,
+    place_of,
+)
 from runner.records.run import Status
 from runner.store.archive.interface import ArchivedRun, run_inside
 
@@ -175,7 +183,9 @@ class FolderArchive:
                 same = [heapq.heappop(heap)]
                 while heap and heap[0][0] == same[0][0]:
                     same.append(heapq.heappop(heap))
-                for *_, index in sorted(same, key=lambda item: (item[1], item[2]), reverse=True):
+                for *_, index in sorted(
+                    same, key=lambda item: (item[1], item[2]), reverse=True
+                ):
                     yield entries[index].summary
 
         for index in self._index_files(since, until):
@@ -207,7 +217,9 @@ class FolderArchive:
             return [_entry(json.loads(line), index.written) for line in lines if text in line]
         except (ValueError, KeyError, TypeError) as error:
             log.warning(
-                "archive.damaged: %s can't be read, so its runs are missing: %r", index.path, error
+                "archive.damaged: %s can't be read, so its runs are missing: %r",
+                index.path,
+                error,
             )
             return []
 

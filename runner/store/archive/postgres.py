@@ -100,7 +100,9 @@ class PostgresArchive:
         try:
             options = conninfo_to_dict(url)
         except psycopg.Error as error:
-            raise UsageError("RUNNER_ARCHIVE is no URL that Postgres' clients can read.") from error
+            raise UsageError(
+                "RUNNER_ARCHIVE is no URL that Postgres' clients can read."
+            ) from error
         where = options.get("host") or "the local server"
         self.place = f"Postgres database {options.get('dbname') or 'of the user'} on {where}"
         self._url = url
@@ -163,7 +165,9 @@ class PostgresArchive:
                 yield connection
         except psycopg.Error as error:
             reason = " ".join(str(error).split())
-            raise ArchiveError(f"The archive, {self.place}, can't be {verb}: {reason}.") from error
+            raise ArchiveError(
+                f"The archive, {self.place}, can't be {verb}: {reason}."
+            ) from error
 
 
 def _make_table(cursor: psycopg.Cursor[Any]) -> None:
@@ -211,7 +215,9 @@ def _conditions(query: RunQuery, cursor: str) -> tuple[list[str], list[Any]]:
     if query.until is not None:
         chosen.append(("created_at < %s", [_time(query.until)]))
     if query.text:
-        values = "SELECT FROM jsonb_each_text(tags) WHERE position(lower(%s) IN lower(value)) > 0"
+        values = (
+            "SELECT FROM jsonb_each_text(tags) WHERE position(lower(%s) IN lower(value)) > 0"
+        )
         chosen.append((f"EXISTS ({values})", [_without_nul(query.text)]))
     if cursor:
         created_at, run_id = place_of(cursor)

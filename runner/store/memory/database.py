@@ -106,7 +106,9 @@ class Database:
 
     def begin(self, record: RunRecord, start: Start) -> MemoryRun:
         stored = replace(
-            start, task=pack_copy(start.task), invocation_state=pack_copy(start.invocation_state)
+            start,
+            task=pack_copy(start.task),
+            invocation_state=pack_copy(start.invocation_state),
         )
         root = self.runs.get(record.root)
         tags = root.root_tags if root else start.tags
@@ -124,7 +126,9 @@ class Database:
         before = place_of(cursor) if cursor else None
         summaries = [run.summary() for run in self.runs.values()]
         matches = [
-            run for run in summaries if query.fits(run) and (before is None or run.place < before)
+            run
+            for run in summaries
+            if query.fits(run) and (before is None or run.place < before)
         ]
         matches.sort(key=lambda run: run.place, reverse=True)
         return cut(matches, lambda run: run.place, limit)
@@ -145,7 +149,9 @@ class Database:
         for run in self.runs.values():
             root = self.runs.get(run.record.root, run)
             for question in run.questions.values():
-                fits = query.fits(question, run.record.graph_id, run.record.root, root.start.tags)
+                fits = query.fits(
+                    question, run.record.graph_id, run.record.root, root.start.tags
+                )
                 if fits and (question.is_open or question.id in run.closed):
                     yield question
 
@@ -242,7 +248,9 @@ class Database:
     def remove(self, run_id: str) -> None:
         """Remove a run; the runs inside it are left to `remove_orphans`."""
         self._orphans.extend(self.runs.pop(run_id).children)
-        self.started = {key: started for key, started in self.started.items() if started != run_id}
+        self.started = {
+            key: started for key, started in self.started.items() if started != run_id
+        }
 
     def remove_orphans(self, limit: int) -> None:
         """Remove runs whose parent is gone, at most so many."""
@@ -271,7 +279,11 @@ class Database:
         data = pack_copy(data)
         event = run.events.add(Event("", str(kind), self.clock(), node, visit, detail, data))
         position = event.position
-        if record.path and not kind.startswith(OF_RUNS) and (above := self.runs.get(record.root)):
+        if (
+            record.path
+            and not kind.startswith(OF_RUNS)
+            and (above := self.runs.get(record.root))
+        ):
             above.events.add(replace(event, node=record.path + node))
         if kind in NOTICES:
             notice = {"id": f"{run_id}:{position}", "kind": str(kind), "run_id": run_id}

@@ -152,7 +152,9 @@ class MemoryRun:
     def input_key(self, node: str, visit: int, path: str) -> str | None:
         return input_key(self._task(node, visit), path)
 
-    def queue_position(self, limit: KeyedLimit, node: str, since: int, now: int) -> QueuePosition:
+    def queue_position(
+        self, limit: KeyedLimit, node: str, since: int, now: int
+    ) -> QueuePosition:
         return self.semaphores.queue_position(limit.key, (self.record.run_id, node), since, now)
 
     def reported(self, reference: str) -> bool:
@@ -390,7 +392,9 @@ class MemoryRun:
     def migrate(self, move: Migration) -> None:
         """Take another shape, and put results and questions under the names that its nodes have there."""
         self.erase(move.undone, move.forgets)
-        self.maps = {name: record for name, record in self.maps.items() if name not in move.forgets}
+        self.maps = {
+            name: record for name, record in self.maps.items() if name not in move.forgets
+        }
         self.record = replace(
             self.record,
             parent_node=move.parent_node,

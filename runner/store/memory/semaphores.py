@@ -38,9 +38,13 @@ class Semaphores:
             for other, other_since in self.waiting[key].items()
             if _order(other, other_since) < _order(member, since)
         ]
-        return QueuePosition(sum(holder != member for holder in held), len(before), member in held)
+        return QueuePosition(
+            sum(holder != member for holder in held), len(before), member in held
+        )
 
-    def act(self, run_id: str, action: LimitAction, reservation: tuple[int, int]) -> list[Member]:
+    def act(
+        self, run_id: str, action: LimitAction, reservation: tuple[int, int]
+    ) -> list[Member]:
         """Apply what a transition decided and return the nodes that get a place.
 
         `reservation` is the time, and the end of a place that is kept for one of them, in ms.

@@ -73,7 +73,11 @@ class MemoryStore:
         audit: Mode = "approvals",
     ) -> None:
         """`clock` gives milliseconds; `lease` is in seconds; `sessions` may be another store's, too."""
-        self.lease_ms, self.max_bytes, self.max_state = round(lease * 1000), max_bytes, max_state
+        self.lease_ms, self.max_bytes, self.max_state = (
+            round(lease * 1000),
+            max_bytes,
+            max_state,
+        )
         self._sessions = sessions or Sessions()
         self.clock: Callable[[], int] | None = clock
         self._database = Database(clock, self.lease_ms, self._sessions)
@@ -112,7 +116,9 @@ class MemoryStore:
     def next_due(self, after: int) -> int | None:
         """Return the time of the next timer after that one, in milliseconds; None where there is none."""
         with self._changed:
-            return min((due for due in self._database.timers.values() if due > after), default=None)
+            return min(
+                (due for due in self._database.timers.values() if due > after), default=None
+            )
 
     # Graphs
 
@@ -149,7 +155,9 @@ class MemoryStore:
 
     def _claim(self, request: ClaimVisit) -> Claim | Reply:
         reply = request.plan(self._database)
-        bells = self._database.claimed(request.run_id, request.node, request.visit, request.attempt)
+        bells = self._database.claimed(
+            request.run_id, request.node, request.visit, request.attempt
+        )
         if reply.word != "claimed":
             return replace(reply, doorbells=[*reply.doorbells, *bells])
         run = self._database.runs[request.run_id]
@@ -163,7 +171,9 @@ class MemoryStore:
         return Reply("passed", self._database.claimed(*visit))
 
     def _share_slots(self, request: ShareSlots) -> Reply:
-        return replace(request.plan(self._database), doorbells=self._database.refill(request.slots))
+        return replace(
+            request.plan(self._database), doorbells=self._database.refill(request.slots)
+        )
 
     def _settle(self, request: SettleVisit) -> Reply:
         reply = request.plan(self._database)
@@ -249,7 +259,10 @@ class MemoryStore:
             ]
 
     def open_interrupts(
-        self, query: InterruptQuery = interface.EVERY_QUESTION, limit: int = 100, cursor: str = ""
+        self,
+        query: InterruptQuery = interface.EVERY_QUESTION,
+        limit: int = 100,
+        cursor: str = "",
     ) -> Page[Interrupt]:
         with self._changed:
             return self._database.list_questions(query, limit, cursor)

@@ -47,7 +47,9 @@ def take(transaction: Transaction, search: Search, runs: list[str]) -> Reply:
     """
     write_set, now = transaction.write_set, transaction.clock()
     oldest = write_set.read_set.reply(*search.oldest)
-    times = {run_id.decode(): int(at) for run_id, at in zip(oldest[::2], oldest[1::2], strict=True)}
+    times = {
+        run_id.decode(): int(at) for run_id, at in zip(oldest[::2], oldest[1::2], strict=True)
+    }
     due = {run_id: at for run_id, at in times.items() if at <= now}
     runs.clear()
     for name, value in (("place", search.place), ("at", now), ("problem", search.problem)):
@@ -117,7 +119,10 @@ def _give_up(transaction: Transaction, run_id: str, why: str) -> None:
     """Let a run expire that is not in the archive, with a dead letter; not one that goes on again."""
     write_set = transaction.write_set
     write_set.command("ZREM", UNARCHIVED, run_id)
-    run, end_text = run_end.read_record(write_set, run_id), write_set.read(run_key(run_id), "ended")
+    run, end_text = (
+        run_end.read_record(write_set, run_id),
+        write_set.read(run_key(run_id), "ended"),
+    )
     if run is not None and end_text is not None:
         reason = f"the run expires and is not in the archive: {why}"
         transaction.write_dead_letter(run_id, "", 0, reason)

@@ -158,9 +158,7 @@ KERNEL_WAITS = sys.platform == "linux" and sys.maxsize > 2**32
 ASKED_WITHIN = 1.0
 """Seconds that a Sentinel has to answer where the primary is, before another one is asked."""
 
-_AGAIN = (
-    " Nothing was written. The request may be repeated, and work continues by itself when there is "
-)
+_AGAIN = " Nothing was written. The request may be repeated, and work continues by itself when there is "
 
 PASSING = {
     "maxmemory": _AGAIN
@@ -277,7 +275,9 @@ class RedisConnection:
         """
 
         def exchange(connection: Any) -> list[Any]:
-            connection.send_packed_command(connection.pack_commands(commands), check_health=False)
+            connection.send_packed_command(
+                connection.pack_commands(commands), check_health=False
+            )
             return [_reply(connection) for _ in commands]
 
         replies: list[Any] = self.call(*commands[0], exchange=exchange)
@@ -348,7 +348,9 @@ class RedisConnection:
             address = servers.address(key_of(command) or self._home)
         made = held["connections"].get(address)
         if made is None:
-            client = self._client if servers is None or address is None else servers.client(address)
+            client = (
+                self._client if servers is None or address is None else servers.client(address)
+            )
             made = held["connections"][address] = client.connection_pool.make_connection()
             made.register_connect_callback(self._on_connect)
         return made
@@ -361,7 +363,9 @@ class RedisConnection:
         """
         self.connect_mark = object()
         opened = connection._sock  # noqa: SLF001 - no public way
-        if KERNEL_WAITS and type(opened).__module__ == "socket":  # not of TLS, and not of gevent
+        if (
+            KERNEL_WAITS and type(opened).__module__ == "socket"
+        ):  # not of TLS, and not of gevent
             limit = struct.pack("ll", int(TIMEOUT), 0)
             opened.setsockopt(socket.SOL_SOCKET, socket.SO_RCVTIMEO, limit)
             opened.setsockopt(socket.SOL_SOCKET, socket.SO_SNDTIMEO, limit)
@@ -496,7 +500,11 @@ def _primary(service: Sentinels) -> Any:
             "socket_connect_timeout": ASKED_WITHIN,
         },
     )
-    login = {"username": service.username, "password": service.password, "ssl": bool(service.tls)}
+    login = {
+        "username": service.username,
+        "password": service.password,
+        "ssl": bool(service.tls),
+    }
     return watchers.master_for(
         service.service, db=service.database, **login, **service.tls, **OPTIONS
     )

@@ -27,7 +27,8 @@ class DeadLetters:
         where = partition_addresses(urls, partitions)
         keys = [Keys(namespace, place.partition) for place in where]
         self._redis = [
-            RedisConnection(place.url, own.prefix) for place, own in zip(where, keys, strict=True)
+            RedisConnection(place.url, own.prefix)
+            for place, own in zip(where, keys, strict=True)
         ]
         self._metrics = [own.metrics for own in keys]
         self._nodes, self._messages = [own.dead for own in keys], keys[0].dead_messages

@@ -92,7 +92,9 @@ class Deliveries:
                 log, "-inf", self._redis.now() - STAY_MS, start=0, num=100
             )
             dropped = sum(self._drop(webhook_id, name) for name in old)
-            while client.zcard(log) > MOST or int(client.hget(documents, BYTES) or 0) > MOST_BYTES:
+            while (
+                client.zcard(log) > MOST or int(client.hget(documents, BYTES) or 0) > MOST_BYTES
+            ):
                 dropped += self._drop(webhook_id, client.zrange(log, 0, 0)[0])
             return dropped
 
@@ -158,7 +160,9 @@ class Deliveries:
             rank = self._redis.call("ZREVRANK", log, last)
             # One that is gone meanwhile was the oldest of all, or had others of its millisecond before it.
             start = (
-                int(self._redis.call("ZCOUNT", log, at, "+inf")) if rank is None else int(rank) + 1
+                int(self._redis.call("ZCOUNT", log, at, "+inf"))
+                if rank is None
+                else int(rank) + 1
             )
         names = self._redis.call("ZREVRANGE", log, start, start + limit - 1)
         texts: Sequence[bytes | None] = (

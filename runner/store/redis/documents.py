@@ -46,7 +46,10 @@ class Documents(Generic[Kind]):
     """Reads and changes documents of a type. Every method raises StoreError when Redis can't be reached."""
 
     def __init__(
-        self, document_type: type[Kind], place: str | RedisConnection, namespace: str = NAMESPACE
+        self,
+        document_type: type[Kind],
+        place: str | RedisConnection,
+        namespace: str = NAMESPACE,
     ) -> None:
         """Take the first server, by its URL or as it is connected; nothing is connected yet."""
         self._type, self._keys = document_type, Keys(namespace)
@@ -65,7 +68,9 @@ class Documents(Generic[Kind]):
         """List them by their ids."""
         stored = self._redis.call("HGETALL", self._keys.prefix + self._key)
         documents = stored.values() if isinstance(stored, dict) else stored[1::2]
-        return sorted((self._read(text) for text in documents), key=lambda document: document.id)
+        return sorted(
+            (self._read(text) for text in documents), key=lambda document: document.id
+        )
 
     def get(self, document_id: str) -> Kind:
         """Read one.

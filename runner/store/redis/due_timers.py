@@ -80,7 +80,9 @@ def put_off(transaction: Transaction, member: str, problem: str) -> Reply:
     )
     if times == FAILURES:
         _, run_id, key = member.split("|", 2)
-        transaction.write_dead_letter(run_id, key, 0, f"what is due for this run fails: {problem}")
+        transaction.write_dead_letter(
+            run_id, key, 0, f"what is due for this run fails: {problem}"
+        )
     return Reply("failing")
 
 
@@ -94,7 +96,8 @@ def _hand_over(kind: str) -> Callable[[Transaction, str, str], Reply]:
     # What follows is not this transaction's: the process that swept does it, or another if it dies.
     def plan(transaction: Transaction, name: str, key: str) -> Reply:
         transaction.write_set.timer(
-            f"{kind}|{name}|{key}", transaction.clock() + transaction.write_set.settings.lease_ms
+            f"{kind}|{name}|{key}",
+            transaction.clock() + transaction.write_set.settings.lease_ms,
         )
         return Reply("due", fired=((kind, name),))
 

@@ -49,7 +49,16 @@ def _note(write_set: WriteSet, kind: str, scope: str, reason: str, by: str) -> N
     body = ("question", "", "withdrawal", dump({"reason": reason, "by": by}), "reminded", 0)
     write_set.command(
         *("XADD", "notices", "MAXLEN", "~", KEPT_NOTICES, "*"),
-        *("id", f"{kind}:{scope}:{now}", "kind", f"effects.{kind}", "run_id", "", *about, *body),
+        *(
+            "id",
+            f"{kind}:{scope}:{now}",
+            "kind",
+            f"effects.{kind}",
+            "run_id",
+            "",
+            *about,
+            *body,
+        ),
     )
     if write_set.settings.audit != "off":
         ledger.append(write_set, audit_entries.of_change(kind, scope, reason, by, now))

@@ -38,7 +38,8 @@ class Jobs:
     def add(self, job: Job) -> None:
         """Store a new job."""
         head = {
-            name: getattr(job, name) for name in ("action", "reason", "by", "created_at", "run_ids")
+            name: getattr(job, name)
+            for name in ("action", "reason", "by", "created_at", "run_ids")
         }
         self._write(job.job_id, HEAD, json.dumps(head), due=self.now() + LEASE)
 

@@ -146,7 +146,9 @@ DICTIONARY = (
         "name -> value of a session's state (JSON)",
         "until forgotten: it is the user's data",
     ),
-    Key("moving:m:<session>", "list", "messages of a session that go to its home", "until moved"),
+    Key(
+        "moving:m:<session>", "list", "messages of a session that go to its home", "until moved"
+    ),
     Key(
         "moving:s:<session>",
         "hash",
@@ -154,7 +156,10 @@ DICTIONARY = (
         "until moved",
     ),
     Key(
-        "moving:n:<session>", "string", "number of the part that was moved last", "until forgotten"
+        "moving:n:<session>",
+        "string",
+        "number of the part that was moved last",
+        "until forgotten",
     ),
     Key(
         "moved:<session>",
@@ -239,7 +244,12 @@ DICTIONARY = (
         "the same when they are due: number -> message (JSON)",
         "until applied",
     ),
-    Key("failing", "hash", "member of timers -> how often it failed in a row", "until it succeeds"),
+    Key(
+        "failing",
+        "hash",
+        "member of timers -> how often it failed in a row",
+        "until it succeeds",
+    ),
     Key(
         "open:g:<graph>",
         "zset",
@@ -247,7 +257,9 @@ DICTIONARY = (
         "were closed",
         "until a run of the graph expires, closed ones that are older than the retention go",
     ),
-    Key("open:a:<assignee>", "zset", "the same, for each assignee of a question", "until closed"),
+    Key(
+        "open:a:<assignee>", "zset", "the same, for each assignee of a question", "until closed"
+    ),
     Key(
         "open:s:<selector>",
         "zset",
@@ -275,7 +287,10 @@ DICTIONARY = (
         "as long as their keys",
     ),
     Key(
-        "runs:<status>:<graph>", "zset", "runs by the ms they were created", "as long as their keys"
+        "runs:<status>:<graph>",
+        "zset",
+        "runs by the ms they were created",
+        "as long as their keys",
     ),
     Key(
         "limit:h:<limit>",
@@ -303,14 +318,24 @@ DICTIONARY = (
         "doorbells (JSON) of a key that wait for its turn, by the ms at which they came",
         "while they wait",
     ),
-    Key("fair:p:<lane>", "zset", "keys by their pass: the least is next", "while they have nodes"),
+    Key(
+        "fair:p:<lane>",
+        "zset",
+        "keys by their pass: the least is next",
+        "while they have nodes",
+    ),
     Key(
         "fair:s:<lane>",
         "hash",
         "time: the pass of the last node that was taken; count of those that came; =<key> its stride",
         "for ever; a key's while it has nodes",
     ),
-    Key("fair:windows", "hash", "queue -> how many doorbells of it are rung at a time", "for ever"),
+    Key(
+        "fair:windows",
+        "hash",
+        "queue -> how many doorbells of it are rung at a time",
+        "for ever",
+    ),
     Key(
         "limit:waiting",
         "zset",
@@ -372,7 +397,10 @@ DICTIONARY = (
         "until every group has acknowledged them, about 100,000; without a group about 500",
     ),
     Key(
-        "dead", "stream", "nodes that used up their crash budget", "30 days; the last 10,000 or so"
+        "dead",
+        "stream",
+        "nodes that used up their crash budget",
+        "30 days; the last 10,000 or so",
     ),
     Key(
         "audit",
@@ -406,7 +434,12 @@ DICTIONARY = (
         "x of a passkey's public key -> how often it had signed when it was used last",
         "for ever",
     ),
-    Key("metrics", "hash", "histogram, labels and bucket (JSON) -> measurements in it", "for ever"),
+    Key(
+        "metrics",
+        "hash",
+        "histogram, labels and bucket (JSON) -> measurements in it",
+        "for ever",
+    ),
     Key("layout", "string", "number of the layout, which this page describes", "for ever"),
     Key(
         "partitions",
@@ -559,7 +592,9 @@ class Keys:
             *([f"{self.prefix}runs:t:{name}={value}"] for name, value in query.tags.items()),
         ]
 
-    def questions(self, query: InterruptQuery, root: str, graphs: Iterable[str]) -> list[list[str]]:
+    def questions(
+        self, query: InterruptQuery, root: str, graphs: Iterable[str]
+    ) -> list[list[str]]:
         """Return sets of indexes each of which has all open questions that match, which are of these graphs.
 
         The first of them has closed ones, too. What the nodes of `root` ask themselves is not in that of its

@@ -109,7 +109,8 @@ class LargeValues:
         """
         large = self._read(values)
         return [
-            large.get(value) or (load(value) if len(value) <= LARGE else LargeValue("", data=value))
+            large.get(value)
+            or (load(value) if len(value) <= LARGE else LargeValue("", data=value))
             for value in (value or b"null" for value in values)
         ]
 
@@ -129,7 +130,9 @@ class LargeValues:
             CorruptDocument: a value is gone.
         """
         starts = {name: _start(name, value) for name, value in fields.items()}
-        large = self._read([fields[name][start:] for name, start in starts.items() if start >= 0])
+        large = self._read(
+            [fields[name][start:] for name, start in starts.items() if start >= 0]
+        )
         return {
             name: value[:start] + large[value[start:]].data()
             if start >= 0 and value[start:] in large
@@ -172,7 +175,9 @@ class LargeValues:
             raise CorruptDocument(
                 f"the stored value {lost_values[0]} is gone, though a run refers to it."
             )
-        return {name: LargeValue(referred(name)[1], stored=data) for name, data in values.items()}
+        return {
+            name: LargeValue(referred(name)[1], stored=data) for name, data in values.items()
+        }
 
 
 def referred(reference: bytes) -> tuple[str, str]:

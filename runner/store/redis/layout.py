@@ -202,7 +202,10 @@ def _other(server: RedisConnection, keys: Keys) -> str:
         number = server.call("GET", keys.layout) or b"0"
     if number in {None, LAYOUT}:
         return ""
-    older, text = number.isdigit() and int(number) < int(LAYOUT), number.decode(errors="replace")
+    older, text = (
+        number.isdigit() and int(number) < int(LAYOUT),
+        number.decode(errors="replace"),
+    )
     return (
         f"the store at {server.place} has data of layout {text if text != '0' else '0 (no number)'}, "
         f"and this version of runner needs layout {LAYOUT.decode()}; nothing was changed. Use "
@@ -261,7 +264,9 @@ def _problem(places: Sequence[PartitionAddress], namespace: str, numbers: Sequen
         for number in range(max(len(places), recorded) + 1):
             own = places[number].url if number < len(places) else ""
             keys = Keys(namespace, PartitionAddress("", number).partition)
-            having = [url for url, server in servers.items() if server.call("EXISTS", keys.graphs)]
+            having = [
+                url for url, server in servers.items() if server.call("EXISTS", keys.graphs)
+            ]
             if (
                 having
                 and len(places) < min(numbers, default=0)
@@ -308,5 +313,7 @@ def _in_use(server: RedisConnection, keys: Keys) -> str:
     if runs := sum(server.call("ZCARD", index) for index in keys.runs(RunQuery(), graphs)[0]):
         return f"has {runs} runs"
     with server.translated():
-        sessions = server.client_of(keys.prefix).scan_iter(f"{keys.prefix}session:*", count=1000)
+        sessions = server.client_of(keys.prefix).scan_iter(
+            f"{keys.prefix}session:*", count=1000
+        )
         return "has sessions" if next(iter(sessions), None) else ""

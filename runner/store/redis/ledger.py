@@ -36,7 +36,9 @@ def note_removal(write_set: WriteSet, run: RunRecord) -> None:
         return
     number = int(write_set.read(run_key(run.run_id), "audit") or 0)
     if number:
-        append(write_set, {**audit_entries.removed(run, write_set.read_set.now), "run_n": number})
+        append(
+            write_set, {**audit_entries.removed(run, write_set.read_set.now), "run_n": number}
+        )
 
 
 class AuditLog:

@@ -42,7 +42,9 @@ class LimitSlots:
 
     def drop(self, key: str, member: str, version: str) -> list[str]:
         """Return a slot that has this version; return the members that are offered one."""
-        return [name.decode() for name in self.call("slot", "drop", key, 0, member, version)[1:]]
+        return [
+            name.decode() for name in self.call("slot", "drop", key, 0, member, version)[1:]
+        ]
 
     def node(self, run_id: str, node: str) -> NodeRecord:
         """Read a node of this partition."""

@@ -141,7 +141,9 @@ class Listings:
             until = Span(None, query.due, newest=False)
             expiring = [[self._keys.expiring(index) for index in indexes] for indexes in sets]
             asked = [
-                each for each in self._readable([name for _, name in own]) if each and each.ends_at
+                each
+                for each in self._readable([name for _, name in own])
+                if each and each.ends_at
             ]
             ends = [(each.ends_at, each.id) for each in asked]
             parts = [
@@ -191,7 +193,9 @@ class Listings:
         """Return how many open questions match at most: the length of the shortest list that has them all."""
         graphs = list(self._graphs())
         sets = [
-            self._keys.questions(query, "", [query.graph] if query.graph is not None else graphs)
+            self._keys.questions(
+                query, "", [query.graph] if query.graph is not None else graphs
+            )
             for query in queries
         ]
         with self._redis.translated():
@@ -231,7 +235,9 @@ class Listings:
                 if not entries:
                     break
                 items += [
-                    item for item in part.read([name for _, name in entries]) if item is not None
+                    item
+                    for item in part.read([name for _, name in entries])
+                    if item is not None
                 ]
                 if len(items) > limit:
                     return cut(items, place, limit)
@@ -246,7 +252,13 @@ class Listings:
     def _entries(self, part: Part, after: Place | None, count: int) -> list[Place]:
         """Read the entries after a place: the rest of its millisecond, and about `count` more."""
         span, more = part.span, part.more
-        order = ("1" if span.newest else "0", span.low, span.high, after[0] if after else "", count)
+        order = (
+            "1" if span.newest else "0",
+            span.low,
+            span.high,
+            after[0] if after else "",
+            count,
+        )
         names = [index.removeprefix(self._keys.prefix) for index in part.indexes]
         _, *words = self._call("listing", *order, *names)
         same: list[Place] = []
@@ -293,6 +305,8 @@ class Listings:
                 pipe.hmget(self._keys.run(run_id), "of", "root")
             rows: list[list[bytes | None]] = pipe.execute()
         return [
-            (of.decode().split(" ", 2)[2], root.decode() if root else run_id) if of else ("", "")
+            (of.decode().split(" ", 2)[2], root.decode() if root else run_id)
+            if of
+            else ("", "")
             for run_id, (of, root) in zip(ids, rows, strict=True)
         ]

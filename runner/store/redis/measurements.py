@@ -68,7 +68,9 @@ def increments(name: str, seconds: float, **labels: str) -> dict[str, float]:
     return {_field(name, labels, bucket): 1, _field(name, labels, "sum"): seconds}
 
 
-def histograms(fields: Mapping[bytes, float]) -> Iterator[tuple[str, str, float, dict[str, str]]]:
+def histograms(
+    fields: Mapping[bytes, float],
+) -> Iterator[tuple[str, str, float, dict[str, str]]]:
     """Read the hash as samples of Prometheus: histogram, suffix, value and labels, in order."""
     series: dict[tuple[str, str], dict[str, float]] = defaultdict(dict)
     for key, value in fields.items():

@@ -115,7 +115,8 @@ def open_store(settings: Settings, *, push: bool = True, retry_for: float = 0) -
     # A partition that pushes, and has no queue, makes its timers due at once: for a broker elsewhere.
     others = push and (together or not settings.broker_is_store)
     partitions = [
-        open_partition(number, pushes=others if number else push) for number in range(len(places))
+        open_partition(number, pushes=others if number else push)
+        for number in range(len(places))
     ]
     return PartitionedStore(
         partitions, Layout(places, settings.namespace), relays=push and not together
@@ -134,7 +135,9 @@ def wake_keys(settings: Settings) -> list[str]:
 class PartitionedStore:
     """Runs in several partitions. Thread-safe, and usable after a fork."""
 
-    def __init__(self, partitions: Sequence[RedisStore], layout: Layout, *, relays: bool) -> None:
+    def __init__(
+        self, partitions: Sequence[RedisStore], layout: Layout, *, relays: bool
+    ) -> None:
         """With `relays` the doorbells of all but the first partition are pushed by its server."""
         first = self._first = partitions[0]
         self._partitions, self._layout, self._relays = tuple(partitions), layout, relays
@@ -353,7 +356,9 @@ class PartitionedStore:
                 return ()
             offered = home.limits.drop(key, f"@{claim}|{run_id}|{node}", version)
         except StoreError as error:
-            log.warning("limit.later: %s A slot of %r stays taken until it is back.", error, key)
+            log.warning(
+                "limit.later: %s A slot of %r stays taken until it is back.", error, key
+            )
             return ()
         members = [tuple(node_of(each).split("|", 1)) for each in offered]
         if is_same and record.status is Status.READY:
@@ -371,7 +376,9 @@ class PartitionedStore:
         settings = self._first.limits.settings()
         for partition in self._partitions[1:] if settings else ():
             for name in settings.keys() - partition.limits.settings().keys():
-                partition.do(ChangeLimit(name, functools.partial(_same, settings[name]), "", ""))
+                partition.do(
+                    ChangeLimit(name, functools.partial(_same, settings[name]), "", "")
+                )
 
     def _retry(self, request: RetryVisit) -> Reply:
         """Retry a visit; where that has paused a key of a limit, pause it in every partition."""
@@ -456,12 +463,16 @@ class PartitionedStore:
         return [found[name] for name in ids]
 
     def open_interrupts(
-        self, query: InterruptQuery = interface.EVERY_QUESTION, limit: int = 100, cursor: str = ""
+        self,
+        query: InterruptQuery = interface.EVERY_QUESTION,
+        limit: int = 100,
+        cursor: str = "",
     ) -> Page[Interrupt]:
         if query.run:
             return self._of(query.run).open_interrupts(query, limit, cursor)
         pages = [
-            functools.partial(partition.open_interrupts, query) for partition in self._partitions
+            functools.partial(partition.open_interrupts, query)
+            for partition in self._partitions
         ]
         return merged(pages, limit, cursor, query.place, newest=False)
 
@@ -476,7 +487,14 @@ class PartitionedStore:
     # The archive
 
     def archivable(
-        self, place: str, limit: int, *, pause: float, mine: float, hold: float, problem: str = ""
+        self,
+        place: str,
+        limit: int,
+        *,
+        pause: float,
+        mine: float,
+        hold: float,
+        problem: str = "",
     ) -> list[str]:
         """Take ended runs to archive, as `RedisStore.archivable`; first of another partition each time."""
         self._turn += 1

@@ -40,7 +40,14 @@ from runner.store.redis import freezes, ledger, measurements, packed_runs
 from runner.store.redis.connection import Argument
 from runner.store.redis.fast.fast_path import FastPath
 from runner.store.redis.fast.plan_arguments import ClaimRead
-from runner.store.redis.keys import LIMITS, PASSKEYS, TEMPLATE, idempotency_key, run_key, shape_key
+from runner.store.redis.keys import (
+    LIMITS,
+    PASSKEYS,
+    TEMPLATE,
+    idempotency_key,
+    run_key,
+    shape_key,
+)
 from runner.store.redis.transaction import run_end
 from runner.store.redis.transaction.questions import votes_field
 from runner.store.redis.transaction.sets import Command, ReadSet, StoreSettings, WriteSet
@@ -159,7 +166,9 @@ class Requests:
             if rules:
                 asks += [("ZCARD", f"runs:{status}:{graph_id}") for status in OPEN]
             if not rules or not rules.by:
-                speculation = _speculate(start, fingerprint, asks, has_template=self._has_template)
+                speculation = _speculate(
+                    start, fingerprint, asks, has_template=self._has_template
+                )
 
                 def plan(transaction: Transaction) -> Reply:
                     reply = transaction.write_set.read_set.reply("EXISTS", TEMPLATE)
@@ -344,7 +353,9 @@ class Requests:
             return reply
 
         begun = (f"n:{item_id(token.node, index)}" for index in range(min(CHUNK, len(rows))))
-        return self._transactions.run("expand", plan, _of_visit(token, f"m:{token.node}", *begun))
+        return self._transactions.run(
+            "expand", plan, _of_visit(token, f"m:{token.node}", *begun)
+        )
 
     def _put_chunk(
         self, token: Token, rows: Sequence[bytes], start: int, transaction: Transaction
@@ -368,7 +379,9 @@ class Requests:
     # What people do
 
     def _answer(self, request: AnswerQuestions) -> Reply:
-        wants = [field for answer in request.answers for field in _of_question(answer.interrupt_id)]
+        wants = [
+            field for answer in request.answers for field in _of_question(answer.interrupt_id)
+        ]
         return self._transactions.run("answer", request.plan, wants)
 
     def _vote(self, request: CastVote) -> Reply:
@@ -386,8 +399,12 @@ class Requests:
     def _on_question(self, plan: Plan, verb: str, operation: Ballot | Operation) -> Reply:
         """Do what one person wants with a question with a rule."""
         name, voter = operation.interrupt_id, operation.voter.principal.key
-        voters = [voter] if (jti := ballots.jti_of(operation)) is None else [voter, f"{JTI}{jti}"]
-        wants = _of_question(name, votes_field(name), *(votes_field(name, key) for key in voters))
+        voters = (
+            [voter] if (jti := ballots.jti_of(operation)) is None else [voter, f"{JTI}{jti}"]
+        )
+        wants = _of_question(
+            name, votes_field(name), *(votes_field(name, key) for key in voters)
+        )
         if (counter := operation.voter.counter) is not None:
             wants.append((PASSKEYS, counter[0]))
         return self._transactions.run(verb, plan, wants)
@@ -421,7 +438,9 @@ class Requests:
         def plan(transaction: Transaction) -> Reply:
             return freezes.freeze(transaction.write_set, scope, reason, by)
 
-        return self._transactions.run("freeze", plan, [(freezes.FROZEN, scope)], makes_room=True)
+        return self._transactions.run(
+            "freeze", plan, [(freezes.FROZEN, scope)], makes_room=True
+        )
 
     def _thaw(self, request: ThawScope) -> Reply:
         scope, reason, by = request.scope, request.reason, request.by
@@ -469,7 +488,9 @@ class Requests:
     def _open_raise(self, request: OpenRaise) -> str:
         def plan(transaction: Transaction) -> Reply:
             fields = _sum_fields(transaction.write_set, request.run_id, request.tagged)
-            asker = budgets.open_raise(fields, request.counter, request.visit, request.instead_of)
+            asker = budgets.open_raise(
+                fields, request.counter, request.visit, request.instead_of
+            )
             return Reply(asker)
 
         return self._transactions.run(request.verb, plan).word

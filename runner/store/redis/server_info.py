@@ -63,7 +63,10 @@ class ServerInfo:
 
 
 def read_server_info(
-    url: str, namespace: str = NAMESPACE, partitions: Sequence[str] = (PARTITION,), home: str = HOME
+    url: str,
+    namespace: str = NAMESPACE,
+    partitions: Sequence[str] = (PARTITION,),
+    home: str = HOME,
 ) -> ServerInfo:
     """Read what a server reports of itself, and of the timers of its partitions.
 
@@ -87,7 +90,9 @@ def read_server_info(
         for keys in (Keys(namespace, partition) for partition in partitions):
             failing += connection.call("HRANDFIELD", keys.failing, 10)
             oldest += map(float, connection.call("ZRANGE", keys.timers, 0, 0, "WITHSCORES")[1:])
-            archive += [bytes(part).decode() for part in connection.call("HGETALL", keys.archive)]
+            archive += [
+                bytes(part).decode() for part in connection.call("HGETALL", keys.archive)
+            ]
             unarchived += int(connection.call("ZCARD", keys.unarchived))
     finally:
         connection.close()
@@ -213,7 +218,9 @@ def read_metrics(urls: str, namespace: str = NAMESPACE, partitions: int = 1) -> 
         return [
             *_runs(opened),
             *_questions(opened, now),
-            *_ready(opened, namespace, now, max([0.0, *(one.lease for one in workers)]) or LEASE),
+            *_ready(
+                opened, namespace, now, max([0.0, *(one.lease for one in workers)]) or LEASE
+            ),
             *_turns(opened, now),
             *_rest(opened, now),
             *_memory(opened),
@@ -231,14 +238,18 @@ def read_metrics(urls: str, namespace: str = NAMESPACE, partitions: int = 1) -> 
 def _runs(partitions: Sequence[Partition]) -> Iterator[Metric]:
     for status in STATUSES:
         query = RunQuery(status)
-        count = sum(one.sum("ZCARD", *one.keys.runs(query, one.graphs)[0]) for one in partitions)
+        count = sum(
+            one.sum("ZCARD", *one.keys.runs(query, one.graphs)[0]) for one in partitions
+        )
         yield Metric(
             "runner_runs", "Runs that are kept, by status.", count, {"status": str(status)}
         )
 
 
 def _questions(partitions: Sequence[Partition], now: int) -> Iterator[Metric]:
-    indexes = [(one, one.keys.questions(InterruptQuery(), "", one.graphs)[0]) for one in partitions]
+    indexes = [
+        (one, one.keys.questions(InterruptQuery(), "", one.graphs)[0]) for one in partitions
+    ]
     asked = min((first for one, keys in indexes for first in one.first(*keys)), default=now)
     count = sum(one.sum("ZCARD", *keys) for one, keys in indexes)
     yield Metric("runner_questions_open", "Questions that wait for people.", count)
@@ -292,7 +303,10 @@ def _ready(
         partition_addresses = list(dict.fromkeys((shape, node) for shape, node, _, _ in ready))
         shapes = _pipelined(
             one,
-            [("HGET", one.keys.shape(shape), f"n:{node}") for shape, node in partition_addresses],
+            [
+                ("HGET", one.keys.shape(shape), f"n:{node}")
+                for shape, node in partition_addresses
+            ],
         )
         queues = {
             place: json.loads(text)["queue"]
@@ -352,7 +366,9 @@ def _memory(partitions: Sequence[Partition]) -> Iterator[Metric]:
 
 
 def _rest(partitions: Sequence[Partition], now: int) -> Iterator[Metric]:
-    due = min((first for one in partitions for first in one.first(one.keys.timers)), default=now)
+    due = min(
+        (first for one in partitions for first in one.first(one.keys.timers)), default=now
+    )
     late = max(0.0, now - due) / 1000
     yield Metric(
         "runner_sweep_late_seconds", "For how long something that is due was not swept.", late
@@ -381,25 +397,33 @@ def _audit(partitions: Sequence[Partition], now: int) -> Iterator[Metric]:
     waiting, oldest, unsigned, fails = 0, now, 0, False
     for one in partitions:
         names = ("size", "first", "last", "signed", "problem")
-        size, first, last, signed, problem = one.redis.call("HMGET", one.keys.audit_head, *names)
+        size, first, last, signed, problem = one.redis.call(
+            "HMGET", one.keys.audit_head, *names
+        )
         waiting += max(0, one.sum("XLEN", one.keys.audit) - int(size or 0) + int(first or 0))
         after = f"({(last or b'0-0').decode()}"
         rows = one.redis.call("XRANGE", one.keys.audit, after, "+", "COUNT", 1)
         oldest = min([oldest, *(int(row[0].partition(b"-")[0]) for row in rows)])
         unsigned += int(size or 0) - int(signed or 0)
         fails = fails or bool(problem)
-    yield Metric("runner_audit_unsealed", "Entries of the audit that are not sealed yet.", waiting)
+    yield Metric(
+        "runner_audit_unsealed", "Entries of the audit that are not sealed yet.", waiting
+    )
     yield Metric(
         "runner_audit_unsealed_seconds",
         "For how long the oldest of them waits.",
         max(0, now - oldest) / 1000,
     )
-    yield Metric("runner_audit_unsigned", "Sealed entries that no checkpoint has signed.", unsigned)
+    yield Metric(
+        "runner_audit_unsigned", "Sealed entries that no checkpoint has signed.", unsigned
+    )
     yield Metric(
         "runner_audit_failing", "1 while the audit can't be signed or anchored.", int(fails)
     )
     frozen = partitions[0].redis.call("HKEYS", partitions[0].keys.frozen)
-    yield Metric("runner_frozen", "Freezes of effects: of graphs, of tools or of all.", len(frozen))
+    yield Metric(
+        "runner_frozen", "Freezes of effects: of graphs, of tools or of all.", len(frozen)
+    )
 
 
 def _limits(partitions: Sequence[Partition], now: int) -> Iterator[Metric]:
@@ -409,10 +433,16 @@ def _limits(partitions: Sequence[Partition], now: int) -> Iterator[Metric]:
         waiting[key.limit].append(key)
     for name in sorted({*settings, *waiting})[:QUEUES]:
         labels, keys = {"limit": name}, waiting[name]
-        count, first = sum(key.nodes for key in keys), min((key.since for key in keys), default=now)
+        count, first = (
+            sum(key.nodes for key in keys),
+            min((key.since for key in keys), default=now),
+        )
         pauses = settings[name].at_time(now).pauses if name in settings else ()
         yield Metric(
-            "runner_limit_waiting_nodes", "Nodes that wait for a slot of a limit.", count, labels
+            "runner_limit_waiting_nodes",
+            "Nodes that wait for a slot of a limit.",
+            count,
+            labels,
         )
         yield Metric(
             "runner_limit_oldest_seconds",
@@ -434,24 +464,35 @@ def _workers(
     yield Metric(
         "runner_slots", "Nodes that can run at once.", sum(worker.slots for worker in alive)
     )
-    yield Metric("runner_slots_busy", "Nodes that run now.", sum(worker.busy for worker in alive))
+    yield Metric(
+        "runner_slots_busy", "Nodes that run now.", sum(worker.busy for worker in alive)
+    )
     longest = max((worker.longest for worker in alive), default=0.0)
-    yield Metric("runner_executing_oldest_seconds", "For how long the first of them runs.", longest)
+    yield Metric(
+        "runner_executing_oldest_seconds", "For how long the first of them runs.", longest
+    )
     skew = max((abs(worker.ahead) for worker in reporting), default=0) / 1000
     yield Metric(
-        "runner_clock_skew_seconds", "By how much a worker's clock differs from the store's.", skew
+        "runner_clock_skew_seconds",
+        "By how much a worker's clock differs from the store's.",
+        skew,
     )
     pairs = partitions[0].redis.call("HGETALL", partitions[0].keys.graphs)
     current = {
-        name.decode(): value.decode() for name, value in zip(pairs[::2], pairs[1::2], strict=True)
+        name.decode(): value.decode()
+        for name, value in zip(pairs[::2], pairs[1::2], strict=True)
     }
     served = {served for worker in alive for served in worker.graphs.items()}
     unserved = [
-        name for name in current if name == outermost(name) and (name, current[name]) not in served
+        name
+        for name in current
+        if name == outermost(name) and (name, current[name]) not in served
     ]
     query = RunQuery(Status.EXECUTING)
     count = sum(one.sum("ZCARD", *one.keys.runs(query, unserved)[0]) for one in partitions)
-    yield Metric("runner_runs_unserved", "Executing runs whose current graph no worker has.", count)
+    yield Metric(
+        "runner_runs_unserved", "Executing runs whose current graph no worker has.", count
+    )
 
 
 def _histograms(partitions: Sequence[Partition]) -> Iterator[Metric]:
@@ -461,7 +502,9 @@ def _histograms(partitions: Sequence[Partition]) -> Iterator[Metric]:
         for name, value in zip(pairs[::2], pairs[1::2], strict=True):
             fields[name] += float(value)
     for family, suffix, count, labels in measurements.histograms(fields):
-        yield Metric(f"{family}{suffix}", measurements.HELP[family], count, labels, family=family)
+        yield Metric(
+            f"{family}{suffix}", measurements.HELP[family], count, labels, family=family
+        )
     for counter, count, labels in measurements.counters(fields):
         yield Metric(counter, measurements.HELP[counter], count, labels)
 

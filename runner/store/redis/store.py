@@ -169,7 +169,11 @@ class RedisStore:
             )
         self._scripts = Scripts(self._redis, self._keys.prefix, confirmed)
         self._large = LargeValues(self._redis, self._keys, self._call)
-        self._push, self._audit, self._retention_ms = push, audit, round((retention or 0) * 1000)
+        self._push, self._audit, self._retention_ms = (
+            push,
+            audit,
+            round((retention or 0) * 1000),
+        )
         self._shapes = Topologies()
         settings = StoreSettings(
             prefix=self._keys.prefix,
@@ -189,7 +193,9 @@ class RedisStore:
         )
         self._transactions = Transactions(self._call, self._scripts.confirm, settings)
         self.limits = LimitSlots(self._redis, self._keys, self._call, self._transactions)
-        self._listings = Listings(self._redis, self._keys, self._call, self.interrupts, self.graphs)
+        self._listings = Listings(
+            self._redis, self._keys, self._call, self.interrupts, self.graphs
+        )
         self.sessions = SessionStore(self._redis, self._keys, self._call)
         self._fast = FastPath(
             self._redis,
@@ -249,7 +255,9 @@ class RedisStore:
         if not names:
             return []
         known = self._redis.call("HMGET", self._keys.graphs, *names)
-        return [name for name, fingerprint in zip(names, known, strict=True) if fingerprint is None]
+        return [
+            name for name, fingerprint in zip(names, known, strict=True) if fingerprint is None
+        ]
 
     def graphs(self) -> dict[str, str]:
         with self._redis.translated():
@@ -279,7 +287,9 @@ class RedisStore:
 
     def topology(self, graph_id: str, fingerprint: str) -> Topology | None:
         with self._redis.translated():
-            fields: dict[bytes, bytes] = self._redis.client.hgetall(self._keys.shape(fingerprint))
+            fields: dict[bytes, bytes] = self._redis.client.hgetall(
+                self._keys.shape(fingerprint)
+            )
         return topology_of(graph_id, fingerprint, fields) if b"meta" in fields else None
 
     # One visit on a worker
@@ -293,7 +303,9 @@ class RedisStore:
     def renew(self, tokens: Sequence[Token]) -> list[str]:
         if not tokens:
             return []
-        words = self._call("renew", *(part for token in tokens for part in token_arguments(token)))
+        words = self._call(
+            "renew", *(part for token in tokens for part in token_arguments(token))
+        )
         return [word.decode() for word in words]
 
     # Questions
@@ -383,7 +395,10 @@ class RedisStore:
         ]
 
     def open_interrupts(
-        self, query: InterruptQuery = interface.EVERY_QUESTION, limit: int = 100, cursor: str = ""
+        self,
+        query: InterruptQuery = interface.EVERY_QUESTION,
+        limit: int = 100,
+        cursor: str = "",
     ) -> Page[Interrupt]:
         return self._listings.questions(query, limit, cursor)
 
@@ -404,7 +419,14 @@ class RedisStore:
     # The archive: what has ended stays until it is there
 
     def archivable(
-        self, place: str, limit: int, *, pause: float, mine: float, hold: float, problem: str = ""
+        self,
+        place: str,
+        limit: int,
+        *,
+        pause: float,
+        mine: float,
+        hold: float,
+        problem: str = "",
     ) -> list[str]:
         """Take ended runs to archive, the oldest ends first; for `mine` seconds no other caller gets them.
 
@@ -537,7 +559,9 @@ class RedisStore:
             for node, (record, scope) in stored.items()
         }
         rows = [(node, records.get(node, NodeRecord())) for node in nodes]
-        outputs = self._large.get([values.get(f"o:{node}.{record.visit}") for node, record in rows])
+        outputs = self._large.get(
+            [values.get(f"o:{node}.{record.visit}") for node, record in rows]
+        )
         texts = [values.get(f"x:{node}.{record.visit}") for node, record in rows]
         entries = self._large.get([text and text.partition(b" ")[2] for text in texts])
         return [
@@ -561,7 +585,9 @@ class RedisStore:
 
     def children(self, run_id: str) -> list[str]:
         with self._redis.translated():
-            children: list[bytes] = self._redis.client.lrange(self._keys.run(run_id, ":c"), 0, -1)
+            children: list[bytes] = self._redis.client.lrange(
+                self._keys.run(run_id, ":c"), 0, -1
+            )
         return [child.decode() for child in children]
 
     def runs(
@@ -625,7 +651,9 @@ class RedisStore:
                 key = self._keys.run(root.decode())
             values: list[bytes | None] = self._redis.client.hmget(key, fields)
         pairs = zip(names, values, strict=True)
-        return budgets.sums({name: value.decode() for name, value in pairs if value is not None})
+        return budgets.sums(
+            {name: value.decode() for name, value in pairs if value is not None}
+        )
 
     def tags(self, run_id: str) -> dict[str, str]:
         with self._redis.translated():
@@ -664,7 +692,9 @@ class RedisStore:
         ]
         if not packed:
             return values
-        for at, fields in zip(packed, self._packed([rows[at][0] for at in packed]), strict=True):
+        for at, fields in zip(
+            packed, self._packed([rows[at][0] for at in packed]), strict=True
+        ):
             if not fields:
                 return self._fields(rows)
             pairs = zip(rows[at][1], values[at], strict=True)

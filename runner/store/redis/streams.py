@@ -79,7 +79,9 @@ class Group:
                     *("STREAMS", *streams, *(">" for _ in streams)),
                 )
             taken += [
-                entry for stream, entries in found or () for entry in _raw(stream.decode(), entries)
+                entry
+                for stream, entries in found or ()
+                for entry in _raw(stream.decode(), entries)
             ]
         return self._weighed(taken)
 
@@ -97,7 +99,9 @@ class Group:
             )
             with self._joining():
                 replies = run_on(self._redis, "take_over", streams, *arguments)
-            for stream, (self._places[stream], entries, *_) in zip(streams, replies, strict=True):
+            for stream, (self._places[stream], entries, *_) in zip(
+                streams, replies, strict=True
+            ):
                 taken += self._weighed(_raw(stream, entries))
         return taken
 
@@ -106,7 +110,8 @@ class Group:
 
     def _weighed(self, found: Found) -> Found:
         self._large = (
-            sum(len(value) for *_, fields in found if fields for value in fields.values()) > LARGE
+            sum(len(value) for *_, fields in found if fields for value in fields.values())
+            > LARGE
         )
         return found
 
@@ -469,11 +474,14 @@ class NoticeTail:
         nothing has come.
         """
         return len(position) == len(self._streams) and all(
-            bool(server.call("XRANGE", stream, part, part)) or self._last(server, stream) == part
+            bool(server.call("XRANGE", stream, part, part))
+            or self._last(server, stream) == part
             for (server, stream), part in zip(self._streams, position, strict=True)
         )
 
-    def read(self, after: Sequence[str], limit: int = 100) -> list[tuple[Notice, tuple[str, ...]]]:
+    def read(
+        self, after: Sequence[str], limit: int = 100
+    ) -> list[tuple[Notice, tuple[str, ...]]]:
         """Return what came behind a position, each with the position behind it."""
         partitions = []
         for number, (server, stream) in enumerate(self._streams):
@@ -482,7 +490,9 @@ class NoticeTail:
                 [
                     (
                         number,
-                        _notice(entry.decode(), dict(zip(fields[::2], fields[1::2], strict=True))),
+                        _notice(
+                            entry.decode(), dict(zip(fields[::2], fields[1::2], strict=True))
+                        ),
                     )
                     for entry, fields in entries
                 ]
@@ -537,7 +547,9 @@ def _notice(entry: str, found: Mapping[bytes, bytes]) -> Notice:
 class SweepRequests:
     """One sleeper on lists of wishes; any number may sleep, one wish wakes one."""
 
-    def __init__(self, place: str | RedisConnection, keys: Sequence[str] = (Keys().wake,)) -> None:
+    def __init__(
+        self, place: str | RedisConnection, keys: Sequence[str] = (Keys().wake,)
+    ) -> None:
         """Take a database, by its redis-py URL or as it is connected; `keys` are the lists there."""
         self._redis, self._keys = connected(place), keys
 

@@ -75,7 +75,9 @@ class WorkerRegistry:
 
 def described(worker: Worker) -> dict[str, Any]:
     """Return what a worker says of itself: all but what the store adds."""
-    return {name: value for name, value in asdict(worker).items() if name not in {"seen", "ahead"}}
+    return {
+        name: value for name, value in asdict(worker).items() if name not in {"seen", "ahead"}
+    }
 
 
 def _read(value: bytes) -> Worker:

@@ -83,7 +83,10 @@ LATE: dict[str, tuple[Ending, tuple[str, str]]] = {
         ("duplicate", "already answered by ann"),
     ),
     "expired": (_parked(lambda worker, _: worker.sweep(after=60), expires_in=60), OVER),
-    "expired unnoticed": (_parked(lambda worker, _: worker.clock.advance(60), expires_in=60), OVER),
+    "expired unnoticed": (
+        _parked(lambda worker, _: worker.clock.advance(60), expires_in=60),
+        OVER,
+    ),
     "failed": (
         _parked(lambda worker, _: worker.sweep(after=60), expires_in=60, on_expire="fail"),
         OVER,
@@ -151,7 +154,9 @@ class AskingContract:
         store.do(ParkVisit(token, [question], saved(1, "hello")))
         worker.clock.advance(3)
 
-        reply = store.do(AnswerQuestions([Decision(question.id, {"ok": False}, "ann", "key")], "n"))
+        reply = store.do(
+            AnswerQuestions([Decision(question.id, {"ok": False}, "ann", "key")], "n")
+        )
         receipts = reply.receipts
 
         assert receipts == [Receipt(ReceiptStatus.ACCEPTED, question.id, run_id)]
@@ -187,7 +192,9 @@ class AskingContract:
         worker.answer(two)
         assert [answer.name for answer in worker.claim(run_id, "a").answers] == ["one", "two"]
 
-    def test_an_answer_to_a_running_node_wakes_it_when_it_parks(self, worker: ManualWorker) -> None:
+    def test_an_answer_to_a_running_node_wakes_it_when_it_parks(
+        self, worker: ManualWorker
+    ) -> None:
         """No wake-up is lost: a node that parks after its answer came is ready at once."""
         run_id, token = worker.begin("a")
         question = worker.ask(token)
@@ -198,13 +205,17 @@ class AskingContract:
 
         assert (reply.word, rung(reply)) == ("ready", ["a.1.1"])
 
-    def test_an_answer_seen_does_not_wake_twice(self, worker: ManualWorker, store: Store) -> None:
+    def test_an_answer_seen_does_not_wake_twice(
+        self, worker: ManualWorker, store: Store
+    ) -> None:
         """A claim has seen the answers so far: only a newer one wakes the node."""
         run_id = worker.start(shape("a", resume_each=["a"]))
         one, two = worker.park(run_id, "a", "one", "two")
         worker.answer(one)
 
-        assert store.do(ParkVisit(worker.token(run_id, "a"), [one, two], None)).word == "waiting"
+        assert (
+            store.do(ParkVisit(worker.token(run_id, "a"), [one, two], None)).word == "waiting"
+        )
         assert worker.statuses(run_id) == "interrupted: a waiting"
 
     def test_waiting_for_nothing_is_refused(self, worker: ManualWorker, store: Store) -> None:
@@ -250,7 +261,9 @@ class AskingContract:
         assert worker.answer(two) == ["superseded"]
         assert worker.answer(again) == ["accepted"]
 
-    def test_a_withdrawn_id_is_never_opened_again(self, worker: ManualWorker, store: Store) -> None:
+    def test_a_withdrawn_id_is_never_opened_again(
+        self, worker: ManualWorker, store: Store
+    ) -> None:
         """A node that asks under it has nothing to wait for: what the id meant is what was judged."""
         run_id = worker.start(shape("a", resume_each=["a"]))
         one, two = worker.park(run_id, "a", "one", "two")
@@ -291,7 +304,9 @@ class AskingContract:
             "accepted"
         ]
 
-    def test_a_repeated_park_gets_the_first_word(self, worker: ManualWorker, store: Store) -> None:
+    def test_a_repeated_park_gets_the_first_word(
+        self, worker: ManualWorker, store: Store
+    ) -> None:
         """A park whose reply was lost can be repeated, even when the answer has come since."""
         _, token = worker.begin("a")
         question = worker.question(token)
@@ -318,7 +333,10 @@ class AskingContract:
             store.do(AnswerQuestions([Decision(question.id, 2, None, "key")], "n2")).receipts
         ) == ["accepted"]
         (late,) = store.do(AnswerQuestions([Decision(question.id, 2, "bob")], "n3")).receipts
-        assert (late.status, late.detail) == (ReceiptStatus.DUPLICATE, "already answered by ann")
+        assert (late.status, late.detail) == (
+            ReceiptStatus.DUPLICATE,
+            "already answered by ann",
+        )
         assert [answer.response for answer in worker.claim(run_id, "a").answers] == [1]
 
     def test_a_set_of_answers_applies_whole_or_not_at_all(
@@ -346,7 +364,9 @@ class AskingContract:
         graph = shape("a b")
         runs = [worker.start(graph)]
         runs.append(worker.start(graph, beside=runs[0]))
-        questions = [worker.park(run_id, node, "x", "y") for node in ("a", "b") for run_id in runs]
+        questions = [
+            worker.park(run_id, node, "x", "y") for node in ("a", "b") for run_id in runs
+        ]
         mixed = [question for pair in zip(*questions, strict=True) for question in pair]
 
         reply = store.do(AnswerQuestions([Decision(question.id, 1) for question in mixed], "n"))
@@ -365,7 +385,9 @@ class AskingContract:
         assert worker.answer(question, digest=question.digest) == ["accepted"]
 
     @pytest.mark.routed
-    def test_a_withdrawn_question_wakes_its_node(self, worker: ManualWorker, store: Store) -> None:
+    def test_a_withdrawn_question_wakes_its_node(
+        self, worker: ManualWorker, store: Store
+    ) -> None:
         """The node goes on, and its claim has the withdrawal with its reason."""
         run_id, question = worker.asking("a")
 
@@ -377,13 +399,17 @@ class AskingContract:
         assert answer.status is InterruptStatus.WITHDRAWN
         assert answer.withdrawal == {"reason": "wrong person", "reask": False, "attempt": 1}
         assert worker.answer(question) == ["superseded"]
-        event = next(event for event in store.events(run_id) if event.kind == "interrupt.withdrawn")
+        event = next(
+            event for event in store.events(run_id) if event.kind == "interrupt.withdrawn"
+        )
         assert (event.detail, event.data) == (
             question.id,
             {"reason": "wrong person", "reask": False},
         )
 
-    def test_only_an_open_question_is_withdrawn(self, worker: ManualWorker, store: Store) -> None:
+    def test_only_an_open_question_is_withdrawn(
+        self, worker: ManualWorker, store: Store
+    ) -> None:
         """An answered question stays answered; the same withdrawal twice is one."""
         run_id, answered = worker.asking("a b")
         (other,) = worker.park(run_id, "b")
@@ -414,7 +440,9 @@ class AskingContract:
         assert worker.answer(first) == ["superseded"]
         assert worker.answer(again, second) == ["accepted"] * 2
 
-    def test_without_asking_again_the_rule_of_the_node_holds(self, worker: ManualWorker) -> None:
+    def test_without_asking_again_the_rule_of_the_node_holds(
+        self, worker: ManualWorker
+    ) -> None:
         """A node that waits for all its answers waits for the others still."""
         run_id = worker.start("a")
         first, second = worker.park(run_id, "a", "one", "two")
@@ -422,7 +450,10 @@ class AskingContract:
         assert rung(worker.store.do(WithdrawQuestion(first.id, "", reask=False))) == []
         worker.answer(second)
 
-        assert {answer.id for answer in worker.claim(run_id, "a").answers} == {first.id, second.id}
+        assert {answer.id for answer in worker.claim(run_id, "a").answers} == {
+            first.id,
+            second.id,
+        }
 
     def test_a_running_node_learns_it_when_it_would_wait(
         self, worker: ManualWorker, store: Store
@@ -437,7 +468,9 @@ class AskingContract:
         assert (reply.word, rung(reply)) == ("ready", ["a.1.1"])
         assert list(store.open_interrupts()) == []
 
-    def test_a_withdrawn_question_does_not_expire(self, worker: ManualWorker, store: Store) -> None:
+    def test_a_withdrawn_question_does_not_expire(
+        self, worker: ManualWorker, store: Store
+    ) -> None:
         """Nothing waits for its time any more."""
         run_id, question = worker.asking("a", expires_in=10)
         store.do(WithdrawQuestion(question.id, "", reask=False))

@@ -35,13 +35,17 @@ class BudgetContract:
         assert (store.spent(other), store.tags(child)) == ({}, {"customer": "ana"})
 
     @pytest.mark.scripts
-    def test_a_bound_is_reached_and_not_passed(self, worker: ManualWorker, store: Store) -> None:
+    def test_a_bound_is_reached_and_not_passed(
+        self, worker: ManualWorker, store: Store
+    ) -> None:
         """What would go over a bound is refused whole; without an amount it is reached by the sum."""
         run_id = worker.start(shape("a"))
         bounds = {"tokens": 10, "model_calls": 2}
         replies = [
             store.do(
-                SpendBudget(run_id, None, Spending("a", str(number), {"model_calls": 1}, bounds))
+                SpendBudget(
+                    run_id, None, Spending("a", str(number), {"model_calls": 1}, bounds)
+                )
             )
             for number in range(3)
         ]
@@ -50,7 +54,9 @@ class BudgetContract:
 
         assert (
             store.do(
-                SpendBudget(run_id, None, Spending("a", "next", {"tool_calls": 1}, {"tokens": 10}))
+                SpendBudget(
+                    run_id, None, Spending("a", "next", {"tool_calls": 1}, {"tokens": 10})
+                )
             )
             == "tokens"
         )
@@ -84,7 +90,9 @@ class BudgetContract:
 
         assert store.spent(run_id) == {"tokens": Sum(3, 1, 2)}
         assert (
-            store.do(SpendBudget(run_id, None, Spending("a", "4", {"tokens": 1}, {"tokens": 1})))
+            store.do(
+                SpendBudget(run_id, None, Spending("a", "4", {"tokens": 1}, {"tokens": 1}))
+            )
             == "tokens"
         )
 
@@ -95,7 +103,10 @@ class BudgetContract:
         for number, run_id in enumerate((first, second)):
             store.do(SpendBudget(run_id, ANA, Spending("a", str(number), {"tokens": 3})))
         assert store.spent(first, ANA) == store.spent(second, ANA) == {"tokens": Sum(6)}
-        assert (store.spent(first), store.spent(first, Tagged("customer", "ben", DAY))) == ({}, {})
+        assert (store.spent(first), store.spent(first, Tagged("customer", "ben", DAY))) == (
+            {},
+            {},
+        )
         worker.clock.advance(DAY / 1000)
 
         assert store.spent(first, ANA) == {}
@@ -150,11 +161,17 @@ class BudgetContract:
     def test_what_spends_of_an_unknown_run_is_not_counted(self, store: Store) -> None:
         """A run that was removed does not come back as a sum."""
         assert (
-            store.do(SpendBudget("0gone", None, Spending("a", "1", {"tokens": 1}, {"tokens": 1})))
+            store.do(
+                SpendBudget("0gone", None, Spending("a", "1", {"tokens": 1}, {"tokens": 1}))
+            )
             == ""
         )
         assert store.do(OpenRaise("0gone", None, "tokens", "0gone 1 a")) == ""
-        assert (store.spent("0gone"), store.tags("0gone"), store.peek("0gone")) == ({}, {}, None)
+        assert (store.spent("0gone"), store.tags("0gone"), store.peek("0gone")) == (
+            {},
+            {},
+            None,
+        )
 
     @pytest.mark.routed
     def test_many_workers_never_pass_a_bound(self, worker: ManualWorker, store: Store) -> None:

@@ -81,7 +81,9 @@ class DelegationContract:
         worker.settle(claim.token, "outer result")
         assert worker.statuses(parent) == "completed: a completed"
 
-    def test_a_failed_child_is_for_the_parents_node_to_judge(self, worker: ManualWorker) -> None:
+    def test_a_failed_child_is_for_the_parents_node_to_judge(
+        self, worker: ManualWorker
+    ) -> None:
         """A child's failure fails nothing by itself: the parent's node is rung and decides."""
         parent, child = self._family(worker)
         worker.fail(worker.token(child, "x"))
@@ -160,7 +162,11 @@ class DelegationContract:
         """A child's events are among its root's, numbered there, with the way to their node."""
         top, middle = self._family(worker)
         bottom = self._child(worker, worker.token(middle, "x"))
-        assert [worker.read(run).record.path for run in (top, middle, bottom)] == ["", "a/", "a/x/"]
+        assert [worker.read(run).record.path for run in (top, middle, bottom)] == [
+            "",
+            "a/",
+            "a/x/",
+        ]
         read = store.events(top)[-1].position
         (question,) = worker.park(bottom, "x")
         worker.answer(question)
@@ -359,7 +365,9 @@ class DelegationContract:
 
         assert [worker.claim(run_id, f"m[{index}]").task for index in range(2)] == ["x", "y"]
 
-    def test_an_item_that_waits_frees_its_place(self, worker: ManualWorker, store: Store) -> None:
+    def test_an_item_that_waits_frees_its_place(
+        self, worker: ManualWorker, store: Store
+    ) -> None:
         """Its run is interrupted only when no other item is at work; its answer goes on at once."""
         run_id, _ = self._expanded(worker, store, of_map(1), 0, 1)
         questions = worker.park(run_id, "m[0]")
@@ -372,14 +380,18 @@ class DelegationContract:
         worker.run(run_id, "m[0]")
         assert worker.read(run_id).nodes["m"].status is Status.READY
 
-    def test_an_answered_item_may_pass_the_window(self, worker: ManualWorker, store: Store) -> None:
+    def test_an_answered_item_may_pass_the_window(
+        self, worker: ManualWorker, store: Store
+    ) -> None:
         """An answer is never kept waiting for a place."""
         run_id, _ = self._expanded(worker, store, of_map(1), 0, 1)
         worker.answer(*worker.park(run_id, "m[0]"))
 
         assert self._map(worker, run_id) == MapRecord(1, 2, 2, active=2)
 
-    def test_no_item_begins_while_answered_ones_fill_the_window(self, worker: ManualWorker) -> None:
+    def test_no_item_begins_while_answered_ones_fill_the_window(
+        self, worker: ManualWorker
+    ) -> None:
         """The item that ends beside an answered one leaves no place."""
         run_id, _ = self._expanded(worker, worker.store, of_map(1), 0, 1, 2, 3)
         worker.answer(*worker.park(run_id, "m[0]"))
@@ -400,31 +412,41 @@ class DelegationContract:
         assert list(store.open_interrupts()) == []
         assert worker.settle(running, "late") == "settled"
         snapshot = worker.read(run_id)
-        assert (snapshot.nodes["m"].status, snapshot.record.failed, snapshot.record.stopping) == (
+        assert (
+            snapshot.nodes["m"].status,
+            snapshot.record.failed,
+            snapshot.record.stopping,
+        ) == (
             Status.READY,
             0,
             "",
         )
         assert snapshot.maps["m"] == MapRecord(1, 4, 4, failed=1, stopped=True, swept=4)
 
-    def test_items_of_a_stopped_map_go_no_further(self, worker: ManualWorker, store: Store) -> None:
+    def test_items_of_a_stopped_map_go_no_further(
+        self, worker: ManualWorker, store: Store
+    ) -> None:
         """A running item of a map that stopped can neither ask, nor wait, nor be tried again."""
         run_id, _ = self._expanded(worker, store, of_map(), 0, 1, 2, 3)
         tokens = [worker.token(run_id, f"m[{index}]") for index in range(4)]
         assert worker.fail(tokens[0]) == "settled"
 
         assert (
-            store.do(AskQuestions(tokens[3], [worker.question(tokens[3])], None)).word == "stopping"
+            store.do(AskQuestions(tokens[3], [worker.question(tokens[3])], None)).word
+            == "stopping"
         )
         assert (
-            store.do(ParkVisit(tokens[1], [worker.question(tokens[1])], None)).word == "cancelled"
+            store.do(ParkVisit(tokens[1], [worker.question(tokens[1])], None)).word
+            == "cancelled"
         )
         assert store.do(RetryVisit(tokens[2], 0, None, None)).word == "cancelled"
         assert list(store.open_interrupts()) == []
         assert worker.settle(tokens[3]) == "settled"
         assert worker.read(run_id).nodes["m"].status is Status.READY
 
-    def test_a_map_may_go_on_without_failed_items(self, worker: ManualWorker, store: Store) -> None:
+    def test_a_map_may_go_on_without_failed_items(
+        self, worker: ManualWorker, store: Store
+    ) -> None:
         """Where a failed item does not stop its map, the others run and the run does not fail."""
         run_id, _ = self._expanded(worker, store, of_map(1, stops=False), 0, 1)
         assert worker.fail(worker.token(run_id, "m[0]")) == "settled"
@@ -441,7 +463,10 @@ class DelegationContract:
         run_id, _ = self._expanded(worker, store, of_map(1), 0, 1, 2)
         worker.run(run_id, "m[0]")
         worker.fail(worker.token(run_id, "m[1]"))
-        assert store.do(RetryVisit(worker.token(run_id, "m"), 0, {"v": 1}, None)).word == "retrying"
+        assert (
+            store.do(RetryVisit(worker.token(run_id, "m"), 0, {"v": 1}, None)).word
+            == "retrying"
+        )
         worker.sweep()
         again = worker.claim(run_id, "m", attempt=2)
 
@@ -505,7 +530,9 @@ class DelegationContract:
         assert worker.sweep(after=31) == ["m[0].1.2"]
         assert self._map(worker, run_id) == MapRecord(1, 2, 1, active=1)
 
-    def test_a_child_run_does_the_work_of_an_item(self, worker: ManualWorker, store: Store) -> None:
+    def test_a_child_run_does_the_work_of_an_item(
+        self, worker: ManualWorker, store: Store
+    ) -> None:
         """An item that is a graph is at work while its child run is, and is cancelled with it."""
         run_id, _ = self._expanded(worker, store, of_map(), 0, 1)
         child = worker.start(shape("x", name="inner"), parent=worker.token(run_id, "m[0]"))
@@ -514,7 +541,9 @@ class DelegationContract:
         assert worker.read(child).record.status is Status.CANCELLED
         assert worker.statuses(run_id) == "executing: m ready, m[0] cancelled, m[1] failed"
 
-    def test_only_the_holder_of_a_map_expands_it(self, worker: ManualWorker, store: Store) -> None:
+    def test_only_the_holder_of_a_map_expands_it(
+        self, worker: ManualWorker, store: Store
+    ) -> None:
         """A worker that lost its map can't add items to it, and a map without items can't go on with some."""
         run_id = worker.start(of_map())
         late = worker.token(run_id, "m")

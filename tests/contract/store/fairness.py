@@ -18,7 +18,9 @@ from tests.contract.store.manual_worker import ManualWorker, shape
 SLOTS = 4
 
 
-def fair(edges: str = "a", weights: dict[str, float] | None = None, **options: object) -> Topology:
+def fair(
+    edges: str = "a", weights: dict[str, float] | None = None, **options: object
+) -> Topology:
     """Build a graph whose nodes take turns by tenant."""
     return shape(edges, fairness=Fairness("tag:tenant", weights or {}), **options)
 
@@ -149,7 +151,9 @@ class FairnessContract:
         assert len(line.bells) == SLOTS
 
         line.take()
-        assert [line.tenants[bell.split(".")[0]] for bell in line.bells[SLOTS - 1 :]] == ["quiet"]
+        assert [line.tenants[bell.split(".")[0]] for bell in line.bells[SLOTS - 1 :]] == [
+            "quiet"
+        ]
 
     def test_more_slots_ring_at_once(self, worker: ManualWorker) -> None:
         """The window grows with the slots, without a claim; control: no more slots, no doorbell."""

@@ -244,7 +244,9 @@ class LimitContract:
 
         assert rung(worker.store.do(StartRun(start))) == ["b.1.1", "x.1.1"]
 
-    def test_the_place_of_a_lost_worker_is_free_with_its_lease(self, worker: ManualWorker) -> None:
+    def test_the_place_of_a_lost_worker_is_free_with_its_lease(
+        self, worker: ManualWorker
+    ) -> None:
         """A sweep that finds a lease run out passes the place on; the lost node asks for one again."""
         run_id = worker.start(crowd(ONE))
         worker.claim(run_id, "a")
@@ -257,7 +259,9 @@ class LimitContract:
         worker.claim(run_id, "b")
 
     @pytest.mark.scripts
-    def test_a_place_kept_for_one_that_does_not_come_goes_on(self, worker: ManualWorker) -> None:
+    def test_a_place_kept_for_one_that_does_not_come_goes_on(
+        self, worker: ManualWorker
+    ) -> None:
         """A kept place lapses after a lease, and every waiting node is rung again."""
         run_id = worker.start(crowd(ONE))
         first = worker.claim(run_id, "a")
@@ -293,7 +297,9 @@ class LimitContract:
         worker.limited(last, "a")
         worker.end(claim.token)
 
-        assert [bell.run_id for bell in store.do(CancelRun(other, "enough")).doorbells] == [last]
+        assert [bell.run_id for bell in store.do(CancelRun(other, "enough")).doorbells] == [
+            last
+        ]
 
     def test_limits_are_shared_as_they_say(self, worker: ManualWorker) -> None:
         """A limit counts together what has the same graph, node or value of a tag."""
@@ -367,7 +373,9 @@ class LimitContract:
 
         assert worker.limited(same, "a").delay_ms == 5_000
 
-    def test_the_items_of_a_map_are_counted_by_their_own_values(self, worker: ManualWorker) -> None:
+    def test_the_items_of_a_map_are_counted_by_their_own_values(
+        self, worker: ManualWorker
+    ) -> None:
         """An item waits for those that have its value, and not for the others of its map."""
         limit = Limit("item", concurrency=1, by="input:id")
         run_id, token = worker.begin(

@@ -8,7 +8,9 @@ from tests.contract.store.manual_worker import ManualWorker
 class LoopContract:
     """Which nodes run again, and what leaves a loop."""
 
-    def test_a_round_forgets_the_arrivals_of_the_round_before(self, worker: ManualWorker) -> None:
+    def test_a_round_forgets_the_arrivals_of_the_round_before(
+        self, worker: ManualWorker
+    ) -> None:
         """In each round a join of all waits for all of its edges, whatever came in the last one."""
         run_id = worker.start("a>b a>c b>d c>d d>a d>e")
         worker.run(run_id, "a", "b", "c")

@@ -83,7 +83,9 @@ def shape(
     targets = {link.target for link in links}
     starts = tuple(entries or [node for node in names if node not in targets] or names[:1])
     return topology(
-        Definition(name, nodes, links, starts, FailurePolicy(policy), version=version, **settings)
+        Definition(
+            name, nodes, links, starts, FailurePolicy(policy), version=version, **settings
+        )
     )
 
 
@@ -149,7 +151,9 @@ class ManualWorker:
         """Claim a visit that is ready, for its token alone."""
         return self.claim(run_id, node, visit, attempt).token
 
-    def begin(self, graph: Topology | str, *, node: str = "a", **options: Any) -> tuple[str, Token]:
+    def begin(
+        self, graph: Topology | str, *, node: str = "a", **options: Any
+    ) -> tuple[str, Token]:
         """Begin a run, and claim a node of it."""
         run_id = self.start(graph, **options)
         return run_id, self.token(run_id, node)
@@ -230,11 +234,19 @@ class ManualWorker:
         return numbered_question(address, closed, name, scope="function", **options)
 
     def park(
-        self, run_id: str, node: str, *names: str, visit: int = 1, attempt: int = 1, **options: Any
+        self,
+        run_id: str,
+        node: str,
+        *names: str,
+        visit: int = 1,
+        attempt: int = 1,
+        **options: Any,
     ) -> list[Interrupt]:
         """Claim a visit, and park it until some questions are answered."""
         claim = self.claim(run_id, node, visit, attempt)
-        questions = [self.numbered_question(claim, name, **options) for name in names or ("ok?",)]
+        questions = [
+            self.numbered_question(claim, name, **options) for name in names or ("ok?",)
+        ]
         assert self.store.do(ParkVisit(claim.token, questions, None)).word == "waiting"
         return questions
 
@@ -245,7 +257,9 @@ class ManualWorker:
         run_id = self.start(graph)
         return run_id, self.park(run_id, node, **options)[0]
 
-    def answer(self, *questions: Interrupt, response: JSON = "yes", **options: Any) -> list[str]:
+    def answer(
+        self, *questions: Interrupt, response: JSON = "yes", **options: Any
+    ) -> list[str]:
         """Answer questions as one set, and name the status of each receipt."""
         answers = [Decision(question.id, response, **options) for question in questions]
         return [

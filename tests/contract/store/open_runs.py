@@ -27,7 +27,9 @@ def start(worker: ManualWorker, graph: str, run_id: str) -> Reply:
 class OpenRunsContract:
     """Bounds of open runs."""
 
-    def test_a_start_over_the_bound_is_refused(self, worker: ManualWorker, store: Store) -> None:
+    def test_a_start_over_the_bound_is_refused(
+        self, worker: ManualWorker, store: Store
+    ) -> None:
         """It says how many runs are open, and leaves nothing; a run that ends makes room for one."""
         one, _ = worker.start(TWO), worker.start(TWO)
         refused = start(worker, "g", "00three")
@@ -50,7 +52,9 @@ class OpenRunsContract:
         assert worker.statuses(run_id) == "interrupted: a waiting"
         for _ in range(3):
             _, token = worker.begin(shape("a", name="outer"))
-            worker.start(shape("a", admission=Admission(max_open_runs=2), name="g"), parent=token)
+            worker.start(
+                shape("a", admission=Admission(max_open_runs=2), name="g"), parent=token
+            )
 
         assert start(worker, "g", "00two").word == "full"
         assert start(worker, "outer", "00more").word == "started"
@@ -186,7 +190,11 @@ class KeyContract:
         of_key("one")
         for key in (None, "k"):
             skipped = of_key("two", idempotency_key=key)
-            assert (skipped.word, skipped.run_id, store.peek("00two")) == ("exists", "00one", None)
+            assert (skipped.word, skipped.run_id, store.peek("00two")) == (
+                "exists",
+                "00one",
+                None,
+            )
         worker.run("00one", "a", "b")
 
         assert of_key("two", idempotency_key="k").run_id == "00one"
@@ -246,7 +254,9 @@ class KeyContract:
         assert bool(rung(of_key("g"))) is True
 
 
-DEBOUNCED = shape("a", admission=Admission(debounce=Debounce(30, by="tag:account", at_most=100)))
+DEBOUNCED = shape(
+    "a", admission=Admission(debounce=Debounce(30, by="tag:account", at_most=100))
+)
 
 
 class DebounceContract:
@@ -284,7 +294,9 @@ class DebounceContract:
         assert worker.claim("00one", "a").task == "three"
         assert after(0, "four") == "00four"
 
-    def test_a_debounce_ends_in_time(self, worker: ManualWorker, after: Callable[..., str]) -> None:
+    def test_a_debounce_ends_in_time(
+        self, worker: ManualWorker, after: Callable[..., str]
+    ) -> None:
         """However often it is started, a run begins at most so long after the first start."""
         worker.store.publish([DEBOUNCED])
         assert {after(19, f"start{number}") for number in range(6)} == {"00start0"}
@@ -302,7 +314,9 @@ class DebounceContract:
         assert worker.sweep(after=31) == ["a.1.1"]
         worker.run("00one", "a")
 
-        assert {after(0, "again", idempotency_key=key) for key in ("first", "second")} == {"00one"}
+        assert {after(0, "again", idempotency_key=key) for key in ("first", "second")} == {
+            "00one"
+        }
 
     def test_a_debounced_run_can_be_cancelled(
         self, worker: ManualWorker, after: Callable[..., str], store: Store

@@ -32,7 +32,10 @@ class ReadingContract:
 
         snapshot = worker.read(run_id)
 
-        assert (snapshot.record.status, snapshot.record.trace) == (Status.COMPLETED, "00-1-2-01")
+        assert (snapshot.record.status, snapshot.record.trace) == (
+            Status.COMPLETED,
+            "00-1-2-01",
+        )
         assert (snapshot.task, snapshot.invocation_state) == ({"t": 1}, {"g": 2})
         assert snapshot.ended_at - snapshot.created_at == 2000
         assert list(snapshot.order) == ["a", "b"]
@@ -64,7 +67,9 @@ class ReadingContract:
         assert (again.task, again.outputs) == (output, {("x", 1): output})
         assert worker.read(run_id).outputs == {("a", 1): output}
         assert worker.read(run_id).entries == {("a", 1): entry}
-        assert [event.data for event in store.events(run_id) if event.kind == "node.completed"] == [
+        assert [
+            event.data for event in store.events(run_id) if event.kind == "node.completed"
+        ] == [
             None,
             None,
         ]
@@ -149,7 +154,11 @@ class ReadingContract:
             ("run.started ", "g", None),
             ("node.started a", "1", None),
             ("interrupt.asked a", question.id, reason),
-            ("interrupt.answered a", question.id, {"response": {"fine": True}, "responder": "ann"}),
+            (
+                "interrupt.answered a",
+                question.id,
+                {"response": {"fine": True}, "responder": "ann"},
+            ),
             ("node.completed a", "", {"paid": 5}),
             ("node.retrying b", "700", {"error": "ValueError: broken"}),
             ("node.failed b", "", {"error": "ValueError: broken"}),
@@ -160,12 +169,19 @@ class ReadingContract:
         assert not [event for event in details if event[0] == "node.completed c"]
 
     @pytest.mark.scripts
-    def test_a_receipt_is_read_as_it_was_emitted(self, worker: ManualWorker, store: Store) -> None:
+    def test_a_receipt_is_read_as_it_was_emitted(
+        self, worker: ManualWorker, store: Store
+    ) -> None:
         """The event of a receipt has all that its door said, whichever run and question it names."""
         run_id, question = worker.asking("a")
         receipts: list[JSON] = [
             {"status": "accepted", "interrupt_id": question.id, "run_id": run_id, "detail": ""},
-            {"status": "rejected", "interrupt_id": question.id, "run_id": run_id, "detail": "no"},
+            {
+                "status": "rejected",
+                "interrupt_id": question.id,
+                "run_id": run_id,
+                "detail": "no",
+            },
             {"status": "unknown", "interrupt_id": question.id, "run_id": None, "detail": ""},
             {"status": "started", "run_id": run_id, "detail": ""},
         ]
@@ -219,7 +235,9 @@ class ReadingContract:
         first = store.events(run_id, limit=1)[0]
         assert 1 < int(first.position) <= 1_501
 
-    def test_readers_can_wait_for_the_next_event(self, worker: ManualWorker, store: Store) -> None:
+    def test_readers_can_wait_for_the_next_event(
+        self, worker: ManualWorker, store: Store
+    ) -> None:
         """Each waiting reader gets an event as soon as there is one, and nothing when its time is over."""
         run_id = worker.start("a")
         last = store.events(run_id)[-1].position
@@ -238,7 +256,9 @@ class ReadingContract:
 
         assert kinds == ["progress", "progress"]
 
-    def test_readers_can_wait_until_a_run_rests(self, worker: ManualWorker, store: Store) -> None:
+    def test_readers_can_wait_until_a_run_rests(
+        self, worker: ManualWorker, store: Store
+    ) -> None:
         """A reader waits through all that a run does, until it ends, or waits itself; then none waits."""
         run_id = worker.start(shape("a b", "ab"))
         assert store.is_executing(run_id, wait=0.01)
@@ -352,7 +372,9 @@ class ReadingContract:
 
     @pytest.mark.routed
     @pytest.mark.scripts
-    def test_open_questions_are_found_by_what_is_known_of_them(self, worker: ManualWorker) -> None:
+    def test_open_questions_are_found_by_what_is_known_of_them(
+        self, worker: ManualWorker
+    ) -> None:
         """Graph, run, name, person and age each cut the listing; what is inside a graph or run is in it."""
         graph = shape("a", name="g")
         run = worker.start(graph)
@@ -378,9 +400,9 @@ class ReadingContract:
             (InterruptQuery(until=worker.clock.now - 1000), [mine]),
         ]:
             page = worker.store.open_interrupts(query)
-            assert [question.id for question in page] == [question.id for question in questions], (
-                query
-            )
+            assert [question.id for question in page] == [
+                question.id for question in questions
+            ], query
             assert page.next is None
 
     @pytest.mark.routed
@@ -434,7 +456,12 @@ class ReadingContract:
         store.do(CancelRun(soon.partition(".")[0], "enough"))
         store.do(CancelRun(ruled.partition(".")[0], "enough"))
         assert listed() == [late, plain]
-        assert listed(tool="pay") == listed(assignee="ann") == listed(selectors=["role:boss"]) == []
+        assert (
+            listed(tool="pay")
+            == listed(assignee="ann")
+            == listed(selectors=["role:boss"])
+            == []
+        )
         queries = [InterruptQuery(tool="pay"), InterruptQuery(assignee="ann"), InterruptQuery()]
         assert store.count_questions(queries) == [0, 0, 2]
 
@@ -482,7 +509,9 @@ class ReadingContract:
         def listed(limit: int = 1, **query: Any) -> list[str]:
             names, cursor = list[str](), ""
             while True:
-                page = store.open_interrupts(InterruptQuery(closed=True, **query), limit, cursor)
+                page = store.open_interrupts(
+                    InterruptQuery(closed=True, **query), limit, cursor
+                )
                 names += [question.id for question in page]
                 if page.next is None:
                     return names

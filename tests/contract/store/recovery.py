@@ -8,7 +8,13 @@ import pytest
 
 from runner.definition.model import MapSpec
 from runner.errors import ConflictError, UsageError
-from runner.operations.recovery import ForkOptions, plan_fork, plan_retry, write_fork, write_retry
+from runner.operations.recovery import (
+    ForkOptions,
+    plan_fork,
+    plan_retry,
+    write_fork,
+    write_retry,
+)
 from runner.records.run import Status
 from runner.store.interface import Reply, Store
 from runner.store.requests import (
@@ -33,7 +39,9 @@ class RecoveryContract:
     """What a store promises of runs that are retried in place or forked."""
 
     @pytest.mark.scripts
-    def test_a_failed_node_runs_again_in_its_run(self, worker: ManualWorker, store: Store) -> None:
+    def test_a_failed_node_runs_again_in_its_run(
+        self, worker: ManualWorker, store: Store
+    ) -> None:
         """Completed nodes stay; the failed one is ready in the same visit, with a new attempt and fence."""
         run_id = worker.start("a>b b>c")
         worker.run(run_id, "a")
@@ -72,7 +80,9 @@ class RecoveryContract:
         assert (claim.document, list(claim.messages)) == ({"v": 1, "step": 3}, ["hello"])
         assert [answer.response for answer in claim.answers] == ["yes"]
 
-    def test_what_was_withdrawn_is_asked_again(self, worker: ManualWorker, store: Store) -> None:
+    def test_what_was_withdrawn_is_asked_again(
+        self, worker: ManualWorker, store: Store
+    ) -> None:
         """A node that was cancelled while it waited runs again and asks under a new id."""
         run_id, question = worker.asking("a b", node="b")
         worker.fail(worker.token(run_id, "a"))
@@ -196,7 +206,10 @@ class RecoveryContract:
         if nested:
             claim = worker.claim(run_id, "a")
             assert claim.child is not None
-            assert (claim.child.record.run_id, claim.child.outputs) == (inner, {("x", 1): "done"})
+            assert (claim.child.record.run_id, claim.child.outputs) == (
+                inner,
+                {("x", 1): "done"},
+            )
             worker.settle(claim.token)
         assert worker.read(inner).record.status is Status.COMPLETED
         assert worker.read(run_id).record.status is Status.COMPLETED
@@ -223,7 +236,9 @@ class RecoveryContract:
         worker.sweep(after=2)
         assert worker.statuses(run_id) == "failed: a cancelled"
 
-    def test_a_child_run_goes_on_with_its_parent(self, worker: ManualWorker, store: Store) -> None:
+    def test_a_child_run_goes_on_with_its_parent(
+        self, worker: ManualWorker, store: Store
+    ) -> None:
         """The child is retried in place and its parent's node waits for it; the child alone is refused."""
         outer, inner = shape("a>b"), shape("x>y", name="inner")
         run_id = worker.start(outer)
@@ -273,11 +288,15 @@ class RecoveryContract:
     ) -> Reply:
         """Fork a run into the run of `new_id`."""
         return store.do(
-            ForkRun(plan_fork(store, run_id, node, visit, ForkOptions(new_id(run_id), **options)))
+            ForkRun(
+                plan_fork(store, run_id, node, visit, ForkOptions(new_id(run_id), **options))
+            )
         )
 
     @pytest.mark.routed
-    def test_a_node_starts_again_with_other_input(self, worker: ManualWorker, store: Store) -> None:
+    def test_a_node_starts_again_with_other_input(
+        self, worker: ManualWorker, store: Store
+    ) -> None:
         """What does not depend on the node is kept, its input is edited, and the source is as it was."""
         run_id = worker.start("a>b b>c a>d", tags={"team": "red"})
         worker.run(run_id, "a", "b", "c", "d")
@@ -368,7 +387,10 @@ class RecoveryContract:
 
         with pytest.raises(UsageError, match="'z' has not run yet"):
             write_fork(store, run_id, "z", None, ForkOptions(new))
-        assert rung(write_fork(store, run_id, "b", None, ForkOptions(new))) == ["a.1.1", "b.1.1"]
+        assert rung(write_fork(store, run_id, "b", None, ForkOptions(new))) == [
+            "a.1.1",
+            "b.1.1",
+        ]
 
     def test_a_fork_has_the_memory_of_the_visits_that_it_has(
         self, worker: ManualWorker, store: Store

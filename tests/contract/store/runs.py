@@ -29,7 +29,14 @@ from runner.store.requests import (
     SettleVisit,
     StartRun,
 )
-from tests.contract.store.manual_worker import ManualWorker, failure, rung, saved, shape, word_of
+from tests.contract.store.manual_worker import (
+    ManualWorker,
+    failure,
+    rung,
+    saved,
+    shape,
+    word_of,
+)
 
 TASK = "shop.done"
 
@@ -129,11 +136,15 @@ class RunContract:
 
         assert word_of(store.do(ClaimVisit("00none", "a", 1, 1, "none"))) == "unknown"
         for visit, attempt in ((2, 1), (1, 2), (0, 0)):
-            assert word_of(store.do(ClaimVisit(run_id, "a", visit, attempt, "early"))) == "stale"
+            assert (
+                word_of(store.do(ClaimVisit(run_id, "a", visit, attempt, "early"))) == "stale"
+            )
         worker.claim(run_id, "a")
         assert word_of(store.do(ClaimVisit(run_id, "a", 1, 1, "late"))) == "stale"
 
-    def test_a_repeated_claim_gets_the_same_claim(self, worker: ManualWorker, store: Store) -> None:
+    def test_a_repeated_claim_gets_the_same_claim(
+        self, worker: ManualWorker, store: Store
+    ) -> None:
         """A claim whose reply was lost can be repeated with its nonce."""
         run_id = worker.start("a")
 
@@ -141,7 +152,9 @@ class RunContract:
             ClaimVisit(run_id, "a", 1, 1, "same")
         )
 
-    def test_a_node_held_for_an_error_shows_it(self, worker: ManualWorker, store: Store) -> None:
+    def test_a_node_held_for_an_error_shows_it(
+        self, worker: ManualWorker, store: Store
+    ) -> None:
         """What it was about to do is refused: its entry and its event say why, and a repeat says it once."""
         run_id, token = worker.begin("a")
 
@@ -226,7 +239,9 @@ class RunContract:
         assert worker.read(run_id).entries == {("a", 1): {"v": 1}}
 
     @pytest.mark.scripts
-    def test_a_repeated_settle_changes_nothing(self, worker: ManualWorker, store: Store) -> None:
+    def test_a_repeated_settle_changes_nothing(
+        self, worker: ManualWorker, store: Store
+    ) -> None:
         """A settle whose reply was lost can be repeated with its nonce; another one is stale."""
         run_id, token = worker.begin("a>b")
         settlement = Settlement(Status.COMPLETED, "1", "out", {"v": 1})
@@ -263,7 +278,9 @@ class RunContract:
             == "completed: a completed, b skipped, c skipped, d skipped, x skipped"
         )
 
-    def test_conditions_that_read_what_changed_are_asked_again(self, worker: ManualWorker) -> None:
+    def test_conditions_that_read_what_changed_are_asked_again(
+        self, worker: ManualWorker
+    ) -> None:
         """A settle is refused when a result that its conditions read, or missed, is another now."""
         run_id, token = worker.begin("a>c b")
         seen = [record.ended for record, _, _ in worker.store.fetch(run_id, ["b", "c"])]
@@ -368,7 +385,9 @@ class RunContract:
         assert worker.sweep() == ["a.1.1"]
         assert worker.read(run_id).entries == {}
 
-    def test_a_repeated_retry_gets_the_first_word(self, worker: ManualWorker, store: Store) -> None:
+    def test_a_repeated_retry_gets_the_first_word(
+        self, worker: ManualWorker, store: Store
+    ) -> None:
         """A retry whose reply was lost can be repeated, and counts once."""
         run_id, token = worker.begin("a")
 
@@ -394,7 +413,8 @@ class RunContract:
             errors = [event.data["error"] for event in store.events(run_id) if event.data]
             assert len(errors) == 2
             assert all(
-                f"ValueError: {message}".startswith(error) and len(error) > 100 for error in errors
+                f"ValueError: {message}".startswith(error) and len(error) > 100
+                for error in errors
             )
 
     def test_a_held_node_goes_on_when_it_is_released(
@@ -464,12 +484,16 @@ class RunContract:
         assert snapshot.outputs == {(name, 1): name for name in ["s", *names]}
 
     @pytest.mark.routed
-    def test_a_completed_node_adds_to_its_session(self, worker: ManualWorker, store: Store) -> None:
+    def test_a_completed_node_adds_to_its_session(
+        self, worker: ManualWorker, store: Store
+    ) -> None:
         """The messages after the first few are appended, values are set and deleted; then both stay."""
         run_id = worker.start("a>b")
         first = Remembered("ann", 1, {"n": 1, "gone": True, "": None})
         document = saved(1, "old", "one", {"two": 2})
-        assert worker.settle(worker.token(run_id, "a"), saved=document, session=first) == "settled"
+        assert (
+            worker.settle(worker.token(run_id, "a"), saved=document, session=first) == "settled"
+        )
         token = worker.token(run_id, "b")
         store.do(SaveCheckpoint(token, saved(1, "three")))
         second = Remembered("ann", 0, {"n": {"deep": [1]}}, ["gone", "never"])
@@ -492,11 +516,14 @@ class RunContract:
         assert worker.settle(stale, saved=saved(1, "stale"), session=more) == "stale"
         reads = [("b", 1, "completed")]
         assert (
-            worker.settle(token, saved=saved(1, "refused"), session=more, reads=reads) == "changed"
+            worker.settle(token, saved=saved(1, "refused"), session=more, reads=reads)
+            == "changed"
         )
         assert store.session("ann") == Session()
 
-        settlement = Settlement(Status.COMPLETED, "", None, {"v": 1}, saved(1, "one"), session=more)
+        settlement = Settlement(
+            Status.COMPLETED, "", None, {"v": 1}, saved(1, "one"), session=more
+        )
         assert [store.do(SettleVisit(token, settlement, "same")).word for _ in range(2)] == [
             "settled"
         ] * 2
@@ -557,7 +584,9 @@ class RunContract:
 
         assert words == ["left"] * (RELEASE_BUDGET - 1) + ["dead"]
         assert worker.statuses(run_id) == "failed: a failed"
-        assert "RUNNER_SHUTDOWN_GRACE" in worker.read(run_id).entries["a", 1]["error"]["message"]
+        assert (
+            "RUNNER_SHUTDOWN_GRACE" in worker.read(run_id).entries["a", 1]["error"]["message"]
+        )
 
     def test_a_release_of_a_node_that_stored_something_starts_over(
         self, worker: ManualWorker, store: Store
@@ -567,7 +596,9 @@ class RunContract:
         for stalled in (
             [True] * (RELEASE_BUDGET - 1) + [False, *[True] * (RELEASE_BUDGET - 1)] + [None] * 9
         ):
-            assert store.do(LeaveVisit(worker.token(run_id, "a"), stalled=stalled)).word == "left"
+            assert (
+                store.do(LeaveVisit(worker.token(run_id, "a"), stalled=stalled)).word == "left"
+            )
 
         assert worker.statuses(run_id) == "executing: a ready"
 
@@ -593,15 +624,19 @@ class RunContract:
 
         assert worker.fail(worker.token(run_id, "a")) == "settled"
 
-        assert worker.statuses(run_id) == "failed: a failed, b cancelled, c cancelled, d cancelled"
-        assert [interrupt.status for interrupt in store.interrupts([question.id]) if interrupt] == [
-            InterruptStatus.WITHDRAWN
-        ]
+        assert (
+            worker.statuses(run_id) == "failed: a failed, b cancelled, c cancelled, d cancelled"
+        )
+        assert [
+            interrupt.status for interrupt in store.interrupts([question.id]) if interrupt
+        ] == [InterruptStatus.WITHDRAWN]
         assert worker.read(run_id).entries["a", 1] == failure()
         assert worker.read(run_id).record.reason == 'node "a" failed'
         assert "interrupt.withdrawn b" in worker.kinds(run_id)
 
-    def test_a_node_that_completed_in_one_run_fails_in_another(self, worker: ManualWorker) -> None:
+    def test_a_node_that_completed_in_one_run_fails_in_another(
+        self, worker: ManualWorker
+    ) -> None:
         """A settle is recorded as it is, whatever the same node did in an earlier run of its graph."""
         graph = shape("a b", policy="continue")
         first, second = worker.start(graph), worker.start(graph)
@@ -633,7 +668,8 @@ class RunContract:
         worker.fail(worker.token(run_id, "a"))
 
         assert (
-            store.do(AskQuestions(token, [worker.question(token, "one")], None)).word == "stopping"
+            store.do(AskQuestions(token, [worker.question(token, "one")], None)).word
+            == "stopping"
         )
         both = [worker.question(token, "one"), worker.question(token, "two")]
         assert store.do(ParkVisit(token, both, saved(1))).word == "cancelled"
@@ -686,7 +722,9 @@ class RunContract:
         ended = [event.kind for event in store.events(run_id)].count("run.ended")
         assert ended == 1
 
-    def test_a_running_node_learns_that_its_run_is_cancelled(self, worker: ManualWorker) -> None:
+    def test_a_running_node_learns_that_its_run_is_cancelled(
+        self, worker: ManualWorker
+    ) -> None:
         """The renewal of its lease returns that, and what the node does then ends the run."""
         run_id = worker.start("a b")
         one, two = worker.token(run_id, "a"), worker.token(run_id, "b")
@@ -744,7 +782,9 @@ class RunContract:
         self, worker: ManualWorker, store: Store
     ) -> None:
         """What waits behind very many items is cancelled, too, and what has ended stays as it is."""
-        graph = shape("a m z", entries=["a", "m", "z"], maps={"m": MapSpec("function", None, None)})
+        graph = shape(
+            "a m z", entries=["a", "m", "z"], maps={"m": MapSpec("function", None, None)}
+        )
         run_id = worker.start(graph)
         store.do(ExpandMap(worker.token(run_id, "m"), list(range(700))))
         worker.sweep()
@@ -755,7 +795,9 @@ class RunContract:
         assert [store.sweep().word for _ in range(2)] == ["1", "0"]
         final = worker.read(run_id)
         others = {
-            name for name, record in final.nodes.items() if record.status is not Status.CANCELLED
+            name
+            for name, record in final.nodes.items()
+            if record.status is not Status.CANCELLED
         }
         assert (final.record.status, others) == (Status.CANCELLED, {"a", "m[3]", "m[600]"})
 
@@ -770,12 +812,16 @@ class RunContract:
 
     # -- ended runs: the task that is called then, and removal ---------------------------------------
 
-    def last_of(self, worker: ManualWorker, run_id: str, node: str, attempt: int = 1) -> list[str]:
+    def last_of(
+        self, worker: ManualWorker, run_id: str, node: str, attempt: int = 1
+    ) -> list[str]:
         """Fail the last node of a run, and name what that rings."""
         token = worker.token(run_id, node, 1, attempt)
         return rung(
             worker.store.do(
-                SettleVisit(token, Settlement(Status.FAILED, "", None, failure()), worker.nonce())
+                SettleVisit(
+                    token, Settlement(Status.FAILED, "", None, failure()), worker.nonce()
+                )
             )
         )
 
@@ -786,7 +832,9 @@ class RunContract:
         assert worker.read(run_id).record == record
         return record
 
-    def test_a_run_that_ends_rings_for_its_end(self, worker: ManualWorker, store: Store) -> None:
+    def test_a_run_that_ends_rings_for_its_end(
+        self, worker: ManualWorker, store: Store
+    ) -> None:
         """The step that ends a run rings its first node's queue for the node @end, and counts the end."""
         run_id, token = worker.begin("a", on_end=TASK)
         before = self.record(worker, run_id)
@@ -812,13 +860,17 @@ class RunContract:
         reply = worker.store.do(CancelRun(worker.start("a", on_end=TASK), "enough"))
         assert rung(reply) == [f"{CALLBACK_NODE}.1.1"]
 
-    def test_the_last_event_comes_before_the_end(self, worker: ManualWorker, store: Store) -> None:
+    def test_the_last_event_comes_before_the_end(
+        self, worker: ManualWorker, store: Store
+    ) -> None:
         """A graph's own last node runs first; only then has the run ended."""
         run_id = worker.start(shape(f"a {AFTER_GRAPH}", entries=["a"]), on_end=TASK)
 
         assert self.last_of(worker, run_id, "a") == [f"{AFTER_GRAPH}.1.1"]
         token = worker.token(run_id, AFTER_GRAPH)
-        reply = store.do(SettleVisit(token, Settlement(Status.COMPLETED, "", None, {"v": 1}), "n"))
+        reply = store.do(
+            SettleVisit(token, Settlement(Status.COMPLETED, "", None, {"v": 1}), "n")
+        )
         assert rung(reply) == [f"{CALLBACK_NODE}.1.1"]
 
     def test_an_end_that_was_not_reported_rings_again(self, worker: ManualWorker) -> None:
@@ -846,7 +898,10 @@ class RunContract:
         ]
         worker.clock.advance(3600)
         assert (store.sweep().word, worker.sweep()) == ("0", [])
-        assert (self.record(worker, run_id).ends, self.record(worker, run_id).unreported) == (1, 0)
+        assert (self.record(worker, run_id).ends, self.record(worker, run_id).unreported) == (
+            1,
+            0,
+        )
 
     @pytest.mark.routed
     def test_only_an_end_that_was_can_be_told(self, worker: ManualWorker, store: Store) -> None:
@@ -856,16 +911,22 @@ class RunContract:
         self.last_of(worker, run_id, "a")
 
         assert [
-            store.do(ReportEnd(*which)).word for which in ((run_id, 2), (run_id, 0), ("00no", 1))
+            store.do(ReportEnd(*which)).word
+            for which in ((run_id, 2), (run_id, 0), ("00no", 1))
         ] == ["stale"] * 3
         assert self.record(worker, run_id).unreported == 1
 
-    def test_a_retried_run_reports_its_next_end(self, worker: ManualWorker, store: Store) -> None:
+    def test_a_retried_run_reports_its_next_end(
+        self, worker: ManualWorker, store: Store
+    ) -> None:
         """A retry drops the end that was not reported yet; the next end has a number of its own."""
         run_id = worker.start("a", on_end=TASK)
         self.last_of(worker, run_id, "a")
         write_retry(store, run_id)
-        assert (self.record(worker, run_id).ends, self.record(worker, run_id).unreported) == (1, 0)
+        assert (self.record(worker, run_id).ends, self.record(worker, run_id).unreported) == (
+            1,
+            0,
+        )
 
         assert self.last_of(worker, run_id, "a", 2) == [f"{CALLBACK_NODE}.2.1"]
 
@@ -920,7 +981,9 @@ class RunContract:
         again = store.do(StartRun(Start("00later", "g", None, "task", idempotency_key="k")))
         assert (again.word, again.run_id) == ("started", "00later")
 
-    def test_a_run_that_goes_on_is_not_removed(self, worker: ManualWorker, store: Store) -> None:
+    def test_a_run_that_goes_on_is_not_removed(
+        self, worker: ManualWorker, store: Store
+    ) -> None:
         """A run that executes, waits or has an end to report is kept."""
         executing, waiting = worker.start("a"), worker.start("a")
         worker.park(waiting, "a")

@@ -106,7 +106,9 @@ class TimingContract:
         assert worker.answer(question) == ["expired"]
         assert not store.open_interrupts()
 
-    def test_an_answered_question_does_not_expire(self, worker: ManualWorker, store: Store) -> None:
+    def test_an_answered_question_does_not_expire(
+        self, worker: ManualWorker, store: Store
+    ) -> None:
         """An answer in time stops the clock of its question."""
         run_id, question = worker.asking("a", expires_in=60)
         worker.answer(question)
@@ -135,7 +137,9 @@ class TimingContract:
         assert worker.statuses(run_id) == "failed: a completed"
         assert worker.read(run_id).record.reason == "execution timeout of 90.5 s reached"
 
-    def test_a_run_in_time_has_no_deadline_left(self, worker: ManualWorker, store: Store) -> None:
+    def test_a_run_in_time_has_no_deadline_left(
+        self, worker: ManualWorker, store: Store
+    ) -> None:
         """The deadline of a run that has ended is forgotten."""
         run_id = worker.start(shape("a", execution_timeout=5))
         worker.run(run_id, "a")
@@ -143,7 +147,9 @@ class TimingContract:
 
         assert store.sweep().word == "0"
 
-    def test_a_sweep_does_no_more_than_its_limit(self, worker: ManualWorker, store: Store) -> None:
+    def test_a_sweep_does_no_more_than_its_limit(
+        self, worker: ManualWorker, store: Store
+    ) -> None:
         """A sweep handles so many timers and returns how many; the next ones do the rest."""
         graph = shape("a b c")
         run_id = worker.start(graph)
@@ -192,9 +198,13 @@ class TimingContract:
         worker.settle(token)
         worker.run(run_id, "d")
 
-        assert worker.statuses(run_id) == "failed: a failed, b completed, c skipped, d completed"
+        assert (
+            worker.statuses(run_id) == "failed: a failed, b completed, c skipped, d completed"
+        )
 
-    def test_an_item_whose_question_expires_fails_in_its_map(self, worker: ManualWorker) -> None:
+    def test_an_item_whose_question_expires_fails_in_its_map(
+        self, worker: ManualWorker
+    ) -> None:
         """A map that goes on without failed items collects the others."""
         graph = shape("m", maps={"m": MapSpec("function", None, None, stops=False)})
         run_id = worker.start(graph)
@@ -269,7 +279,9 @@ class TimingContract:
         status = "completed" if ends != "fail" else "failed"
         assert worker.read(run_id).nodes["a"].status == status
 
-    def test_other_questions_end_with_the_node(self, worker: ManualWorker, store: Store) -> None:
+    def test_other_questions_end_with_the_node(
+        self, worker: ManualWorker, store: Store
+    ) -> None:
         """One expiry ends the node: what else it asked is withdrawn, and its workers are refused."""
         run_id = worker.start(shape("a", resume_each=["a"]))
         first, second, third = worker.park(run_id, "a", "x", "y", "z", **FAIL)
@@ -282,7 +294,9 @@ class TimingContract:
         assert store.do(ClaimVisit(run_id, "a", 1, 1, worker.nonce())).word == "stale"  # type: ignore[union-attr] # a reply
         assert not store.open_interrupts()
 
-    def test_a_question_asked_again_says_anew_what_time_does(self, worker: ManualWorker) -> None:
+    def test_a_question_asked_again_says_anew_what_time_does(
+        self, worker: ManualWorker
+    ) -> None:
         """A question that was withdrawn with its wait and is asked once more has only its new options."""
         run_id = worker.start(shape("a", resume_each=["a"]))
         first, _ = worker.park(run_id, "a", "x", "y", remind_every=5, **FAIL)
@@ -299,7 +313,9 @@ class TimingContract:
         assert worker.sweep(after=60) == ["a.1.1"]
         assert worker.store.sweep().word == "0"
 
-    def test_reminders_are_told_until_an_answer(self, worker: ManualWorker, store: Store) -> None:
+    def test_reminders_are_told_until_an_answer(
+        self, worker: ManualWorker, store: Store
+    ) -> None:
         """Each is an event with its count, shown on the question; an answer ends them."""
         run_id, interrupt = worker.asking("a", remind_every=10)
         for _ in range(3):
@@ -344,7 +360,9 @@ class TimingContract:
     ) -> None:
         """Whatever closes a question ends its reminders."""
         run_id, token = worker.begin("a")
-        interrupt = worker.ask(token, remind_every=15, expires_in=20 if how == "expired" else None)
+        interrupt = worker.ask(
+            token, remind_every=15, expires_in=20 if how == "expired" else None
+        )
         if how == "settled":
             worker.settle(token)
         else:

@@ -114,7 +114,9 @@ class VotingContract:
     """Questions that are decided by a rule."""
 
     @pytest.mark.scripts
-    def test_the_vote_that_meets_the_rule_decides(self, worker: ManualWorker, store: Store) -> None:
+    def test_the_vote_that_meets_the_rule_decides(
+        self, worker: ManualWorker, store: Store
+    ) -> None:
         """Votes for one effect add up; that which makes them enough answers the question."""
         people = voting(worker, TWO)
         run_id = people.question.run_id
@@ -127,7 +129,11 @@ class VotingContract:
         assert (last.status, last.have, last.need) == ("accepted", 2, 2)
         assert rung(people.reply) == ["a.1.1"]
         decided = people.now
-        assert (decided.status, decided.response, decided.decision) == ("answered", True, "approve")
+        assert (decided.status, decided.response, decided.decision) == (
+            "answered",
+            True,
+            "approve",
+        )
         assert (decided.responder, decided.effect) == ("ben", REFUND.digest())
         (answer,) = worker.claim(run_id, "a").answers
         assert answer == decided
@@ -138,7 +144,9 @@ class VotingContract:
             (2, "human:|ben", ""),
         ]
         kinds = [kind for kind in worker.kinds(run_id) if kind.startswith("interrupt.")]
-        assert kinds == [f"interrupt.{word} a" for word in ("asked", "voted", "voted", "answered")]
+        assert kinds == [
+            f"interrupt.{word} a" for word in ("asked", "voted", "voted", "answered")
+        ]
 
     def test_a_question_with_a_rule_has_a_digest_of_where_it_was_asked(
         self, worker: ManualWorker
@@ -147,7 +155,11 @@ class VotingContract:
         people = voting(worker, TWO, risk="high", expires_in=60)
         question = people.question
 
-        assert (question.digest_v, question.risk, question.action) == (2, "high", REFUND.preimage())
+        assert (question.digest_v, question.risk, question.action) == (
+            2,
+            "high",
+            REFUND.preimage(),
+        )
         assert question.place is not None
         assert question.place["root"] == question.run_id
         assert question.digest == digest(question)
@@ -254,13 +266,19 @@ class VotingContract:
         """Who started the run is known to the store, and frozen into its questions."""
         requester = {"principal": "human:|ana"}
         run_id = worker.start("a", requester=requester)
-        (asked,) = worker.park(run_id, "a", rule=replace(TWO, exclude=["requester"]), action=REFUND)
+        (asked,) = worker.park(
+            run_id, "a", rule=replace(TWO, exclude=["requester"]), action=REFUND
+        )
         (question,) = store.interrupts([asked.id])
         assert question is not None
         people = Voting(worker, question)
 
         assert (question.requester, store.requester(run_id)) == ("human:|ana", requester)
-        assert people.words(("ana",), ("ben",), ("cid",)) == ["forbidden", "counted", "accepted"]
+        assert people.words(("ana",), ("ben",), ("cid",)) == [
+            "forbidden",
+            "counted",
+            "accepted",
+        ]
 
     def test_an_edit_voids_earlier_votes(self, worker: ManualWorker) -> None:
         """Votes are for one effect: who approved other arguments has to vote again."""
@@ -325,7 +343,10 @@ class VotingContract:
 
         assert people.words(("ana", "reject"), ("ben",)) == ["counted", "counted"]
         assert people.vote("cid", "reject", comment="too much").status == "accepted"
-        assert (people.now.decision, people.now.response) == ("reject", {"rejected": "too much"})
+        assert (people.now.decision, people.now.response) == (
+            "reject",
+            {"rejected": "too much"},
+        )
         assert people.words(("dan",)) == ["duplicate"]
 
     def test_stages_open_one_after_another(self, worker: ManualWorker) -> None:
@@ -382,7 +403,9 @@ class VotingContract:
         assert store.do(UseDecision(token, use, Saved({"v": 1, "step": 2}))).word == "used"
         assert store.do(UseDecision(token, use, Saved({"v": 1, "step": 3}))).word == "used"
         for other in (replace(use, key="second"), replace(use, effect="sha256:0")):
-            assert store.do(UseDecision(token, other, Saved({"v": 1, "step": 4}))).word == "spent"
+            assert (
+                store.do(UseDecision(token, other, Saved({"v": 1, "step": 4}))).word == "spent"
+            )
         assert (
             store.do(
                 UseDecision(token, replace(use, key="next", follows="first"), Saved({"v": 1}))
@@ -426,7 +449,10 @@ class VotingContract:
         assert people.act("ben", "release") == "forbidden"
         assert people.words(("ben",)) == ["counted"]
         (standing,) = store.standings([people.question.id])
-        assert (standing.claim, standing.claimed_until) == ("human:|ana", worker.clock.now + 60_000)
+        assert (standing.claim, standing.claimed_until) == (
+            "human:|ana",
+            worker.clock.now + 60_000,
+        )
         worker.clock.advance(60)
         assert people.act("ben", "claim", ttl=60_000) == "accepted"
         assert people.act("ben", "release") == "accepted"
@@ -456,7 +482,9 @@ class VotingContract:
         assert [event.data for event in events] == [said]
 
     @pytest.mark.routed
-    def test_one_may_vote_in_the_place_of_another(self, worker: ManualWorker, store: Store) -> None:
+    def test_one_may_vote_in_the_place_of_another(
+        self, worker: ManualWorker, store: Store
+    ) -> None:
         """Who delegates has no vote any more, and the other one has one; each counts once.
 
         The event of the question says whom it was asked.
@@ -476,9 +504,9 @@ class VotingContract:
             listed.id for listed in store.open_interrupts(InterruptQuery(assignee="eve"))
         ]
         assert store.events(people.question.run_id)[: len(asked)] == asked
-        assert [event.data["assignees"] for event in asked if event.kind == "interrupt.asked"] == [
-            ["ana", "ben"]
-        ]
+        assert [
+            event.data["assignees"] for event in asked if event.kind == "interrupt.asked"
+        ] == [["ana", "ben"]]
         assert people.vote("eve", **eve).status == "counted"
         assert people.act("ana", "delegate", to="ana") == "duplicate"
         assert people.vote("ben").status == "accepted"

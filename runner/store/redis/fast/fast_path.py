@@ -166,7 +166,10 @@ class FastPath:
         return (None if isinstance(claim, bytes) else claim), shape
 
     def _take(
-        self, visit: tuple[str, str, int, int, str], graph: KnownGraph | None, run: KnownRun | None
+        self,
+        visit: tuple[str, str, int, int, str],
+        graph: KnownGraph | None,
+        run: KnownRun | None,
     ) -> Claim | Reply | bytes | None:
         """Claim a visit of a node of this graph; where it is another one, return its name as stored."""
         run_id, node, number, _, nonce = visit
@@ -286,7 +289,11 @@ class FastPath:
         write_set.read_set.want(key, fields)
         values = {name: write_set.read_unvalidated(key, name) for name in fields}
         claim_read = ClaimRead(
-            run.record.run_id, graph, bool(run.record.parent), b"", {f"n:{node}": run.text(node)}
+            run.record.run_id,
+            graph,
+            bool(run.record.parent),
+            b"",
+            {f"n:{node}": run.text(node)},
         )
         extras = _read_extras(run, node, run.node(node).visit)
 
@@ -344,7 +351,8 @@ class FastPath:
             else values
         )
         return [
-            (source, visit, outputs[f"o:{source}.{visit}"] or b"null") for source, visit in visits
+            (source, visit, outputs[f"o:{source}.{visit}"] or b"null")
+            for source, visit in visits
         ]
 
     def _read(self, run_id: str, fields: Sequence[str]) -> Sequence[bytes | None]:
@@ -360,11 +368,15 @@ class FastPath:
         if settlement.stay and not self._read_doorbell_at:
             self._read_doorbell()
         claim_read = token.seen
-        unusual = settlement.saved or settlement.session or settlement.reads or settlement.insist
+        unusual = (
+            settlement.saved or settlement.session or settlement.reads or settlement.insist
+        )
         if not isinstance(claim_read, ClaimRead) or unusual or settlement.effects:
             return None
         try:
-            arguments, text = self._settle(token, claim_read, settlement, nonce, (output, entry))
+            arguments, text = self._settle(
+                token, claim_read, settlement, nonce, (output, entry)
+            )
         except Unplanned:
             return None
         connect_mark = self._redis.connect_mark
@@ -426,7 +438,9 @@ class FastPath:
         status, _, counters = settled_read.line.split(b" ", 2)
         line = b"%s %d %s" % (status, active, counters)
         claim_read = ClaimRead(run_id, graph, settled_read.is_child, line, {f"n:{node}": text})
-        task, item = (task_and_item[0].decode(), task_and_item[1]) if task_and_item else ("", None)
+        task, item = (
+            (task_and_item[0].decode(), task_and_item[1]) if task_and_item else ("", None)
+        )
         extras = (item, None, None, None, None)
         try:
             claim = self._claimed(node, claim_read, values, run_values, extras)
@@ -439,7 +453,9 @@ class FastPath:
         if not isinstance(token.seen, ClaimRead):
             return None
         topology = token.seen.graph.topology
-        targets = dict.fromkeys(edge.target for edge in topology.outgoing[shape_name(token.node)])
+        targets = dict.fromkeys(
+            edge.target for edge in topology.outgoing[shape_name(token.node)]
+        )
         names = [node for node in targets if scheduler.may_follow(topology, token.node, node)]
         texts = self._read(token.run_id, [f"n:{node}" for node in names]) if names else []
         for node, text in zip(names, texts, strict=True):
@@ -469,12 +485,16 @@ class FastPath:
         if claim_read.is_child or run.graph is not claim_read.graph:
             return None
         key, node, (document, messages) = run_key(token.run_id), token.node, claim_read.kept
-        question_names = [field for question in questions for field in question_fields(question.id)]
+        question_names = [
+            field for question in questions for field in question_fields(question.id)
+        ]
         fields = {
             key: {
                 **run.head,
                 **{name: text or None for name, text in claim_read.texts.items()},
-                **dict.fromkeys([*question_names, *(f"w:{question.id}" for question in questions)]),
+                **dict.fromkeys(
+                    [*question_names, *(f"w:{question.id}" for question in questions)]
+                ),
                 "run": claim_read.line,
                 f"q:{node}": claim_read.asked,
                 **claim_read.decided,
@@ -483,7 +503,8 @@ class FastPath:
             EARLY: dict.fromkeys(f"?{question.id}" for question in questions),
         }
         lengths: dict[Command, int] = {
-            ("HSTRLEN", f"{key}:m", f"{nth}.{node}"): size for nth, size in enumerate(messages, 1)
+            ("HSTRLEN", f"{key}:m", f"{nth}.{node}"): size
+            for nth, size in enumerate(messages, 1)
         }
         replies = run_end.speculation(token.run_id, has_archive=has_archive)
         reads = ReadSet()
@@ -512,7 +533,12 @@ class FastPath:
         fields = written.fields.get(run_key(token.run_id), {})
         document, had = fields.get(f"k:{token.node}"), claim_read.kept
         claim_read.kept = None
-        if had and isinstance(document, bytes) and saved.keep == len(had[1]) and not saved.messages:
+        if (
+            had
+            and isinstance(document, bytes)
+            and saved.keep == len(had[1])
+            and not saved.messages
+        ):
             claim_read.kept = len(document), had[1]
         for name in claim_read.decided.keys() & fields.keys():
             text = _bytes(fields[name] or b"")
@@ -641,7 +667,10 @@ def _final(
     for edge in () if topology.loops else topology.incoming[shape_name(node)]:
         text = values.get(f"n:{edge.source}")
         if text is not None and text.startswith(b"completed 1 "):
-            final |= {f"n:{edge.source}": text, f"o:{edge.source}.1": values[f"o:{edge.source}.1"]}
+            final |= {
+                f"n:{edge.source}": text,
+                f"o:{edge.source}.1": values[f"o:{edge.source}.1"],
+            }
     return final
 
 
@@ -651,7 +680,9 @@ def _read_extras(run: RunInTransaction, node: str, visit: int) -> Sequence[Any]:
     item = run.item(node, visit)
     question_visit, *ids = load(write_set.read(key, f"q:{node}") or b"[0]")
     # A question of a ready node may still be answered: then all is read again.
-    pairs = [question_fields(question_id) for question_id in ids] if question_visit == visit else []
+    pairs = (
+        [question_fields(question_id) for question_id in ids] if question_visit == visit else []
+    )
     write_set.read_set.want(key, itertools.chain(*pairs))
     questions = [write_set.read_unvalidated(key, question) for question, _ in pairs]
     decisions = [write_set.read(key, decision) for _, decision in pairs]
@@ -666,7 +697,8 @@ def _read_extras(run: RunInTransaction, node: str, visit: int) -> Sequence[Any]:
         )
     count = int(write_set.read_unvalidated(f"{key}:m", f"#{node}") or 0)
     messages = [
-        write_set.read_unvalidated(f"{key}:m", f"{number}.{node}") for number in range(1, count + 1)
+        write_set.read_unvalidated(f"{key}:m", f"{number}.{node}")
+        for number in range(1, count + 1)
     ]
     own_task = write_set.read_unvalidated(key, f"t:{node}.{visit}")
     checkpoint = (None if document == b"1" else document, own_task, messages)

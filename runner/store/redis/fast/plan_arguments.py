@@ -217,7 +217,9 @@ def guard_fields(plan: TransitionPlan) -> list[str]:
     return [f"n:{name}" if isinstance(name, str) else f"l:{name}" for name in plan.guards]
 
 
-def writes(plan: TransitionPlan, claim_read: ClaimRead, data: Mapping[str, bytes]) -> PlanWrites:
+def writes(
+    plan: TransitionPlan, claim_read: ClaimRead, data: Mapping[str, bytes]
+) -> PlanWrites:
     """Write the records, timers, events and doorbells of a plan; `data` are those of events, by kind.
 
     Raises:
@@ -278,9 +280,13 @@ def make_template(
     """
     graph, count_fields, arrivals = claim_read.graph, list[Argument](), list[Argument]()
     queues: dict[Queue, int] = {}
-    for target, scope in dict.fromkeys((arrival.node, arrival.scope) for arrival in plan.arrivals):
+    for target, scope in dict.fromkeys(
+        (arrival.node, arrival.scope) for arrival in plan.arrivals
+    ):
         same = [
-            arrival for arrival in plan.arrivals if (arrival.node, arrival.scope) == (target, scope)
+            arrival
+            for arrival in plan.arrivals
+            if (arrival.node, arrival.scope) == (target, scope)
         ]
         count_fields += (f"a{scope}:{target}", f"n:{target}")
         follows = (

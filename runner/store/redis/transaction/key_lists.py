@@ -19,7 +19,8 @@ class KeyLists:
         """Count a list; the commit validates that as many are there as the bound, or that fewer are."""
         size: int = self._read_set.reply("ZCARD", name) or 0
         growth = sum(
-            is_in - self._is_stored(name, run_id) for run_id, is_in in self._changed[name].items()
+            is_in - self._is_stored(name, run_id)
+            for run_id, is_in in self._changed[name].items()
         )
         relation = FEWER if size + growth < bound else NOT_FEWER
         self._write_set.scores[name, relation] = bound - growth

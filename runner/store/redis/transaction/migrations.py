@@ -36,9 +36,13 @@ def rename(write_set: WriteSet, root: str, move: Migration) -> None:
     for source, target, entry in move.visits:
         names = [f"{node}.{number}" for node, number in (source, target)]
         if entry is not None:
-            order = (write_set.read_unvalidated(key, f"x:{names[0]}") or b"0 ").partition(b" ")[0]
+            order = (write_set.read_unvalidated(key, f"x:{names[0]}") or b"0 ").partition(b" ")[
+                0
+            ]
             text = dump(entry).removeprefix(FUNCTION_ENTRY)
-            write_set.put(key, f"x:{names[0]}", order + b" " + write_set.encode(move.run_id, text))
+            write_set.put(
+                key, f"x:{names[0]}", order + b" " + write_set.encode(move.run_id, text)
+            )
         puts += _take(
             write_set, key, [(f"{kind}:{names[0]}", f"{kind}:{names[1]}") for kind in "xo"]
         )
@@ -52,7 +56,9 @@ def _take(write_set: WriteSet, key: str, names: Iterable[tuple[str, str]]) -> li
     """Take fields away that will have other names, those of them that there are."""
     names = list(names)
     write_set.read_set.want(key, [source for source, _ in names])
-    values = [(source, target, write_set.read_unvalidated(key, source)) for source, target in names]
+    values = [
+        (source, target, write_set.read_unvalidated(key, source)) for source, target in names
+    ]
     for source, _, value in values:
         if value is not None:
             write_set.drop(key, source)
@@ -64,7 +70,9 @@ def _take_node(write_set: WriteSet, root: str, key: str, node: Renamed) -> list[
     count = int(write_set.read_unvalidated(f"{key}:m", f"#{source}") or 0)
     numbers = [f"{number}." for number in range(1, count + 1)]
     puts = _take(
-        write_set, f"{key}:m", [(prefix + source, prefix + target) for prefix in ("#", *numbers)]
+        write_set,
+        f"{key}:m",
+        [(prefix + source, prefix + target) for prefix in ("#", *numbers)],
     )
     document = write_set.read_unvalidated(key, f"k:{source}")
     text = b"" if node.document is None else dump(node.document)
@@ -103,7 +111,9 @@ def move_question(
     An answer to the old one gets the receipt of a decided one. `number` is that of its event.
     """
     key, (old_id, question) = run_key(run_id), renaming
-    asked_text, decision = (write_set.read(key, field) or b"" for field in question_fields(old_id))
+    asked_text, decision = (
+        write_set.read(key, field) or b"" for field in question_fields(old_id)
+    )
     _, asked_at, expires, *_ = split_question(asked_text)[0].decode().split()
     text, fields = question_document(as_asked(question)), question_fields(question.id)
     write_set.add_size(root, len(text) - len(document(write_set, key, question.id)))

@@ -31,7 +31,9 @@ def write(write_set: WriteSet, record: RunRecord, start: Start) -> None:
     """
     key, created_at = run_key(record.run_id), write_set.time(write_set.read_set.now)
     write_set.new_keys.add(key)
-    idem = idempotency_key(record.graph_id, start.idempotency_key) if start.idempotency_key else ""
+    idem = (
+        idempotency_key(record.graph_id, start.idempotency_key) if start.idempotency_key else ""
+    )
     values = {
         "task": _encode(write_set, start, start.task),
         "state": _encode(write_set, start, start.invocation_state),
@@ -132,7 +134,9 @@ def copy_results(
             size += value_size
         numbered_entry = write_set.read_unvalidated(source, f"x:{name}")
         if numbered_entry is not None:
-            entry, value_size = _copy_value(write_set, run_id, numbered_entry.partition(b" ")[2])
+            entry, value_size = _copy_value(
+                write_set, run_id, numbered_entry.partition(b" ")[2]
+            )
             write_set.put(key, f"x:{name}", b"%d %b" % (number, entry))
             size += value_size
     return size
@@ -151,7 +155,9 @@ def _copy_value(write_set: WriteSet, run_id: str, value: bytes) -> tuple[bytes, 
     return reference, len(reference) + (size_of(data) if data is not None and is_new else 0)
 
 
-def copy_checkpoints(write_set: WriteSet, source: str, run_id: str, nodes: Iterable[str]) -> int:
+def copy_checkpoints(
+    write_set: WriteSet, source: str, run_id: str, nodes: Iterable[str]
+) -> int:
     """Copy the checkpoints of nodes, documents and messages; return their size."""
     key, nodes, size = run_key(run_id), list(nodes), 0
     write_set.read_set.want(source, [f"k:{node}" for node in nodes])

@@ -49,7 +49,9 @@ def question(write_set: WriteSet, key: str, interrupt_id: str) -> Interrupt | No
     return encoding.question(interrupt_id, asked_text, decision) if asked_text else None
 
 
-def _read(write_set: WriteSet, key: str, interrupt_id: str) -> tuple[bytes | None, bytes | None]:
+def _read(
+    write_set: WriteSet, key: str, interrupt_id: str
+) -> tuple[bytes | None, bytes | None]:
     asked_field, decision_field = question_fields(interrupt_id)
     write_set.read_set.want(key, (asked_field, decision_field))
     return write_set.read_document(key, asked_field), write_set.read(key, decision_field)
@@ -77,7 +79,9 @@ def open_question(write_set: WriteSet, run: RunRecord, question: Interrupt) -> N
     # A node that a migration gives its old name back asks what it asked there.
     asked_field, decision_field = question_fields(name)
     old_text = write_set.read_unvalidated(key, asked_field)
-    write_set.add_size(run.root, len(text) - (len(split_question(old_text)[1]) if old_text else 0))
+    write_set.add_size(
+        run.root, len(text) - (len(split_question(old_text)[1]) if old_text else 0)
+    )
     if route(question):
         # What its expiry leaves may be large: there is room for it now.
         write_set.encode(run.run_id, dump(interrupts.expired_output(question)))

@@ -82,7 +82,12 @@ class RunInTransaction:
     """
 
     def __init__(
-        self, write_set: WriteSet, record: RunRecord, topology: Topology, *, defers_to_timer: bool
+        self,
+        write_set: WriteSet,
+        record: RunRecord,
+        topology: Topology,
+        *,
+        defers_to_timer: bool,
     ) -> None:
         self.write_set, self.topology = write_set, topology
         self.initial = self.record = record
@@ -141,7 +146,9 @@ class RunInTransaction:
         record = encoding.map_record(text) if text else MapRecord()
         if not self.write_set.changes_field(self.key, f"m:{node}"):
             form = (
-                rf"^{record.visit} {record.total} .* {int(record.stopped)} %d+$" if text else "^$"
+                rf"^{record.visit} {record.total} .* {int(record.stopped)} %d+$"
+                if text
+                else "^$"
             )
             self.write_set.patterns[self.key, f"m:{node}"] = form
         return record
@@ -195,7 +202,9 @@ class RunInTransaction:
             if node > first_node:
                 yield node
             text = (
-                self.write_set.read_unvalidated(self.key, f"m:{node}") if nodes[node].map else None
+                self.write_set.read_unvalidated(self.key, f"m:{node}")
+                if nodes[node].map
+                else None
             )
             begun = encoding.map_record(text).next if text else 0
             for item in range(index + 1 if node == first_node else 0, begun):
@@ -220,7 +229,10 @@ class RunInTransaction:
         return LimitSetting.read(name, text) if text else None
 
     def input_key(self, node: str, visit: int, path: str) -> str | None:
-        known, member = self.write_set.settings.input_keys, (self.record.run_id, node, visit, path)
+        known, member = (
+            self.write_set.settings.input_keys,
+            (self.record.run_id, node, visit, path),
+        )
         if member not in known:
             text = (
                 self.item(node, visit)
@@ -249,7 +261,9 @@ class RunInTransaction:
             read_set.rates[key] = interval
         return read_set.start_times.get(key, 0)
 
-    def queue_position(self, limit: KeyedLimit, node: str, since: int, now: int) -> QueuePosition:
+    def queue_position(
+        self, limit: KeyedLimit, node: str, since: int, now: int
+    ) -> QueuePosition:
         key, concurrency, member = limit.key, limit.concurrency, f"{self.record.run_id}|{node}"
         if self.write_set.settings.elsewhere(key) is not None:
             is_held = self._hold(
@@ -417,10 +431,14 @@ class RunInTransaction:
         for (node, visit), entry in undone.items():
             output = f"o:{node}.{visit}"
             write_set.read_set.ask("HSTRLEN", key, output)
-            order = (write_set.read_unvalidated(key, f"x:{node}.{visit}") or b"0 ").split(b" ")[0]
+            order = (write_set.read_unvalidated(key, f"x:{node}.{visit}") or b"0 ").split(b" ")[
+                0
+            ]
             size = int(write_set.read_set.reply("HSTRLEN", key, output))
             # An output that is not stored is `null`: see `leave_result`.
-            write_set.add_size(self.record.root, -(size or (0 if order == b"0" else len(NOTHING))))
+            write_set.add_size(
+                self.record.root, -(size or (0 if order == b"0" else len(NOTHING)))
+            )
             write_set.drop(key, output)
             self.note_error(node, visit, entry)
         for node in forgets:
@@ -499,7 +517,9 @@ class RunInTransaction:
         return load(document) if document else {}
 
     def standing(self, interrupt_id: str) -> Standing:
-        return encoding.standing(self.write_set.read(self.key, questions.votes_field(interrupt_id)))
+        return encoding.standing(
+            self.write_set.read(self.key, questions.votes_field(interrupt_id))
+        )
 
     def put_standing(self, interrupt_id: str, standing: Standing) -> None:
         self._replace(questions.votes_field(interrupt_id), codec.encode(standing))
@@ -545,7 +565,9 @@ class RunInTransaction:
 
     def note_use(self, question: Interrupt, use_document: Mapping[str, JSON]) -> None:
         _, decision_field = encoding.question_fields(question.id)
-        head, brace, text = (self.write_set.read(self.key, decision_field) or b"").partition(b"{")
+        head, brace, text = (self.write_set.read(self.key, decision_field) or b"").partition(
+            b"{"
+        )
         decision = {name: value for name, value in load(brace + text).items() if name != "used"}
         if use_document["at"]:
             self._replace(decision_field, head + dump({**decision, "used": dict(use_document)}))
@@ -591,7 +613,9 @@ class RunInTransaction:
                 write_set.put(key, f"m:{node}", map_text(items))
         for (scope, node), arrivals in self._arrivals.items():
             self._flush_arrivals(scope, node, arrivals)
-        changes = self._nodes or self._loops or self._maps or self._arrivals or self._compares_line
+        changes = (
+            self._nodes or self._loops or self._maps or self._arrivals or self._compares_line
+        )
         if changes or self.record != self.initial or self.record.run_id in write_set.runs:
             self._flush_record()
         run_end.follow(write_set, key, self.initial, self.record)
@@ -614,7 +638,9 @@ class RunInTransaction:
             arrivals.arrived - counted_arrivals.arrived,
             arrivals.live - counted_arrivals.live,
         )
-        self.write_set.arrivals.append(ArrivalCount(self.key, name, arrivals.stamp, *deltas, below))
+        self.write_set.arrivals.append(
+            ArrivalCount(self.key, name, arrivals.stamp, *deltas, below)
+        )
 
     def _flush_record(self) -> None:
         write_set, initial, record = self.write_set, self.initial, self.record
@@ -647,7 +673,9 @@ class RunInTransaction:
             counters.pattern = f"^{text.decode().replace('-', '%-')}$"
         else:
             counters.pattern = f"^{initial.status} .* {initial.stopping or '%-'}$"
-            if record.started > initial.started and not (record.stopping and not initial.stopping):
+            if record.started > initial.started and not (
+                record.stopping and not initial.stopping
+            ):
                 counters.max_started = self.topology.limit
 
 

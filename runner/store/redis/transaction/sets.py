@@ -219,7 +219,9 @@ class ReadSet:
         self.want(key, names)
         known_fields = self._fields.get(key, {})
         return {
-            name.encode(): value for name in names if (value := known_fields.get(name)) is not None
+            name.encode(): value
+            for name in names
+            if (value := known_fields.get(name)) is not None
         }
 
     def field(self, key: str, name: str) -> bytes | None:
@@ -245,7 +247,9 @@ class ReadSet:
         """Return the commands that read what is missing, and which hashes the first of them read."""
         hashes = [
             (key, names[start : start + HASH_CHUNK])
-            for key, names in ((key, list(names)) for key, names in self._missing_fields.items())
+            for key, names in (
+                (key, list(names)) for key, names in self._missing_fields.items()
+            )
             for start in range(0, len(names), HASH_CHUNK)
         ]
         commands: list[Command] = [("HMGET", key, *names) for key, names in hashes]

@@ -132,7 +132,9 @@ class Transaction:
         expected_fields |= {name: fields.get(name.encode(), b"") for name in ("of", "lock")}
         topology = self.write_set.topology(record.graph_id, record.fingerprint)
         return (
-            RunInTransaction(self.write_set, record, topology, defers_to_timer=self.defers_to_timer)
+            RunInTransaction(
+                self.write_set, record, topology, defers_to_timer=self.defers_to_timer
+            )
             if topology
             else None
         )
@@ -163,7 +165,9 @@ class Transaction:
     def open_runs(self, graph_id: str, bound: int) -> int:
         read_set = self.write_set.read_set
         known: list[bytes] = [] if graph_id else read_set.reply("HKEYS", "graphs")
-        graphs = [graph_id] if graph_id else [name.decode() for name in known if b"/" not in name]
+        graphs = (
+            [graph_id] if graph_id else [name.decode() for name in known if b"/" not in name]
+        )
         indexes = [f"runs:{status}:{graph}" for graph in graphs for status in OPEN]
         count = sum(read_set.reply("ZCARD", index) or 0 for index in indexes)
         if count < bound:
@@ -180,7 +184,9 @@ class Transaction:
     def begin(self, record: RunRecord, start: Start) -> RunInTransaction:
         topology = self.write_set.topology(record.graph_id, record.fingerprint)
         if topology is None:
-            raise AssertionError(f"{record.run_id} begins without the shape {record.fingerprint}")
+            raise AssertionError(
+                f"{record.run_id} begins without the shape {record.fingerprint}"
+            )
         run = self._runs[record.run_id] = RunInTransaction(
             self.write_set, record, topology, defers_to_timer=self.defers_to_timer
         )
@@ -211,7 +217,9 @@ class Transaction:
         text = b"" if data is None else dump(data)
         counters = write_set.counters(record.run_id)
         mark = "" if write_set.read_set.now else "\1"
-        prefix = f"{mark}{EVENT_LETTERS.get(kind, kind)}\n{write_set.time_within(now)}\n{visit}\n"
+        prefix = (
+            f"{mark}{EVENT_LETTERS.get(kind, kind)}\n{write_set.time_within(now)}\n{visit}\n"
+        )
         suffix = f"\n{text.decode()}\n"
         is_own = kind.startswith(OF_INTERRUPTS) and detail.startswith(record.run_id + SEPARATOR)
         short = suffix + (detail.removeprefix(record.run_id) if is_own else detail)
@@ -286,17 +294,25 @@ class Transaction:
             return ()
         match action:
             case ReturnSlot():
-                write_set.slots.append((action.key, action.concurrency, f"{run_id}|{action.node}"))
+                write_set.slots.append(
+                    (action.key, action.concurrency, f"{run_id}|{action.node}")
+                )
             case OfferSlots():
                 write_set.slots.append((action.key, action.concurrency, ""))
             case TakeSlot():
                 until = "inf" if action.until is None else action.until
                 write_set.command("ZREM", f"limit:q:{action.key}", f"{run_id}|{action.node}")
-                write_set.command("ZADD", f"limit:h:{action.key}", until, f"{run_id}|{action.node}")
+                write_set.command(
+                    "ZADD", f"limit:h:{action.key}", until, f"{run_id}|{action.node}"
+                )
             case JoinQueue():
                 write_set.command("ZREM", f"limit:h:{action.key}", f"{run_id}|{action.node}")
                 write_set.command(
-                    "ZADD", f"limit:q:{action.key}", "NX", action.since, f"{run_id}|{action.node}"
+                    "ZADD",
+                    f"limit:q:{action.key}",
+                    "NX",
+                    action.since,
+                    f"{run_id}|{action.node}",
                 )
                 write_set.command("ZADD", "limit:waiting", "NX", action.since, action.key)
             case ReserveTime():
@@ -311,7 +327,13 @@ class Transaction:
             case ReturnSlot() if run:
                 claim = action.ran or claim_name(run.node(action.node))
                 member = slot_member(run_id, action.node, claim)
-                arguments = ("drop" if action.ran else "leave", key, action.concurrency, member, "")
+                arguments = (
+                    "drop" if action.ran else "leave",
+                    key,
+                    action.concurrency,
+                    member,
+                    "",
+                )
             case TakeSlot(until=int(until)) if run:
                 member = slot_member(run_id, action.node, claim_name(run.node(action.node)))
                 version = write_set.read_set.held_slots[key, member]
@@ -355,7 +377,9 @@ Plan = Callable[[Transaction], Reply]
 class Transactions:
     """Runs requests as transactions: each is planned and committed, again after every conflict."""
 
-    def __init__(self, call: Call, confirm: Callable[[str], None], settings: StoreSettings) -> None:
+    def __init__(
+        self, call: Call, confirm: Callable[[str], None], settings: StoreSettings
+    ) -> None:
         """`call` runs a script; `confirm` waits until what was written for a request is safe."""
         self._call, self._confirm, self._settings = call, confirm, settings
 
@@ -397,7 +421,12 @@ class Transactions:
                     offered = self._offer_slots(answer[0].split(b"\n")[1:])
                     is_local = not write_set.slots_elsewhere
                     returned = () if is_local else self._return_elsewhere(write_set)
-                    doorbells = [*read_set.doorbells, *offered, *returned, *doorbells_of(answer)]
+                    doorbells = [
+                        *read_set.doorbells,
+                        *offered,
+                        *returned,
+                        *doorbells_of(answer),
+                    ]
                     return replace(reply, doorbells=doorbells)
                 if not read_set.is_speculative:
                     conflicts += 1
@@ -476,7 +505,9 @@ class Transactions:
             if home is None:
                 raise AssertionError(f"{key} is counted here")
             word, *offered = _reached(home, "slot", "hold", key, concurrency, member, since, "")
-            read_set.held_slots[key, member] = word.removeprefix(b"held ").removeprefix(b"queued")
+            read_set.held_slots[key, member] = word.removeprefix(b"held ").removeprefix(
+                b"queued"
+            )
             read_set.doorbells += self._offer_slots(offered)
         read_set.wanted_slots = {}
 
@@ -488,7 +519,9 @@ class Transactions:
                 if home is not None:
                     yield from self._offer_slots(home("slot", *arguments)[1:])
             except StoreError as error:
-                log.warning("limit.later: %s A slot of %r is free when its lease ends.", error, key)
+                log.warning(
+                    "limit.later: %s A slot of %r is free when its lease ends.", error, key
+                )
 
     def _wait(self, conflicts: int) -> None:
         if conflicts > IMMEDIATE_TRIES:
