@@ -403,9 +403,10 @@ class MailDoor:
             expires_at = min(question.expires_at or latest, latest)
             token = self.seal(Link(question.id, question.digest, address, expires_at))
             verb, link = "Decide", self._settings.page(f"{PATH}?t={token}")
+            end = time_text(expires_at)[:16].replace("T", " ")
             note = (
-                f"The link is yours alone: who has it decides in your name, once, until "
-                f"{time_text(expires_at)}. After a login: {opens}"
+                f"The link is yours alone: who has it decides in your name, once, until {end} UTC. "
+                f"After a login: {opens}"
             )
         if len(text) > MOST_SHOWN:
             text = page_message(question)
