@@ -91,9 +91,8 @@ def save(page: Path, folder: Path) -> tuple[list[str], str]:
 
 def run(page: Path, folder: Path, environment: Mapping[str, str]) -> None:
     """Run a page's other blocks in a folder."""
-    reader = sys.modules["__page__"] = ModuleType(
-        "__page__"
-    )  # classes look their module up by its name
+    # Classes look their module up by its name.
+    reader = sys.modules["__page__"] = ModuleType("__page__")
     for block in read(page):
         if block.language == "python" and not block.file:
             # Padded, so that a traceback shows the line of the page.

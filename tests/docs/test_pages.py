@@ -90,8 +90,8 @@ def test_every_code_block_of_a_page_runs(page, environment, tmp_path, monkeypatc
         monkeypatch.setenv("OPENAI_API_KEY", "of-the-page")
         if modules:
             stack.enter_context(worker(modules, app, tmp_path)).wait_ready()
-        for module in modules:  # another page may have one of that name
-            stack.callback(sys.modules.pop, module, None)
+        for file in tmp_path.glob("*.py"):  # another page may have one of that name
+            stack.callback(sys.modules.pop, file.stem, None)
         blocks.run(page, tmp_path, environment)
 
 
