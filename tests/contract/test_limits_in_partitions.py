@@ -179,13 +179,17 @@ def test_a_slot_stays_with_a_node_that_runs_for_long(store, worker, clock):
     assert worker.end(token) == ["b.1.1"]
 
 
+@pytest.mark.parametrize("read_later", [False, True])
 @pytest.mark.parametrize("checked", [True, False])
 def test_a_claim_that_comes_after_its_slot_was_returned_is_refused(
-    store, worker, clock, checked
+    store, worker, clock, checked, read_later
 ):
-    """It is written within half a lease of its look or not at all; control: otherwise two nodes run."""
+    """It is written within half a lease of the look before it held the slot; control: two nodes run."""
     home, other = store._partitions
     run_id = worker.start(GRAPH, beside="01")
+    if read_later:
+        # Its answers are read in a look of their own, after the slot is held.
+        worker.answer(*worker.park(run_id, "a"))
     if not checked:
         deadline = "if before > 0 and now >= before then changed = true end"
         other._scripts = UncheckedScripts(other, "commit", ((deadline, ""),))
@@ -197,7 +201,10 @@ def test_a_claim_that_comes_after_its_slot_was_returned_is_refused(
             store._check_slot(home, name)
         worker.claim(run_id, "b")
 
-    before(other, "commit", lose_the_slot)
+    if read_later:
+        before(home, "slot", lambda: before(other, "look", lose_the_slot), how="hold")
+    else:
+        before(other, "commit", lose_the_slot)
     reply = store.do(ClaimVisit(run_id, "a", 1, 1, worker.nonce()))
 
     assert word_of(reply) == ("limited" if checked else "claimed")
@@ -225,6 +232,22 @@ def test_a_slot_that_is_held_again_is_not_returned(store, worker, clock, checked
     reply = store.do(ClaimVisit(run_id, "b", 1, 1, worker.nonce()))
     assert word_of(reply) == ("limited" if checked else "claimed")
     assert at_work(worker, run_id) == (1 if checked else 2)
+
+
+def test_a_slot_kept_for_a_node_that_comes_late_is_free_once(store, worker, clock):
+    """A lease later one other node gets it, whether that asks before the sweep that returns it or after."""
+    run_id = worker.start(crowd(ONE, names="a b c d"), beside="01")
+    token = worker.token(run_id, "a")
+    for node in "bcd":
+        worker.limited(run_id, node)
+    assert worker.end(token) == ["b.1.1"]
+    clock.advance(30)
+    store.do(ClaimVisit(run_id, "c", 1, 1, worker.nonce()))
+
+    worker.sweep()
+    for node in "bcd":
+        store.do(ClaimVisit(run_id, node, 1, 1, worker.nonce()))
+    assert at_work(worker, run_id) == 1
 
 
 def test_two_claims_of_one_visit_hold_one_slot(store, worker):

@@ -30,13 +30,13 @@ end
 local version = redis.call('ZSCORE', prefix .. 'timers', timer)
 if how ~= 'leave' and ARGV[10] ~= '' and tonumber(version or 0) ~= tonumber(ARGV[10]) then return {'changed'} end
 if how == 'keep' then
-  redis.call('ZADD', HOLDERS .. key, 'XX', now + tonumber(ARGV[11]), member)
+  redis.call('ZADD', HOLDERS .. key, 'XX', KEPT, member)
   look_later(key, member, tonumber(ARGV[11]))
 elseif how == 'leave' and had == 'inf' then
   -- A claim holds it, and comes, or was refused: then the lease ends.
   if redis.call('ZREM', QUEUE .. key, member) == 1 then forget_idle(key) end
 else
-  if slots == 0 then slots = redis.call('ZCARD', HOLDERS .. key) end
+  if slots == 0 then slots = redis.call('ZCOUNT', HOLDERS .. key, '(' .. now, 'inf') end
   redis.call('ZREM', prefix .. 'timers', timer)
   offer(key, slots, member, offered)
 end

@@ -38,6 +38,10 @@ local function slots_of(key, concurrency)
   return type(slots) == 'number' and slots > 0 and slots or concurrency
 end
 
+-- The score of a place that is kept for a node of another partition: until a sweep drops it. One that lapsed before
+-- could be free twice, since who drops it does not know how many there are.
+local KEPT = 9e15
+
 -- Have the node of another partition looked at when its lease is over; return the version of its slot, which is new.
 local function look_later(key, member, after)
   local claim, run, node = member:match('^@([^|]*)|([^|]*)|(.*)$')
@@ -58,8 +62,9 @@ local function offer(key, concurrency, member, offered)
   local first = redis.call('ZPOPMIN', QUEUE .. key, free)
   forget_idle(key, #first < 2 * free)
   for place = 1, #first, 2 do
-    redis.call('ZADD', HOLDERS .. key, now + lease, first[place])
-    if first[place]:byte() == 64 then
+    local is_away = first[place]:byte() == 64
+    redis.call('ZADD', HOLDERS .. key, is_away and KEPT or now + lease, first[place])
+    if is_away then
       look_later(key, first[place], lease)
     else
       redis.call('ZADD', prefix .. 'timers', 'XX', now, 'node|' .. first[place])

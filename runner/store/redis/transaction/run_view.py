@@ -294,7 +294,7 @@ class RunInTransaction:
         if version is None and not read_set.is_incomplete:
             read_set.wanted_slots[key, member] = since, concurrency
         # A lease after a slot was held its partition asks for the node: by then no claim may come any more.
-        self.write_set.must_be_before(read_set.now + settings.lease_ms // 2)
+        self.write_set.must_be_before(read_set.held_after + settings.lease_ms // 2)
         return bool(version)
 
     # Writing

@@ -167,6 +167,8 @@ class ReadSet:
         """Slots that other partitions count, to be held first: (limit, member) -> since, concurrency."""
         self.held_slots: dict[tuple[str, str], bytes] = {}
         """The same that were asked for -> the version of the slot; b"" where none is free."""
+        self.held_after = 0
+        """The time of the look before the first of these was held."""
         self.doorbells: list[Doorbell] = []
         """Those of nodes that were offered slots meanwhile."""
         self._fields: dict[str, dict[str, bytes | None]] = {}
@@ -272,7 +274,7 @@ class ReadSet:
     def invalidate(self) -> None:
         """Have everything read again, at one moment, and slots held again after it."""
         self.is_speculative = False
-        self.held_slots, self.wanted_slots = {}, {}
+        self.held_slots, self.wanted_slots, self.held_after = {}, {}, 0
         for key, names in self._fields.items():
             self._missing_fields[key] = dict.fromkeys(names)
         self._missing_replies = dict.fromkeys(self._replies)

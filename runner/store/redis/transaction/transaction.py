@@ -500,6 +500,7 @@ class Transactions:
             )
             times |= zip(rates, map(int, reply), strict=True)
         read_set.reserve(times[key] for key in read_set.rates)
+        read_set.held_after = read_set.held_after or read_set.now
         for (key, member), (since, concurrency) in read_set.wanted_slots.items():
             home = self._settings.elsewhere(key)
             if home is None:
