@@ -311,3 +311,37 @@ def test_a_node_that_was_refused_pauses_its_key_in_every_partition(store, worker
 
     assert "a.1.1" in worker.sweep(after=1)
     worker.claim(one, "a")
+
+
+def damage(store, run_id, node):
+    """Have a node be damaged; return what heals it."""
+    key, field = f"runner:{{p{run_id[:2]}}}:r:{run_id}", f"n:{node}"
+    text = store._of(run_id).connection.call("HGET", key, field)
+    store._of(run_id).connection.call("HSET", key, field, "damaged")
+    return lambda: store._of(run_id).connection.call("HSET", key, field, text)
+
+
+@pytest.mark.parametrize("digits", ["00", "01"])
+def test_a_damaged_node_that_is_offered_a_slot_disturbs_no_settle(store, worker, digits):
+    """The run of another node that returns a slot goes on, and so does the key after a lease."""
+    one, other = worker.start(GRAPH, beside="00"), worker.start(GRAPH, beside=digits)
+    token = worker.token(one, "a")
+    worker.limited(other, "a")
+    damage(store, other, "a")
+
+    assert worker.end(token) == []
+    worker.sweep(after=30)
+    worker.claim(one, "b")
+
+
+def test_a_damaged_node_that_has_a_slot_stops_no_sweep(store, worker):
+    """What is due for others is done; its slot stays taken as long as it may run."""
+    one, run_id = worker.start("x", beside="00"), worker.start(GRAPH, beside="01")
+    token = worker.token(run_id, "a")
+    heal = damage(store, run_id, "a")
+    worker.token(one, "x")
+    assert worker.sweep(after=30) == ["x.1.2", "b.1.1"]
+    worker.limited(run_id, "b")
+
+    heal()
+    assert worker.end(token) == ["b.1.1"]

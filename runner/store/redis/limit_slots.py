@@ -2,16 +2,21 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Sequence
 
 from runner import scheduler
+from runner.errors import StoreError
 from runner.limits.setting import LimitSetting
+from runner.records import codec
 from runner.records.run import NodeRecord
 from runner.store import encoding, requests
 from runner.store.interface import Doorbell, Reply
 from runner.store.redis.connection import RedisConnection
 from runner.store.redis.keys import LIMITS, Keys, run_key
 from runner.store.redis.transaction.transaction import Call, Transaction, Transactions, of_run
+
+log = logging.getLogger(__name__)
 
 
 class LimitSlots:
@@ -38,18 +43,27 @@ class LimitSlots:
         def plan(transaction: Transaction) -> Reply:
             return requests.make(transaction, run_id, scheduler.offer_slot, node)
 
-        return self._transactions.run("offer", plan, of_run(run_id, f"n:{node}"))
+        try:
+            return self._transactions.run("offer", plan, of_run(run_id, f"n:{node}"))
+        except (StoreError, *codec.READ_ERRORS) as error:
+            # It must not stop who has the slot no more, nor a sweep.
+            log.warning("limit.later: run %s: %s Another node gets the slot.", run_id, error)
+            return Reply("later")
 
-    def drop(self, key: str, member: str, version: str) -> list[str]:
-        """Return a slot that has this version; return the members that are offered one."""
-        return [
-            name.decode() for name in self.call("slot", "drop", key, 0, member, version)[1:]
-        ]
+    def drop(self, how: str, key: str, member: str, version: str) -> list[str]:
+        """Return a slot that has this version, or ("leave") one that is only kept; who is offered one."""
+        return [name.decode() for name in self.call("slot", how, key, 0, member, version)[1:]]
 
-    def node(self, run_id: str, node: str) -> NodeRecord:
-        """Read a node of this partition."""
-        text = self._redis.call("HGET", f"{self._keys.prefix}{run_key(run_id)}", f"n:{node}")
-        return encoding.node_record(run_id, text)[0]
+    def node(self, run_id: str, node: str) -> NodeRecord | None:
+        """Read a node of this partition; None where it can't be read."""
+        key = f"{self._keys.prefix}{run_key(run_id)}"
+        try:
+            return encoding.node_record(run_id, self._redis.call("HGET", key, f"n:{node}"))[0]
+        except (StoreError, *codec.READ_ERRORS) as error:
+            log.warning(
+                "limit.later: run %s: %s A slot of %r stays taken.", run_id, error, node
+            )
+            return None
 
     def settings(self) -> dict[str, LimitSetting]:
         """Read all that is set of limits, by name."""

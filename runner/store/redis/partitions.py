@@ -338,30 +338,25 @@ class PartitionedStore:
     def _offer(self, run_id: str, node: str) -> Sequence[Doorbell]:
         """Ring for a node that a limit offers a slot, in the partition of its run."""
         partition = self._of(run_id)
-        try:
-            return self._rung(partition, partition.limits.ring(run_id, node)).doorbells
-        except StoreError as error:
-            log.warning("limit.later: %s Another node gets the slot.", error)
-            return ()
+        return self._rung(partition, partition.limits.ring(run_id, node)).doorbells
 
     def _check_slot(self, home: RedisStore, name: str) -> Sequence[Doorbell]:
-        """Return a slot whose lease is over, unless its node runs; ring for one that is ready."""
+        """Return a slot whose lease is over, unless its node may run; ring for one that is ready."""
         version, run_id, text = name.split("|", 2)
         claim, _, text = text.partition("|")
         node, _, key = text.partition("\n")
+        record = self._of(run_id).limits.node(run_id, node)
+        status = record.status if record and claim_name(record) == claim else None
+        if status is Status.RUNNING:
+            return ()
+        how, member = "leave" if record is None else "drop", f"@{claim}|{run_id}|{node}"
         try:
-            record = self._of(run_id).limits.node(run_id, node)
-            is_same = claim_name(record) == claim
-            if is_same and record.status is Status.RUNNING:
-                return ()
-            offered = home.limits.drop(key, f"@{claim}|{run_id}|{node}", version)
+            offered = home.limits.drop(how, key, member, version)
         except StoreError as error:
-            log.warning(
-                "limit.later: %s A slot of %r stays taken until it is back.", error, key
-            )
+            log.warning("limit.later: %s A slot of %r is free later.", error, key)
             return ()
         members = [tuple(node_of(each).split("|", 1)) for each in offered]
-        if is_same and record.status is Status.READY:
+        if status is Status.READY:
             members.append((run_id, node))
         return [bell for member in members for bell in self._offer(*member)]
 
