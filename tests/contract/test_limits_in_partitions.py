@@ -313,6 +313,34 @@ def test_a_node_that_was_refused_pauses_its_key_in_every_partition(store, worker
     worker.claim(one, "a")
 
 
+@pytest.mark.parametrize("twice", [False, True])
+def test_a_node_that_waits_for_one_limit_has_no_slot_of_a_later_one(redis_url, clock, twice):
+    """What a claim held elsewhere is free at once; control: not what another claim of the visit may use."""
+    layout.record(partition_addresses(redis_url, 2))
+    store = partitioned([redis_url] * 2, clock)
+    worker = ManualWorker(store, clock)
+    here, elsewhere = (
+        next(name for name in names if store._layout.limit_home(name) == home)
+        for home, names in (
+            (1, map("a{}".format, range(32))),
+            (0, map("b{}".format, range(32))),
+        )
+    )
+    both = [Limit(here, concurrency=1), Limit(elsewhere, concurrency=2)]
+    graph = shape("x y z", limits={"x": both, "y": both, "z": both[1:]})
+    run_id = worker.start(graph, beside="01")
+    worker.claim(run_id, "x")
+    if twice:
+        before(store._partitions[1], "commit", lambda: fail(Death))
+        with pytest.raises(Death):
+            worker.claim(run_id, "y")
+    worker.limited(run_id, "y")
+
+    reply = store.do(ClaimVisit(run_id, "z", 1, 1, worker.nonce()))
+    assert word_of(reply) == ("limited" if twice else "claimed")
+    store.close()
+
+
 def damage(store, run_id, node):
     """Have a node be damaged; return what heals it."""
     key, field = f"runner:{{p{run_id[:2]}}}:r:{run_id}", f"n:{node}"

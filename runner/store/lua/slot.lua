@@ -7,7 +7,7 @@
 --   queue, and drop a slot that is only kept; 7 limit, 8 its slots by the code (0: as many as are taken),
 --   9 @<claim>|<run>|<node>, 10 since (ms) of a hold, else the version that it must have ("" for any),
 --   11 ms of a keep.
--- Words: "held <version>", "queued", "done" or "changed", then the nodes that are offered a slot.
+-- Words: "held <version>", "shared <version>" where a claim of the same visit has it, "queued", "done" or "changed", then the nodes that are offered a slot.
 -- include: settings
 -- include: offers
 local how, key, slots, member = ARGV[6], ARGV[7], tonumber(ARGV[8]), ARGV[9]
@@ -19,7 +19,7 @@ if how == 'hold' then
   if mine == 1 or taken + ahead < slots_of(key, slots) then
     if redis.call('ZREM', QUEUE .. key, member) == 1 then forget_idle(key) end
     redis.call('ZADD', HOLDERS .. key, 'inf', member)
-    return {'held ' .. look_later(key, member, lease)}
+    return {(had == 'inf' and 'shared ' or 'held ') .. look_later(key, member, lease)}
   end
   redis.call('ZADD', QUEUE .. key, 'NX', ARGV[10], member)
   redis.call('ZADD', prefix .. 'limit:waiting', 'NX', ARGV[10], key)

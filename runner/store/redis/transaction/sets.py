@@ -167,6 +167,8 @@ class ReadSet:
         """Slots that other partitions count, to be held first: (limit, member) -> since, concurrency."""
         self.held_slots: dict[tuple[str, str], bytes] = {}
         """The same that were asked for -> the version of the slot; b"" where none is free."""
+        self.own_slots: dict[tuple[str, str], bytes] = {}
+        """Versions of those that no other claim of the visit had, also of earlier tries."""
         self.held_after = 0
         """The time of the look before the first of these was held."""
         self.doorbells: list[Doorbell] = []

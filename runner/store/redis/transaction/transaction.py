@@ -327,13 +327,9 @@ class Transaction:
             case ReturnSlot() if run:
                 claim = action.ran or claim_name(run.node(action.node))
                 member = slot_member(run_id, action.node, claim)
-                arguments = (
-                    "drop" if action.ran else "leave",
-                    key,
-                    action.concurrency,
-                    member,
-                    "",
-                )
+                version = write_set.read_set.own_slots.get((key, member), b"")
+                how = "drop" if action.ran or version else "leave"
+                arguments = (how, key, action.concurrency, member, version)
             case TakeSlot(until=int(until)) if run:
                 member = slot_member(run_id, action.node, claim_name(run.node(action.node)))
                 version = write_set.read_set.held_slots[key, member]
@@ -506,9 +502,10 @@ class Transactions:
             if home is None:
                 raise AssertionError(f"{key} is counted here")
             word, *offered = _reached(home, "slot", "hold", key, concurrency, member, since, "")
-            read_set.held_slots[key, member] = word.removeprefix(b"held ").removeprefix(
-                b"queued"
-            )
+            word, _, version = word.partition(b" ")
+            read_set.held_slots[key, member] = version
+            if word == b"held":
+                read_set.own_slots[key, member] = version
             read_set.doorbells += self._offer_slots(offered)
         read_set.wanted_slots = {}
 
