@@ -65,8 +65,12 @@ class RunStarter:
         if missing:
             self._store.publish(missing, replace=replace)
             self._published.update(map(_name_of, missing))
-            if replace and any(_limits(topology) for topology in missing):
+            if replace and (any(map(_limits, missing)) or self._differ()):
                 self._declare_limits([topology.graph_id for topology in missing])
+
+    def _differ(self) -> bool:
+        """Return whether graphs have declared a limit differently: one of them may not declare it now."""
+        return any(setting.declared for setting in self._store.limit_settings().values())
 
     def _declare_limits(self, latest: Sequence[str]) -> None:
         """Let the older declaration of a limit hold where the `latest` graphs differ from others."""

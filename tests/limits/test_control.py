@@ -303,9 +303,8 @@ def test_of_two_declarations_the_newest_loses(site, redis_url):
 
     def deploy(name, concurrency):
         builder = GraphBuilder()
-        builder.add_node(
-            lambda ctx: None, "n", limits=[replace(MODEL, concurrency=concurrency)]
-        )
+        limits = [replace(MODEL, concurrency=concurrency)] if concurrency else []
+        builder.add_node(lambda ctx: None, "n", limits=limits)
         registry = Registry()
         registry.add(name, builder.build)
         client = Client(store=site.store, registry=registry)
@@ -337,6 +336,10 @@ def test_of_two_declarations_the_newest_loses(site, redis_url):
     site.limits.reset("model")
     assert begun() == 1
     assert "1 at a time in a; 2 at a time in b" in site.checks(FAIL)[0]
+    deploy("a", 0)
+    assert begun() == 2
+    deploy("a", 1)
+    assert begun() == 2
 
     deploy("a", 2)
     assert site.checks(FAIL) == []
