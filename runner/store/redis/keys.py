@@ -296,7 +296,7 @@ DICTIONARY = (
         "limit:h:<limit>",
         "zset",
         "<run>|<node> that have a place of the limit; those for whom one is kept by the ms it lapses; of "
-        "runs in other partitions @<visit>.<fence before the claim>|<run>|<node>",
+        "runs in other partitions @<visit>.<fence before the claim>|<run>|<node>, kept by 9e15",
         "while a node has one",
     ),
     Key(
