@@ -463,6 +463,11 @@ class RetryVisit(VisitRequest):
     reason: str = ""
     limit: str | None = None
 
+    @property
+    def by(self) -> str:
+        """Who pauses the key."""
+        return f"node {self.token.node} of run {self.token.run_id}"
+
     def plan(self, transaction: UnitOfWork[RunT]) -> Reply:
         token, entry = self.token, self.entry
         run = owned(transaction, token)
@@ -485,8 +490,7 @@ class RetryVisit(VisitRequest):
                 continue
             setting = transaction.limit_setting(limit.name) or LimitSetting(limit.name)
             if setting.v and setting.paused_until(key) < until:
-                by = f"node {node} of run {self.token.run_id}"
-                pause = LimitPause(key, until, self.reason, by, now)
+                pause = LimitPause(key, until, self.reason, self.by, now)
                 transaction.put_limit_setting(setting.at_time(now).pause(pause), None)
 
 

@@ -14,7 +14,7 @@ from runner.records.run import Status
 from runner.store.addresses import partition_addresses
 from runner.store.interface import Settlement
 from runner.store.redis import layout
-from runner.store.requests import ClaimVisit, RetryVisit, SettleVisit
+from runner.store.requests import ChangeLimit, ClaimVisit, RetryVisit, SettleVisit
 from runner.testing import ManualClock
 from tests.chaos.test_racing_answers import UncheckedScripts
 from tests.contract.store.limits import ONE, SLOW, LimitContract, crowd, set_limit
@@ -339,6 +339,19 @@ def test_a_node_that_waits_for_one_limit_has_no_slot_of_a_later_one(redis_url, c
     reply = store.do(ClaimVisit(run_id, "z", 1, 1, worker.nonce()))
     assert word_of(reply) == ("limited" if twice else "claimed")
     store.close()
+
+
+def test_a_retry_renews_no_pause_that_is_being_ended(store, worker):
+    """Only its own pause goes to the other partitions: another may have been resumed there by then."""
+    one, other = (worker.start(GRAPH, beside=digits) for digits in ("00", "01"))
+    token = worker.token(one, "a")
+    set_limit(store, "one", lambda setting: setting.pause(LimitPause("one", 0)))
+    resume = ChangeLimit("one", lambda setting: setting.resume("one"), "", "")
+    store._partitions[1].do(resume)
+    store.do(RetryVisit(token, 60_000, None, None, reason="429", limit="one"))
+    store._partitions[0].do(resume)
+
+    worker.claim(other, "a")
 
 
 def damage(store, run_id, node):

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import functools
 import logging
-import math
 import time
 import zlib
 from collections import defaultdict
@@ -384,7 +383,7 @@ class PartitionedStore:
 
         def change(setting: LimitSetting) -> LimitSetting:
             for pause in paused.pauses:
-                if setting.paused_until(pause.key) < (pause.ends_at or math.inf):
+                if pause.by == request.by and setting.paused_until(pause.key) < pause.ends_at:
                     setting = setting.pause(pause)
             return setting
 
