@@ -78,6 +78,9 @@ NEEDED = ("mail_server", "mail_from", "server_secret", "server_url", "directory"
 
 PATH, MAILTO = "/doors/mail", "mailto"
 
+BELOW = f"{PATH}/{{rest:path}}"
+"""Paths with a slash more: a redirect would leave the link in the server's log."""
+
 LINK_AGE = 7 * DAY
 """Seconds for which a link can decide, at most."""
 
@@ -502,10 +505,12 @@ def router(services: Services) -> APIRouter:
     thread = NoticeThread(services, "mail", door.handle)
     routes = APIRouter(include_in_schema=False, lifespan=thread.lifespan, route_class=LinkRoute)
 
+    @routes.get(BELOW, dependencies=[Depends(OPEN)])
     @routes.get(PATH, dependencies=[Depends(OPEN)])
     def show(request: Request, viewer: Viewer, token: Token) -> HTMLResponse:
         return door.page(request, viewer, token, None)
 
+    @routes.post(BELOW, dependencies=[Depends(OPEN)])
     @routes.post(PATH, dependencies=[Depends(OPEN)])
     async def answer(request: Request, viewer: Viewer, token: Token) -> HTMLResponse:
         form = await fields_sent(request)

@@ -351,10 +351,14 @@ def test_the_log_has_no_links(site, mailbox, monkeypatch, caplog):
             httpx.request(method, served.url + PATH, params={"t": token}, data=form)
             for method, form in (("HEAD", None), ("POST", {"f.decision": "approve"}))
         ]
+        with_slash = httpx.get(
+            f"{served.url}{PATH}/", params={"t": token}, follow_redirects=True
+        )
         httpx.get(f"{served.url}/healthz?t=control")
         wait_until(lambda: "t=control" in caplog.text, "both requests are in the log")
 
     assert [shown.status_code, *(reply.status_code for reply in refused)] == [200, 405, 403]
+    assert with_slash.status_code == 200
     assert f"GET {PATH} HTTP" in caplog.text
     assert token not in caplog.text
 
