@@ -385,7 +385,7 @@ class AgentStream:
             return
         outer, _, name = path.rpartition("/")
         yield from self._enter(outer)
-        self._subagents[path] = child = self._run_of(path)
+        self._subagents[path] = child = self._run_of(path) or path
         yield core.SubagentStartedEvent(
             subagent_run_id=child, name=name, parent_subagent_run_id=self._subagents.get(outer)
         )
@@ -411,13 +411,17 @@ class AgentStream:
             yield core.SubagentFinishedEvent(subagent_run_id=owner, outcome=outcome)
 
     def _run_of(self, path: str) -> str:
-        """Return the run of the graph inside the graph that a path names."""
+        """Return the run of the graph inside the graph that a path names; "" where a migration removed it."""
+        if not path:
+            return self._run_id
         outer, _, name = path.rpartition("/")
-        return self._snapshot(self._run_of(outer)).nodes[name].child if path else self._run_id
+        run_id = self._run_of(outer)
+        node = self._snapshot(run_id).nodes.get(name) if run_id else None
+        return node.child if node else ""
 
     def _conversation(self, run_id: str, path: str, node: str) -> Iterator[core.BaseEvent]:
         """Write what an agent has said and done, now that its events were heard."""
-        messages = self._snapshot(run_id).messages.get(node, ())
+        messages = self._snapshot(run_id).messages.get(node, ()) if run_id else ()
         if messages and self._person.may("read"):
             source = "/".join(filter(None, (self._run_id, path, node)))
             visits, owner = self._snapshot(run_id).nodes[node].visit, self._subagents.get(path)

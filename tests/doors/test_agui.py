@@ -348,6 +348,29 @@ def test_a_graph_inside_is_a_subagent(site):
     assert end.outcome.type == "success"
 
 
+def test_a_node_that_a_migration_has_removed_ends_no_replay(site):
+    """An earlier message again is its run from the beginning, with the steps of nodes that are gone."""
+    thread = Thread(site, "nested_agent")
+    before = thread.say("refund 7")
+    run_id, first = thread.state["runner"]["run_id"], thread.messages[0]
+    graphs = {"nested_agent": wired({"begin": lambda ctx: 1}).build}
+    thread.site = later = LiveSite(site.settings.redis_url, graphs, doors=("agui",))
+    later.http = TestClient(later.app, "https://runner.example")
+    later.client.run(run_id).migrate(drop=["desk"])
+    later.client.run(run_id).wait(60)
+    finished(thread.say("refund 8"))
+    thread.messages = [first]
+
+    events = thread.send()
+    later.pool.shutdown(cancel_futures=True)
+    finished(events)
+    steps = [
+        [event.step_name for event in of(each, "STEP_STARTED")] for each in (before, events)
+    ]
+    assert steps == [["begin", "desk", "desk/clerk"]] * 2
+    assert thread.state["runner"]["run_id"] == run_id
+
+
 BEN = Person(Principal("ben"), frozenset(GRANTS))
 
 
