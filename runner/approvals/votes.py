@@ -240,11 +240,10 @@ def signed(engine: Engine, body: dict[str, JSON], principal: Principal) -> dict[
     if key is None:
         return body
     voter = _looked_up(engine, Voter(principal))
-    return key.sign(
-        body,
-        now=_now(engine),
-        login={"groups": sorted(voter.groups), "roles": sorted(voter.roles)},
-    )
+    login: dict[str, JSON] = {"groups": sorted(voter.groups), "roles": sorted(voter.roles)}
+    if engine.signing_level is not None:
+        login["level"] = engine.signing_level
+    return key.sign(body, now=_now(engine), login=login)
 
 
 def proven(

@@ -130,6 +130,9 @@ class Engine:
     directory: str | None = None
     """The name of the directory that knows who is in which group; None: that of the settings."""
 
+    signing_level: int | None = None
+    """The level at which this process signs for its own callers, at most; None: that of its key."""
+
     def __init__(
         self,
         store: Store,

@@ -7,6 +7,7 @@ import hmac
 import json
 import time
 import uuid
+from contextlib import closing
 from dataclasses import replace
 
 import pytest
@@ -14,7 +15,7 @@ from click.testing import CliRunner
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from kombu import Message
 
-from runner import AsyncClient
+from runner import AsyncClient, Client
 from runner.approvals import Auth, Principal, Rule, SigningKey, proofs
 from runner.approvals.keys import KeySet
 from runner.audit.checkpoint import public_bytes
@@ -24,6 +25,7 @@ from runner.cli.program import runner
 from runner.errors import UsageError
 from runner.operations.message_handlers import IncomingMessage, handle_answer
 from runner.records.messages import vote_body
+from runner.server import create_app
 from tests.execution.test_effects import Till
 from tests.server.conftest import Site
 from tests.server.test_pages import send
@@ -480,3 +482,20 @@ def test_a_caller_never_names_who_decides(redis_url, tmp_path, monkeypatch, leve
         send(desk.site, "/inbox/together", q=asked, **form)
         assert set(desk.votes()) == voters
     assert desk.work() == []
+
+
+def test_the_client_of_the_doors_vouches_as_a_service(redis_url, tmp_path, monkeypatch):
+    """A vote by `services.client` has level 1 under a key of level 2, which any other client signs at."""
+    desk = Desk(redis_url, 2, tmp_path, monkeypatch)
+    monkeypatch.setenv("RUNNER_SIGNING_KEY", str(desk.path("door")))
+    monkeypatch.setenv("RUNNER_DIRECTORY", f"{__name__}:team")
+    services = create_app(desk.site.settings, auth=lambda request: None).state.services
+    with closing(services.store):
+        receipts = [
+            client.vote(desk.question.id, "approve", by="ana", digest=desk.question.digest)
+            for client in (services.client, Client(store=desk.engine.store))
+        ]
+
+    assert [receipt.status for receipt in receipts] == ["forbidden", "counted"]
+    assert "level 2 is needed" in receipts[0].detail
+    assert "this message has 1" in receipts[0].detail
