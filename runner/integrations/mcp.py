@@ -153,6 +153,7 @@ class McpServer:
         self._done: asyncio.Event | None = None
         self._task: asyncio.Task[None] | None = None
         self._opening = asyncio.Lock()
+        atexit.register(self._end)
 
     def tools(self, only: Sequence[str] | None = None) -> list[McpTool]:
         """List the server's tools; `only` names those to return.
@@ -279,23 +280,27 @@ class McpServer:
     async def _open(self) -> None:
         """Open a session in a task of its own: it must end in the task that began it."""
         connection: asyncio.Future[Client] = asyncio.get_running_loop().create_future()
-        self._pid, self._done = os.getpid(), asyncio.Event()
+        self._pid, self._client, self._done = os.getpid(), None, asyncio.Event()
         self._task = asyncio.create_task(self._hold(connection, self._done))
-        self._client = await asyncio.wait_for(connection, START_WITHIN)
-        atexit.register(self._end)
+        self._client = await connection
 
     async def _hold(
         self, connection: asyncio.Future[Client], close_event: asyncio.Event
     ) -> None:
+        start = asyncio.timeout(START_WITHIN)
         try:
-            async with Client(
-                self._server, elicitation_callback=_refuse, extensions=[Tasks()]
-            ) as client:
+            client = Client(self._server, elicitation_callback=_refuse, extensions=[Tasks()])
+            async with contextlib.AsyncExitStack() as stack:
+                async with start:
+                    await stack.enter_async_context(client)
                 connection.set_result(client)
                 await close_event.wait()
-        except Exception as error:  # noqa: BLE001 - raised where the session is awaited
+        except BaseException as error:  # noqa: BLE001 - raised where the session is awaited
             if not connection.done():
-                connection.set_exception(error)
+                # A start that was cancelled may end in any error.
+                is_late = start.expired() or not isinstance(error, Exception)
+                late = TimeoutError("the server has not introduced itself in time")
+                connection.set_exception(late if is_late else error)
 
     async def _close(self) -> None:
         task, close_event = self._task, self._done

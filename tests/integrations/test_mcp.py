@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import atexit
 import json
 import os
 import subprocess
@@ -79,12 +80,17 @@ def test_an_error_of_the_tool_is_an_error_result(server):
     assert "not today" in text
 
 
-def test_a_server_that_died_is_started_again(server):
+def test_a_server_that_died_is_started_again(server, monkeypatch):
     """The call in which it died is an error and is not repeated; the next one has a new server."""
+    registered = []
+    monkeypatch.setattr(
+        atexit, "register", lambda function, *_, **__: registered.append(function)
+    )
     [(first, _)] = run(server, call("die"))
     [(second, text)] = run(server, call("add", first=1, second=1))
 
     assert (first, second, text) == ("error", "success", "2")
+    assert server._end not in registered  # the end of the process ends it once
 
 
 def test_one_session_serves_a_process(server):
@@ -106,6 +112,23 @@ def test_a_server_that_can_not_start_is_a_definition_error():
     """A command that does not exist is reported when the tools are asked for."""
     with pytest.raises(DefinitionError, match="can't be used"):
         mcp_tools(StdioServerParameters(command="no-such-program"))
+
+
+def test_a_server_that_never_introduces_itself_is_ended(tmp_path, monkeypatch):
+    """Each attempt starts one, which has ended when the attempt has."""
+    monkeypatch.setattr("runner.integrations.mcp.START_WITHIN", 0.1)
+    # The shell ends when its input does, however late it runs.
+    monkeypatch.setattr("mcp.client.stdio.PROCESS_TERMINATION_TIMEOUT", 60, raising=False)
+    started = tmp_path / "started"
+    script = 'echo $$ >> "$0"; while read -r request; do :; done'
+    silent = StdioServerParameters(command="sh", args=["-c", script, str(started)])
+    server = McpServer(silent)
+    for _ in range(2):
+        with pytest.raises(DefinitionError, match="has not introduced itself"):
+            server.tools()
+
+    processes = [int(line) for line in started.read_text().split()]
+    assert [alive(process) for process in processes] == [False, False]
 
 
 # -- a server that asks ------------------------------------------------------------------------------
