@@ -21,7 +21,7 @@ import time
 from collections.abc import AsyncIterator, Coroutine, Mapping, Sequence
 from typing import Any, ClassVar, Literal, TypeVar, cast
 
-from pydantic import Field
+from pydantic import Field, ValidationError
 
 from runner import async_loop
 from runner.agent.effects import ToolExecution, ToolOutcome
@@ -105,9 +105,11 @@ class TaskCall(types.Request[TaskParams, str]):
 
 
 class TaskState(types.Result):
-    """The state of a task."""
+    """The state of a task; the replies to `tasks/update` and `tasks/cancel` have no status."""
 
-    status: str = "working"
+    status: Literal["working", "input_required", "completed", "failed", "cancelled"] | None = (
+        None
+    )
     message: str = Field("", alias="statusMessage")
     poll_interval: int | None = Field(None, alias="pollIntervalMs")
     requests: types.InputRequests = Field({}, alias="inputRequests")
@@ -404,6 +406,8 @@ class McpTool:
             task = {**task, "requests": {}, "answered": answered}
             await self._save(execution, task)
         state = await self._of_task("tasks/get", task)
+        if state.status is None:
+            raise UsageError("the reply to tasks/get can't be read: it has no status.")
         if state.status == "completed" and state.result is not None:
             return _result(state.result)
         if state.status in {"completed", "failed", "cancelled"}:
@@ -426,6 +430,8 @@ class McpTool:
         except Exception as error:
             if isinstance(error, MCPError) and error.code in REFUSED:
                 raise UsageError(f"the server has refused {method}: {error}") from error
+            if isinstance(error, ValidationError):
+                raise UsageError(f"the reply to {method} can't be read: {error}") from error
             raise self._later(task, error) from error
 
     def _later(self, task: Mapping[str, Any], error: Exception | None = None) -> RetryAfter:

@@ -88,6 +88,12 @@ class Tasks(Extension):
             case {"dish": "stones"}:
                 error = {"code": INTERNAL_ERROR, "message": "too hard"}
                 return {**reply, "status": "failed", "error": error}
+            case {"dish": "ash"}:
+                return {**reply, "status": "burnt"}
+            case {"dish": "smoke"}:
+                return {"resultType": "complete", "taskId": str(path)}
+            case {"dish": "mash"}:
+                return {**reply, "status": "completed", "result": {"content": "mash"}}
         text = " ".join([task["dish"], *map(json.dumps, task.get("answers", []))])
         result = {"content": [{"type": "text", "text": text}]}
         return {**reply, "status": "completed", "result": result}

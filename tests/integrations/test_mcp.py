@@ -298,6 +298,16 @@ def test_a_task_that_failed_is_an_error_result(cook):
     assert (status, "has failed. too hard" in text) == ("error", True)
 
 
+@pytest.mark.parametrize("dish", ["ash", "smoke", "mash"])
+def test_a_task_that_can_not_be_read_is_an_error_result(cook, dish):
+    """A status that is unknown or missing, or a result that is none: the server is told, and it is over."""
+    _, run, file = cook(dish)
+
+    status, text = told(run)
+    assert (status, "tasks/get" in text) == ("error", True)
+    assert json.loads(file.read_text())["status"] == "cancelled"
+
+
 def test_a_task_that_never_ends_is_cancelled(cook, server, clock, monkeypatch):
     """After its time the server is told, and the model gets an error; until then the node waits on."""
     _, run, file = cook("nothing")
