@@ -176,6 +176,12 @@ class Questions:
                 self._asked[inner] = _Asked(inner, question.id, question.number, handed=True)
         return answers
 
+    def take_back(self, inner: str) -> None:
+        """Have the answers to `inner`, or to the calls in it, handed over again: the framework lost them."""
+        for each, question in self._asked.items():
+            if f"{each}.".startswith(f"{inner}."):
+                self._asked[each] = replace(question, handed=False)
+
     def ask_again(self) -> list[Interrupt]:
         """Ask again what was withdrawn and is still waited for."""
         questions = []

@@ -12,7 +12,7 @@ from __future__ import annotations
 import base64
 import threading
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
 from importlib.metadata import version as installed
 from typing import Any
@@ -45,8 +45,10 @@ with needs_extra("langgraph", "LangGraphNode"):
     from langgraph.channels import DeltaChannel
     from langgraph.checkpoint.memory import InMemorySaver
     from langgraph.checkpoint.serde.jsonplus import JsonPlusSerializer
-    from langgraph.graph.state import CompiledStateGraph
+    from langgraph.checkpoint.serde.types import ERROR, RESUME
+    from langgraph.errors import is_invalid_resume
     from langgraph.pregel import Pregel
+    from pydantic import ValidationError
 
 KIND = "langgraph"
 
@@ -86,7 +88,7 @@ class LangGraphNode:
 
     def __init__(
         self,
-        factory: Callable[[InMemorySaver], CompiledStateGraph[Any, Any, Any, Any]],
+        factory: Callable[[InMemorySaver], Pregel[Any, Any, Any, Any]],
         *,
         input: Callable[[Visit], Any] | None = None,  # noqa: A002 - as LangGraph calls it
         output: Callable[[Any], Any] | None = None,
@@ -137,9 +139,15 @@ class LangGraphNode:
 
 @dataclass(kw_only=True)
 class _LangGraphPast(Past):
-    """`thread` is what the checkpointer stores."""
+    """`thread` is what the checkpointer stores.
+
+    `given` has the interrupts that the last answers were for, `refused` why the graph took an answer not, by
+    the ids of interrupts.
+    """
 
     thread: JSON = None
+    given: dict[str, str] = field(default_factory=dict)
+    refused: dict[str, str] = field(default_factory=dict)
 
 
 def _check(graph: Any) -> None:
@@ -182,6 +190,7 @@ class _Execution:
     ) -> None:
         self._visit, self._past, self._approval = visit, past, approval
         self._questions = Questions(KIND, visit.address, visit.answers, past.questions)
+        self._lost = past.given
         self._counter = _Callbacks(visit)
         self.saver = NodeCheckpointer(past.thread, self._save, types)
         self.config: Any = {
@@ -207,19 +216,29 @@ class _Execution:
                 command = langgraph.types.Command(resume=await self._answers(state))
             elif not state.next:
                 return []
-            await graph.ainvoke(command, self.config, durability="sync")
+            try:
+                await graph.ainvoke(command, self.config, durability="sync")
+            except ValidationError as error:
+                if not is_invalid_resume(error):
+                    raise
+                problems = "; ".join(each["msg"] for each in error.errors())
+                self._past.refused = dict.fromkeys(self._past.given.values(), problems)
             self._visit.check()
 
     # -- questions --------------------------------------------------------------------------------
 
     def _ask(self, inner: str, interrupt: Any) -> list[Interrupt]:
         """Ask for one interrupt; of several tool calls each is a question."""
+        if self._lost.get(inner) == interrupt.id:
+            self._questions.take_back(inner)
         if calls := _calls(interrupt):
             return [
                 self._ask_call(f"{inner}.{number}", call, interrupt)
                 for number, call in enumerate(calls)
             ]
         name, reason = _title(interrupt.value)
+        if problems := self._past.refused.get(interrupt.id):
+            reason = {"question": reason, "refused": problems}
         return [
             self._questions.ask(inner, name, reason, response_schema=interrupt.response_schema)
         ]
@@ -258,6 +277,8 @@ class _Execution:
             ]
             batched = "action_requests" in interrupt.value
             answers[interrupt.id] = {"decisions": decisions} if batched else decisions[0]
+        self._past.given = {inner: interrupt.id for inner, interrupt, _ in asked}
+        self._lost = {}
         return answers
 
     async def _decision(self, call: _Call, question: Interrupt, answer: Any) -> Any:
@@ -488,7 +509,9 @@ class NodeCheckpointer(InMemorySaver):
     def put_writes(
         self, config: Any, writes: Sequence[tuple[str, Any]], task_id: str, task_path: str = ""
     ) -> None:
-        """Store what a task has written."""
+        """Store what a task has written; of one that failed not the answers: it gets them again."""
+        if any(channel == ERROR for channel, _ in writes):
+            writes = [write for write in writes if write[0] != RESUME]
         with self._lock:
             super().put_writes(config, writes, task_id, task_path)
             self._save()

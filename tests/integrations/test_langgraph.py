@@ -7,21 +7,25 @@ import json
 from dataclasses import dataclass
 
 import pytest
+from pydantic import BaseModel, field_validator
 
-from runner import GraphBuilder, Status
+from runner import GraphBuilder, RetryPolicy, Status
 from runner.approvals.rules import Rule
 from runner.errors import DefinitionError
 from runner.records import failures
+from runner.records.outcomes import Failed
 from runner.records.validation import mismatch
 from tests.execution.test_effects import vote
 from tests.integrations.adapter_contract import StoredNode, done, waits
 from tests.integrations.extras import need
+from tests.waiting import wait_until
 
 need("langgraph", "langgraph")
 need("langchain", "dev")
 
 from langchain.agents import create_agent  # noqa: E402 - only where the extra is installed
 from langchain.agents.middleware import HumanInTheLoopMiddleware  # noqa: E402 - as above
+from langgraph import func  # noqa: E402 - as above
 from langgraph.checkpoint.conformance import checkpointer_test, validate  # noqa: E402 - as above
 from langgraph.graph import END, START, StateGraph  # noqa: E402 - as above
 from langgraph.types import interrupt  # noqa: E402 - as above
@@ -209,6 +213,119 @@ def test_an_interrupt_is_a_question_with_its_schema():
         {"order": "7"},
     )
     assert question.response_schema["type"] == "integer"
+
+
+def named(name):
+    """The value of an interrupt whose question has this name."""
+    return {"action_request": {"action": name}}
+
+
+@pytest.mark.parametrize("end", ["crash", "error", "nothing"])
+def test_an_answer_is_asked_for_once(run_graph, end):
+    """If the node ends between an answer and what it is for, it goes on with it: no one is asked again."""
+
+    def compiled(checkpointer):
+        def left_is_stored():
+            writes = checkpointer.document()["writes"]
+            return any("notes" in write and "left" in write[-1] for write in writes)
+
+        def right(state):
+            notes = [interrupt(named("red"))]
+            if not MADE:
+                MADE.append("right")
+                wait_until(left_is_stored, "the other answer is used")
+                if end == "crash":
+                    run_graph.crash_at("agent", "after_effect")
+                if end == "error":
+                    raise ConnectionError
+            return {"notes": [*notes, interrupt(named("blue"))]}
+
+        return graph(left=asks(named("sky")), right=right)(checkpointer)
+
+    adapter = LangGraphNode(compiled, input=lambda visit: {"notes": []}, output=text)
+    builder = GraphBuilder()
+    builder.add_node(adapter, "agent", retry=RetryPolicy(2, backoff=0))
+    run = run_graph(builder.build(), "go")
+    run.answer("1", "sky")
+    run.answer("2", "red")
+    assert ([question.name for question in run.interrupts], MADE) == (["blue"], ["right"])
+    run.answer("3")
+
+    assert run.result.results["agent"].output == "1 2 3"
+
+
+def stumbles(state):
+    MADE.append("stumbles")
+    if len(MADE) == 1:
+        raise ConnectionError
+    return {"notes": []}
+
+
+def inner():
+    steps = [("ask", asks("red")), stumbles, ("ask_more", asks("blue"))]
+    return StateGraph(State).add_sequence(steps).add_edge(START, "ask").compile()
+
+
+def functional(checkpointer):
+    asked = func.task(lambda topic: asks(topic)({})["notes"], name="asked")
+
+    @func.entrypoint(checkpointer=checkpointer)
+    def run(state):
+        red = asked("red").result()
+        stumbles(state)
+        return {"notes": red + asked("blue").result()}
+
+    return run
+
+
+@pytest.mark.parametrize(
+    "compiled",
+    [
+        graph(inner=inner()),
+        graph(outer=lambda state: inner().invoke({"notes": []})),
+        functional,
+    ],
+)
+def test_an_answer_within_is_asked_for_once(compiled):
+    """Of a subgraph, as a node or called by one, and of a task, too: it fails later, and goes on there."""
+    run = node(compiled)
+    (red,) = waits(run.execute())
+    run.answer(red, "1")
+    assert isinstance(run.execute(), Failed)
+    (blue,) = waits(run.execute())
+    run.answer(blue, "2")
+
+    assert (red.reason, blue.reason, done(run.execute()).output) == ("red", "blue", "1 2")
+
+
+class Even(BaseModel):
+    number: int
+
+    @field_validator("number")
+    @classmethod
+    def is_even(cls, number):
+        if number % 2:
+            raise ValueError("take an even number")
+        return number
+
+
+def test_an_answer_that_the_graph_refuses_is_asked_for_again():
+    """Where a class refuses what its schema allows, the question comes again with why; the others don't."""
+
+    def ask(state):
+        return {"notes": [interrupt("which?", response_schema=Even).number]}
+
+    run = node(graph(ask=ask, other=asks("sky")))
+    which, sky = waits(run.execute())
+    run.answer(which, {"number": 3})
+    run.answer(sky, "blue")
+    (again,) = waits(run.execute())
+    assert waits(run.execute()) == [again]
+    assert again.id != which.id
+    assert again.reason == {"question": "which?", "refused": "Value error, take an even number"}
+    run.answer(again, {"number": 4})
+
+    assert done(run.execute()).output == "4 blue"
 
 
 # -- tool calls that people review -------------------------------------------------------------------
