@@ -46,9 +46,13 @@ local KEPT = 9e15
 local function look_later(key, member, after)
   local claim, run, node = member:match('^@([^|]*)|([^|]*)|(.*)$')
   local timer = 'slot|' .. run .. '|' .. claim .. '|' .. node .. '\n' .. key
-  local version = math.max(now + after, (tonumber(redis.call('ZSCORE', prefix .. 'timers', timer)) or 0) + 1)
+  -- Thousandths of a ms tell it from those before it. A time that is later than theirs would not: a kept slot is
+  -- looked at after minutes, and the node that takes it may die at once.
+  local before = tonumber(redis.call('ZSCORE', prefix .. 'timers', timer) or 0)
+  local nth = math.floor((1 - before % 1) * 1000 + 1.5) % 400  -- never 500: see due.lua
+  local version = ('%.3f'):format(now + after - nth / 1000)
   redis.call('ZADD', prefix .. 'timers', version, timer)
-  return ('%.0f'):format(version)
+  return version
 end
 
 -- Take a member ("<run>|<node>", "" for none) out of a limit, and where a place is free then keep it for the first in
