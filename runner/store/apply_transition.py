@@ -18,6 +18,7 @@ from runner.approvals.rules import Rule
 from runner.audit import entries as audit_entries
 from runner.audit.entries import Mode
 from runner.definition.model import Topology
+from runner.errors import CorruptDocument
 from runner.limits.concurrency import label
 from runner.limits.setting import LimitSetting
 from runner.limits.slots import LimitAction
@@ -486,7 +487,15 @@ def _audit(
         run.audit(audit_entries.started(run.record, begun, run.requester()))
         if type_ == audit_entries.STARTED:
             return
-    question = run.question(action.detail) if action.kind.startswith(OF_INTERRUPTS) else None
+    try:
+        question = (
+            run.question(action.detail) if action.kind.startswith(OF_INTERRUPTS) else None
+        )
+    except CorruptDocument:
+        if action.kind is not EventKind.INTERRUPT_WITHDRAWN:
+            raise
+        # It must not keep its run from being cancelled: the entry has its id, and no digests.
+        question = Interrupt(action.detail, "")
     about = {
         "at": transaction.clock(),
         "detail": action.detail,

@@ -324,3 +324,25 @@ def test_the_end_of_a_call_is_audited_with_its_checkpoint(make):
 
     assert types(store)[-2:] == ["used", "effect.ended"]
     assert entries(store)[-1]["outcome"] == {"key": "key", "status": "failed"}
+
+
+def test_a_run_whose_question_is_damaged_is_cancelled(clock, redis_url):
+    """The entry of the withdrawal has the question's id alone; control: of a whole one digests, too."""
+    store = RedisStore(redis_url, clock=clock, audit="approvals")
+    worker = ManualWorker(store)
+    for is_damaged in (True, False):
+        run_id, question = worker.asking("a", rule=RULE)
+        if is_damaged:
+            _, _, name = question.id.partition(".")
+            key = f"runner:{{p00}}:r:{run_id}"
+            store.connection.call("HSET", key, f"i:{name}", b"1 2 0 z\xff")
+        store.do(CancelRun(run_id, "damaged"))
+        assert store.peek(run_id).status is Status.CANCELLED
+        (withdrawal,) = [
+            entry
+            for entry in entries(store)
+            if (entry["type"], entry["run"]) == ("withdrawn", run_id)
+        ]
+        assert withdrawal["question"] == question.id
+        assert bool(withdrawal.get("digests")) is not is_damaged
+    store.close()
