@@ -141,13 +141,13 @@ class LangGraphNode:
 class _LangGraphPast(Past):
     """`thread` is what the checkpointer stores.
 
-    `given` has the interrupts that the last answers were for, `refused` why the graph took an answer not, by
-    the ids of interrupts.
+    `interrupt_ids` are those that the last answers were for; `problems` say why the graph did not take an
+    answer, by the interrupt's id.
     """
 
     thread: JSON = None
-    given: dict[str, str] = field(default_factory=dict)
-    refused: dict[str, str] = field(default_factory=dict)
+    interrupt_ids: dict[str, str] = field(default_factory=dict)
+    problems: dict[str, str] = field(default_factory=dict)
 
 
 def _check(graph: Any) -> None:
@@ -190,7 +190,7 @@ class _Execution:
     ) -> None:
         self._visit, self._past, self._approval = visit, past, approval
         self._questions = Questions(KIND, visit.address, visit.answers, past.questions)
-        self._lost = past.given
+        self._last_ids = past.interrupt_ids
         self._counter = _Callbacks(visit)
         self.saver = NodeCheckpointer(past.thread, self._save, types)
         self.config: Any = {
@@ -221,15 +221,15 @@ class _Execution:
             except ValidationError as error:
                 if not is_invalid_resume(error):
                     raise
-                problems = "; ".join(each["msg"] for each in error.errors())
-                self._past.refused = dict.fromkeys(self._past.given.values(), problems)
+                problem = "; ".join(each["msg"] for each in error.errors())
+                self._past.problems = dict.fromkeys(self._past.interrupt_ids.values(), problem)
             self._visit.check()
 
     # -- questions --------------------------------------------------------------------------------
 
     def _ask(self, inner: str, interrupt: Any) -> list[Interrupt]:
         """Ask for one interrupt; of several tool calls each is a question."""
-        if self._lost.get(inner) == interrupt.id:
+        if self._last_ids.get(inner) == interrupt.id:  # the graph has saved no answer to it
             self._questions.take_back(inner)
         if calls := _calls(interrupt):
             return [
@@ -237,8 +237,8 @@ class _Execution:
                 for number, call in enumerate(calls)
             ]
         name, reason = _title(interrupt.value)
-        if problems := self._past.refused.get(interrupt.id):
-            reason = {"question": reason, "refused": problems}
+        if problem := self._past.problems.get(interrupt.id):
+            reason = {"question": reason, "problem": problem}
         return [
             self._questions.ask(inner, name, reason, response_schema=interrupt.response_schema)
         ]
@@ -277,8 +277,8 @@ class _Execution:
             ]
             batched = "action_requests" in interrupt.value
             answers[interrupt.id] = {"decisions": decisions} if batched else decisions[0]
-        self._past.given = {inner: interrupt.id for inner, interrupt, _ in asked}
-        self._lost = {}
+        self._past.interrupt_ids = {inner: interrupt.id for inner, interrupt, _ in asked}
+        self._last_ids = {}
         return answers
 
     async def _decision(self, call: _Call, question: Interrupt, answer: Any) -> Any:

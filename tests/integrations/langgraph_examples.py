@@ -34,7 +34,7 @@ class Example:
     types: list[type] = field(default_factory=list)
 
 
-def shown(values):
+def plain(values):
     """The final state as data: of messages the texts."""
     if isinstance(values, dict) and "messages" in values:
         return [message.text for message in values["messages"]]
@@ -131,7 +131,7 @@ def own_loop(checkpointer):
     return builder.compile(checkpointer)
 
 
-def validated(checkpointer):
+def validation(checkpointer):
     """Validate input: an edge leads back to the node until the answer is good."""
 
     def ask(state):
@@ -145,7 +145,7 @@ def validated(checkpointer):
     return builder.compile(checkpointer)
 
 
-def validated_within(checkpointer):
+def validation_loop(checkpointer):
     """Validate input in one node, with a loop."""
 
     def ask(state):
@@ -162,7 +162,7 @@ class Decision(BaseModel):
     note: str = ""
 
 
-def typed(checkpointer):
+def schema(checkpointer):
     """A schema of the answer, which is an object of its class."""
 
     def ask(state):
@@ -179,7 +179,7 @@ def asking(name):
     return lambda state: {"notes": [f"{name}: {interrupt(f'What is {name}?')}"]}
 
 
-def several(checkpointer):
+def parallel(checkpointer):
     """Several interrupts at once, resumed with a map."""
     builder = StateGraph(State)
     for name in ("left", "right"):
@@ -187,7 +187,7 @@ def several(checkpointer):
     return builder.compile(checkpointer)
 
 
-def sent(checkpointer):
+def tasks(checkpointer):
     """An interrupt in each of several tasks of one node."""
 
     def review(state):
@@ -225,7 +225,7 @@ def subgraph(checkpointer):
     return builder.add_edge(START, "inner").add_edge("inner", "last").compile(checkpointer)
 
 
-def called(checkpointer):
+def subgraph_call(checkpointer):
     """A subgraph that a node calls as a function, which has asked before."""
 
     def outer(state):
@@ -287,14 +287,14 @@ EXAMPLES = {
     "call_continue": Example(own_loop, USER, [[{"action": "continue"}]]),
     "call_update": Example(own_loop, USER, [[{"action": "update", "data": {"to": "ben"}}]]),
     "call_feedback": Example(own_loop, USER, [[{"action": "feedback", "data": "to ben"}]]),
-    "validated": Example(validated, {}, [["thirty"], [30]]),
-    "validated_within": Example(validated_within, {}, [["thirty"], [30]]),
-    "typed": Example(typed, {}, [[{"approved": True, "note": "fine"}]], [Decision]),
-    "several": Example(several, {}, [["blue", "red"]]),
-    "sent": Example(sent, {"items": ["a", "b", "c"]}, [["yes", "no", "later"]]),
+    "validation": Example(validation, {}, [["thirty"], [30]]),
+    "validation_loop": Example(validation_loop, {}, [["thirty"], [30]]),
+    "schema": Example(schema, {}, [[{"approved": True, "note": "fine"}]], [Decision]),
+    "parallel": Example(parallel, {}, [["blue", "red"]]),
+    "tasks": Example(tasks, {"items": ["a", "b", "c"]}, [["yes", "no", "later"]]),
     "in_order": Example(in_order, {}, [["Ana"], [30], ["Rome"]]),
     "subgraph": Example(subgraph, DRAFT, [["yes"], ["done"]]),
-    "called": Example(called, DRAFT, [["now"], ["yes"]]),
+    "subgraph_call": Example(subgraph_call, DRAFT, [["now"], ["yes"]]),
     "middleware": Example(middleware, USER, [[EDIT, REJECT]]),
     "function": Example(function, "foo", [["baz"]]),
 }
@@ -312,7 +312,7 @@ def reference(example):
         compiled.invoke(Command(resume=resume_map(interrupts, answers)), config)
     state = compiled.get_state(config)
     assert not state.interrupts
-    return asked, shown(state.values)
+    return asked, plain(state.values)
 
 
 def resume_map(interrupts, answers):
@@ -331,7 +331,7 @@ def register(name, example):
         node = LangGraphNode(
             example.build,
             input=lambda visit: example.start,
-            output=shown,
+            output=plain,
             types=example.types,
         )
         return wired({"asker": node}).build()

@@ -322,7 +322,7 @@ def test_an_answer_that_the_graph_refuses_is_asked_for_again():
     (again,) = waits(run.execute())
     assert waits(run.execute()) == [again]
     assert again.id != which.id
-    assert again.reason == {"question": "which?", "refused": "Value error, take an even number"}
+    assert again.reason == {"question": "which?", "problem": "Value error, take an even number"}
     run.answer(again, {"number": 4})
 
     assert done(run.execute()).output == "4 blue"
