@@ -12,12 +12,10 @@ from typing import Any
 
 from bench.grid import Grid, number
 from bench.meter import percentiles
+from bench.peers.program import FLOWS, OUTSTANDING, SINGLE
 from bench.site import PATIENCE, Site, site
 
 ROUNDS = 3
-SINGLE, FLOWS, OUTSTANDING = 100, 320, 16
-"""Flows of a round one at a time, flows of a round together, and how many of these at once."""
-
 OURS, CANVAS, START = "a flow", "canvas: a chain of 3 tasks", "client.start"
 
 

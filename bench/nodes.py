@@ -15,6 +15,9 @@ NODES = {"chain100": 100, "fan500": 502, "lattice100": 100}
 PAIRS = {"chain100": "canvas chain", "fan500": "canvas chord", "lattice100": "canvas layers"}
 SIDE = 10
 
+TIMED = ("rate", "python_us", "redis_us")
+"""Figures that differ from round to round."""
+
 Job = tuple[int, int, Callable[[], None]]
 """On which side, how many nodes, and the work."""
 
@@ -36,7 +39,10 @@ def run(pool: str, rounds: int, _: list[int]) -> dict[str, Any]:
 
 
 def costs(bench: Site, jobs: dict[str, Job], rounds: int) -> dict[str, dict[str, float]]:
-    """Do every job once in each round, the first of which warms everything up; return the medians."""
+    """Do every job once in each round, the first of which warms everything up; return the medians.
+
+    Beside them are the least and the most of each round's ratio to a bare task of the same round.
+    """
     figures: dict[str, list[dict[str, float]]] = {name: [] for name in jobs}
     for turn in range(rounds + 1):
         for name, (side, nodes, job) in jobs.items():
@@ -50,7 +56,21 @@ def costs(bench: Site, jobs: dict[str, Job], rounds: int) -> dict[str, dict[str,
         inside = sum(monitor.inside.values())
         counts[name] = {"commands": len(monitor.sent), "trips": monitor.trips, "inside": inside}
         counts[name] = {count: value / nodes for count, value in counts[name].items()}
-    return {name: {**middle(rounds), **counts[name]} for name, rounds in figures.items()}
+    return {
+        name: {**middle(rounds), **counts[name], **_spread(rounds, figures["bare task"])}
+        for name, rounds in figures.items()
+    }
+
+
+def _spread(
+    rounds: list[dict[str, float]], bare: list[dict[str, float]]
+) -> dict[str, list[float]]:
+    """Return the least and the most of a figure's ratio, by name."""
+    spread = {}
+    for key in TIMED:
+        ratios = [cost[key] / base[key] for cost, base in zip(rounds, bare, strict=True)]
+        spread[f"{key} ratios"] = [min(ratios), max(ratios)]
+    return spread
 
 
 def _canvas(bench: Site, kind: str) -> None:
@@ -80,10 +100,17 @@ def grids(pool: str, figures: dict[str, Any]) -> list[Grid]:
     }
     rows = []
     for name, cost in figures.items():
-        cells = [
-            number(cost[key]) + (f" ({cost[key] / base[key]:.2f})" if base[key] else "")
-            for key in columns
-        ]
-        rows.append([name, *cells])
-    note = "In brackets: the ratio to one bare task. Canvas has no lattice: its layers have a barrier each."
+        rows.append([name, *(_cell(cost, base, key) for key in columns)])
+    note = (
+        "In brackets: the ratio to one bare task, and the least and the most of the rounds. "
+        "Canvas has no lattice: its layers have a barrier each."
+    )
     return [Grid(f"One node, pool {pool}", ["", *columns.values()], rows, note)]
+
+
+def _cell(cost: dict[str, Any], base: dict[str, Any], key: str) -> str:
+    if not base[key]:
+        return number(cost[key])
+    least, most = cost.get(f"{key} ratios", (1, 1))
+    spread = f"; {least:.2f} to {most:.2f}" if least < most else ""
+    return f"{number(cost[key])} ({cost[key] / base[key]:.2f}{spread})"

@@ -1,4 +1,4 @@
-"""Ours beside LangGraph, DBOS and Temporal: the same chain, fan and resume, in interleaved rounds.
+"""Ours beside LangGraph, DBOS, Restate and Temporal: the same jobs in interleaved rounds.
 
 `python -m bench.peers --python build/peers/bin/python [--only dbos] [--rounds 3]`; `make bench-peers`
 installs what it needs first. Each peer has a process of its own, which does one job at a time. A peer that
@@ -31,17 +31,37 @@ from rich.console import Console
 from bench import results
 from bench.grid import Grid, number
 from bench.meter import percentiles, tree_cpu
-from bench.peers.program import ANSWERS, LENGTH, WIDTH
+from bench.peers.program import (
+    ANSWERS,
+    FLOWS,
+    LENGTH,
+    OUTSTANDING,
+    SINGLE,
+    STEPS,
+    WIDTH,
+    flow_jobs,
+)
 from bench.site import OURS, PATIENCE, Site, site, wait_for
 from runner.records.run import Status
 
 FOLDER = Path(__file__).parent
-JOBS = {"chain": LENGTH, "fan": WIDTH + 2, "resume": ANSWERS}
+JOBS = {
+    "chain": LENGTH,
+    "fan": WIDTH + 2,
+    "resume": ANSWERS,
+    "flow": SINGLE * STEPS,
+    "flows": FLOWS,
+}
+"""What is done in turn, and of how many it is; processor time is measured for each of them."""
+
+TIMES = ("resume", "flow")
+"""Jobs that take times; the others have a rate."""
 PEERS = {
     "LangGraph, durability async": ("langgraph_postgres.py", "postgres", "async"),
     "LangGraph, durability sync": ("langgraph_postgres.py", "postgres", "sync"),
     "DBOS": ("dbos_postgres.py", "postgres"),
     "Temporal's dev server": ("temporal_dev.py",),
+    "Restate": ("restate_server.py",),
 }
 PATIENT = 180.0
 """Seconds for a start, or for a job."""
@@ -50,7 +70,7 @@ LOOK_EVERY = 0.2
 """Seconds between two looks at whether a program that says nothing still runs."""
 
 ROUNDS = 3
-GRAPHS = (f"chain{LENGTH}", f"fan{WIDTH}", "asking")
+GRAPHS = (f"chain{LENGTH}", f"fan{WIDTH}", "asking", "short")
 
 
 class Unavailable(Exception):
@@ -75,12 +95,15 @@ class Ours:
 
     def do(self, job: str) -> dict[str, Any]:
         """Do a job."""
+        jobs = {
+            "chain": lambda: self._bench.run(f"chain{LENGTH}"),
+            "fan": lambda: self._bench.run(f"fan{WIDTH}"),
+            "resume": lambda: [self._answer() for _ in range(ANSWERS)],
+            **flow_jobs(lambda: self._bench.client.start("short", None).wait(PATIENCE)),
+        }
         began = time.perf_counter()
-        if job != "resume":
-            self._bench.run({"chain": f"chain{LENGTH}", "fan": f"fan{WIDTH}"}[job])
-            return {"seconds": time.perf_counter() - began, "times": []}
-        times = [self._answer() for _ in range(ANSWERS)]
-        return {"seconds": time.perf_counter() - began, "times": times}
+        times = jobs[job]()
+        return {"seconds": time.perf_counter() - began, "times": times or []}
 
     def _answer(self) -> float:
         run = self._bench.client.start("asking", None)
@@ -294,7 +317,7 @@ def _rounds(sides: dict[str, Ours | Peer], figures: dict[str, Any], rounds: int)
 
 
 def _sum_up(job: str, done: list[dict[str, Any]]) -> dict[str, float]:
-    if job == "resume":
+    if job in TIMES:
         return percentiles([time for each in done for time in each["times"]])
     return {
         "rate": median(JOBS[job] / each["seconds"] for each in done),
@@ -324,7 +347,15 @@ def grids(_: str, figures: dict[str, Any]) -> list[Grid]:
     return [
         Grid(
             "Peers",
-            ["", "chain nodes/s", "fan nodes/s", "resume ms p50, p95", "versions"],
+            [
+                "",
+                "chain nodes/s",
+                "fan nodes/s",
+                "resume ms p50, p95",
+                "flow ms p50, p95",
+                f"flows/s, {OUTSTANDING} outstanding",
+                "versions",
+            ],
             rows,
             note,
         )
@@ -335,7 +366,7 @@ def _cell(found: dict[str, Any], job: str) -> str:
     done = found.get(job)
     if not isinstance(done, dict):
         return "not measured"
-    if job == "resume":
+    if job in TIMES:
         return f"{number(done['p50'])}, {number(done['p95'])}"
     return f"{number(done['rate'])} ({number(done['python_us'])} us)"
 

@@ -11,7 +11,7 @@ import time
 from importlib.metadata import version
 
 from dbos import DBOS, DBOSConfig, SetWorkflowID
-from program import ANSWERS, LENGTH, WIDTH, serve
+from program import ANSWERS, LENGTH, STEPS, WIDTH, flow_jobs, serve
 
 DBOS(config=DBOSConfig(name="bench", system_database_url=sys.argv[1], log_level="ERROR"))
 
@@ -32,6 +32,12 @@ async def parallel() -> int:
 def chain() -> int:
     """Take one step after another."""
     return sum(step() for _ in range(LENGTH))
+
+
+@DBOS.workflow()
+def flow() -> int:
+    """Take a few steps, one after another."""
+    return sum(step() for _ in range(STEPS))
 
 
 @DBOS.workflow()
@@ -70,7 +76,7 @@ def resume() -> list[float]:
 
 def whole(workflow: object, nodes: int) -> None:
     """Run a workflow to its end."""
-    count = workflow() if workflow is chain else asyncio.run(fan())
+    count = asyncio.run(fan()) if workflow is fan else workflow()
     if count != nodes:
         raise ValueError(f"{count} steps ran, not {nodes}")
 
@@ -82,6 +88,7 @@ serve(
         "chain": lambda: whole(chain, LENGTH),
         "fan": lambda: whole(fan, WIDTH + 2),
         "resume": resume,
+        **flow_jobs(lambda: whole(flow, STEPS)),
     },
 )
 DBOS.destroy()

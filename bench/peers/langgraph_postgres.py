@@ -15,7 +15,7 @@ from typing import Annotated, TypedDict
 from langgraph.checkpoint.postgres import PostgresSaver
 from langgraph.graph import END, START, StateGraph
 from langgraph.types import Command, interrupt
-from program import ANSWERS, LENGTH, WIDTH, serve
+from program import ANSWERS, LENGTH, STEPS, WIDTH, flow_jobs, serve
 from psycopg.rows import dict_row
 from psycopg_pool import ConnectionPool
 
@@ -46,13 +46,13 @@ def moment(_: State) -> dict:
     return {"at": [time.time()]}
 
 
-def chain(saver: PostgresSaver) -> object:
+def chain(saver: PostgresSaver, length: int) -> object:
     """Build a chain."""
     builder = StateGraph(State)
-    for place in range(LENGTH):
+    for place in range(length):
         builder.add_node(f"n{place}", step)
         builder.add_edge(f"n{place - 1}" if place else START, f"n{place}")
-    builder.add_edge(f"n{LENGTH - 1}", END)
+    builder.add_edge(f"n{length - 1}", END)
     return builder.compile(checkpointer=saver)
 
 
@@ -86,7 +86,12 @@ def main() -> None:
     with ConnectionPool(URL, min_size=4, max_size=8, kwargs=options) as pool:
         saver = PostgresSaver(pool)
         saver.setup()
-        graphs = {"chain": chain(saver), "fan": fan(saver), "asking": asking(saver)}
+        graphs = {
+            "chain": chain(saver, LENGTH),
+            "flow": chain(saver, STEPS),
+            "fan": fan(saver),
+            "asking": asking(saver),
+        }
 
         def run(name: str, task: object, thread: str) -> dict:
             config = {"configurable": {"thread_id": thread}, "recursion_limit": LENGTH + 10}
@@ -113,6 +118,7 @@ def main() -> None:
                 "chain": lambda: whole("chain", LENGTH),
                 "fan": lambda: whole("fan", WIDTH + 2),
                 "resume": resume,
+                **flow_jobs(lambda: whole("flow", STEPS)),
             },
         )
 

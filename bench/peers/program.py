@@ -9,10 +9,14 @@ import json
 import sys
 import traceback
 from collections.abc import Callable, Mapping
+from concurrent.futures import ThreadPoolExecutor
 from time import perf_counter
 
 LENGTH, WIDTH, ANSWERS = 100, 500, 40
 """Nodes of the chain, nodes between the first one and the join of the fan, answers of one round."""
+
+STEPS, SINGLE, FLOWS, OUTSTANDING = 3, 100, 320, 16
+"""Nodes of a flow, flows of a round one at a time, flows of a round together, how many of these at once."""
 
 Job = Callable[[], object]
 
@@ -38,6 +42,24 @@ def serve(versions: Mapping[str, str], jobs: Mapping[str, Job]) -> None:
                     "times": times if isinstance(times, list) else [],
                 }
             )
+
+
+def flow_jobs(flow: Job) -> dict[str, Job]:
+    """Return the jobs for flows, each of which `flow` runs to its end: one at a time, and many at once."""
+
+    def single() -> list[float]:
+        times = []
+        for _ in range(SINGLE):
+            began = perf_counter()
+            flow()
+            times.append((perf_counter() - began) * 1000)
+        return times
+
+    def together() -> None:
+        with ThreadPoolExecutor(OUTSTANDING) as threads:
+            list(threads.map(lambda _: flow(), range(FLOWS)))
+
+    return {"flow": single, "flows": together}
 
 
 def reply(document: object) -> None:

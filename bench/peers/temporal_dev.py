@@ -22,7 +22,7 @@ from temporalio.testing import WorkflowEnvironment
 from temporalio.worker import Worker
 
 with workflow.unsafe.imports_passed_through():
-    from program import ANSWERS, LENGTH, WIDTH, reply, serve
+    from program import ANSWERS, LENGTH, STEPS, WIDTH, flow_jobs, reply, serve
 
 QUEUE = "bench"
 WITHIN = timedelta(seconds=60)
@@ -51,6 +51,21 @@ class Chain:
             [
                 await workflow.execute_activity(step, start_to_close_timeout=WITHIN)
                 for _ in range(LENGTH)
+            ]
+        )
+
+
+@workflow.defn
+class Flow:
+    """A few activities, one after another."""
+
+    @workflow.run
+    async def run(self) -> int:
+        """Run."""
+        return sum(
+            [
+                await workflow.execute_activity(step, start_to_close_timeout=WITHIN)
+                for _ in range(STEPS)
             ]
         )
 
@@ -133,8 +148,9 @@ async def main() -> None:
             "chain": lambda: run(Chain, LENGTH),
             "fan": lambda: run(Fan, WIDTH + 2),
             "resume": lambda: asyncio.run_coroutine_threadsafe(answer(), loop).result(),
+            **flow_jobs(lambda: run(Flow, STEPS)),
         }
-        kinds, activities = [Chain, Fan, Asking], [step, moment]
+        kinds, activities = [Chain, Flow, Fan, Asking], [step, moment]
         versions = {"temporalio": version("temporalio"), "server": _version(path)}
         with ThreadPoolExecutor(1) as threads:
             async with Worker(client, task_queue=QUEUE, workflows=kinds, activities=activities):
