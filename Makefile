@@ -16,7 +16,7 @@ PEERS := build/peers
 OLDEST_REDIS := build/redis-6.2/bin/redis-server
 LOWEST := tests/agent tests/cli tests/server tests/tour
 COMMA := ,
-ALL := agui,dev,docs,embedded,langgraph,mcp,openai,openai-agents,pydantic-ai,slack,strands
+ALL := agui,dev,docs,embedded,langgraph,mcp,openai,openai-agents,pydantic-ai,slack,sqs,strands
 VERSIONS_pinned := --require-hashes --requirement requirements/dev.txt
 VERSIONS_newest := --upgrade --editable '.[$(ALL)]'
 VERSIONS_lowest := --upgrade --resolution lowest-direct --editable '.[dev,embedded]'
@@ -98,9 +98,10 @@ bench: $(STAMP) ## Measure what a node costs: make bench [ONLY=hop,idle] [POOL=t
 	$(BIN)/python -m bench $(if $(ONLY),--only $(ONLY)) $(if $(POOL),--pool $(POOL)) \
 		$(if $(ROUNDS),--rounds $(ROUNDS)) $(if $(SIZES),--sizes $(SIZES))
 
-bench-peers: $(STAMP) ## The same against LangGraph, DBOS and Temporal: make bench-peers [ONLY=dbos] [ROUNDS=2]
+bench-peers: $(STAMP) ## The same against LangGraph, DBOS, Restate and Temporal: make bench-peers [ONLY=dbos] [ROUNDS=2]
 	@[ -x $(PEERS)/bin/python ] || $(PYTHON) -m venv $(PEERS)
 	@$(PEERS)/bin/python -m pip install --quiet --disable-pip-version-check --requirement bench/peers/requirements.txt
+	@npm install --silent --no-audit --no-fund --prefix $(PEERS) @restatedev/restate-server@1.7 || true
 	$(BIN)/python -m bench.peers --python $(PEERS)/bin/python $(if $(ONLY),--only $(ONLY)) $(if $(ROUNDS),--rounds $(ROUNDS))
 
 bench-report: $(STAMP) ## Write what was measured into docs/ideas/benchmarks.md

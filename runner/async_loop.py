@@ -100,14 +100,9 @@ _stop: contextvars.ContextVar[Stop | None] = contextvars.ContextVar(
 )
 
 
-@contextmanager
-def stoppable(stop: Stop) -> Iterator[None]:
-    """Make the async work that runs inside the block stoppable."""
-    before = _stop.set(stop)
-    try:
-        yield
-    finally:
-        _stop.reset(before)
+def stop_by(stop: Stop) -> None:
+    """Make the async work that runs in this context stoppable."""
+    _stop.set(stop)
 
 
 def run(work: Coroutine[Any, Any, Result]) -> Result:

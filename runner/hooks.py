@@ -259,6 +259,8 @@ class HookRegistry:
 
     def callbacks_for(self, event_type: type[HookEvent]) -> list[Callback]:
         """List the callbacks in the order in which they run."""
+        if not self._entries:
+            return []
         entries = [entry for entry in self._entries if issubclass(event_type, entry[1])]
         if event_type.reverse:
             entries.reverse()

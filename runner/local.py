@@ -111,7 +111,7 @@ class Graph:
         self._open: str | None = None
         self._engine: Engine | None = None
         self._threads = ThreadDispatcher()
-        self._turn = threading.Lock()
+        self._lock = threading.Lock()
 
     @property
     def id(self) -> str:
@@ -208,7 +208,7 @@ class Graph:
         self, task: object, state: Mapping[str, object] | None
     ) -> Generator[Event | GraphResult | None]:
         """Start or continue the run; yield its events, None while nothing happens, and then the result."""
-        with self._turn:
+        with self._lock:
             try:
                 engine, run_id, position = self._begin(task, state)
                 yield from self._watch(engine, run_id, position)

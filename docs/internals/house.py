@@ -32,14 +32,14 @@ ROOT = Path(__file__).parents[2]
 LIBRARY = ROOT / "runner"
 
 LIMITS = {
-    "tokens": 462_000,
+    "tokens": 463_600,
     "tokens a code line": 8.4,
     "vague names in functions, %": 3.5,
     "class names used twice": 0,
     "docstrings that begin with What, Whether or How": 0,
     "methods of the store's protocol": 28,
     "methods of the store in Redis": 47,
-    "most rooms with files of one feature": 3,
+    "most rooms with files of one feature": 4,
     "imports of store.redis from other rooms": 0,
     "modules in import circles": 0,
     "settle: files": 9,
@@ -47,11 +47,11 @@ LIMITS = {
     "run's end: files": 20,
     "run's end: calls": 195,
     "park: files": 41,
-    "park: calls": 374,
+    "park: calls": 367,
     "answer: files": 31,
     "answer: calls": 256,
     "resume: files": 40,
-    "resume: calls": 351,
+    "resume: calls": 343,
 }
 
 VAGUE = re.compile(
@@ -61,12 +61,13 @@ VAGUE = re.compile(
 """Participles and fillers, which say nothing of what a name holds."""
 
 FEATURES = {
-    "webhook": "webhooks",
+    "webhook|deliver(y|ies)$": "webhooks",
     "schedule": "schedules",
-    "audit": "audit",
+    "audit|ledger": "audit",
     "freez": "approvals",
+    "^limits?(_|$)": "limits",
 }
-"""What the files of a feature have in their names, and the feature's room."""
+"""Patterns of the names of a feature's files, and the feature's room."""
 
 NO_CODE = {
     tokenize.COMMENT,
@@ -199,12 +200,12 @@ def methods(module: Module, class_name: str) -> list[str]:
 def feature_rooms(library: dict[str, Module]) -> dict[str, set[str]]:
     """Return the rooms that have a file of each feature."""
     return {
-        word: {
+        pattern: {
             module.room
             for module in library.values()
-            if word in module.path.stem or module.room == room
+            if re.search(pattern, module.path.stem) or module.room == room
         }
-        for word, room in FEATURES.items()
+        for pattern, room in FEATURES.items()
     }
 
 

@@ -16,7 +16,8 @@ def message(notice: Mapping[str, Any], pages: str, sender: str, receiver: str) -
     """Return the message to those whom the question names, or to `receiver` where those are no addresses."""
     assignees = [name for name in notice["question"].get("assignees", ()) if "@" in name]
     made = EmailMessage()
-    made["Subject"] = title_of(notice)
+    # An encoded word would be decoded here, and line ends in it would begin headers.
+    made["Subject"] = title_of(notice).replace("=?", "= ?")
     made["From"], made["To"] = sender, ", ".join(assignees or [receiver])
     made.set_content(
         f"{call_of(notice)}\n\nDecide here: {link_of(notice, pages)}\nRun: {notice['run_id']}\n"

@@ -34,7 +34,7 @@ from runner.agent.machine.protocol import AgentDefinition
 from runner.agent.machine.state import AgentState, PassStage, open_questions, waits
 from runner.agent.models.port import Model
 from runner.agent.run_events import RunEventWriter
-from runner.agent.subagent import SubagentTool
+from runner.agent.subagent import SubagentTool, abandon_calls
 from runner.agent.tools import tools_by_name
 from runner.errors import DefinitionError, ResponseError, UsageError
 from runner.hooks import HookProvider, HookRegistry
@@ -204,6 +204,10 @@ class Agent:
         past = replace(past, user_state=own_state, length=len(own_messages))
         state = begin_in_session(past, number, prompt, session_id, session)
         return state, [*own_messages, *session.messages], 0
+
+    def abandon(self, document: dict[str, JSON]) -> None:
+        """End what tools have begun elsewhere for calls of a stored state that does not continue."""
+        async_loop.run(abandon_calls(self._config.tools, document))
 
     # -- called directly --------------------------------------------------------------------------
 

@@ -239,7 +239,7 @@ class Meter:
         """`state` reads the present state of the agent, `above` is the meter of the agent that calls it."""
         self._checkpointer, self.state, self.above = checkpointer, state, above
         self.price: Price | None = price or (above.price if above else None)
-        self.turn: asyncio.Lock = above.turn if above else asyncio.Lock()
+        self.lock: asyncio.Lock = above.lock if above else asyncio.Lock()
         bounds = [
             Bound(agent, budget, counter, limit)
             for budget in budgets
@@ -273,7 +273,7 @@ class Meter:
         amounts = {"tokens": usage.get("totalTokens", 0), "cost": cost}
         amounts = {counter: amount for counter, amount in amounts.items() if amount}
         if amounts:
-            async with self.turn:
+            async with self.lock:
                 for tag in await self._sums():
                     await self._spend(tag, amounts)
                 self._count(amounts)
@@ -325,7 +325,7 @@ class Meter:
         """
         if event.asker is not None and event.asker.asked:
             return  # it does not begin in this pass
-        async with self.turn:
+        async with self.lock:
             over, asker = self._over_own(amounts), ""
             if over is None:
                 over, asker = await self._reserve_shared(amounts)

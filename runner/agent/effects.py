@@ -89,7 +89,7 @@ class Effects:
     """Carries out the commands of one execution; each effect gets the state as it was at its command.
 
     `emit` takes stream events; `post` reports an event from inside a tool call and returns when the
-    machine has taken it. `meter` counts for budgets. `callback_turn` keeps sync callbacks of concurrent tool
+    machine has taken it. `meter` counts for budgets. `callback_lock` keeps sync callbacks of concurrent tool
     calls from overlapping.
     """
 
@@ -100,7 +100,7 @@ class Effects:
     emit: Emit
     post: Post
     meter: Meter | None = None
-    callback_turn: asyncio.Lock = field(default_factory=asyncio.Lock)
+    callback_lock: asyncio.Lock = field(default_factory=asyncio.Lock)
     conversation: ProviderMessages = field(default_factory=ProviderMessages)
 
     async def wait(self, seconds: float) -> MachineEvent:
@@ -152,7 +152,7 @@ class Effects:
         state: AgentState,
     ) -> MachineEvent:
         try:
-            questions = await hooks.fire(event, callbacks, self.callback_turn)
+            questions = await hooks.fire(event, callbacks, self.callback_lock)
             if questions:
                 return HookFired(command.event, command.key, questions=questions)
             return HookFired(

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -150,3 +150,15 @@ class SubagentCheckpointer:
 
     async def ask(self, questions: Sequence[Interrupt], checkpoint: Saved) -> None:
         await self._post(SubagentAsked(self._key, list(questions), self.state_with(checkpoint)))
+
+
+async def abandon_calls(tools: Mapping[str, Any], document: dict[str, JSON]) -> None:
+    """End what tools of an agent, and of agents that are its tools, have begun elsewhere."""
+    for call in past_state(document, {}, 0).calls:
+        tool: Any = tools.get(call.selection.tool or "") if call.selection else None
+        if call.result is not None or call.subagent is None:
+            continue
+        if isinstance(tool, SubagentTool):
+            await abandon_calls(tool.config.tools, call.subagent.document)
+        elif hasattr(tool, "abandon"):
+            await tool.abandon(call.subagent.document)

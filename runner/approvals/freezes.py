@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Iterable, Mapping
 from contextvars import ContextVar
 from dataclasses import dataclass
 
@@ -89,20 +88,15 @@ _check_of_node: ContextVar[Callable[[str], None]] = ContextVar(
 )
 
 
-@contextmanager
-def checked_by(check: Callable[[str], None]) -> Iterator[None]:
-    """Have `check` refuse frozen tools of all agents inside the block, also of graphs that a node calls."""
+def check_by(check: Callable[[str], None]) -> None:
+    """Have `check` refuse frozen tools of all agents in this context, also of graphs that a node calls."""
     outer = _check_of_node.get()
 
     def both(tool: str) -> None:
         outer(tool)
         check(tool)
 
-    before = _check_of_node.set(both)
-    try:
-        yield
-    finally:
-        _check_of_node.reset(before)
+    _check_of_node.set(both)
 
 
 def check_tool(tool: str) -> None:

@@ -5,7 +5,16 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from runner.approvals.rules import DELEGATED, KINDS, Principal, Rule, plain_name, selector
+from runner.approvals.rules import (
+    ANSWERED,
+    DELEGATED,
+    KINDS,
+    OUTER,
+    Principal,
+    Rule,
+    plain_name,
+    selector,
+)
 
 NUMBERS = (
     "none",
@@ -94,14 +103,14 @@ def _excluded(rule: Rule, requester: str, on_behalf_of: Sequence[str]) -> list[s
     forms = list(dict.fromkeys(entry for step in (rule, *rule.steps) for entry in step.exclude))
     names = []
     for form in map(selector, forms):
-        node = form.removeprefix("answered:")
+        node = form.removeprefix(ANSWERED)
         if form == "requester":
             names.append(
                 f"{person(requester)} who asked for it" if requester else "who asked for it"
             )
             names += [f"{person(key)} for whom that was" for key in on_behalf_of]
         elif node != form:
-            names.append(f"who answered {node}")
+            names.append(f"who answered {node.removeprefix(OUTER)}")
         else:
             names.append(who(form))
     kinds = _programs(_barred_kinds(rule, rule.steps))

@@ -41,6 +41,9 @@ SERVICE, LOGIN, OWN_KEY = 1, 2, 3
 ANSWERED = "answered:"
 """Begins the selector of those who answered a node's questions."""
 
+OUTER = "../"
+"""Begins the name of a node of a graph around that of the rule."""
+
 DELEGATED = "delegated"
 """Selector of a vote that is cast in the place of another person."""
 
@@ -111,15 +114,16 @@ class Rule:
     """Who may decide a question, how many are needed, and what ends it.
 
     `eligible` and `exclude` are selectors: `user:<principal>` or a plain name, `group:<name>`,
-    `role:<name>`, `anyone`; `exclude` also takes `requester` and `answered:<node>`. Approvals for one
-    effect must weigh `need` together; `weights` are by selector, 1 otherwise. Rejections that weigh `veto`
-    reject; "majority" means as many as `need`, None means that rejections only count. With `stages` each
-    opens when the one before it is met, and only the stages' own numbers and selectors count.
-    `edit="resets"` makes an edit void earlier votes. `delegate` is "none", "group" or "anyone". `escalate`
-    lists (seconds, selectors that become eligible then), in the business time of the `calendar`, if there
-    is one. People vote, with `agents` also agents, or exactly those of `kinds`, as in ("human", "service").
-    `use_within` is how many seconds after the decision it may be used. `title` says the effect in one
-    sentence, with the names of arguments in braces: "Refund {amount} to {customer}".
+    `role:<name>`, `anyone`; `exclude` also takes `requester`, `answered:<node>` and, of a graph around
+    the rule's, `answered:../<node>`. Approvals for one effect must weigh `need` together; `weights` are
+    by selector, 1 otherwise. Rejections that weigh `veto` reject; "majority" means as many as `need`,
+    None means that rejections only count. With `stages` each opens when the one before it is met, and
+    only the stages' own numbers and selectors count. `edit="resets"` makes an edit void earlier votes.
+    `delegate` is "none", "group" or "anyone". `escalate` lists (seconds, selectors that become eligible
+    then), in the business time of the `calendar`, if there is one. People vote, with `agents` also
+    agents, or exactly those of `kinds`, as in ("human", "service"). `use_within` is how many seconds
+    after the decision it may be used. `title` says the effect in one sentence, with the names of
+    arguments in braces: "Refund {amount} to {customer}".
     """
 
     eligible: Sequence[str] = ("anyone",)
@@ -344,7 +348,7 @@ def excludes_requester(rule: Rule) -> bool:
 
 
 def excluded_answerers(rule: Rule) -> list[str]:
-    """Name the nodes whose answerers may not decide."""
+    """Name the nodes whose answerers may not decide, as the rule does."""
     entries = {entry for step in (rule, *rule.steps) for entry in step.exclude}
     return sorted(
         entry.removeprefix(ANSWERED) for entry in entries if entry.startswith(ANSWERED)
@@ -454,9 +458,9 @@ def forbidden(
         form = selector(entry)
         if form == "requester" and key in requesters:
             return "who asked for this does not decide it"
-        node = form.removeprefix("answered:")
+        node = form.removeprefix(ANSWERED)
         if form != node and key in (answered_by or {}).get(node, frozenset()):
-            return f"who answered {node!r} does not decide this"
+            return f"who answered {node.removeprefix(OUTER)!r} does not decide this"
         if form in selectors:
             return f"excluded: {entry}"
     return unsure(rule, voter, stage)

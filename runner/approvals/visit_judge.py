@@ -13,7 +13,13 @@ from runner.approvals import judgement
 from runner.approvals.calendars import escalates_at
 from runner.approvals.decision_keys import DecisionKeys
 from runner.approvals.judgement import Evidence, level_of
-from runner.approvals.rules import Approval, Rule, excluded_answerers, excludes_requester
+from runner.approvals.rules import (
+    OUTER,
+    Approval,
+    Rule,
+    excluded_answerers,
+    excludes_requester,
+)
 from runner.definition.policies import RetryPolicy
 from runner.errors import ApprovalMismatch, UsageError
 from runner.records import run_ids
@@ -137,12 +143,14 @@ def decided(store: Store, addresses: Sequence[Address], name: str) -> Interrupt 
 
 
 def answerers(store: Store, rule: Rule, question: Interrupt) -> dict[str, frozenset[str]]:
-    """Return, by node, who answered what a rule excludes: in the question's run or one around it."""
+    """Return, by node as a rule names it, who answered that: in the question's run or one around it."""
     nodes, runs = excluded_answerers(rule), [question.run_id]
     if nodes and PATH in (question.place or {}).get("graph", ""):
         while (record := store.peek(runs[-1])) is not None and record.parent:
             runs.append(record.parent)
     return {
-        node: frozenset().union(*(store.answerers(run_id, node) for run_id in runs))
+        node: frozenset().union(
+            *(store.answerers(run_id, node.removeprefix(OUTER)) for run_id in runs)
+        )
         for node in nodes
     }

@@ -43,7 +43,7 @@ def export_lines(
 
     if conditions.signer is not None:
         sealing = Sealing(audit, conditions)
-        while sealing.turn(sign_now=True):
+        while sealing.run_once(sign_now=True):
             continue
         if sealing.problem:
             raise UsageError(f"the audit can't be signed: {sealing.problem}")

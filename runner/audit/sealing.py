@@ -129,7 +129,7 @@ def sealed_entry(raw: bytes, n: int) -> dict[str, JSON]:
 
 
 class Sealing:
-    """Seals, signs and trims the audit of one partition, some entries at each turn.
+    """Seals, signs and trims the audit of one partition, some entries at each pass.
 
     `problem` is why nothing is signed or anchored, or "".
     """
@@ -139,10 +139,10 @@ class Sealing:
         self._idle_at: str | None = None
 
     def is_idle(self) -> bool:
-        """Return whether nothing came since a turn that had nothing to do: one small read."""
+        """Return whether nothing came since a pass that had nothing to do: one small read."""
         return self._idle_at is not None and not self._log.after(self._idle_at, 1)
 
-    def turn(self, *, sign_now: bool = False) -> bool:
+    def run_once(self, *, sign_now: bool = False) -> bool:
         """Seal up to a thousand entries; return whether more may wait. With `sign_now` it signs at once.
 
         Raises:

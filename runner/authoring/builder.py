@@ -348,7 +348,7 @@ class GraphBuilder:
 
         Raises:
             DefinitionError: no nodes, no entry point, nodes that can't be reached, loops that overlap, a rule
-                that excludes who answered a node that asks nothing.
+                that excludes who answered a node that is not there, or asks nothing.
         """
         if not self._nodes:
             raise DefinitionError("Graph must contain at least one node.")

@@ -49,6 +49,7 @@ SEVERITIES = {
     "never-taken": Severity.WARNING,
     "loop-fails": Severity.WARNING,
     "missing-result": Severity.WARNING,
+    "missing-input": Severity.WARNING,
     "question-without-schema": Severity.WARNING,
     "answer-without-effect": Severity.WARNING,
     "loop-without-limit": Severity.HINT,
@@ -214,14 +215,16 @@ def _unbounded_maps(plan: CompiledGraph) -> Iterator[Finding]:
             yield "map-without-bound", node, message, advice
 
 
-# -- what conditions read: `results["x"]` may be missing when the condition is evaluated ---------------
+# -- what conditions and functions read: `results["x"]` and `inputs["x"]` may be missing ---------------
 
-GUARDS = ("results", "completed_nodes", "failed_nodes")
+READ = ("results", "inputs")
+
+GUARDS = (*READ, "completed_nodes", "failed_nodes")
 
 
 @dataclass(frozen=True, slots=True)
 class Reads:
-    """The node ids in a condition's code: `needed` without a check for their result, `named` at all."""
+    """The node ids in a piece of code: `needed` without a check for their result, `named` at all."""
 
     needed: frozenset[str]
     named: frozenset[str]
@@ -254,6 +257,17 @@ def _missing_results(plan: CompiledGraph) -> Iterator[Finding]:
                 f"{edge.source!r}."
             )
             yield "missing-result", edge.source, message, advice
+
+
+def _missing_inputs(plan: CompiledGraph) -> Iterator[Finding]:
+    for node, spec in plan.definition.nodes.items():
+        if not isinstance(spec.executor, FunctionNode) or spec.map:
+            continue
+        upstream = {edge.source for edge in plan.definition.edges if edge.target == node}
+        for name in sorted(_reads(spec.executor.function).needed - upstream):
+            message = f"This node reads inputs[{name!r}], and no edge leads to it from {name!r}: it fails."
+            advice = f"Add the edge from {name!r} to {node!r}, or correct the name."
+            yield "missing-input", node, message, advice
 
 
 def _running_again(plan: CompiledGraph, source: str) -> set[str]:
@@ -297,15 +311,15 @@ def _role(syntax_node: ast.AST, state: str) -> tuple[str, ast.expr | None]:
     """Classify a piece of code: a read that needs the result, one that doesn't, or a check for it."""
     match syntax_node:
         case ast.Subscript(
-            value=ast.Attribute(value=ast.Name(id=name), attr="results"), slice=key
-        ):
+            value=ast.Attribute(value=ast.Name(id=name), attr=attribute), slice=key
+        ) if attribute in READ:
             return "needed", key if name == state else None
         case ast.Call(
             func=ast.Attribute(
-                value=ast.Attribute(value=ast.Name(id=name), attr="results"), attr="get"
+                value=ast.Attribute(value=ast.Name(id=name), attr=attribute), attr="get"
             ),
             args=[key, *_],
-        ):
+        ) if attribute in READ:
             return "named", key if name == state else None
         case ast.Compare(
             left=key, comparators=[ast.Attribute(value=ast.Name(id=name), attr=attribute)]
@@ -379,7 +393,9 @@ def _without_effect(plan: CompiledGraph) -> Iterator[Finding]:
     asking = {
         node
         for node, spec in nodes.items()
-        if any(any(_questions(function)) for _, function in _functions(spec.executor))
+        if any(
+            any(_calls_of(function, "interrupt")) for _, function in _functions(spec.executor)
+        )
     }
     feeders: dict[str, list[str]] = {node: [] for node in plan.definition.nodes}
     for edge in plan.definition.edges:
@@ -401,7 +417,7 @@ def _without_effect(plan: CompiledGraph) -> Iterator[Finding]:
 def _unchecked_answers(plan: CompiledGraph) -> Iterator[Finding]:
     for node, spec in plan.definition.nodes.items():
         for owner, function in _functions(spec.executor):
-            for call in _questions(function):
+            for call in _calls_of(function, "interrupt"):
                 if {keyword.arg for keyword in call.keywords} & {
                     "response_schema",
                     "rule",
@@ -430,7 +446,7 @@ def _unchecked_decisions(plan: CompiledGraph) -> Iterator[Finding]:
             not names
             or not functions
             or has_gate
-            or any(_calls(function, "approved") for function in functions)
+            or any(call for function in functions for call in _calls_of(function, "approved"))
         ):
             continue
         message = (
@@ -461,18 +477,9 @@ def _believed_rules(plan: CompiledGraph) -> Iterator[Finding]:
 
 def _ruled(executor: object) -> Iterator[ast.Call]:
     for _, function in _functions(executor):
-        for call in _questions(function):
+        for call in _calls_of(function, "interrupt"):
             if any(keyword.arg == "rule" for keyword in call.keywords):
                 yield call
-
-
-def _calls(function: Callable[..., Any], name: str) -> bool:
-    code = sources.tree(function)
-    syntax_nodes = ast.walk(code) if code is not None else ()
-    return any(
-        isinstance(syntax_node, ast.Attribute) and syntax_node.attr == name
-        for syntax_node in syntax_nodes
-    )
 
 
 def _functions(executor: object) -> Iterator[tuple[str, Callable[..., Any]]]:
@@ -488,10 +495,6 @@ def _of_tools(tools: Mapping[str, Any]) -> Iterator[tuple[str, Callable[..., Any
             yield f" of the tool {name!r}", tool.function
         elif isinstance(tool, SubagentTool):
             yield from _of_tools(tool.config.tools)
-
-
-def _questions(function: Callable[..., Any]) -> Iterator[ast.Call]:
-    return _calls_of(function, "interrupt")
 
 
 def _calls_of(function: Callable[..., Any], name: str) -> Iterator[ast.Call]:
@@ -520,6 +523,7 @@ RULES: tuple[Callable[[CompiledGraph], Iterator[Finding]], ...] = (
     _starts_inside,
     _unbounded_maps,
     _missing_results,
+    _missing_inputs,
     _without_effect,
     _unchecked_answers,
     _unchecked_decisions,

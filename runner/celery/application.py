@@ -20,7 +20,7 @@ from kombu.serialization import prepare_accept_content
 from kombu.utils.objects import cached_property
 
 from runner.celery.amqp import AmqpConsumer, Relay
-from runner.celery.config import SETTINGS, celery_config, is_redis, settings_of
+from runner.celery.config import SETTINGS, celery_config, is_redis, is_sqs, settings_of
 from runner.celery.engines import load_graphs
 from runner.celery.heartbeat import Heartbeat
 from runner.celery.inline_continuation import continue_in_children
@@ -113,6 +113,10 @@ def _prepare(instance: Any, conf: Any, options: Mapping[str, Any], **_: object) 
         if is_redis(conf.broker_url):
             forget_old_connections()
             use_safe_channel(app, priorities_of(app, registry))
+        if is_sqs(conf.broker_url):
+            from runner.celery.sqs import check_queues  # noqa: PLC0415 - an extra has its packages
+
+            check_queues(app, priorities_of(app, registry))
         add_queues(app, registry, instance, options)
     except RunnerError as error:
         sys.exit(f"The worker did not start: {error}")

@@ -12,10 +12,17 @@ from typing import Any
 from urllib.parse import urlsplit
 
 from celery import Celery
+from kombu.transport import TRANSPORT_ALIASES
 
 from runner.records.codec import load_json
 from runner.settings import Settings
-from runner.store.addresses import NAMESPACE, Sentinels, sentinels
+from runner.store.addresses import NAMESPACE, Sentinels, cluster, sentinels
+
+# Here, since children of a prefork pool import this, too.
+TRANSPORT_ALIASES.update(
+    rediscluster="runner.celery.redis_cluster:ClusterTransport",
+    sqs="runner.celery.sqs:SqsTransport",
+)
 
 SETTINGS = "runner_settings_secret"
 """The key of our settings in an app's configuration; Celery hides the value of such a name from monitors."""
@@ -39,10 +46,26 @@ REDIS_OPTIONS = {
     "socket_timeout": 5,
 }
 
-REDIS = frozenset({"redis", "rediss", "sentinel"})
+REDIS = frozenset({"redis", "rediss", "sentinel", "rediscluster"})
 
 SENTINEL_TIMEOUT = 1.0
 """Seconds that a Sentinel has to answer."""
+
+SQS: dict[str, Any] = {
+    "broker_transport_options": {
+        # boto's own minutes would hold a node's thread that publishes.
+        "client-config": {
+            "connect_timeout": 5,
+            "read_timeout": 15,
+            "retries": {"total_max_attempts": 2},
+        },
+        # Seconds after a poll without a message, and while all slots are busy. kombu's default is 1.
+        "polling_interval": 0.2,
+    },
+    # On SQS these would make a queue for each worker, and publish what nobody can read.
+    "worker_enable_remote_control": False,
+    "worker_send_task_events": False,
+}
 
 RABBITMQ_OPTIONS = {"confirm_publish": True}
 
@@ -71,7 +94,7 @@ def celery_config(settings: Settings) -> dict[str, Any]:
         "worker_soft_shutdown_timeout": min(SOFT_SHUTDOWN, settings.shutdown_grace),
         SETTINGS: settings.model_dump_json(),
         **_exchanges(settings.namespace),
-        **_transport(settings.broker, sentinels(settings.broker_url or settings.first_url)),
+        **_transport(settings),
     }
 
 
@@ -99,14 +122,33 @@ def is_amqp(broker_url: str) -> bool:
     return urlsplit(broker_url).scheme in {"amqp", "amqps", "pyamqp"}
 
 
-def _transport(broker_url: str, service: Sentinels | None) -> dict[str, Any]:
+def is_sqs(broker_url: str) -> bool:
+    return urlsplit(broker_url).scheme == "sqs"
+
+
+def _transport(settings: Settings) -> dict[str, Any]:
+    broker_url, url = settings.broker, settings.broker_url or settings.first_url
+    if servers := cluster(url):
+        # With one hash tag all queues are on one server, as kombu's commands need.
+        options = {
+            "hosts": list(servers.hosts),
+            "global_keyprefix": f"{{{settings.namespace}}}:",
+        }
+        return {
+            "broker_channel_error_retry": True,
+            "broker_transport_options": {**REDIS_OPTIONS, **options},
+            **({"broker_use_ssl": {"ssl_cert_reqs": "required"}} if servers.tls else {}),
+        }
     if is_redis(broker_url):
+        service = sentinels(url)
         # A refusal (the disk is full, no replica) ends some day, and must not end the worker.
         return {
             "broker_channel_error_retry": True,
             "broker_transport_options": _redis_options(service),
             **({"broker_use_ssl": dict(service.tls)} if service and service.tls else {}),
         }
+    if is_sqs(broker_url):
+        return dict(SQS)
     return {
         "broker_transport_options": dict(RABBITMQ_OPTIONS),
         "task_default_queue_type": "quorum",

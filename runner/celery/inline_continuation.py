@@ -46,7 +46,7 @@ from runner.store.interface import Claim, Token
 log = logging.getLogger(__name__)
 
 MAX_NODES = 8
-"""Nodes in sequence on one slot; then the queue is served."""
+"""Nodes in sequence on one slot; then the queue is served, unless another slot is free for that."""
 
 MAX_SECONDS = 10.0
 """Seconds after which a sequence ends, too: RabbitMQ limits how long a delivery may be unacknowledged."""
@@ -111,6 +111,8 @@ class Claims:
         # A child of a prefork pool has one slot. Another child may get the task; the next claim then
         # replaces the one that lies here.
         self.slots = 1
+        # Of this worker; a child of a prefork pool is given them by its worker.
+        self.free_slots: Callable[[], float] = lambda: self.slots - len(state.reserved_requests)
         self._claims: dict[str, Claim] = {}
         self._lock = threading.Lock()
 
@@ -133,7 +135,11 @@ claims = Claims()
 def may_continue(request: Any) -> Callable[[], bool]:
     """Return a check, for the moment when a task's node settles, that another may follow on its slot."""
     remaining, until, _ = request.get(BUDGET) or (0, 0.0, 0.0)
-    return lambda: remaining > 0 and time.monotonic() < until and not stopping()
+    return lambda: (
+        (remaining > 0 or claims.free_slots() > 0)
+        and time.monotonic() < until
+        and not stopping()
+    )
 
 
 def nonce_of(request: Any) -> str:
@@ -152,8 +158,8 @@ def _task_id(claim: Claim) -> str:
 
 @cache
 def permission() -> Any:
-    """Return what children share with their worker: until when they may continue, and its connections."""
-    return RawArray("d", 2)
+    """Return what children read of their worker: until when they may go on, connections, free slots."""
+    return RawArray("d", 3)
 
 
 class ContinuingChild(asynpool.Worker):
@@ -176,6 +182,7 @@ class ContinuingChild(asynpool.Worker):
 
     def _make_child_methods(self, *args: Any) -> None:
         super()._make_child_methods(*args)
+        claims.free_slots = lambda: float(self._may_continue[2])
         receive, send = self.wait_for_job, self.outq.put
 
         def wait_for_job() -> Any:
@@ -212,7 +219,7 @@ class ContinuingChild(asynpool.Worker):
 
     def _is_free(self, headers: dict[str, Any]) -> bool:
         limits = [limit for limit in headers.get("timelimit") or () if limit]
-        now, (until, connection) = time.monotonic(), self._may_continue
+        now, (until, connection, _) = time.monotonic(), self._may_continue
         return (
             now < until
             and connection
@@ -279,8 +286,11 @@ class Permission:
         consumer.hub.on_tick.add(self.update)
 
     def update(self) -> None:
-        """Allow it while the main process would pass on any task at once."""
+        """Allow it while the main process would pass on any task at once; count the free slots."""
         permission()[0] = time.monotonic() + PERMISSION_LASTS if self._allows() else 0
+        permission()[2] = self._consumer.pool.num_processes - max(
+            1, len(state.reserved_requests)
+        )
 
     def _allows(self) -> bool:
         consumer = self._consumer
@@ -356,6 +366,11 @@ class ContinuingRequest(Request):
         if "on_success" in vars(cls):
             cls.on_success = _then_continue(cls.on_success)
             cls.execute_using_pool = _unless_begun(cls.execute_using_pool)
+
+    def __init__(self, *args: Any, **options: Any) -> None:
+        """Keep the body decoded: the task would decode it once more."""
+        super().__init__(*args, **options)
+        self._body, self._content_type = self._payload, None
 
     def revoked(self) -> bool:
         """Return whether it must not start; what a child has begun has started."""

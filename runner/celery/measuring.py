@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping
+from contextlib import AbstractContextManager, nullcontext
 from functools import lru_cache
 
 from runner.definition.model import map_of
@@ -58,10 +58,9 @@ def measure_wait(store: Store, seconds: float, graph: str) -> None:
         _collector(store).add(increments(QUEUE_WAIT, seconds, graph=graph))
 
 
-@contextmanager
 def _observe(
     running: telemetry.RunningNode, visit: ClaimedVisit
-) -> Iterator[Callable[[Outcome], object]]:
+) -> AbstractContextManager[Callable[[Outcome], object]]:
     began, usage_before = time.monotonic(), _usage(visit)
 
     def end(outcome: Outcome) -> None:
@@ -81,7 +80,7 @@ def _observe(
             for counter, amount in spent(outcome, usage_before).items():
                 _collector(visit.store).add(spending(counter, amount, running.graph))
 
-    yield end
+    return nullcontext(end)
 
 
 def _usage(visit: ClaimedVisit) -> Mapping[str, int]:

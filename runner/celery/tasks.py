@@ -97,23 +97,24 @@ def run_node(self: Any) -> NextVisit | None:
 
     The visit that the settle has claimed continues on this task's slot.
     """
-    self.request.began = (
-        time.monotonic()
-    )  # first of all: its time limit counts the imports of a new child
+    request = self.request
+    request.began = time.monotonic()  # first: its time limit counts the imports of a new child
     engine = engine_of(self.app)
     try:
-        run_id, node, visit, attempt = visit_of(self.request.id)
-        nonce, check = nonce_of(self.request), may_continue(self.request)
-        claim = claims.take(self.request.id, nonce)
+        run_id, node, visit, attempt = visit_of(request.id)
+        nonce, check = nonce_of(request), may_continue(request)
+        claim = claims.take(request.id, nonce)
         wait = None if nonce else waiting_since(engine.store, run_id, node)
         if claim is not None:
             delivery = engine.execute(claim, check)
         else:
-            delivery = engine.deliver(run_id, node, visit, attempt, nonce=nonce, stays=check)
+            delivery = engine.deliver(
+                run_id, node, visit, attempt, nonce=nonce, may_continue=check
+            )
         if delivery.word == "stale":
             delivery = engine.end_without_worker(run_id, node, visit, attempt) or delivery
     except (StoreError, ConflictError, UsageError) as error:
-        log.warning("doorbell.refused: %s: %s", one_line(self.request.id), one_line(error))
+        log.warning("doorbell.refused: %s: %s", one_line(request.id), one_line(error))
         # Not Celery's Reject, which logs all tracebacks of the refusal.
         raise NodeEvent("task-rejected", {"requeue": False}) from None
     if wait is not None and delivery.graph_id:

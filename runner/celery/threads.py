@@ -203,7 +203,7 @@ class Sealer:
             return
         if self._locks.acquire("seal", min(SEALING, self._every * 0.9)):
             for sealing in self._sealing:
-                while sealing.turn() and not is_stopping():
+                while sealing.run_once() and not is_stopping():
                     continue
 
 
@@ -301,7 +301,7 @@ class Archiver(WorkerThread):
         """Archive the runs that wait, batch by batch, then pause."""
         problem_before = self._archiving.problem
         if self._locks.acquire("archive", ARCHIVE_APART * self._pause):
-            while self._archiving.turn() and not self.stopping.is_set():
+            while self._archiving.run_once() and not self.stopping.is_set():
                 continue
         problem = self._archiving.problem
         if problem and not problem_before:

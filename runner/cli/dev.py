@@ -83,13 +83,19 @@ def dev(
       runner dev --graphs refunds
       runner dev --demo
     """  # noqa: D301 - click reads the backspace: leave this paragraph as it is
+    if demo:
+        context.graphs = ",".join([*context.settings.graphs, "runner.cli.demo"])
+        del context.settings
+    if not context.settings.graphs:
+        raise CommandError(
+            Exit.USAGE,
+            "There are no graphs: neither --graphs nor RUNNER_GRAPHS names a module. Nothing was started.",
+            "`runner init my-project` creates a project, and `runner dev --demo` runs an example.",
+        )
     _stop_on_signals()
     try:
         with ExitStack() as stack:
             url = _start_store(context, stack)
-            if demo:
-                context.graphs = ",".join([*context.settings.graphs, "runner.cli.demo"])
-                del context.settings
             if opens is None:
                 opens = sys.stdout.isatty() and _has_display()
             return _run_worker(context, stack, url, (concurrency, port, demo, opens))
@@ -174,10 +180,7 @@ def _run_worker(
     }
     worker = stack.enter_context(worker_process(environment, concurrency=concurrency))
     worker.wait_ready(output.note if context.debug else None)
-    graphs = (
-        ", ".join(context.settings.graphs)
-        or "none; name modules with --graphs or RUNNER_GRAPHS"
-    )
+    graphs = ", ".join(context.settings.graphs)
     try:
         pages = start_server(stack, environment, port)
     except MissingExtra as missing:

@@ -61,7 +61,9 @@ def command_error(error: BaseException) -> CommandError:
     if isinstance(error, CommandError):
         return error
     if isinstance(error, click.ClickException):
-        return CommandError(Exit.USAGE, error.format_message(), _help_hint(error))
+        return CommandError(
+            Exit.USAGE, " ".join(error.format_message().split()), _help_hint(error)
+        )
     if isinstance(error, (KeyboardInterrupt, click.Abort)):
         return CommandError(Exit.STOPPED, "Interrupted before the command finished.")
     if isinstance(error, UnicodeEncodeError):
@@ -74,7 +76,7 @@ def command_error(error: BaseException) -> CommandError:
         if code is Exit.UNREACHABLE and "could not be reached" not in message
         else HINTS.get(code, "")
     )
-    return CommandError(code, message, hint)
+    return CommandError(code, message.replace("\n", " "), hint)
 
 
 def _help_hint(error: click.ClickException) -> str:

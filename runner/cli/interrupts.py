@@ -247,7 +247,9 @@ def show(context: CommandContext, interrupt_id: str) -> None:
     )
     fields = document(question).items()
     rows = (
-        (name, compact(value)) for name, value in fields if value not in (None, "", [], {}, 0)
+        (name, compact(value))
+        for name, value in fields
+        if value not in (None, "", [], {}, 0) and name != "digests"
     )
     output.present(question, lambda: _show_whole(output, question), rows)
 

@@ -181,15 +181,14 @@ class Output:
                 self.show("")
             return
         table = Table(box=None, pad_edge=False, header_style="bold")
-        widths = [max(cell.cell_len for cell in column) for column in zip(*cells, strict=True)]
-        # Only the last column is broken, where there is room for the others; else ids, which are copied, are
-        # whole.
-        others = sum(width + 2 for width in widths[:-1])
-        least = (
-            (*widths[:-1], 8) if others + 8 <= self.console.width else (32, *[8] * len(widths))
-        )
-        for heading, width, most in zip(headings, widths, least, strict=False):
-            table.add_column(heading, overflow="fold", min_width=min(width, most))
+        titled = zip([Text(heading) for heading in headings], *cells, strict=False)
+        widths = [max(cell.cell_len for cell in column) for column in titled]
+        # The last column is broken first, then the widest; never the ids in front, which are copied.
+        while sum(widths) + 2 * len(widths[1:]) > self.console.width and max(widths[1:]) > 8:
+            at = -1 if widths[-1] > 8 else widths.index(max(widths[1:]), 1)
+            widths[at] -= 1
+        for heading, width in zip(headings, widths, strict=True):
+            table.add_column(heading, overflow="fold", width=width)
         for row in cells:
             table.add_row(*row)
         self.show(table)

@@ -45,7 +45,7 @@ def cancel(context: CommandContext, run_id: str, reason: str) -> None:
         raise ConflictError(
             f"run {run_id} has ended or is stopping already; nothing was changed."
         )
-    status = str(run.status.shown)
+    status = run.status.shown
     from runner.operations.views import RunStatus
 
     context.output.write(RunStatus(run_id, status), [(status,)])
@@ -146,7 +146,7 @@ def again(context: CommandContext, run_id: str, *, input_text: str | None, by: s
 def _write_new(context: CommandContext, run: Run) -> None:
     from runner.operations.views import RunStatus
 
-    context.output.write(RunStatus(run.id, str(run.status.shown)), [(run.id,)])
+    context.output.write(RunStatus(run.id, run.status.shown), [(run.id,)])
 
 
 # -- migration ---------------------------------------------------------------------------------------

@@ -108,9 +108,7 @@ def run(
         return _wait(context, new_run, timeout)
     from runner.operations.views import StartedRun
 
-    context.output.write(
-        StartedRun(new_run.id, graph, str(new_run.status.shown)), [(new_run.id,)]
-    )
+    context.output.write(StartedRun(new_run.id, graph, new_run.status.shown), [(new_run.id,)])
     return Exit.DONE
 
 
@@ -281,7 +279,8 @@ def show(context: CommandContext, run_id: str) -> None:
     tab-separated lines: first the run (run, id, graph, status, reason, "archived" for a run that is in the
     archive only), then who asked for it and for whom (requester, principals), then what its agents have
     spent of budgets per run (spent, counter, amount), then each node (node, id, status, visit, attempts,
-    milliseconds, output or error), then each open question (interrupt, id, node, name, people, reason).
+    milliseconds, output, error or progress), then each open question (interrupt, id, node, name, people,
+    reason).
     """
     from runner.operations.views import archived_run, read_run
 
@@ -426,4 +425,6 @@ def _node_rows(view: RunView, path: str = "") -> list[tuple[object, ...]]:
 def _outcome(node: NodeView) -> str:
     if node.error is not None:
         return node.error.summary
-    return compact(node.output) if node.output is not None else ""
+    if node.output is not None:
+        return compact(node.output)
+    return node.progress if node.status in {"ready", "running", "retrying"} else ""

@@ -18,7 +18,7 @@ from pathlib import Path
 from types import CodeType
 from typing import Any, Protocol, TypeVar
 
-from runner.approvals.rules import Rule, excluded_answerers, excludes_requester
+from runner.approvals.rules import OUTER, Rule, excluded_answerers, excludes_requester
 from runner.definition.model import Definition, EdgeSpec, NodeSpec, Topology, map_of
 from runner.definition.topology import topology
 from runner.errors import DefinitionError, NotFoundError, RunnerError
@@ -47,8 +47,8 @@ class CompiledGraph:
 
     def node(self, node: str) -> NodeSpec:
         """Return a node's declaration; for an item, its map's executor as a node."""
-        owner = self.definition.nodes.get(map_of(node))
-        return owner.item() if owner else self.definition.nodes[node]
+        nodes = self.definition.nodes
+        return nodes.get(node) or nodes[map_of(node)].item()
 
     def routes(self, node: str) -> list[str]:
         """The nodes to which an expired question of a node may lead."""
@@ -81,13 +81,17 @@ def check_exclusions(
     """Check the nodes whose answerers a rule excludes, in the graph at a path and in those around it.
 
     Raises:
-        DefinitionError: none of the `graphs` has such a node, or it asks nothing.
+        DefinitionError: the graph that the rule names has no such node, or it asks nothing.
     """
-    graphs = list(graphs)
+    own, *outer_graphs = graphs
     for name in excluded_answerers(rule):
-        node = next((graph.nodes[name] for graph in graphs if name in graph.nodes), None)
-        if node is None and is_outermost:
-            problem = "is no node of it or of a graph around it"
+        bare = name.removeprefix(OUTER)
+        named = [own] if bare == name else outer_graphs
+        node = next((graph.nodes[bare] for graph in named if bare in graph.nodes), None)
+        if node is None and bare == name:
+            problem = f"is no node of it; one of a graph around it would be {OUTER + name!r}"
+        elif node is None and is_outermost:
+            problem = "is no node of a graph around it"
         elif node is not None and node.approval is None and (inner(node) or node.map):
             problem = "asks nothing itself: its questions are of the nodes inside it"
         else:
@@ -101,10 +105,10 @@ def check_exclusions(
 def check_rules(
     definition: Definition, path: str, outer_graphs: Sequence[Definition] = ()
 ) -> None:
-    """Check the rules of a graph and of those inside it; a node that none of them has may be around them.
+    """Check the rules of a graph and of those inside it; what is around them is not known yet.
 
     Raises:
-        DefinitionError: a rule excludes who answered a node that asks nothing.
+        DefinitionError: a rule excludes who answered a node that is not there, or asks nothing.
     """
     graphs = (definition, *outer_graphs)
     for node in definition.nodes.values():

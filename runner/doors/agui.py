@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 import hashlib
 import json
-from collections.abc import AsyncGenerator, Iterable, Iterator, Mapping, Sequence
+from collections.abc import AsyncGenerator, Mapping
 from contextlib import aclosing, suppress
 from dataclasses import dataclass
 from importlib.metadata import version
@@ -26,25 +26,25 @@ from runner.doors.questions import (
     open_questions,
     page_message,
     page_of,
+    permit,
     time_text,
 )
+from runner.doors.run_progress import RunProgress
 from runner.doors.transcript import Transcript
 from runner.errors import RunnerError, needs_extra
-from runner.operations.exports import event_of, node_status
 from runner.operations.questions import QuestionView, read_questions
 from runner.operations.views import RunView, read_run, with_items
-from runner.records.codec import plain
 from runner.records.interrupts import Decision, ReceiptStatus, address_of
 from runner.records.listings import RunSummary
-from runner.records.run import FINAL, EventKind, Status, existing
+from runner.records.run import FINAL, Status
 from runner.records.shown_text import shown
-from runner.store.interface import Event, RunSnapshot
+from runner.store.interface import Event
 
 with needs_extra("server", "the AG-UI agent"):
     from fastapi import APIRouter, Request, Response
     from fastapi.concurrency import run_in_threadpool
 
-    from runner.server.access import Operates, Person, Seen
+    from runner.server.access import Person, Seen
     from runner.server.api.documents import seen_by
     from runner.server.browser import origin_of
     from runner.server.deciding import decide, start_for
@@ -60,19 +60,6 @@ THREAD, MESSAGE, CLIENT_RUN = "agui.thread", "agui.message", "agui.run"
 """Tags of a run: its thread, and the message and the run of the client that began it."""
 
 USAGE = ("inputTokens", "outputTokens", "totalTokens")
-
-STEP_ENDS = {
-    EventKind.NODE_COMPLETED,
-    EventKind.NODE_FAILED,
-    EventKind.NODE_CANCELLED,
-    EventKind.NODE_WAITING,
-    EventKind.NODE_RETRYING,
-    EventKind.NODE_HELD,
-    EventKind.NODE_FROZEN,
-    EventKind.NODE_LOST,
-    EventKind.NODE_LEFT,
-}
-"""Events after which a node does not run."""
 
 
 class Refusal(Exception):
@@ -113,14 +100,8 @@ class AgentStream:
         self._user = user_messages[-1] if user_messages else None
         self._message = _hash(self._thread, user_messages[-1].id) if user_messages else ""
         self._client_run = _hash(self._thread, "run", body.run_id)
-        self._run_id = ""
-        self._reached = 0
-        self._transcript = Transcript((), "")
+        self._run = RunProgress(services.store, can_read=person.may("read"))
         self._usage: Mapping[str, int] = {}
-        self._nodes: dict[str, Any] = {}
-        self._steps: dict[str, str | None] = {}
-        self._subagents: dict[str, str | None] = {"": None}
-        self._snapshots: dict[str, RunSnapshot] = {}
 
     async def lines(self) -> AsyncGenerator[str]:
         """Write the events of the stream, the first one RUN_STARTED, the last one how it ended."""
@@ -139,7 +120,7 @@ class AgentStream:
                     yield encode(event) if event else ": nothing new\n\n"
         except Refusal as refusal:
             with suppress(RunnerError):  # the refusal is the last event in any case
-                if self._run_id:
+                if self._run.id:
                     yield encode(self._state(await run_in_threadpool(self._shown)))
             yield encode(core.RunErrorEvent(message=str(refusal), code=refusal.code))
         except Exception as error:  # noqa: BLE001 - the status of the response is sent: any error is an event
@@ -156,19 +137,20 @@ class AgentStream:
         """
         begun = self._newest(CLIENT_RUN, self._client_run)
         message = begun.tags.get(MESSAGE) if begun else self._message
-        if begun and (self._body.resume or self._message not in {"", message}):
+        is_used = begun or _shown_to(self._body.state).get("client_run") == self._body.run_id
+        if (is_used and self._body.resume) or self._message not in {"", message}:
             raise Refusal(
                 "run_id_used",
-                f"The run {self._body.run_id:.100} of this thread began with another message. Nothing was "
-                "started or answered. Send this with a new `runId`.",
+                f"The run {self._body.run_id:.100} of this thread was another one. Nothing was started or "
+                "answered. Send this with a new `runId`.",
             )
         newest = self._newest(THREAD, self._thread)
-        self._run_id = newest.run_id if newest else ""
+        self._run.id = newest.run_id if newest else ""
         shown_run = self._proceed() if newest else None
         if shown_run is None:
             self._start()
             shown_run = self._shown()
-        self._transcript = Transcript(self._body.messages, self._run_id)
+        self._run.transcript = Transcript(self._body.messages, self._run.id)
         return shown_run
 
     def _newest(self, tag: str, value: str) -> RunSummary | None:
@@ -185,8 +167,8 @@ class AgentStream:
 
     def _proceed(self) -> ShownRun | None:
         """Answer the questions of the thread's run, or follow it; None where a message begins another one."""
-        snapshot = self._snapshot(self._run_id)
-        self._reached = snapshot.events
+        snapshot = self._run.snapshot(self._run.id)
+        self._run.reached = snapshot.events
         shown_run = self._shown()
         self._usage = shown_run.view.usage
         if self._body.resume:
@@ -194,7 +176,7 @@ class AgentStream:
         elif shown_run.interrupts:
             raise Refusal(
                 "interrupts_pending",
-                f"Run {self._run_id} waits for {len(shown_run.interrupts)} answers of yours, and the input "
+                f"Run {self._run.id} waits for {len(shown_run.interrupts)} answers of yours, and the input "
                 "has no `resume`. Nothing was started. Resume each of those that the state has.",
             )
         elif self._message not in {"", snapshot.tags.get(MESSAGE)}:
@@ -202,7 +184,7 @@ class AgentStream:
                 return None
             raise Refusal(
                 "run_open",
-                f"Run {self._run_id} of this thread has not ended: it is {snapshot.record.status.shown}. "
+                f"Run {self._run.id} of this thread has not ended: it is {snapshot.record.status.shown}. "
                 "Nothing was started. Send the message when it has, or begin another thread.",
             )
         return shown_run
@@ -234,7 +216,7 @@ class AgentStream:
                 "Another's run has the idempotency key of this message. Nothing was started. Send the "
                 "message with another id.",
             )
-        self._run_id, self._reached, self._usage = run.id, 0, {}
+        self._run.id, self._run.reached, self._usage = run.id, 0, {}
 
     def _task(self) -> Any:
         """Return `task` of the forwarded properties, else the text of the last message of the user."""
@@ -258,7 +240,7 @@ class AgentStream:
         if len(entries) > MOST_ASKED:
             detail = f"`resume` has over {MOST_ASKED} interrupts. Nothing was answered."
             raise Refusal("rejected", detail)
-        shown_names = _emitted(self._body.state, self._run_id)
+        shown_names = _interrupts_of(self._body.state, self._run.id)
         due_names = set(shown_run.interrupts) & (
             shown_run.interrupts.keys() if shown_names is None else shown_names
         )
@@ -302,7 +284,7 @@ class AgentStream:
         """Read a question of this run; None for one of another run, of which the answer is ignored."""
         address = address_of(question_id)
         record = self._services.store.peek(address.run_id) if address else None
-        if record is None or self._run_id not in {record.run_id, record.root}:
+        if record is None or self._run.id not in {record.run_id, record.root}:
             return None
         (interrupt,) = self._services.store.interrupts([question_id])
         return read_questions(self._services.store, [interrupt])[0] if interrupt else None
@@ -311,143 +293,26 @@ class AgentStream:
 
     async def _follow(self) -> AsyncGenerator[core.BaseEvent | None]:
         """Write the events of the run until only people can go on; None where nothing is new."""
-        run, end = self._services.client.run(self._run_id), list[core.BaseEvent]()
-        with self._services.hub.subscribed({self._run_id: self._reached}) as subscriber:
+        run, end = self._services.client.run(self._run.id), list[core.BaseEvent]()
+        with self._services.hub.subscribed({self._run.id: self._run.reached}) as subscriber:
             while not end:
                 while await run_in_threadpool(lambda: run.status) is Status.EXECUTING:
-                    heard = await _heard(subscriber)
+                    heard = await _receive(subscriber)
                     if not heard:
                         yield None
-                    for event in await run_in_threadpool(self._batch, heard):
+                    for event in await run_in_threadpool(self._run.batch, heard):
                         yield event
-                for event in await run_in_threadpool(self._late):
+                for event in await run_in_threadpool(self._run.late):
                     yield event
                 end = await run_in_threadpool(self._end)
         for event in end:
             yield event
 
-    def _late(self) -> list[core.BaseEvent]:
-        """Return what has happened by now and was not heard."""
-        written = list[core.BaseEvent]()
-        while batch := self._services.store.events(self._run_id, str(self._reached)):
-            written += self._batch(batch)
-        return written
-
-    def _batch(self, events: Iterable[Event]) -> list[core.BaseEvent]:
-        """Return the events of the protocol for new ones of the run, and what they change of the state."""
-        self._snapshots.clear()
-        written, is_changed = list[core.BaseEvent](), False
-        for event in events:
-            if int(event.position) > self._reached:
-                self._reached = int(event.position)
-                written += self._event(event_of(event))
-                is_changed |= event.kind.startswith("node.")
-        changes = [*self._changes()] if is_changed else ()
-        return [*written, core.StateDeltaEvent(delta=changes)] if changes else written
-
-    def _changes(self) -> Iterator[Any]:
-        """Return the nodes that are not as the client knows them, as operations of a JSON patch."""
-        for name, record in self._snapshot(self._run_id).nodes.items():
-            node = {"status": node_status(record), "visit": record.visit}
-            if self._nodes.get(name) != node:
-                self._nodes[name] = node
-                pointer = name.replace("~", "~0").replace("/", "~1")
-                yield {"op": "add", "path": f"/runner/nodes/{pointer}", "value": node}
-
-    def _event(self, event: Event) -> Iterator[core.BaseEvent]:
-        node, data = event.node, event.data
-        path, _, _ = node.rpartition("/")
-        step = f"{node}#{event.visit}" if event.visit > 1 else node
-        if event.kind == EventKind.NODE_STARTED and step not in self._steps:
-            yield from self._enter(path)
-            self._steps[step] = owner = self._subagents.get(path)
-            yield core.StepStartedEvent(step_name=step, subagent_run_id=owner)
-        elif event.kind == EventKind.AGENT and isinstance(data, dict):
-            # The text of a node whose start was not heard would lack its beginning.
-            if "text" in data and step in self._steps and self._person.may("read"):
-                name = f"{self._run_id}/{event.position}"
-                yield from self._transcript.piece(node, name, data["text"], self._steps[step])
-            elif "tool" in data:
-                yield from self._transcript.end(node)
-        elif event.kind in STEP_ENDS:
-            yield from self._transcript.end(node)
-            yield from self._conversation(
-                self._run_of(path), path, node.removeprefix(f"{path}/")
-            )
-            yield from self._leave(node)
-            if step in self._steps:
-                owner = self._steps.pop(step)
-                yield core.StepFinishedEvent(step_name=step, subagent_run_id=owner)
-
-    def _enter(self, path: str) -> Iterator[core.BaseEvent]:
-        """Begin the subagent that a graph inside the graph is, and those around it."""
-        if path in self._subagents:
-            return
-        outer, _, name = path.rpartition("/")
-        yield from self._enter(outer)
-        self._subagents[path] = child = self._run_of(path) or path
-        yield core.SubagentStartedEvent(
-            subagent_run_id=child, name=name, parent_subagent_run_id=self._subagents.get(outer)
-        )
-
-    def _leave(
-        self, path: str, interrupts: Sequence[core.Interrupt] = ()
-    ) -> Iterator[core.BaseEvent]:
-        """End the subagents of a path and inside it, the innermost first, each behind its steps."""
-        inside = [
-            name for name in self._subagents if not path or f"{name}/".startswith(f"{path}/")
-        ]
-        for name in sorted(inside, key=len, reverse=True):
-            owner = self._subagents.pop(name)
-            for step in [step for step, its_owner in self._steps.items() if its_owner == owner]:
-                del self._steps[step]
-                yield core.StepFinishedEvent(step_name=step, subagent_run_id=owner)
-            if owner is None:
-                continue
-            outcome: Any = core.SubagentFinishedSuccessOutcome()
-            if interrupts:
-                names = [item.id for item in interrupts if item.subagent_run_id == owner]
-                outcome = core.SubagentFinishedSuspendedOutcome(interrupt_ids=names)
-            yield core.SubagentFinishedEvent(subagent_run_id=owner, outcome=outcome)
-
-    def _run_of(self, path: str) -> str:
-        """Return the run of the graph inside the graph that a path names; "" where a migration removed it."""
-        if not path:
-            return self._run_id
-        outer, _, name = path.rpartition("/")
-        run_id = self._run_of(outer)
-        node = self._snapshot(run_id).nodes.get(name) if run_id else None
-        return node.child if node else ""
-
-    def _conversation(self, run_id: str, path: str, node: str) -> Iterator[core.BaseEvent]:
-        """Write what an agent has said and done, now that its events were heard."""
-        messages = self._snapshot(run_id).messages.get(node, ()) if run_id else ()
-        if messages and self._person.may("read"):
-            source = "/".join(filter(None, (self._run_id, path, node)))
-            visits, owner = self._snapshot(run_id).nodes[node].visit, self._subagents.get(path)
-            items = [plain(item) for item in messages]
-            if "role" in items[0]:  # agents of other frameworks may store another form
-                yield from self._transcript.conversation(source, items, visits, owner)
-
-    def _conversations(self, run_id: str, path: str = "") -> Iterator[core.BaseEvent]:
-        """Write that of all agents of a run and of those inside it."""
-        for node, record in self._snapshot(run_id).nodes.items():
-            yield from self._conversation(run_id, path, node)
-            if record.child:
-                yield from self._conversations(record.child, f"{path}/{node}".lstrip("/"))
-
-    def _snapshot(self, run_id: str) -> RunSnapshot:
-        """Read a run, once for all events that were heard together."""
-        if run_id not in self._snapshots:
-            snapshot = self._services.store.read(run_id, messages=True)
-            self._snapshots[run_id] = existing(snapshot, run_id)
-        return self._snapshots[run_id]
-
     # How it stands
 
     def _shown(self) -> ShownRun:
         """Read the run, and which of its open questions its caller may decide."""
-        view, person = read_run(self._services.store, self._run_id), self._person
+        view, person = read_run(self._services.store, self._run.id), self._person
         interrupts, notes = dict[str, QuestionView](), list[dict[str, Any]]()
         for question, may_decide in open_questions(self._services, person, view):
             if may_decide and len(interrupts) < MOST_ASKED:
@@ -464,15 +329,16 @@ class AgentStream:
     def _state(self, shown_run: ShownRun) -> core.StateSnapshotEvent:
         """Return the state: that of the application, and the run's in `runner`."""
         view, app_state = shown_run.view, self._body.state
-        self._nodes = {
+        self._run.nodes = {
             node.id: {"status": node.status, "visit": node.visit}
             for node in with_items(view.nodes)
         }
         state = {
             "run_id": view.run_id,
+            "client_run": self._body.run_id,
             "status": view.status,
-            "reason": view.reason,
-            "nodes": self._nodes,
+            "reason": view.reason or view.frozen,
+            "nodes": self._run.nodes,
             "interrupts": [*shown_run.interrupts],
             "questions": shown_run.notes,
         }
@@ -485,16 +351,16 @@ class AgentStream:
         view, status = shown_run.view, Status(shown_run.view.status)
         if status is Status.EXECUTING:
             return []
-        self._snapshots.clear()
-        written = [*self._transcript.end_all(), *self._conversations(self._run_id)]
+        self._run.forget()
+        written = [*self._run.transcript.end_all(), *self._run.conversations(self._run.id)]
         interrupts = [self._interrupt(*item) for item in shown_run.interrupts.items()]
-        if isinstance(view.output, str) and view.output not in self._transcript.texts:
-            written += self._transcript.text(f"{self._run_id}/output", view.output)
-        written += [*self._leave("", interrupts), self._state(shown_run)]
+        if isinstance(view.output, str) and view.output not in self._run.transcript.texts:
+            written += self._run.transcript.text(f"{self._run.id}/output", view.output)
+        written += [*self._run.leave("", interrupts), self._state(shown_run)]
         outcome: Any = core.RunFinishedSuccessOutcome()
         if interrupts:
             outcome = core.RunFinishedInterruptOutcome(interrupts=interrupts)
-            messages = [*self._transcript.messages.values()]
+            messages = [*self._run.transcript.messages.values()]
             written.append(core.MessagesSnapshotEvent(messages=messages))
         elif status is Status.CANCELLED:
             outcome = core.RunFinishedCancelledOutcome()
@@ -522,7 +388,9 @@ class AgentStream:
         text = f"{page_message(question)} {page}"
         use = question.scope.rpartition(":")[2]
         ending = f"/{question.node_id}/{use}"
-        call = next((call for call in self._transcript.calls if call.endswith(ending)), None)
+        call = next(
+            (call for call in self._run.transcript.calls if call.endswith(ending)), None
+        )
         reason = "runner:page"
         if not needs_page(question):
             text, form = message(question), schema(question)
@@ -548,11 +416,11 @@ class AgentStream:
             response_schema=form,
             expires_at=time_text(question.expires_at) if question.expires_at else None,
             metadata={"runner": runner},
-            subagent_run_id=question.run_id if question.run_id != self._run_id else None,
+            subagent_run_id=question.run_id if question.run_id != self._run.id else None,
         )
 
 
-async def _heard(subscriber: Subscriber) -> list[Event]:
+async def _receive(subscriber: Subscriber) -> list[Event]:
     """Wait for events, up to `COMMENT` seconds."""
     try:
         heard = [await asyncio.wait_for(subscriber.queue.get(), COMMENT)]
@@ -571,12 +439,19 @@ def _hash(*texts: str) -> str:
     return hashlib.sha256(json.dumps(texts).encode()).hexdigest()[:32]
 
 
-def _emitted(state: Any, run_id: str) -> set[str] | None:
+def _interrupts_of(state: Any, run_id: str) -> set[str] | None:
     """Return the interrupts that a client was sent, by the state that it sends back; None without that."""
+    runner = _shown_to(state)
+    names = runner.get("interrupts") if runner.get("run_id") == run_id else None
+    return (
+        {name for name in names if isinstance(name, str)} if isinstance(names, list) else None
+    )
+
+
+def _shown_to(state: Any) -> dict[str, Any]:
+    """Return what a client was sent of a run, by the state that it sends back."""
     runner = state.get("runner") if isinstance(state, dict) else None
-    if not isinstance(runner, dict) or runner.get("run_id") != run_id:
-        return None
-    return {name for name in runner.get("interrupts") or () if isinstance(name, str)}
+    return runner if isinstance(runner, dict) else {}
 
 
 def capabilities(graph: str) -> core.AgentCapabilities:
@@ -612,8 +487,10 @@ def router(services: Services) -> APIRouter:
 
     @routes.post("/{graph}")
     async def run(
-        request: Request, graph: str, body: core.RunAgentInput, person: Operates
+        request: Request, graph: str, body: core.RunAgentInput, person: Seen
     ) -> Response:
+        if not (body.resume and person.may("decide")):  # a resume starts nothing
+            permit(person, "operate", graph)
         address = origin_of(request) + prefix(request)
         agent = AgentStream(services, person, address, graph, body)
         return Stream(request, agent.lines(), services.hub, person)

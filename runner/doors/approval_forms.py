@@ -13,9 +13,9 @@ from runner.records.validation import MAX_REASON, violation
 
 def schema(question: QuestionView) -> dict[str, Any]:
     """Return the schema of the payload that answers a question."""
-    answer = dict(question.response_schema or {"type": "string", "title": "Answer"})
+    answer = dict(question.response_schema or {})
     if question.rule is None:
-        return answer
+        return answer or {"type": "string", "title": "Answer"}
     decisions = set(question.rule["decisions"])
     choices = [value for value in (True, False) if value or "reject" in decisions]
     properties: dict[str, Any] = {

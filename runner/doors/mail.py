@@ -14,32 +14,29 @@ import hmac
 import json
 import logging
 import re
-import smtplib
-import socket
-import ssl
-import threading
 import time
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import asdict, astuple, dataclass, replace
+from dataclasses import astuple, dataclass, replace
 from email.message import EmailMessage
 from email.utils import formatdate
-from functools import cache, partial
+from functools import partial
 from html import escape
 from textwrap import indent
 from typing import Annotated, Any, ClassVar
-from urllib.parse import unquote, urlsplit
 
-from runner.approvals.directory import addresses_of, owner_of
-from runner.approvals.rules import SERVICE, Principal, Rule, plain_name
+from runner.approvals.directory import addresses_of
+from runner.approvals.rules import Principal, Rule, plain_name
 from runner.doors import flat_forms
 from runner.doors.flat_forms import decision_of
-from runner.doors.notice_thread import NoticeThread, Unavailable
+from runner.doors.mail_server import MailServer
+from runner.doors.notice_thread import NoticeThread
 from runner.doors.questions import (
     GOOD,
     MOST_SHOWN,
-    limited,
+    check_settings,
+    decider,
     message,
     page_message,
     page_of,
@@ -47,6 +44,7 @@ from runner.doors.questions import (
 )
 from runner.errors import (
     ConflictError,
+    DirectoryError,
     NotFoundError,
     UsageError,
     needs_extra,
@@ -66,7 +64,7 @@ with needs_extra("server", "the mail door"):
     from starlette.types import Receive, Scope, Send
 
     from runner.server.access import OPEN, Person, caller
-    from runner.server.deciding import decide, why_barred
+    from runner.server.deciding import decide
     from runner.server.forms import answer_fields, answer_of, fields_of, fields_sent, marked
     from runner.server.pages.rendering import page
     from runner.server.problems import Problem
@@ -83,9 +81,6 @@ BELOW = f"{PATH}/{{rest:path}}"
 
 LINK_AGE = 7 * DAY
 """Seconds for which a link can decide, at most."""
-
-TIMEOUT, LONGEST = 15.0, 30.0
-"""Seconds that a reply of the mail server may take, and a message: together less than a turn."""
 
 MOST_TRIES = 10
 """Attempts at a message that the mail server neither takes nor refuses for good."""
@@ -115,10 +110,6 @@ class MailedQuestion:
     kind: ClassVar = "mailed_question"
     limit: ClassVar = 100_000
 
-    def document(self) -> dict[str, Any]:
-        """Return it as JSON, as it is stored."""
-        return asdict(self)
-
     def due_at(self, now: int) -> None:
         """Return None: it has no timer."""
 
@@ -143,21 +134,12 @@ class MailDoor:
             UsageError: a setting is missing, or can't be used.
         """
         settings = self._settings = services.settings
-        missing = [name for name in NEEDED if not getattr(settings, name)]
-        if missing:
-            names = ", ".join(f"RUNNER_{name.upper()}" for name in missing)
-            raise UsageError(f"the mail door needs {names}; see docs/how-to/email.md.")
+        check_settings(settings, NEEDED, "the mail door", "docs/how-to/email.md")
         if not _is_address(settings.mail_from):
             raise UsageError(
                 f"RUNNER_MAIL_FROM={settings.mail_from!r:.200} is no bare address."
             )
-        self._server = urlsplit(settings.mail_server)
-        try:
-            is_usable = self._server.scheme in {"smtp", "smtps"} and self._server.port != 0
-        except ValueError:
-            is_usable = False
-        if not (is_usable and self._server.hostname):
-            raise UsageError("RUNNER_MAIL_SERVER must be such as smtp://mail.example.com:587.")
+        self._server = MailServer(settings)
         self._services, self._mailed = services, services.documents(MailedQuestion)
         self._key = hashlib.sha256(f"mail\n{settings.server_secret}".encode()).digest()
         self._tries: Counter[str] = Counter()
@@ -172,19 +154,19 @@ class MailDoor:
     def _mac(self, text: str) -> str:
         return hmac.new(self._key, text.encode(), hashlib.sha256).hexdigest()
 
-    def _unsealed(self, token: str) -> Link:
+    def _unseal(self, token: str) -> Link:
         text, _, mac = token.partition(".")
         if not hmac.compare_digest(mac.encode(), self._mac(text).encode()):
             raise Problem(403, "The link is not one of this server. Open the whole link.")
         return Link(*json.loads(base64.urlsafe_b64decode(f"{text}==")))
 
-    def _opened(self, token: str) -> tuple[Link, QuestionView, Person]:
+    def _open(self, token: str) -> tuple[Link, QuestionView, Person]:
         """Return what a link is for: its question, which is open, and the person who may decide it.
 
         Raises:
             Problem: it can't decide any more, or never could.
         """
-        link = self._unsealed(token)
+        link = self._unseal(token)
         interrupt = self._services.client.interrupt(link.question)
         question = read_question(self._services.store, interrupt)
         if not question.is_open:
@@ -197,18 +179,13 @@ class MailDoor:
                 "The question is not as it was when the link was sent. Open it from your inbox."
             )
             raise Problem(409, detail)
-        if _hash(link.address) in self._stored(link.question).used:
+        if _hash(link.address) in self._read(link.question).used:
             raise Problem(409, "The link was used already. Open the question from your inbox.")
         return link, question, self._decider(link.address, question)
 
     def _decider(self, address: str, question: QuestionView) -> Person:
-        voter = owner_of(Principal(address, MAILTO), address, self._settings.directory)
-        if voter is None:
-            raise Problem(403, "The directory does not know whose address this is.")
-        person = Person(voter.principal, voter.roles, voter.groups, SERVICE)
-        person = limited(person, "decide", self._services.graph_of(question.id))
-        if why := why_barred(self._services, person, question):
-            raise Problem(403, f"You may not decide this: {why}.")
+        account = Principal(address, MAILTO)
+        person = decider(self._services, question, account, address, "address")
         if any(vote.by == person.principal.key for vote in question.votes if not vote.is_void):
             raise Problem(409, "You have voted already. Open the question from your inbox.")
         return person
@@ -225,10 +202,10 @@ class MailDoor:
         Raises:
             Problem: the link can't decide.
         """
-        link, question, person = self._opened(token)
+        link, question, person = self._open(token)
         texts = answer_fields(sent or {})
         form = flat_forms.form(question) or {}
-        outcome = {} if sent is None else self._decided(link, question, person, form, texts)
+        outcome = {} if sent is None else self._count(link, question, person, form, texts)
         problems = outcome if isinstance(outcome, dict) else {}
         receipt = outcome if isinstance(outcome, Receipt) else None
         is_good = receipt is None or receipt.status in GOOD
@@ -242,9 +219,10 @@ class MailDoor:
             fields=marked(fields_of(form, texts), problems),
             problems=problems,
             receipt=receipt,
+            is_counted=is_good,
         )
 
-    def _decided(
+    def _count(
         self,
         link: Link,
         question: QuestionView,
@@ -266,8 +244,22 @@ class MailDoor:
                 raise ConflictError("the link was used already. Nothing was done.")
             return replace(mailed, used=[*mailed.used, who])
 
+        def give_back(mailed: MailedQuestion) -> MailedQuestion:
+            return replace(mailed, used=[each for each in mailed.used if each != who])
+
         self._change(link.question, use)
-        return decide(self._services, person, decision)
+        is_refused = False
+        try:
+            receipt = decide(self._services, person, decision)
+            is_refused = receipt.status not in GOOD
+        except DirectoryError:
+            is_refused = True
+            raise
+        finally:
+            if is_refused:  # any other error may come after the vote was counted
+                with suppress(NotFoundError):
+                    self._mailed.change(link.question, give_back)
+        return receipt
 
     # Messages
 
@@ -279,7 +271,7 @@ class MailDoor:
                 can't be used.
         """
         interrupt = self._services.store.interrupts([question_id])[0]
-        stored = self._stored(question_id)
+        stored = self._read(question_id)
         if interrupt is None or not interrupt.is_open:
             if stored.sent or stored.used:
                 self._mailed.remove(question_id)
@@ -312,7 +304,7 @@ class MailDoor:
                 is_done = False
         return is_done
 
-    def _stored(self, question_id: str) -> MailedQuestion:
+    def _read(self, question_id: str) -> MailedQuestion:
         try:
             return self._mailed.get(question_id)
         except NotFoundError:
@@ -332,7 +324,7 @@ class MailDoor:
     def _is_over(self, address: str, question: QuestionView) -> bool:
         """Send a message; False if it is to be tried again."""
         name = f"{question.id} {_hash(address)}"
-        problem, is_refused = self._send(self._message(address, question), address)
+        problem, is_refused = self._server.send(self._message(address, question), address)
         self._tries[name] += 1
         if problem and not is_refused and self._tries[name] < MOST_TRIES:
             log.warning(
@@ -343,57 +335,6 @@ class MailDoor:
             log.error("mail.refused: %s. The question %s is on its page.", problem, question.id)
         del self._tries[name]
         return True
-
-    def _send(self, mail: EmailMessage, address: str) -> tuple[str, bool]:
-        """Hand a message to the mail server; return why it did not take it, or "", and if that is for good.
-
-        Raises:
-            Unavailable: it is away, or takes no messages from here.
-        """
-        try:
-            server = self._connected()
-            timer = threading.Timer(LONGEST, _cut, [server])
-            timer.start()
-            try:
-                self._log_in(server)
-                return self._deliver(server, mail, address)
-            finally:
-                timer.cancel()
-                with suppress(OSError):
-                    server.quit()
-        except OSError as error:
-            raise Unavailable(f"{type(error).__name__}: {error}") from error
-
-    def _connected(self) -> smtplib.SMTP:
-        host, port = str(self._server.hostname), self._server.port
-        if self._server.scheme == "smtps":
-            return smtplib.SMTP_SSL(host, port or 465, timeout=TIMEOUT, context=_tls())
-        return smtplib.SMTP(host, port or 25, timeout=TIMEOUT)
-
-    def _log_in(self, server: smtplib.SMTP) -> None:
-        server.ehlo()
-        if self._server.scheme == "smtp" and server.has_extn("starttls"):
-            server.starttls(context=_tls())
-        if self._server.username:
-            if not isinstance(server.sock, ssl.SSLSocket):
-                raise Unavailable("RUNNER_MAIL_SERVER has no TLS, so it is sent no password.")
-            server.login(unquote(self._server.username), unquote(self._server.password or ""))
-
-    def _deliver(
-        self, server: smtplib.SMTP, mail: EmailMessage, address: str
-    ) -> tuple[str, bool]:
-        try:
-            server.send_message(mail, self._settings.mail_from, [address])
-        except smtplib.SMTPSenderRefused:
-            raise
-        except smtplib.SMTPRecipientsRefused as error:
-            code, text = error.recipients[address]
-            return f"{code} {text!r:.200}", code >= 500
-        except smtplib.SMTPDataError as error:
-            return f"{error.smtp_code} {error.smtp_error!r:.200}", error.smtp_code >= 500
-        except OSError as error:
-            return f"{type(error).__name__}: {error}", False
-        return "", False
 
     def _message(self, address: str, question: QuestionView) -> EmailMessage:
         """Write the message about a question to a person: all of it, and a link."""
@@ -414,7 +355,8 @@ class MailDoor:
         if len(text) > MOST_SHOWN:
             text = page_message(question)
         mail = EmailMessage()
-        mail["Subject"] = f"{subject:.{MOST_SUBJECT}}"
+        # An encoded word is decoded when it is set, so line ends in it would begin headers, or the body.
+        mail["Subject"] = f"{subject:.{MOST_SUBJECT}}".replace("=?", "= ?")
         mail["From"], mail["To"] = self._settings.mail_from, address
         mail["Date"], mail["Auto-Submitted"] = formatdate(), "auto-generated"
         domain = self._settings.mail_from.rpartition("@")[2]
@@ -430,18 +372,9 @@ class MailDoor:
         return mail
 
 
-@cache
-def _tls() -> ssl.SSLContext:
-    return ssl.create_default_context()
-
-
-def _cut(server: smtplib.SMTP) -> None:
-    with suppress(OSError, AttributeError):  # it has ended meanwhile
-        server.sock.shutdown(socket.SHUT_RDWR)  # type: ignore[union-attr] # None once it has ended
-
-
 def _is_address(text: str) -> bool:
-    return text.isascii() and len(text) < 255 and bool(ADDRESS.fullmatch(text))
+    is_plain = text.isascii() and "=?" not in text
+    return is_plain and len(text) < 255 and bool(ADDRESS.fullmatch(text))
 
 
 def _hash(text: str) -> str:

@@ -16,47 +16,42 @@ import secrets
 import sys
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field, replace
-from functools import partial
 from importlib.metadata import version
 from typing import Any
 
 from pydantic import Field, ValidationError
 
-from runner.approvals.rules import DECISIONS, SERVICE, Principal
-from runner.doors import flat_forms
-from runner.doors.flat_forms import decision_of
+from runner.approvals.rules import Principal
+from runner.doors.elicitations import (
+    Caller,
+    Elicitation,
+    elicitation_of,
+    request_of,
+)
+from runner.doors.mcp_exchange import Exchange, JsonRpcRoute
+from runner.doors.mcp_operations import OPERATIONS, check, operate
+from runner.doors.mcp_results import complete, failed, result, task_head
 from runner.doors.questions import (
     GOOD,
     MOST_ASKED,
-    failure,
-    json_text,
-    limited,
-    message,
     open_questions,
-    page_message,
-    page_of,
-    time_text,
+    permit,
 )
 from runner.errors import DefinitionError, RunnerError, UsageError, needs_extra
 from runner.execution.functions import task_schema
-from runner.operations.questions import QuestionView
 from runner.operations.views import RunView, read_run
-from runner.records.interrupts import Decision, Receipt
-from runner.records.run import FINAL, Status, outermost
+from runner.records.interrupts import Receipt
+from runner.records.run import Status
 from runner.records.shown_text import shown
-from runner.records.validation import MAX_REASON, MAX_TEXT, violation
 from runner.settings import DAY, Settings
 
 with needs_extra("server", "the MCP server"):
-    import anyio
     from fastapi import APIRouter, Request, Response
     from fastapi.concurrency import run_in_threadpool
-    from starlette.types import Message, Receive, Scope, Send
 
     from runner.server.access import GRANTS, Known, Permission, Person
-    from runner.server.api import graphs, questions, runs
-    from runner.server.api.documents import checked_cursor, seen_by
+    from runner.server.api import runs
+    from runner.server.api.documents import seen_by
     from runner.server.browser import origin_of
     from runner.server.deciding import decide, start_for
     from runner.server.problems import Problem, prefix, problem_of
@@ -68,8 +63,8 @@ with needs_extra("mcp", "the MCP server"):
     from mcp.server.lowlevel.server import Server
     from mcp.server.request_state import RequestStateBoundary, RequestStateSecurity
     from mcp.server.stdio import stdio_server
-    from mcp.server.streamable_http_manager import StreamableHTTPSessionManager
     from mcp.shared.exceptions import MCPError
+    from mcp.shared.inbound import MCP_NAME_HEADER, decode_header_value
     from mcp_types.version import MODERN_PROTOCOL_VERSIONS
 
 log = logging.getLogger(__name__)
@@ -82,9 +77,6 @@ TASKS = "io.modelcontextprotocol/tasks"
 
 WAIT = 25.0
 """Seconds for which a call waits for its run; proxies and clients end longer ones."""
-
-POLL = 2000
-"""Milliseconds after which a client asks again how a task stands."""
 
 STATE_AGE = 7 * DAY
 """Seconds for which a client may go on with a call that was asked something."""
@@ -109,117 +101,6 @@ class TaskUpdate(TaskRequest):
     """The parameters of `tasks/update`."""
 
     input_responses: dict[str, Any] = Field(alias="inputResponses")
-
-
-@dataclass(frozen=True, slots=True)
-class ApiTool:
-    """A tool beside those of graphs: it calls a route of the API, with the permission of that one."""
-
-    description: str
-    permission: Permission
-    call: Callable[..., Any]
-    required: Mapping[str, Any] = field(default_factory=dict)
-    optional: Mapping[str, Any] = field(default_factory=dict)
-    writes: bool = False
-
-    @property
-    def form(self) -> dict[str, Any]:
-        """The schema of the arguments."""
-        return {
-            "type": "object",
-            "properties": {**self.required, **self.optional},
-            "required": [*self.required],
-            "additionalProperties": False,
-        }
-
-
-def _cancel(services: Services, person: Person, run_id: str, reason: str = "") -> Any:
-    return runs.cancel(run_id, person, services, runs.Reason(reason=reason))
-
-
-def _vote(
-    services: Services, person: Person, question_id: str, digest: str, **decision: Any
-) -> Any:
-    # A model has called the tool, whoever is logged in: it never counts as a person.
-    agent = replace(person.principal, kind="agent")
-    level = min(person.level, SERVICE)
-    person = replace(person, principal=agent, level=level, login_at=None, acr=None)
-    vote = questions.VoteRequest(**decision)
-    return questions.vote(question_id, vote, person, services, digest)
-
-
-TEXT = {"type": "string", "maxLength": MAX_TEXT}
-
-LONG_TEXT = {"type": "string", "maxLength": MAX_REASON}
-
-RUN_STATUSES = (Status.EXECUTING, Status.INTERRUPTED, Status.NEEDS_MIGRATION, *sorted(FINAL))
-
-LISTED = {
-    "graph": TEXT,
-    "limit": {"type": "integer", "minimum": 1, "maximum": 100},
-    "cursor": {**TEXT, "description": "`next` of the page before"},
-}
-
-OPERATIONS = {
-    "graphs_list": ApiTool("List the graphs that workers have.", "see", graphs.list_graphs),
-    "runs_list": ApiTool(
-        "List runs, newest first.",
-        "see",
-        runs.list_runs,
-        optional={**LISTED, "status": {"enum": [str(status) for status in RUN_STATUSES]}},
-    ),
-    "runs_show": ApiTool(
-        "Show a run: its nodes, its open questions and its output.",
-        "see",
-        runs.shown_run,
-        {"run_id": TEXT},
-    ),
-    "questions_list": ApiTool(
-        "List open questions, oldest first; with `mine` those for the caller.",
-        "see",
-        questions.list_questions,
-        optional={**LISTED, "run": TEXT, "mine": {"type": "boolean"}},
-    ),
-    "questions_show": ApiTool(
-        "Show a question with its votes, and the digest that a vote names.",
-        "see",
-        partial(questions.show, response=Response()),
-        {"question_id": TEXT},
-    ),
-    "runs_cancel": ApiTool(
-        "Stop a run.", "operate", _cancel, {"run_id": TEXT}, {"reason": LONG_TEXT}, writes=True
-    ),
-    "questions_vote": ApiTool(
-        "Vote on a question as an agent, which a rule for people does not count.",
-        "decide",
-        _vote,
-        {"question_id": TEXT, "digest": TEXT, "decision": {"enum": [*DECISIONS]}},
-        {"response": {}, "variant": TEXT, "comment": LONG_TEXT},
-        writes=True,
-    ),
-}
-
-
-@dataclass(frozen=True, slots=True)
-class Caller:
-    """Who calls, at which address they open pages, and which elicitations their client can show."""
-
-    person: Person
-    address: str
-    forms: bool = False
-    links: bool = False
-
-    def page(self, question_id: str) -> str:
-        """Return the address of a question's page; "" where none is known."""
-        return page_of(self.address, question_id)
-
-
-@dataclass(frozen=True, slots=True)
-class Elicitation:
-    """A question as a client is asked it: in a form, or by a link to its page."""
-
-    question: QuestionView
-    request: dict[str, Any]
 
 
 class Door:
@@ -340,23 +221,14 @@ class Door:
             if is_graph:
                 return await self._run_graph(ctx, params, caller, graph)
             operation = self._operations[params.name]
-            value = await run_in_threadpool(self._operate, caller.person, operation, arguments)
-            return _complete(value)
+            value = await run_in_threadpool(
+                operate, self._services, caller.person, operation, arguments
+            )
+            return complete(value)
         except MCPError:
             raise
         except Exception as error:  # noqa: BLE001 - any error is a result that the model reads
-            return _failed(problem_of(error).detail)
-
-    def _operate(self, person: Person, operation: ApiTool, values: Mapping[str, Any]) -> Any:
-        _check(operation.form, values)
-        checked_cursor(values.get("cursor"))
-        if named := values.get("run_id") or values.get("question_id"):
-            person = limited(person, operation.permission, self._services.graph_of(named))
-        elif (
-            operation.call is not graphs.list_graphs
-        ):  # which leaves out those of others itself
-            person = limited(person, operation.permission, outermost(values.get("graph", "")))
-        return operation.call(services=self._services, person=person, **values)
+            return failed(problem_of(error).detail)
 
     async def _run_graph(
         self, ctx: Context, params: types.CallToolRequestParams, caller: Caller, graph: str
@@ -375,7 +247,7 @@ class Door:
             try:
                 if is_task:
                     view = await run_in_threadpool(read_run, self._services.store, run_id)
-                    return {"resultType": "task", **_task_head(view), "status": "working"}
+                    return {"resultType": "task", **task_head(view), "status": "working"}
                 receipts = await run_in_threadpool(
                     self._answer, caller, run_id, _responses(params.input_responses)
                 )
@@ -387,14 +259,14 @@ class Door:
                 )
             except RunnerError as error:
                 detail = problem_of(error).detail
-                return _failed(f"Run {run_id} was started, and is not started again. {detail}")
+                return failed(f"Run {run_id} was started, and is not started again. {detail}")
         finally:
             leave()
 
     def _start(self, caller: Caller, graph: str, arguments: Mapping[str, Any]) -> str:
-        person = limited(caller.person, "operate", graph)
+        person = permit(caller.person, "operate", graph)
         form, is_field = self._task_form(graph)
-        _check(form, arguments)
+        check(form, arguments)
         task = arguments["task"] if is_field else dict(arguments)
         return start_for(self._services, person, graph, task).id
 
@@ -404,7 +276,7 @@ class Door:
         """Return the result of a run, what it asks, or how it stands."""
         view, asked, note = self._view(caller, run_id)
         if Status(view.status) in ENDS:
-            return _result(view)
+            return result(view)
         if is_modern and (caller.forms or caller.links) and (asked or not note):
             requests = {key: item.request for key, item in asked.items()}
             for key in requests.keys() & receipts.keys():
@@ -412,30 +284,30 @@ class Door:
                 requests[key] = {**requests[key], "message": message}
             return {
                 "resultType": "input_required",
-                "inputRequests": {key: _elicitation(item) for key, item in requests.items()},
+                "inputRequests": {key: request_of(item) for key, item in requests.items()},
                 "requestState": json.dumps({"run": run_id}),
             }
         text = f"Run {run_id} is {view.status}. {note}".strip()
-        return _complete({"run_id": run_id, "status": view.status}, text)
+        return complete({"run_id": run_id, "status": view.status}, text)
 
     # Questions
 
     def _view(self, caller: Caller, run_id: str) -> tuple[RunView, dict[str, Elicitation], str]:
         """Read a run, what its caller is asked, by key, and in words what else it waits for."""
         services, graph = self._services, self._services.graph_of(run_id)
-        person = limited(caller.person, "see", graph)
-        view = read_run(services.store, run_id)
+        person = permit(caller.person, "see", graph)
+        view = seen_by(person, read_run(services.store, run_id))
         asked: dict[str, Elicitation] = {}
-        notes = [view.reason] if view.reason else []
+        notes = [text for text in (view.reason, view.frozen) if text]
         for question, may_decide in open_questions(services, person, view):
-            item = _asked(caller, question) if may_decide else None
+            item = elicitation_of(caller, question) if may_decide else None
             if item is None or len(asked) >= MOST_ASKED:
                 page = caller.page(question.id) or f"runner interrupts show {question.id}"
                 title = shown(seen_by(person, question).title)
                 notes.append(f"waits for an answer to {title:.200}: {page}")
             else:
                 asked[f"{question.id}#{question.digest}"] = item
-        return seen_by(person, view), asked, "; ".join(notes)
+        return view, asked, "; ".join(notes)
 
     def _answer(
         self, caller: Caller, run_id: str, responses: Mapping[str, Any]
@@ -447,7 +319,7 @@ class Door:
         if not responses:
             return {}
         _, asked, _ = self._view(caller, run_id)
-        person = limited(caller.person, "see", self._services.graph_of(run_id))
+        person = permit(caller.person, "see", self._services.graph_of(run_id))
         receipts = {}
         for key in asked.keys() & responses.keys():
             try:
@@ -456,7 +328,7 @@ class Door:
                 raise MCPError(
                     types.INVALID_PARAMS, f"{key!r:.80}: no ElicitResult."
                 ) from error
-            decision = _decision(asked[key], response)
+            decision = asked[key].decision(response)
             if decision is not None:
                 receipts[key] = (
                     decision
@@ -475,6 +347,12 @@ class Door:
         async def handle(ctx: Context, params: Any) -> Any:
             if ctx.protocol_version not in MODERN_PROTOCOL_VERSIONS:
                 raise MCPError(types.METHOD_NOT_FOUND, "Method not found", ctx.method)
+            named = ctx.request and decode_header_value(
+                ctx.request.headers.get(MCP_NAME_HEADER)
+            )
+            if named not in {None, params.task_id}:  # of other methods the SDK checks it
+                detail = f"the header {MCP_NAME_HEADER} names another task."
+                raise MCPError(types.HEADER_MISMATCH, detail)
             if not _has_tasks(ctx):
                 raise MCPError(
                     types.MISSING_REQUIRED_CLIENT_CAPABILITY,
@@ -494,21 +372,21 @@ class Door:
         graph = self._services.graph_of(run_id)
         if graph not in self._graphs or not caller.person.within(graph).may("see"):
             raise MCPError(types.INVALID_PARAMS, f"there is no task {run_id!r:.80}.")
-        limited(caller.person, permission, graph)
+        permit(caller.person, permission, graph)
 
     def _get_task(self, caller: Caller, params: TaskRequest) -> dict[str, Any]:
         self._check_task(caller, params.task_id, "see")
         view, asked, note = self._view(caller, params.task_id)
         status = ENDS.get(Status(view.status), "input_required" if asked else "working")
-        task = {"resultType": "complete", **_task_head(view), "status": status}
+        task = {"resultType": "complete", **task_head(view), "status": status}
         if note:
             task["statusMessage"] = note
         if status == "input_required":
             task["inputRequests"] = {
-                key: _elicitation(item.request) for key, item in asked.items()
+                key: request_of(item.request) for key, item in asked.items()
             }
         if status == "completed":
-            task["result"] = _result(view).model_dump(
+            task["result"] = result(view).model_dump(
                 mode="json", by_alias=True, exclude_none=True, exclude={"result_type"}
             )
         return task
@@ -544,68 +422,6 @@ def _responses(responses: Mapping[str, Any] | None) -> dict[str, Any]:
     }
 
 
-def _check(form: Mapping[str, Any], values: Mapping[str, Any]) -> None:
-    path, fault = violation(form, dict(values))
-    if fault:
-        raise Problem(422, f"arguments{''.join(f'[{key!r}]' for key in path or ())}: {fault}")
-
-
-def _elicitation(params: Mapping[str, Any]) -> dict[str, Any]:
-    return {"method": "elicitation/create", "params": params}
-
-
-def _task_head(view: RunView) -> dict[str, Any]:
-    changed = max(view.created_at, view.ended_at, *(node.since for node in view.nodes))
-    return {
-        "taskId": view.run_id,
-        "createdAt": time_text(view.created_at),
-        "lastUpdatedAt": time_text(changed),
-        "ttlMs": None,
-        "pollIntervalMs": POLL,
-    }
-
-
-def _complete(value: Any, text: str = "") -> types.CallToolResult:
-    """Return the result of a tool; only an object is structured, as all versions of the protocol take it."""
-    content = types.TextContent(type="text", text=text or json_text(value))
-    structured = value if isinstance(value, dict) else None
-    return types.CallToolResult(content=[content], structured_content=structured)
-
-
-def _failed(text: str) -> types.CallToolResult:
-    return _complete(text).model_copy(update={"is_error": True})
-
-
-def _result(view: RunView) -> types.CallToolResult:
-    if view.status == Status.COMPLETED:
-        return _complete(view.output)
-    return _failed(failure(view))
-
-
-def _asked(caller: Caller, question: QuestionView) -> Elicitation | None:
-    """Return how a client is asked a question: in a form, by a link; None where it can show neither."""
-    form, text, page = flat_forms.form(question), message(question), caller.page(question.id)
-    if form is not None and caller.forms:
-        text += f"\n\nMore: {page}" if page else ""
-        return Elicitation(question, {"mode": "form", "message": text, "requestedSchema": form})
-    if not (page and caller.links):
-        return None
-    return Elicitation(
-        question, {"mode": "url", "message": page_message(question), "url": page}
-    )
-
-
-def _decision(asked: Elicitation, response: types.ElicitResult) -> Decision | Receipt | None:
-    """Return what a person has decided, None where they have not, or why it can't be read."""
-    if asked.request["mode"] == "url" or response.action == "cancel":
-        return None
-    if response.action == "accept":
-        return decision_of(asked.question, response.content or {})
-    if "reject" not in (asked.question.rule or {}).get("decisions", ()):
-        return None  # a question that no one can reject stays open
-    return decision_of(asked.question, {"decision": "reject", "reason": "declined"})
-
-
 def keys_of(settings: Settings) -> Sequence[str]:
     """Return the keys that seal what a client sends back: those of RUNNER_MCP_KEYS, the first one seals.
 
@@ -624,41 +440,12 @@ def keys_of(settings: Settings) -> Sequence[str]:
 # HTTP and stdio
 
 
-class Exchange(Response):
-    """The response to one request: a session of its own, so that any process may serve the next one."""
-
-    def __init__(self, server: Server[Any], body: bytes) -> None:
-        super().__init__()
-        self._server, self._request_body = server, body
-
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Serve the request, whose body was read when it was checked, until the client is gone."""
-        messages: asyncio.Queue[Message] = asyncio.Queue()
-        messages.put_nowait({"type": "http.request", "body": self._request_body})
-        manager = StreamableHTTPSessionManager(
-            self._server,
-            json_response=True,
-            stateless=True,
-            max_request_body_size=sys.maxsize,  # the application has limited it
-        )
-        async with manager.run(), anyio.create_task_group() as tasks:
-
-            async def watch() -> None:
-                # The SDK does not: what the call holds would be held for as long as it may wait.
-                while (await receive())["type"] != "http.disconnect":
-                    pass
-                tasks.cancel_scope.cancel()
-
-            tasks.start_soon(watch)
-            await manager.handle_request(scope, messages.get, send)
-            tasks.cancel_scope.cancel()
-
-
 def router(services: Services) -> APIRouter:
     """Return the route of the door."""
     # It says of each request that a session manager was started.
     logging.getLogger("mcp.server.streamable_http_manager").setLevel(logging.WARNING)
-    server, routes = Door(services).server, APIRouter(include_in_schema=False)
+    server = Door(services).server
+    routes = APIRouter(include_in_schema=False, route_class=JsonRpcRoute)
 
     @routes.post("/mcp")
     async def serve(request: Request, _: Known) -> Response:
@@ -670,8 +457,10 @@ def router(services: Services) -> APIRouter:
 async def serve_stdio(settings: Settings) -> None:
     """Serve the client whose child this process is, until it closes the input."""
     person = Person(Principal(getpass.getuser()), frozenset(GRANTS))
+    server = Door(
+        Services(settings), person
+    ).server  # an error in here would be a group's below
     async with stdio_server() as (incoming, outgoing):
-        server = Door(Services(settings), person).server
         await server.run(incoming, outgoing, server.create_initialization_options())
 
 

@@ -22,7 +22,7 @@ LOOK, PAUSE, RETRY = 1.0, 5.0, 30.0
 """Seconds for which new notices are waited for, after which the thread goes on after a failure, and after
 which a notice that was not done is handled again."""
 
-TURN_MS = 90_000
+LOCK_MS = 90_000
 """Ms for which a process handles notices alone without saying so again: longer than one may take."""
 
 BATCH = 100
@@ -32,24 +32,35 @@ LEAVES_WITHIN = 3.0
 
 
 class Unavailable(Exception):
-    """The service that the door writes to is away: the notice is handled again later."""
+    """The service that the door writes to is away: its notice is handled again, after `pause` s or later."""
+
+    def __init__(self, detail: str, pause: float = 0) -> None:
+        super().__init__(detail)
+        self.pause = pause
 
 
 class NoticeThread:
     """Handles the notices of questions for a door.
 
-    `handle` gets a question's id, and what keeps the turn, False where another process has it. It returns
-    whether the notice is done; if not, it gets it again. `door` names the group and the turn: no webhook has
+    `handle` gets a question's id, and what keeps the lock, False where another process has it. It returns
+    whether the notice is done; if not, it gets it again. `door` names the group and the lock: no webhook has
     a colon in its id.
     """
 
     def __init__(
-        self, services: Services, door: str, handle: Callable[[str, Callable[[], bool]], bool]
+        self,
+        services: Services,
+        door: str,
+        handle: Callable[[str, Callable[[], bool]], bool],
+        *,
+        retry: float | None = None,
+        lock_ms: int = LOCK_MS,
     ) -> None:
         """Nothing is connected yet."""
         self._services, self._door, self._handle = services, door, handle
         self.group = f"door:{door}"
-        self._holder = secrets.token_hex(8)
+        self._holder, self._lock_ms = secrets.token_hex(8), lock_ms
+        self._retry = RETRY if retry is None else retry
 
     def listen(self) -> None:
         """Keep the notices that come from now on until they are handled; StoreError where Redis is away."""
@@ -59,21 +70,26 @@ class NoticeThread:
             self._services.notice_groups.release()
 
     def hold(self) -> bool:
-        """Take or keep the turn; False where another process has it."""
-        return self._services.deliveries.hold(self.group, self._holder, TURN_MS)
+        """Take or keep the lock; False where another process has it."""
+        return self._services.deliveries.hold(self.group, self._holder, self._lock_ms)
 
     def follow(self, stopping: threading.Event) -> None:
         """Handle notices until the process stops, or else wait while another process does."""
         try:
             while not stopping.is_set():
+                pause = PAUSE
                 try:
                     if self.hold():
                         self._consume(stopping)
                 except (RunnerError, Unavailable) as error:
-                    log.warning("%s.failed: %s It is tried again.", self._door, error)
+                    if isinstance(error, Unavailable):
+                        pause = max(pause, error.pause)
+                    log.warning(
+                        "%s.failed: %s It is tried again in %g s.", self._door, error, pause
+                    )
                 except Exception:
                     log.exception("%s.failed: a notice is handled again later.", self._door)
-                stopping.wait(PAUSE)
+                stopping.wait(pause)
             self._services.deliveries.release(self.group, self._holder)
         except StoreError as error:
             log.info(
@@ -89,7 +105,7 @@ class NoticeThread:
             while not stopping.is_set() and self.hold():
                 for reader in readers:
                     # First what was not done, or left by a process that died with it in hand.
-                    notices = reader.take_over(RETRY, BATCH) or reader.read(
+                    notices = reader.take_over(self._retry, BATCH) or reader.read(
                         LOOK / len(readers), BATCH, stopping.is_set
                     )
                     for notice in notices:
@@ -111,7 +127,9 @@ class NoticeThread:
             if is_passing and not isinstance(error, CorruptDocument):
                 raise
             log.exception(
-                "%s.refused: The question %s is only on its page.", self._door, question_id
+                "%s.refused: The question %s is only on its page; please report this.",
+                self._door,
+                question_id,
             )
             return True
 

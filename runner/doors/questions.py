@@ -3,19 +3,21 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from datetime import UTC, datetime
 from textwrap import indent
 from typing import Any
 from urllib.parse import quote
 
+from runner.approvals.directory import owner_of
 from runner.approvals.judgement import level_of
-from runner.approvals.rules import LOGIN, Rule
-from runner.errors import needs_extra
+from runner.approvals.rules import LOGIN, SERVICE, Principal, Rule
+from runner.errors import UsageError, needs_extra
 from runner.operations.questions import QuestionView, read_question, read_questions
 from runner.operations.views import RunView
 from runner.records.interrupts import ReceiptStatus
 from runner.records.shown_text import shown
+from runner.settings import Settings
 
 with needs_extra("server", "the door"):
     from runner.server.access import Permission, Person
@@ -32,18 +34,42 @@ MOST_ASKED = 20
 GOOD = {ReceiptStatus.ACCEPTED, ReceiptStatus.COUNTED}
 
 
-def limited(person: Person, permission: Permission, graph: str) -> Person:
+def permit(person: Person, permission: Permission, graph: str) -> Person:
     """Return a person with their roles for a graph, "" for all.
 
     Raises:
         Problem: they may not.
     """
-    limited = person.within(graph)
-    if not limited.may(permission):
+    scoped = person.within(graph)
+    if not scoped.may(permission):
         raise Problem(
             403, f"This needs a role that may {permission}, for the graph {graph!r:.80}."
         )
-    return limited
+    return scoped
+
+
+def check_settings(settings: Settings, names: Sequence[str], door: str, page: str) -> None:
+    """Raise a `UsageError` where a setting that a door needs is missing."""
+    if missing := [f"RUNNER_{name.upper()}" for name in names if not getattr(settings, name)]:
+        raise UsageError(f"{door} needs {', '.join(missing)}; see {page}.")
+
+
+def decider(
+    services: Services, question: QuestionView, account: Principal, email: str, kind: str
+) -> Person:
+    """Return the person who has an account elsewhere, or an address, and may decide a question.
+
+    Raises:
+        Problem: the directory does not know whose that is, or they may not.
+    """
+    voter = owner_of(account, email, services.settings.directory)
+    if voter is None:
+        raise Problem(403, f"The directory does not know whose {kind} this is.")
+    person = Person(voter.principal, voter.roles, voter.groups, SERVICE)
+    person = permit(person, "decide", services.graph_of(question.id))
+    if why := why_barred(services, person, question):
+        raise Problem(403, f"You may not decide this: {why}.")
+    return person
 
 
 def open_questions(

@@ -16,22 +16,18 @@ import hmac
 import http.client
 import json
 import logging
-import secrets
-import threading
-from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
-from contextlib import asynccontextmanager, suppress
-from dataclasses import asdict, dataclass, replace
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, replace
 from typing import Any, ClassVar, Literal
-from urllib.parse import parse_qs
 
-from pydantic import BaseModel, ValidationError
-
-from runner.approvals.directory import owner_of
-from runner.approvals.rules import SERVICE, Principal
+from runner.approvals.rules import Principal
 from runner.doors import block_kit, flat_forms
 from runner.doors.block_kit import MOST_LABEL, MOST_SHOWN, button, escaped, plain
 from runner.doors.flat_forms import decision_of
-from runner.doors.questions import GOOD, limited, message, page_of
+from runner.doors.notice_thread import NoticeThread, Unavailable
+from runner.doors.questions import GOOD, check_settings, decider, message, page_of
+from runner.doors.slack_payloads import Account, Click, Modal, Payload, read_payload
 from runner.errors import (
     ConflictError,
     NotFoundError,
@@ -43,17 +39,15 @@ from runner.errors import (
 from runner.operations import decided
 from runner.operations.questions import QuestionView, read_question
 from runner.records.interrupts import Decision, Interrupt
-from runner.records.notices import Notice
 from runner.records.shown_text import shown
-from runner.store.shared import NoticeReader
 
 with needs_extra("server", "the Slack door"):
-    from fastapi import APIRouter, Depends, FastAPI, Request, Response
+    from fastapi import APIRouter, Depends, Request, Response
     from fastapi.concurrency import run_in_threadpool
     from fastapi.responses import JSONResponse
 
     from runner.server.access import SIGNED, Person
-    from runner.server.deciding import decide, why_barred
+    from runner.server.deciding import decide
     from runner.server.problems import Problem, problem_of
     from runner.server.services import Services
 
@@ -76,16 +70,11 @@ TIMEOUT, WRITES_WITHIN = 1, 10
 """Seconds that Slack's API may take: a click makes two calls and is answered within three, no one waits for
 a message, and one that is given up may be there all the same."""
 
-GROUP = "door:slack"
-"""The consumer group of the notices, and whose turn it is; no webhook has a colon in its id."""
+LOCK_MS = 15_000
+"""Ms for which a process writes messages alone without saying so again: longer than one may take."""
 
-LOOK, PAUSE, MOST_PAUSE = 1.0, 5.0, 300.0
-"""Seconds for which new notices are waited for, and after which what failed is tried again, at most."""
-
-BATCH = 100
-
-LEAVES_WITHIN = 3.0
-"""Seconds that a server which stops waits for the thread."""
+MOST_PAUSE = 300.0
+"""Seconds after which what failed is tried again, at most."""
 
 GONE = {
     "message_not_found",
@@ -123,60 +112,8 @@ class SlackMessage:
     kind: ClassVar = "slack_message"
     limit: ClassVar = 100_000
 
-    def document(self) -> dict[str, Any]:
-        """Return it as JSON, as it is stored."""
-        return asdict(self)
-
     def due_at(self, now: int) -> None:
         """Return None: it has no timer."""
-
-
-class Account(BaseModel):
-    """Who has clicked; all else that the payload says of them can be chosen by them."""
-
-    id: str
-    team_id: str | None = None
-
-
-class Click(BaseModel):
-    """A click on a button."""
-
-    action_id: str
-    action_ts: str = ""
-    value: str = ""
-
-
-class ClickedMessage(BaseModel):
-    """The message whose button was clicked."""
-
-    channel_id: str = ""
-    message_ts: str = ""
-
-
-class Modal(BaseModel):
-    """A form that was sent; `state` has the inputs by block and action."""
-
-    id: str
-    private_metadata: str = ""
-    state: dict[str, dict[str, dict[str, dict[str, Any]]]]
-
-
-class Workspace(BaseModel):
-    """The workspace in a payload."""
-
-    id: str
-
-
-class Payload(BaseModel):
-    """The fields of an interaction that are read."""
-
-    type: str
-    team: Workspace | None
-    user: Account
-    trigger_id: str = ""
-    container: ClickedMessage = ClickedMessage()
-    actions: list[Click] = []
-    view: Modal | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -198,10 +135,7 @@ class SlackDoor:
             UsageError: a setting is missing, or can't be used.
         """
         settings = self._settings = services.settings
-        missing = [name for name in NEEDED if not getattr(settings, name)]
-        if missing:
-            names = ", ".join(f"RUNNER_{name.upper()}" for name in missing)
-            raise UsageError(f"the Slack door needs {names}; see docs/how-to/slack.md.")
+        check_settings(settings, NEEDED, "the Slack door", "docs/how-to/slack.md")
         self._services, self._messages = services, services.documents(SlackMessage)
         self._verifier = SignatureVerifier(settings.slack_signing_secret)
         self._api, self._writer = (
@@ -211,6 +145,7 @@ class SlackDoor:
         self._key = hashlib.sha256(f"slack\n{settings.server_secret}".encode()).digest()
         pairs = [name.rpartition("=") for name in settings.slack_channels]
         self._channels = {graph.strip(): channel.strip() for graph, _, channel in pairs}
+        self.notices = NoticeThread(services, "slack", self.handle, retry=0, lock_ms=LOCK_MS)
 
     # Buttons
 
@@ -223,7 +158,7 @@ class SlackDoor:
         signed = f"{self._settings.slack_team}\n{text}"
         return hmac.new(self._key, signed.encode(), hashlib.sha256).hexdigest()
 
-    def _unsealed(self, value: str) -> Intent:
+    def _unseal(self, value: str) -> Intent:
         mac, _, text = value.partition(".")
         if not hmac.compare_digest(mac.encode(), self._mac(text).encode()):
             raise Problem(403, "The button is not one of this server. Nothing was done.")
@@ -242,7 +177,7 @@ class SlackDoor:
                 401,
                 "The request has no signature of Slack that is valid now. Nothing was done.",
             )
-        payload, team = _payload(body), self._settings.slack_team
+        payload, team = read_payload(body), self._settings.slack_team
         if payload.team is None or {payload.team.id, payload.user.team_id or team} != {team}:
             raise Problem(403, "The click is from another Slack workspace. Nothing was done.")
         if payload.type == "view_submission" and payload.view is not None:
@@ -255,15 +190,19 @@ class SlackDoor:
     def _is_signed(self, body: bytes, timestamp: str, signature: str) -> bool:
         try:
             return self._verifier.is_valid(body, timestamp, signature)
-        except (ValueError, TypeError):  # a time that is no number, or text that is not UTF-8
+        except (
+            ValueError,
+            TypeError,
+            OverflowError,
+        ):  # no number, too large a one, or no UTF-8
             return False
 
     def _press(self, payload: Payload, click: Click) -> None:
-        intent, container = self._unsealed(click.value), payload.container
+        intent, container = self._unseal(click.value), payload.container
         try:
             question = self._question(intent)
             person = self._decider(payload.user, question)
-            if self._stored(question.id) is None:
+            if self._read(question.id) is None:
                 # The process that wrote it has died before it was stored, or is about to store it.
                 self._note(question.id, container.channel_id, container.message_ts)
             if intent.action == "approve":
@@ -285,7 +224,7 @@ class SlackDoor:
                 log.info("slack.unheard: %s The click was refused: %s", silence, text)
 
     def _submit(self, user: Account, modal: Modal) -> dict[str, Any]:
-        intent = self._unsealed(modal.private_metadata)
+        intent = self._unseal(modal.private_metadata)
         try:
             question = self._question(intent)
             person = self._decider(user, question)
@@ -324,12 +263,6 @@ class SlackDoor:
         return question
 
     def _decider(self, user: Account, question: QuestionView) -> Person:
-        person = limited(self._person(user), "decide", self._services.graph_of(question.id))
-        if why := why_barred(self._services, person, question):
-            raise Problem(403, f"You may not decide this: {why}.")
-        return person
-
-    def _person(self, user: Account) -> Person:
         account, team = (
             self._call("users_info", user=user.id)["user"],
             self._settings.slack_team,
@@ -340,10 +273,7 @@ class SlackDoor:
         is_confirmed = account.get("is_email_confirmed", False)
         email = account.get("profile", {}).get("email", "") if is_confirmed else ""
         name = Principal(user.id, f"https://slack.com/{team}")
-        voter = owner_of(name, email, self._settings.directory)
-        if voter is None:
-            raise Problem(403, "The directory does not know whose account this is.")
-        return Person(voter.principal, voter.roles, voter.groups, SERVICE)
+        return decider(self._services, question, name, email, "account")
 
     def _call(self, method: str, **arguments: Any) -> Any:
         """Call Slack's API for a click.
@@ -367,7 +297,7 @@ class SlackDoor:
             one of PASSING: the store or Slack did not do that.
         """
         interrupt = self._services.store.interrupts([question_id])[0]
-        stored = self._stored(question_id)
+        stored = self._read(question_id)
         if interrupt is None or not (interrupt.is_open or stored):
             return
         blocks, text = self.blocks(interrupt)
@@ -407,7 +337,7 @@ class SlackDoor:
         with suppress(ConflictError):  # stored meanwhile
             self._messages.add(SlackMessage(question_id, channel, ts, checksum))
 
-    def _stored(self, question_id: str) -> SlackMessage | None:
+    def _read(self, question_id: str) -> SlackMessage | None:
         try:
             return self._messages.get(question_id)
         except NotFoundError:
@@ -441,95 +371,23 @@ class SlackDoor:
         buttons.append(button(OPEN, "Open", url=page))
         return [*blocks, {"type": "actions", "elements": buttons}], escaped(title)
 
-    # The notices
+    def handle(self, question_id: str, _hold: Callable[[], bool]) -> bool:
+        """Show a question; one that Slack refuses is in the log, and holds up no other.
 
-    def listen(self) -> None:
-        """Keep the notices that come from now on until they are shown; StoreError where Redis is away."""
-        try:
-            self._services.notice_groups.listen(GROUP)
-        finally:
-            self._services.notice_groups.release()
-
-    def follow(self, stopping: threading.Event) -> None:
-        """Show what happens to questions until the process stops, or else wait while another process does."""
-        holder, services = secrets.token_hex(8), self._services
-        try:
-            while not stopping.is_set():
-                pause = PAUSE
-                try:
-                    if services.deliveries.hold(GROUP, holder):
-                        self._consume(holder, stopping)
-                except PASSING as error:
-                    pause = _pause_after(error)
-                    log.warning(
-                        "slack.failed: %s It is tried again in %g s.", _summary(error), pause
-                    )
-                except Exception:
-                    log.exception(
-                        "slack.failed: It is tried again in %g s; please report this.", pause
-                    )
-                stopping.wait(pause)
-            services.deliveries.release(GROUP, holder)
-        except StoreError as error:
-            log.info("slack.left: %s Another process takes over in some seconds.", error)
-        finally:
-            services.release(runs=True)
-
-    def _consume(self, holder: str, stopping: threading.Event) -> None:
-        deliveries = self._services.deliveries
-        self.listen()
-        readers = self._services.notice_groups.readers(GROUP)
-        try:
-            for reader, notices in _batches(readers, stopping):
-                for notice in notices:
-                    if stopping.is_set() or not deliveries.hold(GROUP, holder):
-                        return
-                    if notice.kind.startswith("interrupt."):
-                        self._show(notice.detail)
-                    reader.done([notice])
-                if not (notices or deliveries.hold(GROUP, holder)):
-                    return
-        finally:
-            for reader in readers:
-                reader.close()
-
-    def _show(self, question_id: str) -> None:
-        """Show a question; one that can't be shown is in the log, and holds up no other."""
+        Raises:
+            Unavailable: Slack did not do that. RunnerError: the store did not.
+        """
         try:
             self.show(question_id)
-        except PASSING as error:
+        except (*PASSING, UsageError) as error:
             if _is_passing(error):
-                raise
+                raise Unavailable(_summary(error), _pause_after(error)) from error
             log.error(  # noqa: TRY400 - Slack's error says all
                 "slack.refused: The question %s is only on its page: %s.",
                 question_id,
                 _summary(error),
             )
-        except Exception:
-            log.exception(
-                "slack.refused: The question %s is only on its page; please report this.",
-                question_id,
-            )
-
-
-def _batches(
-    readers: Sequence[NoticeReader], stopping: threading.Event
-) -> Iterator[tuple[NoticeReader, Sequence[Notice]]]:
-    """Take what a process has left that died with notices in hand, then what is new, until we stop."""
-    for reader in readers:
-        while notices := reader.take_over(0, BATCH):
-            yield reader, notices
-    while not stopping.is_set():
-        for reader in readers:
-            yield reader, reader.read(LOOK / len(readers), BATCH, stopping.is_set)
-
-
-def _payload(body: bytes) -> Payload:
-    try:
-        (text,) = parse_qs(body.decode(), strict_parsing=True)["payload"]
-        return Payload.model_validate_json(text)
-    except (ValueError, KeyError, ValidationError) as error:
-        raise Problem(400, "The body is no interaction of Slack. Nothing was done.") from error
+        return True
 
 
 def _refusal(error: Exception) -> str:
@@ -540,6 +398,8 @@ def _refusal(error: Exception) -> str:
 
 
 def _is_passing(error: Exception) -> bool:
+    if isinstance(error, RunnerError):
+        return isinstance(error, StoreError)
     status = error.response.status_code if isinstance(error, SlackApiError) else 0
     return status == 429 or status >= 500 or _refusal(error) in {"", *OF_TOKEN}
 
@@ -549,10 +409,10 @@ def _summary(error: Exception) -> str:
 
 
 def _pause_after(error: Exception) -> float:
-    """Return the seconds to wait: as long as Slack asks for, where it does."""
+    """Return the seconds to wait that Slack asks for; 0 where it asks for none."""
     headers = error.response.headers if isinstance(error, SlackApiError) else {}
     asked = {name.lower(): value for name, value in headers.items()}.get("retry-after", "")
-    return min(max(PAUSE, int(asked)), MOST_PAUSE) if asked.isdecimal() else PAUSE
+    return min(int(asked), MOST_PAUSE) if asked.isdecimal() else 0
 
 
 def _sentence(question: QuestionView) -> str:
@@ -594,21 +454,7 @@ def _modal_form(question: QuestionView, intent: Intent) -> dict[str, Any]:
 def router(services: Services) -> APIRouter:
     """Return the route of the door; while the application runs, a thread writes its messages."""
     door = SlackDoor(services)
-
-    @asynccontextmanager
-    async def following(_: FastAPI) -> AsyncIterator[None]:
-        stopping = threading.Event()
-        thread = threading.Thread(
-            target=door.follow, args=[stopping], name="runner-slack", daemon=True
-        )
-        with suppress(StoreError):  # the thread tries again
-            await run_in_threadpool(door.listen)
-        thread.start()
-        yield
-        stopping.set()
-        await run_in_threadpool(thread.join, LEAVES_WITHIN)
-
-    routes = APIRouter(include_in_schema=False, lifespan=following)
+    routes = APIRouter(include_in_schema=False, lifespan=door.notices.lifespan)
 
     @routes.post("/doors/slack", dependencies=[Depends(SIGNED)])
     async def receive(request: Request) -> Response:

@@ -16,6 +16,7 @@ from runner.definition.model import HIDDEN, EdgeSpec, NodeTopology
 from runner.definition.registry import CompiledGraph
 from runner.execution.context import ClaimedVisit
 from runner.execution.results import NodeResult, node_result
+from runner.records import codec
 from runner.records.outcomes import Succeeded
 from runner.records.run import Status, VisitEntry
 from runner.store.interface import Fetched, Store
@@ -152,7 +153,7 @@ def state_after(
     """Build what the conditions see after a visit: its own result, and a view of the others."""
     node, run_id = visit.address.node_id, visit.address.run_id
     record = replace(visit.claim.record, status=Status.COMPLETED)
-    source_result = node_result(record, outcome.output, entry)
+    source_result = node_result(record, codec.read(outcome.output), entry)
     results = Results(
         node,
         source_result,

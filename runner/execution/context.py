@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import logging
+import operator
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, replace
 from typing import Any, TypeVar, Unpack
@@ -23,7 +24,7 @@ from runner.records import codec, failures, size_limits
 from runner.records.asking import numbered_question
 from runner.records.budgets import Spending, Sum, Tagged
 from runner.records.checkpoints import NodeDocument, Remembered, Saved, Session, load_document
-from runner.records.codec import JSON
+from runner.records.codec import JSON, LazyValue
 from runner.records.executors import ExternalTaskState, Input
 from runner.records.interrupts import Address, Interrupt, InterruptOptions
 from runner.records.outcomes import Failed, Interrupted, Outcome, Succeeded
@@ -61,8 +62,8 @@ class ClaimedVisit:
     `tentative` is the outcome of a node that has ended while the hooks after it still ask; `replays`: it
     was stored by an earlier execution, so only those hooks run now. `trace` names the span of the execution
     before this one; an observer replaces it by its own. `first_name` is `node.visit` as the visit began,
-    where its node was renamed since. `outage` is the error of a write that did not reach the store. `stays`
-    says whether its settle may claim the next node for this process.
+    where its node was renamed since. `outage` is the error of a write that did not reach the store.
+    `may_continue` says whether its settle may claim the next node for this process.
     """
 
     def __init__(
@@ -98,6 +99,10 @@ class ClaimedVisit:
             for node, visit, output in claim.inputs
             if not node.startswith(HIDDEN)
         ]
+        self.input_values: Sequence[JSON | LazyValue] = [
+            claim.task,
+            *map(operator.itemgetter(2), claim.inputs),
+        ]
         self.invocation_state: dict[str, Any] = codec.unpack(claim.invocation_state) or {}
         self.answers: Mapping[str, Interrupt] = {
             answer.id: _in_attempt(answer, record.attempt) for answer in claim.answers
@@ -114,7 +119,7 @@ class ClaimedVisit:
         self.trace = current.trace
         self.first_name = document.first_name(token.visit) if document else ""
         self.outage: StoreError | None = None
-        self.stays = never
+        self.may_continue = never
         # What is stored now: `wrap_kept` writes it again.
         self._kept, self._kept_messages = self.document, len(self.messages)
         self._begun: dict[str, Use] = {}
@@ -125,7 +130,10 @@ class ClaimedVisit:
     @functools.cached_property
     def task(self) -> Any:
         """The task of the run, of a map's item the item."""
-        return codec.unpack(codec.read(self.claim.task))
+        task = self.claim.task
+        if isinstance(task, LazyValue) and task.is_plain:
+            return task.read()
+        return codec.unpack(codec.read(task))
 
     @property
     def idempotency_key(self) -> str:
@@ -185,9 +193,9 @@ class ClaimedVisit:
         if use.get("key") == self.idempotency_key:
             self._begun[question.id] = Use(question.id, use["effect"], use["key"])
 
-    def effects(self, status: Status, outcome: JSON) -> list[Use]:
+    def effects(self, status: Status, outcome: JSON | LazyValue) -> list[Use]:
         """Return what this visit did by decisions, which ends with it in this outcome."""
-        return [use.with_outcome(status, outcome) for use in self._begun.values()]
+        return [use.with_outcome(status, codec.read(outcome)) for use in self._begun.values()]
 
     def approved(
         self,
@@ -416,6 +424,9 @@ def _in_attempt(answer: Interrupt, attempt: int) -> Interrupt:
 
 def dump_outcome(outcome: Succeeded | Failed) -> dict[str, JSON]:
     kind = "succeeded" if isinstance(outcome, Succeeded) else "failed"
+    if isinstance(outcome, Succeeded):
+        result, output = codec.read(outcome.result), codec.read(outcome.output)
+        outcome = replace(outcome, result=result, output=output)
     return {"kind": kind, **asdict(outcome)}
 
 

@@ -13,13 +13,14 @@ import logging
 import math
 import random
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future
-from contextlib import contextmanager
+from contextvars import copy_context
 from dataclasses import asdict, dataclass
 from types import MappingProxyType
 from typing import Unpack
 
+from runner import async_loop
 from runner.approvals import freezes
 from runner.approvals.decision_keys import DecisionKeys, SigningKey
 from runner.approvals.freezes import WAIT_MS, Freezes
@@ -184,11 +185,11 @@ class Engine:
         attempt: int,
         *,
         nonce: str = "",
-        stays: Callable[[], bool] = never,
+        may_continue: Callable[[], bool] = never,
     ) -> DoorbellOutcome:
         """Claim a visit, run its node and commit the outcome; a stale doorbell changes nothing.
 
-        A claim that was lost is made again with its `nonce`. For `stays` see `execute`.
+        A claim that was lost is made again with its `nonce`. For `may_continue` see `execute`.
         """
         if node == CALLBACK_NODE:
             return DoorbellOutcome(call_on_end(self.store, self._dispatcher, run_id, visit))
@@ -202,12 +203,14 @@ class Engine:
             if claim.delay_ms:
                 self.sweep_in(claim.delay_ms / 1000)
             return DoorbellOutcome(self.ring(claim).word, reference=claim.reference)
-        return self.execute(self.ring(claim), stays)
+        return self.execute(self.ring(claim), may_continue)
 
-    def execute(self, claim: Claim, stays: Callable[[], bool] = never) -> DoorbellOutcome:
+    def execute(
+        self, claim: Claim, may_continue: Callable[[], bool] = never
+    ) -> DoorbellOutcome:
         """Run the node of a claimed visit and commit the outcome.
 
-        Where `stays` says so when the node has completed, its settle may claim the next one.
+        Where `may_continue` says so when the node has completed, its settle may claim the next one.
         """
         plan = self._find_plan(claim.graph_id)
         if plan is None or not nodes.unchanged(plan, claim):
@@ -215,8 +218,16 @@ class Engine:
         timeout = plan.node(claim.token.node).timeout or plan.definition.node_timeout
         timed_out: Future[DoorbellOutcome] = Future()
         on_timeout = functools.partial(self._fail_timed_out, plan, claim, timed_out)
-        with self._hold_lease(claim.token, timeout, on_timeout) as lease:
-            delivery = self._execute(plan, claim, lease, stays)
+        with self.leases.hold(claim.token, timeout, on_timeout) as lease:
+            try:
+                # What the node and its code set in their context ends with it.
+                delivery = copy_context().run(self._execute, plan, claim, lease, may_continue)
+            except SystemExit:
+                if self.is_stopping():  # by a signal, in a child of a pool
+                    self._release(claim.token)
+                raise
+            finally:
+                self._quarantine.release(claim.token)
         # The code of a node that timed out may return much later: its Celery task ends as the node did.
         return (
             timed_out.result() if delivery.word == "stale" and lease.has_expired else delivery
@@ -353,21 +364,6 @@ class Engine:
         """Have a node tried again later, by any worker; no attempt is counted."""
         return self.do(RetryVisit(claim.token, delay_ms, None, None)).word
 
-    @contextmanager
-    def _hold_lease(
-        self, token: Token, timeout: float | None, on_timeout: Callable[[Lease], object]
-    ) -> Iterator[Lease]:
-        """Hold a lease; release it when a signal ends this process, a child of a pool, meanwhile."""
-        with self.leases.hold(token, timeout, on_timeout) as lease:
-            try:
-                yield lease
-            except SystemExit:
-                if self.is_stopping():
-                    self._release(token)
-                raise
-            finally:
-                self._quarantine.release(token)
-
     def _release(self, token: Token) -> bool:
         # The renewals stop first: where the store can't be reached, the lease then runs out by itself.
         lease = self.leases.drop(token)
@@ -381,7 +377,7 @@ class Engine:
     # -- one delivery ------------------------------------------------------------------------------
 
     def _execute(
-        self, plan: CompiledGraph, claim: Claim, lease: Lease, stays: Callable[[], bool]
+        self, plan: CompiledGraph, claim: Claim, lease: Lease, may_continue: Callable[[], bool]
     ) -> DoorbellOutcome:
         try:
             try:
@@ -389,10 +385,11 @@ class Engine:
             except codec.READ_ERRORS as error:
                 raise CorruptDocument(f"what the visit needs can't be read: {error}") from error
             # A settle claims without a look, maybe a node of another graph: not while anything is frozen.
-            visit.stays = lambda: stays() and not self.freezes.known
+            visit.may_continue = lambda: may_continue() and not self.freezes.known
             began = time.monotonic()
-            with freezes.checked_by(visit.check_effect):
-                outcome = telemetry.observed(visit, lambda: nodes.execute(plan, visit))
+            async_loop.stop_by(lease.stop)
+            freezes.check_by(visit.check_effect)
+            outcome = telemetry.observed(visit, lambda: nodes.execute(plan, visit))
             elapsed_ms = round((time.monotonic() - began) * 1000)
             try:
                 return self._commit(plan, visit, outcome, elapsed_ms, lease.timeout)
@@ -512,7 +509,7 @@ class Engine:
                     plan.edges.get(node, []),
                     lambda: conditions.state_after(self.store, plan, visit, outcome, entry),
                 )
-            except StoreError:
+            except (StoreError, CorruptDocument):
                 raise
             except Exception as error:  # noqa: BLE001 - whatever a user's condition raises fails its source
                 return self._settle_failed(
@@ -528,7 +525,7 @@ class Engine:
                 reads,
                 insist=refusals >= CONDITION_TRIES,
                 session=outcome.session,
-                stay=visit.stays(),
+                may_continue=visit.may_continue(),
                 effects=visit.effects(Status.COMPLETED, outcome.output),
             )
             reply = self._settle(visit.claim.token, settlement, nonce)

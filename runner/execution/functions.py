@@ -70,8 +70,8 @@ _returned: dict[str, Adapter] = {}
 """Result types of the typed functions of this process, by the function's name."""
 
 
-class Form(Protocol):
-    """Signature of a function: how it is called, and how its result is stored."""
+class NodeSignature(Protocol):
+    """Signature of a node function: how it is called, and how its result is stored."""
 
     def call(self, context: Any, visit: Visit) -> Any:
         """Call the function; the result may be awaitable."""
@@ -92,8 +92,7 @@ class Untyped:
 
     def stored(self, result: Any, visit: Visit) -> tuple[Any, Any]:
         """Pack the result; any JSON data or pydantic model is accepted."""
-        del visit
-        return codec.pack_result(result)
+        return codec.pack_result(result, visit.input_values)
 
 
 @dataclass(frozen=True, slots=True)
@@ -137,7 +136,7 @@ class Typed:
             DataMismatch: it doesn't fit. UnstorableError: it can't be stored.
         """
         if self.returned is None:
-            return codec.pack_result(result)
+            return codec.pack_result(result, visit.input_values)
         try:
             value = _checked(self.returned, result)
             data = _dumped(self.returned, value, round_trip=True)
@@ -154,7 +153,7 @@ class Typed:
         return _packed(self.name, value, data), output
 
 
-def form_of(function: object, context: type) -> Form | None:
+def signature_of(function: object, context: type) -> NodeSignature | None:
     """Return how a function is called as a node, or None where it can't be; `context` is NodeContext.
 
     Raises:
@@ -334,7 +333,7 @@ def _checked(adapter: Adapter, result: Any) -> Any:
 
 def _dumped(adapter: Adapter, value: Any, *, round_trip: bool) -> Any:
     data = adapter.dump_python(value, mode="json", round_trip=round_trip, warnings="error")
-    return codec.plain(codec.pack(data, "result"))
+    return codec.pack_result(data)[1]
 
 
 def _packed(name: str, value: Any, data: Any) -> Any:
@@ -601,9 +600,9 @@ class FunctionNode:
 
     kind = KIND
 
-    def __init__(self, function: Callable[..., Any], form: Form) -> None:
-        """Wrap a function; `form` says how it is called. Made by `function_node`."""
-        self.function, self.form = function, form
+    def __init__(self, function: Callable[..., Any], signature: NodeSignature) -> None:
+        """Wrap a function; `signature` says how it is called. Made by `function_node`."""
+        self.function, self.signature = function, signature
         self._is_async = inspect.iscoroutinefunction(function)
 
     def execute(self, visit: Visit) -> Outcome:
@@ -616,8 +615,8 @@ class FunctionNode:
                     context.task,
                     context.inputs,
                 )  # decoded now: not on the loop of all async nodes
-            result = _awaited(self.form.call(context, visit))
-            outcome = Succeeded(*self.form.stored(result, visit))
+            result = _awaited(self.signature.call(context, visit))
+            outcome = Succeeded(*self.signature.stored(result, visit))
         except (
             ApprovalMismatch,
             CorruptDocument,
@@ -644,10 +643,11 @@ class FunctionNode:
 
 def task_schema(definition: Definition) -> dict[str, Any] | None:
     """Return the JSON Schema of a graph's task as its first functions declare it; None for any JSON."""
-    forms = [
-        getattr(definition.nodes[name].executor, "form", None) for name in definition.entries
+    signatures = [
+        getattr(definition.nodes[name].executor, "signature", None)
+        for name in definition.entries
     ]
-    adapters = [form.taken for form in forms if isinstance(form, Typed)]
+    adapters = [signature.taken for signature in signatures if isinstance(signature, Typed)]
     try:
         schemas = [adapter.json_schema() for adapter in adapters]
     except pydantic.errors.PydanticInvalidForJsonSchema:
@@ -661,5 +661,7 @@ def function_node(function: object) -> FunctionNode | None:
     Raises:
         DefinitionError: it has types that can't be checked.
     """
-    form = form_of(function, NodeContext)
-    return FunctionNode(function, form) if form is not None and callable(function) else None
+    signature = signature_of(function, NodeContext)
+    if signature is None or not callable(function):
+        return None
+    return FunctionNode(function, signature)

@@ -133,8 +133,7 @@ class Leases:
         if timeout is not None:
             self._wake.set()
         try:
-            with async_loop.stoppable(lease.stop):
-                yield lease
+            yield lease
         finally:
             with self._lock:
                 self._held.pop(token, None)

@@ -90,7 +90,7 @@ def _listed(spec: NodeSpec, visit: ClaimedVisit) -> Outcome:
         outcome = over.execute(visit)
         if not isinstance(outcome, Succeeded):
             return outcome
-        items = codec.untyped(outcome.result)
+        items = codec.untyped(codec.read(outcome.result))
     else:
         items = _found(over, visit)
     if not isinstance(items, list):

@@ -8,8 +8,10 @@ successors wait; an interrupted node has no After (it has not ended).
 from __future__ import annotations
 
 import asyncio
+import logging
 import threading
 from collections.abc import Mapping, Sequence
+from contextvars import copy_context
 from dataclasses import replace
 
 from runner import async_loop
@@ -24,7 +26,7 @@ from runner.definition.model import (
     map_of,
     shape_name,
 )
-from runner.definition.registry import CompiledGraph
+from runner.definition.registry import CompiledGraph, tools_of
 from runner.errors import (
     ApprovalMismatch,
     CorruptDocument,
@@ -53,27 +55,31 @@ from runner.hooks import (
 )
 from runner.records import codec, failures, size_limits
 from runner.records.asking import Asker
-from runner.records.checkpoints import Saved
+from runner.records.checkpoints import Saved, load_document
 from runner.records.executors import function_input
 from runner.records.interrupts import Interrupt
 from runner.records.outcomes import Delegated, Failed, Interrupted, Outcome, Succeeded
 from runner.records.run import FINAL, Status, VisitEntry, status_of
 from runner.store.interface import Claim, RunSnapshot
 
+log = logging.getLogger(__name__)
+
 # The graph's own events as hidden nodes, so that they wait, resume and survive like any other.
 #
 # `@before` stands ahead of the entry points; `@after` becomes ready when the run would end, however
-# it ends. Each exists only where a provider has callbacks for its event. Their questions are the
+# it ends. Each exists only where a provider has callbacks for its event, `@after` also where a tool may have
+# to end what it has begun elsewhere. Their questions are the
 # run's; but a run that stops waits for no person, and what its last event asks is withdrawn.
 
 
 KIND = "event"
 
+ABANDON_WITHIN = 60.0
+"""Seconds, twice as long as the end of a cancelled run waits for what its tools end elsewhere."""
+
 
 def with_events(definition: Definition) -> Definition:
-    """Add the hidden nodes that a graph's hook providers need."""
-    if not definition.hooks:
-        return definition
+    """Add the hidden nodes that a graph's hook providers and tools need."""
     registry = HookRegistry(definition.hooks)
     if registry.callbacks_for(BeforeGraphEvent):
         entry_edges = tuple(EdgeSpec(BEFORE_GRAPH, entry) for entry in definition.entries)
@@ -83,10 +89,17 @@ def with_events(definition: Definition) -> Definition:
             edges=(*entry_edges, *definition.edges),
             entries=(BEFORE_GRAPH,),
         )
-    if registry.callbacks_for(AfterGraphEvent):
+    if registry.callbacks_for(AfterGraphEvent) or any(
+        map(_works_elsewhere, definition.nodes.values())
+    ):
         after_graph = {AFTER_GRAPH: NodeSpec(AFTER_GRAPH, None, KIND)}
         definition = replace(definition, nodes={**definition.nodes, **after_graph})
     return definition
+
+
+def _works_elsewhere(node: NodeSpec) -> bool:
+    """Return whether tools of a node begin work that goes on elsewhere when the node waits."""
+    return any(hasattr(tool, "abandon") for tool in tools_of(node.executor))
 
 
 def execute_graph_event(
@@ -123,6 +136,8 @@ def _after_graph(definition: Definition, visit: ClaimedVisit, asker: Asker) -> G
     if snapshot is None:
         raise CorruptDocument(f"run {visit.address.run_id} is gone while its last event fires.")
     ends = status_of(replace(snapshot.record, active=0))
+    if ends is Status.CANCELLED:
+        _abandon(definition, visit)
     return AfterGraphEvent(
         source=definition,
         invocation_state=visit.invocation_state,
@@ -131,6 +146,33 @@ def _after_graph(definition: Definition, visit: ClaimedVisit, asker: Asker) -> G
         attempt=visit.attempt,
         asker=asker,
     )
+
+
+def _abandon(definition: Definition, visit: ClaimedVisit) -> None:
+    """Have tools end what they have begun elsewhere: no node of a cancelled run continues.
+
+    The end of the run waits a while for it, and never until this step times out, which would fail the run.
+    """
+    documents = visit.store.documents(visit.address.run_id)
+    context = copy_context()  # it says which loop can't be waited for
+    ends = threading.Thread(
+        target=context.run, args=(_end_elsewhere, definition, documents), daemon=True
+    )
+    ends.start()
+    ends.join(min(definition.node_timeout or ABANDON_WITHIN, ABANDON_WITHIN) / 2)
+
+
+def _end_elsewhere(definition: Definition, documents: Mapping[str, codec.JSON]) -> None:
+    for name, stored in documents.items():
+        spec = definition.nodes.get(map_of(name) or name)
+        if spec is None or not _works_elsewhere(spec):
+            continue
+        try:
+            document = load_document(stored)
+            if document is not None and document.executor is not None:
+                spec.executor.abandon(document.executor)
+        except Exception:
+            log.exception("node.abandoned: what %s has begun elsewhere goes on.", name)
 
 
 BEFORE = "before_node_call"
@@ -349,7 +391,7 @@ def _after(
     ):
         return outcome
     result = (
-        codec.unpack(outcome.output)
+        codec.unpack(codec.read(outcome.output))
         if isinstance(outcome, Succeeded)
         else failures.restore(outcome.error)
     )

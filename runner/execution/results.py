@@ -180,7 +180,7 @@ def _with_child(store: Store, record: NodeRecord, result: NodeResult) -> NodeRes
 
 
 def sink_outputs(child: RunSnapshot) -> Any:
-    """The output of a graph: its only sink's output, or those of all sinks by node id.
+    """The output of a graph: its only sink's output, lazy where that is, or those of all sinks by node id.
 
     Sinks are the completed nodes none of whose edges was taken.
     """
@@ -191,4 +191,6 @@ def sink_outputs(child: RunSnapshot) -> Any:
         and "1" not in record.edges
         and not (node.startswith(HIDDEN) or map_of(node))
     }
-    return next(iter(outputs.values())) if len(outputs) == 1 else outputs
+    if len(outputs) == 1:
+        return next(iter(outputs.values()))
+    return {node: codec.read(output) for node, output in outputs.items()}

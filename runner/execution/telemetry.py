@@ -10,7 +10,7 @@ import json
 import logging
 import sys
 from collections.abc import Callable, Mapping
-from contextlib import AbstractContextManager, ExitStack
+from contextlib import AbstractContextManager, nullcontext
 from contextvars import ContextVar
 from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
@@ -171,38 +171,40 @@ PLAIN_RECORD = frozenset(
 
 
 def observed(visit: ClaimedVisit, execute: Callable[[], Outcome]) -> Outcome:
-    """Run a node's code with its place set and every observer around it."""
+    """Run a node's code in this context, with its place set and every observer around it."""
     address = visit.address
     node = RunningNode(
         address.run_id, visit.graph_id, address.node_id, address.visit, visit.attempt
     )
-    token = _place.set(node)
-    try:
-        with ExitStack() as stack:
-            finishers = [_enter(stack, observer, node, visit) for observer in _observers]
-            outcome = execute()
-            for finish in finishers:
-                _quietly(partial(finish, outcome))
-            return outcome
-    finally:
-        _place.reset(token)
+    _place.set(node)
+    for observer in _observers:
+        execute = partial(_watched, observer, node, visit, execute)
+    return execute()
 
 
-def _enter(
-    stack: ExitStack, observer: Observer, node: RunningNode, visit: ClaimedVisit
-) -> Callable[[Outcome], object]:
+def _watched(
+    observer: Observer, node: RunningNode, visit: ClaimedVisit, execute: Callable[[], Outcome]
+) -> Outcome:
+    around: AbstractContextManager[Callable[[Outcome], object]]
     try:
         around = observer(node, visit)
         finish = around.__enter__()
     except Exception:
         log.exception("observer.failed: the node runs without it.")
-        return lambda _: None
-    stack.push(lambda *error: _quietly(lambda: around.__exit__(*error)))
-    return finish
-
-
-def _quietly(call: Callable[[], object]) -> None:
+        # The node does not run here: this error would be the context of its own.
+        around, finish = nullcontext(lambda _: None), lambda _: None
     try:
-        call()
+        outcome = execute()
+    except BaseException as error:
+        _quietly(around.__exit__, type(error), error, error.__traceback__)
+        raise
+    _quietly(finish, outcome)
+    _quietly(around.__exit__, None, None, None)
+    return outcome
+
+
+def _quietly(call: Callable[..., object], *args: object) -> None:
+    try:
+        call(*args)
     except Exception:
         log.exception("observer.failed: the node's outcome is not changed by it.")

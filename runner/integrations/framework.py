@@ -6,7 +6,7 @@ framework numbers its calls alike never share a question.
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, fields, replace
 from typing import Any, Literal, TypeVar
 
@@ -17,7 +17,13 @@ from runner.agent.models.port import raise_delayed
 from runner.approvals.ballots import Use
 from runner.approvals.digests import Action
 from runner.approvals.rules import Approval, Rule
-from runner.errors import ApprovalMismatch, ConflictError, CorruptDocument, DefinitionError
+from runner.errors import (
+    ApprovalMismatch,
+    ConflictError,
+    CorruptDocument,
+    DefinitionError,
+    UnstorableError,
+)
 from runner.records import codec, failures
 from runner.records.asking import is_answered, is_asked_again, numbered_question
 from runner.records.checkpoints import Saved
@@ -28,29 +34,56 @@ from runner.records.outcomes import Failed, Outcome
 
 VERSION = 1
 
-
-def check_factory(factory: object, agent: type, adapter: str) -> None:
-    """Refuse an agent, which one execution would leave changed for the next, and what can't be called."""
-    if isinstance(factory, agent) or not callable(factory):
-        raise DefinitionError(
-            f"{adapter} takes a function that builds an agent, not an object of type "
-            f"{type(factory).__name__}: each execution needs an agent of its own."
-        )
+PastT = TypeVar("PastT", bound="Past")
 
 
-async def outcome_of(
-    execution: Awaitable[Outcome],
-    cause: Callable[[Exception], BaseException] = lambda error: error,
-) -> Outcome:
-    """Await an execution; whatever the agent raises, unwrapped by `cause`, is the node's failure."""
-    try:
-        return await execution
-    except Exception as error:  # noqa: BLE001 - users' agents raise anything
-        reason = cause(error)
-        if isinstance(reason, (ApprovalMismatch, ConflictError)):
-            raise reason from None
-        raise_delayed(reason)
-        return Failed(failures.record(reason))
+class FrameworkNode:
+    """A node that runs an agent of a framework, which a factory builds anew for each execution."""
+
+    def __init__(
+        self, factory: Callable[..., Any], agent: type, name: str | None, version: str
+    ) -> None:
+        """Refuse an agent, which one execution would leave changed for the next, and what can't be called."""
+        if isinstance(factory, agent) or not callable(factory):
+            raise DefinitionError(
+                f"{type(self).__name__} takes a function that builds an agent, not an object of type "
+                f"{type(factory).__name__}: each execution needs an agent of its own."
+            )
+        self.name = name or getattr(factory, "__name__", "")
+        self.version = version
+        self._factory = factory
+
+    def execute(self, visit: Visit) -> Outcome:
+        """Run the agent until it is done, failed or waits for people.
+
+        Raises:
+            ConflictError: this node belongs to another worker, or its run was stopped.
+            ApprovalMismatch: a call that was approved is not the one that would be made.
+        """
+        return async_loop.run(self._outcome(visit))
+
+    async def _outcome(self, visit: Visit) -> Outcome:
+        """Return the outcome of an execution; whatever the agent raises is the node's failure."""
+        try:
+            return await self._execute(visit)
+        except Exception as error:  # noqa: BLE001 - users' agents raise anything
+            reason = self._cause(error)
+            if isinstance(reason, (ApprovalMismatch, ConflictError)):
+                raise reason from None
+            raise_delayed(reason)
+            return Failed(failures.record(reason))
+
+    def _cause(self, error: BaseException) -> BaseException:
+        """Return the error itself, which a framework may have wrapped."""
+        return error
+
+    async def _execute(self, visit: Visit) -> Outcome:
+        raise NotImplementedError
+
+    def _past(self, kind: type[PastT], visit: Visit) -> PastT:
+        """Return the past of this visit: of an earlier one only the conversation is its memory."""
+        past = restored(kind, visit, type(self).__name__)
+        return past if past.visit == visit.address.visit else kind(visit=visit.address.visit)
 
 
 @dataclass(kw_only=True)
@@ -69,10 +102,7 @@ class Past:
     v: int = VERSION
 
 
-Stored = TypeVar("Stored", bound=Past)
-
-
-def restored(kind: type[Stored], visit: Visit, adapter: str) -> Stored:
+def restored(kind: type[PastT], visit: Visit, adapter: str) -> PastT:
     """Return the past that a node's document holds, perhaps of an earlier visit; an empty one without it.
 
     Raises:
@@ -296,3 +326,23 @@ class Denied(BaseModel):
 
 approval: TypeAdapter[bool | Approved | Denied] = TypeAdapter(StrictBool | Approved | Denied)
 """True, false, or one of the two objects; its JSON Schema is what people are shown."""
+
+
+ANYTHING: TypeAdapter[Any] = TypeAdapter(Any)
+
+
+def packed(output: Any) -> tuple[JSON, JSON]:
+    """Return an agent's output as it is stored, and as its plain JSON."""
+    try:
+        return codec.pack(output, "the agent's output"), codec.plain(output)
+    except UnstorableError:
+        # Dataclasses, dates and the like have a JSON form that the framework itself would send.
+        output = ANYTHING.dump_python(output, mode="json")
+        return codec.pack(output, "the agent's output"), codec.plain(output)
+
+
+def usage_of(**counts: int) -> dict[str, int]:
+    """Return counts of tokens, those of a cache only where it was used."""
+    return {
+        name: count for name, count in counts.items() if count or not name.startswith("cache")
+    }

@@ -22,12 +22,10 @@ from runner.agent.machine.state import add_usage
 from runner.approvals.rules import Approval, Rule
 from runner.errors import CorruptDocument, DefinitionError, UnstorableError, needs_extra
 from runner.integrations.framework import (
+    FrameworkNode,
     Past,
     Questions,
     ask_call,
-    check_factory,
-    outcome_of,
-    restored,
     use_decision,
 )
 from runner.records import codec
@@ -69,7 +67,7 @@ _FIELDS: dict[str, tuple[dict[str, JSON], list[str]]] = {
 }
 
 
-class LangGraphNode:
+class LangGraphNode(FrameworkNode):
     """A node that runs a compiled LangGraph graph; each visit is a thread of its own.
 
     Args:
@@ -97,26 +95,13 @@ class LangGraphNode:
         name: str | None = None,
         version: str = "",
     ) -> None:
-        check_factory(factory, Pregel, type(self).__name__)
-        self.name = name or getattr(factory, "__name__", "")
-        self.version = version
-        self._factory, self._input, self._output = factory, input, output
+        super().__init__(factory, Pregel, name, version)
+        self._input, self._output = input, output
         self._approval = approval
         self._types = [(cls.__module__, cls.__name__) for cls in types]
 
-    def execute(self, visit: Visit) -> Outcome:
-        """Run the graph until it is done, failed or waits for people.
-
-        Raises:
-            ConflictError: this node belongs to another worker, or its run was stopped.
-            ApprovalMismatch: a call that was approved is not the one that would be made.
-        """
-        return async_loop.run(outcome_of(self._execute(visit)))
-
     async def _execute(self, visit: Visit) -> Outcome:
-        past = restored(_LangGraphPast, visit, type(self).__name__)
-        if past.visit != visit.address.visit:
-            past = _LangGraphPast(visit=visit.address.visit)
+        past = self._past(_LangGraphPast, visit)
         visit.check()
         execution = _Execution(visit, past, self._types, self._approval)
         graph = await async_loop.in_thread(self._factory, execution.saver)
@@ -214,7 +199,9 @@ class _Execution:
                 if open_questions:
                     return open_questions
                 command = langgraph.types.Command(resume=await self._answers(state))
-            elif not state.next:
+            elif (
+                not state.tasks
+            ):  # `next` lacks those that have written in a step that has not ended
                 return []
             try:
                 await graph.ainvoke(command, self.config, durability="sync")

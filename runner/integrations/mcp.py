@@ -214,13 +214,14 @@ class McpServer:
         sent = client.session.send_request(
             request, TaskState, request_read_timeout_seconds=self._call_timeout
         )
-        return await self._guarded(sent)
+        return await self._guarded(client, sent)
 
     async def _listed(self) -> list[Any]:
         tools: list[Any] = []
         cursor: str | None = None
         while True:
-            page = await self._guarded((await self._session()).list_tools(cursor=cursor))
+            client = await self._session()
+            page = await self._guarded(client, client.list_tools(cursor=cursor))
             tools += page.tools
             cursor = page.next_cursor
             if not cursor:
@@ -235,6 +236,7 @@ class McpServer:
     ) -> dict[str, Any]:
         client = await self._session()
         answer = await self._guarded(
+            client,
             client.session.call_tool(
                 name,
                 arguments,
@@ -246,7 +248,7 @@ class McpServer:
                 request_state=state,
                 allow_input_required=True,
                 allow_claimed=True,
-            )
+            ),
         )
         if isinstance(answer, StartedTask):
             return {"status": WORKS, "task": answer.task_id, "poll": answer.poll_interval}
@@ -257,8 +259,8 @@ class McpServer:
             return {"status": ASKS, "requests": requests, "state": answer.request_state}
         return _result(cast("types.CallToolResult", answer))
 
-    async def _guarded(self, request: Coroutine[Any, Any, Reply]) -> Reply:
-        """Send a request in the session; a session that is broken is not used again.
+    async def _guarded(self, client: Client, request: Coroutine[Any, Any, Reply]) -> Reply:
+        """Send a request in a session; a session that is broken is not used again.
 
         One in which the server has answered goes on, with the other calls that wait in it.
         """
@@ -269,7 +271,7 @@ class McpServer:
             raise  # what was answered does not fit
         except Exception as error:
             if not isinstance(error, MCPError) or error.code in BROKEN:
-                await self._close()
+                await self._close(client)
             raise
 
     async def _session(self) -> Client:
@@ -304,7 +306,10 @@ class McpServer:
                 late = TimeoutError("the server has not introduced itself in time")
                 connection.set_exception(late if is_late else error)
 
-    async def _close(self) -> None:
+    async def _close(self, client: Client | None) -> None:
+        """End a session, unless another call has ended it: the next one may be open by then."""
+        if client is not self._client:
+            return
         task, close_event = self._task, self._done
         self._client = self._task = self._done = None
         if task is not None and close_event is not None:
@@ -314,7 +319,7 @@ class McpServer:
 
     def _end(self) -> None:
         if self._pid == os.getpid() and self._client is not None:
-            async_loop.run(self._close())
+            async_loop.run(self._close(self._client))
 
 
 class McpTool:
@@ -366,10 +371,14 @@ class McpTool:
                     return execution.returned(result, time.monotonic() - began)
                 document = result
         except (InterruptExpired, UsageError) as error:
-            if "task" in document:
-                with contextlib.suppress(Exception):
-                    await self._server.of_task("tasks/cancel", document["task"])
+            await self.abandon(document)
             return execution.failed(error, time.monotonic() - began)
+
+    async def abandon(self, document: Mapping[str, Any]) -> None:
+        """Tell the server that the task of a call is not waited for."""
+        if "task" in document:
+            with contextlib.suppress(Exception):
+                await self._server.of_task("tasks/cancel", document["task"])
 
     async def _call(
         self, execution: ToolExecution, document: dict[str, Any], responses: Mapping[str, Any]

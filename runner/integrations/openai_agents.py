@@ -20,18 +20,17 @@ from pydantic import StrictBool, TypeAdapter
 
 from runner import async_loop
 from runner.approvals.rules import Rule
-from runner.errors import CorruptDocument, UnstorableError, needs_extra
+from runner.errors import CorruptDocument, needs_extra
 from runner.integrations.framework import (
     Denied,
+    FrameworkNode,
     Past,
     Questions,
     ask_call,
-    check_factory,
-    outcome_of,
-    restored,
+    packed,
+    usage_of,
     use_decision,
 )
-from runner.records import codec
 from runner.records.checkpoints import Saved
 from runner.records.codec import JSON
 from runner.records.executors import Visit, input_text
@@ -46,10 +45,8 @@ KIND = "openai_agents"
 
 _answer: TypeAdapter[bool | Denied] = TypeAdapter(StrictBool | Denied)
 
-_anything: TypeAdapter[Any] = TypeAdapter(Any)
 
-
-class OpenAIAgent:
+class OpenAIAgent(FrameworkNode):
     """A node that runs an agent of the OpenAI Agents SDK.
 
     A call that needs approval is answered with true or false, or with
@@ -81,26 +78,17 @@ class OpenAIAgent:
         name: str | None = None,
         version: str = "",
     ) -> None:
-        check_factory(factory, Agent, type(self).__name__)
-        self.name = name or getattr(factory, "__name__", "")
-        self.version = version
-        self._factory, self._input, self._context = factory, input, context
+        super().__init__(factory, Agent, name, version)
+        self._input, self._context = input, context
         self._approval = approval
         self._options = {"run_config": run_config, "max_turns": max_turns}
 
-    def execute(self, visit: Visit) -> Outcome:
-        """Run the agent until it is done, failed or waits for people.
-
-        Raises:
-            ConflictError: this node belongs to another worker, or its run was stopped.
-            ApprovalMismatch: a call that was approved is not the one that would be made.
-        """
-        return async_loop.run(outcome_of(self._execute(visit), _cause))
+    def _cause(self, error: BaseException) -> BaseException:
+        """Return what a tool has raised, which the SDK wraps."""
+        return (isinstance(error, UserError) and error.__cause__) or error
 
     async def _execute(self, visit: Visit) -> Outcome:
-        past = restored(_OpenAIPast, visit, type(self).__name__)
-        if past.visit != visit.address.visit:
-            past = _OpenAIPast(visit=visit.address.visit)
+        past = self._past(_OpenAIPast, visit)
         visit.check()
         agent = await async_loop.in_thread(self._factory)
         context = await async_loop.in_thread(self._context or _context, visit)
@@ -246,18 +234,7 @@ class _OpenAIExecution:
 
     def _ended(self, output: Any) -> Succeeded:
         self._past.state = None
-        try:
-            result = codec.pack(output, "the agent's output")
-        except UnstorableError:
-            # Dataclasses, dates and the like have a JSON form that the model itself has sent.
-            output = _anything.dump_python(output, mode="json")
-            result = codec.pack(output, "the agent's output")
-        return Succeeded(result, codec.plain(output), self._usage, self._saved())
-
-
-def _cause(error: Exception) -> BaseException:
-    """Return what a tool has raised, which the SDK wraps."""
-    return (isinstance(error, UserError) and error.__cause__) or error
+        return Succeeded(*packed(output), self._usage, self._saved())
 
 
 def _context(visit: Visit) -> Any:
@@ -291,15 +268,12 @@ def _arguments(call: ToolApprovalItem) -> dict[str, Any]:
 
 
 def _counts(usage: Any) -> dict[str, int]:
-    counts = {
-        "inputTokens": usage.input_tokens,
-        "outputTokens": usage.output_tokens,
-        "totalTokens": usage.total_tokens,
-        "cacheReadInputTokens": usage.input_tokens_details.cached_tokens,
-    }
-    return {
-        name: count for name, count in counts.items() if count or not name.startswith("cache")
-    }
+    return usage_of(
+        inputTokens=usage.input_tokens,
+        outputTokens=usage.output_tokens,
+        totalTokens=usage.total_tokens,
+        cacheReadInputTokens=usage.input_tokens_details.cached_tokens,
+    )
 
 
 def _reachable(agent: Agent[Any]) -> Iterator[Agent[Any]]:

@@ -18,17 +18,17 @@ from pydantic import TypeAdapter, ValidationError
 
 from runner import async_loop
 from runner.agent.machine.state import add_usage
-from runner.errors import CorruptDocument, UnstorableError, UsageError, needs_extra
+from runner.errors import CorruptDocument, UsageError, needs_extra
 from runner.integrations.framework import (
     Approved,
     Denied,
+    FrameworkNode,
     Past,
     Questions,
     StoredMessages,
     approval,
-    check_factory,
-    outcome_of,
-    restored,
+    packed,
+    usage_of,
 )
 from runner.records import codec
 from runner.records.checkpoints import Saved
@@ -59,10 +59,8 @@ Read = TypeVar("Read")
 
 _requests: TypeAdapter[DeferredToolRequests] = TypeAdapter(DeferredToolRequests)
 
-_anything: TypeAdapter[Any] = TypeAdapter(Any)
 
-
-class PydanticAIAgent:
+class PydanticAIAgent(FrameworkNode):
     """A node that runs a pydantic-ai agent.
 
     The agent's `output_type` must include `DeferredToolRequests`, as the framework asks of every
@@ -87,26 +85,11 @@ class PydanticAIAgent:
         name: str | None = None,
         version: str = "",
     ) -> None:
-        check_factory(factory, Agent, type(self).__name__)
-        self.name = name or getattr(factory, "__name__", "")
-        self.version = version
-        self._factory = factory
+        super().__init__(factory, Agent, name, version)
         self._deps = deps
 
-    def execute(self, visit: Visit) -> Outcome:
-        """Run the agent until it is done, failed or waits for answers.
-
-        Raises:
-            ConflictError: this node belongs to another worker, or its run was stopped.
-        """
-        return async_loop.run(outcome_of(self._execute(visit)))
-
     async def _execute(self, visit: Visit) -> Outcome:
-        past = restored(_PydanticPast, visit, type(self).__name__)
-        if past.visit != visit.address.visit:
-            past = _PydanticPast(
-                visit=visit.address.visit
-            )  # its conversation is the new visit's memory
+        past = self._past(_PydanticPast, visit)
         execution = _PydanticExecution(visit, past)
         agent = await async_loop.in_thread(self._factory)
         deps = (
@@ -140,7 +123,7 @@ class _PydanticExecution:
         while True:
             requests = self._waits_for()
             open_questions = [
-                ask for ask in self._asked(requests) if ask.id not in self._visit.answers
+                ask for ask in self._ask_all(requests) if ask.id not in self._visit.answers
             ]
             if open_questions:
                 return Interrupted(open_questions, self._saved(messages), self._usage)
@@ -204,7 +187,7 @@ class _PydanticExecution:
             return DeferredToolRequests()
         return _read(_requests, self._past.requests, "deferred calls")
 
-    def _asked(self, requests: DeferredToolRequests) -> list[Interrupt]:
+    def _ask_all(self, requests: DeferredToolRequests) -> list[Interrupt]:
         approvals = [
             self._ask(requests, call, approval.json_schema()) for call in requests.approvals
         ]
@@ -239,13 +222,7 @@ class _PydanticExecution:
     # -- the end ----------------------------------------------------------------------------------
 
     def _ended(self, output: Any, messages: list[JSON]) -> Succeeded:
-        try:
-            result = codec.pack(output, "the agent's output")
-        except UnstorableError:
-            # Dataclasses, dates and the like have a JSON form that the framework itself would send.
-            output = _anything.dump_python(output, mode="json")
-            result = codec.pack(output, "the agent's output")
-        return Succeeded(result, codec.plain(output), self._usage, self._saved(messages))
+        return Succeeded(*packed(output), self._usage, self._saved(messages))
 
 
 def _approved(response: Any) -> bool | ToolApproved | ToolDenied:
@@ -281,16 +258,13 @@ def _returns(request: ModelRequest) -> bool:
 
 
 def _counts(usage: Any) -> dict[str, int]:
-    counts = {
-        "inputTokens": usage.input_tokens,
-        "outputTokens": usage.output_tokens,
-        "totalTokens": usage.input_tokens + usage.output_tokens,
-        "cacheReadInputTokens": usage.cache_read_tokens,
-        "cacheWriteInputTokens": usage.cache_write_tokens,
-    }
-    return {
-        name: count for name, count in counts.items() if count or not name.startswith("cache")
-    }
+    return usage_of(
+        inputTokens=usage.input_tokens,
+        outputTokens=usage.output_tokens,
+        totalTokens=usage.input_tokens + usage.output_tokens,
+        cacheReadInputTokens=usage.cache_read_tokens,
+        cacheWriteInputTokens=usage.cache_write_tokens,
+    )
 
 
 def _prompt(visit: Visit) -> str | list[str | BinaryContent]:

@@ -20,11 +20,10 @@ from runner.agent.context import AgentResult
 from runner.agent.machine.state import add_usage
 from runner.errors import CorruptDocument, DefinitionError, NodeFailed, RetryAfter, needs_extra
 from runner.integrations.framework import (
+    FrameworkNode,
     Past,
     Questions,
     StoredMessages,
-    check_factory,
-    outcome_of,
     restored,
 )
 from runner.records import codec, failures
@@ -44,7 +43,7 @@ KIND = "strands"
 restorers[KIND] = AgentResult.from_document
 
 
-class StrandsAgent:
+class StrandsAgent(FrameworkNode):
     """A node that runs a Strands agent.
 
     Args:
@@ -63,19 +62,14 @@ class StrandsAgent:
         name: str | None = None,
         version: str = "",
     ) -> None:
-        check_factory(factory, strands.Agent, type(self).__name__)
-        self.name = name or getattr(factory, "__name__", "")
-        self.version = version
-        self._factory = factory
+        super().__init__(factory, strands.Agent, name, version)
         self._built: weakref.WeakSet[strands.Agent] = weakref.WeakSet()
 
-    def execute(self, visit: Visit) -> Outcome:
-        """Run the agent until it is done, failed or waits for a person.
-
-        Raises:
-            ConflictError: this node belongs to another worker, or its run was stopped.
-        """
-        return async_loop.run(outcome_of(self._execute(visit), _cause))
+    def _cause(self, error: BaseException) -> BaseException:
+        """Return the error itself: the event loop wraps errors of hooks and models."""
+        while isinstance(error, EventLoopException):
+            error = error.original_exception
+        return error
 
     async def _execute(self, visit: Visit) -> Outcome:
         past = _past_of(visit)
@@ -87,7 +81,7 @@ class StrandsAgent:
             await async_loop.in_thread(agent.cleanup)
 
     def _build(self) -> strands.Agent:
-        agent = self._factory()
+        agent: strands.Agent = self._factory()
         if agent in self._built:
             raise DefinitionError(
                 "the factory of a StrandsAgent returned one agent twice, so nothing was run: conversations "
@@ -95,13 +89,6 @@ class StrandsAgent:
             )
         self._built.add(agent)
         return agent
-
-
-def _cause(error: BaseException) -> BaseException:
-    """Return the error itself: the event loop wraps errors of hooks and models."""
-    while isinstance(error, EventLoopException):
-        error = error.original_exception
-    return error
 
 
 def _in_order(result: Any) -> list[Any]:

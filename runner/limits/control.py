@@ -198,7 +198,15 @@ class LimitControl:
         )
 
     def reset(self, name: str, reason: str = "", by: str = "") -> LimitView:
-        """Return to what the code says, and end its pauses; it raises NotFoundError as `get` does."""
+        """Return to what the code says, and end its pauses.
+
+        Raises:
+            NotFoundError: no graph declares it. UsageError: it is a key of a limit.
+        """
+        if name_of(name) != name:
+            raise UsageError(
+                f"{validation.one_line(name)!r:.80} is a key: `resume` ends its pause, `reset` takes a limit."
+            )
         return self._change(
             name,
             "limit.reset",

@@ -148,8 +148,8 @@ def take(
     now, kept_until = times
     slots = [limit for limit in limits if limit.concurrency]
     for position, limit in enumerate(slots):
-        turn = view.queue_position(limit, node, since, now)
-        if not turn.mine and turn.taken + turn.ahead >= limit.concurrency:
+        waiting = view.queue_position(limit, node, since, now)
+        if not waiting.mine and waiting.taken + waiting.ahead >= limit.concurrency:
             reservations: list[LimitAction] = [
                 TakeSlot(earlier.key, node, kept_until) for earlier in slots[:position]
             ]

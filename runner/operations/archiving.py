@@ -54,7 +54,7 @@ class EndedRun(ArchivedRun):
 
 
 class Archiving:
-    """Archives the runs of a store, a batch at each turn. Any number of processes may do so at once.
+    """Archives the runs of a store, a batch at each pass. Any number of processes may do so at once.
 
     `problem` is why the last write failed, or "".
     """
@@ -66,7 +66,7 @@ class Archiving:
         self._store, self._archive, self._pause, self._hold = store, archive, pause, hold
         self.problem = ""
 
-    def turn(self) -> bool:
+    def run_once(self) -> bool:
         """Archive a batch; return whether more may wait. What can't be written stays in the store.
 
         Raises:

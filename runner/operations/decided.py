@@ -9,7 +9,7 @@ from typing import Any
 from runner.approvals.rules import Principal, plain_name
 from runner.errors import UsageError
 from runner.operations.questions import QuestionView
-from runner.records.interrupts import Interrupt, title_of
+from runner.records.interrupts import Interrupt, InterruptStatus, title_of
 from runner.records.listings import InterruptQuery, Page, cut, place_of
 from runner.records.run import EventKind
 from runner.store.interface import Event, Store
@@ -38,7 +38,7 @@ class DecisionView:
     node_id: str
     name: str
     title: str
-    status: str
+    status: InterruptStatus
     decision: str
     by: tuple[str, ...]
     have: int
@@ -86,7 +86,7 @@ def _decision(question: Interrupt, votes: Mapping[str, Mapping[str, Any]]) -> De
         question.node_id,
         question.name,
         title_of(question),
-        str(question.status),
+        question.status,
         question.decision or ("respond" if question.status == "answered" else ""),
         tuple(deciding) or responder,
         last.get("against" if is_reject else "have", 0),

@@ -72,7 +72,7 @@ class Facts:
     clock: int
     sweep_interval: float
     broker: str
-    broker_is_store: bool
+    broker_detail: str
     is_open_to_network: bool
     unknown_settings: Sequence[str] = field(default_factory=tuple)
     graph_queues: Mapping[str, AbstractSet[str]] = field(default_factory=dict)
@@ -175,8 +175,10 @@ def read_facts(settings: Settings) -> Facts:
             {queue for worker in workers for queue in worker.queues}
         ),
         sweep_interval=settings.sweep_interval,
-        broker="" if settings.broker_is_store else broker_problem(settings.broker),
-        broker_is_store=settings.broker_is_store,
+        broker=""
+        if settings.broker_is_store or not settings.broker_url
+        else broker_problem(settings.broker),
+        broker_detail=broker_detail(settings),
         is_open_to_network=any(
             _is_open_to_network(place.url) for place in settings.partition_addresses
         ),
@@ -227,9 +229,20 @@ def _read_queues(
     return graph_queues, run_queues
 
 
+def broker_detail(settings: Settings) -> str:
+    """Return what there is to say of a broker without a problem."""
+    if settings.broker_is_store:
+        return "the store, which dispatches nodes itself"
+    if settings.broker.startswith("sqs:") and not urlsplit(settings.broker).hostname:
+        return "Amazon SQS, which only workers ask: they log what it refuses"
+    return "can be reached"
+
+
 def broker_problem(url: str) -> str:
     """Return why a broker can't be reached; "" if it can."""
     address = urlsplit(url)
+    if address.scheme == "sqs" and not address.hostname:
+        return ""
     port = address.port or (5672 if address.scheme.startswith("amqp") else 6379)
     try:
         if address.scheme.endswith("+socket"):
@@ -426,9 +439,13 @@ def _memory(facts: Facts) -> Iterator[Check]:
 
 
 def _password(facts: Facts) -> Iterator[Check]:
-    problem = "the store is on another machine and its URL has no password: any client can change runs"
+    problem = (
+        "the store is on another machine and its URL has no password: any client can change runs, and decide "
+        "where a rule has level 0"
+    )
     fix = (
-        "Set a password in the store (requirepass or an ACL) and put it into RUNNER_REDIS_URL."
+        "Set a password in the store (requirepass or an ACL) and put it into RUNNER_REDIS_URL; let rules ask "
+        "for `auth=Auth(level=1)` or more."
     )
     yield from _check("password", "", problem if facts.is_open_to_network else "", fix)
 
@@ -446,14 +463,8 @@ def _clocks(facts: Facts) -> Iterator[Check]:
 
 
 def _broker(facts: Facts) -> Iterator[Check]:
-    detail = (
-        "the store, which dispatches nodes itself"
-        if facts.broker_is_store
-        else "can be reached"
-    )
-    yield from _check(
-        "broker", detail, facts.broker, "Start the broker, or correct RUNNER_BROKER_URL.", FAIL
-    )
+    fix = "Start the broker, or correct RUNNER_BROKER_URL."
+    yield from _check("broker", facts.broker_detail, facts.broker, fix, FAIL)
 
 
 def _workers(facts: Facts) -> Iterator[Check]:

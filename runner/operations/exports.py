@@ -85,7 +85,7 @@ class RunHead:
 
     run_id: str
     graph: str
-    status: str
+    status: Status
     created_at: int
     tags: dict[str, str]
     ended_at: int
@@ -98,7 +98,7 @@ class VisitView:
 
     node: str
     visit: int
-    status: str
+    status: Status
     attempts: int | None
     execution_ms: int
     usage: dict[str, int]
@@ -110,7 +110,7 @@ class VisitView:
 class NodeState:
     """State of a node: its latest visit, of a map how many `items` it has, of a graph its child run."""
 
-    status: str
+    status: Status
     visit: int
     attempts: int
     items: int
@@ -178,9 +178,9 @@ def read_export(store: Store, run_id: str) -> Export:
     )
 
 
-def node_status(record: NodeRecord) -> str:
+def node_status(record: NodeRecord) -> Status:
     """Return the status of a node as people see it: a held one is held, whatever it was before."""
-    return str(Status.HELD if record.held else record.status)
+    return Status.HELD if record.held else record.status
 
 
 def _states(snapshot: RunSnapshot) -> dict[str, NodeState]:
@@ -205,7 +205,7 @@ def _visits(snapshot: RunSnapshot) -> Iterator[VisitView]:
         yield VisitView(
             node=name,
             visit=visit,
-            status=node_status(record) if record and is_latest else "completed",
+            status=node_status(record) if record and is_latest else Status.COMPLETED,
             attempts=record.attempt if record and is_latest else None,
             execution_ms=entry.get("ms", 0),
             usage=dict(entry.get("usage") or {}),
@@ -219,7 +219,7 @@ def head_of(snapshot: RunSnapshot) -> dict[str, Any]:
     return {
         "run_id": record.run_id,
         "graph": record.graph_id,
-        "status": str(record.status.shown),
+        "status": record.status.shown,
         "created_at": snapshot.created_at,
         "tags": dict(snapshot.tags),
         "ended_at": snapshot.ended_at,

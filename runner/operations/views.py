@@ -9,7 +9,7 @@ import time
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 from runner.approvals.freezes import frozen
 from runner.definition.model import item_id, map_of, shape_name
@@ -64,7 +64,7 @@ class NodeView:
     """
 
     id: str
-    status: str
+    status: Status
     visit: int
     attempts: int
     since: int = 0
@@ -112,7 +112,7 @@ class StartedRun:
 
     run_id: str
     graph: str
-    status: str
+    status: Status
 
 
 @dataclass(frozen=True, slots=True)
@@ -120,7 +120,7 @@ class RunStatus:
     """A run and its status; "removed" for a run that was removed."""
 
     run_id: str
-    status: str
+    status: Status | Literal["removed"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -284,7 +284,7 @@ def _node(
 ) -> NodeView:
     record = snapshot.nodes.get(name)
     if record is None:
-        return NodeView(name, "pending", 0, 0)
+        return NodeView(name, Status.PENDING, 0, 0)
     entry = snapshot.entries.get((name, record.visit)) or {}
     of_visit = [event for event in events.get(name, ()) if event.visit == record.visit]
     items = [
@@ -422,7 +422,7 @@ def archived_run(document: Mapping[str, Any]) -> RunView:
     return RunView(
         run_id=document["run_id"],
         graph=document["graph"],
-        status=document["status"],
+        status=Status(document["status"]),
         created_at=milliseconds(document["created_at"]),
         tags=document["tags"],
         ended_at=milliseconds(document["ended_at"]),
@@ -441,7 +441,7 @@ def _archived_node(
 ) -> NodeView:
     state = document["nodes"].get(name)
     if state is None:
-        return NodeView(name, "pending", 0, 0)
+        return NodeView(name, Status.PENDING, 0, 0)
     number = state["visit"]
     visits = [
         visit
@@ -460,7 +460,7 @@ def _archived_node(
     ]
     return NodeView(
         id=name,
-        status=state["status"],
+        status=Status(state["status"]),
         visit=number,
         attempts=state["attempts"],
         since=max(

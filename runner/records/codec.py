@@ -13,7 +13,7 @@ import base64
 import json
 import math
 import sys
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any, TypeVar, cast
 
 import pydantic
@@ -53,12 +53,19 @@ def pack(value: object, field: str) -> JSON:
     return _pack(value, (None, field), 0, [])
 
 
-def pack_result(value: object) -> tuple[JSON, JSON]:
+def pack_result(
+    value: object, given: Iterable[JSON | LazyValue] = ()
+) -> tuple[JSON | LazyValue, JSON | LazyValue]:
     """Return the packed form and the plain one of a node's result: one object where they are equal.
+
+    Of the values that were `given` to the node, a large one that it returns unchanged stays as it is stored.
 
     Raises:
         UnstorableError: something in it can't be stored.
     """
+    for large in given:
+        if isinstance(large, LazyValue) and large.holds(value):
+            return large, large
     special: list[object] = []
     json_value = _pack(value, (None, "result"), 0, special)
     return json_value, plain(value) if special else json_value
@@ -194,6 +201,10 @@ class LazyValue:
     @property
     def is_plain(self) -> bool:
         """True for data that packing and unpacking leave as it is."""
+        raise NotImplementedError
+
+    def holds(self, value: object) -> bool:
+        """Return whether a value that was read from it is unchanged, and would be stored as this is."""
         raise NotImplementedError
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Literal
 
 
 @dataclass(frozen=True, slots=True)
@@ -10,7 +11,7 @@ class DeadLetter:
     """One dead letter. `at` is in ms of the store's clock; a node's has a run, a message's a body."""
 
     id: str
-    kind: str
+    kind: Literal["message", "node"]
     at: int
     reason: str
     source: str = ""

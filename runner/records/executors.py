@@ -36,14 +36,15 @@ class Input:
 class Visit(Protocol):
     """Access of an executor to its visit: all that it may read and do during one execution of its node.
 
-    All values are plain or unpacked copies; methods that write raise LeaseLost when the
-    node now belongs to another worker.
+    All values are plain or unpacked copies, but for `input_values`: its task and inputs as they are stored.
+    Methods that write raise LeaseLost when the node now belongs to another worker.
     """
 
     address: Address
     graph_id: str
     attempt: int
     inputs: Sequence[Input]
+    input_values: Sequence[JSON | LazyValue]
     invocation_state: dict[str, Any]
     answers: Mapping[str, Interrupt]
     document: dict[str, JSON] | None

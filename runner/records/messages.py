@@ -28,7 +28,11 @@ from runner.records.validation import MAX_REASON, MAX_TEXT
 TRACEPARENT = "^[0-9a-f]{2}-[0-9a-f]{32}-[0-9a-f]{16}-[0-9a-f]{2}$"
 """The form of a span's address in W3C Trace Context."""
 
-Text = Field(default=None, min_length=1, max_length=MAX_TEXT)
+Text = Annotated[str, Field(min_length=1, max_length=MAX_TEXT)]
+
+OptionalText = Annotated[str | None, Field(min_length=1, max_length=MAX_TEXT)]
+
+Version2 = Annotated[int, Field(ge=2, le=2, json_schema_extra={"const": 2})]
 
 ReplyTo = Field(
     default=None,
@@ -52,10 +56,10 @@ class Message(BaseModel):
 class AnswerMessage(Message):
     """An answer to one question, sent to the stream runner:responses or the task runner.respond."""
 
-    interrupt_id: str = Field(min_length=1, max_length=MAX_TEXT)
+    interrupt_id: Text
     response: Any = Field(description="any JSON value; null is no answer and is rejected")
-    responder: str | None = Text
-    idempotency_key: str | None = Text
+    responder: OptionalText = None
+    idempotency_key: OptionalText = None
     digest: str | None = Field(
         default=None,
         max_length=MAX_TEXT,
@@ -98,8 +102,8 @@ Proof = Field(
 class VoteMessage(Message):
     """A decision on one question, sent where answers go: an answer of version 2."""
 
-    v: Annotated[int, Field(ge=2, le=2, json_schema_extra={"const": 2})]
-    interrupt_id: str = Field(min_length=1, max_length=MAX_TEXT)
+    v: Version2
+    interrupt_id: Text
     decision: Literal["approve", "edit", "reject", "respond"]
     by: str = Field(
         min_length=1,
@@ -115,7 +119,7 @@ class VoteMessage(Message):
         default=None, max_length=MAX_TEXT, description="the name to show for who decides"
     )
     comment: str = Field(default="", max_length=MAX_REASON)
-    idempotency_key: str | None = Text
+    idempotency_key: OptionalText = None
     digest: str | None = Field(
         default=None,
         max_length=MAX_TEXT,
@@ -149,8 +153,8 @@ class VoteMessage(Message):
 class OperationMessage(Message):
     """An operation on a question besides voting, sent where answers go."""
 
-    v: Annotated[int, Field(ge=2, le=2, json_schema_extra={"const": 2})]
-    interrupt_id: str = Field(min_length=1, max_length=MAX_TEXT)
+    v: Version2
+    interrupt_id: Text
     operation: Literal["claim", "release", "delegate", "comment", "withdraw_vote"]
     by: str = Field(
         min_length=1,
@@ -165,7 +169,7 @@ class OperationMessage(Message):
     )
     ttl: float | None = Field(default=None, description="of `claim`: for how many seconds")
     comment: str = Field(default="", max_length=MAX_REASON)
-    idempotency_key: str | None = Text
+    idempotency_key: OptionalText = None
     shown_at: int = ShownAt
     proof: dict[str, Any] | None = Proof
     reply_to: str | None = ReplyTo
@@ -174,9 +178,9 @@ class OperationMessage(Message):
 class StartMessage(Message):
     """A run to start, sent to the stream runner:starts or the task runner.start."""
 
-    graph: str = Field(min_length=1, max_length=MAX_TEXT)
+    graph: Text
     task: Any = Field(description="any JSON value: the input of the graph's entry points")
-    idempotency_key: str | None = Text
+    idempotency_key: OptionalText = None
     invocation_state: dict[str, Any] | None = None
     tags: dict[str, str] | None = None
     on_end: str | None = Field(
@@ -196,7 +200,7 @@ class StartMessage(Message):
 class RequestMessage(StartMessage):
     """A run to start for a person: a start of version 2."""
 
-    v: Annotated[int, Field(ge=2, le=2, json_schema_extra={"const": 2})]
+    v: Version2
     requester: str = Field(
         min_length=1,
         max_length=MAX_TEXT,

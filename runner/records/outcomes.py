@@ -17,12 +17,12 @@ from runner.records.interrupts import Interrupt
 @dataclass(frozen=True, slots=True)
 class Succeeded:
     """The node has completed. `result` is packed and becomes NodeResult.result, `output` is its plain
-    JSON form and the input of the next nodes; `saved` is for a later visit (an agent's memory), `session`
-    for later runs.
+    JSON form and the input of the next nodes, both lazy where the node passes a large value on; `saved` is
+    for a later visit (an agent's memory), `session` for later runs.
     """
 
-    result: JSON
-    output: JSON
+    result: JSON | LazyValue
+    output: JSON | LazyValue
     usage: dict[str, int] = field(default_factory=dict)
     saved: Saved | None = None
     session: Remembered | None = None

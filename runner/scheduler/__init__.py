@@ -73,13 +73,13 @@ from runner.scheduler.runs import (
 from runner.scheduler.timers import CRASH_BUDGET, due
 from runner.scheduler.waits import (
     child_changed,
+    confirm_hand_over,
     delegate,
     expand,
-    hand,
+    hand_over,
     hold,
     release,
     report,
-    sent,
 )
 
 __all__ = [
@@ -93,6 +93,7 @@ __all__ = [
     "cancel",
     "child_changed",
     "claim",
+    "confirm_hand_over",
     "delay",
     "delegate",
     "drain",
@@ -101,7 +102,7 @@ __all__ = [
     "end_reported",
     "expand",
     "fork",
-    "hand",
+    "hand_over",
     "hold",
     "leave",
     "leave_key",
@@ -119,7 +120,6 @@ __all__ = [
     "report",
     "requeue",
     "retry",
-    "sent",
     "settle",
     "start",
     "wake",

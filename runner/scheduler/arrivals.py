@@ -33,7 +33,7 @@ def spread(changes: Changes, origin: str) -> None:
             loop = changes.loop(loop_id)
             changes.loops[loop_id] = replace(loop, settled=loop.settled + 1)
             if loop.settled + 1 == changes.topology.loops[loop_id].size:
-                _turn(changes, loop_id, todo)
+                _close_round(changes, loop_id, todo)
 
 
 def arrive(changes: Changes, node: str, scope: int, *, live: bool, todo: list[str]) -> None:
@@ -88,7 +88,7 @@ def _leave(changes: Changes, node: str, position: int, todo: list[str]) -> None:
     arrive(changes, edge.target, edge.scope, live=True, todo=todo)
 
 
-def _turn(changes: Changes, loop_id: int, todo: list[str]) -> None:
+def _close_round(changes: Changes, loop_id: int, todo: list[str]) -> None:
     """Start the next round of a loop all of whose nodes have settled, or end the loop."""
     shape, loop = changes.topology.loops[loop_id], changes.loop(loop_id)
     if loop.asked and not any(changes.loop(outer).asked for outer in shape.outer):

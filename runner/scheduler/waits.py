@@ -97,12 +97,12 @@ def child_changed(changes: Changes, node: str, child: str, status: Status) -> Tr
     return close(changes, "moved")
 
 
-def hand(
+def hand_over(
     changes: Changes, node: str, visit: int, fence: int, reference: str
 ) -> TransitionResult:
     """Make a running node wait for an external task, which is sent next: "handed", or "ready" once reported.
 
-    Until `sent` confirms that it was sent, the node's doorbell is pushed after each lease to send it again.
+    Until `confirm_hand_over` is called, the doorbell is pushed after each lease to send the task again.
     """
     record = changes.node(node)
     if not owns(record, visit, fence):
@@ -129,7 +129,7 @@ def hand(
     return close(changes, "handed")
 
 
-def sent(
+def confirm_hand_over(
     changes: Changes, node: str, visit: int, fence: int, reference: str, *, timeout_ms: int
 ) -> TransitionResult:
     """Note that an external task was sent; with a `timeout_ms` above 0 it must report within that time."""

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Mapping
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from typing import Any, ClassVar, Literal
 from zoneinfo import ZoneInfo
@@ -73,10 +73,6 @@ class Schedule:
 
     kind: ClassVar = "schedule"
     limit: ClassVar = 1_000  # a list reads all
-
-    def document(self) -> dict[str, Any]:
-        """Return it as JSON, as it is stored."""
-        return asdict(self)
 
     def due_at(self, now: int) -> int | None:
         """Return for when its timer is set (ms); None where it is paused."""

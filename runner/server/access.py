@@ -1,4 +1,4 @@
-"""Who calls, and what they may do: roles, and the permission that every route names.
+"""Authorization: the roles of callers, and the permission that every route names.
 
 A route without a permission does not exist: `app.create_app` refuses it. So does a caller whom `auth` does
 not know, unless the route is open to all.

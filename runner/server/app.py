@@ -39,6 +39,8 @@ log = logging.getLogger(__name__)
 
 ROUTERS = (*api.ROUTERS, *pages.ROUTERS)
 
+DOORS = ("agui", "mail", "mcp", "slack")
+
 MARGIN = 1_048_576
 """Bytes that a body may have besides the value that is stored."""
 
@@ -118,6 +120,9 @@ def create_app(
 
 
 def _door_object(name: str) -> str:
+    if ":" not in name and name not in DOORS:
+        names = ", ".join(DOORS)
+        raise UsageError(f"--door {name!r} is none of {names}, and no MODULE:OBJECT.")
     return name if ":" in name else f"runner.doors.{name}:router"
 
 

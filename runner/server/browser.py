@@ -14,6 +14,7 @@ import time
 from typing import Any
 from urllib.parse import urlsplit
 
+import pydantic_core
 from fastapi import Request
 from starlette.datastructures import MutableHeaders
 from starlette.exceptions import HTTPException
@@ -172,15 +173,15 @@ def content_type(request: Request) -> str:
 
 
 async def check_json(request: Request) -> None:
-    """Refuse a body in JSON that others could read in another way, such as one with a key twice or in UTF-16.
+    """Refuse a body in JSON that others read in another way or not at all: a key twice, UTF-16, too deep.
 
     Raises:
         Problem: it is one.
     """
     body = await request.body() if content_type(request).endswith("json") else b""
     try:
-        _ = body and codec.load_json(body)
-    except CorruptDocument as error:
+        _ = body and (codec.load_json(body), pydantic_core.from_json(body))
+    except (CorruptDocument, ValueError) as error:
         raise Problem(400, f"The body can't be read: {error}. Nothing was done.") from error
 
 

@@ -36,7 +36,7 @@ def decide(
 ) -> Receipt:
     """Count a decision of a person; `proof` is their own signature, otherwise the server signs."""
     body = body_of(decision, person.principal.key)
-    body = {**body, "proof": proof} if proof else _signed(services, person, body)
+    body = {**body, "proof": proof} if proof else _sign(services, person, body)
     voter = Voter(person.principal, person.groups, person.roles)
     return apply_decisions(services.client.engine, [replace(decision, voter=voter, body=body)])[
         0
@@ -53,7 +53,7 @@ def act(
 ) -> Receipt:
     """Do what a person wants with a question besides voting: claim, release, delegate, comment, withdraw."""
     body = operation_body(question_id, kind, person.principal, **options)
-    body = {**body, "proof": proof} if proof else _signed(services, person, body)
+    body = {**body, "proof": proof} if proof else _sign(services, person, body)
     voter = Voter(person.principal, person.groups, person.roles)
     return apply_operation(services.client.engine, body, voter)
 
@@ -71,7 +71,7 @@ def start_for(
     """Start a run that a person asks for, whom rules may exclude from deciding; see `decide` for `proof`."""
     present_options = {name: value for name, value in options.items() if value}
     body = start_body(graph, task, person.principal, idempotency_key=key, **present_options)
-    proof = proof or _signed(services, person, body).get("proof")
+    proof = proof or _sign(services, person, body).get("proof")
     return services.client.start(
         graph,
         task,
@@ -84,11 +84,11 @@ def start_for(
 
 def requested_by(services: Services, person: Person, **changes: Any) -> dict[str, Any]:
     """Return the options of a run like another that a person asks for, with changes to it."""
-    sign = functools.partial(_signed, services, person)
+    sign = functools.partial(_sign, services, person)
     return {"by": person.principal, "sign": sign, **changes}
 
 
-def _signed(services: Services, person: Person, body: dict[str, JSON]) -> dict[str, JSON]:
+def _sign(services: Services, person: Person, body: dict[str, JSON]) -> dict[str, JSON]:
     if not services.settings.signing_key:
         return body
     login: dict[str, JSON] = {

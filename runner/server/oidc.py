@@ -127,7 +127,7 @@ class OIDC:
     def __call__(self, request: Request) -> Person | None:
         """Return whose session the request has."""
         pieces = (request.cookies.get(_piece(number), "") for number in range(MOST_PIECES))
-        claims = self._opened(request, "".join(pieces), "session")
+        claims = self._open(request, "".join(pieces), "session")
         if claims is None:
             return None
         return Person(
@@ -183,7 +183,7 @@ class OIDC:
         state: Annotated[str, Query()] = "",
         error: Annotated[str, Query()] = "",
     ) -> Response:
-        login = self._opened(
+        login = self._open(
             request, request.cookies.get(LOGIN_COOKIE + state, ""), "login", state
         )
         if login is None:
@@ -256,7 +256,7 @@ class OIDC:
     def _verified(self, token: str, nonce: str) -> Mapping[str, Any]:
         """Check an ID token: https://openid.net/specs/openid-connect-core-1_0.html#IDTokenValidation."""
         try:
-            id_token = self._decoded(token)
+            id_token = self._decode(token)
             audience = {"essential": True, "values": [self._client_id]}
             issuer = {"essential": True, "value": self._provider("issuer")}
             registry = jwt.JWTClaimsRegistry(
@@ -290,7 +290,7 @@ class OIDC:
                 "verified it. Ask who runs this server.",
             )
 
-    def _decoded(self, token: str) -> jwt.Token:
+    def _decode(self, token: str) -> jwt.Token:
         try:
             return jwt.decode(token, self._key_set(KEYS_AGE), algorithms=ALGORITHMS)
         except (JoseError, ValueError):  # the provider may have another key since
@@ -342,7 +342,7 @@ class OIDC:
         body = urlsafe_b64encode(zlib.compress(text, 9)).decode()
         return f"{body}.{self._mac(request, purpose, state, body)}"
 
-    def _opened(
+    def _open(
         self, request: Request, cookie: str, purpose: str, state: str = ""
     ) -> dict[str, Any] | None:
         body, _, mac = cookie.partition(".")

@@ -90,11 +90,10 @@ def problem_of(error: BaseException) -> Problem:
     for kind, status in STATUSES:
         if isinstance(error, kind):
             headers = {"Retry-After": str(RETRY_AFTER)} if status in {429, 503} else {}
-            detail = (
-                "The store can't be reached. Nothing was changed."
-                if status == 503
-                else str(error)
-            )
+            detail = str(error)
+            if status == 503:
+                log.warning("request.unavailable: %s", error)
+                detail = (type(error).__doc__ or "").strip()
             return Problem(status, detail, headers=headers)
     log.error("request.failed: %s", error, exc_info=error)
     return Problem(500, "The server failed. Nothing more is known here; its log has the error.")

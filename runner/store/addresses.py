@@ -97,6 +97,13 @@ class Cluster(Hosts):
         """Name it without its password."""
         return f"the cluster {self.named}"
 
+    @property
+    def broker_url(self) -> str:
+        """The same as kombu reads it; all hosts are an option of our transport."""
+        login = f"{self.login}@" if self.login else ""
+        host, port = self.hosts[0]
+        return f"rediscluster://{login}{host}:{port}/0"
+
 
 @dataclass(frozen=True, slots=True)
 class Sentinels(Hosts):

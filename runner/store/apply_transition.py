@@ -600,6 +600,8 @@ SHORT = 1000
 
 def short_value(json_value: JSON) -> JSON:
     """Return a value that is short enough, otherwise None."""
+    if isinstance(json_value, codec.LazyValue):
+        return None
     return json_value if len(codec.dump_json(json_value)) <= SHORT else None
 
 

@@ -35,7 +35,7 @@ from runner.limits.fairness import Fairness, Share
 from runner.limits.limit import LimitShape
 from runner.records import codec
 from runner.records.checkpoints import Saved
-from runner.records.codec import JSON
+from runner.records.codec import JSON, LazyValue
 from runner.records.interrupts import SEPARATOR, Decision, Interrupt, InterruptStatus
 from runner.records.listings import RunSummary
 from runner.records.run import (
@@ -372,16 +372,20 @@ def event(run_id: str, number: int, text: bytes) -> Event:
     return Event(str(number), kind, int(at), node, int(visit), detail, values)
 
 
+def load_lazy(value: bytes | LazyValue) -> JSON | LazyValue:
+    return load(value) if isinstance(value, bytes) else value
+
+
 def results(
-    fields: Mapping[bytes, bytes],
+    fields: Mapping[bytes, Any],
 ) -> tuple[dict[VisitKey, JSON], dict[VisitKey, VisitEntry], tuple[str, ...]]:
-    """Read the results of visits: outputs, entries, and completed nodes in order."""
+    """Read the results of visits: outputs, large ones lazy, entries, and completed nodes in order."""
     outputs: dict[VisitKey, JSON] = {}
     entries: dict[VisitKey, VisitEntry] = {}
     order: list[tuple[int, str]] = []
     for field, value in fields.items():
         if field.startswith(b"o:"):
-            outputs[_at(field)] = load(value)
+            outputs[_at(field)] = load_lazy(value)
         elif field.startswith(b"x:"):
             number, _, text = value.partition(b" ")
             entries[_at(field)] = load_entry(text)

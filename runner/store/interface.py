@@ -141,9 +141,9 @@ class Claim:
     """A claimed visit and all that it needs; `inputs` are (node, visit, output) in edge order.
 
     `fingerprint` and `signature` are those of the run's graph and node. An item's `task` is the item;
-    a large task or output may be lazy. `map` counts a map's items, `report` is an external task's result.
-    `doorbells` are still to be rung, `rung_by` is the task that rang one which a settle has taken. `votes`
-    are those on answers, by question, as far as they were read.
+    a large task or output may be lazy, also the child's. `map` counts a map's items, `report` is an
+    external task's result. `doorbells` are still to be rung, `rung_by` is the task that rang one which a
+    settle has taken. `votes` are those on answers, by question, as far as they were read.
     """
 
     token: Token
@@ -174,10 +174,10 @@ class Settlement:
     """The end of a visit: status, edge bits, the stored output and entry, what conditions read.
 
     `entry` is the rest of a NodeResult (packed result or error, usage, times). With `insist` a settle that
-    is refused as "changed" locks the run for a short time. `session` is written with it. With `stay` the
-    node that it makes ready may be claimed for this worker instead of rung for, where it is the only one and
-    `scheduler.may_follow` allows it. Otherwise a store that rings itself may claim the one whose doorbell is
-    next in the node's queue. `effects` are what people had approved and has ended with the visit.
+    is refused as "changed" locks the run for a short time. `session` is written with it. With `may_continue`
+    the node that it makes ready may be claimed for this worker instead of rung for, where it is the only one
+    and `scheduler.may_follow` allows it. Otherwise a store that rings itself may claim the one whose
+    doorbell is next in the node's queue. `effects` are what people had approved and has ended with the visit.
     """
 
     status: Status
@@ -188,7 +188,7 @@ class Settlement:
     reads: Sequence[tuple[str, int, str]] = ()
     insist: bool = False
     session: Remembered | None = None
-    stay: bool = False
+    may_continue: bool = False
     effects: Sequence[Use] = ()
 
 

@@ -560,7 +560,7 @@ class HandOver(VisitRequest):
     reference: str
 
     def plan(self, transaction: UnitOfWork[RunT]) -> Reply:
-        return visit(transaction, self.token, scheduler.hand, self.reference)
+        return visit(transaction, self.token, scheduler.hand_over, self.reference)
 
 
 @dataclass(frozen=True, slots=True)
@@ -574,7 +574,11 @@ class ConfirmHandOver(VisitRequest):
     def plan(self, transaction: UnitOfWork[RunT]) -> Reply:
         timeout = self.timeout_ms
         return visit(
-            transaction, self.token, scheduler.sent, self.reference, timeout_ms=timeout
+            transaction,
+            self.token,
+            scheduler.confirm_hand_over,
+            self.reference,
+            timeout_ms=timeout,
         )
 
 

@@ -20,7 +20,7 @@ from runner.store.addresses import SENTINELS, without_password
 from runner.store.archive import open_archive
 from runner.store.archive.interface import Archive
 from runner.store.redis import layout, server_info
-from runner.store.redis.connection import RedisConnection
+from runner.store.redis.connection import RedisConnection, mapping_of
 from runner.store.redis.dead_letters import DeadLetters
 from runner.store.redis.deliveries import Deliveries
 from runner.store.redis.documents import Documents, Kind
@@ -125,10 +125,7 @@ class Shared:
     def key_uses(self) -> dict[str, int]:
         """Read when each API key was last used, in ms, by its hash."""
         scores = self._first.call("ZRANGE", self._keys.api_keys, 0, -1, "WITHSCORES")
-        return {
-            key.decode(): int(used_at)
-            for key, used_at in zip(scores[::2], scores[1::2], strict=True)
-        }
+        return {key.decode(): int(used_at) for key, used_at in mapping_of(scores).items()}
 
     @cached_property
     def doors(self) -> WorkerRegistry:

@@ -11,8 +11,8 @@ import base64
 import hashlib
 import hmac
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, field, replace
-from typing import TYPE_CHECKING, Any, ClassVar, Literal
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, ClassVar, Literal
 from urllib.parse import urlsplit
 
 from runner.errors import UsageError, needs_extra
@@ -65,10 +65,6 @@ class Webhook:
 
     kind: ClassVar = "webhook"
     limit: ClassVar = 100  # each is a thread in one of the workers
-
-    def document(self) -> dict[str, Any]:
-        """Return it as JSON, as it is stored."""
-        return asdict(self)
 
     def due_at(self, now: int) -> int | None:
         """Return for when its timer is set (ms); None where it is paused."""

@@ -216,6 +216,22 @@ def at_the_end(*edges, condition=reads_stock, **options):
 
 
 @pytest.mark.parametrize(
+    ("function", "expected"),
+    [
+        (lambda ctx: ctx.inputs["stock"], [("warning", "missing-input", "send")]),
+        (lambda ctx: ctx.inputs["look_up"], []),
+        (lambda ctx: ctx.inputs.get("stock"), []),
+        (lambda ctx: "stock" in ctx.inputs and ctx.inputs["stock"], []),
+    ],
+)
+def test_an_input_without_its_edge_is_found(function, expected):
+    """What a node reads without asking must have an edge to it; control: what has one, or is asked for."""
+    graph = wired({**nodes("stock look_up"), "send": function}, "stock look_up", "look_up send")
+
+    assert found(graph) == expected
+
+
+@pytest.mark.parametrize(
     ("graph", "expected"),
     [
         (at_the_end("begin other", "stock end", "other end"), []),

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from tests.celery.theirs import app
+from tests.celery.other_teams_app import app
 
 __all__ = ["app"]
 

@@ -132,7 +132,7 @@ def test_a_child_continues_only_where_its_worker_would_know(values, continues):
     """It must be sure that the worker lives, knows its job, and lets no limit end the next node."""
     now = time.monotonic()
     child = object.__new__(ContinuingChild)
-    child._may_continue = [now + values.get("lasts", 60), values.get("connection", 1)]
+    child._may_continue = [now + values.get("lasts", 60), values.get("connection", 1), 0]
     child.max_memory_per_child = values.get("max_memory_per_child")
     child.maxtasks, child._count, child._began = (
         values.get("maxtasks"),

@@ -21,7 +21,7 @@ ROOT = Path(__file__).parents[2]
 def call(fake_store, monkeypatch):
     """Call the group as Celery's program does, with the app of the user's option `-A`."""
     monkeypatch.setenv("RUNNER_REDIS_URL", fake_store.url)
-    app = Celery("theirs", broker="memory://", set_as_current=False)
+    app = Celery("other_team", broker="memory://", set_as_current=False)
     runner.celery.install(app)
     context = CLIContext(app=app, no_color=True, workdir=None)
     yield lambda *words: CliRunner().invoke(commands, words, obj=context)

@@ -229,15 +229,15 @@ def test_monitors_do_not_see_our_settings(redis_url):
 
 def test_installing_adds_to_an_app_and_changes_nothing_else():
     """`runner.celery.install` gives an existing app our tasks and threads; its own settings stay."""
-    theirs = Celery("theirs", broker="redis://127.0.0.1/5", set_as_current=False)
-    theirs.conf.task_default_queue = "mine"
+    app = Celery("other_team", broker="redis://127.0.0.1/5", set_as_current=False)
+    app.conf.task_default_queue = "mine"
 
-    runner.celery.install(theirs)
+    runner.celery.install(app)
 
-    assert {"runner.node", "runner.respond", "runner.start"} <= theirs.tasks.keys()
-    assert theirs.conf.task_default_queue == "mine"
-    assert theirs.conf.broker_transport_options == {}
-    assert theirs.steps["worker"] == THREADS
+    assert {"runner.node", "runner.respond", "runner.start"} <= app.tasks.keys()
+    assert app.conf.task_default_queue == "mine"
+    assert app.conf.broker_transport_options == {}
+    assert app.steps["worker"] == THREADS
 
 
 def test_a_password_guarded_socket_serves_as_store_and_broker():

@@ -47,7 +47,7 @@ def test_events_are_sent_however_they_were_turned_on(empty_site, pool, by):
     worker = empty_site.add(
         pool,
         slots=1,
-        app="tests.celery.theirs:app",
+        app="tests.celery.other_teams_app:app",
         options=["--task-events"] if by == "option" else [],
     )
     worker.wait_ready()
@@ -77,12 +77,14 @@ def test_celery_logs_lines_of_tasks_and_of_nodes_only_at_debug(
 ):
     """A node leaves one line of its own instead, with how it ended; a module can change that."""
     graphs = f"{modules}tests.celery.graphs"
-    worker = empty_site.add(pool, slots=1, app="tests.celery.theirs:app", RUNNER_GRAPHS=graphs)
+    worker = empty_site.add(
+        pool, slots=1, app="tests.celery.other_teams_app:app", RUNNER_GRAPHS=graphs
+    )
     worker.wait_ready()
     run = empty_site.client.start("chain", "go")
     assert run.wait(60).status is Status.COMPLETED
     with Celery("sender", broker=as_broker(empty_site.url), set_as_current=False) as sender:
-        own = sender.send_task("theirs.own", ["done"]).id
+        own = sender.send_task("other_team.write", ["done"]).id
 
     def logged(task_id: str) -> set[str]:
         ours = [line for line in worker.output().splitlines() if task_id in line]

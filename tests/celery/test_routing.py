@@ -313,7 +313,7 @@ def test_a_rate_limit_of_an_app_that_slows_its_nodes_is_noticed(empty_site):
 @pytest.mark.slow
 def test_a_worker_with_tasks_of_its_own_needs_no_graphs(empty_site):
     """An app that has our tasks installed runs its own, with a warning."""
-    worker = empty_site.add(app="tests.celery.theirs:app", slots=1, RUNNER_GRAPHS="")
+    worker = empty_site.add(app="tests.celery.other_teams_app:app", slots=1, RUNNER_GRAPHS="")
     worker.wait_ready()
 
     assert "graphs.none" in worker.output()

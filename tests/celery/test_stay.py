@@ -134,21 +134,42 @@ def status(site, run, node):
 
 
 def rows():
-    """How the nodes of a long line come, one after the other."""
+    """How the nodes of a long line come, one after the other, while all slots are in use."""
     return ["stayed" if number % MAX_NODES else "fetched" for number in range(LENGTH)]
 
 
 def test_a_row_has_eight_nodes(place):
     """Eight nodes run on the thread of one slot; the next comes from the queue, and begins another row."""
+    other = None if on_solo(place) else busy(place)
     run = place.client.start("line", "go")
+    begun(place, run, "n0")
+    if other is not None:
+        wait_until(
+            lambda: place.control.inspect(limit=1).ping(),
+            "the worker's event loop has turned",
+        )
     open_gate(place, run, "n0")
     result = run.wait(60)
+    if other is not None:
+        open_gate(place, other, "b")
+        assert other.wait(60).status is Status.COMPLETED
 
     assert result.status is Status.COMPLETED
     assert [came for _, came in tasks(place, run)] == rows()
     assert {each.attempts for each in result.results.values()} == {1}
     threads = [starts(place, run, f"n{number}")[0][2] for number in range(LENGTH)]
     assert {len(set(threads[at : at + MAX_NODES])) for at in range(0, LENGTH, MAX_NODES)} == {1}
+
+
+@pytest.mark.parametrize("pool", ["threads", "prefork"])
+def test_a_row_goes_on_while_a_slot_is_free(staying_sites, pool):
+    """Nothing waits in the queue then; `test_a_row_has_eight_nodes` is the control, with no slot free."""
+    site = staying_sites[pool]
+    run = site.client.start("line", "go")
+    open_gate(site, run, "n0")
+
+    assert run.wait(60).status is Status.COMPLETED
+    assert [came for _, came in tasks(site, run)] == ["fetched"] + ["stayed"] * (LENGTH - 1)
 
 
 def test_each_node_is_a_task_of_its_own_with_all_its_events(place):
@@ -248,7 +269,7 @@ def test_a_row_has_one_delivery_of_rabbitmq_and_needs_no_more(empty_site, rabbit
     line = empty_site.client.start("line", "go")
     open_gate(empty_site, line, "n0")
     assert line.wait(60).status is Status.COMPLETED
-    assert [came for _, came in tasks(empty_site, line)] == rows()
+    assert [came for _, came in tasks(empty_site, line)].count("stayed") == LENGTH - 1
 
     run = killed_in_a_row(empty_site)
     begun(empty_site, run, "b", times=2)

@@ -66,7 +66,7 @@ def test_noted_before_it_is_sent_it_would_be_lost(empty_site):
 
 
 def test_a_stopping_worker_leaves_its_webhooks_to_another(empty_site):
-    """At once: it gives back its turn, and nothing is sent twice."""
+    """At once: it gives back its lock, and nothing is sent twice."""
     with Endpoint() as endpoint:
         empty_site.ready(1, **ALLOW)
         admin_of(empty_site).add(Webhook("h", endpoint.url, ["run.ended"]))

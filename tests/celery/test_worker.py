@@ -297,16 +297,16 @@ def test_a_program_starts_a_run_before_the_first_worker(empty_site):
 
 def test_an_existing_app_runs_our_graphs_beside_its_own_tasks(empty_site):
     """After `runner.celery.install(app)` the workers of an app serve their own queue and ours."""
-    worker = empty_site.add(app="tests.celery.theirs:app")
+    worker = empty_site.add(app="tests.celery.other_teams_app:app")
     worker.wait_ready()
-    theirs = Celery("client", broker=as_broker(empty_site.url), set_as_current=False)
+    client = Celery("client", broker=as_broker(empty_site.url), set_as_current=False)
 
-    theirs.send_task("theirs.own", args=["theirs"])
+    client.send_task("other_team.write", args=["written"])
     result = empty_site.client.start("chain", "go").wait(60)
 
     assert result.status is Status.COMPLETED
-    wait_until(lambda: empty_site.redis.get("theirs") == b"done", "their own task has run")
-    theirs.close()
+    wait_until(lambda: empty_site.redis.get("written") == b"done", "their own task has run")
+    client.close()
 
 
 @pytest.mark.slow

@@ -129,7 +129,12 @@ app.conf.worker_pool_start_method = "fork"
 runner.celery.amqp.TAKE_OVER_AFTER = 2.0
 
 around_requests()
-around(FastPath, "_claimed", "load", lambda _, node, seen, *__: f"{seen.run_id}/{node}")
+around(
+    FastPath,
+    "_claimed",
+    "load",
+    lambda _, node, seen, *__, **___: f"{seen.run_id}/{node}",
+)
 around(
     RunStarter,
     "child",

@@ -169,6 +169,23 @@ class Cluster:
             f"127.0.0.1:{server.port}" for server in self.servers[:2]
         )
 
+    def replicate(self, key: str, folder: Path) -> Server:
+        """Start a replica of the server that has a key, which takes over when that is lost."""
+        replica = Server(folder, cluster_enabled="yes", cluster_node_timeout=2000).start()
+        primary = self.owner(key)
+        name = primary.client.execute_command("CLUSTER", "MYID")
+        replica.client.execute_command("CLUSTER", "MEET", "127.0.0.1", primary.port)
+        wait_until(
+            lambda: replica.client.execute_command("CLUSTER", "NODES").count(b"master") == 4,
+            "the replica knows the others",
+        )
+        replica.client.execute_command("CLUSTER", "REPLICATE", name)
+        wait_until(
+            lambda: replica.client.info("replication").get("master_link_status") == "up",
+            "the replica follows",
+        )
+        return replica
+
     def whole(self) -> bool:
         replies = [server.client.execute_command("CLUSTER", "INFO") for server in self.servers]
         return all(

@@ -9,6 +9,7 @@ import pytest
 import redis
 
 from runner import Client, Status
+from runner.definition.registry import Registry
 from runner.operations.doctor import examine, read_facts
 from runner.settings import Settings
 from runner.store.redis.keys import Keys
@@ -163,3 +164,49 @@ def test_workers_run_on_a_cluster_through_the_loss_of_its_server(empty, tmp_path
         client.engine.store.close()
         site.end()
         broker.end()
+
+
+@pytest.mark.sample
+def test_a_cluster_is_its_own_broker_through_a_failover(tmp_path):
+    """Runs go on when the slot of the queues moves, when its server is lost and when a worker is killed."""
+    cluster = Cluster(tmp_path)
+    client = Client(redis_url=cluster.url, registry=Registry())
+    site = Site(cluster.servers[0].url, tmp_path)
+    queues = "{runner}:"
+
+    def covered(server):
+        return b"cluster_state:ok" in server.client.execute_command("CLUSTER", "INFO")
+
+    def passes():
+        run = client.start("spread", "go")
+        (question,) = run.wait(RECOVERY + MARGIN).interrupts
+        client.respond(question.id, "yes")
+        return run.wait(RECOVERY + MARGIN).results["c"].output == "yes"
+
+    replica = cluster.replicate(queues, tmp_path)
+    try:
+        graphs = {"RUNNER_GRAPHS": "tests.chaos.cluster_graphs"}
+        site.ready(2, RUNNER_REDIS_URL=cluster.url, **graphs)
+        assert passes()
+        home = cluster.owner(queues)
+        assert home is not cluster.owner(Keys().prefix)
+        other = next(server for server in cluster.servers if server is not home)
+        cluster.move(queues, other)
+        assert passes()
+        cluster.move_back(queues, other)
+
+        home.kill()
+        wait_until(lambda: replica.client.role()[0] == b"master", "the replica takes over")
+        alive = [replica, *(server for server in cluster.servers if server is not home)]
+        wait_until(lambda: all(map(covered, alive)), "all servers know that it did")
+        assert passes()
+        site.workers[0].kill()
+        assert passes()
+
+        assert site.workers[1].alive
+        assert replica.client.keys(f"{queues}*")
+    finally:
+        client.engine.store.close()
+        site.end()
+        replica.end()
+        cluster.end()

@@ -96,20 +96,32 @@ def test_dev_says_so_when_its_worker_ends(tmp_path):
 def test_a_second_dev_in_one_folder_is_refused(tmp_path):
     """Two stores on one folder would spoil its data: the second command says so and starts nothing."""
     with started(tmp_path):
-        done = run_module("runner.cli", "dev", folder=tmp_path)
+        done = run_module("runner.cli", "dev", "--graphs", "shop", folder=tmp_path)
 
     assert done.returncode == 7
     assert "Another embedded store uses .runner" in done.stderr
     assert len(done.stderr.splitlines()) == 1
 
 
+def test_dev_without_graphs_starts_nothing(call, redis_url, tmp_path, monkeypatch):
+    """Outside a project the command says which ones create a project, and run an example."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.delenv("RUNNER_GRAPHS", raising=False)
+    done = call("dev", url=redis_url)
+
+    assert (done.exit_code, done.stdout) == (2, "")
+    assert "`runner init my-project`" in done.stderr
+    assert "`runner dev --demo`" in done.stderr
+
+
 @pytest.mark.slow
 def test_graphs_that_can_not_be_imported_end_dev_at_once(tmp_path):
-    """A wrong module name is told with the worker's own words, and nothing stays running."""
+    """A wrong module name is told with the worker's own words in one line, and nothing stays running."""
     done = run_module("runner.cli", "dev", "--graphs", "nowhere", folder=tmp_path)
 
     assert done.returncode == 1
     assert "'nowhere'" in done.stderr
+    assert "\\n" not in done.stderr
     assert "Traceback" not in done.stderr
 
 

@@ -15,11 +15,13 @@ from runner.operations.doctor import (
     WARN,
     Audited,
     Facts,
+    broker_detail,
     broker_problem,
     examine,
     signing_problem,
 )
 from runner.records.workers import Worker
+from runner.settings import Settings
 from runner.store.addresses import without_password
 from runner.store.redis.server_info import ServerInfo, read_server_info
 from tests.waiting import wait_until
@@ -48,7 +50,7 @@ WELL = Facts(
     NOW,
     5.0,
     "",
-    True,
+    "can be reached",
     False,
     graph_queues={"refund": {"runner/refund"}},
     run_queues={"refund": {"runner/refund"}},
@@ -309,6 +311,21 @@ def test_a_broker_that_is_away_is_named_without_its_password():
 
     assert "127.0.0.1:1" in problem
     assert "secret" not in problem
+
+
+@pytest.mark.parametrize(
+    ("url", "problem", "detail"),
+    [
+        ("sqs://", "", "only workers ask"),
+        ("sqs://127.0.0.1:1", "can't be reached", "can be reached"),
+        ("amqp://127.0.0.1:1", "can't be reached", "can be reached"),
+    ],
+)
+def test_amazon_s_sqs_is_not_asked(url, problem, detail):
+    """Doctor has no credentials for it, and says so; a server that has an address is connected to."""
+    assert problem in broker_problem(url)
+    assert bool(problem) == bool(broker_problem(url))
+    assert detail in broker_detail(Settings(broker_url=url))
 
 
 @pytest.mark.parametrize(

@@ -173,6 +173,8 @@ def test_the_files_are_well_formed_and_name_the_project(project):
     lines = (project / "Procfile").read_text().splitlines()
 
     assert about["project"]["name"] == "my-shop"
+    library = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    assert about["project"]["requires-python"] == library["requires-python"]
     assert about["tool"]["runner"]["graphs"] == ["refunds"]
     assert "# my-shop" in (project / "README.md").read_text()
     commands = {

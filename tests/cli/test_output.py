@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import io
 import os
 import pty
 import re
@@ -8,9 +9,10 @@ import sys
 from pathlib import Path
 
 import pytest
+from rich.console import Console
 
 from runner.cli.exits import Exit, command_error
-from runner.cli.output import short, visible
+from runner.cli.output import Output, short, visible
 from runner.errors import BrokerError, LeaseLost, NotFoundError, ResponseError, UnstorableError
 from runner.records.json_form import span, stamp
 from runner.records.validation import one_line
@@ -172,6 +174,24 @@ def test_an_id_is_not_broken_in_80_columns(shop_url, waiting):
     (line,) = (line for line in lines if waiting[0] in line)
     assert re.search(r"  shop-refund +interrupted +\d\d-\d\d \d\d:\d\d", line)
     assert max(map(len, lines[1:])) <= 80
+
+
+def test_long_names_are_broken_in_80_columns(monkeypatch):
+    """Ids are whole, names are folded, nothing is cut off; control: short ones are one line."""
+    monkeypatch.setattr(Output, "is_terminal", True)
+    run, headings = "0" * 28, ("RUN", "GRAPH", "STATUS", "STARTED", "TAGS")
+    for name, tags, lines in (
+        ("g" * 60, "t" * 40, 5),
+        ("g" * 8, "t" * 8, 1),
+        ("g" * 60, "", 4),
+    ):
+        output, written = Output(), io.StringIO()
+        output.console = Console(file=written, width=80)
+        output.table(headings, [(run, name, "interrupted", "11-24 01:38", tags)], "")
+        _, *rows = written.getvalue().splitlines()
+        assert (len(rows), rows[0].startswith(f"{run}  ")) == (lines, True)
+        assert max(map(len, rows)) <= 80
+        assert ["".join(rows).count(letter) for letter in "gt"] == [len(name), len(tags) + 2]
 
 
 def test_a_narrow_terminal_gets_a_line_for_each_cell(shop_url, waiting):

@@ -135,8 +135,10 @@ def test_a_long_call_is_shown_whole(store):
 
 
 def test_the_digests_can_be_computed_again(runner, people):
-    """`show --json` has each object that is hashed; the question's own digest is that of the first."""
+    """`show --json` alone has each object that is hashed; the question's own digest is that of the first."""
     shown = json.loads(runner("interrupts", "show", people.question.id, "--json").stdout)
+    lines = runner("interrupts", "show", people.question.id).stdout
+    assert ("\nrule_words\t" in lines, "\ndigests\t" in lines) == (True, False)
     question = shown["digests"]["question"]
 
     assert digests.digest("question", question) == shown["digest"]

@@ -50,7 +50,7 @@ def test_a_wrong_url_is_refused_without_its_password(url):
 
 
 def test_a_url_of_a_cluster_is_read():
-    """Hosts, login and TLS come out; a cluster has one database, and the store's URL is no broker's."""
+    """Hosts, login and TLS come out; a cluster has one database, and is a broker under another scheme."""
     found = cluster("rediss+cluster://ann:p%40ss@one:7000,two")
 
     assert (found.hosts, found.tls) == ((("one", 7000), ("two", 6379)), True)
@@ -60,8 +60,13 @@ def test_a_url_of_a_cluster_is_read():
     for wrong in ("redis+cluster://one/3", "redis+cluster://one:x", "redis+cluster://:1"):
         with pytest.raises(UsageError, match=r"redis.cluster://host:6379"):
             cluster(wrong)
-    with pytest.raises(UsageError, match="RUNNER_BROKER_URL"):
-        _ = Settings(redis_url="redis+cluster://one:6379,two:6379").broker
+    settings = Settings(redis_url="rediss+cluster://ann:p%40ss@one:7000,two", namespace="shop")
+    assert settings.broker == "rediscluster://ann:p%40ss@one:7000/0"
+    conf = make_app(settings).conf
+    options = conf.broker_transport_options
+    assert options["hosts"] == [("one", 7000), ("two", 6379)]
+    assert options["global_keyprefix"] == "{shop}:"
+    assert conf.broker_use_ssl == {"ssl_cert_reqs": "required"}
 
 
 def test_celery_is_given_the_same_sentinels():

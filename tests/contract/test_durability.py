@@ -19,7 +19,7 @@ from tests.contract.store.manual_worker import ManualWorker, shape
 from tests.contract.test_partitions import partitioned
 
 GRAPH = shape("a")
-STAYING = Settlement(Status.COMPLETED, "1", "out", {"v": 1}, stay=True)
+STAYING = Settlement(Status.COMPLETED, "1", "out", {"v": 1}, may_continue=True)
 
 
 @pytest.fixture(scope="module")
@@ -57,7 +57,7 @@ def opened(server):
 def hurried(monkeypatch):
     """Wait for a tenth of a second only."""
     monkeypatch.setattr(durability, "WITHIN", 0.1)
-    monkeypatch.setattr(durability, "TURN_MS", 50)
+    monkeypatch.setattr(durability, "WAIT_MS", 50)
 
 
 def waits(client) -> int:

@@ -375,9 +375,9 @@ def test_a_retry_renews_no_pause_that_is_being_ended(store, worker):
 def damage(store, run_id, node):
     """Have a node be damaged; return what heals it."""
     key, field = f"runner:{{p{run_id[:2]}}}:r:{run_id}", f"n:{node}"
-    text = store._of(run_id).connection.call("HGET", key, field)
-    store._of(run_id).connection.call("HSET", key, field, "damaged")
-    return lambda: store._of(run_id).connection.call("HSET", key, field, text)
+    text = store.partition_of(run_id).connection.call("HGET", key, field)
+    store.partition_of(run_id).connection.call("HSET", key, field, "damaged")
+    return lambda: store.partition_of(run_id).connection.call("HSET", key, field, text)
 
 
 @pytest.mark.parametrize("digits", ["00", "01"])

@@ -673,7 +673,7 @@ def test_a_worker_needs_one_connection_for_each_thread(redis_url, worker, client
         return sum(each["name"] == run_id for each in client.client_list())
 
     assert connections() == 1
-    store.requester(run_id)
+    store.standings([f"{run_id}.a.1.1"])
     assert connections() == 2, "control: the pool has its own"
     store.close()
 

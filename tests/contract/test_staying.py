@@ -24,7 +24,7 @@ from runner.store.requests import CancelRun, ClaimVisit, ExpandMap, LeaveVisit, 
 from runner.testing import ManualClock
 from tests.contract.store.manual_worker import ManualWorker, rung, shape
 
-COMPLETED = Settlement(Status.COMPLETED, "1", "out", {"v": 1}, stay=True)
+COMPLETED = Settlement(Status.COMPLETED, "1", "out", {"v": 1}, may_continue=True)
 
 
 @pytest.fixture
@@ -133,7 +133,7 @@ def test_what_not_each_worker_may_run_at_once_is_rung(worker, graph):
 def test_without_the_wish_nothing_is_claimed(worker):
     """A worker that stops, or whose row is long, has the node rung."""
     _, token = worker.begin("a>b")
-    reply = settle(worker, token, stay=False)
+    reply = settle(worker, token, may_continue=False)
 
     assert (reply.claim, rung(reply)) == (None, ["b.1.1"])
 
@@ -264,7 +264,7 @@ def fanned(worker, client, graph="a>b a>c a>d", **options):
     """Begin a run whose first node has made the others ready, and take the doorbell of the next one."""
     run_id, token = worker.begin(graph, **options)
     client.delete(QUEUE)
-    settle(worker, token, edges="111", stay=False)
+    settle(worker, token, edges="111", may_continue=False)
     client.rpop(QUEUE)
     return run_id, worker.token(run_id, "b")
 
@@ -415,7 +415,7 @@ def test_without_the_wish_no_doorbell_is_taken(ringing, client):
     """A worker that stops, or whose row is long, leaves it to others."""
     _, token = fanned(ringing, client)
 
-    assert settle(ringing, token, edges="", stay=False).claim is None
+    assert settle(ringing, token, edges="", may_continue=False).claim is None
     assert rings(client) == ["c.1.1", "d.1.1"]
 
 

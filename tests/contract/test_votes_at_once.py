@@ -183,7 +183,7 @@ def test_without_the_order_both_decide(clients, ask, monkeypatch):
 
     def blind(name, constants=""):
         known = whole(name, constants)
-        text = known.text.replace(b"if changed then return {'changed', turns} end", b"")
+        text = known.text.replace(b"if changed then return {'changed', positions} end", b"")
         return replace(
             known, text=text, sha=hashlib.sha1(text, usedforsecurity=False).hexdigest()
         )

@@ -30,7 +30,9 @@ PATIENCE = 90
 UP = re.compile(r"\x1b\[\d*A")
 OTHER_ESCAPES = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]|\r")
 
-NAMED = re.compile(r"\b0[0-9a-z]{27}(?:\.\w+\.\d+\.[0-9a-f]{16})?(?![\w])|unix://[^\s']+")
+NAMED = re.compile(
+    r"\b0[0-9a-z]{27}(?:\.\w+\.\d+\.[0-9a-f]{16})?(?![\w])|(?:unix|http)://[^\s']+"
+)
 """Ids and addresses: those of the page are exchanged for the real ones."""
 PASSING = re.compile(
     r"(?:\d{4}-)?\d\d-\d\d \d\d:\d\d(?::\d\d)?|\d+ (?:days|h|min) \d+ (?:h|min|s)|\d+(?:\.\d+)? ?m?s\b"

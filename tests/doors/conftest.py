@@ -9,7 +9,9 @@ from runner.approvals import Action, Auth, Rule
 from runner.server import create_app
 from tests.graphs import wired
 from tests.ports import free_port
-from tests.server.conftest import Served, Site, echo, fail
+from tests.server.conftest import Served, Site, echo, event_loop, fail
+
+__all__ = ["event_loop"]
 
 
 class LiveSite(Site):

@@ -6,6 +6,7 @@ import itertools
 import json
 import shutil
 import subprocess
+from datetime import datetime
 from pathlib import Path
 
 import pytest
@@ -13,10 +14,11 @@ from fastapi.testclient import TestClient
 
 from runner import Agent, tool
 from runner.agent import run_events
-from runner.approvals import Principal, Rule
+from runner.approvals import Principal, Rule, freezing
 from runner.server.access import GRANTS, Person
+from runner.server.streams import STREAMS_EACH
 from runner.testing import ScriptedModel
-from tests.doors.conftest import GRAPHS, LiveSite
+from tests.doors.conftest import GRAPHS, LiveSite, asking
 from tests.graphs import wired
 from tests.integrations.extras import need
 from tests.server.conftest import browser, tab
@@ -88,6 +90,21 @@ AGENTS = {
         "begin other",
     ).build(),
 }
+
+
+def again(ctx):
+    return ctx.visit
+
+
+def rounds():
+    graph = wired(
+        {"again": again}, ("again again", lambda state: state.results["again"].output < 3)
+    )
+    return graph.set_entry_point("again").build()
+
+
+AGENTS["rounds"] = rounds
+AGENTS["soon"] = asking(expires_in=3600)
 
 
 @pytest.fixture
@@ -261,6 +278,53 @@ def test_a_run_is_steps_and_a_result(site):
     assert finished(events).result == "hello"
 
 
+def test_each_round_of_a_loop_is_a_step(site):
+    """Names of steps must differ, or a client would take the second for the first."""
+    events = Thread(site, "rounds").say("x")
+    names = [event.step_name for event in of(events, "STEP_STARTED")]
+    assert names == ["again", "again#2", "again#3"]
+
+
+def test_tokens_are_counted_once(site):
+    """Those of an agent are in the request in which it has ended, and in no other."""
+    thread = Thread(site, "talking")
+    waiting = finished(thread.say("refund 7"), "interrupt")
+    done = finished(thread.answer(approve()))
+    repeated = finished(thread.send())
+    assert (waiting.usage, done.usage[0].input_tokens, repeated.usage) == (None, 30, None)
+
+
+def test_an_interrupt_says_when_it_expires(site):
+    """The time is in ISO 8601; control: a question without an end has none."""
+    for graph in ("soon", "text"):
+        thread = Thread(site, graph)
+        finished(thread.say("x"), "interrupt")
+        (interrupt,) = thread.interrupts
+        question = site.client.interrupt(interrupt.id.partition("#")[0])
+        if graph == "text":
+            assert interrupt.expires_at is None
+        else:
+            shown = datetime.fromisoformat(interrupt.expires_at)
+            assert round(shown.timestamp() * 1000) == question.asked_at + 3_600_000
+
+
+def test_a_stream_takes_a_seat(site):
+    """Who has as many streams as one may have starts nothing; control: with one less it runs."""
+    hub, thread = site.app.state.services.hub, Thread(site, "say")
+    leave = hub.take_seats(site.person, STREAMS_EACH)
+    body = {
+        "threadId": "t",
+        "runId": "r",
+        "messages": [{"id": "1", "role": "user", "content": "x"}],
+    }
+    assert site.http.post("/agui/say", json=body).status_code == 429
+    assert runs_of(site) == 0
+    leave()
+    leave = hub.take_seats(site.person, STREAMS_EACH - 1)
+    finished(thread.say("x"))
+    leave()
+
+
 def test_a_failed_run_is_an_error_and_a_cancelled_one_is_not(site):
     """A failure names the node; a run that was stopped ends as cancelled."""
     assert "fail: " in refused(Thread(site, "broken").say("x"), "run_failed")
@@ -313,6 +377,44 @@ def test_arguments_may_be_edited(site):
     refused(thread.answer(approve(editedArgs={"order": "eight"})), "rejected")
     events = thread.answer(approve(editedArgs={"order": 8}))
     assert of(events, "TOOL_CALL_RESULT")[0].content == "order 8 is refunded"
+
+
+def test_a_call_without_a_schema_may_be_edited(site):
+    """Where the question has no schema, `editedArgs` is an object with the names of the call."""
+    thread = Thread(site, "rule")
+    thread.say("x")
+    form = thread.interrupts[0].response_schema["properties"]["editedArgs"]
+    assert form["type"] == "object"
+    refused(thread.answer(approve(editedArgs="half of it")), "rejected")
+    edited = approve(editedArgs={"order": 7, "amount": 60})
+    assert finished(thread.answer(edited)).result == {"said": "edit"}
+
+
+def test_a_state_that_can_not_be_read_lists_no_interrupts(site):
+    """A state in another form than it was sent is as none: all interrupts are due, and asked again."""
+    thread = Thread(site, "text")
+    thread.say("x")
+    for names in (5, True, "x", {"x": 1}):
+        thread.state["runner"]["interrupts"] = names
+        finished(thread.cancel(), "interrupt")
+        refused(
+            thread.send(resume=[{"interruptId": "x", "status": "cancelled"}]),
+            "interrupts_uncovered",
+        )
+    assert finished(thread.answer("yes")).result == {"said": "yes"}
+
+
+def test_a_state_that_is_nested_too_deep_starts_nothing(site):
+    """The state is sent back, so one that could not be is refused before the run starts."""
+    state: list = []
+    for _ in range(250):
+        state = [state]
+    message = {"id": "1", "role": "user", "content": "x"}
+    body = {"threadId": "t", "runId": "r", "messages": [message], "state": {"deep": state}}
+    assert site.http.post("/agui/say", json=body).status_code == 400
+    assert runs_of(site) == 0
+    body["state"] = {"deep": [[[]]]}
+    assert '"RUN_FINISHED"' in site.http.post("/agui/say", json=body).text
 
 
 def test_a_rejection_is_an_answer(site):
@@ -409,6 +511,16 @@ def test_who_may_answer_one_of_two_is_asked_that_one(site):
     site.client.respond(other["id"], "no", responder="ben")
     assert finished(thread.send()).result == {"mine": "yes", "other": "no"}
     assert runs_of(site) == 1
+
+
+def test_the_state_says_what_freezes_a_run(site):
+    """An application can tell its user why nothing happens; control: before, there is no reason."""
+    thread = Thread(site, "text")
+    finished(thread.say("x"), "interrupt")
+    assert thread.state["runner"]["reason"] == ""
+    freezing.freeze(site.client.engine, "graph:text", "an incident", "ben")
+    finished(thread.cancel(), "interrupt")
+    assert "an incident" in thread.state["runner"]["reason"]
 
 
 def test_a_message_is_no_answer(site):
@@ -576,6 +688,24 @@ def test_a_run_of_the_client_begins_one_run(site):
     assert runs_of(site) == 1
 
 
+def test_a_run_of_the_client_resumes_once(site):
+    """Its id with another resume is refused; the same request again, as after a lost response, is not."""
+    thread = Thread(site, "two")
+    finished(thread.say("x"), "interrupt")
+    left, right = (item.id for item in sorted(thread.interrupts, key=lambda item: item.id))
+    answer = {"interruptId": left, "status": "resolved", "payload": "l"}
+    first = {
+        "resume": [answer, {"interruptId": right, "status": "cancelled"}],
+        "runId": "again",
+    }
+    before = thread.state
+    for _ in range(2):
+        finished(thread.send(**first, state=before), "interrupt")
+    refused(thread.answer("r", runId="again"), "run_id_used")
+    assert site.client.interrupt(right.partition("#")[0]).is_open
+    assert finished(thread.answer("r")).result == {"left": "l", "right": "r"}
+
+
 def test_the_run_of_a_message_is_its_caller_s(site):
     """A run that another has started with the idempotency key of a message is not that of the message."""
     thread = Thread(site, "say")
@@ -674,6 +804,23 @@ def test_roles_and_requests_count_as_for_the_api(site):
     entry = {"interruptId": f"{question['id']}#", "status": "resolved", "payload": "yes"}
     refused(thread.send(resume=[entry]), "forbidden")
     assert site.client.interrupt(question["id"]).is_open
+
+
+def test_who_may_only_approve_resumes_and_starts_nothing(site):
+    """An answer needs the role that it needs in the API; a message, and following a run, need the other."""
+    thread = Thread(site, "text")
+    finished(thread.say("x"), "interrupt")
+    for roles in ({"reader", "approver:say"}, {"viewer"}):
+        site.person = Person(Principal("ana"), frozenset(roles))
+        body = {"threadId": "thread", "runId": "r", "messages": thread.messages}
+        entry = {"interruptId": thread.interrupts[0].id, "status": "resolved", "payload": "yes"}
+        for fields in ({}, {"resume": []}, {"resume": [entry]}):
+            assert site.http.post("/agui/text", json={**body, **fields}).status_code == 403
+    site.person = Person(Principal("ana"), frozenset({"approver:text"}))
+    assert site.http.post("/agui/text", json=body).status_code == 403
+    refused(Thread(site, "text", "none").send(resume=[entry]), "unknown")
+    assert finished(thread.answer("yes")).result == {"said": "yes"}
+    assert runs_of(site) == 1
 
 
 def test_capabilities_are_those_of_the_protocol(site):

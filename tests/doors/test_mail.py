@@ -14,7 +14,7 @@ import threading
 import time
 from collections import Counter
 from contextlib import closing, contextmanager
-from dataclasses import replace
+from dataclasses import asdict, replace
 
 import httpx
 import pytest
@@ -27,7 +27,7 @@ from runner.doors import notice_thread
 from runner.doors.flat_forms import form
 from runner.doors.mail import PATH, Link, MailDoor
 from runner.doors.notice_thread import NoticeThread, Unavailable
-from runner.errors import ConflictError, UsageError
+from runner.errors import ConflictError, DirectoryError, UsageError
 from runner.operations.questions import read_question
 from runner.server import create_app
 from runner.server.access import Person
@@ -212,10 +212,10 @@ def test_a_link_decides(site, mailbox):
 def test_opening_a_link_changes_nothing(site, mailbox):
     """Scanners of links may open them as often as they want; the form still decides afterwards."""
     question, token = asked(site, mailbox, "rule")
-    before = state_of(site, question), site.door._stored(question.id)
+    before = state_of(site, question), site.door._read(question.id)
     for method in ("GET", "HEAD", "OPTIONS", "GET"):
         site.http.request(method, PATH, params={"t": token, "f.decision": '"approve"'})
-    after = state_of(site, question), site.door._stored(question.id)
+    after = state_of(site, question), site.door._read(question.id)
     approve(site, token)
 
     assert before == after
@@ -258,32 +258,50 @@ def test_a_link_decides_once(site, mailbox):
 def test_a_link_counts_once_in_a_race(site, mailbox):
     """Of decisions that were sent by one link at the same time one counts, also where it is taken back."""
     question, token = asked(site, mailbox, "quorum")
-    opened = [site.door._opened(token) for _ in range(2)]
+    opened = [site.door._open(token) for _ in range(2)]
     sent = form(opened[0][1]), {"decision": '"approve"'}
-    receipt = site.door._decided(*opened[0], *sent)
+    receipt = site.door._count(*opened[0], *sent)
     act(site.app.state.services, Person(Principal("ana")), question.id, "withdraw_vote")
     with pytest.raises(ConflictError):
-        site.door._decided(*opened[1], *sent)
+        site.door._count(*opened[1], *sent)
 
     assert receipt.status == "counted"
     assert state_of(site, question) == ("open", [])
 
 
-def test_the_server_signs_for_the_person(site, mailbox, monkeypatch, tmp_path):
-    """A rule of level 1 counts a vote by link that the server has signed, and none without its key."""
+def test_a_refused_vote_uses_no_link(site, mailbox, monkeypatch, tmp_path):
+    """Without a key of the server a rule of level 1 counts nothing; with it the link decides, signed."""
     monkeypatch.setenv("RUNNER_DECISION_KEYS", str(tmp_path / "public.json"))
     KeySet(tmp_path / "public.json").make("door", tmp_path / "key.json", level=1)
-    replies, votes = [], []
-    for key in ("", str(tmp_path / "key.json")):
-        site.settings.signing_key = key
-        question, token = asked(site, mailbox, "service")
-        replies.append(approve(site, token).status_code)
-        votes.append([vote["level"] for vote in state_of(site, question)[1]])
+    question, token = asked(site, mailbox, "service")
+    refused = approve(site, token)
+    votes = state_of(site, question)[1]
+    site.settings.signing_key = str(tmp_path / "key.json")
+    replies = [approve(site, token), approve(site, token)]
     site.work()
 
-    assert replies == [409, 200]
-    assert votes == [[], [1]]
+    assert (refused.status_code, "link was not used" in refused.text) == (409, True)
+    assert "decides nothing more" in replies[0].text
+    assert ([reply.status_code for reply in replies], votes) == ([200, 409], [])
+    assert [vote["level"] for vote in state_of(site, question)[1]] == [1]
     assert site.client.run(question.run_id).result().status == "completed"
+
+
+def test_an_error_of_the_directory_uses_no_link(site, mailbox, monkeypatch):
+    """A vote that was not counted since the directory is away by then is counted when it is back."""
+    question, token = asked(site, mailbox, "quorum")
+    opened = site.door._open(token)
+    sent = form(opened[1]), {"decision": '"approve"'}
+    site.door._services.client.engine.directory = f"{__name__}:people"
+    monkeypatch.setattr(people, "groups", lambda principal: 1 / 0)
+    with pytest.raises(DirectoryError):
+        site.door._count(*opened, *sent)
+    before = state_of(site, question)
+    monkeypatch.undo()
+
+    assert before == ("open", [])
+    assert approve(site, token).status_code == 200
+    assert approve(site, token).status_code == 409
 
 
 @pytest.mark.parametrize("graph", ["risky", "sure", "long", "nested", "pattern"])
@@ -420,15 +438,21 @@ def test_what_agents_write_is_text(site, mailbox):
 
 
 def test_a_title_adds_no_header(site, mailbox):
-    """Line ends in a title are spaces of the subject: no header and no receiver comes of them."""
+    """Line ends in a title, plain or encoded, begin no header: no receiver and no text comes of them."""
     (question,) = site.start("only_ana").interrupts()
     view = read_question(site.app.state.services.store, site.client.interrupt(question.id))
     for end in ("\n", "\r\n", "\r", "\x0b", "\x85", "\u2028", "\n\n"):
         title = f"Refund 7{end}Bcc: eve@example.com{end}{end}<p>"
         message = site.door._message(ANA, replace(view, title=title))
-        assert site.door._send(message, ANA) == ("", False)
+        assert site.door._server.send(message, ANA) == ("", False)
 
-    assert mailbox.receivers == [ANA] * 7
+    for code in ("q?=0ABcc:_eve@example.com", "q?=0D=0A=0D=0AEvil", "b?Cgo=", "q?=E2=80=AE"):
+        title = f"Refund 7 =?utf-8?{code}?= <p>"
+        message = site.door._message(ANA, replace(view, title=title))
+        assert site.door._server.send(message, ANA) == ("", False)
+        assert code in mailbox.mails[-1]["Subject"]
+
+    assert mailbox.receivers == [ANA] * 11
     for message in mailbox.mails:
         assert (message["Bcc"], message["From"]) == (None, "runner@example.com")
         assert message["Subject"].startswith("Refund 7")
@@ -445,6 +469,7 @@ def test_a_title_adds_no_header(site, mailbox):
         "<eve@example.com>",
         "eve@example.com (ana)",
         "ana",
+        "=?utf-8?q?ana=0A?=@example.com",
         "ána@example.com",
     ],
 )
@@ -505,13 +530,13 @@ def test_who_becomes_eligible_is_sent_a_message(site, mailbox):
 def test_nothing_is_stored_of_a_closed_question(site, mailbox):
     """While a question is open hashes say who has a link; then nothing does."""
     question, token = asked(site, mailbox, "rule")
-    stored = site.door._stored(question.id)
+    stored = site.door._read(question.id)
     approve(site, token)
     site.door.handle(question.id, lambda: True)
 
     assert len(stored.sent) == 2
-    assert "@" not in json.dumps(stored.document())
-    assert site.door._stored(question.id).sent == ()
+    assert "@" not in json.dumps(asdict(stored))
+    assert site.door._read(question.id).sent == ()
 
 
 def test_what_is_stored_of_a_question_stays_readable(site, mailbox, redis_url):
@@ -542,7 +567,7 @@ def test_messages_wait_for_the_mail_server(site, mailbox, monkeypatch, fault):
     mailbox.faults.extend([fault, fault])
     with following(site.door):
         (question,) = site.start("others").interrupts()
-        wait_until(lambda: site.door._stored(question.id).sent, "the message is noted")
+        wait_until(lambda: site.door._read(question.id).sent, "the message is noted")
 
     assert not mailbox.faults
     assert mailbox.receivers == [BEN]
@@ -584,8 +609,8 @@ def test_a_message_is_tried_a_number_of_times(site, mailbox, caplog):
     assert f"The question {question.id} is on its page." in caplog.text
 
 
-def test_another_turn_ends_a_round(site, mailbox):
-    """A process that has lost its turn sends nothing more."""
+def test_a_lost_lock_ends_a_round(site, mailbox):
+    """A process that has lost its lock sends nothing more."""
     (question,) = site.start("rule").interrupts()
 
     assert not site.door.handle(question.id, lambda: False)
@@ -720,10 +745,10 @@ def controls(site, question, token):
         site.settings.server_secret = "o" * 32
         there = MailDoor(site.app.state.services)
         site.app, site.http = serving(site)
-        return {"token": there.seal(site.door._unsealed(token))}
+        return {"token": there.seal(site.door._unseal(token))}
 
     def rewritten():
-        return {"token": site.door.seal(site.door._unsealed(token))}
+        return {"token": site.door.seal(site.door._unseal(token))}
 
     def foreign():
         people.names["eve@example.com"] = "ana"

@@ -12,11 +12,11 @@ from typing import Any, ClassVar, Literal
 import pytest
 from fastapi.testclient import TestClient
 
-from runner.approvals import Principal
+from runner.approvals import Principal, freezing
 from runner.errors import UsageError
 from runner.server import create_app
 from runner.server.access import GRANTS, Person
-from runner.settings import Settings
+from runner.settings import DAY, Settings
 from tests.integrations.extras import need
 from tests.waiting import wait_until
 
@@ -25,10 +25,11 @@ need("mcp", "mcp")
 import mcp_types as types  # noqa: E402 - only where the extra is installed
 from mcp import Client  # noqa: E402 - likewise
 from mcp.client.extension import ClientExtension, ResultClaim  # noqa: E402 - likewise
+from mcp.server.request_state import RequestStateSecurity  # noqa: E402 - likewise
 from mcp.shared.exceptions import MCPError  # noqa: E402 - likewise
 from pydantic import Field  # noqa: E402 - beside those
 
-from runner.doors.mcp import TASKS, Door, keys_of  # noqa: E402 - likewise
+from runner.doors.mcp import TASKS, Door, keys_of, serve_stdio  # noqa: E402 - likewise
 
 
 class Started(types.Result):
@@ -112,6 +113,21 @@ def questions_of(site, run_id, number=1):
 
     wait_until(lambda: len(asked()) == number, f"{number} questions")
     return asked()
+
+
+def raw(method, named, version=MODERN, **params):
+    """Return a request as it is sent, with its headers."""
+    prefix = "io.modelcontextprotocol/"
+    meta = {
+        f"{prefix}protocolVersion": version,
+        f"{prefix}clientInfo": {"name": "test", "version": "1"},
+        f"{prefix}clientCapabilities": {"extensions": {TASKS: {}}}
+        if "taskId" in params
+        else {},
+    }
+    request = {"jsonrpc": "2.0", "id": 1, "method": method, "params": {**params, "_meta": meta}}
+    headers = {"MCP-Protocol-Version": version, "Mcp-Method": method, "Mcp-Name": named}
+    return request, {**ACCEPT, **headers, "Content-Type": "application/json"}
 
 
 def accept(**content):
@@ -323,10 +339,59 @@ def test_every_server_with_the_keys_opens_a_state(site):
     asyncio.run(go())
 
 
+def test_a_state_counts_for_a_week(site):
+    """After six days the call goes on where it was; after eight the state is refused."""
+    codec = RequestStateSecurity(keys=["k" * 32]).codec
+
+    def aged(state, days):
+        claims = json.loads(codec.unseal(state))
+        times = {name: claims[name] - days * DAY for name in ("iat", "exp")}
+        return codec.seal(json.dumps({**claims, **times}).encode())
+
+    async def go():
+        async with connected(site) as client:
+            asked = await call(client, "graph_text", task=1)
+            state, key = asked.request_state, only(asked.input_requests)[0]
+            responses = {key: accept(answer="yes")}
+            with pytest.raises(MCPError, match="requestState"):
+                await call(client, "graph_text", aged(state, 8), responses, task=1)
+            done = await call(client, "graph_text", aged(state, 6), responses, task=1)
+            assert done.structured_content == {"said": "yes"}
+
+    asyncio.run(go())
+
+
+def test_a_call_whose_run_takes_long_returns(site, monkeypatch):
+    """It is called again with its state, and is the same run; a client of before is told which that is."""
+    monkeypatch.setattr("runner.doors.mcp.WAIT", 0.01)
+    bells, ring = [], site.ring
+    monkeypatch.setattr(site, "ring", bells.extend)
+
+    async def go():
+        async with connected(site, answer=None, mode="legacy") as client:
+            told = (await call(client, "graph_echo", task=1)).structured_content
+            assert told["status"] == "executing"
+        async with connected(site) as client:
+            asked = await call(client, "graph_echo", task=1)
+            assert not asked.input_requests
+            monkeypatch.setattr("runner.doors.mcp.WAIT", 60)
+            ring(bells)
+            done = await call(client, "graph_echo", asked.request_state, task=1)
+            assert not done.is_error
+        assert runs_of(site) == 2
+        assert site.client.run(told["run_id"]).wait(60).status == "completed"
+
+    asyncio.run(go())
+
+
 def test_a_short_key_is_refused_and_the_server_s_secret_is_one():
     """Servers that share RUNNER_SERVER_SECRET have the same key; without it each has one of its own."""
     with pytest.raises(UsageError, match="32 random characters"):
         keys_of(Settings(mcp_keys="short"))
+    with pytest.raises(
+        UsageError, match="32"
+    ):  # one line on the terminal, not a group of errors
+        asyncio.run(serve_stdio(Settings(mcp_keys="short")))
     shared = Settings(server_secret="s" * 32)
     assert keys_of(shared) == keys_of(shared)
     assert keys_of(Settings()) != keys_of(Settings())
@@ -381,6 +446,31 @@ def test_tasks_end_as_their_runs_do(site):
     asyncio.run(go())
 
 
+def test_a_task_says_why_it_does_not_go_on(site):
+    """Its status has what freezes its run, until it goes on, and who may read what others wrote of it."""
+
+    async def go():
+        engine = site.client.engine
+        async with connected(site, Tasks()) as client:
+            freezing.freeze(engine, "graph:echo", "an incident", "ben")
+            engine.freezes.refresh()
+            started = await call(client, "graph_echo", task=1)
+            task = await task_call(client, "tasks/get", started.task_id)
+            assert (task["status"], "an incident" in task["statusMessage"]) == ("working", True)
+            freezing.thaw(engine, "graph:echo", "it is over", "ben")
+            engine.deliver(started.task_id, "echo", 1, 1)
+            assert "statusMessage" not in await task_that(client, started.task_id, "completed")
+            run = site.client.start("text", 1)
+            run.cancel("a secret")
+            task = await task_call(client, "tasks/get", run.id)
+            assert "a secret" in task["statusMessage"]
+        viewer = Person(Principal("eve"), frozenset({"viewer"}))
+        async with connected(site, Tasks(), person=viewer) as other:
+            assert "a secret" not in str(await task_call(other, "tasks/get", run.id))
+
+    asyncio.run(go())
+
+
 def test_tasks_are_those_of_the_door(site):
     """An unknown task, a run of another graph and a client without the extension have their errors."""
 
@@ -402,6 +492,20 @@ def test_tasks_are_those_of_the_door(site):
             }
 
     asyncio.run(go())
+
+
+def test_the_header_names_the_task(site):
+    """A proxy may route by it, so one that names another is refused; control: that of the task."""
+    run = site.client.start("text", 1)
+    http = TestClient(site.app, "https://runner.example")
+    for name, outcome in (("another", "error"), (run.id, "result")):
+        for method in ("tasks/get", "tasks/cancel"):
+            request, headers = raw(method, name, taskId=run.id)
+            reply = http.post("/mcp", json=request, headers=headers)
+            assert outcome in reply.json()
+            if outcome == "error":
+                assert (reply.status_code, reply.json()["error"]["code"]) == (400, -32020)
+                assert run.status != "cancelled"
 
 
 def test_two_people_decide_and_each_vote_has_the_digest(site):
@@ -587,7 +691,7 @@ def test_roles_count_for_tools(site):
             assert (await call(client, "graph_text", task=1)).is_error
             assert (await call(client, "runs_show", run_id=run.id)).is_error
             assert (await call(client, "runs_list")).is_error
-            assert not (await call(client, "runs_list", graph="echo")).is_error
+            assert not (await call(client, "runs_list", graph="echo", limit=5.0)).is_error
             with pytest.raises(MCPError, match="no task"):
                 await task_call(client, "tasks/get", run.id)
             started = await call(client, "graph_echo", task=1)
@@ -628,26 +732,25 @@ def test_over_http_each_request_says_who_calls(site, served):
     assert http.post("/mcp", json=initialize).status_code == 401
 
 
+def test_a_body_that_can_not_be_read_is_an_error_of_json_rpc(site):
+    """What is not JSON gets the error -32700 of JSON-RPC, and other refusals the status of the API."""
+    http = TestClient(site.replica(), "https://runner.example", raise_server_exceptions=False)
+    headers = {**ACCEPT, "Content-Type": "application/json"}
+    for body in (b"{", b"\xff", b'{"jsonrpc": "2.0", "id": NaN}', b"[" * 100_000):
+        reply = http.post("/mcp", content=body, headers=headers)
+        assert (reply.status_code, reply.json()["error"]["code"]) == (400, types.PARSE_ERROR)
+        assert reply.json()["id"] is None
+    ping = {"jsonrpc": "2.0", "id": 1, "method": "ping"}
+    assert http.post("/mcp", json=ping, headers=headers).json()["result"] == {}
+
+
 @pytest.mark.parametrize("version", [MODERN, "2025-06-18"])
 def test_a_client_that_is_gone_leaves_its_seat(site, served, monkeypatch, version):
     """A call ends with its connection, not when it would have returned: others of the caller go on."""
     monkeypatch.setattr("runner.doors.mcp.WAIT", 3600.0)
     monkeypatch.setattr(site, "ring", lambda doorbells: None)  # the run executes for ever
-    prefix = "io.modelcontextprotocol/"
-    meta = {
-        f"{prefix}protocolVersion": version,
-        f"{prefix}clientInfo": {"name": "test", "version": "1"},
-        f"{prefix}clientCapabilities": {},
-    }
-    params = {"name": "graph_echo", "arguments": {"task": 1}, "_meta": meta}
-    headers = {
-        **ACCEPT,
-        "MCP-Protocol-Version": version,
-        "Mcp-Method": "tools/call",
-        "Mcp-Name": "graph_echo",
-        "Content-Type": "application/json",
-    }
-    request = {"jsonrpc": "2.0", "id": 1, "method": "tools/call", "params": params}
+    call = {"name": "graph_echo", "arguments": {"task": 1}}
+    request, headers = raw("tools/call", "graph_echo", version, **call)
     seats = site.app.state.services.hub._people
     host, _, port = served.url.removeprefix("http://").partition(":")
     with closing(HTTPConnection(host, int(port), timeout=60)) as connection:

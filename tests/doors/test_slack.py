@@ -36,8 +36,8 @@ from tests.waiting import wait_until
 
 need("slack_sdk", "slack")
 
-from runner.doors import slack  # noqa: E402 - only where the extra is installed
-from runner.doors.slack import GROUP, Intent, SlackDoor  # noqa: E402 - likewise
+from runner.doors import notice_thread, slack  # noqa: E402 - only where the extra is installed
+from runner.doors.slack import Intent, SlackDoor  # noqa: E402 - likewise
 
 EMAILS = {f"{name}@example.com": name for name in ("ana", "ben", "eve", "pat")}
 
@@ -137,8 +137,8 @@ def sealed(site, question, action="approve", digest=None):
 def following(door):
     """Have a door follow the notices in a thread, as a server does."""
     stopping = threading.Event()
-    door.listen()
-    thread = threading.Thread(target=door.follow, args=[stopping])
+    door.notices.listen()
+    thread = threading.Thread(target=door.notices.follow, args=[stopping])
     thread.start()
     try:
         yield
@@ -161,9 +161,15 @@ def test_a_click_decides(site, workspace):
             "X-Slack-Request-Timestamp": timestamp,
             "X-Slack-Signature": signature,
         }
-        forged = http.post(
-            "/doors/slack", content=body, headers={**headers, "X-Slack-Signature": "v0="}
-        )
+        forged = [
+            http.post("/doors/slack", content=body, headers={**headers, name: value})
+            for name, value in (
+                ("X-Slack-Signature", "v0="),
+                ("X-Slack-Signature", b"v0=\xe9"),
+                ("X-Slack-Request-Timestamp", "now"),
+                ("X-Slack-Request-Timestamp", "9" * 400),
+            )
+        ]
         before = run.interrupts()
         reply = http.post("/doors/slack", content=body, headers=headers)
         site.work()
@@ -178,7 +184,7 @@ def test_a_click_decides(site, workspace):
     ):
         assert part in text_of(message)
     assert buttons_of(message)["open"]["url"] == f"https://runner.example/q/{before[0].id}"
-    assert forged.status_code == 401
+    assert [each.status_code for each in forged] == [401] * 4
     assert len(before) == 1
     assert (reply.status_code, reply.content) == (200, b"")
     assert run.result().results["ask"].output == {"said": "approve"}
@@ -382,10 +388,10 @@ def test_a_decision_elsewhere_takes_the_buttons_away(site, workspace):
         wait_until(lambda: workspace.messages, "a message")
         site.client.vote(question.id, "approve", by="ana")
         wait_until(lambda: "1 of 2" in text_of(*workspace.messages.values()), "the first vote")
-        stored = site.door._stored(question.id)
+        stored = site.door._read(question.id)
         site.client.vote(question.id, "approve", by="ben")
         wait_until(lambda: not buttons_of(*workspace.messages.values()), "no buttons")
-        wait_until(lambda: site.door._stored(question.id) is None, "nothing stored")
+        wait_until(lambda: site.door._read(question.id) is None, "nothing stored")
 
     assert stored is not None
     assert "approved by ana, ben, 2 of 2" in text_of(*workspace.messages.values())
@@ -418,7 +424,7 @@ def test_a_graph_has_its_channel(site, workspace):
 )
 def test_messages_wait_for_slack(site, workspace, monkeypatch, fault):
     """A message that Slack does not take now is written later, once."""
-    monkeypatch.setattr(slack, "PAUSE", 0.01)
+    monkeypatch.setattr(notice_thread, "PAUSE", 0.01)
     workspace.faults.extend([fault, fault])
     with following(site.door):
         site.start("rule")
@@ -488,7 +494,7 @@ def test_a_cancelled_run_takes_the_buttons_away(site, workspace):
 def test_a_question_that_is_not_shown_holds_no_other_back(site, workspace, caplog, redis_url):
     """A message that Slack refuses, or that can't be made, is in the log, and the next one is written."""
     site.door._channels["two"] = "C0000404"
-    site.door.listen()
+    site.door.notices.listen()
     refused, unreadable, shown = (
         site.start(graph).interrupts()[0].id for graph in ("two", "rule", "rule")
     )
@@ -524,9 +530,9 @@ def test_a_server_that_has_stopped_has_no_connection_open(site, workspace, redis
 def test_another_process_writes_what_one_has_left(site, workspace):
     """Notices in the hands of a process that died are shown by the next one."""
     services = site.app.state.services
-    site.door.listen()
+    site.door.notices.listen()
     site.start("rule")
-    (reader,) = services.notice_groups.readers(GROUP)
+    (reader,) = services.notice_groups.readers(site.door.notices.group)
     taken = reader.read(1)
     reader.close()
     with following(site.door):

@@ -10,6 +10,7 @@ from http.server import ThreadingHTTPServer
 
 import pytest
 
+from examples.notify import mail
 from examples.notify.__main__ import by_mail, by_slack
 from examples.notify.endpoint import handler_for
 from examples.notify.slack import LONGEST, message
@@ -137,6 +138,16 @@ def test_a_long_call_says_where_the_rest_is():
     assert "see the page" in blocks[1]["text"]["text"]
 
 
+def test_a_title_adds_no_header():
+    """An encoded word in a title stays one: no line of it is a header, and the control is a plain title."""
+    for title in ("=?utf-8?q?=0ABcc:_eve@example.com?=", "Refund 7"):
+        question = {"id": "q", "name": "n", "title": title, "reason": 1}
+        notice = {"kind": "interrupt.asked", "question": question, "detail": "q", "run_id": "r"}
+        sent = mail.message(notice, PAGES, "runner@example.com", "ops@example.com").as_string()
+        assert "\nBcc:" not in sent
+        assert "Please decide" in sent.splitlines()[0]
+
+
 class MailServer(socketserver.StreamRequestHandler):
     """As much of SMTP as one message needs."""
 
@@ -172,8 +183,8 @@ def test_a_mail_goes_to_those_who_may_decide(site):
         server.shutdown()
         thread.join()
 
-    (mail,) = server.mails
+    (sent,) = server.mails
     (question,) = site.client.interrupts(run=run_id)
-    assert "Subject: Please decide: Refund 7" in mail
-    assert "To: " in mail
-    assert f"https://runner.example/ops/q/{question.id}" in mail.replace("=\r\n", "")
+    assert "Subject: Please decide: Refund 7" in sent
+    assert "To: " in sent
+    assert f"https://runner.example/ops/q/{question.id}" in sent.replace("=\r\n", "")

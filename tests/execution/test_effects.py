@@ -80,7 +80,7 @@ def vote(
     answer = response_of(body)
     effect = ballots.effect_of(asked, decision, answer)
     ballot = Ballot(asked.id, voter, decision, answer, effect, asked.digest, comment, body=body)
-    reply = run.store.do(CastVote(ballot, f"{name} {decision} {asked.id}"))
+    reply = run.store.do(CastVote(ballot, f"{name}-{decision}-{asked.id}"))
     (receipt,) = reply.receipts
     run.ring(reply.doorbells)
     run.go_on()

@@ -129,5 +129,23 @@ def test_an_observer_that_raises_breaks_no_run(watch, caplog, when):
     assert "observer.failed" in caplog.text
 
 
+def test_what_an_observer_raises_is_not_in_the_error_of_a_node(watch):
+    """The traceback of a node that fails names its own errors; control: also the one that it handles."""
+
+    def observer(place, visit):
+        raise OSError
+
+    def fail(ctx):
+        try:
+            {}["a"]
+        except KeyError:
+            raise ValueError  # noqa: B904 - the context is what is looked at
+
+    watch(observer)
+    text = build(fail)("go").results["fail"].error.traceback
+
+    assert ("KeyError" in text, "OSError" in text) == (True, False)
+
+
 def work(ctx):
     return "done"

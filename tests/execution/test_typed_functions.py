@@ -111,6 +111,20 @@ def test_models_with_aliases_go_from_node_to_node():
     assert result.results["b"].result == Named(orderNumber=3)
 
 
+def same(data: dict[str, Any]) -> dict[str, Any]:
+    return data
+
+
+def test_data_with_reserved_keys_goes_from_node_to_node():
+    """An object that looks like a stored form of ours is what it was, for the next node and as a result."""
+    data = {"__model__": "m", "list": [{"__escaped__": {}}]}
+    graph = wired({"a": lambda _: data, "b": same, "c": same}, "a b", "b c").build()
+
+    result = graph("task").results["c"]
+
+    assert (result.output, result.result) == (data, data)
+
+
 def double(data: bytes) -> bytes:
     return data * 2
 

@@ -1,6 +1,6 @@
 """What every adapter must do: a test suite to run over an adapter of your own.
 
-Subclass `AdapterContract` in a test module and build the five nodes it asks for:
+Subclass `AdapterContract` in a test module and build the six nodes it asks for:
 
     class TestMyAdapter(AdapterContract):
         def succeeds(self):
@@ -20,6 +20,8 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from operator import attrgetter
 from typing import Any
+
+import pytest
 
 from runner.approvals.ballots import Use
 from runner.approvals.rules import Approval, Rule
@@ -49,6 +51,7 @@ class AdapterContract:
 
     output: Any = "done"
     usage: dict[str, int] = {}  # noqa: RUF012 - subclasses replace it
+    failed = False
 
     # -- what a subclass gives ----------------------------------------------------------------------
 
@@ -75,6 +78,21 @@ class AdapterContract:
     def asks_both(self) -> Executor:
         """Build a node that asks two questions at once; its output holds both answers."""
         raise NotImplementedError
+
+    def asks_then_fails(self) -> Executor:
+        """Build a node that asks one question; its code is `failing_once` when it has the answer."""
+        raise NotImplementedError
+
+    def failing_once(self, code: Callable[[Any], Any]) -> Callable[[Any], Any]:
+        """Have code raise the first time that a test calls it."""
+
+        def call(given: Any) -> Any:
+            if not self.failed:
+                self.failed = True
+                raise ConnectionError
+            return code(given)
+
+        return call
 
     def response(self, question: Interrupt, text: str) -> Any:
         """Make a response to the question that carries this text."""
@@ -200,21 +218,36 @@ class AdapterContract:
 
     # -- crashes and other processes ----------------------------------------------------------------
 
-    def test_a_crash_asks_the_same_question(self) -> None:
-        """A node that dies while it asks asks under the same id when it runs again."""
-        node = StoredNode(self.asks_once)
-        lost = waits(node.execute(crash=True))
-        [question] = waits(node.execute())
-        assert [run.id for run in lost] == [question.id]
+    def test_no_crash_asks_again(self) -> None:
+        """Wherever its worker dies, a node asks the same questions, none twice, and ends in the same way."""
+        for make in (self.asks_twice, self.asks_both):
+            undisturbed = StoredNode(make)
+            end = self._played(undisturbed)
+            for write in range(1, undisturbed.writes + 1):
+                node = StoredNode(make)
+                node.dies_at = write
+                assert self._played(node) == end, f"the worker died before write {write}"
 
-    def test_a_crash_loses_no_answer(self) -> None:
-        """A node that dies after it took an answer takes the same answer when it runs again."""
-        node = StoredNode(self.asks_twice)
+    def _played(self, node: StoredNode) -> tuple[list[str], Any]:
+        """Execute a node to its end, one answer at a time; return its questions' ids and its output."""
+        while True:
+            try:
+                outcome = node.execute()
+                assert not node.lost, "the worker went on when it was dead"
+            except LeaseLost:
+                node.lost = False
+                continue
+            if isinstance(outcome, Succeeded):
+                return sorted(node.questions), outcome.output
+            question = next(each for each in node.questions.values() if each.is_open)
+            self._answer(node, question, question.id)
+
+    def test_no_failure_asks_again(self) -> None:
+        """A node that fails after it took an answer takes the same answer when it is tried again."""
+        node = StoredNode(self.asks_then_fails)
         self._answered(node, "blue-1")
-        lost = waits(node.execute(crash=True))
-        assert [question.id for question in lost] == [self._answered(node, "red-2").id]
-        done(node.execute(crash=True))
-        _holds(node, "blue-1", "red-2")
+        assert isinstance(node.execute(), Failed)
+        _holds(node, "blue-1")
 
     def test_an_answer_outlives_a_retry(self) -> None:
         """A node that is tried again from its start is given the answers it had, and doesn't ask again."""
@@ -223,6 +256,7 @@ class AdapterContract:
         node.forget_document()
         _holds(node, "blue-1")
 
+    @pytest.mark.slow
     def test_another_process_goes_on(self) -> None:
         """What is stored is enough for a process that has seen nothing of the first one."""
         node = StoredNode(self.asks_twice)
@@ -346,6 +380,7 @@ class StoredNode:
         self.invocation_state: dict[str, Any] = {}
         self.inputs: list[Input] = []
         self.lost = False
+        self.writes = self.dies_at = 0
         # All that is stored, as JSON; setting it puts the node back to that point.
         self.text = json.dumps(asdict(_Stored(codec.pack(task, "task"))))
 
@@ -372,8 +407,12 @@ class StoredNode:
         """Store a document and the new messages.
 
         Raises:
-            CorruptDocument: the document has no version.
+            CorruptDocument: the document has no version. LeaseLost: the worker dies before this write.
         """
+        self.writes += 1
+        if self.writes == self.dies_at:
+            self.lost = True
+            raise LeaseLost("the worker died here, as the test wants.")
         if not isinstance(saved.document.get("v"), int):
             raise CorruptDocument(
                 "an executor's document needs a whole number `v`: the version of its form."
@@ -403,11 +442,9 @@ class StoredNode:
 
     # -- one step ---------------------------------------------------------------------------------
 
-    def execute(self, *, crash: bool = False) -> Outcome:
-        """Execute once with a fresh executor; with `crash` its outcome is lost, its checkpoints are not."""
+    def execute(self) -> Outcome:
+        """Execute once with a fresh executor."""
         outcome = self.make().execute(_StoredVisit(self, self._read()))
-        if crash:
-            return outcome
         saved = getattr(outcome, "saved", None)
         if saved is not None:
             self.keep(saved)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import os
 import uuid
@@ -17,6 +18,7 @@ from mcp.shared.exceptions import MCPError
 from mcp_types import (
     INTERNAL_ERROR,
     INVALID_PARAMS,
+    INVALID_REQUEST,
     ElicitRequest,
     ElicitRequestFormParams,
     ElicitRequestURLParams,
@@ -128,6 +130,23 @@ def cook(dish: str) -> str:
 def broken() -> str:
     """End in an error of the protocol."""
     raise MCPError(INTERNAL_ERROR, "out of order")
+
+
+@server.tool()
+def forget() -> str:
+    """Answer as a server that does not know the session any more."""
+    raise MCPError(INVALID_REQUEST, "which session?")
+
+
+begun, released = asyncio.Event(), asyncio.Event()
+
+
+@server.tool()
+async def hang() -> str:
+    """Answer the same, when a test in this process says so."""
+    begun.set()
+    await released.wait()
+    return forget()
 
 
 @server.tool()

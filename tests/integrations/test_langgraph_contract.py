@@ -38,3 +38,9 @@ class TestLangGraphNode(AdapterContract):
 
     def asks_both(self):
         return node(first=asks("sky"), second=asks("sea"))
+
+    def asks_then_fails(self):
+        def ask(state):
+            return self.failing_once(lambda answer: answer)(asks("sky")(state))
+
+        return node(ask=ask)

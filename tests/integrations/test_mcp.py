@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import atexit
 import json
 import os
@@ -11,19 +12,20 @@ from pathlib import Path
 
 import pytest
 
-from runner import GraphBuilder, RetryAfter, Status
+from runner import GraphBuilder, RetryAfter, Status, async_loop
 from runner.agent import Agent
 from runner.agent.models.scripted import ScriptedModel
 from runner.errors import DefinitionError
-from runner.store.requests import WithdrawQuestion
+from runner.store.requests import CancelRun, WithdrawQuestion
 from tests.integrations.extras import need
 from tests.waiting import wait_until
 
 need("mcp", "mcp")
 
-from mcp import StdioServerParameters  # noqa: E402 - only where the extra is installed
+from mcp import MCPError, StdioServerParameters  # noqa: E402 - only where the extra is installed
 
 from runner.integrations.mcp import McpServer, mcp_tools, pause_after  # noqa: E402 - likewise
+from tests.integrations import mcp_server  # noqa: E402 - likewise
 
 SERVER = Path(__file__).with_name("mcp_server.py")
 PARAMETERS = StdioServerParameters(command=sys.executable, args=[str(SERVER)])
@@ -218,6 +220,31 @@ def test_an_error_of_the_protocol_keeps_the_session(server):
     assert run(server, call("process")) == [("success", before)]
 
 
+def test_a_call_that_ends_late_closes_no_later_session():
+    """Of two calls that break their session one ends when the next was opened, which stays open."""
+    server = McpServer(mcp_server.server)  # in this process
+
+    async def go():
+        hung = asyncio.create_task(server._called("hang", {}))
+        await mcp_server.begun.wait()
+        session, forgotten = server._client, asyncio.create_task(server._called("forget", {}))
+        while server._client is session:  # noqa: ASYNC110 - the next call begins in that moment
+            await asyncio.sleep(0)
+        sums = [await server._called("add", {"first": 1, "second": 2})]
+        opened = server._client
+        mcp_server.released.set()
+        broken = await asyncio.gather(hung, forgotten, return_exceptions=True)
+        sums.append(await server._called("add", {"first": 3, "second": 4}))
+        sessions = session, opened, server._client
+        await server._close(opened)
+        return broken, sums, sessions
+
+    broken, sums, (first, second, last) = async_loop.run(go())
+    assert [type(error) for error in broken] == [MCPError] * 2
+    assert [each["content"][0]["text"] for each in sums] == ["3", "7"]
+    assert first is not second is last
+
+
 # -- a call that goes on as a task ---------------------------------------------------------------------
 
 
@@ -225,9 +252,9 @@ def test_an_error_of_the_protocol_keeps_the_session(server):
 def cook(run_graph, clock, server, tasks):
     """Have an agent cook a dish; a minute later return the run and what the server's task has noted."""
 
-    def cook(dish, server=server):
+    def cook(dish, server=server, within=lambda agent: agent):
         builder = GraphBuilder()
-        builder.add_node(agent_of(server, call("cook", dish=dish)), "a")
+        builder.add_node(within(agent_of(server, call("cook", dish=dish))), "a")
         run = run_graph(builder.build(), "go")
         waited = run.status
         clock.advance(60)
@@ -319,6 +346,54 @@ def test_a_task_that_never_ends_is_cancelled(cook, server, clock, monkeypatch):
     status, text = told(run)
     assert (status, "not ended in time" in text) == ("error", True)
     assert json.loads(file.read_text())["status"] == "cancelled"
+
+
+def tool_of_an_agent(agent):
+    return Agent("host", ScriptedModel([[call("a", input="go")], "done"]), tools=[agent])
+
+
+def graph_inside(agent):
+    builder = GraphBuilder()
+    builder.add_node(agent, "inner")
+    return builder.build()
+
+
+@pytest.mark.parametrize("within", [lambda agent: agent, tool_of_an_agent, graph_inside])
+@pytest.mark.parametrize("dish", ["nothing", "fish"])
+def test_a_task_of_a_cancelled_run_is_cancelled(cook, dish, within):
+    """The server is told, also while people are asked; control: it is not while the run goes on."""
+    _, run, file = cook(dish, within=within)
+    before = json.loads(file.read_text())["status"]
+    run.ring(run.store.do(CancelRun(run.id, "enough")).doorbells)
+    run.go_on()
+
+    assert (before, json.loads(file.read_text())["status"]) == ("working", "cancelled")
+    assert run.status == Status.CANCELLED
+
+
+@pytest.mark.parametrize("hangs", [True, False])
+def test_a_server_that_hangs_fails_no_cancelled_run(run_graph, tmp_path, hangs):
+    """A timeout of the last step would fail the run; control: the server is told where it does answer."""
+    hung = asyncio.Event()
+    methods = []
+
+    class Server(McpServer):
+        async def of_task(self, method, *args):
+            if method == "tasks/cancel":
+                methods.append(method)
+                if hangs:
+                    await hung.wait()
+            return await super().of_task(method, *args)
+
+    parameters = PARAMETERS.model_copy(update={"env": {"MCP_TASKS": str(tmp_path)}})
+    builder = GraphBuilder().set_node_timeout(5)
+    builder.add_node(agent_of(Server(parameters), call("cook", dish="nothing")), "a")
+    run = run_graph(builder.build(), "go")
+    run.ring(run.store.do(CancelRun(run.id, "enough")).doorbells)
+    run.go_on()
+
+    assert methods == ["tasks/cancel"]
+    assert run.status == Status.CANCELLED
 
 
 def test_a_task_that_the_server_lost_is_an_error_result(cook, clock):

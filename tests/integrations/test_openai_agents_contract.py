@@ -29,5 +29,8 @@ class TestOpenAIAgent(AdapterContract):
     def asks_both(self):
         return node([FIRST, SECOND], results)
 
+    def asks_then_fails(self):
+        return node(FIRST, self.failing_once(results))
+
     def response(self, question, text):
         return {"kind": "tool-denied", "message": text}

@@ -108,7 +108,7 @@ class Refused(Exception):
         self.status_code, self.headers = status, headers
 
 
-DATE = formatdate(time.time() + 1000, usegmt=True)
+DATE = formatdate(time.time() + 100_000, usegmt=True)
 
 
 @pytest.mark.parametrize(
@@ -117,7 +117,7 @@ DATE = formatdate(time.time() + 1000, usegmt=True)
         ({"retry-after": "7"}, 7, 7),
         ({"retry-after": "1.5"}, 1.5, 1.5),
         ({"retry-after-ms": "250", "retry-after": "1"}, 0.25, 0.25),
-        ({"retry-after": DATE}, 1, 1001),
+        ({"retry-after": DATE}, 1, 100_001),
         ({"retry-after": "Wed, 21 Oct 2015 07:28:00 GMT"}, 0, 0),
         ({"retry-after": "-5"}, 0, 0),
         ({"retry-after": "1e9"}, LONGEST_WAIT, LONGEST_WAIT),

@@ -37,6 +37,11 @@ class TestPydanticAIAgent(AdapterContract):
         both = [call("colour", "call_0", topic="sky"), call("colour", "call_1", topic="sea")]
         return PydanticAIAgent(lambda: agent(both, results))
 
+    def asks_then_fails(self):
+        return PydanticAIAgent(
+            lambda: agent(call("colour", "call_0", topic="sky"), self.failing_once(results))
+        )
+
 
 def ask_then_tell(messages):
     """Ask when told something, and tell what was answered."""

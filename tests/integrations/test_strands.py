@@ -107,35 +107,6 @@ def test_a_question_is_shown_while_other_tools_run():
     assert done(asking.execute()).output == "sky is blue; seen"
 
 
-def test_a_crash_after_a_question_was_shown_keeps_the_question():
-    """A question published by a batch that died is the same question when the batch runs again."""
-    asking = node(
-        [use("ask", "call_0", topic="sky"), use("ask", "call_1", topic="sea")], results
-    )
-    asking.execute(crash=True)
-    published = set(asking.questions)
-    again = {question.id for question in waits(asking.execute())}
-
-    assert published == again
-    assert len(again) == 2
-
-
-def test_a_crash_in_a_resumed_batch_gives_the_answer_again():
-    """An answer given to a batch that died before its end is given to it again."""
-    asking = node(
-        [use("ask", "call_0", topic="sky"), use("ask", "call_1", topic="sea")], results
-    )
-    colours = {"sky": "blue", "sea": "green"}
-    first, second = waits(asking.execute())
-    asking.answer(first, colours[first.reason["topic"]])
-    waits(asking.execute(crash=True))
-    [left] = waits(asking.execute())
-    assert left.id == second.id
-    asking.answer(second, colours[second.reason["topic"]])
-
-    assert done(asking.execute()).output == "sky is blue; sea is green"
-
-
 def test_each_answer_can_wake_the_node():
     """With resume="each" the node goes on at every answer, and asks for what is missing."""
     both = [use("ask", "call_0", topic="sky"), use("ask", "call_1", topic="sea")]

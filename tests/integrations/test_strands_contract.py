@@ -33,6 +33,11 @@ class TestStrandsAgent(AdapterContract):
         both = [use("ask", "call_0", topic="sky"), use("ask", "call_1", topic="sea")]
         return StrandsAgent(lambda: agent(both, results))
 
+    def asks_then_fails(self):
+        return StrandsAgent(
+            lambda: agent(use("ask", "call_0", topic="sky"), self.failing_once(results))
+        )
+
 
 def ask_then_tell(messages):
     """Ask when told something, and tell what was answered."""

@@ -1,4 +1,4 @@
-"""One turn of archiving: what is written, what waits, and what is reported."""
+"""One pass of archiving: what is written, what waits, and what is reported."""
 
 from __future__ import annotations
 
@@ -71,7 +71,7 @@ def archive(tmp_path):
 @pytest.fixture
 def archivist(store, archive):
     archivist = Archiving(store, archive, pause=0, hold=86_400)
-    archivist.turn()
+    archivist.run_once()
     return archivist
 
 
@@ -90,11 +90,11 @@ def waiting(client):
 
 
 def test_what_has_ended_is_archived_and_expires(worker, archivist, archive, client):
-    """A turn archives a batch of ended runs, in one write, and lets them expire."""
+    """A pass archives a batch of ended runs, in one write, and lets them expire."""
     runs = {ended(worker) for _ in range(5)}
     goes_on = worker.start(shape("a"))
 
-    assert archivist.turn() is False
+    assert archivist.run_once() is False
 
     assert (archived(archive), archive.writes, waiting(client)) == (runs, 1, set())
     assert all(client.pttl(KEYS.run(run)) > 0 for run in runs)
@@ -106,20 +106,20 @@ def test_large_runs_are_written_a_few_at_a_time(worker, archivist, archive, monk
     monkeypatch.setattr(archiving, "LARGEST", 25_000)
     runs = {ended(worker, "x" * 10_000) for _ in range(5)} | {ended(worker, "x" * 50_000)}
 
-    archivist.turn()
+    archivist.run_once()
 
     assert archived(archive) == runs
     assert archive.writes >= 4
 
 
 def test_more_than_a_batch_goes_on_at_once(worker, archivist, archive, monkeypatch):
-    """A turn says that more wait, until there are none."""
+    """A pass says that more wait, until there are none."""
     monkeypatch.setattr(archiving, "BATCH", 2)
     runs = {ended(worker) for _ in range(5)}
 
-    turns = [archivist.turn() for _ in range(3)]
+    more_wait = [archivist.run_once() for _ in range(3)]
 
-    assert turns == [True, True, False]
+    assert more_wait == [True, True, False]
     assert archived(archive) == runs
 
 
@@ -132,31 +132,31 @@ def test_a_run_that_can_not_be_written_keeps_no_other_back(
     bad = ended(worker, "bad")
     good.add(ended(worker))
 
-    archivist.turn()
+    archivist.run_once()
 
     assert (archived(archive), waiting(client)) == (good, {bad})
     assert archivist.problem == f"run {bad}: it does not like that."
     assert client.pttl(KEYS.run(bad)) == -1
     archive.refuses = []
     clock.advance(61)
-    archivist.turn()
+    archivist.run_once()
     assert (archived(archive), archivist.problem) == (good | {bad}, "")
 
 
 def test_an_archive_that_is_down_is_not_asked_for_each_run(
     worker, archivist, archive, client, caplog
 ):
-    """Where all fails, a turn ends after a few tries, and every run waits."""
+    """Where all fails, a pass ends after a few tries, and every run waits."""
     archive.is_down = True
     runs = {ended(worker) for _ in range(20)}
 
     with caplog.at_level(logging.ERROR):
-        assert archivist.turn() is False
+        assert archivist.run_once() is False
 
     assert (waiting(client), archive.writes) == (runs, 4)
     assert archivist.problem == "it does not like that."
     assert "run.unarchived" not in caplog.text
-    archivist.turn()
+    archivist.run_once()
     assert client.hget(KEYS.archive, "problem") == b"it does not like that."
 
 
@@ -171,7 +171,7 @@ def test_a_run_that_goes_on_again_is_archived_at_its_next_end(
         client.hget(KEYS.run(run_id), "run").replace(b"completed", b"executing"),
     )
 
-    archivist.turn()
+    archivist.run_once()
 
     assert (archived(archive), waiting(client)) == (set(), set())
 
@@ -181,7 +181,7 @@ def test_a_removed_run_is_not_archived(worker, store, archivist, archive, client
     run_id = ended(worker)
     store.do(RemoveRun(run_id))
 
-    archivist.turn()
+    archivist.run_once()
 
     assert (archived(archive), waiting(client)) == (set(), set())
 
@@ -192,11 +192,11 @@ def test_a_run_is_archived_with_those_inside_it(worker, store, archivist, archiv
     child = worker.start(shape("x", name="inner"), parent=worker.claim(parent, "a").token)
     token = worker.claim(child, "x").token
     store.do(CancelRun(parent, "enough"))
-    archivist.turn()
+    archivist.run_once()
     assert archived(archive) == set()
 
     worker.settle(token)
-    archivist.turn()
+    archivist.run_once()
 
     assert archived(archive) == {parent, child}
     assert archive.read(child)["status"] == "cancelled"
@@ -205,7 +205,7 @@ def test_a_run_is_archived_with_those_inside_it(worker, store, archivist, archiv
 
 
 def test_runs_of_every_partition_are_archived(redis_url, clock, archive, client):
-    """A turn takes the ended runs of all partitions, and lets them expire there."""
+    """A pass takes the ended runs of all partitions, and lets them expire there."""
     where = partition_addresses(redis_url, 2)
     partitions = [
         RedisStore(place.url, partition=place.partition, clock=clock, retention=60)
@@ -213,12 +213,12 @@ def test_runs_of_every_partition_are_archived(redis_url, clock, archive, client)
     ]
     store = PartitionedStore(partitions, Layout(where), relays=False)
     worker, archivist = ManualWorker(store), Archiving(store, archive, pause=0, hold=86_400)
-    archivist.turn()
+    archivist.run_once()
     runs = [worker.start(shape("a"), beside=beside) for beside in ("00", "01", "00", "01")]
     for run in runs:
         worker.run(run, "a")
 
-    archivist.turn()
+    archivist.run_once()
 
     assert archived(archive) == set(runs)
     assert all(client.pttl(Keys(partition=f"p{run[:2]}").run(run)) > 0 for run in runs)

@@ -104,7 +104,7 @@ def by_message(site):
         name = f"{next(numbers)}-0"
         return handle_start(
             site.client.engine, IncomingMessage(name, f"starts/{name}", body)
-        ).receipt.run_id
+        ).receipt
 
     return start
 
@@ -120,7 +120,8 @@ def test_starts_of_a_key_by_four_doors_at_once_begin_one_run(redis_url, concurre
     site = Site(redis_url, {})
     site.registry.add("g", lambda: single(ident), admission("g", None, concurrency))
     site.client.engine.publish(["g"])
-    doors = [by_client(site), by_async_client(site), by_message(site), by_http(site)]
+    message = by_message(site)
+    doors = [by_client(site), by_async_client(site), lambda: message().run_id, by_http(site)]
     with ThreadPoolExecutor(8) as pool:
         started = list(pool.map(lambda number: doors[number % 4](), range(50)))
     assert len(set(started)) == 50
@@ -137,6 +138,19 @@ def test_starts_of_a_key_by_four_doors_at_once_begin_one_run(redis_url, concurre
     assert sorted(begun) == sorted(started)
     times = [site.client.engine.store.read(run_id).created_at for run_id in begun]
     assert times == sorted(times)
+
+
+@pytest.mark.parametrize("debounce", [Debounce(30, by="tag:account"), None])
+def test_a_debounced_start_by_message_is_accepted(redis_url, debounce):
+    """Its receipt names the run that waits; control: without a debounce each message has a run."""
+    site = Site(redis_url, {})
+    site.registry.add("g", lambda: single(ident), admission("g", None, None, debounce))
+    site.client.engine.publish(["g"])
+    start = by_message(site)
+    receipts = [start() for _ in range(2)]
+
+    assert [receipt.status for receipt in receipts] == ["accepted"] * 2
+    assert (receipts[0].run_id == receipts[1].run_id) == (debounce is not None)
 
 
 @pytest.mark.parametrize("when_full", ["skip", "queue"])

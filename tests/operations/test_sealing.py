@@ -72,7 +72,7 @@ def append(client, number, run="00run", first=0):
 
 def seal(log, terms):
     sealed = Sealing(log, terms)
-    while sealed.turn():
+    while sealed.run_once():
         continue
     return sealed
 
@@ -111,9 +111,9 @@ def test_many_entries_are_sealed_in_steps(client, log, at_once):
     append(client, PAGE + 5)
     sealed = Sealing(log, at_once)
 
-    assert sealed.turn()
+    assert sealed.run_once()
     assert log.head().size == PAGE
-    assert not sealed.turn()
+    assert not sealed.run_once()
     assert log.head().size == PAGE + 5
     assert verdict(exported(log, at_once)).result is Result.HOLDS
 
@@ -147,15 +147,15 @@ def test_a_seal_with_nothing_to_do_is_one_read(client, log, at_once):
     append(client, 2)
     sealing, other = Sealing(log, at_once), Sealing(log, at_once)
     assert not sealing.is_idle()
-    sealing.turn()
-    sealing.turn()
+    sealing.run_once()
+    sealing.run_once()
     assert sealing.is_idle()
 
     append(client, 1, first=2)
 
     assert not sealing.is_idle()
-    other.turn()
-    sealing.turn()
+    other.run_once()
+    sealing.run_once()
     assert (sealing.is_idle(), log.head().size) == (True, 3)
 
 
@@ -186,7 +186,7 @@ def test_workers_that_seal_together_make_one_tree(client, redis_url, at_once, an
 
     def work(store):
         while not ends.is_set():
-            Sealing(store.audit_logs[0], at_once).turn()
+            Sealing(store.audit_logs[0], at_once).run_once()
 
     threads = [threading.Thread(target=work, args=(store,)) for store in stores]
     for thread in threads:
@@ -260,7 +260,7 @@ def test_a_crash_between_reading_and_writing_loses_nothing(
     monkeypatch.setattr(log, "change", dies)
     for _ in range(12):
         try:
-            Sealing(log, at_once).turn()
+            Sealing(log, at_once).run_once()
         except StoreError:
             continue
     monkeypatch.undo()
@@ -280,7 +280,7 @@ def test_a_lost_reply_does_not_seal_twice(client, log, at_once, anchor, monkeypa
 
     monkeypatch.setattr(log, "_call", loses)
     for _ in range(6):
-        Sealing(log, at_once).turn()
+        Sealing(log, at_once).run_once()
     monkeypatch.undo()
 
     assert log.head().size == 5
@@ -498,7 +498,7 @@ def test_checkpoints_go_to_a_server_until_it_has_taken_them(client, log, web):
     assert "503" in seal(log, terms).problem
     assert (log.head().signed, log.head().anchored) == (2, 0)
     web.answer = 204
-    Sealing(log, terms).turn()
+    Sealing(log, terms).run_once()
 
     assert (log.head().anchored, log.head().problem) == (2, "")
     assert read(web.got[-1], KEYS).size == 2
@@ -514,7 +514,7 @@ def test_an_anchor_that_is_none_is_refused(place):
 def test_a_checkpoint_of_somebody_else_stops_the_signing(client, log, at_once, anchor):
     """Where an anchor has another's checkpoint of this tree, that is said, and nothing is signed."""
     append(client, 1)
-    Sealing(log, Terms(OTHER, [anchor], sign_ms=0)).turn()
+    Sealing(log, Terms(OTHER, [anchor], sign_ms=0)).run_once()
     append(client, 1, first=1)
     client.hdel("runner:{p00}:audit:head", "note")
     with pytest.raises(UsageError, match="can't be used"):

@@ -474,7 +474,7 @@ FAULTS = (
     ),
     Mutation(
         "doors/questions.py",
-        "if not limited.may(permission):",
+        "if not scoped.may(permission):",
         "if False:",
         "a person decides without the role",
         test=f"{OF_SLACK}test_who_may_not_decide_hears_why",
@@ -524,7 +524,7 @@ FAULTS = (
     ),
     Mutation(
         MAIL,
-        "if _hash(link.address) in self._stored(link.question).used:",
+        "if _hash(link.address) in self._read(link.question).used:",
         "if False:",
         "a link whose vote was taken back is open again",
         test=f"{OF_MAIL}test_a_link_decides_once",
@@ -537,8 +537,8 @@ FAULTS = (
         test=f"{OF_MAIL}test_a_link_counts_once_in_a_race",
     ),
     Mutation(
-        MAIL,
-        'person = limited(person, "decide", self._services.graph_of(question.id))',
+        "doors/questions.py",
+        'person = permit(person, "decide", services.graph_of(question.id))',
         "pass",
         "a person is asked, and decides, without the role",
         test=f"{OF_MAIL}test_who_may_not_decide_has_no_link",

@@ -187,7 +187,7 @@ class Picture:
     def follow(self) -> None:
         """Look at everything until nothing changes any more."""
         while any(self._join(node) for node in self.map.nodes) or any(
-            self._turn(loop) for loop in self.map.loops
+            self._close_round(loop) for loop in self.map.loops
         ):
             pass
 
@@ -209,7 +209,7 @@ class Picture:
         self.visits[node] = self.opened[node] = self.visits.get(node, 0) + 1
         self.via[node] = via
 
-    def _turn(self, loop: Loop) -> bool:
+    def _close_round(self, loop: Loop) -> bool:
         """A loop whose nodes have all settled begins again when it was asked to, or is over."""
         inner = [other for other in self.map.loops if other.body < loop.body]
         if loop.header in self.over or not all(self.settled(node) for node in loop.body):

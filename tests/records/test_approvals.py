@@ -457,8 +457,8 @@ def expected(rule: Rule, votes: tuple[Vote, ...]) -> tuple[str | None, str]:
 
 @pytest.mark.parametrize("rule", RULES, ids=lambda rule: f"{rule.need}-{rule.veto}-{rule.edit}")
 def test_every_sequence_of_four_votes_decides_as_it_should(rule):
-    """All 20,736 sequences of four votes of three people, compared with a count from scratch."""
-    for votes in itertools.product(VOTES, repeat=4):
+    """All sequences of four votes of three people, ana's first, compared with a count from scratch."""
+    for votes in itertools.product(VOTES[:4], VOTES, VOTES, VOTES):
         count = recount(rule, votes)
         assert (count.decision, count.effect) == expected(rule, votes), votes
 

@@ -6,6 +6,7 @@ from collections import deque
 
 import pytest
 import uvicorn
+from anyio.from_thread import start_blocking_portal
 from fastapi.testclient import TestClient
 
 from runner import Client
@@ -20,6 +21,14 @@ from runner.webhooks.webhook import Delivery, Webhook
 from tests.graphs import wired
 from tests.ports import free_port
 from tests.waiting import wait_until
+
+
+@pytest.fixture(autouse=True)
+def event_loop(monkeypatch):
+    """One event loop for a test, as in a server; a TestClient would start one for each request."""
+    with start_blocking_portal() as portal:
+        monkeypatch.setattr(TestClient, "portal", portal)
+        yield
 
 
 class Site:

@@ -168,6 +168,14 @@ def test_a_refused_request_gets_a_problem_document(site, method, path, body, sta
     assert reply.json()["detail"]
 
 
+def test_no_door_is_open_unless_it_is_named(site):
+    """A server has the routes of its API alone; controls: a route of these, and the tests of each door."""
+    paths = ("/mcp", "/agui/echo", "/doors/slack", "/doors/mail", "/v1/runs:batch")
+    found = [site.http.post(path, json={}).status_code != 404 for path in paths]
+
+    assert found == [False, False, False, False, True]
+
+
 @pytest.mark.parametrize(
     ("kind", "body", "status"),
     [
@@ -176,12 +184,17 @@ def test_a_refused_request_gets_a_problem_document(site, method, path, body, sta
         ("application/json", '{"graph": "echo"}'.encode("utf-16"), 400),
         ("application/json", '{"graph": "echo"}'.encode("utf-16-le"), 400),
         ("application/json", '{"graph": "echo"}'.encode("utf-8-sig"), 400),
+        (
+            "application/json",
+            b'{"graph": "echo", "task": %s1%s}' % (b"[" * 250, b"]" * 250),
+            400,
+        ),
         ("application/merge-patch+json", b'{"graph": "echo"}', 415),
         ("APPLICATION/JSON ; charset=utf-8", b'{"graph": "echo"}', 201),
     ],
 )
 def test_a_body_is_json(site, kind, body, status):
-    """In UTF-8, each key once: otherwise 400, another type 415; the control is a type in other letters."""
+    """In UTF-8, each key once, not nested too deep: otherwise 400; the control is a type in other letters."""
     reply = site.http.post("/v1/runs", content=body, headers={"Content-Type": kind})
 
     assert reply.status_code == status
@@ -535,7 +548,7 @@ def signed(site, tmp_path):
     run = site.start("refund", requester="cora")
     settings = Settings(redis_url=site.settings.redis_url, audit_key=str(key))
     (log,) = site.app.state.services.store.audit_logs
-    Sealing(log, terms(settings)).turn(sign_now=True)
+    Sealing(log, terms(settings)).run_once(sign_now=True)
     return run, settings
 
 
@@ -565,7 +578,7 @@ def test_looking_at_the_audit_signs_nothing(site, signed):
     ):
         assert site.http.get(path).status_code == 200
     assert log.head().note == before
-    Sealing(log, terms(site.app.state.services.settings)).turn(sign_now=True)
+    Sealing(log, terms(site.app.state.services.settings)).run_once(sign_now=True)
     assert log.head().note != before
 
 

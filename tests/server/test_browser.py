@@ -259,11 +259,37 @@ def test_a_row_of_a_list_is_one_line(shop, browser):
     page.close()
 
 
+def test_the_menu_is_one_line(site, tab):
+    """With every entry, on a telephone too: that of the page is in view, and the focus brings any other."""
+    site.as_role("reader", "approver", "operator", "admin")
+    bounds = "(item) => { const b = item.getBoundingClientRect(); return [b.left, b.right]; }"
+    for width in (1280, 390, 320):
+        tab.set_viewport_size({"width": width, "height": 700})
+        tab.goto("/webhooks")
+        links = tab.locator("nav[aria-label=Main] a")
+        assert tab.locator("header").bounding_box()["height"] < 60, width
+        assert tab.evaluate(IS_NARROW), width
+        assert links.last.get_attribute("aria-current") == "page"
+        left, right = links.last.evaluate(bounds)
+        assert 0 <= left < right <= width, width
+        links.first.focus()
+        left, right = links.first.evaluate(bounds)
+        assert 0 <= left < right <= width, width
+
+
+NAMES = """() => Object.fromEntries([...document.querySelectorAll(".facts th")].map((item) => {
+    const range = document.createRange();
+    range.selectNodeContents(item);
+    return [item.innerText, range.getClientRects().length];
+}))"""
+"""The names of arguments, each with its lines."""
+
+
 CUT = """() => [...document.querySelectorAll("body *")].filter((item) => {
     const box = item.getBoundingClientRect(), style = getComputedStyle(item);
     const words = [...item.childNodes].some((node) => node.nodeType === 3 && node.data.trim());
     if (!words || !box.width || item.closest(".hidden, .skip, svg, [hidden]")) return false;
-    const scrolls = item.closest("section:has(> table), .graph, pre, .data");
+    const scrolls = item.closest("section:has(> table), .graph, pre, .data, .bar nav");
     const clips = style.overflowX !== "visible" && item.scrollWidth > item.clientWidth + 1;
     return clips || (!scrolls && (box.left < -1 || box.right > innerWidth + 1));
 }).map((item) => item.outerHTML.slice(0, 120))"""
@@ -289,6 +315,23 @@ def test_pages_grow_with_their_text(shop, browser):
     edge = "(item) => getComputedStyle(item).borderTopWidth"
     assert page.eval_on_selector(".state", edge) == "1px"
     context.close()
+
+
+def test_names_of_arguments_are_whole_on_a_phone(redis_url, browser):
+    """Beside a long value the name of an argument, and the one of a short value, is on one line."""
+
+    def pay(ctx):
+        action = Action("shop", "function", "pay", {"iban": "DE89" * 30, "amount": 7})
+        return ctx.interrupt("pay", {"why": "late" * 50}, rule=Rule(), action=action).decision
+
+    site = Site(redis_url, {"pay": lambda: wired({"pay": pay}).build()})
+    (question,) = site.start("pay").interrupts()
+    with Served(site.app, free_port()) as served:
+        page = browser.new_page(viewport={"width": 390, "height": 900})
+        page.goto(f"{served.url}/q/{question.id}")
+        names = page.evaluate(NAMES)
+        page.close()
+    assert names == {"iban": 1, "amount": 1, "why": 1}
 
 
 def test_an_answer_with_the_keyboard_alone(site, tab):
@@ -702,7 +745,9 @@ def test_a_day_in_the_life(redis_url, browser, tmp_path):  # noqa: PLR0915 - a w
         state = ben.inner_text(".callout")
         site.work()
         (log,) = services.store.audit_logs
-        Sealing(log, terms(services.settings)).turn(sign_now=True)  # a worker's sweep does this
+        Sealing(log, terms(services.settings)).run_once(
+            sign_now=True
+        )  # a worker's sweep does this
 
         ben.goto(cora.url.partition("/q/")[0] + "/runs")
         ben.click("tbody a")

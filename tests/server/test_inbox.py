@@ -344,6 +344,32 @@ def test_the_items_of_a_map_are_listed_one_by_one(library):
     assert f"&amp;q={one.id}" in mixed.text  # the way back has the selection
 
 
+@pytest.mark.parametrize("options", [{"rule": Rule()}, {}])
+def test_a_graph_inside_a_map_asks_with_its_item(redis_url, options):
+    """Inbox and run page name the item, with a rule and without; control: another run's node stands alone."""
+
+    def ask():
+        return wired({"ask": lambda ctx: ctx.interrupt("publish?", **options)}).build()
+
+    def book():
+        builder = GraphBuilder()
+        builder.add_node(lambda ctx: [1, 2], "list")
+        builder.add_map(ask(), "chapters", over="list")
+        builder.add_edge("list", "chapters")
+        return builder.build()
+
+    site = Site(redis_url, {"book": book, "leaf": ask})
+    run, _ = site.start("book"), site.start("leaf")
+    inbox, page = (
+        site.http.get(path, headers=HTML).text for path in ("/inbox?tab=all", f"/runs/{run.id}")
+    )
+
+    for number in (0, 1):
+        asker = f">chapters[{number}]/ask</a>"
+        assert (asker in inbox, asker in page) == (True, True)
+    assert inbox.count(">ask</a>") == 1
+
+
 def test_programs_decide_the_items_of_a_map_together(library):
     """By client, command and API, each with its receipt; with another among them nothing is done."""
     run = library.start("library")

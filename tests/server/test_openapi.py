@@ -21,8 +21,9 @@ from schemathesis.specs.openapi.checks import (
 )
 
 from runner.operations.jobs import begin
+from runner.records.run import EventKind
 from runner.server import create_app
-from runner.server.openapi import ANSWERS
+from runner.server.openapi import ANSWERS, TEXT
 
 STREAM = "GET /v1/events"
 """It never ends."""
@@ -72,6 +73,37 @@ def test_the_description_is_valid():
     assert [part["required"] for part in vote["parameters"] if part["name"] == "if-match"] == [
         True
     ]
+    headers = {
+        name
+        for operation in operations
+        for answer in operation["responses"].values()
+        for name in answer.get("headers", ())
+    }
+    assert headers == {"etag", "location", "retry-after"}
+    schemes = {name for scheme in document["security"] for name in scheme}
+    assert schemes == set(document["components"]["securitySchemes"])
+
+
+def test_statuses_and_kinds_are_named():
+    """A status is one of a set; an event's kind, too, or one of a later version, as a notice's is."""
+    schemas = create_app().openapi()["components"]["schemas"]
+
+    def named(schema):
+        schema = schemas[schema["$ref"].rpartition("/")[2]] if "$ref" in schema else schema
+        return {
+            *schema.get("enum", ()),
+            *(one for part in schema.get("anyOf", ()) for one in named(part)),
+        }
+
+    texts = {
+        f"{name}.{field}"
+        for name, schema in schemas.items()
+        for field in ("status", "kind")
+        if not named(schema.get("properties", {}).get(field, {"enum": ["none"]}))
+    }
+    assert texts == {"ProblemDocument.status", "Delivery.kind"}
+    event = schemas["Event"]["properties"]["kind"]
+    assert (named(event), TEXT in event["anyOf"]) == ({*EventKind}, True)
 
 
 def test_a_description_with_a_broken_reference_is_not_valid():

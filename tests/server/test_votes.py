@@ -4,8 +4,11 @@ import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
 from runner.approvals.keys import KeySet
+from runner.errors import StoreError
+from runner.server.problems import problem_of
 from runner.settings import Settings
 from runner.store.redis.measurements import spending
+from tests.server.test_pages import send
 
 
 @pytest.fixture
@@ -209,6 +212,36 @@ def test_a_vote_that_is_late_is_gone(site, asked):
 
     assert late.status_code == 410
     assert "ben" in late.json()["detail"]
+
+
+class Away:
+    """A directory that can't be asked."""
+
+    def groups(self, principal):
+        raise OSError("ldap.internal refused the connection")
+
+    roles = groups
+
+
+AWAY = Away()
+
+
+def test_a_directory_that_is_away_is_named(site, asked, caplog):
+    """The vote is 503, and may come again; the error is in the log alone. Control: an outage of the store."""
+    finance(site, "ana")
+    site.client.engine.directory = f"{__name__}:AWAY"
+    refused = vote(site, asked)
+    page = send(site, f"/q/{asked.id}", decision="reject", comment="no", digest=asked.digest)
+    site.client.engine.directory = ""
+
+    assert (refused.status_code, refused.headers["retry-after"]) == (503, "5")
+    for text in (refused.json()["detail"], page.text):
+        assert "The directory could not say in which groups a person is" in text
+        assert "store" not in text.lower()
+        assert "ldap" not in text
+    assert "ldap.internal" in caplog.text
+    assert vote(site, asked).json()["status"] == "counted"
+    assert "The store could not be reached" in problem_of(StoreError("redis.internal")).detail
 
 
 def test_an_edit_is_counted_apart(site, asked):

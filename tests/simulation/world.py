@@ -375,7 +375,7 @@ class World:
         def run() -> None:
             """Do as a worker does; of every other message also what stays on the slot."""
             delivery = process.engine.deliver(
-                *where, stays=lambda: self.setting.stays and number % 2 == 1
+                *where, may_continue=lambda: self.setting.stays and number % 2 == 1
             )
             while delivery.following is not None:
                 delivery = process.engine.execute(delivery.following, lambda: number % 2 == 1)

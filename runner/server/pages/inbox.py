@@ -75,6 +75,7 @@ class InboxRow:
 
     question: QuestionView
     graph: str
+    node: str
     about: str
     who: str
     soon: bool
@@ -84,14 +85,15 @@ class InboxRow:
 
 def row_of(services: Services, question: QuestionView, person: Person, now: int) -> InboxRow:
     """Return the row of a question."""
-    graph = (question.place or {}).get("graph", "")
-    if not graph and (run := services.store.peek(question.run_id)) is not None:
-        graph = run.graph_id
+    place = question.place or {}
+    if not place and (run := services.store.peek(question.run_id)) is not None:
+        place = {"graph": run.graph_id, "path": run.path}
     decisions = set((question.rule or {}).get("decisions", ()))
     seen = seen_by(person, question)
     return InboxRow(
         seen,
-        graph,
+        place.get("graph", ""),
+        place.get("path", "") + question.node_id,
         _about(seen),
         deciders(question.rule, question.assignees)
         if question.is_open

@@ -218,6 +218,8 @@
   });
   localize(document);
   all(document, ".graph").forEach(begin);
+  const here = document.querySelector(".bar nav [aria-current]");
+  if (here) here.parentNode.scrollLeft = here.offsetLeft - here.parentNode.offsetLeft - 16;
   shown();
 
   // -- JSON that is typed ------------------------------------------------------------------------------

@@ -11,8 +11,8 @@
 --   [scores] key, member, its score, or keys with \0 between, "<" or ">=", how many members they have together;
 --   [deadline] the time (ms) before which it must be, or 0;
 --   [runs] key, pattern of what the field `run` was ("": only its events are written, if it is there; "^$": the run
---     is new), what it
---     comes to (a letter for each counter that decides: small above 0, large 0), how many executions it may have
+--     is new), the
+--     counters expected (a letter for each that decides: small above 0, large 0), how many executions it may have
 --     begun or 0, what is added to active, waiting, held, failed and started, its status, what it stops for,
 --     events (a list);
 --   [arrivals] key, field, round, how many, how many of them live, below how many they stay or 0;
@@ -33,7 +33,7 @@
 -- include: echo
 -- include: offers
 -- include: room
-local place, changed, turns = 6, false, {}
+local place, changed, positions = 6, false, {}
 
 local function take()
   place = place + 1
@@ -76,7 +76,7 @@ if before > 0 and now >= before then changed = true end
 
 local runs = {[0] = {first = now}}
 for nth = 1, number() do
-  local run = {key = prefix .. take(), was = take(), comes_to = take(), most = number(), events = {}}
+  local run = {key = prefix .. take(), was = take(), expected_status_counters = take(), most = number(), events = {}}
   local more = {number(), number(), number(), number(), number()}
   local status, stopping = take(), take()
   for event = 1, number() do run.events[event] = take() end
@@ -88,7 +88,7 @@ for nth = 1, number() do
       text:match('^(%S+) (%d+) (%d+) (%d+) (%d+) (%d+) (%d+) (%S+)$')
     local a, w, h, f = active + more[1], waiting + more[2], held + more[3], failed + more[4]
     local counters = {a = a, w = w, h = h, f = f}
-    for letter in run.comes_to:gmatch('%a') do
+    for letter in run.expected_status_counters:gmatch('%a') do
       if (counters[letter:lower()] > 0) ~= (letter == letter:lower()) then changed = true end
     end
     started = started + more[5]
@@ -116,8 +116,8 @@ for nth = 1, number() do
 end
 for _ = 1, number() do
   local key, member, since, concurrency, free = take(), take(), take(), number(), take() == '1'
-  local taken, ahead, mine = turn(key, member, since)
-  turns[#turns + 1] = table.concat({taken, ahead, mine}, ' ')
+  local taken, ahead, mine = queue_position(key, member, since)
+  positions[#positions + 1] = table.concat({taken, ahead, mine}, ' ')
   if (mine == 1 or taken + ahead < concurrency) ~= free then changed = true end
 end
 local sizes = {}
@@ -128,7 +128,7 @@ for nth = 1, number() do
   if size and bounded and bytes > 0 and size + bytes > most and not changed then return {'full', size, bytes} end
   sizes[nth] = {key, size and bytes}
 end
-if changed then return {'changed', turns} end
+if changed then return {'changed', positions} end
 
 if take() == '1' then make_room() end
 local function filled(text)

@@ -15,7 +15,7 @@ local claim, run, node = member:match('^@([^|]*)|([^|]*)|(.*)$')
 local timer, offered = 'slot|' .. run .. '|' .. claim .. '|' .. node .. '\n' .. key, {'done'}
 local had = redis.call('ZSCORE', HOLDERS .. key, member)
 if how == 'hold' then
-  local taken, ahead, mine = turn(key, member, tonumber(ARGV[10]))
+  local taken, ahead, mine = queue_position(key, member, tonumber(ARGV[10]))
   if mine == 1 or taken + ahead < slots_of(key, slots) then
     if redis.call('ZREM', QUEUE .. key, member) == 1 then forget_idle(key) end
     redis.call('ZADD', HOLDERS .. key, 'inf', member)

@@ -306,10 +306,10 @@ class Database:
         if self.frozen.pop(scope, None) is None:
             return "unknown"
         self._note_freeze("thawed", scope, reason, by)
-        self.hurry()
+        self.wake_ready_nodes()
         return "thawed"
 
-    def hurry(self) -> None:
+    def wake_ready_nodes(self) -> None:
         """Make the doorbells of ready nodes due at once, which no worker has claimed meanwhile."""
         now = self.clock()
         for (kind, run_id, key), due in self.timers.items():

@@ -177,7 +177,7 @@ class MemoryStore:
 
     def _settle(self, request: SettleVisit) -> Reply:
         reply = request.plan(self._database)
-        if request.settlement.stay and reply.word == "settled":
+        if request.settlement.may_continue and reply.word == "settled":
             return self._claim_next(request.token, request.nonce, reply)
         return reply
 
@@ -293,7 +293,7 @@ class MemoryStore:
     def _change_limit(self, request: ChangeLimit) -> Reply:
         reply = request.plan(self._database)
         if reply.word == "relaxed":
-            self._database.hurry()
+            self._database.wake_ready_nodes()
         return reply
 
     def _freeze(self, request: FreezeScope) -> Reply:

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 from runner.store.encoding import RECORD
 from runner.store.interface import Reply
+from runner.store.redis.connection import mapping_of
 from runner.store.redis.keys import run_key
 from runner.store.redis.transaction import run_end
 from runner.store.redis.transaction.run_end import ARCHIVE, UNARCHIVED
@@ -47,9 +48,7 @@ def take(transaction: Transaction, search: Search, runs: list[str]) -> Reply:
     """
     write_set, now = transaction.write_set, transaction.clock()
     oldest = write_set.read_set.reply(*search.oldest)
-    times = {
-        run_id.decode(): int(at) for run_id, at in zip(oldest[::2], oldest[1::2], strict=True)
-    }
+    times = {run_id.decode(): int(at) for run_id, at in mapping_of(oldest).items()}
     due = {run_id: at for run_id, at in times.items() if at <= now}
     runs.clear()
     for name, value in (("place", search.place), ("at", now), ("problem", search.problem)):

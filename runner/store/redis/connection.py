@@ -375,6 +375,11 @@ class RedisConnection:
         if self._servers is not None:
             self._servers.forget()
 
+    def texts(self, key: str) -> dict[str, str]:
+        """Read a hash of texts."""
+        fields = mapping_of(self.call("HGETALL", key))
+        return {name.decode(): value.decode() for name, value in fields.items()}
+
     @contextmanager
     def translated(self) -> Iterator[None]:
         """Turn the client's errors into StoreError, but for a script that the server has forgotten."""
@@ -421,6 +426,11 @@ class RedisConnection:
         self.release()
         opened: Any = self._servers or self._client
         opened.close()
+
+
+def mapping_of(reply: Sequence[Any]) -> dict[Any, Any]:
+    """Return a reply in which each name, or member, is followed by its value."""
+    return dict(zip(reply[::2], reply[1::2], strict=True))
 
 
 def connected(place: str | RedisConnection, home: str = HOME) -> RedisConnection:

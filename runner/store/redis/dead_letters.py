@@ -9,13 +9,13 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
-from typing import Any
+from typing import Any, Literal
 
 from runner.errors import NotFoundError, UsageError
 from runner.records.dead_letters import DeadLetter
 from runner.store.addresses import NAMESPACE, partition_addresses
 from runner.store.redis import measurements
-from runner.store.redis.connection import RedisConnection
+from runner.store.redis.connection import RedisConnection, mapping_of
 from runner.store.redis.keys import Keys
 
 
@@ -110,10 +110,11 @@ class DeadLetters:
 
 
 def _letter(start: str, place: str, fields: Sequence[bytes]) -> DeadLetter:
-    values = dict(zip(fields[::2], fields[1::2], strict=True))
-    kind, at = start.partition(":")[0], int(place.partition("-")[0])
+    values = mapping_of(fields)
+    is_message, at = start == "message", int(place.partition("-")[0])
+    kind: Literal["message", "node"] = "message" if is_message else "node"
     letter = DeadLetter(f"{start}:{place}", kind, at, _text(values, b"reason"))
-    if kind == "message":
+    if is_message:
         return replace(letter, source=_text(values, b"stream"), body=values.get(b"body", b""))
     visit = int(values.get(b"visit", b"0"))
     return replace(

@@ -1,6 +1,6 @@
 """The deliveries of each webhook: what is to be sent, and for a while what was.
 
-One process at a time sends for a webhook: who holds its turn, which lapses where that process dies. It takes
+One process at a time sends for a webhook: who holds its lock, which lapses where that process dies. It takes
 the webhook's notices from a consumer group and puts them among the deliveries; so an endpoint that does not
 answer keeps no notice in the stream.
 """
@@ -29,10 +29,10 @@ MOST_BYTES = 50_000_000
 STAY_MS = 7 * 86_400_000
 """Ms for which a delivery is stored."""
 
-TURN_MS = 15_000
+LOCK_MS = 15_000
 """Ms for which a process sends alone without saying so again: longer than one request takes."""
 
-BYTES, DROPPED, TURN = b"#bytes", b"#dropped", "#turn"
+BYTES, DROPPED, LOCK = b"#bytes", b"#dropped", "#turn"
 """Fields beside the documents: their bytes, how many were dropped, and who sends until when (ms)."""
 
 
@@ -45,31 +45,31 @@ class Deliveries:
         self._redis = connected(place, self._keys.prefix)
         self._transactions = transactions_of(self._redis, self._keys.prefix)
 
-    # Turns
+    # Locks
 
-    def hold(self, webhook_id: str, holder: str, ms: int = TURN_MS) -> bool:
-        """Take or prolong the turn to send; False where another process has it."""
-        return self._turn(webhook_id, holder, ms)
+    def hold(self, webhook_id: str, holder: str, ms: int = LOCK_MS) -> bool:
+        """Take or prolong the lock to send; False where another process has it."""
+        return self._change_lock(webhook_id, holder, ms)
 
     def release(self, webhook_id: str, holder: str) -> None:
-        """Leave the turn to the next process that asks."""
-        self._turn(webhook_id, holder, 0)
+        """Leave the lock to the next process that asks."""
+        self._change_lock(webhook_id, holder, 0)
 
-    def _turn(self, webhook_id: str, holder: str, ms: int) -> bool:
+    def _change_lock(self, webhook_id: str, holder: str, ms: int) -> bool:
         key = self._keys.deliveries(webhook_id)[0].removeprefix(self._keys.prefix)
 
         def plan(transaction: Transaction) -> Reply:
             write_set, now = transaction.write_set, transaction.clock()
-            current, _, until = (write_set.read(key, TURN) or b"").decode().partition(" ")
+            current, _, until = (write_set.read(key, LOCK) or b"").decode().partition(" ")
             if current not in {"", holder} and now < int(until):
                 return Reply("taken")
             if ms:
-                write_set.put(key, TURN, f"{holder} {now + ms}")
+                write_set.put(key, LOCK, f"{holder} {now + ms}")
             else:
-                write_set.drop(key, TURN)
+                write_set.drop(key, LOCK)
             return Reply("held")
 
-        return self._transactions.run("webhook", plan, [(key, TURN)]).word == "held"
+        return self._transactions.run("webhook", plan, [(key, LOCK)]).word == "held"
 
     # Deliveries
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
+from dataclasses import Field, asdict
 from typing import Any, ClassVar, Generic, Protocol, TypeVar
 
 from runner.errors import ConflictError, NotFoundError, UsageError
@@ -19,11 +20,12 @@ from runner.store.redis.transaction.transaction import Transaction, transactions
 
 
 class Document(Protocol):
-    """A value with an id, its JSON, and a timer; `kind` is what messages and timers call such values.
+    """A dataclass with an id and a timer, stored as JSON; `kind` is the name of such values.
 
     A namespace has `limit` of them at most.
     """
 
+    __dataclass_fields__: ClassVar[dict[str, Field[Any]]]
     kind: ClassVar[str]
     limit: ClassVar[int]
 
@@ -31,9 +33,6 @@ class Document(Protocol):
 
     @property
     def id(self) -> str: ...
-
-    def document(self) -> dict[str, Any]:
-        """Return it as JSON, as it is stored."""
 
     def due_at(self, now: int) -> int | None:
         """Return for when its timer is set (ms); None for no timer."""
@@ -67,10 +66,7 @@ class Documents(Generic[Kind]):
     def all(self) -> list[Kind]:
         """List them by their ids."""
         stored = self._redis.call("HGETALL", self._keys.prefix + self._key)
-        documents = stored.values() if isinstance(stored, dict) else stored[1::2]
-        return sorted(
-            (self._read(text) for text in documents), key=lambda document: document.id
-        )
+        return sorted(map(self._read, stored[1::2]), key=lambda document: document.id)
 
     def get(self, document_id: str) -> Kind:
         """Read one.
@@ -181,5 +177,5 @@ def _text(document: Document | None) -> str:
     return (
         ""
         if document is None
-        else json.dumps(document.document(), sort_keys=True, ensure_ascii=False)
+        else json.dumps(asdict(document), sort_keys=True, ensure_ascii=False)
     )

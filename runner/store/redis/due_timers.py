@@ -13,6 +13,7 @@ from runner.scheduler.changes import TimerKind
 from runner.store import requests
 from runner.store.interface import Reply
 from runner.store.redis import archive_queue, ledger
+from runner.store.redis.connection import mapping_of
 from runner.store.redis.transaction import early_answers, questions, run_end
 from runner.store.redis.transaction.transaction import Transaction, Transactions, of_run
 
@@ -88,7 +89,7 @@ def put_off(transaction: Transaction, member: str, problem: str) -> Reply:
 
 def _hand_early(transaction: Transaction, run_id: str, key: str) -> Reply:
     number, _, interrupt_id = key.partition(" ")
-    early_answers.hand(transaction.write_set, run_id, interrupt_id, number)
+    early_answers.hand_back(transaction.write_set, run_id, interrupt_id, number)
     return Reply("handed")
 
 
@@ -180,7 +181,7 @@ def let_expire(transaction: Transaction, limit: int) -> Reply:
             # Otherwise its parent goes on again since.
             run_end.retire(write_set, run)
     entries: list[bytes] = write_set.read_set.reply(*range_command)
-    pairs = zip(entries[::2], entries[1::2], strict=True)
+    pairs = mapping_of(entries).items()
     expired = [entry for entry, at in pairs if float(at) <= transaction.clock()]
     graphs = {run_end.forget(write_set, entry) for entry in expired}
     for graph_id in graphs - {""}:

@@ -60,7 +60,7 @@ ACKNOWLEDGED = WORKERS_OWN - {"claim", "shelve"} | {
 A slot that another server than the run's counts is one: lost without the claim, two nodes would have it.
 """
 
-TURN_MS = 1000
+WAIT_MS = 1000
 
 WITHIN = 2.0
 """Seconds that a caller waits; more than a server needs that syncs its file each second."""
@@ -128,7 +128,7 @@ class Durability:
 
     def _reached(self, connection: Any) -> bool:
         try:
-            reply = _send(connection, *ASKS[self.level], TURN_MS)
+            reply = _send(connection, *ASKS[self.level], WAIT_MS)
         except redis.ResponseError as error:
             if "UNBLOCKED" in str(error):
                 # It is no primary any more: the request is made again, at the one that is.

@@ -49,11 +49,7 @@ class Jobs:
         Raises:
             NotFoundError: there is none of that id.
         """
-        pairs: list[bytes] = self._redis.call("HGETALL", self._keys.job(job_id))
-        fields = {
-            name.decode(): value.decode()
-            for name, value in zip(pairs[::2], pairs[1::2], strict=True)
-        }
+        fields = self._redis.texts(self._keys.job(job_id))
         if HEAD not in fields:
             raise NotFoundError(f"there is no job {job_id!r:.80}; one is kept for seven days.")
         head, ended = json.loads(fields.pop(HEAD)), int(fields.pop(ENDED, 0))

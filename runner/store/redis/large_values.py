@@ -4,11 +4,12 @@ In its place stands a reference, `@root digest`, which no JSON looks like; scrip
 a value that goes through many nodes, or up from a nested graph, is written once, and reading it costs
 one more request. It is compressed: the length of the value, a blank and what zlib made of it.
 A process remembers those that it read or wrote last: it reads none of them again. What no node of it reads it
-does not decompress, nor encode a text that a node passes on.
+does not decompress, nor encode what a node passes on.
 """
 
 from __future__ import annotations
 
+import marshal
 import threading
 import zlib
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -16,7 +17,7 @@ from typing import Any
 
 from runner.errors import CorruptDocument
 from runner.records.codec import JSON, LazyValue
-from runner.store.encoding import LARGE, digest, dump, load
+from runner.store.encoding import LARGE, digest, load
 from runner.store.redis.connection import RedisConnection
 from runner.store.redis.keys import Keys
 
@@ -38,6 +39,7 @@ class LargeValue(LazyValue):
         self.name, self.text = name, ""
         self.size = size_of(stored) if data is None else len(data)
         self._stored, self._data, self._lock = stored, data, threading.Lock()
+        self._length, self._form = -1, ""  # of what was read; its digest as Python objects
 
     def data(self) -> bytes:
         """Return its JSON."""
@@ -51,9 +53,24 @@ class LargeValue(LazyValue):
         if self.text:
             return self.text
         value = load(self.data())
+        self._length = len(value)
         if isinstance(value, str):
             self.text, self.size = value, self.size + len(value)
         return value
+
+    def holds(self, value: object) -> bool:
+        if not isinstance(value, (str, list, dict)) or len(value) != self._length:
+            return False
+        if type(value) is str:
+            return value == self.text
+        # Unlike ==, marshal tells 1 from 1.0 and True, and refuses what is not of a built-in type. Its later
+        # versions write what else refers to an object, too.
+        try:
+            form = digest(marshal.dumps(value, 2))
+        except ValueError:
+            return False
+        self._form = self._form or digest(marshal.dumps(load(self.data()), 2))
+        return form == self._form and self.is_plain
 
     @property
     def is_plain(self) -> bool:
@@ -71,14 +88,9 @@ class LargeValues:
         self._values: dict[bytes, LargeValue] = {}
         self._lock = threading.Lock()
 
-    def put(self, run_id: str, value: bytes | str | LargeValue) -> bytes:
-        """Store a large value of a run, and return a reference to it.
-
-        It is JSON, or a text, or it was not read: what is stored under its root is not encoded again.
-        """
-        large = self._text(value) if isinstance(value, str) else value
-        if isinstance(large, bytes):
-            large = LargeValue("", data=large)
+    def put(self, run_id: str, value: bytes | LargeValue) -> bytes:
+        """Store a large value of a run, JSON or one that is stored already, and return a reference to it."""
+        large = LargeValue("", data=value) if isinstance(value, bytes) else value
         is_known = bool(large.name)
         large.name = large.name or digest(large.data())
         # In a run inside another one the root is not known, nor so if the root has the value.
@@ -95,12 +107,6 @@ class LargeValues:
             self._remember(reference, large)
         return reference
 
-    def _text(self, text: str) -> bytes | LargeValue:
-        """Return the value that has given a text when it was read, or the text's JSON."""
-        with self._lock:
-            values = [large for large in self._values.values() if large.text is text]
-        return values[0] if values else dump(text)
-
     def load(self, values: Sequence[bytes | None]) -> list[JSON | LargeValue]:
         """Decode values, but for large ones.
 
@@ -111,7 +117,7 @@ class LargeValues:
         return [
             large.get(value)
             or (load(value) if len(value) <= LARGE else LargeValue("", data=value))
-            for value in (value or b"null" for value in values)
+            for value in [value or b"null" for value in values]
         ]
 
     def get(self, values: Sequence[bytes | None]) -> list[bytes | None]:
@@ -123,8 +129,8 @@ class LargeValues:
         large = self._read(values)
         return [large[value].data() if value in large else value for value in values]
 
-    def resolve(self, fields: Mapping[bytes, bytes]) -> dict[bytes, bytes]:
-        """Return the fields of a run's hash, each reference replaced by what it refers to.
+    def resolve(self, fields: Mapping[bytes, bytes]) -> dict[bytes, Any]:
+        """Return the fields of a run's hash, each reference replaced by its value: lazy but in entries.
 
         Raises:
             CorruptDocument: a value is gone.
@@ -135,8 +141,8 @@ class LargeValues:
         )
         return {
             name: value[:start] + large[value[start:]].data()
-            if start >= 0 and value[start:] in large
-            else value
+            if start > 0 and value[start:] in large
+            else large.get(value, value)
             for (name, value), start in zip(fields.items(), starts.values(), strict=True)
         }
 

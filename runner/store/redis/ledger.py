@@ -16,7 +16,7 @@ from runner.audit.head import BEGINNING, PAGE, Head, read_tree, tree_fields
 from runner.records.codec import JSON
 from runner.records.run import RunRecord
 from runner.store.encoding import dump
-from runner.store.redis.connection import Argument, RedisConnection
+from runner.store.redis.connection import Argument, RedisConnection, mapping_of
 from runner.store.redis.keys import Keys, run_key
 from runner.store.redis.transaction.sets import WriteSet
 
@@ -68,11 +68,7 @@ class AuditLog:
     def head(self) -> Head:
         # By the thread's own connection: the pool would open one more.
         now = self._redis.now()
-        pairs: list[bytes] = self._redis.call("HGETALL", self._keys.audit_head)
-        texts = {
-            name.decode(): value.decode()
-            for name, value in zip(pairs[::2], pairs[1::2], strict=True)
-        }
+        texts = self._redis.texts(self._keys.audit_head)
         numbers = {
             name: int(texts.get(name, 0))
             for name in ("size", "first", "signed", "signed_at", "anchored", "epoch")
@@ -93,10 +89,7 @@ class AuditLog:
         rows: list[tuple[bytes, list[bytes]]] = self._redis.call(
             "XRANGE", self._keys.audit, f"({last}", "+", "COUNT", limit
         )
-        return [
-            (name.decode(), dict(zip(fields[::2], fields[1::2], strict=True)).get(b"e", b""))
-            for name, fields in rows
-        ]
+        return [(name.decode(), mapping_of(fields).get(b"e", b"")) for name, fields in rows]
 
     def kept(self) -> Iterator[tuple[str, bytes]]:
         """Read all entries that are here, oldest first."""

@@ -12,7 +12,7 @@ from runner.records import codec
 from runner.records.run import NodeRecord
 from runner.store import encoding, requests
 from runner.store.interface import Doorbell, Reply
-from runner.store.redis.connection import RedisConnection
+from runner.store.redis.connection import RedisConnection, mapping_of
 from runner.store.redis.keys import LIMITS, Keys, run_key
 from runner.store.redis.transaction.transaction import Call, Transaction, Transactions, of_run
 
@@ -68,5 +68,5 @@ class LimitSlots:
     def settings(self) -> dict[str, LimitSetting]:
         """Read all that is set of limits, by name."""
         fields = self._redis.call("HGETALL", f"{self._keys.prefix}{LIMITS}")
-        names = [name.decode() for name in fields[::2]]
-        return dict(zip(names, map(LimitSetting.read, names, fields[1::2]), strict=True))
+        names = {name.decode(): text for name, text in mapping_of(fields).items()}
+        return {name: LimitSetting.read(name, text) for name, text in names.items()}

@@ -15,7 +15,7 @@ from typing import Any, Protocol
 
 from runner.errors import CorruptDocument
 from runner.store.encoding import OUTERMOST, dump, load
-from runner.store.redis.connection import Argument
+from runner.store.redis.connection import Argument, mapping_of
 from runner.store.redis.keys import run_key
 
 AGE_MS = 60_000
@@ -63,7 +63,7 @@ def pack(call: PackCall) -> int:
     _, looked_at, *runs = call("packable", AT_ONCE, AGE_MS)
     arguments: list[Argument] = []
     for key, pairs, events in runs:
-        fields: dict[bytes, bytes] = dict(zip(pairs[::2], pairs[1::2], strict=True))
+        fields: dict[bytes, bytes] = mapping_of(pairs)
         packed = {name: value for name, value in fields.items() if not _stays(name)}
         packed[b"of"] = fields[b"of"]
         head = {name: value for name, value in fields.items() if _stays(name)}

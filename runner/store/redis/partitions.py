@@ -14,7 +14,7 @@ import zlib
 from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, TypeVar
 
 from runner.approvals.ballots import Standing
 from runner.approvals.freezes import Freeze
@@ -35,20 +35,17 @@ from runner.records.listings import (
     cursor_of,
     place_of,
 )
-from runner.records.run import RunRecord, Status, claim_name, outermost
+from runner.records.run import Status, claim_name, outermost
 from runner.records.run_ids import PARTITION_DIGITS, effect_name, partition_of
 from runner.store import interface
 from runner.store.addresses import cluster
 from runner.store.interface import (
     Claim,
     Doorbell,
-    Event,
-    Fetched,
     R,
     Reply,
     Request,
     Rung,
-    RunSnapshot,
     Token,
 )
 from runner.store.receipts import receipts_for
@@ -72,7 +69,6 @@ from runner.store.requests import (
     SpendBudget,
     StartRun,
     ThawScope,
-    run_of,
 )
 
 if TYPE_CHECKING:
@@ -81,6 +77,8 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 Item = TypeVar("Item")
+Arguments = ParamSpec("Arguments")
+Result = TypeVar("Result")
 
 
 def open_store(settings: Settings, *, push: bool = True, retry_for: float = 0) -> SharedStore:
@@ -131,6 +129,20 @@ def wake_keys(settings: Settings) -> list[str]:
     return [Keys(settings.namespace, place.partition).wake for place in own]
 
 
+def _where_it_is(
+    method: Callable[Concatenate[RedisStore, Arguments], Result],
+) -> Callable[Concatenate[PartitionedStore, Arguments], Result]:
+    """Make a method that asks the partition of a run, or of a question: its id is the first argument."""
+
+    @functools.wraps(method)
+    def call(
+        store: PartitionedStore, /, *args: Arguments.args, **kwargs: Arguments.kwargs
+    ) -> Result:
+        return method(store.partition_of(str(args[0])), *args, **kwargs)
+
+    return call
+
+
 class PartitionedStore:
     """Runs in several partitions. Thread-safe, and usable after a fork."""
 
@@ -159,7 +171,7 @@ class PartitionedStore:
             SpendBudget: self._do_with_sum,
             ThawScope: self._thaw,
         }
-        self._turn = 0
+        self._rotation = 0
 
     @property
     def connection(self) -> RedisConnection:
@@ -202,13 +214,10 @@ class PartitionedStore:
 
     # Which partition
 
-    def _of(self, run_id: str) -> RedisStore:
-        """Return the partition that a run's id names; the first for an id that can't be one."""
-        number = partition_of(run_id)
+    def partition_of(self, name: str) -> RedisStore:
+        """Return the partition that the id of a run or a question names, or the first one."""
+        number = partition_of(name)
         return self._partitions[number] if number < len(self._partitions) else self._first
-
-    def _of_question(self, interrupt_id: str) -> RedisStore:
-        return self._of(run_of(interrupt_id))
 
     def _rung(self, partition: RedisStore, reply: Rung) -> Rung:
         """Have the first server ring for a partition on another one; return what is still to be rung."""
@@ -263,7 +272,11 @@ class PartitionedStore:
     def do(self, request: Request[R]) -> R:
         """Do a request in the partition of its run."""
         handler = self._handlers.get(type(request))
-        reply: R = handler(request) if handler else self._do(self._of(request.run_id), request)
+        reply: R = (
+            handler(request)
+            if handler
+            else self._do(self.partition_of(request.run_id), request)
+        )
         return reply
 
     def _do(self, partition: RedisStore, request: Request[R]) -> R:
@@ -275,7 +288,7 @@ class PartitionedStore:
 
     def _start(self, request: StartRun) -> Reply:
         """Start a run; where its partition has no room, and no key names that, in another one."""
-        start, first = request.start, self._of(request.run_id)
+        start, first = request.start, self.partition_of(request.run_id)
         reply = self._do(first, request)
         spread = self._layout.spread(start.graph_id) if reply.word == "full" else None
         has_key = start.idempotency_key or effect_name(start.run_id) != start.run_id
@@ -288,7 +301,7 @@ class PartitionedStore:
         return reply
 
     def _settle(self, request: SettleVisit) -> Reply:
-        partition, session = self._of(request.run_id), request.settlement.session
+        partition, session = self.partition_of(request.run_id), request.settlement.session
         if session is None or (home := self._home(session.session_id)) is partition:
             return self._do(partition, request)
         settlement = replace(request.settlement, session=_as_part(session))
@@ -307,11 +320,11 @@ class PartitionedStore:
             ConflictError: they are; nothing was applied.
         """
         names = [answer.interrupt_id for answer in request.answers]
-        partitions = {self._of_question(name) for name in names}
+        partitions = {self.partition_of(name) for name in names}
         questions = self.interrupts(names) if len(partitions) > 1 else []
         if questions:
             asked = [question.id for question in questions if question is not None]
-            partitions = {self._of_question(name) for name in asked} or {self._first}
+            partitions = {self.partition_of(name) for name in asked} or {self._first}
         if len(partitions) > 1:
             now = self.clock() if self.clock else time.time_ns() // 1_000_000
             receipts, _ = receipts_for(
@@ -336,7 +349,7 @@ class PartitionedStore:
 
     def _offer(self, run_id: str, node: str) -> Sequence[Doorbell]:
         """Ring for a node that a limit offers a slot, in the partition of its run."""
-        partition = self._of(run_id)
+        partition = self.partition_of(run_id)
         return self._rung(partition, partition.limits.ring(run_id, node)).doorbells
 
     def _check_slot(self, home: RedisStore, name: str) -> Sequence[Doorbell]:
@@ -344,7 +357,7 @@ class PartitionedStore:
         version, run_id, text = name.split("|", 2)
         claim, _, text = text.partition("|")
         node, _, key = text.partition("\n")
-        record = self._of(run_id).limits.node(run_id, node)
+        record = self.partition_of(run_id).limits.node(run_id, node)
         status = record.status if record and claim_name(record) == claim else None
         if status is Status.RUNNING:
             return ()
@@ -376,7 +389,7 @@ class PartitionedStore:
 
     def _retry(self, request: RetryVisit) -> Reply:
         """Retry a visit; where that has paused a key of a limit, pause it in every partition."""
-        partition, name = self._of(request.run_id), request.limit
+        partition, name = self.partition_of(request.run_id), request.limit
         reply = self._do(partition, request)
         if not name or (paused := partition.limits.settings().get(name)) is None:
             return reply
@@ -402,7 +415,7 @@ class PartitionedStore:
         reply = self._first.do(request)
         if reply.word == "thawed":
             for partition in self._partitions[1:]:
-                partition.hurry()
+                partition.wake_ready_nodes()
         return reply
 
     def _share_slots(self, request: ShareSlots) -> Reply:
@@ -413,7 +426,7 @@ class PartitionedStore:
     def renew(self, tokens: Sequence[Token]) -> list[str]:
         by_partition: dict[RedisStore, list[Token]] = defaultdict(list)
         for token in tokens:
-            by_partition[self._of(token.run_id)].append(token)
+            by_partition[self.partition_of(token.run_id)].append(token)
         words: dict[Token, str] = {}
         for partition, own in by_partition.items():
             try:
@@ -426,35 +439,29 @@ class PartitionedStore:
 
     # Questions
 
-    def keep_early(self, interrupt_id: str, door: str, message: JSON, seconds: float) -> str:
-        return self._of_question(interrupt_id).keep_early(interrupt_id, door, message, seconds)
-
-    def votes(self, interrupt_id: str) -> list[dict[str, Any]]:
-        return self._of_question(interrupt_id).votes(interrupt_id)
+    keep_early = _where_it_is(RedisStore.keep_early)
+    votes = _where_it_is(RedisStore.votes)
 
     def standings(self, ids: Sequence[str]) -> list[Standing]:
+        return self._of_each(ids, RedisStore.standings)
+
+    def _of_each(
+        self, ids: Sequence[str], read: Callable[[RedisStore, list[str]], list[Item]]
+    ) -> list[Item]:
+        """Read what questions have by their ids, at once from each partition."""
         by_partition: dict[RedisStore, list[str]] = defaultdict(list)
         for name in dict.fromkeys(ids):
-            by_partition[self._of_question(name)].append(name)
-        standings: dict[str, Standing] = {}
-        for partition, own in by_partition.items():
-            standings |= zip(own, partition.standings(own), strict=True)
-        return [standings[name] for name in ids]
-
-    def answerers(self, run_id: str, node: str) -> frozenset[str]:
-        return self._of(run_id).answerers(run_id, node)
-
-    def requester(self, run_id: str) -> Mapping[str, Any] | None:
-        return self._of(run_id).requester(run_id)
+            by_partition[self.partition_of(name)].append(name)
+        items: dict[str, Item] = {}
+        for partition, names in by_partition.items():
+            items |= zip(names, read(partition, names), strict=True)
+        return [items[name] for name in ids]
 
     def interrupts(self, ids: Sequence[str]) -> list[Interrupt | None]:
-        by_partition: dict[RedisStore, list[str]] = defaultdict(list)
-        for name in dict.fromkeys(ids):
-            by_partition[self._of_question(name)].append(name)
-        found: dict[str, Interrupt | None] = {}
-        for partition, own in by_partition.items():
-            found |= zip(own, partition.interrupts(own), strict=True)
-        return [found[name] for name in ids]
+        return self._of_each(ids, RedisStore.interrupts)
+
+    answerers = _where_it_is(RedisStore.answerers)
+    requester = _where_it_is(RedisStore.requester)
 
     def open_interrupts(
         self,
@@ -463,7 +470,7 @@ class PartitionedStore:
         cursor: str = "",
     ) -> Page[Interrupt]:
         if query.run:
-            return self._of(query.run).open_interrupts(query, limit, cursor)
+            return self.partition_of(query.run).open_interrupts(query, limit, cursor)
         pages = [
             functools.partial(partition.open_interrupts, query)
             for partition in self._partitions
@@ -491,10 +498,10 @@ class PartitionedStore:
         problem: str = "",
     ) -> list[str]:
         """Take ended runs to archive, as `RedisStore.archivable`; first of another partition each time."""
-        self._turn += 1
+        self._rotation += 1
         runs: list[str] = []
         for number in range(len(self._partitions)):
-            partition = self._partitions[(number + self._turn) % len(self._partitions)]
+            partition = self._partitions[(number + self._rotation) % len(self._partitions)]
             # Also with a limit of 0: that there is an archive is said to each.
             left = limit - len(runs)
             runs += partition.archivable(
@@ -505,7 +512,7 @@ class PartitionedStore:
     def archived(self, runs: Mapping[str, int]) -> None:
         by_partition: dict[RedisStore, dict[str, int]] = defaultdict(dict)
         for run_id, ended in runs.items():
-            by_partition[self._of(run_id)][run_id] = ended
+            by_partition[self.partition_of(run_id)][run_id] = ended
         for partition, own in by_partition.items():
             partition.archived(own)
 
@@ -546,20 +553,15 @@ class PartitionedStore:
 
     # Reading
 
-    def read(self, run_id: str, *, messages: bool = False) -> RunSnapshot | None:
-        return self._of(run_id).read(run_id, messages=messages)
-
-    def peek(self, run_id: str) -> RunRecord | None:
-        return self._of(run_id).peek(run_id)
-
-    def fetch(self, run_id: str, nodes: Sequence[str]) -> list[Fetched]:
-        return self._of(run_id).fetch(run_id, nodes)
-
-    def documents(self, run_id: str) -> dict[str, JSON]:
-        return self._of(run_id).documents(run_id)
-
-    def children(self, run_id: str) -> list[str]:
-        return self._of(run_id).children(run_id)
+    read = _where_it_is(RedisStore.read)
+    peek = _where_it_is(RedisStore.peek)
+    fetch = _where_it_is(RedisStore.fetch)
+    documents = _where_it_is(RedisStore.documents)
+    children = _where_it_is(RedisStore.children)
+    events = _where_it_is(RedisStore.events)
+    is_executing = _where_it_is(RedisStore.is_executing)
+    waited = _where_it_is(RedisStore.waited)
+    tags = _where_it_is(RedisStore.tags)
 
     def runs(
         self, query: RunQuery = interface.EVERY_RUN, limit: int = 100, cursor: str = ""
@@ -572,30 +574,14 @@ class PartitionedStore:
     def measure(self, increments: Increments) -> None:
         self._first.measure(increments)
 
-    def waited(self, run_id: str, node: str) -> float | None:
-        return self._of(run_id).waited(run_id, node)
-
-    # Events
-
-    def events(
-        self, run_id: str, after: str = "", limit: int = 1000, wait: float = 0
-    ) -> list[Event]:
-        return self._of(run_id).events(run_id, after, limit, wait)
-
-    def is_executing(self, run_id: str, wait: float = 0) -> bool:
-        return self._of(run_id).is_executing(run_id, wait)
-
     # Budgets. That of a tag is in one partition.
 
     def spent(self, run_id: str, tagged: Tagged | None = None) -> dict[str, Sum]:
         return self._of_sum(run_id, tagged).spent(run_id, tagged)
 
-    def tags(self, run_id: str) -> dict[str, str]:
-        return self._of(run_id).tags(run_id)
-
     def _of_sum(self, run_id: str, tagged: Tagged | None) -> RedisStore:
         if tagged is None:
-            return self._of(run_id)
+            return self.partition_of(run_id)
         return self._partitions[
             zlib.crc32(f"{tagged.tag}={tagged.value}".encode()) % len(self._partitions)
         ]

@@ -20,6 +20,7 @@ from runner.errors import StoreError
 from runner.records import budgets
 from runner.records.budgets import Tagged
 from runner.records.checkpoints import Saved
+from runner.records.codec import LazyValue
 from runner.records.interrupts import ReceiptStatus, address_of
 from runner.records.run import Status
 from runner.scheduler.changes import stops
@@ -97,8 +98,8 @@ log = logging.getLogger(__name__)
 Fields = list[tuple[str, str]]
 """Fields of hashes: (key, field)."""
 
-HURRIED = 500
-"""Timers that one request looks at after a thaw."""
+WOKEN_AT_ONCE = 500
+"""Timers that one request looks at after a thaw, or when a limit is relaxed."""
 
 
 class Requests:
@@ -288,10 +289,10 @@ class Requests:
         completes = settlement.status is Status.COMPLETED
         output, texts = settlement.output, []
         if completes:
-            # A large text may be one that was read: then it is not encoded again.
-            is_large = isinstance(output, str) and len(output) > LARGE
             entry = dump(settlement.entry).removeprefix(FUNCTION_ENTRY)
-            texts = self._encode(token, entry, output if is_large else dump(output))
+            texts = self._encode(
+                token, entry, output if isinstance(output, LazyValue) else dump(output)
+            )
         if texts:
             claim_reply = self._fast.settle(token, settlement, nonce, *texts)
             if claim_reply is not None:
@@ -331,7 +332,7 @@ class Requests:
         reply = self._transactions.run(
             "settle", plan, wants, asks, makes_room=True, speculation=speculation
         )
-        if settlement.stay and repeats and reply.word == "settled":
+        if settlement.may_continue and repeats and reply.word == "settled":
             return Reply("settled", claim=self._fast.repeat_claim(token, nonce))
         return reply
 
@@ -367,7 +368,7 @@ class Requests:
             run.check_size(sum(map(len, rows)), self._settings.most())
         return Reply("more")
 
-    def _encode(self, token: Token, *values: bytes | str) -> list[bytes]:
+    def _encode(self, token: Token, *values: bytes | LazyValue) -> list[bytes]:
         """Store large values of a run, and return references to them; return the others as they are."""
         return [
             data
@@ -429,7 +430,7 @@ class Requests:
         wants = [(LIMITS, request.name)]
         reply = self._transactions.run("limit", request.plan, wants, makes_room=True)
         if reply.word == "relaxed":
-            self.hurry()
+            self.wake_ready_nodes()
         return reply
 
     def _freeze(self, request: FreezeScope) -> Reply:
@@ -455,15 +456,15 @@ class Requests:
 
         reply = self._transactions.run("thaw", plan, [(freezes.FROZEN, scope)], makes_room=True)
         if reply.word == "thawed":
-            self.hurry()
+            self.wake_ready_nodes()
         return reply
 
-    def hurry(self) -> None:
+    def wake_ready_nodes(self) -> None:
         """Make the doorbells of ready nodes due now, which a freeze or a limit has delayed."""
-        start, count = 0, HURRIED
-        while count == HURRIED:
-            _, count = self._call("hurry", start, HURRIED)
-            start += HURRIED
+        start, count = 0, WOKEN_AT_ONCE
+        while count == WOKEN_AT_ONCE:
+            _, count = self._call("wake_ready", start, WOKEN_AT_ONCE)
+            start += WOKEN_AT_ONCE
 
     # Events and budgets
 

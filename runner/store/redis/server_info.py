@@ -21,7 +21,7 @@ from runner.scheduler.changes import MAX_REDISPATCH_MS
 from runner.store import encoding
 from runner.store.addresses import NAMESPACE, partition_addresses
 from runner.store.redis import measurements
-from runner.store.redis.connection import HOME, RedisConnection
+from runner.store.redis.connection import HOME, RedisConnection, mapping_of
 from runner.store.redis.durability import incapable
 from runner.store.redis.keys import LIMITS, PARTITION, STATUSES, Keys, node_of
 from runner.store.redis.workers import WorkerRegistry
@@ -85,14 +85,12 @@ def read_server_info(
         )
         failing: list[bytes] = []
         oldest: list[float] = [now]
-        archive: list[str] = []
+        archive: dict[str, str] = {}
         unarchived = 0
         for keys in (Keys(namespace, partition) for partition in partitions):
             failing += connection.call("HRANDFIELD", keys.failing, 10)
             oldest += map(float, connection.call("ZRANGE", keys.timers, 0, 0, "WITHSCORES")[1:])
-            archive += [
-                bytes(part).decode() for part in connection.call("HGETALL", keys.archive)
-            ]
+            archive |= connection.texts(keys.archive)
             unarchived += int(connection.call("ZCARD", keys.unarchived))
     finally:
         connection.close()
@@ -112,7 +110,7 @@ def read_server_info(
         unable=incapable(info),
         replicas=int(info.get("connected_slaves", 0)),
         least_replicas=int(least) if least else None,
-        archive=dict(zip(archive[::2], archive[1::2], strict=True)),
+        archive=archive,
         unarchived=unarchived,
         role=info.get("role", ""),
         failing=sorted({member.decode().split("|")[1] for member in failing}),
@@ -151,11 +149,7 @@ def _info(text: Any) -> dict[str, str]:
 
 def count_queued(connection: RedisConnection, namespace: str, queues: Iterable[str]) -> int:
     """Count the doorbells on queues of a store's server."""
-    template = connection.call("HGETALL", Keys(namespace).doorbell)
-    fields = {
-        name.decode(): value.decode()
-        for name, value in zip(template[::2], template[1::2], strict=True)
-    }
+    fields = connection.texts(Keys(namespace).doorbell)
     ends = {end for name, end in fields.items() if name.isdecimal()}
     return sum(
         int(connection.call("LLEN", f"{fields['prefix']}{queue}{end}"))
@@ -283,8 +277,7 @@ def _ready(
             *("LIMIT", 0, RUNG_NEXT),
         )
         timers = [
-            (name.decode().split("|", 2), float(due))
-            for name, due in zip(names[::2], names[1::2], strict=True)
+            (name.decode().split("|", 2), float(due)) for name, due in mapping_of(names).items()
         ]
         nodes = [(run, node, due) for (kind, run, node), due in timers if kind == "node"]
         records = _pipelined(
@@ -477,11 +470,7 @@ def _workers(
         "By how much a worker's clock differs from the store's.",
         skew,
     )
-    pairs = partitions[0].redis.call("HGETALL", partitions[0].keys.graphs)
-    current = {
-        name.decode(): value.decode()
-        for name, value in zip(pairs[::2], pairs[1::2], strict=True)
-    }
+    current = partitions[0].redis.texts(partitions[0].keys.graphs)
     served = {served for worker in alive for served in worker.graphs.items()}
     unserved = [
         name
@@ -498,8 +487,8 @@ def _workers(
 def _histograms(partitions: Sequence[Partition]) -> Iterator[Metric]:
     fields: dict[bytes, float] = defaultdict(float)
     for one in partitions:
-        pairs = one.redis.call("HGETALL", one.keys.metrics)
-        for name, value in zip(pairs[::2], pairs[1::2], strict=True):
+        pairs = mapping_of(one.redis.call("HGETALL", one.keys.metrics))
+        for name, value in pairs.items():
             fields[name] += float(value)
     for family, suffix, count, labels in measurements.histograms(fields):
         yield Metric(
@@ -511,10 +500,9 @@ def _histograms(partitions: Sequence[Partition]) -> Iterator[Metric]:
 
 def limit_settings(place: RedisConnection, keys: Keys) -> tuple[dict[str, LimitSetting], int]:
     """Return what is set of limits, by name, and the server's time in ms."""
-    fields = place.call("HGETALL", f"{keys.prefix}{LIMITS}")
-    names = [name.decode() for name in fields[::2]]
-    settings = map(LimitSetting.read, names, fields[1::2])
-    return dict(zip(names, settings, strict=True)), place.now()
+    fields = mapping_of(place.call("HGETALL", f"{keys.prefix}{LIMITS}"))
+    names = {name.decode(): text for name, text in fields.items()}
+    return {name: LimitSetting.read(name, text) for name, text in names.items()}, place.now()
 
 
 MOST_KEYS = 1_000

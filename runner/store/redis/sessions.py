@@ -21,7 +21,7 @@ from runner.records.listings import (
     unreadable_cursor,
 )
 from runner.store.encoding import dump, load
-from runner.store.redis.connection import RedisConnection
+from runner.store.redis.connection import RedisConnection, mapping_of
 from runner.store.redis.keys import Keys
 
 SCANNED = 5_000
@@ -54,15 +54,11 @@ class SessionStore:
         _, messages, values = self._call("snapshot", *self._keys.session(session_id))
         return Session(
             [load(message) for message in messages],
-            {
-                name.decode(): load(value)
-                for name, value in zip(values[::2], values[1::2], strict=True)
-            },
+            {name.decode(): load(value) for name, value in mapping_of(values).items()},
         )
 
     def forget(self, session_id: str) -> bool:
-        with self._redis.translated():
-            return bool(self._redis.client.delete(*self._keys.session(session_id)))
+        return bool(self._redis.call("DEL", *self._keys.session(session_id)))
 
     def take_part(self, session_id: str) -> SessionPart | None:
         """Return what visits have left here for a session, until it is dropped; None for nothing."""
@@ -72,7 +68,7 @@ class SessionStore:
     def add_part(self, session_id: str, source: str, part: SessionPart) -> None:
         """Add a part that lay in the partition `source` to a session, once."""
         values: list[bytes] = []
-        for name, wrapped in zip(part.values[::2], part.values[1::2], strict=True):
+        for name, wrapped in mapping_of(part.values).items():
             value = load(wrapped)
             values += [name, dump(value[0]) if value else b""]
         self._call(
@@ -91,8 +87,7 @@ class SessionStore:
 
     def forget_parts(self, session_id: str) -> None:
         """Forget which parts of a session have come and gone; first in its home."""
-        with self._redis.translated():
-            self._redis.client.delete(*self._keys.moved_session(session_id))
+        self._redis.call("DEL", *self._keys.moved_session(session_id))
 
 
 def list_sessions(

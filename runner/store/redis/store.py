@@ -22,7 +22,7 @@ from runner.audit.entries import Mode
 from runner.definition.model import ROOT, Topology
 from runner.errors import CorruptDocument, StoreError
 from runner.limits.setting import LimitSetting
-from runner.records import budgets
+from runner.records import budgets, codec
 from runner.records.budgets import Sum, Tagged
 from runner.records.checkpoints import Session
 from runner.records.codec import JSON
@@ -68,7 +68,7 @@ from runner.store.redis import (
     measurements,
     packed_runs,
 )
-from runner.store.redis.connection import TIMEOUT, Argument, RedisConnection
+from runner.store.redis.connection import TIMEOUT, Argument, RedisConnection, mapping_of
 from runner.store.redis.doorbell_template import DoorbellTemplate
 from runner.store.redis.durability import FAST, WORKERS_OWN, Durability
 from runner.store.redis.fast.fast_path import FastPath
@@ -202,7 +202,7 @@ class RedisStore:
             self._keys,
             self._call,
             topology=self.topology,
-            snapshot=self.read,
+            snapshot=functools.partial(self.read, lazy=True),
             large=self._large,
             lease_ms=self.lease_ms,
         )
@@ -260,9 +260,7 @@ class RedisStore:
         ]
 
     def graphs(self) -> dict[str, str]:
-        with self._redis.translated():
-            graphs: dict[bytes, bytes] = self._redis.client.hgetall(self._keys.graphs)
-        return {name.decode(): fingerprint.decode() for name, fingerprint in graphs.items()}
+        return self._redis.texts(self._keys.graphs)
 
     def remove_graph(self, name: str) -> int:
         """Delete a graph and those inside it, unless there are runs of them; return how many there are."""
@@ -286,10 +284,7 @@ class RedisStore:
         return int(self._transactions.run("remove_graph", plan, wants, counts).word)
 
     def topology(self, graph_id: str, fingerprint: str) -> Topology | None:
-        with self._redis.translated():
-            fields: dict[bytes, bytes] = self._redis.client.hgetall(
-                self._keys.shape(fingerprint)
-            )
+        fields = mapping_of(self._redis.call("HGETALL", self._keys.shape(fingerprint)))
         return topology_of(graph_id, fingerprint, fields) if b"meta" in fields else None
 
     # One visit on a worker
@@ -311,10 +306,10 @@ class RedisStore:
     # Questions
 
     def keep_early(self, interrupt_id: str, door: str, message: JSON, seconds: float) -> str:
-        """Keep an answer for a question that its run may still ask; then its door gets it back.
+        """Store an early answer: one whose question its run may still ask.
 
-        Its door gets it back, too, when it was not asked for so many seconds. The word is "kept", or "asked"
-        when the question is there by now, or "crowded" when no more are kept.
+        It returns to the stream of its door when the question is asked, or after `seconds`. The word is
+        "kept"; "asked" where the question is there by now; or "crowded" where no more are stored.
         """
         address = address_of(interrupt_id)
         if address is None:
@@ -376,12 +371,10 @@ class RedisStore:
         )
 
     def requester(self, run_id: str) -> Mapping[str, Any] | None:
-        with self._redis.translated():
-            root = self._redis.client.hget(self._keys.run(run_id), "root")
-            stored = self._redis.client.hget(
-                self._keys.run(root.decode() if root else run_id), "requester"
-            )
-            return load(stored) if stored else None
+        root = self._redis.call("HGET", self._keys.run(run_id), "root")
+        key = self._keys.run(root.decode() if root else run_id)
+        stored = self._redis.call("HGET", key, "requester")
+        return load(stored) if stored else None
 
     def interrupts(self, ids: Sequence[str]) -> list[Interrupt | None]:
         rows = [
@@ -405,9 +398,9 @@ class RedisStore:
     def count_questions(self, queries: Sequence[InterruptQuery]) -> list[int]:
         return self._listings.counts(queries)
 
-    def hurry(self) -> None:
+    def wake_ready_nodes(self) -> None:
         """Make the doorbells of ready nodes due now, which a freeze or a limit has delayed."""
-        self._requests.hurry()
+        self._requests.wake_ready_nodes()
 
     def frozen(self) -> dict[str, Freeze]:
         fields: list[bytes] = self._redis.call("HGETALL", self._keys.frozen)
@@ -484,33 +477,36 @@ class RedisStore:
 
     # Reading
 
-    def read(self, run_id: str, *, messages: bool = False) -> RunSnapshot | None:
-        """Read a whole run as it is at one moment."""
+    def read(
+        self, run_id: str, *, messages: bool = False, lazy: bool = False
+    ) -> RunSnapshot | None:
+        """Read a whole run as it is at one moment; its large task and outputs may stay lazy."""
         keys = [self._keys.run(run_id, part) for part in ("", ":m")[: 1 + messages]]
         _, pairs, *conversations = self._call("snapshot", *keys)
         if not pairs:
             return None
-        fields = _hash(pairs)
+        fields = mapping_of(pairs)
         if packed_runs.is_packed(fields[b"of"]):
             (packed,) = self._packed([run_id])
             if not packed:
-                return self.read(run_id, messages=messages)
+                return self.read(run_id, messages=messages, lazy=lazy)
             fields |= packed
         fields = self._large.resolve(fields)
         outputs, entries, order = encoding.results(fields)
+        decode: Callable[[JSON], JSON] = (lambda value: value) if lazy else codec.read
         return RunSnapshot(
             record=encoding.run_record(run_id, fields),
             nodes=_nodes(run_id, fields),
-            task=encoding.load(fields.get(b"task", b"null")),
-            invocation_state=encoding.load(fields.get(b"state", b"{}")),
+            task=decode(encoding.load_lazy(fields.get(b"task", b"null"))),
+            invocation_state=codec.read(encoding.load_lazy(fields.get(b"state", b"{}"))),
             tags=encoding.load(fields.get(b"tags", b"{}")),
             created_at=int(fields[b"created"]),
             ended_at=int(fields.get(b"ended", 0)),
             order=order,
-            outputs=outputs,
+            outputs={at: decode(output) for at, output in outputs.items()},
             entries=entries,
             interrupts=encoding.questions(run_id, fields),
-            messages=_messages(_hash(conversations[0])) if messages else {},
+            messages=_messages(mapping_of(conversations[0])) if messages else {},
             maps={
                 name[2:].decode(): encoding.map_record(value)
                 for name, value in fields.items()
@@ -522,10 +518,7 @@ class RedisStore:
         )
 
     def peek(self, run_id: str) -> RunRecord | None:
-        with self._redis.translated():
-            values: list[bytes | None] = self._redis.client.hmget(
-                self._keys.run(run_id), encoding.RECORD
-            )
+        values = self._redis.call("HMGET", self._keys.run(run_id), *encoding.RECORD)
         pairs = zip(encoding.RECORD, values, strict=True)
         fields = {name.encode(): value for name, value in pairs if value is not None}
         return encoding.run_record(run_id, fields) if fields else None
@@ -559,7 +552,7 @@ class RedisStore:
             for node, (record, scope) in stored.items()
         }
         rows = [(node, records.get(node, NodeRecord())) for node in nodes]
-        outputs = self._large.get(
+        outputs = self._large.load(
             [values.get(f"o:{node}.{record.visit}") for node, record in rows]
         )
         texts = [values.get(f"x:{node}.{record.visit}") for node, record in rows]
@@ -567,27 +560,22 @@ class RedisStore:
         return [
             (
                 record,
-                load(output) if output else None,
+                codec.read(output),
                 encoding.load_entry(entry) if entry else None,
             )
             for (_, record), output, entry in zip(rows, outputs, entries, strict=True)
         ]
 
     def documents(self, run_id: str) -> dict[str, JSON]:
-        with self._redis.translated():
-            fields: dict[bytes, bytes] = self._redis.client.hgetall(self._keys.run(run_id))
-        documents = {
-            name: value
+        fields = mapping_of(self._redis.call("HGETALL", self._keys.run(run_id)))
+        return {
+            name[2:].decode(): encoding.load(value)
             for name, value in fields.items()
             if name.startswith(b"k:") and value != b"1"
         }
-        return {name[2:].decode(): encoding.load(value) for name, value in documents.items()}
 
     def children(self, run_id: str) -> list[str]:
-        with self._redis.translated():
-            children: list[bytes] = self._redis.client.lrange(
-                self._keys.run(run_id, ":c"), 0, -1
-            )
+        children = self._redis.call("LRANGE", self._keys.run(run_id, ":c"), 0, -1)
         return [child.decode() for child in children]
 
     def runs(
@@ -607,7 +595,7 @@ class RedisStore:
             word, *rest = self._call("events", run_id, known, limit, round(left * 1000))
             if word == b"events":
                 first, events, texts = rest
-                questions = dict(zip(texts[::2], texts[1::2], strict=True))
+                questions = mapping_of(texts)
                 new = list(enumerate(events, first))
                 return [_event(run_id, *event, questions) for event in new]
             if word == b"packed":
@@ -638,28 +626,22 @@ class RedisStore:
 
     def spent(self, run_id: str, tagged: Tagged | None = None) -> dict[str, Sum]:
         names = [f"{mark}{counter}" for counter in budgets.COUNTERS for mark in ("", "^", "+")]
-        with self._redis.translated():
-            key, fields = self._keys.run(run_id), [f"b:{name}" for name in names]
-            if tagged is not None:
-                key, fields = (
-                    self._keys.budget(
-                        tagged.key(self.clock() if self.clock else self._redis.now())
-                    ),
-                    names,
-                )
-            elif root := self._redis.client.hget(key, "root"):
-                key = self._keys.run(root.decode())
-            values: list[bytes | None] = self._redis.client.hmget(key, fields)
+        key, fields = self._keys.run(run_id), [f"b:{name}" for name in names]
+        if tagged is not None:
+            now = self.clock() if self.clock else self._redis.now()
+            key, fields = self._keys.budget(tagged.key(now)), names
+        elif root := self._redis.call("HGET", key, "root"):
+            key = self._keys.run(root.decode())
+        values = self._redis.call("HMGET", key, *fields)
         pairs = zip(names, values, strict=True)
         return budgets.sums(
             {name: value.decode() for name, value in pairs if value is not None}
         )
 
     def tags(self, run_id: str) -> dict[str, str]:
-        with self._redis.translated():
-            root, tags = self._redis.client.hmget(self._keys.run(run_id), ["root", "tags"])
-            if root is not None:
-                tags = self._redis.client.hget(self._keys.run(root.decode()), "tags")
+        root, tags = self._redis.call("HMGET", self._keys.run(run_id), "root", "tags")
+        if root is not None:
+            tags = self._redis.call("HGET", self._keys.run(root.decode()), "tags")
         return dict(encoding.load(tags)) if tags else {}
 
     # Sessions
@@ -775,10 +757,6 @@ def _messages(fields: Mapping[bytes, bytes]) -> dict[str, list[JSON]]:
         ]
         for node, count in counts.items()
     }
-
-
-def _hash(pairs: Sequence[bytes]) -> dict[bytes, bytes]:
-    return dict(zip(pairs[::2], pairs[1::2], strict=True))
 
 
 def _event(run_id: str, number: int, text: bytes, fields: Mapping[bytes, bytes]) -> Event:

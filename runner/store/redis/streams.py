@@ -22,7 +22,7 @@ from runner.records.size_limits import MAX_DEAD, MAX_DEAD_BYTES
 from runner.store import encoding
 from runner.store.addresses import NAMESPACE, partition_addresses
 from runner.store.redis import measurements
-from runner.store.redis.connection import RedisConnection, connected
+from runner.store.redis.connection import RedisConnection, connected, mapping_of
 from runner.store.redis.keys import PARTITION, Keys
 from runner.store.redis.scripts import run_on
 
@@ -44,7 +44,7 @@ READER = "worker"
 LARGE = 4_000_000
 """Bytes at once beyond which entries are taken one by one: whatever is sent must fit into memory."""
 
-TURN = 0.05
+SHORT_BLOCK = 0.05
 """Seconds of one blocking read where streams lie on several servers."""
 
 
@@ -69,7 +69,7 @@ class Group:
         taken: Found = []
         for streams in apart:
             # Servers that have to be asked in turn are not waited for long: the next one may have some.
-            block = max(1, round(min(wait, TURN if len(apart) > 1 else wait) * 1000))
+            block = max(1, round(min(wait, SHORT_BLOCK if len(apart) > 1 else wait) * 1000))
             options = "COUNT", self._hand(limit), "BLOCK", block
             with self._joining():
                 found = self._redis.call_blocking(
@@ -141,7 +141,7 @@ def _raw(stream: str, entries: Sequence[Any]) -> Found:
         (
             stream,
             entry[0],
-            None if entry[1] is None else dict(zip(entry[1][::2], entry[1][1::2], strict=True)),
+            None if entry[1] is None else mapping_of(entry[1]),
         )
         for entry in entries
         if entry is not None
@@ -422,10 +422,7 @@ def trim_notices(connection: RedisConnection, stream: str) -> None:
     """Delete the notices that every group has acknowledged; where there is no group, all but the newest."""
     if not connection.call("EXISTS", stream):
         return
-    groups = [
-        dict(zip(fields[::2], fields[1::2], strict=True))
-        for fields in connection.call("XINFO", "GROUPS", stream)
-    ]
+    groups = [mapping_of(fields) for fields in connection.call("XINFO", "GROUPS", stream)]
     if not groups:
         connection.call("XTRIM", stream, "MAXLEN", UNREAD)
         return
@@ -490,9 +487,7 @@ class NoticeTail:
                 [
                     (
                         number,
-                        _notice(
-                            entry.decode(), dict(zip(fields[::2], fields[1::2], strict=True))
-                        ),
+                        _notice(entry.decode(), mapping_of(fields)),
                     )
                     for entry, fields in entries
                 ]

@@ -13,7 +13,7 @@ from typing import Any
 
 from runner.records.workers import Worker
 from runner.store.addresses import NAMESPACE
-from runner.store.redis.connection import RedisConnection, connected
+from runner.store.redis.connection import RedisConnection, connected, mapping_of
 from runner.store.redis.keys import Keys
 from runner.store.redis.scripts import run_on
 
@@ -58,7 +58,7 @@ class WorkerRegistry:
         while True:
             cursor, entries = self._redis.call("HSCAN", self._key, cursor, "COUNT", PAGE)
             # One that is entered meanwhile may come twice.
-            workers |= dict(zip(entries[::2], map(_read, entries[1::2]), strict=True))
+            workers |= {name: _read(text) for name, text in mapping_of(entries).items()}
             if int(cursor) == 0:
                 return sorted(workers.values(), key=lambda worker: (worker.name, worker.pid))
 

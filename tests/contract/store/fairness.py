@@ -97,7 +97,7 @@ class FairnessContract:
         line.start("noisy", 9)
         first = [line.take() for _ in range(4)]
         line.start("quiet")
-        settlement = Settlement(Status.COMPLETED, "1", None, {"v": 1}, stay=True)
+        settlement = Settlement(Status.COMPLETED, "1", None, {"v": 1}, may_continue=True)
         reply = worker.store.do(SettleVisit(first[0].token, settlement, worker.nonce()))
         assert reply.claim is None
         line.ring(reply.doorbells)

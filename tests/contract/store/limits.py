@@ -433,7 +433,7 @@ class LimitContract:
         assert worker.limited(run_id, "b").delay_ms == 5_000
 
     def test_a_repeated_claim_is_refused_once(self, worker: ManualWorker, store: Store) -> None:
-        """The network doubled a claim that a rate put off: the execution keeps its one time."""
+        """A claim delivered twice takes one slot of the rate."""
         run_id = worker.start(crowd(SLOW))
         worker.claim(run_id, "a")
         words = [word_of(store.do(ClaimVisit(run_id, "b", 1, 1, "same"))) for _ in range(2)]

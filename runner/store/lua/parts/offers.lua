@@ -4,7 +4,7 @@ local HOLDERS, QUEUE = prefix .. 'limit:h:', prefix .. 'limit:q:'
 
 -- Where a member is that waits since a time: places that others have, others ahead of it in the queue, and 1
 -- if it has a place.
-local function turn(key, member, since)
+local function queue_position(key, member, since)
   local mine = tonumber(redis.call('ZSCORE', HOLDERS .. key, member) or 0) > now and 1 or 0
   local taken = redis.call('ZCOUNT', HOLDERS .. key, '(' .. now, 'inf') - mine
   local ahead = redis.call('ZRANK', QUEUE .. key, member)

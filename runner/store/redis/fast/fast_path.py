@@ -203,6 +203,8 @@ class FastPath:
         values: Mapping[str, bytes | None],
         run_values: tuple[bytes, bytes] | None,
         extras: Sequence[Any] = NO_EXTRAS,
+        *,
+        rung_by: str = "",
     ) -> Claim:
         """Read a claimed visit from fields of its run; `extras` are what only this node has.
 
@@ -264,6 +266,7 @@ class FastPath:
                     for question_id, cast in zip(ids, votes, strict=False)
                     if cast
                 },
+                rung_by=rung_by,
             )
         except codec.READ_ERRORS as error:
             raise UnreadableClaim(token, graph.topology.graph_id, error) from error
@@ -365,7 +368,7 @@ class FastPath:
         self, token: Token, settlement: Settlement, nonce: str, entry: bytes, output: bytes
     ) -> Reply | None:
         """Complete a visit of a node that keeps nothing, and whose edges depend on no result."""
-        if settlement.stay and not self._read_doorbell_at:
+        if settlement.may_continue and not self._read_doorbell_at:
             self._read_doorbell()
         claim_read = token.seen
         unusual = (
@@ -407,8 +410,7 @@ class FastPath:
         """Read the template of doorbells again, at most once a second."""
         if time.monotonic() >= self._read_doorbell_at:
             self._read_doorbell_at = time.monotonic() + 1
-            pairs = [text.decode() for text in self._redis.call("HGETALL", self._keys.doorbell)]
-            fields = dict(zip(pairs[::2], pairs[1::2], strict=True))
+            fields = self._redis.texts(self._keys.doorbell)
             self._doorbell = doorbell_template.constants(fields)
 
     def _following(
@@ -443,10 +445,9 @@ class FastPath:
         )
         extras = (item, None, None, None, None)
         try:
-            claim = self._claimed(node, claim_read, values, run_values, extras)
+            return self._claimed(node, claim_read, values, run_values, extras, rung_by=task)
         except UnreadableClaim:
             return None  # it is held at its next claim
-        return replace(claim, rung_by=task)
 
     def repeat_claim(self, token: Token, nonce: str) -> Claim | None:
         """Return the claim that a settle with this nonce has made; None where it has made none."""
@@ -610,7 +611,7 @@ class FastPath:
         task_id = f"{token.run_id}.{node}.{visit}.{attempt.decode()}"
         claims = (
             f"{next_fence(0, nonce)} {nonce} {claim_read.graph.next_from(node)}"
-            if settlement.stay
+            if settlement.may_continue
             else ""
         )
         arguments = plan_arguments.arguments(

@@ -43,7 +43,7 @@ def keep(
     return "kept"
 
 
-def hand(write_set: WriteSet, run_id: str, interrupt_id: str, only: str = "") -> None:
+def hand_back(write_set: WriteSet, run_id: str, interrupt_id: str, only: str = "") -> None:
     """Hand the answers to a question back, in the order in which they came: all, or only one."""
     numbers = (write_set.read(EARLY, f"?{interrupt_id}") or b"").decode().split()
     if not numbers:

@@ -100,7 +100,7 @@ def open_question(write_set: WriteSet, run: RunRecord, question: Interrupt) -> N
             write_set.command(
                 "ZADD", f"open:due:{list_name}", write_set.time(question.ends_at), name
             )
-    early_answers.hand(write_set, run.run_id, name)
+    early_answers.hand_back(write_set, run.run_id, name)
     field = f"q:{question.node_id}"
     visit, *names = load(write_set.read(key, field) or dump([question.visit]))
     ids = map(short_id, names if visit == question.visit else ())

@@ -11,7 +11,7 @@ from runner.definition.model import Topology
 from runner.records.codec import JSON, LazyValue
 from runner.store.encoding import LARGE, dump, graph_with, topology_of
 from runner.store.interface import Doorbell
-from runner.store.redis.connection import Argument
+from runner.store.redis.connection import Argument, mapping_of
 from runner.store.redis.keys import run_key, shape_key
 
 FEWER, NOT_FEWER = "<", ">="
@@ -360,7 +360,7 @@ class WriteSet:
         topology = self.settings.topologies.get(fingerprint)
         if topology is None:
             texts: list[bytes] = self.read_set.reply("HGETALL", shape_key(fingerprint))
-            fields = dict(zip(texts[::2], texts[1::2], strict=True))
+            fields = mapping_of(texts)
             if b"meta" not in fields:
                 return None
             topology = topology_of(graph_id, fingerprint, fields)

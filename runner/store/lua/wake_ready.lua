@@ -2,7 +2,7 @@
 --
 -- Keys touched: timers; r:<run> (read).
 -- Arguments: 6 place of the first timer to look at, 7 how many.
--- Words: "hurried", then how many timers there were.
+-- Words: "woken", then how many timers there were.
 -- include: settings
 -- Those that are set to now come before this place, so that the place of those behind it stays.
 local first, count = tonumber(ARGV[6]), tonumber(ARGV[7])
@@ -12,4 +12,4 @@ for _, member in ipairs(members) do
   local record = run and redis.call('HGET', prefix .. 'r:' .. run, 'n:' .. node)
   if record and record:find('^ready ') then redis.call('ZADD', prefix .. 'timers', 'LT', now, member) end
 end
-return {'hurried', #members}
+return {'woken', #members}

@@ -1,0 +1,70 @@
+"""Questions as MCP's elicitations: forms, or links to their pages, as far as a client can show them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from runner.doors import flat_forms
+from runner.doors.flat_forms import decision_of
+from runner.doors.questions import message, page_message, page_of
+from runner.errors import needs_extra
+from runner.operations.questions import QuestionView
+from runner.records.interrupts import Decision, Receipt
+
+with needs_extra("server", "the MCP server"):
+    from runner.server.access import Person
+
+with needs_extra("mcp", "the MCP server"):
+    import mcp_types as types
+
+
+@dataclass(frozen=True, slots=True)
+class Caller:
+    """Who calls, at which address they open pages, and which elicitations their client can show."""
+
+    person: Person
+    address: str
+    forms: bool = False
+    links: bool = False
+
+    def page(self, question_id: str) -> str:
+        """Return the address of a question's page; "" where none is known."""
+        return page_of(self.address, question_id)
+
+
+@dataclass(frozen=True, slots=True)
+class Elicitation:
+    """A question as a client is asked it: in a form, or by a link to its page."""
+
+    question: QuestionView
+    request: dict[str, Any]
+
+    def decision(self, response: types.ElicitResult) -> Decision | Receipt | None:
+        """Return what a person has decided, None where they have not, or why it can't be read."""
+        if self.request["mode"] == "url" or response.action == "cancel":
+            return None
+        if response.action == "accept":
+            return decision_of(self.question, response.content or {})
+        if "reject" not in (self.question.rule or {}).get("decisions", ()):
+            return None  # a question that no one can reject stays open
+        return decision_of(self.question, {"decision": "reject", "reason": "declined"})
+
+
+def request_of(params: Mapping[str, Any]) -> dict[str, Any]:
+    """Wrap the parameters of an elicitation as the request that a client gets."""
+    return {"method": "elicitation/create", "params": params}
+
+
+def elicitation_of(caller: Caller, question: QuestionView) -> Elicitation | None:
+    """Return how a client is asked a question: in a form, by a link; None where it can show neither."""
+    form, text, page = flat_forms.form(question), message(question), caller.page(question.id)
+    if form is not None and caller.forms:
+        text += f"\n\nMore: {page}" if page else ""
+        return Elicitation(question, {"mode": "form", "message": text, "requestedSchema": form})
+    if not (page and caller.links):
+        return None
+    return Elicitation(
+        question, {"mode": "url", "message": page_message(question), "url": page}
+    )

@@ -1,0 +1,99 @@
+"""The mail server that the mail door hands its messages to."""
+
+from __future__ import annotations
+
+import smtplib
+import socket
+import ssl
+import threading
+from contextlib import suppress
+from email.message import EmailMessage
+from functools import cache
+from urllib.parse import unquote, urlsplit
+
+from runner.doors.notice_thread import Unavailable
+from runner.errors import UsageError
+from runner.settings import Settings
+
+TIMEOUT, LONGEST = 15.0, 30.0
+"""Seconds that a reply of the mail server may take, and a message: together less than its door's lock."""
+
+
+class MailServer:
+    """The server of RUNNER_MAIL_SERVER, with a connection for each message."""
+
+    def __init__(self, settings: Settings) -> None:
+        """Nothing is connected yet.
+
+        Raises:
+            UsageError: its address can't be used.
+        """
+        self._sender = settings.mail_from
+        self._url = urlsplit(settings.mail_server)
+        try:
+            is_usable = self._url.scheme in {"smtp", "smtps"} and self._url.port != 0
+        except ValueError:
+            is_usable = False
+        if not (is_usable and self._url.hostname):
+            raise UsageError("RUNNER_MAIL_SERVER must be such as smtp://mail.example.com:587.")
+
+    def send(self, mail: EmailMessage, address: str) -> tuple[str, bool]:
+        """Hand a message to the mail server; return why it did not take it, or "", and if that is for good.
+
+        Raises:
+            Unavailable: it is away, or takes no messages from here.
+        """
+        try:
+            server = self._connect()
+            timer = threading.Timer(LONGEST, _cut, [server])
+            timer.start()
+            try:
+                self._log_in(server)
+                return self._deliver(server, mail, address)
+            finally:
+                timer.cancel()
+                with suppress(OSError):
+                    server.quit()
+        except OSError as error:
+            raise Unavailable(f"{type(error).__name__}: {error}") from error
+
+    def _connect(self) -> smtplib.SMTP:
+        host, port = str(self._url.hostname), self._url.port
+        if self._url.scheme == "smtps":
+            return smtplib.SMTP_SSL(host, port or 465, timeout=TIMEOUT, context=_tls())
+        return smtplib.SMTP(host, port or 25, timeout=TIMEOUT)
+
+    def _log_in(self, server: smtplib.SMTP) -> None:
+        server.ehlo()
+        if self._url.scheme == "smtp" and server.has_extn("starttls"):
+            server.starttls(context=_tls())
+        if self._url.username:
+            if not isinstance(server.sock, ssl.SSLSocket):
+                raise Unavailable("RUNNER_MAIL_SERVER has no TLS, so it is sent no password.")
+            server.login(unquote(self._url.username), unquote(self._url.password or ""))
+
+    def _deliver(
+        self, server: smtplib.SMTP, mail: EmailMessage, address: str
+    ) -> tuple[str, bool]:
+        try:
+            server.send_message(mail, self._sender, [address])
+        except smtplib.SMTPSenderRefused:
+            raise
+        except smtplib.SMTPRecipientsRefused as error:
+            code, text = error.recipients[address]
+            return f"{code} {text!r:.200}", code >= 500
+        except smtplib.SMTPDataError as error:
+            return f"{error.smtp_code} {error.smtp_error!r:.200}", error.smtp_code >= 500
+        except OSError as error:
+            return f"{type(error).__name__}: {error}", False
+        return "", False
+
+
+@cache
+def _tls() -> ssl.SSLContext:
+    return ssl.create_default_context()
+
+
+def _cut(server: smtplib.SMTP) -> None:
+    with suppress(OSError, AttributeError):  # it has ended meanwhile
+        server.sock.shutdown(socket.SHUT_RDWR)  # type: ignore[union-attr] # None once it has ended

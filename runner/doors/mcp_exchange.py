@@ -1,0 +1,74 @@
+"""One HTTP request of an MCP client, answered in a session of its own."""
+
+from __future__ import annotations
+
+import asyncio
+import sys
+from collections.abc import Callable, Coroutine
+from http import HTTPStatus
+from typing import Any
+
+from runner.errors import needs_extra
+
+with needs_extra("server", "the MCP server"):
+    import anyio
+    from fastapi import Request, Response
+    from fastapi.responses import JSONResponse
+    from fastapi.routing import APIRoute
+    from starlette.types import Message, Receive, Scope, Send
+
+    from runner.server.problems import Problem
+
+with needs_extra("mcp", "the MCP server"):
+    import mcp_types as types
+    from mcp.server.lowlevel.server import Server
+    from mcp.server.streamable_http_manager import StreamableHTTPSessionManager
+
+
+class Exchange(Response):
+    """The response to one request: a session of its own, so that any process may serve the next one."""
+
+    def __init__(self, server: Server[Any], body: bytes) -> None:
+        super().__init__()
+        self._server, self._request_body = server, body
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Serve the request, whose body was read when it was checked, until the client is gone."""
+        messages: asyncio.Queue[Message] = asyncio.Queue()
+        messages.put_nowait({"type": "http.request", "body": self._request_body})
+        manager = StreamableHTTPSessionManager(
+            self._server,
+            json_response=True,
+            stateless=True,
+            max_request_body_size=sys.maxsize,  # the application has limited it
+        )
+        async with manager.run(), anyio.create_task_group() as tasks:
+
+            async def watch() -> None:
+                # The SDK does not: what the call holds would be held for as long as it may wait.
+                while (await receive())["type"] != "http.disconnect":
+                    pass
+                tasks.cancel_scope.cancel()
+
+            tasks.start_soon(watch)
+            await manager.handle_request(scope, messages.get, send)
+            tasks.cancel_scope.cancel()
+
+
+class JsonRpcRoute(APIRoute):
+    """A route whose refusal of a body that can't be read has the form of JSON-RPC."""
+
+    def get_route_handler(self) -> Callable[[Request], Coroutine[Any, Any, Response]]:
+        """Return what handles a request."""
+        handle = super().get_route_handler()
+
+        async def handled(request: Request) -> Response:
+            try:
+                return await handle(request)
+            except Problem as problem:
+                if problem.status != HTTPStatus.BAD_REQUEST:
+                    raise
+                error = {"code": types.PARSE_ERROR, "message": problem.detail}
+                return JSONResponse({"jsonrpc": "2.0", "id": None, "error": error}, 400)
+
+        return handled

@@ -1,0 +1,134 @@
+"""The tools of the MCP server beside those of graphs: routes of the API, with their permissions."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
+from functools import partial
+from typing import Any
+
+from runner.approvals.rules import DECISIONS, SERVICE
+from runner.doors.questions import permit
+from runner.errors import needs_extra
+from runner.records.run import FINAL, Status, outermost
+from runner.records.validation import MAX_REASON, MAX_TEXT, violation
+
+with needs_extra("server", "the MCP server"):
+    from fastapi import Response
+
+    from runner.server.access import Permission, Person
+    from runner.server.api import graphs, questions, runs
+    from runner.server.api.documents import checked_cursor
+    from runner.server.problems import Problem
+    from runner.server.services import Services
+
+
+@dataclass(frozen=True, slots=True)
+class ApiTool:
+    """A tool beside those of graphs: it calls a route of the API, with the permission of that one."""
+
+    description: str
+    permission: Permission
+    call: Callable[..., Any]
+    required: Mapping[str, Any] = field(default_factory=dict)
+    optional: Mapping[str, Any] = field(default_factory=dict)
+    writes: bool = False
+
+    @property
+    def form(self) -> dict[str, Any]:
+        """The schema of the arguments."""
+        return {
+            "type": "object",
+            "properties": {**self.required, **self.optional},
+            "required": [*self.required],
+            "additionalProperties": False,
+        }
+
+
+def _cancel(services: Services, person: Person, run_id: str, reason: str = "") -> Any:
+    return runs.cancel(run_id, person, services, runs.Reason(reason=reason))
+
+
+def _vote(
+    services: Services, person: Person, question_id: str, digest: str, **decision: Any
+) -> Any:
+    # A model has called the tool, whoever is logged in: it never counts as a person.
+    agent = replace(person.principal, kind="agent")
+    level = min(person.level, SERVICE)
+    person = replace(person, principal=agent, level=level, login_at=None, acr=None)
+    vote = questions.VoteRequest(**decision)
+    return questions.vote(question_id, vote, person, services, digest)
+
+
+TEXT = {"type": "string", "maxLength": MAX_TEXT}
+
+LONG_TEXT = {"type": "string", "maxLength": MAX_REASON}
+
+RUN_STATUSES = (Status.EXECUTING, Status.INTERRUPTED, Status.NEEDS_MIGRATION, *sorted(FINAL))
+
+LISTED = {
+    "graph": TEXT,
+    "limit": {"type": "integer", "minimum": 1, "maximum": 100},
+    "cursor": {**TEXT, "description": "`next` of the page before"},
+}
+
+OPERATIONS = {
+    "graphs_list": ApiTool("List the graphs that workers have.", "see", graphs.list_graphs),
+    "runs_list": ApiTool(
+        "List runs, newest first.",
+        "see",
+        runs.list_runs,
+        optional={**LISTED, "status": {"enum": [str(status) for status in RUN_STATUSES]}},
+    ),
+    "runs_show": ApiTool(
+        "Show a run: its nodes, its open questions and its output.",
+        "see",
+        runs.shown_run,
+        {"run_id": TEXT},
+    ),
+    "questions_list": ApiTool(
+        "List open questions, oldest first; with `mine` those for the caller.",
+        "see",
+        questions.list_questions,
+        optional={**LISTED, "run": TEXT, "mine": {"type": "boolean"}},
+    ),
+    "questions_show": ApiTool(
+        "Show a question with its votes, and the digest that a vote names.",
+        "see",
+        partial(questions.show, response=Response()),
+        {"question_id": TEXT},
+    ),
+    "runs_cancel": ApiTool(
+        "Stop a run.", "operate", _cancel, {"run_id": TEXT}, {"reason": LONG_TEXT}, writes=True
+    ),
+    "questions_vote": ApiTool(
+        "Vote on a question as an agent, which a rule for people does not count.",
+        "decide",
+        _vote,
+        {"question_id": TEXT, "digest": TEXT, "decision": {"enum": [*DECISIONS]}},
+        {"response": {}, "variant": TEXT, "comment": LONG_TEXT},
+        writes=True,
+    ),
+}
+
+
+def operate(
+    services: Services, person: Person, operation: ApiTool, values: Mapping[str, Any]
+) -> Any:
+    """Call a tool; the roles that count are those for the graph of the run or question, if it names one."""
+    check(operation.form, values)
+    checked_cursor(values.get("cursor"))
+    if "limit" in values:  # 20.0 is an integer in JSON
+        values = {**values, "limit": int(values["limit"])}
+    if named := values.get("run_id") or values.get("question_id"):
+        person = permit(person, operation.permission, services.graph_of(named))
+    elif operation.call is not graphs.list_graphs:  # which leaves out those of others itself
+        person = permit(person, operation.permission, outermost(values.get("graph", "")))
+    return operation.call(services=services, person=person, **values)
+
+
+def check(form: Mapping[str, Any], values: Mapping[str, Any]) -> None:
+    """Raise a `Problem` where arguments do not have a form."""
+    path, fault = violation(form, dict(values))
+    if fault:
+        raise Problem(422, f"arguments{''.join(f'[{key!r}]' for key in path or ())}: {fault}")

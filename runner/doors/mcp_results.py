@@ -1,0 +1,47 @@
+"""Results of MCP tools: values, errors, and runs that have ended or go on as tasks."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from runner.doors.questions import failure, json_text, time_text
+from runner.errors import needs_extra
+from runner.operations.views import RunView
+from runner.records.run import Status
+
+with needs_extra("mcp", "the MCP server"):
+    import mcp_types as types
+
+POLL = 2000
+"""Milliseconds after which a client asks again how a task stands."""
+
+
+def task_head(view: RunView) -> dict[str, Any]:
+    """Return what every answer about a task begins with."""
+    changed = max(view.created_at, view.ended_at, *(node.since for node in view.nodes))
+    return {
+        "taskId": view.run_id,
+        "createdAt": time_text(view.created_at),
+        "lastUpdatedAt": time_text(changed),
+        "ttlMs": None,
+        "pollIntervalMs": POLL,
+    }
+
+
+def complete(value: Any, text: str = "") -> types.CallToolResult:
+    """Return the result of a tool; only an object is structured, as all versions of the protocol take it."""
+    content = types.TextContent(type="text", text=text or json_text(value))
+    structured = value if isinstance(value, dict) else None
+    return types.CallToolResult(content=[content], structured_content=structured)
+
+
+def failed(text: str) -> types.CallToolResult:
+    """Return the result of a tool that is an error, which the model reads."""
+    return complete(text).model_copy(update={"is_error": True})
+
+
+def result(view: RunView) -> types.CallToolResult:
+    """Return the result of a run that has ended."""
+    if view.status == Status.COMPLETED:
+        return complete(view.output)
+    return failed(failure(view))

@@ -1,0 +1,74 @@
+"""The interactions that Slack sends: a click on a button, or a form that was filled in."""
+
+from __future__ import annotations
+
+from typing import Any
+from urllib.parse import parse_qs
+
+from pydantic import BaseModel, ValidationError
+
+from runner.errors import needs_extra
+
+with needs_extra("server", "the Slack door"):
+    from runner.server.problems import Problem
+
+
+class Account(BaseModel):
+    """Who has clicked; all else that the payload says of them can be chosen by them."""
+
+    id: str
+    team_id: str | None = None
+
+
+class Click(BaseModel):
+    """A click on a button."""
+
+    action_id: str
+    action_ts: str = ""
+    value: str = ""
+
+
+class ClickedMessage(BaseModel):
+    """The message whose button was clicked."""
+
+    channel_id: str = ""
+    message_ts: str = ""
+
+
+class Modal(BaseModel):
+    """A form that was sent; `state` has the inputs by block and action."""
+
+    id: str
+    private_metadata: str = ""
+    state: dict[str, dict[str, dict[str, dict[str, Any]]]]
+
+
+class Workspace(BaseModel):
+    """The workspace in a payload."""
+
+    id: str
+
+
+class Payload(BaseModel):
+    """The fields of an interaction that are read."""
+
+    type: str
+    team: Workspace | None
+    user: Account
+    trigger_id: str = ""
+    container: ClickedMessage = ClickedMessage()
+    actions: list[Click] = []
+    view: Modal | None = None
+
+
+def read_payload(body: bytes) -> Payload:
+    """Read the body of a request of Slack.
+
+    Raises:
+        Problem: it is no interaction.
+    """
+    try:
+        (text,) = parse_qs(body.decode(), strict_parsing=True)["payload"]
+        return Payload.model_validate_json(text)
+    except (ValueError, KeyError, ValidationError) as error:
+        raise Problem(400, "The body is no interaction of Slack. Nothing was done.") from error
