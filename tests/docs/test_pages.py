@@ -90,7 +90,9 @@ def test_every_code_block_of_a_page_runs(page, environment, tmp_path, monkeypatc
         monkeypatch.setenv("OPENAI_API_KEY", "of-the-page")
         if modules:
             stack.enter_context(worker(modules, app, tmp_path)).wait_ready()
-        for file in tmp_path.glob("*.py"):  # another page may have one of that name
+        # Another page may have a file of that name, which a thread of its server may import after its end.
+        for file in tmp_path.glob("*.py"):
+            sys.modules.pop(file.stem, None)
             stack.callback(sys.modules.pop, file.stem, None)
         blocks.run(page, tmp_path, environment)
 
