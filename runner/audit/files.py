@@ -1,24 +1,26 @@
-"""Files of the audit: the key that signs it, exports, and verifying them without a store."""
+"""Files of the audit: the key that signs it, exports, and verifying these, also without a store."""
 
 from __future__ import annotations
 
 import base64
 import json
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from runner.approvals.decision_keys import DecisionKeys
 from runner.approvals.keys import new_key, write_private
-from runner.audit.sealing import Sealing, Signer, Terms, read_signer, sealed
+from runner.audit.sealing import Sealing, Signer, Terms, read_signer, sealed, terms
 from runner.errors import UsageError, needs_extra
 from runner.records.codec import JSON
+from runner.records.run_ids import partition_of
 
 if TYPE_CHECKING:
     from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PublicKey
 
     from runner.audit.export import Verdict
-    from runner.store.shared import AuditLog
+    from runner.store.shared import AuditLog, Shared
 
 FORMATS = ("jsonl", "in-toto")
 
@@ -139,3 +141,40 @@ def verify_file(
     outside = [note for text in anchored_texts for note in anchors.notes(text)]
     public = DecisionKeys(str(decision_keys)).read() if decision_keys else None
     return export.verify(whole, keys, outside, origin, public)
+
+
+@dataclass(frozen=True, slots=True)
+class RunAudit:
+    """The entries of a run, and what verifying them came to.
+
+    `result` is holds, broken or incomplete; unverified where this server has no key, unsigned where no
+    worker has signed anything yet.
+    """
+
+    entries: list[Mapping[str, Any]]
+    result: str
+    detail: str
+    lines: list[str]
+
+
+def audit_of(shared: Shared, run_id: str) -> RunAudit:
+    """Read a run's audit and verify what is signed of it, with the key of the settings.
+
+    Looking signs nothing. The key that stands in the store verifies nothing either: a client of it could have
+    put it there.
+    """
+    logs = shared.store.audit_logs
+    log = logs[partition_of(run_id) % len(logs)]
+    try:
+        conditions = replace(terms(shared.settings, shared.archive), signer=None)
+        lines = list(export_lines(log, conditions, "jsonl", run_id))
+    except UsageError as error:
+        kept = (json.loads(text) for _, text in log.kept())
+        of_run = [entry for entry in kept if entry.get("run") == run_id]
+        return RunAudit(of_run, "unsigned", str(error), [])
+    entries = [entry for entry in map(json.loads, lines) if "type" in entry]
+    if not shared.settings.audit_key:
+        detail = "this server has no RUNNER_AUDIT_KEY to verify with; export it, then `runner audit verify`."
+        return RunAudit(entries, "unverified", detail, lines)
+    verdict = verify_file(lines, read_public(shared.settings.audit_key), ())
+    return RunAudit(entries, verdict.result.name.lower(), verdict.text, lines)

@@ -145,8 +145,14 @@ def imported(name: str, option: str) -> Callable[..., Any]:
 
 
 def _operation_id(route: APIRoute) -> str:
-    """Return the name that generated clients give a route: runs_start."""
+    """Return the name that generated clients give a route of a door: its module and its function."""
     return f"{route.endpoint.__module__.rpartition('.')[2]}_{route.name}"
+
+
+def _tagged_id(route: APIRoute) -> str:
+    """Return the name that generated clients give a route: its tag and its name, as in runs_start."""
+    tag = str(route.tags[0]).split()[0] if route.tags else ""
+    return f"{tag}_{route.name}"
 
 
 async def _checked_request(request: Request) -> None:
@@ -187,7 +193,7 @@ def _include(target: APIRouter, router: APIRouter) -> None:
 
 
 _ROUTER = APIRouter(
-    dependencies=[Depends(_checked_request)], generate_unique_id_function=_operation_id
+    dependencies=[Depends(_checked_request)], generate_unique_id_function=_tagged_id
 )
 """The routes of every application, made once: FastAPI takes long to make them of the routers."""
 

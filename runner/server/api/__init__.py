@@ -1,35 +1,19 @@
 """The JSON API, version 1: a module for each thing that it is about."""
 
-from runner.server.api import (
-    audit,
-    dead,
-    events,
-    graphs,
-    health,
-    jobs,
-    keys,
-    limits,
-    me,
-    questions,
-    runs,
-    schedules,
-    webhooks,
-    workers,
-)
+from runner.server.api import controls, events, graphs, jobs, questions, runs, system
 
 ROUTERS = (
-    health.router,
-    me.router,
-    keys.router,
+    system.operations,
     runs.router,
     jobs.router,
     questions.router,
     events.router,
-    audit.router,
+    system.audit,
+    controls.freezes,
     graphs.router,
-    schedules.router,
-    limits.router,
-    webhooks.router,
-    workers.router,
-    dead.router,
+    controls.schedules,
+    controls.limits,
+    controls.webhooks,
+    system.workers,
+    system.dead,
 )

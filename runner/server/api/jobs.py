@@ -50,7 +50,9 @@ class Batch(RequestBody):
     dry_run: StrictBool = True
 
 
-@router.post("/runs:batch", summary="Cancel, retry or remove many runs")
+@router.post(
+    "/runs:batch", operation_id="jobs_batch", summary="Cancel, retry or remove many runs"
+)
 def batch(
     request: Request,
     body: Batch,
@@ -103,6 +105,7 @@ def _carry_on(services: Services, job_id: str) -> None:
 
 @router.get(
     "/jobs/{job_id}",
+    operation_id="jobs_show",
     summary="Show a job, or follow it",
     response_model=None,
     responses={200: {"content": {"text/event-stream": {}, "application/json": {}}}},

@@ -3,30 +3,24 @@
 from fastapi.routing import APIRoute
 
 from runner.server.pages import (
+    controls,
     home,
     inbox,
-    limits,
     passkeys,
     question,
     run_actions,
     runs,
-    schedules,
-    static,
     system,
-    webhooks,
 )
 
 ROUTERS = (
-    static.router,
     home.router,
     inbox.router,
     question.router,
     passkeys.router,
     runs.router,
     run_actions.router,
-    schedules.router,
-    limits.router,
-    webhooks.router,
+    controls.router,
     system.router,
 )
 

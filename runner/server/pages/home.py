@@ -1,23 +1,27 @@
-"""The home page: what runs, what waits, and what is wrong."""
+"""The home page: what runs, what waits, and what is wrong; and the files of all pages."""
 
 from __future__ import annotations
 
+import mimetypes
 import time
 from collections.abc import Iterable
 
-from fastapi import APIRouter, Request
+from fastapi import APIRouter, Depends, Request, Response
 from fastapi.responses import HTMLResponse
 
 from runner.approvals.rules import DAY
 from runner.operations.exports import question_of
 from runner.records.listings import InterruptQuery
 from runner.records.metrics import QUEUE_WAIT, Metric
-from runner.server.access import Seen
+from runner.server.access import OPEN, Seen
 from runner.server.deciding import selectors_of
-from runner.server.pages.rendering import page
+from runner.server.pages.rendering import STATIC, page
+from runner.server.problems import Problem
 from runner.server.services import Served
 
 router = APIRouter(include_in_schema=False)
+
+YEAR = 31_536_000
 
 MOST_ENDING = 50
 """Questions that end within a day are counted up to so many."""
@@ -59,3 +63,13 @@ def home(request: Request, person: Seen, services: Served) -> HTMLResponse:
 
 def _sum(metrics: Iterable[Metric], name: str) -> float:
     return sum(metric.value for metric in metrics if metric.name == name)
+
+
+@router.get("/static/{name}", dependencies=[Depends(OPEN)])
+def static(name: str) -> Response:
+    """Return a file; a browser keeps it for a year."""
+    if name not in STATIC:
+        raise Problem(404, f"There is no file {name!r:.80}.")
+    kind = mimetypes.guess_type(name)[0] or "application/octet-stream"
+    headers = {"cache-control": f"public, max-age={YEAR}, immutable"}
+    return Response(STATIC[name], media_type=kind, headers=headers)

@@ -13,13 +13,13 @@ from fastapi import APIRouter, Query, Request
 from fastapi.responses import HTMLResponse
 
 from runner.approvals.rules import plain_name
+from runner.audit.files import audit_of
 from runner.definition.model import HIDDEN, map_of
 from runner.operations.decided import DecisionView
 from runner.operations.exports import Question, all_events
 from runner.operations.views import NodeView, RunView, archived_run, read_run, spendings
 from runner.records.run import FINAL, Status, existing
 from runner.server.access import Lists, Seen
-from runner.server.api.audit import audit_of
 from runner.server.api.documents import seen_by
 from runner.server.pages.node_drawer import QUIET, drawer
 from runner.server.pages.rendering import page, span

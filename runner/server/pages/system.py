@@ -5,16 +5,14 @@ from __future__ import annotations
 import secrets
 from collections.abc import Mapping
 from dataclasses import replace
-from typing import Annotated, Any
+from typing import Any
 from urllib.parse import quote
 
-from fastapi import APIRouter, Form, Request, Response
+from fastapi import APIRouter, Request, Response
 from fastapi.concurrency import run_in_threadpool
 from fastapi.responses import HTMLResponse
 from markupsafe import Markup
 
-from runner.approvals.freezes import scope_named
-from runner.approvals.freezing import freeze, thaw
 from runner.authoring.drawing import outline
 from runner.definition.model import Definition
 from runner.errors import CorruptDocument, NotFoundError
@@ -23,13 +21,12 @@ from runner.operations.dead import replay
 from runner.operations.views import read_workers
 from runner.records import codec
 from runner.records.messages import start_body
-from runner.server.access import Administers, Known, Operates, Person, Seen
+from runner.server.access import Known, Operates, Person, Seen
 from runner.server.api.documents import seen_by
 from runner.server.deciding import start_for
 from runner.server.forms import WHOLE, answer_fields, answer_of, fields_of, fields_sent, marked
 from runner.server.pages.passkeys import SignatureStep, passkeys, proof_of, signature_step
 from runner.server.pages.rendering import back, page
-from runner.server.problems import Problem
 from runner.server.services import Served, Services
 
 router = APIRouter(include_in_schema=False)
@@ -147,29 +144,6 @@ def dead(request: Request, person: Seen, services: Served) -> HTMLResponse:
     """Show the newest dead letters."""
     letters = [seen_by(person, letter) for letter in services.dead_letters.all(100)]
     return page(request, "dead.html", person, letters=letters)
-
-
-@router.post("/freeze")
-def freeze_all(
-    request: Request,
-    person: Administers,
-    services: Served,
-    action: Annotated[str, Form()],
-    scope: Annotated[str, Form()],
-    reason: Annotated[str, Form()] = "",
-    force: Annotated[str, Form()] = "",
-) -> Response:
-    """Freeze or thaw effects: `scope` is all, graph:<name> or tool:<name>."""
-    if action not in {"freeze", "thaw"}:
-        raise Problem(404, f"There is no action {action!r:.40}.")
-    kind, _, name = scope.partition(":")
-    frozen_scope = scope_named(kind, name)
-    engine, by = services.client.engine, person.principal.key
-    if action == "freeze":
-        freeze(engine, frozen_scope, reason, by, force=bool(force))
-    else:
-        thaw(engine, frozen_scope, reason, by)
-    return back(request, "/")
 
 
 @router.post("/dead/{letter_id}/replay")

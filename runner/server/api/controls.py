@@ -1,0 +1,296 @@
+"""`/v1/schedules`, `/v1/limits`, `/v1/freezes` and `/v1/webhooks`: what operators set while workers run."""
+
+from __future__ import annotations
+
+from typing import Any, Literal
+
+from fastapi import APIRouter
+from pydantic import Field, StrictBool
+from starlette.convertors import PathConvertor, register_url_convertor
+
+from runner.approvals.freezes import scope_named
+from runner.approvals.freezing import freeze, thaw
+from runner.records.json_form import document
+from runner.schedules.schedule import Schedule
+from runner.server.access import Administers, Operates, Seen
+from runner.server.api.documents import (
+    MOST,
+    ONE_PAGE,
+    PAGE,
+    Cursor,
+    Limit,
+    RequestBody,
+    Time,
+    page_document,
+    seen_document,
+)
+from runner.server.services import Served
+from runner.webhooks.webhook import Webhook
+
+schedules = APIRouter(prefix="/v1/schedules", tags=["schedules"])
+limits = APIRouter(prefix="/v1/limits", tags=["limits"])
+freezes = APIRouter(prefix="/v1", tags=["audit"])
+webhooks = APIRouter(prefix="/v1/webhooks", tags=["webhooks"])
+
+# Schedules: runs that are started at times
+
+
+class NewSchedule(RequestBody):
+    """A schedule to make: an interval in seconds, or a cron expression with its time zone."""
+
+    id: str
+    graph: str
+    task: Any = None
+    interval: float | None = None
+    cron: str = ""
+    timezone: str = "UTC"
+    overlap: Literal["skip", "buffer", "all"] = "skip"
+    tags: dict[str, str] = Field(default_factory=dict)
+
+
+class Range(RequestBody):
+    """The times of a backfill, both included."""
+
+    first: Time
+    last: Time
+
+
+@schedules.get("", summary="List schedules", dependencies=[ONE_PAGE])
+def list_schedules(person: Seen, services: Served) -> dict[str, Any]:
+    """List the schedules by their ids; their tasks are shown to readers only."""
+    return page_document(services.schedules.schedules.all(), person)
+
+
+@schedules.get("/{schedule_id}", summary="Show a schedule", name="show")
+def show_schedule(schedule_id: str, person: Seen, services: Served) -> Any:
+    """Show a schedule with its next time and its last run."""
+    return seen_document(services.schedules.schedules.get(schedule_id), person)
+
+
+@schedules.post("", status_code=201, summary="Make a schedule", name="add")
+def add_schedule(body: NewSchedule, person: Operates, services: Served) -> Any:
+    """Make a schedule; its first run starts at its next time, and its maker asks for each."""
+    made = services.schedules.add(Schedule(**body.model_dump(), requester=person.principal.key))
+    return seen_document(made, person)
+
+
+@schedules.delete("/{schedule_id}", status_code=204, summary="Remove a schedule", name="remove")
+def remove_schedule(schedule_id: str, _: Operates, services: Served) -> None:
+    """Remove a schedule; its runs go on."""
+    services.schedules.remove(schedule_id)
+
+
+@schedules.post("/{schedule_id}:pause", summary="Pause a schedule", name="pause")
+def pause_schedule(schedule_id: str, person: Operates, services: Served) -> Any:
+    """Start nothing until it is resumed."""
+    return seen_document(services.schedules.pause(schedule_id), person)
+
+
+@schedules.post("/{schedule_id}:resume", summary="Resume a schedule", name="resume")
+def resume_schedule(schedule_id: str, person: Operates, services: Served) -> Any:
+    """Go on with the next time; those that passed are left out."""
+    return seen_document(services.schedules.resume(schedule_id), person)
+
+
+@schedules.post("/{schedule_id}:backfill", summary="Start runs for times that have passed")
+def backfill(
+    schedule_id: str, body: Range, person: Operates, services: Served
+) -> dict[str, Any]:
+    """Start a run for each time of a range; a time that has had its run gets no other."""
+    first, last = (round(moment.timestamp() * 1000) for moment in (body.first, body.last))
+    runs = services.schedules.backfill(schedule_id, first, last)
+    return page_document(({"run_id": run_id} for run_id in runs), person)
+
+
+# Limits: how many nodes may run at the same time
+
+
+class KeyConvertor(PathConvertor):
+    """The key of a limit in a path: any text, also with line breaks, which `path` does not match."""
+
+    regex = r"(?s:.*)"
+
+
+register_url_convertor("key", KeyConvertor())
+
+
+class LimitChange(RequestBody):
+    """A reason, which is shown; the audit keeps its hash."""
+
+    reason: str = ""
+
+
+class NewNumbers(LimitChange):
+    """The slots of a limit, or its rate per so many seconds; null leaves what there is."""
+
+    concurrency: int | None = None
+    rate: float | None = None
+    per: float = 1.0
+
+
+class Pause(LimitChange):
+    """A pause of so many seconds; null says that it has no end."""
+
+    seconds: float | None = Field(...)
+
+
+@limits.get("", summary="List limits", dependencies=[ONE_PAGE])
+def list_limits(person: Seen, services: Served) -> dict[str, Any]:
+    """List the limits that graphs declare, with what operators have set and the keys that wait."""
+    return page_document(services.limits.all(), person)
+
+
+@limits.get("/turns", summary="List keys that wait for turns", dependencies=[ONE_PAGE])
+def list_turns(person: Seen, services: Served) -> dict[str, Any]:
+    """List the keys of fair graphs whose nodes wait for their turn, those that wait longest first."""
+    return page_document(services.waiting_turns(MOST), person)
+
+
+@limits.post("/{name:key}:set", summary="Change a limit")
+def set_limit(name: str, body: NewNumbers, person: Operates, services: Served) -> Any:
+    """Change the numbers of a limit for all workers at once, until it is reset."""
+    numbers = body.model_dump()
+    return seen_document(services.limits.set(name, **numbers, by=person.principal.key), person)
+
+
+@limits.post("/{name:key}:pause", summary="Pause a limit", name="pause")
+def pause_limit(name: str, body: Pause, person: Operates, services: Served) -> Any:
+    """Start no node under a limit, or under one key of it; those that run go on."""
+    by = person.principal.key
+    return seen_document(services.limits.pause(name, body.seconds, body.reason, by), person)
+
+
+@limits.post("/{name:key}:resume", summary="Resume a limit", name="resume")
+def resume_limit(name: str, body: LimitChange, person: Operates, services: Served) -> Any:
+    """End the pause of a limit with those of its keys, or of one key; what has waited starts."""
+    return seen_document(
+        services.limits.resume(name, body.reason, person.principal.key), person
+    )
+
+
+@limits.post("/{name:key}:reset", summary="Reset a limit")
+def reset(name: str, body: LimitChange, person: Operates, services: Served) -> Any:
+    """Return to what the code says, and end all pauses of a limit."""
+    return seen_document(services.limits.reset(name, body.reason, person.principal.key), person)
+
+
+# Freezes: what stops effects
+
+
+class Scope(RequestBody):
+    """A freeze of a graph, a tool, or all effects, and its reason."""
+
+    kind: Literal["graph", "tool", "all"]
+    name: str = ""
+    reason: str = Field(min_length=1)
+
+
+class Freezing(Scope):
+    """A scope to freeze; `force` takes a name that no graph or tool has here."""
+
+    force: StrictBool = False
+
+
+@freezes.get("/freezes", summary="List what is frozen", dependencies=[ONE_PAGE])
+def list_freezes(person: Seen, services: Served) -> dict[str, Any]:
+    """List the freezes: no effect of theirs happens until they are thawed."""
+    return page_document(services.store.frozen().values(), person)
+
+
+@freezes.post("/freezes", status_code=201, summary="Freeze effects")
+def add_freeze(body: Freezing, person: Administers, services: Served) -> dict[str, str]:
+    """Stop every effect of a graph, a tool or all; 404 where nothing has the name."""
+    scope = scope_named(body.kind, body.name)
+    freeze(services.client.engine, scope, body.reason, person.principal.key, force=body.force)
+    return {"scope": scope}
+
+
+@freezes.post("/freezes:thaw", summary="End a freeze")
+def end_freeze(body: Scope, person: Administers, services: Served) -> dict[str, str]:
+    """Let effects happen again."""
+    scope = scope_named(body.kind, body.name)
+    thaw(services.client.engine, scope, body.reason, person.principal.key)
+    return {"scope": scope}
+
+
+# Webhooks: endpoints that are sent notices, and what became of each
+
+
+class NewWebhook(RequestBody):
+    """Body of POST /v1/webhooks. Empty filters select every notice."""
+
+    url: str
+    id: str = Field("", description="A name of your choice; without it one is made.")
+    events: list[str] = Field(
+        default_factory=list, description="Kinds of notices, such as interrupt.asked."
+    )
+    graph: str = Field("", description="Of runs of this graph only, the outermost one.")
+    tags: dict[str, str] = Field(
+        default_factory=dict, description="Of runs that have these tags."
+    )
+    signature: Literal["v1", "v1a"] = Field(
+        "v1", description="By a shared secret, or by an Ed25519 key."
+    )
+
+
+@webhooks.get("", summary="List webhooks")
+def list_webhooks(person: Administers, services: Served) -> dict[str, Any]:
+    """List the webhooks by their ids."""
+    return page_document(services.webhooks.list(), person)
+
+
+@webhooks.get("/{webhook_id}", summary="Show a webhook", name="show")
+def show_webhook(webhook_id: str, _: Administers, services: Served) -> Any:
+    """Show a webhook, without its secret."""
+    return document(services.webhooks.show(webhook_id))
+
+
+@webhooks.post("", status_code=201, summary="Make a webhook", name="add")
+def add_webhook(body: NewWebhook, _: Administers, services: Served) -> Any:
+    """Make a webhook, which is sent the notices from now on. The answer has its secret, this once."""
+    return document(services.webhooks.add(Webhook(**body.model_dump())))
+
+
+@webhooks.delete("/{webhook_id}", status_code=204, summary="Remove a webhook", name="remove")
+def remove_webhook(webhook_id: str, _: Administers, services: Served) -> None:
+    """Remove a webhook and its deliveries."""
+    services.webhooks.remove(webhook_id)
+
+
+@webhooks.post("/{webhook_id}:pause", summary="Pause a webhook", name="pause")
+def pause_webhook(webhook_id: str, _: Administers, services: Served) -> Any:
+    """Send nothing until it is resumed; the notices of that time are left out."""
+    return document(services.webhooks.pause(webhook_id))
+
+
+@webhooks.post("/{webhook_id}:resume", summary="Resume a webhook", name="resume")
+def resume_webhook(webhook_id: str, _: Administers, services: Served) -> Any:
+    """Send what waits, and the notices from now on."""
+    return document(services.webhooks.resume(webhook_id))
+
+
+@webhooks.post("/{webhook_id}:rotate", summary="Rotate the secret of a webhook")
+def rotate(webhook_id: str, _: Administers, services: Served) -> Any:
+    """Make a new secret, which the answer has this once; for a day the old one signs beside it."""
+    return document(services.webhooks.rotate(webhook_id))
+
+
+@webhooks.get("/{webhook_id}/deliveries", summary="List the deliveries of a webhook")
+def deliveries(
+    webhook_id: str,
+    person: Administers,
+    services: Served,
+    limit: Limit = PAGE,
+    cursor: Cursor = None,
+) -> dict[str, Any]:
+    """List the deliveries of the last 7 days, the newest first."""
+    page = services.webhooks.deliveries(webhook_id, limit, cursor)
+    return page_document(page.items, person, page.next)
+
+
+@webhooks.post(
+    "/{webhook_id}/deliveries/{delivery_id}:redeliver", summary="Send a delivery again"
+)
+def redeliver(webhook_id: str, delivery_id: str, _: Administers, services: Served) -> Any:
+    """Send a delivery again, now, with the id that it had."""
+    return document(services.webhooks.redeliver(webhook_id, delivery_id))

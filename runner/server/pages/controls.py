@@ -1,0 +1,271 @@
+"""The pages and forms of what operators set: schedules, limits, freezes and webhooks."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+from typing import Annotated
+from urllib.parse import quote, unquote
+
+from fastapi import APIRouter, Form, Request, Response
+from fastapi.responses import HTMLResponse
+
+from runner.approvals.freezes import scope_named
+from runner.approvals.freezing import freeze, thaw
+from runner.errors import CorruptDocument
+from runner.limits.control import words
+from runner.records import codec
+from runner.schedules.schedule import Schedule, in_words
+from runner.schedules.scheduler import trouble
+from runner.server.access import Administers, Operates, Person, Seen
+from runner.server.api.documents import PAGE, Cursor, seen_by
+from runner.server.pages.rendering import back, page
+from runner.server.problems import Problem
+from runner.server.services import Served, Services
+from runner.webhooks.webhook import KINDS, Webhook, WebhookView
+
+router = APIRouter(include_in_schema=False)
+
+MOST_TURNS = 100
+"""Keys that wait for their turn on the page of limits, those that wait longest."""
+
+
+# Schedules
+
+
+@router.get("/schedules")
+def schedules(request: Request, person: Seen, services: Served) -> HTMLResponse:
+    """Show the schedules, and a form for a new one."""
+    stored = services.schedules.schedules
+    return page(
+        request,
+        "schedules.html",
+        person,
+        schedules=[
+            (schedule, in_words(schedule), *trouble(services.store, schedule, stored.now()))
+            for schedule in stored.all()
+        ],
+        graphs=list(services.graphs()),
+    )
+
+
+@router.post("/schedules")
+def add_schedule(
+    request: Request,
+    person: Operates,
+    services: Served,
+    name: Annotated[str, Form()],
+    graph: Annotated[str, Form()],
+    cron: Annotated[str, Form()] = "",
+    interval: Annotated[str, Form()] = "",
+    timezone: Annotated[str, Form()] = "UTC",
+    overlap: Annotated[str, Form()] = "skip",
+    task: Annotated[str, Form()] = "null",
+) -> Response:
+    """Make a schedule."""
+    try:
+        value, seconds = codec.load_json(task), float(interval) if interval else None
+    except (CorruptDocument, ValueError) as error:
+        raise Problem(
+            422, f"The task is JSON, the interval a number of seconds: {error}."
+        ) from error
+    schedule = Schedule(
+        name,
+        graph,
+        value,
+        seconds,
+        cron,
+        timezone,
+        overlap,  # type: ignore[arg-type] # checked by add
+        requester=person.principal.key,
+    )
+    services.schedules.add(schedule)
+    return back(request, "/schedules")
+
+
+@router.post("/schedules/{schedule_id}/backfill")
+def backfill(
+    request: Request,
+    schedule_id: str,
+    _: Operates,
+    services: Served,
+    first: Annotated[datetime, Form()],
+    last: Annotated[datetime, Form()],
+) -> Response:
+    """Start a run for each time of a range in UTC, and show them."""
+    span = (round(moment.replace(tzinfo=UTC).timestamp() * 1000) for moment in (first, last))
+    services.schedules.backfill(schedule_id, *span)
+    return back(request, f"/runs?tag={quote(f'schedule={schedule_id}')}")
+
+
+@router.post("/schedules/{schedule_id}/{action}")
+def change_schedule(
+    request: Request, schedule_id: str, action: str, _: Operates, services: Served
+) -> Response:
+    """Pause, resume or remove a schedule."""
+    actions = {
+        name: getattr(services.schedules, name) for name in ("pause", "resume", "remove")
+    }
+    if action not in actions:
+        raise Problem(404, f"There is no action {action!r:.40}.")
+    actions[action](schedule_id)
+    return back(request, "/schedules")
+
+
+# Limits
+
+
+@router.get("/limits")
+def limits(request: Request, person: Seen, services: Served) -> HTMLResponse:
+    """Show the limits, what is set, who waits and who has the slots; and the keys that wait for turns."""
+    views = [seen_by(person, limit) for limit in services.limits.all()]
+    turns = services.waiting_turns(MOST_TURNS)
+    return page(request, "limits.html", person, limits=views, words=words, turns=turns)
+
+
+@router.post("/limits/{action}")
+def change_limit(
+    request: Request,
+    action: str,
+    person: Operates,
+    services: Served,
+    name: Annotated[str, Form()],
+    reason: Annotated[str, Form()] = "",
+    minutes: Annotated[str, Form()] = "",
+    concurrency: Annotated[str, Form()] = "",
+    rate: Annotated[str, Form()] = "",
+    per: Annotated[str, Form()] = "1",
+) -> Response:
+    """Set, pause, resume or reset a limit; a pause without minutes has no end.
+
+    The name is percent-encoded: browsers change the line breaks of what they send.
+    """
+    name = unquote(name)
+    control, about = services.limits, {"reason": reason, "by": person.principal.key}
+    try:
+        seconds = float(minutes) * 60 if minutes else None
+        slots, speed = int(concurrency) if concurrency else None, float(rate) if rate else None
+        period = float(per)
+    except ValueError as error:
+        raise Problem(
+            422, f"What a limit has, and its minutes, are numbers: {error}."
+        ) from error
+    match action:
+        case "set":
+            control.set(name, concurrency=slots, rate=speed, per=period, **about)
+        case "pause":
+            control.pause(name, seconds, **about)
+        case "resume":
+            control.resume(name, **about)
+        case "reset":
+            control.reset(name, **about)
+        case _:
+            raise Problem(404, f"There is no action {action!r:.40}.")
+    return back(request, "/limits")
+
+
+# Freezes
+
+
+@router.post("/freeze")
+def freeze_all(
+    request: Request,
+    person: Administers,
+    services: Served,
+    action: Annotated[str, Form()],
+    scope: Annotated[str, Form()],
+    reason: Annotated[str, Form()] = "",
+    force: Annotated[str, Form()] = "",
+) -> Response:
+    """Freeze or thaw effects: `scope` is all, graph:<name> or tool:<name>."""
+    if action not in {"freeze", "thaw"}:
+        raise Problem(404, f"There is no action {action!r:.40}.")
+    kind, _, name = scope.partition(":")
+    frozen_scope = scope_named(kind, name)
+    engine, by = services.client.engine, person.principal.key
+    if action == "freeze":
+        freeze(engine, frozen_scope, reason, by, force=bool(force))
+    else:
+        thaw(engine, frozen_scope, reason, by)
+    return back(request, "/")
+
+
+# Webhooks
+
+
+@router.get("/webhooks")
+def webhooks(request: Request, person: Administers, services: Served) -> HTMLResponse:
+    """Show the webhooks, and a form for a new one."""
+    return _webhooks(request, person, services)
+
+
+@router.post("/webhooks")
+def add_webhook(
+    request: Request,
+    person: Administers,
+    services: Served,
+    name: Annotated[str, Form()],
+    address: Annotated[str, Form()],
+    event: Annotated[list[str] | None, Form()] = None,
+    graph: Annotated[str, Form()] = "",
+) -> Response:
+    """Make a webhook, and show its secret this once."""
+    return _webhooks(
+        request,
+        person,
+        services,
+        made=services.webhooks.add(Webhook(name, address, event or [], graph)),
+    )
+
+
+@router.get("/webhooks/{webhook_id}")
+def deliveries(
+    request: Request,
+    webhook_id: str,
+    person: Administers,
+    services: Served,
+    cursor: Cursor = None,
+) -> HTMLResponse:
+    """Show the deliveries of a webhook, the newest first."""
+    services.webhooks.show(webhook_id)
+    log = services.webhooks.deliveries(webhook_id, PAGE, cursor)
+    return page(request, "deliveries.html", person, webhook_id=webhook_id, log=log)
+
+
+@router.post("/webhooks/{webhook_id}/{action}")
+def change_webhook(
+    request: Request, webhook_id: str, action: str, person: Administers, services: Served
+) -> Response:
+    """Pause, resume, rotate or remove a webhook."""
+    actions = {
+        name: getattr(services.webhooks, name)
+        for name in ("pause", "resume", "rotate", "remove")
+    }
+    if action not in actions:
+        raise Problem(404, f"There is no action {action!r:.40}.")
+    webhook = actions[action](webhook_id)
+    if action == "rotate":
+        return _webhooks(request, person, services, made=webhook)
+    return back(request, "/webhooks")
+
+
+@router.post("/webhooks/{webhook_id}/deliveries/{delivery_id}")
+def redeliver(
+    request: Request, webhook_id: str, delivery_id: str, _: Administers, services: Served
+) -> Response:
+    """Send a delivery again."""
+    services.webhooks.redeliver(webhook_id, delivery_id)
+    return back(request, f"/webhooks/{webhook_id}")
+
+
+def _webhooks(
+    request: Request, person: Person, services: Services, made: WebhookView | None = None
+) -> HTMLResponse:
+    return page(
+        request,
+        "webhooks.html",
+        person,
+        webhooks=services.webhooks.list(),
+        made=made,
+        kinds=sorted(KINDS),
+        graphs=list(services.graphs()),
+    )
