@@ -12,6 +12,7 @@ import enum
 import hashlib
 import json
 import math
+import re
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass, field, replace
@@ -31,7 +32,10 @@ from runner.records.run import VisitEntry
 
 SEPARATOR = "."
 
-MAX_ID, MAX_DIGITS = 10_000, 16  # characters of an id, and of the visit in it
+MAX_ID = 10_000  # characters
+
+ID = re.compile(r"(?s:(?!.*[\ud800-\udfff])([^:.]+)\.(.*)\.(\d{1,15})\.[^.]*)")
+"""The form of an id: run, node, visit and digest. With a colon the run's would name one of its keys."""
 
 MAX_LIFETIME = 36_525 * 86_400
 """Seconds that a question waits at most: a hundred years."""
@@ -279,20 +283,8 @@ def usual_dropped(question: dict[str, Any]) -> dict[str, Any]:
 
 def address_of(interrupt_id: str) -> Address | None:
     """Parse run, node and visit from an interrupt's id; None where the text has another form."""
-    run_id, dot, node_and_visit = interrupt_id.partition(SEPARATOR)
-    fields = node_and_visit.rsplit(SEPARATOR, 2)
-    number = (
-        fields[1] if len(fields) == 3 and not validation.problem(interrupt_id, MAX_ID) else ""
-    )
-    # With a colon the id of a run would name one of its keys in the store.
-    if (
-        not dot
-        or not run_id
-        or ":" in run_id
-        or not (number.isdecimal() and len(number) < MAX_DIGITS)
-    ):
-        return None
-    return Address(run_id, fields[0], int(fields[1]))
+    match = ID.fullmatch(interrupt_id) if len(interrupt_id) <= MAX_ID else None
+    return Address(match[1], match[2], int(match[3])) if match else None
 
 
 def selectors_of(rule: Mapping[str, Any] | None) -> list[str]:
