@@ -16,8 +16,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from runner.errors import UsageError
-from runner.execution import ids
 from runner.records.codec import JSON
+from runner.store.requests import new_nonce
 
 if TYPE_CHECKING:
     from types import ModuleType
@@ -137,7 +137,7 @@ class SigningKey:
         """
         moment = time.time() if now is None else now
         proof: dict[str, JSON] = proofs().sign(
-            body, self.key, self.kid, now=moment, jti=ids.nonce(), login=login
+            body, self.key, self.kid, now=moment, jti=new_nonce(), login=login
         )
         return proof
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import difflib
-from collections.abc import Sequence
 from dataclasses import replace
 
 from runner.approvals.freezes import ALL, parts_of
@@ -48,14 +47,8 @@ def thaw(engine: Engine, scope: str, reason: str, by: str = "") -> None:
     engine.freezes.refresh()
 
 
-def noted(engine: Engine, receipts: Sequence[Receipt]) -> list[Receipt]:
-    """Say in the receipts of answers that were taken what keeps them from having an effect."""
-    if not engine.freezes.known:
-        return list(receipts)
-    return [_noted(engine, receipt) for receipt in receipts]
-
-
-def _noted(engine: Engine, receipt: Receipt) -> Receipt:
+def with_freeze(engine: Engine, receipt: Receipt) -> Receipt:
+    """Say in the receipt of an answer that was taken which freeze keeps it from having an effect."""
     run = (
         engine.store.peek(receipt.run_id)
         if receipt.status in TAKEN and receipt.run_id

@@ -26,7 +26,6 @@ from runner.errors import (
     UnstorableError,
     UsageError,
 )
-from runner.execution import ids
 from runner.execution.engine import Engine
 from runner.records import codec, validation
 from runner.records.codec import JSON
@@ -34,6 +33,7 @@ from runner.records.interrupts import Decision, Interrupt, Receipt, ReceiptStatu
 from runner.records.run import outermost
 from runner.records.validation import mismatch
 from runner.store.receipts import check_answer
+from runner.store.requests import new_nonce
 
 Sign = Callable[[dict[str, JSON]], dict[str, JSON]]
 """Returns a message with its proof, or as it is."""
@@ -90,10 +90,10 @@ def apply_vote(
         body,
         decision.shown_at,
     )
-    reply = engine.store.do(CastVote(ballot, ids.nonce()))
+    reply = engine.store.do(CastVote(ballot, new_nonce()))
     (receipt,) = reply.receipts
     engine.ring(reply)
-    return freezing.noted(engine, [receipt])[0]
+    return freezing.with_freeze(engine, receipt) if engine.freezes.known else receipt
 
 
 def _check_served(engine: Engine, question: Interrupt) -> None:
@@ -169,7 +169,7 @@ def apply_operation(
         body=body,
         **marks,
     )
-    reply = engine.store.do(ApplyOperation(operation, ids.nonce()))
+    reply = engine.store.do(ApplyOperation(operation, new_nonce()))
     (receipt,) = reply.receipts
     engine.ring(reply)
     return receipt

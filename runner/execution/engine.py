@@ -36,7 +36,7 @@ from runner.errors import (
     RunStopped,
     StoreError,
 )
-from runner.execution import conditions, held_nodes, ids, nodes, telemetry
+from runner.execution import conditions, held_nodes, nodes, telemetry
 from runner.execution.context import ClaimedVisit, never
 from runner.execution.held_nodes import RETURN_DELAY_MS, UnservedNodes
 from runner.execution.leases import Lease, Leases, Quarantine, SweepTimer
@@ -80,6 +80,7 @@ from runner.store.requests import (
     ReportResult,
     RetryVisit,
     SettleVisit,
+    new_nonce,
 )
 
 log = logging.getLogger(__name__)
@@ -196,7 +197,7 @@ class Engine:
         if self.freezes.known and self._is_frozen(run_id, node, visit, attempt):
             return DoorbellOutcome("frozen")
         try:
-            claim = self._quarantine.claim(run_id, node, visit, attempt, nonce or ids.nonce())
+            claim = self._quarantine.claim(run_id, node, visit, attempt, nonce or new_nonce())
         except UnreadableClaim as error:
             return self._hold_refused(error, "", error)
         if isinstance(claim, Reply):
@@ -258,7 +259,7 @@ class Engine:
         Raises:
             NotFoundError: there is no such run. UsageError: the reason is no text, or too long.
         """
-        reply = self.do(CancelRun(run_id, validation.reason(reason), ids.nonce())).word
+        reply = self.do(CancelRun(run_id, validation.reason(reason), new_nonce())).word
         if reply == "unknown":
             raise no_such_run(run_id)
         self.leases.look()
@@ -502,7 +503,7 @@ class Engine:
         if outcome.result != outcome.output:
             entry["result"] = outcome.result
         checkpoint = visit.wrap(outcome.saved) if outcome.saved else None
-        nonce = ids.nonce()
+        nonce = new_nonce()
         for refusals in range(SETTLE_TRIES):
             try:
                 edges, reads = conditions.bits(
@@ -562,7 +563,7 @@ class Engine:
         effects = visit.effects(Status.FAILED, entry["error"])
         checkpoint = nodes.wrapped(visit, outcome)
         settlement = Settlement(Status.FAILED, "", None, entry, checkpoint, effects=effects)
-        reply = self._settle(visit.claim.token, settlement, ids.nonce()).word
+        reply = self._settle(visit.claim.token, settlement, new_nonce()).word
         return DoorbellOutcome(reply, visit.graph_id, error=outcome.error)
 
     def _settle(self, token: Token, settlement: Settlement, nonce: str) -> Reply:

@@ -11,12 +11,11 @@ from collections.abc import Callable, Sequence
 from runner.approvals import freezing
 from runner.approvals.votes import apply_vote
 from runner.errors import ConflictError, NotFoundError, ResponseError
-from runner.execution import ids
 from runner.execution.engine import Engine
 from runner.records import validation
 from runner.records.interrupts import Decision, Receipt, ReceiptStatus, address_of
 from runner.records.run import RunRecord
-from runner.store.requests import AnswerQuestions, WithdrawQuestion
+from runner.store.requests import AnswerQuestions, WithdrawQuestion, new_nonce
 
 
 def apply_decisions(
@@ -55,8 +54,11 @@ def apply_decisions(
 
 
 def _answer(engine: Engine, answers: Sequence[Decision]) -> list[Receipt]:
-    request = AnswerQuestions(answers, ids.nonce(), engine.store.max_bytes)
-    return freezing.noted(engine, engine.ring(engine.store.do(request)).receipts)
+    request = AnswerQuestions(answers, new_nonce(), engine.store.max_bytes)
+    receipts = engine.ring(engine.store.do(request)).receipts
+    if engine.freezes.known:
+        return [freezing.with_freeze(engine, receipt) for receipt in receipts]
+    return list(receipts)
 
 
 def withdraw(engine: Engine, interrupt_id: str, reason: str, *, reask: bool) -> None:

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from runner.errors import NotFoundError, RunnerError, StoreError
-from runner.execution import ids
 from runner.execution.engine import Engine
 from runner.operations import recovery
 from runner.records.jobs import Job, JobAction
+from runner.store.requests import new_nonce
 from runner.store.shared import Jobs
 
 SLICE = 100
@@ -17,7 +17,7 @@ SLICE = 100
 
 def begin(jobs: Jobs, action: JobAction, reason: str, by: str, run_ids: Sequence[str]) -> Job:
     """Store a job, which `carry_on` does; where no process does, sweeps do it."""
-    job = Job(ids.nonce(), action, reason, by, jobs.now(), list(run_ids))
+    job = Job(new_nonce(), action, reason, by, jobs.now(), list(run_ids))
     jobs.add(job)
     return job
 

@@ -13,7 +13,7 @@ from typing import Any
 from runner.definition.model import HIDDEN, Topology, map_of
 from runner.definition.registry import CompiledGraph, Registry
 from runner.errors import ConflictError, UsageError
-from runner.execution import conditions, ids
+from runner.execution import conditions
 from runner.execution.conditions import GraphState, Results
 from runner.execution.engine import Engine
 from runner.execution.held_nodes import held_themselves
@@ -23,7 +23,7 @@ from runner.records import codec
 from runner.records.migration import Migration
 from runner.records.run import PATH, NodeRecord, Records, Status, VisitKey, existing
 from runner.store.interface import Fetched, Reply, RunSnapshot, Store
-from runner.store.requests import MigrateRuns
+from runner.store.requests import MigrateRuns, new_nonce
 
 TRIES = 20
 """Times that a migration is planned because the run changed after it was read."""
@@ -58,7 +58,7 @@ def migrate(
     for _ in range(TRIES):
         migrations, outcomes = planner.plan(run_id, request)
         if not dry_run:
-            reply: Reply = engine.store.do(MigrateRuns(migrations, ids.nonce()))
+            reply: Reply = engine.store.do(MigrateRuns(migrations, new_nonce()))
             if reply.word != "migrated":
                 continue
             engine.ring(reply)

@@ -43,7 +43,7 @@ from runner.store.interface import Fork, Reply, RunSnapshot, Start, Store
 from runner.store.memory.run import MemoryRun
 from runner.store.memory.semaphores import Semaphores
 from runner.store.memory.sessions import Sessions
-from runner.store.requests import ForkRun, RemoveRun, RewriteRuns
+from runner.store.requests import ForkRun, RemoveRun, RewriteRuns, new_nonce
 
 TRIES = 20
 """Times that a retry or a fork is planned because the run changed after it was read."""
@@ -227,7 +227,7 @@ def write_retry(store: Store, run_id: str, node: str | None = None) -> tuple[lis
     """Plan a retry and write it; return the nodes that run again, and the reply with their doorbells."""
     for _ in range(TRIES):
         rewrites = plan_retry(store, run_id, node)
-        reply = store.do(RewriteRuns(rewrites, ids.nonce()))
+        reply = store.do(RewriteRuns(rewrites, new_nonce()))
         if reply.word == "reopened":
             return running_again(rewrites[0].records), reply
         if reply.word == "full":

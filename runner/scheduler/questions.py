@@ -176,7 +176,8 @@ def _resolve(
         dispatch(changes, node, updated_record)
     else:
         changes.put(node, updated_record)
-    return close(changes, "accepted")
+    # It ends neither a run nor an item of a map, in whose place others could begin.
+    return changes.result("accepted")
 
 
 def due_question(changes: Changes, kind: TimerKind, interrupt: str) -> TransitionResult:

@@ -205,6 +205,11 @@ def run_record(run_id: str, fields: Mapping[bytes, bytes]) -> RunRecord:
     )
 
 
+def is_packed(of: bytes) -> bool:
+    """Return whether a run's field `of` says that it is packed."""
+    return of.split(b" ", 2)[1].decode() == OUTERMOST[1]
+
+
 SUMMARY = ("of", "run", "created", "tags", "ended", "requester")
 """The fields of a run's hash that its line in a listing is read from."""
 

@@ -7,8 +7,11 @@ another worker has taken the node over, or its run has gone on without it.
 
 from __future__ import annotations
 
+import base64
 import functools
-from collections.abc import Callable, Mapping, Sequence
+import itertools
+import os
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -138,6 +141,32 @@ def run_of(interrupt_id: str) -> str:
     """Return the id of the run that a question's id names; "" for an id that can't be one."""
     address = address_of(interrupt_id)
     return address.run_id if address else ""
+
+
+def new_nonce() -> str:
+    """Make a text that no other request has.
+
+    A random beginning of 72 bits and a number, so that most cost no system call. A fork would repeat both:
+    the child is known by its process id, which no other living process has, and begins again. Threads may
+    begin again at once; each then counts on from a beginning of its own.
+    """
+    global _nonces  # noqa: PLW0603 - one for the process
+    source = _nonces
+    if source[0] != os.getpid():
+        source = _nonces = _begin_nonces()
+    return f"{source[1]}{next(source[2])}"
+
+
+def _begin_nonces() -> tuple[int, str, Iterator[int]]:
+    """Return this process's id, a random text of fixed length, and numbers."""
+    return (
+        os.getpid(),
+        base64.urlsafe_b64encode(os.urandom(9)).decode("ascii"),
+        itertools.count(),
+    )
+
+
+_nonces = _begin_nonces()
 
 
 # One visit on a worker

@@ -15,11 +15,11 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 
 from runner.errors import NotFoundError, StoreError, UsageError
-from runner.execution import ids
 from runner.records import codec
 from runner.records.listings import Page
 from runner.records.notices import Notice, completed
 from runner.store.interface import Store
+from runner.store.requests import new_nonce
 from runner.store.shared import NoticeReader, Shared
 from runner.webhooks import outbound
 from runner.webhooks.webhook import (
@@ -171,7 +171,7 @@ class WebhookSender:
         Raises:
             StoreError: the store could not be reached; a worker begins again a lease later.
         """
-        holder = ids.nonce()
+        holder = new_nonce()
         readers: Sequence[NoticeReader] = ()
         group = ""
         try:

@@ -6,6 +6,7 @@ import re
 import pytest
 
 from runner.execution import ids
+from runner.store.requests import new_nonce
 
 
 def test_run_ids_sort_by_time_and_name_their_partition():
@@ -19,7 +20,7 @@ def test_run_ids_sort_by_time_and_name_their_partition():
 
 def test_no_two_requests_have_one_nonce():
     """A nonce is short plain text that no other request has."""
-    made = {ids.nonce() for _ in range(10_000)}
+    made = {new_nonce() for _ in range(10_000)}
 
     assert len(made) == 10_000
     assert all(re.fullmatch(r"[\w-]{13,17}", each) for each in made)
@@ -30,13 +31,13 @@ def test_no_two_requests_have_one_nonce():
 def test_forked_processes_make_different_names():
     """Children of one process share no nonce and no run id: nothing random is copied by a fork."""
     reader, writer = os.pipe()
-    ids.nonce(), ids.run_id()
+    new_nonce(), ids.run_id()
     for _ in range(2):
         if not (child := os.fork()):
-            os.write(writer, f"{ids.nonce()} {ids.run_id()} ".encode())
+            os.write(writer, f"{new_nonce()} {ids.run_id()} ".encode())
             os._exit(0)
         os.waitpid(child, 0)
-    os.write(writer, f"{ids.nonce()} {ids.run_id()}".encode())
+    os.write(writer, f"{new_nonce()} {ids.run_id()}".encode())
     made = os.read(reader, 1000).split()
     os.close(reader)
     os.close(writer)

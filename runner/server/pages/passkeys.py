@@ -20,7 +20,6 @@ from runner.approvals.passkeys import passkeys_of, public_half, signature_reques
 from runner.approvals.proofs import ProofRefused, VerificationKey, encoded
 from runner.approvals.rules import OWN_KEY, Rule
 from runner.errors import CorruptDocument, UsageError
-from runner.execution import ids
 from runner.operations.questions import Change, QuestionView
 from runner.records import codec
 from runner.records.codec import JSON
@@ -30,6 +29,7 @@ from runner.server.browser import TOKEN, FormTokens, origin_of
 from runner.server.pages.rendering import page
 from runner.server.problems import Problem
 from runner.server.services import Served, Services
+from runner.store.requests import new_nonce
 
 router = APIRouter(include_in_schema=False)
 
@@ -86,7 +86,7 @@ def signature_step(
     """Return what is left to be signed of a message that a form makes."""
     fields = {name: value for name, value in form.items() if name not in {TOKEN, PROOF}}
     now = time.time()
-    requests = [asdict(signature_request(body, key, now, ids.nonce())) for key in keys]
+    requests = [asdict(signature_request(body, key, now, new_nonce())) for key in keys]
     return SignatureStep(path, fields, subject, requests)
 
 

@@ -14,7 +14,7 @@ from collections.abc import Sequence
 from typing import Any, Protocol
 
 from runner.errors import CorruptDocument
-from runner.store.encoding import OUTERMOST, dump, load
+from runner.store.encoding import dump, is_packed, load
 from runner.store.redis.connection import Argument, mapping_of
 from runner.store.redis.keys import run_key
 
@@ -46,11 +46,6 @@ class PackCall(Protocol):
 
     def __call__(self, name: str, *arguments: Argument) -> list[Any]:
         """Run a script, and return its reply."""
-
-
-def is_packed(of: bytes) -> bool:
-    """Return whether a run's field `of` says that it is packed."""
-    return of.split(b" ", 2)[1].decode() == OUTERMOST[1]
 
 
 def _stays(name: bytes) -> bool:

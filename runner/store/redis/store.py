@@ -486,7 +486,7 @@ class RedisStore:
         if not pairs:
             return None
         fields = mapping_of(pairs)
-        if packed_runs.is_packed(fields[b"of"]):
+        if encoding.is_packed(fields[b"of"]):
             (packed,) = self._packed([run_id])
             if not packed:
                 return self.read(run_id, messages=messages, lazy=lazy)
@@ -670,7 +670,7 @@ class RedisStore:
             replies: list[list[bytes | None]] = pipe.execute()
         values = [row[:-1] for row in replies]
         packed = [
-            at for at, row in enumerate(replies) if row[-1] and packed_runs.is_packed(row[-1])
+            at for at, row in enumerate(replies) if row[-1] and encoding.is_packed(row[-1])
         ]
         if not packed:
             return values

@@ -1,4 +1,4 @@
-"""Consequences of a run's status: its lists, and when it has ended, the expiry of its keys."""
+"""Consequences of a run's end: when its keys expire, where it is archived, and what undoes that."""
 
 from __future__ import annotations
 
@@ -26,14 +26,8 @@ def in_use(run: RunRecord) -> bool:
     return not run.is_final or bool(run.unreported)
 
 
-def follow(write_set: WriteSet, key: str, initial: RunRecord, record: RunRecord) -> None:
-    """Write what follows from a change of a run's record."""
-    if (initial.status, initial.graph_id) != (record.status, record.graph_id):
-        created_at = write_set.read_unvalidated(key, "created") or b"0"
-        write_set.command("ZREM", f"runs:{initial.status}:{initial.graph_id}", record.run_id)
-        write_set.command(
-            "ZADD", f"runs:{record.status}:{record.graph_id}", created_at, record.run_id
-        )
+def follow(write_set: WriteSet, initial: RunRecord, record: RunRecord) -> None:
+    """Write what follows where a run ends, or goes on after its end."""
     if initial.is_final and not record.is_final:
         _revive(write_set, initial)
     if in_use(initial) and not in_use(record):

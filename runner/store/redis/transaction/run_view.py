@@ -20,6 +20,7 @@ from runner.records.interrupts import Decision, Interrupt
 from runner.records.metrics import ANSWER
 from runner.records.migration import Migration
 from runner.records.run import (
+    FINAL,
     Arrivals,
     LoopRecord,
     MapRecord,
@@ -618,7 +619,8 @@ class RunInTransaction:
         )
         if changes or self.record != self.initial or self.record.run_id in write_set.runs:
             self._flush_record()
-        run_end.follow(write_set, key, self.initial, self.record)
+        if {self.initial.status, self.record.status} & FINAL:
+            run_end.follow(write_set, self.initial, self.record)
 
     def _flush_arrivals(self, scope: int, node: str, arrivals: Arrivals) -> None:
         """Add arrivals to those that there are, unless more of them would decide something else."""
@@ -677,6 +679,11 @@ class RunInTransaction:
                 record.stopping and not initial.stopping
             ):
                 counters.max_started = self.topology.limit
+        if (initial.status, initial.graph_id) != (record.status, record.graph_id):
+            created_at = write_set.read_unvalidated(self.key, "created") or b"0"
+            indexes = [f"runs:{run.status}:{run.graph_id}" for run in (initial, record)]
+            write_set.command("ZREM", indexes[0], record.run_id)
+            write_set.command("ZADD", indexes[1], created_at, record.run_id)
 
 
 def _status_counters(run: RunRecord) -> str:

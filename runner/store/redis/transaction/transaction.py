@@ -126,7 +126,7 @@ class Transaction:
         if b"run" not in fields:
             return None
         record = encoding.run_record(run_id, fields)
-        if packed_runs.is_packed(fields[b"of"]):
+        if encoding.is_packed(fields[b"of"]):
             raise _PackedRun(run_id)
         expected_fields = self.write_set.expected.setdefault(key, {})
         expected_fields |= {name: fields.get(name.encode(), b"") for name in ("of", "lock")}
