@@ -37,7 +37,7 @@ from runner.records.interrupts import Decision
 from runner.settings import Settings
 from runner.store.addresses import CLIENTS
 from runner.store.redis.store import RedisStore
-from runner.store.redis.streams import Intake
+from runner.store.redis.streams import StreamReader
 from runner.store.redis.workers import WorkerRegistry
 from runner.testing import ScriptedModel
 
@@ -183,7 +183,7 @@ class Story:
         self._store.install_doorbell(make_template(make_app(settings)))
         self._engine = Engine(self._store, SweeperDispatcher(), _graphs(width))
         self._engine.publish(self._engine.registry.names())
-        self._intake, self._workers = Intake(self._url), WorkerRegistry(self._url)
+        self._stream_reader, self._workers = StreamReader(self._url), WorkerRegistry(self._url)
 
     def work(self) -> Table:
         """Go through all steps twice, and return the counts of the second time: all is connected then."""
@@ -199,9 +199,9 @@ class Story:
         """Do twice what a worker without work does."""
         for _ in range(2):
             with self._counted("idle: read answers and starts"):
-                self._intake.read(0.001)
+                self._stream_reader.read(0.001)
             with self._counted("idle: take over from readers that are gone"):
-                self._intake.take_over(1.0)
+                self._stream_reader.take_over(1.0)
             with self._counted("idle: sweep"):
                 self._engine.sweep(50)
             with self._counted("idle: heartbeat"):

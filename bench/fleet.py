@@ -1,6 +1,6 @@
 """Part `fleet`: what 10,000 workers without work cost the store, simulated in virtual time.
 
-Each worker is our own code: its intake, its sweeper and its heartbeat, the objects that a worker starts.
+Each worker is our own code: its stream reader, sweeper and heartbeat, the objects that a worker starts.
 Only their time is virtual, and their connections are shared: a blocking read is sent without its wait, and
 takes as much of the virtual time as it would have waited (to block and to wake a client costs the server
 some more). So some seconds of a large fleet take as long as their commands do. What Celery itself sends

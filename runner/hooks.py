@@ -268,28 +268,28 @@ class HookRegistry:
 
 
 async def fire(
-    event: HookEvent, callbacks: Sequence[Callback], turn: asyncio.Lock | None = None
+    event: HookEvent, callbacks: Sequence[Callback], lock: asyncio.Lock | None = None
 ) -> list[Interrupt]:
     """Run all callbacks on an event and return the questions that have no answer yet.
 
-    A sync callback runs on a thread, so that one that blocks holds up nothing else; `turn` lets one
+    A sync callback runs on a thread, so that one that blocks holds up nothing else; `lock` lets one
     run at a time. Any error of a callback is raised.
     """
     for callback in callbacks:
-        await _call(callback, event, turn)
+        await _call(callback, event, lock)
         refusal = event.asker and (event.asker.mismatch or event.asker.refused)
         if refusal:
             raise refusal
     return [] if event.asker is None else event.asker.asked
 
 
-async def _call(callback: Callback, event: HookEvent, turn: asyncio.Lock | None) -> None:
+async def _call(callback: Callback, event: HookEvent, lock: asyncio.Lock | None) -> None:
     # The one place where a hook's InterruptRaised is caught: the asker remembers the question.
     try:
         if inspect.iscoroutinefunction(callback):
             await callback(event)
             return
-        async with turn or asyncio.Lock():
+        async with lock or asyncio.Lock():
             outcome = await async_loop.in_thread(callback, event)
         if inspect.isawaitable(outcome):
             await outcome

@@ -73,7 +73,7 @@ SHARE_OF_LIMIT = 0.5
 """A child begins no task after one that took more of its time limit: a late signal would hit the next one."""
 
 PERMISSION_LASTS = 1.0
-"""Seconds after a turn of the worker's event loop: children of a worker that is blocked begin no more."""
+"""Seconds after a pass of the worker's event loop: children of a worker that is blocked begin no more."""
 
 
 # In the process that runs a node.
@@ -271,7 +271,7 @@ class SlotThreads(ThreadPoolExecutor):
 
 
 class Permission:
-    """Sets at each turn of the worker's event loop whether its children may continue by themselves."""
+    """Sets at each pass of the worker's event loop whether its children may continue by themselves."""
 
     def __init__(self) -> None:
         """No consumer is known yet, so none may."""
@@ -318,7 +318,7 @@ _permission = Permission()
 
 
 def forbid_continuing() -> None:
-    """Let no child continue: the worker stops, and its event loop turns no more."""
+    """Let no child continue: the worker stops, and its event loop runs no more."""
     permission()[0] = 0
 
 

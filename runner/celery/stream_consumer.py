@@ -28,7 +28,7 @@ from runner.records.validation import one_line
 from runner.settings import Settings
 from runner.store.redis.keys import Keys
 from runner.store.redis.partitions import SharedStore, connections
-from runner.store.redis.streams import EARLY, Entry, Intake, Outbox
+from runner.store.redis.streams import EARLY, Entry, Outbox, StreamReader
 
 log = logging.getLogger(__name__)
 
@@ -63,17 +63,19 @@ class StreamMessages:
             streams += sorted(self._amqp_early)
             self._amqp = AmqpMessages(engine, settings, publisher_of(app))
         connection = connections(cast("SharedStore", engine.store))[partitions[0].number]
-        self.intake = Intake(connection, settings.namespace, streams, bounds)
+        self.stream_reader = StreamReader(connection, settings.namespace, streams, bounds)
         self._doors = (
-            Intake(first_server, settings.namespace, bounds=bounds) if server else self.intake
+            StreamReader(first_server, settings.namespace, bounds=bounds)
+            if server
+            else self.stream_reader
         )
 
     def apply(self, entry: Entry) -> bool:
         """Apply an entry; False where the store refuses it for now, and it has to be taken over."""
         message = IncomingMessage(entry.id, entry.key, entry.body)
-        if entry.stream == self.intake.keys.starts:
+        if entry.stream == self.stream_reader.keys.starts:
             return self._finish(entry, self._handler.start(message))
-        if entry.stream == self.intake.keys.responses:
+        if entry.stream == self.stream_reader.keys.responses:
             early = partial(_early_message, entry)
             return self._finish(entry, self._handler.answer(message, early))
         if entry.stream in self._amqp_early:
@@ -81,7 +83,7 @@ class StreamMessages:
         else:
             is_done = all(self._apply_early(_early_entry(message)) for message in entry.early)
         if is_done:
-            self.intake.done(entry)
+            self.stream_reader.done(entry)
         return is_done
 
     def _apply_early(self, entry: Entry) -> bool:
@@ -135,10 +137,10 @@ class StreamConsumer(WorkerThread):
 
     def run_once(self) -> None:
         """Apply what other readers have not, then new messages until the slot lapses."""
-        lapses, intake = self._slots.acquire(), self.messages.intake
+        lapses, stream_reader = self._slots.acquire(), self.messages.stream_reader
         if not lapses:
             return
-        entries = intake.take_over(RETRY_AFTER)
+        entries = stream_reader.take_over(RETRY_AFTER)
         while True:
             refusals = [entry for entry in entries if not self.messages.apply(entry)]
             if refusals:
@@ -146,7 +148,7 @@ class StreamConsumer(WorkerThread):
             remaining = lapses - time.monotonic()
             if remaining <= 0 or self.stopping.is_set():
                 return
-            entries = intake.read(remaining, is_stopping=self.stopping.is_set)
+            entries = stream_reader.read(remaining, is_stopping=self.stopping.is_set)
 
 
 class EarlyAnswerConsumer(WorkerThread):
@@ -189,9 +191,11 @@ class EarlyAnswerConsumer(WorkerThread):
         for messages in self._servers:
             try:
                 if wait is None:
-                    entries = messages.intake.take_over(RETRY_AFTER)
+                    entries = messages.stream_reader.take_over(RETRY_AFTER)
                 else:
-                    entries = messages.intake.read(wait, is_stopping=self.stopping.is_set)
+                    entries = messages.stream_reader.read(
+                        wait, is_stopping=self.stopping.is_set
+                    )
                 for entry in entries:
                     is_done &= messages.apply(entry)
             except StoreError as error:

@@ -74,4 +74,4 @@ def test_a_stopping_worker_leaves_its_webhooks_to_another(empty_site):
         wait_until(lambda: SERVED in worker.output(), "it is served")
         os.kill(worker.pid, signal.SIGTERM)
         wait_until(lambda: not worker.alive, "the worker has ended")
-        assert not empty_site.redis.hexists("runner:{p00}:webhook:d:h", "#turn")
+        assert not empty_site.redis.hexists("runner:{p00}:webhook:d:h", "#lock")

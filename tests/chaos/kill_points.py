@@ -23,7 +23,7 @@ from runner.store.interface import Request as StoreRequest
 from runner.store.redis.fast.fast_path import FastPath
 from runner.store.redis.ledger import AuditLog
 from runner.store.redis.store import RedisStore
-from runner.store.redis.streams import Intake
+from runner.store.redis.streams import StreamReader
 from runner.store.requests import (
     AnswerQuestions,
     AskQuestions,
@@ -151,7 +151,7 @@ around(
 around(Request, "acknowledge", "ack", of_task, always)
 around(VisitJudge, "_read", "votes", lambda _, answer: answer.id)
 around(
-    Intake,
+    StreamReader,
     "done",
     "done",
     lambda _, entry: json.loads(entry.body).get("interrupt_id", ANY),

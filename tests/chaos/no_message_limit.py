@@ -7,7 +7,7 @@ from tasks.app import app
 
 __all__ = ["app"]
 
-read = streams.Intake.read
+read = streams.StreamReader.read
 assert read.__defaults__[0] == streams.HAND
 streams.LARGE = 1 << 60
 read.__defaults__ = (100, *read.__defaults__[1:])

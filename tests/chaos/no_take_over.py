@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from runner.store.redis.streams import Intake
+from runner.store.redis.streams import StreamReader
 from tests.chaos.kill_points import app
 
 __all__ = ["app"]
 
-Intake.take_over = lambda *_, **__: []
+StreamReader.take_over = lambda *_, **__: []

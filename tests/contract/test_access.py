@@ -15,7 +15,7 @@ from runner.execution.engine import Engine
 from runner.operations.message_handlers import IncomingMessage, handle_answer, handle_start
 from runner.store.redis.keys import Keys
 from runner.store.redis.store import RedisStore
-from runner.store.redis.streams import Intake
+from runner.store.redis.streams import StreamReader
 from tests.contract.store import ManualWorker
 from tests.graphs import ident, wired
 
@@ -27,7 +27,7 @@ RECEIPTS = "runner:replies:NAME"
 
 
 class Server:
-    """A server with the users of the recipe, a waiting question, and a worker's intake."""
+    """A server with the users of the recipe, a waiting question, and a worker's reader of the streams."""
 
     def __init__(self, url) -> None:
         self.admin = redis.Redis.from_url(url)
@@ -43,8 +43,8 @@ class Server:
         registry = Registry()
         registry.add("bench", wired({"a": ident}).build)
         self.engine = Engine(self.store, self, registry)
-        self.intake = Intake(url)
-        self.intake.read(0.01)
+        self.stream_reader = StreamReader(url)
+        self.stream_reader.read(0.01)
         self.clients: dict[str, redis.Redis] = {}
 
     def grant(self, user, rules) -> None:
@@ -67,7 +67,7 @@ class Server:
 
     def close(self) -> None:
         self.store.close()
-        self.intake.close()
+        self.stream_reader.close()
         for user in self.rules:
             self.admin.execute_command("ACL", "DELUSER", user)
         for client in (*self.clients.values(), self.admin):
@@ -87,7 +87,7 @@ def answer_to(question, **more) -> str:
 
 def apply(server):
     """Apply what has come, as a worker does."""
-    (entry,) = server.intake.read(0.5)
+    (entry,) = server.stream_reader.read(0.5)
     message = IncomingMessage(entry.id, entry.key, entry.body)
     if entry.stream == KEYS.starts:
         return handle_start(server.engine, message)

@@ -67,7 +67,7 @@ class Site:
         """Take turns until nothing is left to read."""
         while any(
             self.client.xlen(stream)
-            for stream in (KEYS.responses, self.reader.messages.intake.early)
+            for stream in (KEYS.responses, self.reader.messages.stream_reader.early)
         ):
             self.reader.run_once()
 
@@ -127,11 +127,11 @@ def test_a_reader_that_dies_with_it_in_hand_loses_nothing(site):
     site.send(site.question, "early", reply_to=REPLIES)
     site.read_all()
     site.ask()
-    (taken,) = site.new_reader().messages.intake.read(0.01)
+    (taken,) = site.new_reader().messages.stream_reader.read(0.01)
     site.reader.run_once()
-    assert (taken.stream, site.receipts()) == (site.reader.messages.intake.early, [])
+    assert (taken.stream, site.receipts()) == (site.reader.messages.stream_reader.early, [])
 
-    for entry in site.reader.messages.intake.take_over(0):
+    for entry in site.reader.messages.stream_reader.take_over(0):
         site.reader.messages.apply(entry)
 
     assert site.receipts() == ["accepted"]
@@ -143,11 +143,11 @@ def test_one_that_is_let_go_before_it_is_applied_is_lost(site):
     site.send(site.question, "early", reply_to=REPLIES)
     site.read_all()
     site.ask()
-    dies = site.new_reader().messages.intake
+    dies = site.new_reader().messages.stream_reader
     for entry in dies.read(0.01):
         dies.done(entry)
 
-    for entry in site.reader.messages.intake.take_over(0):
+    for entry in site.reader.messages.stream_reader.take_over(0):
         site.reader.messages.apply(entry)
 
     assert (site.receipts(), site.bench.result().status) == ([], Status.INTERRUPTED)
@@ -204,7 +204,7 @@ def test_one_applied_twice_is_one_answer(site, key):
     site.send(site.question, "early", reply_to=REPLIES, **key)
     site.read_all()
     site.ask()
-    entries = site.reader.messages.intake.read(0.01)
+    entries = site.reader.messages.stream_reader.read(0.01)
     other = site.new_reader()
 
     for reader in (site.reader, other):
@@ -288,4 +288,6 @@ def test_when_all_were_applied_nothing_is_left(site):
     members = site.client.zrange(KEYS.timers, 0, -1)
     assert not [member for member in members if member.startswith(b"early|")]
     assert not site.client.exists(KEYS.early)
-    assert site.client.xpending(site.reader.messages.intake.early, "runner")["pending"] == 0
+    assert (
+        site.client.xpending(site.reader.messages.stream_reader.early, "runner")["pending"] == 0
+    )

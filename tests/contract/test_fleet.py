@@ -40,8 +40,8 @@ def test_a_turn_is_one_program_s_until_it_is_over(any_store):
     assert not second.acquire("sweep", 60)
     assert not first.acquire("sweep", 60)
     assert second.acquire("tidy", 60)
-    assert 0 < any_store.client.pttl("runner:turn:sweep") <= 60_000
-    any_store.client.delete("runner:turn:sweep")  # as when its time is over
+    assert 0 < any_store.client.pttl("runner:lock:sweep") <= 60_000
+    any_store.client.delete("runner:lock:sweep")  # as when its time is over
     assert second.acquire("sweep", 60)
 
 
@@ -75,7 +75,7 @@ def test_a_worker_alone_always_has_a_slot(any_store):
         assert alone.acquire()
         for number in range(SLOTS):
             if number != alone._number:
-                any_store.client.delete(f"runner:turn:read:{number}")
+                any_store.client.delete(f"runner:lock:read:{number}")
 
 
 @pytest.mark.parametrize(
@@ -123,7 +123,7 @@ def test_a_fleet_sweeps_as_often_as_one_worker_would(redis_url, monkeypatch):
 
         assert store.sweeps == number
         with redis.Redis.from_url(redis_url) as client:
-            client.delete("runner:turn:sweep")
+            client.delete("runner:lock:sweep")
 
 
 def test_without_turns_each_sweeps_for_itself(redis_url, monkeypatch):

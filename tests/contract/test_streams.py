@@ -15,8 +15,8 @@ from runner.store.redis.streams import (
     UNREAD,
     Bounds,
     Entry,
-    Intake,
     Outbox,
+    StreamReader,
     trim_notices,
 )
 from runner.store.redis.transaction.transaction import LETTERS
@@ -31,80 +31,80 @@ def client(any_store):
 
 
 @pytest.fixture
-def intake(any_store):
-    intake = Intake(any_store.url)
-    yield intake
-    intake.close()
+def stream_reader(any_store):
+    stream_reader = StreamReader(any_store.url)
+    yield stream_reader
+    stream_reader.close()
 
 
-def test_an_entry_is_read_once_and_goes_when_it_is_done(client, intake):
+def test_an_entry_is_read_once_and_goes_when_it_is_done(client, stream_reader):
     """A message is handed to one reader, and its stream is empty once it was applied."""
     entry_id = client.xadd(KEYS.responses, {"body": b"{}"}).decode()
 
-    entries = intake.read(0.01)
+    entries = stream_reader.read(0.01)
 
     assert entries == [Entry(KEYS.responses, entry_id, {b"body": b"{}"})]
-    assert intake.read(0.01) == []
-    intake.done(entries[0])
+    assert stream_reader.read(0.01) == []
+    stream_reader.done(entries[0])
     assert client.xlen(KEYS.responses) == 0
     assert client.xpending(KEYS.responses, "runner")["pending"] == 0
 
 
-def test_both_streams_are_read_together(client, intake):
+def test_both_streams_are_read_together(client, stream_reader):
     """One reader serves answers and starts."""
     client.xadd(KEYS.starts, {"body": b"1"})
     client.xadd(KEYS.responses, {"body": b"2"})
 
-    assert {entry.stream for entry in intake.read(0.01)} == {KEYS.responses, KEYS.starts}
+    assert {entry.stream for entry in stream_reader.read(0.01)} == {KEYS.responses, KEYS.starts}
 
 
 def test_what_was_sent_before_the_first_worker_is_read(client, any_store):
     """A message that came before the group existed is not skipped."""
     client.xadd(KEYS.responses, {"body": b"early"})
 
-    assert [entry.body for entry in Intake(any_store.url).read(0.01)] == [b"early"]
+    assert [entry.body for entry in StreamReader(any_store.url).read(0.01)] == [b"early"]
 
 
-def test_entries_of_a_reader_that_is_gone_are_taken_over(client, intake, any_store):
+def test_entries_of_a_reader_that_is_gone_are_taken_over(client, stream_reader, any_store):
     """What a reader took and never finished goes to another one."""
     client.xadd(KEYS.responses, {"body": b"1"})
-    gone = Intake(any_store.url)
+    gone = StreamReader(any_store.url)
     gone.read(0.01)
 
-    assert intake.take_over(idle=3600) == []
-    assert [entry.body for entry in intake.take_over(idle=0)] == [b"1"]
+    assert stream_reader.take_over(idle=3600) == []
+    assert [entry.body for entry in stream_reader.take_over(idle=0)] == [b"1"]
 
 
-def test_taking_over_goes_round_however_many_wait(client, intake, any_store):
+def test_taking_over_goes_round_however_many_wait(client, stream_reader, any_store):
     """Entries that wait at the front of the stream never hide those behind them."""
     for number in range(25):
         client.xadd(KEYS.responses, {"body": str(number)})
-    while intake.read(0.01):
+    while stream_reader.read(0.01):
         pass
 
-    seen = {entry.body for _ in range(5) for entry in intake.take_over(idle=0, limit=5)}
+    seen = {entry.body for _ in range(5) for entry in stream_reader.take_over(idle=0, limit=5)}
 
     assert len(seen) == 25
 
 
-def test_large_entries_are_taken_one_by_one(client, intake):
+def test_large_entries_are_taken_one_by_one(client, stream_reader):
     """A reader that finds entries large takes one at a time, until they are small again."""
     for size in (500_000, 500_000, 1):
         for _ in range(HAND):
             client.xadd(KEYS.responses, {"body": b"x" * size})
 
     hands = []
-    while entries := intake.read(0.01):
+    while entries := stream_reader.read(0.01):
         hands.append(len(entries))
 
     assert hands == [HAND, 1, HAND, 1, 8]
 
 
-def test_a_dead_letter_keeps_the_bytes_and_the_reason(client, intake):
+def test_a_dead_letter_keeps_the_bytes_and_the_reason(client, stream_reader):
     """What can't be used is kept as it came, whatever it is."""
     client.xadd(KEYS.responses, {"body": b"\xff\x00", "other": b"\xfe"})
 
-    intake.write_dead_letter(intake.read(0.01)[0], "not valid JSON")
+    stream_reader.write_dead_letter(stream_reader.read(0.01)[0], "not valid JSON")
 
     ((_, letter),) = client.xrange("runner:dead")
     assert letter[b"body"] == b"\xff\x00"
@@ -116,11 +116,11 @@ def test_a_dead_letter_keeps_the_bytes_and_the_reason(client, intake):
     assert client.xlen(KEYS.responses) == 0
 
 
-def test_readers_of_every_program_are_one(client, intake, any_store):
+def test_readers_of_every_program_are_one(client, stream_reader, any_store):
     """Programs come and go, and the server keeps one name: a command never goes through those of all."""
-    intake.read(0.01)
+    stream_reader.read(0.01)
     for _ in range(3):
-        Intake(any_store.url).read(0.01)
+        StreamReader(any_store.url).read(0.01)
 
     for stream in STREAMS:
         assert [consumer["name"] for consumer in client.xinfo_consumers(stream, "runner")] == [
@@ -130,11 +130,11 @@ def test_readers_of_every_program_are_one(client, intake, any_store):
 
 def test_a_program_that_stops_ends_its_wait(redis_url):
     """A reader that would wait for minutes stops at once, and what comes then goes to another one."""
-    client, intake = redis.Redis.from_url(redis_url), Intake(redis_url)
-    assert intake.read(600, is_stopping=lambda: True) == []
+    client, stream_reader = redis.Redis.from_url(redis_url), StreamReader(redis_url)
+    assert stream_reader.read(600, is_stopping=lambda: True) == []
 
     client.xadd(KEYS.responses, {"body": b"1"})
-    assert [entry.body for entry in intake.read(0.5)] == [b"1"]
+    assert [entry.body for entry in stream_reader.read(0.5)] == [b"1"]
 
 
 def test_dead_letters_that_are_deleted_are_counted(redis_url):
@@ -210,17 +210,17 @@ def test_dead_letters_are_bounded_in_time(redis_url):
 
 def test_streams_that_were_deleted_are_made_again(redis_url):
     """A stream that an operator deletes is read again after one failed look."""
-    client, intake = redis.Redis.from_url(redis_url), Intake(redis_url)
-    intake.read(0.01)
+    client, stream_reader = redis.Redis.from_url(redis_url), StreamReader(redis_url)
+    stream_reader.read(0.01)
     client.delete(KEYS.responses, KEYS.starts)
 
     with pytest.raises(StoreError, match="NOGROUP"):
-        intake.read(0.01)
+        stream_reader.read(0.01)
     client.xadd(KEYS.responses, {"body": b"again"})
 
-    assert [entry.body for entry in intake.read(0.01)] == [b"again"]
+    assert [entry.body for entry in stream_reader.read(0.01)] == [b"again"]
     client.close()
-    intake.close()
+    stream_reader.close()
 
 
 def test_a_receipt_that_can_not_be_sent_is_a_dead_letter(client, any_store):
@@ -273,7 +273,7 @@ def test_a_sweep_deletes_notices_that_nobody_needs(client, any_store):
 def test_an_unreachable_store_is_a_store_error(tmp_path):
     """A reader whose store is away says so in the library's own words."""
     with pytest.raises(StoreError, match="could not be reached"):
-        Intake(f"unix://{tmp_path}/none.sock").read(0.01)
+        StreamReader(f"unix://{tmp_path}/none.sock").read(0.01)
 
 
 def test_notices_go_when_every_group_has_acknowledged_them(client, any_store):

@@ -32,7 +32,7 @@ STAY_MS = 7 * 86_400_000
 LOCK_MS = 15_000
 """Ms for which a process sends alone without saying so again: longer than one request takes."""
 
-BYTES, DROPPED, LOCK = b"#bytes", b"#dropped", "#turn"
+BYTES, DROPPED, LOCK = b"#bytes", b"#dropped", "#lock"
 """Fields beside the documents: their bytes, how many were dropped, and who sends until when (ms)."""
 
 

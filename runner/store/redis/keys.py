@@ -216,7 +216,7 @@ DICTIONARY = (
         "webhook:d:<webhook>",
         "hash",
         "id of a delivery -> how it stands, and its body (JSON); #bytes of the bodies, #dropped how many, "
-        "#turn who sends until when (ms)",
+        "#lock who sends until when (ms)",
         "7 days, the last 10,000 or 50 MB; until the webhook is removed",
     ),
     Key(
@@ -522,7 +522,7 @@ class Keys:
         self.doors = f"{namespace}:doors"
         self.api_keys = f"{namespace}:api_keys"
         self.partition = partition
-        self._singleton_lock = f"{namespace}:turn:"
+        self._singleton_lock = f"{namespace}:lock:"
         self.prefix = f"{namespace}:{{{partition}}}:"
         self.graphs = f"{self.prefix}graphs"
         self.open = f"{self.prefix}open"

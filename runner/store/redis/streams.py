@@ -207,7 +207,7 @@ class Entry:
         return f"{self.stream}/{self.id}"
 
 
-class Intake:
+class StreamReader:
     """One program that reads the streams."""
 
     def __init__(
