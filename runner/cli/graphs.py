@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from rich.tree import Tree
 
     from runner.definition.registry import CompiledGraph
-    from runner.operations.deploy_views import GraphCheck
+    from runner.operations.deploys import GraphCheck
     from runner.operations.views import RunView
 
 
@@ -219,7 +219,7 @@ def check(
     is no graph; 5 there are no errors, but a node would be held.
     """
     from runner.definition.registry import registry
-    from runner.operations.deploy_views import check_graphs
+    from runner.operations.deploys import check_graphs
 
     context.load_graphs()
     graph_names = names or tuple(registry.names())

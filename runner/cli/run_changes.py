@@ -22,7 +22,7 @@ from runner.errors import ConflictError, RunnerError, StoreError
 
 if TYPE_CHECKING:
     from runner.client import Run
-    from runner.operations.deploy_views import MigratedRun
+    from runner.operations.migration import MigratedRun
 
 
 @click.command()
@@ -191,7 +191,7 @@ def migrate(
     and the ids of questions whose answers don't apply, separated by tabs. Exit codes: 0 all were moved;
     2 names don't fit; 4 no such run or node; 5 a run can't be moved.
     """
-    from runner.operations.deploy_views import MigratedRun
+    from runner.operations.migration import MigratedRun
 
     if (run_id is None) == (graph is None):
         raise CommandError(
@@ -254,7 +254,7 @@ def _migrate(
     *,
     dry_run: bool,
 ) -> MigratedRun:
-    from runner.operations.deploy_views import MigratedRun
+    from runner.operations.migration import MigratedRun
 
     migration = context.client.run(run_id).migrate(mapping, drop=drop, dry_run=dry_run)
     return MigratedRun(run_id, moved=not dry_run, error="", nodes=tuple(migration.nodes))

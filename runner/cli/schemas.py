@@ -26,9 +26,10 @@ from runner.limits.control import LimitView
 from runner.limits.fairness import WaitingTurn
 from runner.operations.api_keys import ApiKey
 from runner.operations.dead import Replayed
-from runner.operations.deploy_views import GraphCheck, MigratedRun
+from runner.operations.deploys import GraphCheck
 from runner.operations.doctor import Check
 from runner.operations.exports import Export
+from runner.operations.migration import MigratedRun
 from runner.operations.questions import QuestionView, VotedAll
 from runner.operations.views import (
     BackfilledRun,

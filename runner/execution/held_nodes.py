@@ -24,6 +24,9 @@ from runner.store.requests import EmitEvent, ReleaseNodes
 
 log = logging.getLogger(__name__)
 
+UNDER_WAY = (Status.EXECUTING, Status.INTERRUPTED, Status.NEEDS_MIGRATION)
+"""Runs of which a process may have to run nodes."""
+
 PAGE = 1_000
 """Runs in one page of a listing."""
 

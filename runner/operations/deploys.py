@@ -1,4 +1,4 @@
-"""The check before a deploy: which nodes of unfinished runs it would hold, and why.
+"""The check before a deploy: mistakes in graphs, and which nodes of unfinished runs they would hold, and why.
 
 The store's runs are compared with the graphs of this process, by shape: nothing is run or changed. Runs
 that began with one shape are judged together, so the cost grows with how many runs there are, not
@@ -10,16 +10,15 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
+from runner.authoring.lint import LintProblem, Severity, check
 from runner.definition.fingerprint import changes
 from runner.definition.model import BRACKETS, Topology
 from runner.definition.registry import Registry
-from runner.errors import NotFoundError
-from runner.execution.held_nodes import plans_of, runs_of
+from runner.errors import DefinitionError, NotFoundError
+from runner.execution.held_nodes import UNDER_WAY, plans_of, runs_of
 from runner.records.listings import RunQuery, RunSummary
 from runner.records.run import NodeRecord, Status
 from runner.store.interface import Store
-
-UNDER_WAY = (Status.EXECUTING, Status.INTERRUPTED, Status.NEEDS_MIGRATION)
 
 COMES_BACK = frozenset({Status.READY, Status.RUNNING, Status.WAITING, Status.RETRYING})
 """Nodes that are claimed again, unless their run stops."""
@@ -104,3 +103,30 @@ def _records(store: Store, run_id: str, names: Sequence[str]) -> dict[str, NodeR
     except NotFoundError:
         return {}
     return {name: record for name, (record, _, _) in zip(names, rows, strict=False)}
+
+
+@dataclass(frozen=True, slots=True)
+class GraphCheck:
+    """The problems of `runner graphs check`, and with --against-waiting the nodes that would be held."""
+
+    problems: tuple[LintProblem, ...]
+    held: tuple[AffectedNode, ...] | None
+
+
+def problems_of(registry: Registry, name: str) -> list[LintProblem]:
+    """Check a graph and its inner graphs; a graph that can't be built is a problem, too."""
+    try:
+        return [problem for plan in registry.family(name) for problem in check(plan)]
+    except DefinitionError as error:
+        advice = "Fix what the message names; no worker can run this graph."
+        return [LintProblem("not-built", Severity.ERROR, name, "", str(error), advice)]
+
+
+def check_graphs(registry: Registry, names: Sequence[str], store: Store | None) -> GraphCheck:
+    """Check graphs; with a store also the nodes that they would hold there."""
+    problems = tuple(problem for name in names for problem in problems_of(registry, name))
+    if store is None:
+        return GraphCheck(problems, None)
+    broken = {problem.graph for problem in problems if problem.code == "not-built"}
+    built = [name for name in names if name not in broken]
+    return GraphCheck(problems, tuple(held(store, registry, built)))

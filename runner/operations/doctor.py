@@ -17,10 +17,10 @@ from runner.approvals.decision_keys import DecisionKeys, SigningKey
 from runner.approvals.freezes import Freeze
 from runner.dev.embedded import OLDEST
 from runner.errors import UsageError
+from runner.execution.held_nodes import UNDER_WAY
 from runner.limits.control import LimitControl, LimitView, conflicts
 from runner.limits.fairness import WaitingTurn
 from runner.limits.setting import LimitPause
-from runner.operations.deploys import UNDER_WAY
 from runner.operations.setting_sources import unknown_settings
 from runner.records.json_form import span
 from runner.records.listings import RunQuery

@@ -44,6 +44,16 @@ class MigrationResult:
         return [question for outcome in self.nodes for question in outcome.unused]
 
 
+@dataclass(frozen=True, slots=True)
+class MigratedRun:
+    """A run and what became of its nodes; `error` says why it could not be moved, "" where it could."""
+
+    run_id: str
+    moved: bool
+    error: str
+    nodes: tuple[NodeOutcome, ...]
+
+
 def migrate(
     engine: Engine, run_id: str, request: MigrationRequest, *, dry_run: bool = False
 ) -> MigrationResult:

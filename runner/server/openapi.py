@@ -16,7 +16,7 @@ from runner.limits.control import LimitView
 from runner.limits.fairness import WaitingTurn
 from runner.operations.api_keys import ApiKey
 from runner.operations.dead import Replayed
-from runner.operations.deploy_views import GraphCheck
+from runner.operations.deploys import GraphCheck
 from runner.operations.migration import MigrationResult
 from runner.operations.questions import QuestionView
 from runner.operations.views import (

@@ -8,7 +8,7 @@ from fastapi import APIRouter, Query, Response
 
 from runner.authoring.drawing import draw
 from runner.errors import DefinitionError, NotFoundError
-from runner.operations.deploy_views import check_graphs
+from runner.operations.deploys import check_graphs
 from runner.records.json_form import document
 from runner.server.access import Known, Seen
 from runner.server.api.documents import ONE_PAGE, page_document
