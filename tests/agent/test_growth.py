@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from collections import Counter
 from collections.abc import AsyncIterator
 from types import FrameType
 from typing import Any
@@ -10,30 +11,40 @@ from typing import Any
 import pytest
 
 from runner.agent import Agent, tool
+from runner.agent.models import port
 from runner.agent.models.port import ProviderMessages
 from runner.agent.models.scripted import ScriptedModel
 from tests.agent.visits import Node, done, use
 
-TURNS = 120
-LAST = 20
+TURNS, COUNTED = 1_000, 100
+"""Turns of an agent, and those of its beginning and of its end that are counted."""
 
 
 class Counting:
-    """A model that calls a tool in each turn, and counts the calls of functions between them."""
+    """A model that calls a tool in each turn, and counts the calls of functions of early and of last ones."""
 
-    def __init__(self) -> None:
-        self.turns: list[int] = []
-        self._calls = 0
+    def __init__(self, turns: int, counted: int) -> None:
+        self._turns, self._counted = turns, counted
+        self.turn = self._calls = 0
+        self.counts: list[int] = []
 
     def _count(self, _: FrameType, event: str, __: object) -> None:
         self._calls += event in {"call", "c_call"}
 
     async def stream(self, *_: Any, **options: Any) -> AsyncIterator[Any]:
         """Call the tool again, or end."""
-        self.turns.append(self._calls)
-        turn = len(self.turns)
-        sys.setprofile(self._count if turn < TURNS else None)
-        reply = use("look", f"t{turn}", number=turn) if turn < TURNS else "done"
+        self.turn += 1
+        if self.turn in {self._counted + 2, self._turns}:
+            sys.setprofile(None)
+            self.counts.append(self._calls)
+        if self.turn in {2, self._turns - self._counted}:
+            self._calls = 0
+            sys.setprofile(self._count)
+        reply = (
+            use("look", f"t{self.turn}", number=self.turn)
+            if self.turn < self._turns
+            else "done"
+        )
         async for chunk in ScriptedModel([reply]).stream([], **options):
             yield chunk
 
@@ -44,14 +55,14 @@ async def look(number: int) -> str:
     return f"{number:0200}"
 
 
-def calls_of_turns(size: int | None) -> tuple[int, int]:
+def calls_of_turns(
+    size: int | None, turns: int = TURNS, counted: int = COUNTED
+) -> tuple[int, int]:
     """Run an agent of many turns; count the calls of its first turns and of its last ones."""
-    model = Counting()
+    model = Counting(turns, counted)
     done(Node(lambda: Agent("a", model, tools=[look], conversation_window=size)).run())
-    turns = [
-        after - before for before, after in zip(model.turns, model.turns[1:], strict=False)
-    ]
-    return sum(turns[1 : LAST + 1]), sum(turns[-LAST:])
+    first, last = model.counts
+    return first, last
 
 
 @pytest.mark.parametrize("size", [None, 10])
@@ -71,9 +82,24 @@ def test_to_prepare_all_messages_shows(monkeypatch: pytest.MonkeyPatch) -> None:
         read(conversation, messages)
 
     monkeypatch.setattr(ProviderMessages, "read", read_all)
-    first, last = calls_of_turns(None)
+    first, last = calls_of_turns(None, 120, 20)
 
     assert last > first * 1.5
+
+
+def test_a_call_prepares_only_new_messages(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The first call prepares the input, each later one a reply and its results."""
+    prepared: list[int] = []
+    model, message = Counting(20, 5), port._message
+
+    def counted(entry: dict[str, Any]) -> dict[str, Any]:
+        prepared.append(model.turn)
+        return message(entry)
+
+    monkeypatch.setattr(port, "_message", counted)
+    done(Node(lambda: Agent("a", model, tools=[look])).run())
+
+    assert Counter(prepared) == {turn: 2 if turn else 1 for turn in range(20)}
 
 
 def test_messages_are_as_if_all_were_prepared() -> None:

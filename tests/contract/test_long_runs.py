@@ -1,104 +1,186 @@
-"""What a step costs the server in a run of many: as much at the end as at the beginning."""
+"""What a step costs in a run of many, counted: the last hundred as much as the first."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import sys
+from collections.abc import Callable, Iterator
+from itertools import count
+from types import FrameType
 
 import pytest
+import redis
 
-from runner.definition.model import MapSpec
-from runner.store.requests import EmitEvent, ExpandMap, SaveCheckpoint
-from tests.contract.store.manual_worker import ManualWorker, saved, shape
+from runner import GraphBuilder, NodeContext
+from runner.definition.registry import Registry
+from runner.execution.engine import Engine
+from runner.operations.answers import apply_decisions
+from runner.records.interrupts import Decision
+from runner.store.redis.store import RedisStore
+from runner.store.requests import EmitEvent, SaveCheckpoint
+from tests.contract.store.manual_worker import ManualWorker, saved
+from tests.contract.test_large_values import Bells
 
-STEPS, COUNTED = 60, 10
+STEPS, COUNTED, UNCOUNTED = 1_000, 100, 10
+"""Steps of a run; those of its beginning and of its end that are counted; those before them."""
 
-QUESTION = 450
-"""Bytes of a question that was answered, in the claims and checks of one that follows."""
+QUESTIONS, ASKED = 60, 10
+"""The same for questions of a visit, whose code runs from the top after each."""
 
-
-def loop_turns(worker: ManualWorker) -> Callable[[int], object]:
-    """Two nodes that call each other."""
-    run_id = worker.start("a>b b>a b>c")
-
-    def step(number):
-        worker.visit(run_id, "a", number)
-        worker.visit(run_id, "b", number, edges="10")
-
-    return step
-
-
-def questions(worker: ManualWorker) -> Callable[[int], object]:
-    """A visit that asks, is answered and asks again."""
-    run_id = worker.start("a")
-    return lambda number: worker.answer(*worker.park(run_id, "a", f"q{number}"))
+BYTES, CALLS = 450, 200
+"""What a question adds to each later execution of its visit, at most."""
 
 
-def agent_turns(worker: ManualWorker) -> Callable[[int], object]:
-    """An agent that adds a message to its conversation."""
-    _, token = worker.begin("a")
-    return lambda number: worker.store.do(
-        SaveCheckpoint(token, saved(number, "message", keep=number - 1))
+class Meter:
+    """Counts the calls in Redis, the bytes to and from it, and the calls of functions in this thread."""
+
+    def __init__(self, client: redis.Redis, steps: int = STEPS, counted: int = COUNTED) -> None:
+        self._client, self._steps, self._calls = client, steps, 0
+        self._begins = UNCOUNTED, steps - counted
+        self._ends = UNCOUNTED + counted, steps
+        self.costs: list[tuple[int, int, int]] = []
+
+    def _count(self, _: FrameType, event: str, __: object) -> None:
+        self._calls += event in {"call", "c_call"}
+
+    def __iter__(self) -> Iterator[int]:
+        """Number the steps; each ends where the next one is asked for."""
+        try:
+            yield from self._number()
+        finally:
+            sys.setprofile(None)
+
+    def _number(self) -> Iterator[int]:
+        for number in range(self._steps):
+            if number in self._begins:
+                self._client.config_resetstat()
+                self._calls = 0
+                sys.setprofile(self._count)
+            yield number
+            if number + 1 in self._ends:
+                sys.setprofile(None)
+                stats, commands = self._client.info("stats"), self._client.info("commandstats")
+                network = stats["total_net_input_bytes"] + stats["total_net_output_bytes"]
+                sent = sum(command["calls"] for command in commands.values())
+                self.costs.append((sent, network, self._calls))
+
+
+class Worker:
+    """An engine for one graph, and the doorbells of its runs."""
+
+    def __init__(self, store: RedisStore, builder: GraphBuilder) -> None:
+        registry, self._bells = Registry(), Bells()
+        registry.add("g", builder.build)
+        self.store, self.engine = store, Engine(store, self._bells, registry)
+        self.run_id = self.engine.start("g", "task")
+
+    def deliver(self, nodes: int = 1) -> None:
+        """Answer so many doorbells."""
+        self._bells.deliver(self.engine, nodes)
+
+
+def loop_turns(store: RedisStore, meter: Meter) -> None:
+    """A node that calls itself."""
+    builder = GraphBuilder()
+    builder.add_node(lambda ctx: ctx.visit, "a")
+    builder.add_node(lambda _: None, "b")
+    builder.set_entry_point("a")
+    builder.add_edge("a", "a", condition=lambda state: state.results["a"].output, back=True)
+    builder.add_edge("a", "b", condition=lambda state: not state.results["a"].output)
+    worker = Worker(store, builder)
+    for _ in meter:
+        worker.deliver()
+
+
+def agent_turns(store: RedisStore, meter: Meter) -> None:
+    """What an agent stores of a message."""
+    _, token = ManualWorker(store).begin("a")
+    for number in meter:
+        store.do(SaveCheckpoint(token, saved(number + 1, "message", keep=number)))
+
+
+def items(store: RedisStore, meter: Meter) -> None:
+    """A map of many items, some at once: the end of one begins another."""
+    builder = GraphBuilder()
+    builder.add_map(
+        lambda ctx: ctx.task, "m", over=lambda _: ["item"] * 2 * STEPS, concurrency=5
     )
+    worker = Worker(store, builder)
+    worker.deliver()
+    for _ in meter:
+        worker.deliver()
 
 
-def items(worker: ManualWorker) -> Callable[[int], object]:
-    """A map of many items."""
-    run_id, token = worker.begin(shape("m>z", maps={"m": MapSpec("function")}), node="m")
-    worker.store.do(ExpandMap(token, ["item"] * 3 * STEPS))
-    return lambda number: worker.run(run_id, f"m[{100 + number}]")
-
-
-def events(worker: ManualWorker) -> Callable[[int], object]:
+def events(store: RedisStore, meter: Meter) -> None:
     """A node that reports how far it is."""
-    run_id = worker.start("a")
-    return lambda _: worker.store.do(EmitEvent(run_id, "progress", "a", 1, {"fraction": 0.5}))
+
+    def report(ctx: NodeContext) -> None:
+        for _ in meter:
+            ctx.progress(0.5)
+
+    builder = GraphBuilder()
+    builder.add_node(report, "a")
+    Worker(store, builder).deliver()
 
 
-def readers(worker: ManualWorker) -> Callable[[int], object]:
-    """A node that reads all events of its run."""
-    run_id = worker.start("a")
-
-    def step(_):
-        worker.store.do(EmitEvent(run_id, "progress", "a", 1, {"fraction": 0.5}))
-        worker.store.events(run_id)
-
-    return step
+def read_events(store: RedisStore, meter: Meter, *, follows: bool = True) -> None:
+    """A reader of the events of a run, who goes on after the last one."""
+    run_id, last = ManualWorker(store).start("a"), ""
+    for _ in meter:
+        store.do(EmitEvent(run_id, "progress", "a", 1, {"fraction": 0.5}))
+        *_, event = store.events(run_id, last)
+        last = event.position if follows else ""
 
 
-def costs(client, step) -> tuple[tuple[int, int], tuple[int, int]]:
-    """Do many steps; return the calls and the bytes of some early ones, and of the last ones."""
-    counted = []
-    for number in range(1, STEPS + 1):
-        if number in {COUNTED + 1, STEPS - COUNTED + 1}:
-            client.config_resetstat()
-        step(number)
-        if number in {2 * COUNTED, STEPS}:
-            stats, commands = client.info("stats"), client.info("commandstats").values()
-            network = stats["total_net_input_bytes"] + stats["total_net_output_bytes"]
-            counted.append((sum(command["calls"] for command in commands), network))
-    first, last = counted
-    return first, last
+def questions(store: RedisStore, meter: Meter) -> None:
+    """A visit that asks, is answered and asks again."""
+
+    def ask(ctx: NodeContext) -> None:
+        for number in count():
+            ctx.interrupt(f"q{number}")
+
+    builder = GraphBuilder()
+    builder.add_node(ask, "a")
+    worker = Worker(store, builder)
+    worker.deliver()
+    for _ in meter:
+        (question,) = store.open_interrupts().items
+        apply_decisions(worker.engine, [Decision(question.id, "yes")])
+        worker.deliver()
 
 
-@pytest.mark.parametrize("kind", [loop_turns, agent_turns, items, events])
-def test_a_step_costs_the_same_in_a_long_run(store, client, clock, kind):
+@pytest.mark.parametrize("run", [loop_turns, agent_turns, items, events, read_events])
+def test_a_step_costs_the_same_in_a_long_run(
+    store: RedisStore, client: redis.Redis, run: Callable[[RedisStore, Meter], None]
+) -> None:
     """The last turns, items or events of a run take as many calls and bytes as the first ones."""
-    first, last = costs(client, kind(ManualWorker(store, clock)))
+    meter = Meter(client)
+    run(store, meter)
+    first, last = meter.costs
 
     assert last[0] <= first[0] * 1.02
     assert last[1] <= first[1] * 1.05
+    assert last[2] <= first[2] * 1.02
 
 
-def test_a_visit_reads_what_it_has_asked_before(store, client, clock):
-    """Its code runs from the top: a question takes as many calls, and some bytes for each before it."""
-    first, last = costs(client, questions(ManualWorker(store, clock)))
+def test_a_visit_reads_what_it_has_asked_before(store: RedisStore, client: redis.Redis) -> None:
+    """Its code runs from the top: an answered question adds bytes and calls of functions, no commands."""
+    meter = Meter(client, QUESTIONS, ASKED)
+    questions(store, meter)
+    first, last = meter.costs
+    added = ASKED * (QUESTIONS - UNCOUNTED - ASKED)
 
     assert last[0] <= first[0] * 1.02
-    assert last[1] - first[1] <= COUNTED * (STEPS - 2 * COUNTED) * QUESTION
+    assert last[1] - first[1] <= added * BYTES
+    assert last[2] - first[2] <= added * CALLS
 
 
-def test_a_step_that_reads_its_run_would_be_seen(store, client, clock):
-    """Control: in a run that is read in each step, the last ones cost more."""
-    first, last = costs(client, readers(ManualWorker(store, clock)))
+def test_a_step_that_reads_its_run_would_be_seen(
+    store: RedisStore, client: redis.Redis
+) -> None:
+    """Control: where all events are read in each step, the last ones cost more."""
+    meter = Meter(client, 100, 10)
+    read_events(store, meter, follows=False)
+    first, last = meter.costs
 
     assert last[1] > first[1] * 1.5
+    assert last[2] > first[2] * 1.5
