@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import sys
+from collections import deque
 from dataclasses import replace
 from types import FrameType
 
@@ -442,3 +443,44 @@ def calls_of_naming(size: int) -> int:
 def test_a_large_graph_costs_a_node_no_more():
     """The queue from which a worker goes on is named without a look at all other nodes."""
     assert calls_of_naming(400) <= 4 * calls_of_naming(100)
+
+
+SIDE, SLOTS, SEQUENCE = 10, 8, 8
+"""Layers of a lattice, slots of a worker, and nodes in sequence on a slot before it fetches again."""
+
+
+def commands_of_lattice(worker, client, *, may_continue):
+    """Run a lattice on slots in turn; return the commands for each node, a fetched doorbell among them."""
+    edges = [
+        f"n{layer}.{source % SIDE}>n{layer + 1}.{target}"
+        for layer in range(SIDE - 1)
+        for target in range(SIDE)
+        for source in (target, target + 1)
+    ]
+    graph = shape(" ".join(edges))
+    client.delete(QUEUE)
+    run_id = worker.start(graph)
+    client.config_resetstat()
+    slots, fetched = deque([(None, 0)] * SLOTS), 0
+    while not worker.store.peek(run_id).is_final:
+        claim, row = slots.popleft()
+        if claim is not None:
+            bits = "1" * len(graph.outgoing[claim.token.node])
+            goes_on = may_continue and row < SEQUENCE
+            claim, row = (
+                settle(worker, claim.token, edges=bits, may_continue=goes_on).claim,
+                row + 1,
+            )
+        elif bell := client.rpop(QUEUE):
+            fetched, row = fetched + 1, 1
+            claim = worker.claim(
+                run_id, json.loads(bell)["id"].split(".", 1)[1].rsplit(".", 2)[0]
+            )
+        slots.append((claim, row))
+    return (fetched + client.info("commandstats")["cmdstat_evalsha"]["calls"]) / SIDE**2
+
+
+def test_a_node_of_a_lattice_takes_little_more_than_a_command(ringing, client):
+    """A settle that makes two ready claims one; control: without claims each is fetched, too."""
+    assert commands_of_lattice(ringing, client, may_continue=True) <= 1.4
+    assert commands_of_lattice(ringing, client, may_continue=False) >= 3
