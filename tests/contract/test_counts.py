@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from cProfile import Profile
 from pathlib import Path
 from urllib.parse import urlsplit
 
@@ -310,7 +311,11 @@ def test_a_cancelled_node_costs_the_same_in_a_wide_run(redis_url):
 
 
 def stop_of_open_questions(store, client, clock, *, count, cause):
-    """Stop a run whose nodes have asked so many questions; return the scripts that it takes, and the run."""
+    """Stop a run whose nodes have asked so many questions.
+
+    Return the scripts that it takes, for each question the calls in Redis, the bytes and the calls of
+    functions, and the run.
+    """
     client.flushall()
     worker, names = ManualWorker(store, clock), [f"n{number:03d}" for number in range(count)]
     if cause == "map":
@@ -326,24 +331,31 @@ def stop_of_open_questions(store, client, clock, *, count, cause):
         worker.run(run_id, "last")
     store.sweep()  # the first one also looks for runs to pack
     client.config_resetstat()
-    if failing is not None:
-        worker.fail(failing)
-    elif cause == "timeout":
-        worker.sweep(after=61)
-    else:
-        store.do(CancelRun(run_id, "enough"))
-    return client.info("commandstats")["cmdstat_evalsha"]["calls"], worker.read(run_id)
+    with Profile() as profile:
+        if failing is not None:
+            worker.fail(failing)
+        elif cause == "timeout":
+            worker.sweep(after=61)
+        else:
+            store.do(CancelRun(run_id, "enough"))
+    info = client.info("everything")
+    calls = sum(stat["calls"] for name, stat in info.items() if name.startswith("cmdstat_"))
+    network = info["total_net_input_bytes"] + info["total_net_output_bytes"]
+    scripts = info["cmdstat_evalsha"]["calls"]
+    here = sum(entry.callcount for entry in profile.getstats())
+    return scripts, calls / count, network / count, here / count, worker.read(run_id)
 
 
 @pytest.mark.parametrize("cause", ["cancel", "failure", "timeout", "map"])
 def test_a_stop_reads_all_open_questions_at_once(store, client, clock, cause):
-    """A run that stops withdraws 200 open questions in as many requests as 25."""
-    few, _ = stop_of_open_questions(store, client, clock, count=25, cause=cause)
-    many, run = stop_of_open_questions(store, client, clock, count=200, cause=cause)
+    """A run that stops withdraws 200 open questions in as many requests as 25, and no more calls for each."""
+    few, *first, _ = stop_of_open_questions(store, client, clock, count=25, cause=cause)
+    many, *last, run = stop_of_open_questions(store, client, clock, count=200, cause=cause)
 
     assert run.record.is_final
     assert {str(question.status) for question in run.interrupts} == {"withdrawn"}
     assert few == many <= 6
+    assert all(later <= early for later, early in zip(last, first, strict=True))
 
 
 @pytest.mark.parametrize("bound", [(DRAIN_LIMIT, [500, 500, 500]), (10_000, [1_500])], ids=str)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import secrets
 import sys
 from collections.abc import Callable, Iterator
 from itertools import count
@@ -10,13 +11,15 @@ from types import FrameType
 import pytest
 import redis
 
-from runner import GraphBuilder, NodeContext
+from runner import Agent, GraphBuilder, NodeContext, Status, ToolContext, tool
 from runner.definition.registry import Registry
 from runner.execution.engine import Engine
 from runner.operations.answers import apply_decisions
 from runner.records.interrupts import Decision
 from runner.store.redis.store import RedisStore
 from runner.store.requests import EmitEvent, SaveCheckpoint
+from runner.testing import ScriptedModel
+from tests.agent.visits import use
 from tests.contract.store.manual_worker import ManualWorker, saved
 from tests.contract.test_large_values import Bells
 
@@ -28,6 +31,10 @@ QUESTIONS, ASKED = 60, 10
 
 BYTES, CALLS = 450, 200
 """What a question adds to each later execution of its visit, at most."""
+
+
+CONVERSATION, ANSWERS = 200_000, 3
+"""Bytes that an agent has read, and the answers that it waits for then."""
 
 
 class Meter:
@@ -184,3 +191,44 @@ def test_a_step_that_reads_its_run_would_be_seen(
 
     assert last[1] > first[1] * 1.5
     assert last[2] > first[2] * 1.5
+
+
+def test_an_answer_sends_a_conversation_once(store: RedisStore, client: redis.Redis) -> None:
+    """A worker reads it where the agent goes on; no pause stores it anew, and no result reads it."""
+    text = secrets.token_hex(CONVERSATION // 2)
+
+    @tool
+    def look() -> str:
+        """Look at much."""
+        return text
+
+    @tool(context=True)
+    def ask(number: int, tool_context: ToolContext) -> str:
+        """Ask a person."""
+        return tool_context.interrupt(f"q{number}")
+
+    replies = [use("look"), *(use("ask", number=number) for number in range(ANSWERS)), "done"]
+    builder = GraphBuilder()
+    builder.add_node(Agent("a", ScriptedModel(replies), tools=[look, ask]), "a")
+    worker, costs = Worker(store, builder), []
+    statuses: list[Status] = []
+    worker.deliver()
+    for _ in range(ANSWERS):
+        (question,) = store.open_interrupts().items
+        client.config_resetstat()
+        apply_decisions(worker.engine, [Decision(question.id, "yes")])
+        worker.deliver()
+        run = store.read(worker.run_id)
+        assert run is not None
+        statuses.append(run.record.status)
+        stats = client.info("stats")
+        costs.append(
+            (
+                stats["total_net_output_bytes"] / CONVERSATION,
+                stats["total_net_input_bytes"] / CONVERSATION,
+            )
+        )
+
+    assert statuses == [Status.INTERRUPTED, Status.INTERRUPTED, Status.COMPLETED]
+    assert max(sent for sent, _ in costs) < 1.1
+    assert max(written for _, written in costs) < 0.1
