@@ -338,7 +338,8 @@ class RedisConnection:
 
     def _connection(self, command: tuple[Argument, ...]) -> Any:
         """A connection that came through a fork belongs to the parent, so the child makes its own."""
-        self._checked()
+        if self._check is not None:
+            self._checked()
         held = self._own.__dict__
         if held.get("pid") != os.getpid():
             held["connections"] = {}

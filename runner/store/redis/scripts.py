@@ -112,7 +112,7 @@ class Scripts:
             StoreError: the store could not be reached or refused; then nothing has changed.
             NotDurable: it was done, but is not as safe as it must be.
         """
-        then = self._confirmation(verb or name) if name != LOOK else None
+        then = self._confirmation(verb or name) if self._durability and name != LOOK else None
         return run_on(
             self._redis, name, (self._prefix,), *arguments, then=then, constants=constants
         )
