@@ -212,5 +212,5 @@ def check_limits(owner: str, limits: Iterable[object]) -> tuple[Limit, ...]:
 
 
 def shapes(limits: Iterable[Limit], graph_id: str, node: str) -> tuple[LimitShape, ...]:
-    """The limits of a node, in the order in which places are taken."""
+    """The limits of a node, in the order in which slots are taken."""
     return tuple(sorted(limit.shape(graph_id, node) for limit in limits))

@@ -1,9 +1,9 @@
 """Slots and start times: whether an execution may begin under its limits, and what is written either way.
 
-An execution takes a place of each limit of its node while a worker has it; a node that waits for a person, a
-child run or its next attempt has none. Without a free place a node joins the limit's queue, ordered by the
-time of its first request; a free place is reserved for the next in the queue. A rate assigns each execution
-its own start time. Places are taken in the order of the limits' names, so that no two nodes wait for each
+An execution takes a slot of each limit of its node while a worker has it; a node that waits for a person, a
+child run or its next attempt has none. Without a free slot a node joins the limit's queue, ordered by the
+time of its first request; a free slot is reserved for the next in the queue. A rate assigns each execution
+its own start time. Slots are taken in the order of the limits' names, so that no two nodes wait for each
 other.
 """
 
@@ -31,7 +31,7 @@ class KeyedLimit:
 
 @dataclass(frozen=True, slots=True)
 class QueuePosition:
-    """A node at a limit: places `taken` by others, others `ahead` of it, and whether one is its own."""
+    """A node at a limit: slots `taken` by others, others `ahead` of it, and whether one is its own."""
 
     taken: int
     ahead: int
@@ -50,7 +50,7 @@ class LimitUsage(Keyed, Protocol):
     def queue_position(
         self, limit: KeyedLimit, node: str, since: int, now: int
     ) -> QueuePosition:
-        """Return the position of a node of this run that has requested a place since then (ms)."""
+        """Return the position of a node of this run that has requested a slot since then (ms)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,7 +63,7 @@ class ReserveTime:
 
 @dataclass(frozen=True, slots=True)
 class TakeSlot:
-    """Give a node a place of a limit: until it returns it, or until `until` (ms) where it is reserved."""
+    """Give a node a slot of a limit: until it returns it, or until `until` (ms) where it is reserved."""
 
     key: str
     node: str
@@ -72,7 +72,7 @@ class TakeSlot:
 
 @dataclass(frozen=True, slots=True)
 class JoinQueue:
-    """Put a node into the queue of a limit that has no free place, ordered by `since` (ms)."""
+    """Put a node into the queue of a limit that has no free slot, ordered by `since` (ms)."""
 
     key: str
     node: str
@@ -81,9 +81,9 @@ class JoinQueue:
 
 @dataclass(frozen=True, slots=True)
 class ReturnSlot:
-    """Take a node's place, or its position in the queue, back; see `OfferSlots` for a free place.
+    """Take a node's slot, or its position in the queue, back; see `OfferSlots` for a free slot.
 
-    `ran` is the `claim_name` of a node that had the place while it ran.
+    `ran` is the `claim_name` of a node that had the slot while it ran.
     """
 
     key: str
@@ -94,7 +94,7 @@ class ReturnSlot:
 
 @dataclass(frozen=True, slots=True)
 class OfferSlots:
-    """Reserve the free places of a limit for the next in its queue for one lease; push their doorbells."""
+    """Reserve the free slots of a limit for the next in its queue for one lease; push their doorbells."""
 
     key: str
     concurrency: int
@@ -140,9 +140,9 @@ def take(
     since: int,
     times: tuple[int, int],
 ) -> tuple[bool, list[LimitAction]]:
-    """Take a place of every limit, or join the queue of the first limit that has none free.
+    """Take a slot of every limit, or join the queue of the first limit that has none free.
 
-    `times` are now and the time until which places that it already has stay reserved. Places of later
+    `times` are now and the time until which slots that it already has stay reserved. Slots of later
     limits are returned, so that two nodes never wait for each other.
     """
     now, kept_until = times

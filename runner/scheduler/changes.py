@@ -299,7 +299,7 @@ class Changes:
         return 0 if scope == ROOT else self.loop(scope).round
 
     def put(self, node: str, record: NodeRecord) -> None:
-        """Write a node, and update the counters of its run and map and the places of its limits."""
+        """Write a node, and update the counters of its run and map and the slots of its limits."""
         previous = self.node(node)
         record = self._leaving(node, previous, record)
         active, waiting, held_count = map(operator.sub, _counted(record), _counted(previous))
@@ -315,7 +315,7 @@ class Changes:
         self.nodes[node] = record
 
     def _leaving(self, node: str, previous: NodeRecord, record: NodeRecord) -> NodeRecord:
-        """Return the places of a node that is no longer running and no longer waits for a place as ready."""
+        """Return the slots of a node that is no longer running and no longer waits for a slot as ready."""
         stays = record.status is Status.RUNNING or (
             record.status is previous.status is Status.READY
         )
@@ -325,7 +325,7 @@ class Changes:
         return replace(record, since=0)
 
     def return_slots(self, node: str, record: NodeRecord) -> None:
-        """Return a node's places, and its positions in queues."""
+        """Return a node's slots, and its positions in queues."""
         ran = claim_name(record) if record.status is Status.RUNNING else ""
         for limit in self.shape(node).limits:
             key = limit.key(self.view, node, record.visit) if limit.concurrency else None
@@ -416,7 +416,7 @@ def stops(changes: Changes, node: str) -> bool:
 def doorbell(changes: Changes, node: str, record: NodeRecord) -> Dispatch:
     """Return the doorbell of a node's visit, for its queue.
 
-    One that a limit keeps a place for, or gave a start time, had its turn.
+    One that a limit keeps a slot for, or gave a start time, had its turn.
     """
     shape, fairness = changes.shape(node), changes.topology.fairness
     share = None

@@ -107,7 +107,7 @@ def claim(
 ) -> TransitionResult:
     """Assign a ready node to one worker: "claimed", "stale", or "cancelled" when the run stops.
 
-    "limited" means that it waits for a place of a limit, "limited <ms>" that a rate delays it. "revoked
+    "limited" means that it waits for a slot of a limit, "limited <ms>" that a rate delays it. "revoked
     <reference>" means that its run stopped while its external task was running: the worker revokes it.
     """
     record = changes.node(node)
@@ -198,7 +198,7 @@ def _limited(changes: Changes, node: str, record: NodeRecord, nonce: str) -> str
 
 
 def offer_slot(changes: Changes, node: str) -> TransitionResult:
-    """Push the doorbell of a node for which a place of its limit is now reserved."""
+    """Push the doorbell of a node for which a slot of its limit is now reserved."""
     record = changes.node(node)
     if record.status is not Status.READY:
         return changes.refuse("stale")

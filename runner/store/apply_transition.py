@@ -298,7 +298,7 @@ class UnitOfWork(Protocol[RunT]):
         """Write what is set of a limit, with an entry of the audit, if any; one that is reset is deleted."""
 
     def limit(self, run_id: str, action: LimitAction) -> Sequence[tuple[str, str]]:
-        """Apply an action of a limit; return the (run, node) that now get a place."""
+        """Apply an action of a limit; return the (run, node) that now get a slot."""
 
 
 def apply(

@@ -216,7 +216,7 @@ class StartRun(Request[Reply]):
         return Reply(started.word, [*doorbells, *started.doorbells], start.run_id)
 
 
-def _place_of(transaction: UnitOfWork[RunT], run: RunT) -> tuple[str, int] | None:
+def _key_of_run(transaction: UnitOfWork[RunT], run: RunT) -> tuple[str, int] | None:
     """Return the key in which a run takes a place, and how many there are; None where it takes none."""
     record, topology = run.record, transaction.changes(run).topology
     concurrency = topology.admission.concurrency if topology.admission else None
@@ -352,8 +352,8 @@ class ClaimVisit(Request[Claim | Reply]):
         """Take the visit; the store makes the claim of what is taken."""
         if transaction.find(self.run_id) is None:
             return Reply("unknown")
-        place = (self.node, self.visit, self.attempt)
-        return make(transaction, self.run_id, scheduler.claim, *place, self.nonce)
+        arguments = (self.node, self.visit, self.attempt, self.nonce)
+        return make(transaction, self.run_id, scheduler.claim, *arguments)
 
 
 @dataclass(frozen=True, slots=True)
@@ -863,16 +863,16 @@ class MigrateRuns(Request[Reply]):
             return Reply("moved")
         doorbells: list[Doorbell] = []
         for run, move in pairs:
-            earlier = _place_of(transaction, run)
+            old_key = _key_of_run(transaction, run)
             run.migrate(move)
-            place = _place_of(transaction, run)
-            if (earlier and earlier[0]) != (place and place[0]):
-                if earlier:
+            key = _key_of_run(transaction, run)
+            if (old_key and old_key[0]) != (key and key[0]):
+                if old_key:
                     doorbells += make(
-                        transaction, move.run_id, scheduler.leave_key, *earlier
+                        transaction, move.run_id, scheduler.leave_key, *old_key
                     ).doorbells
-                if place:
-                    transaction.lists.add(OPEN + place[0], move.run_id)
+                if key:
+                    transaction.lists.add(OPEN + key[0], move.run_id)
             run.reopened = nonce
             data, questions = migration_payloads(move), move.replacements
             reply = make(

@@ -63,8 +63,8 @@ def counters(fields: Mapping[bytes, float]) -> Iterator[tuple[str, float, dict[s
 def increments(name: str, seconds: float, **labels: str) -> dict[str, float]:
     """Return what one measurement adds: one to its bucket, and its seconds to the sum."""
     bounds = BOUNDS[name]
-    place = bisect_left(bounds, seconds)
-    bucket = f"{bounds[place]:g}" if place < len(bounds) else "+Inf"
+    index = bisect_left(bounds, seconds)
+    bucket = f"{bounds[index]:g}" if index < len(bounds) else "+Inf"
     return {_field(name, labels, bucket): 1, _field(name, labels, "sum"): seconds}
 
 

@@ -469,10 +469,12 @@ class Requests:
     # Events and budgets
 
     def _emit(self, request: EmitEvent) -> None:
-        place = (request.run_id, request.kind, request.node, request.visit)
-        data = event_data(request.kind, request.data)
-        while self._call("emit", *place, data)[0] == b"packed":
-            packed_runs.unpack(self._call, request.run_id)
+        run_id, kind = request.run_id, request.kind
+        data = event_data(kind, request.data)
+        while (
+            self._call("emit", run_id, kind, request.node, request.visit, data)[0] == b"packed"
+        ):
+            packed_runs.unpack(self._call, run_id)
 
     def _spend(self, request: SpendBudget) -> str:
         tagged, spending = request.tagged, request.spending
