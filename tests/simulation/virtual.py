@@ -6,6 +6,7 @@ All that is left of chance is the seed, so one seed is one history.
 from __future__ import annotations
 
 import contextlib
+import os
 import threading
 from collections.abc import Iterator
 from types import SimpleNamespace
@@ -13,6 +14,7 @@ from typing import Any
 
 from runner.errors import StoreError
 from runner.execution import engine, ids, leases
+from runner.store import requests
 from runner.store.interface import Doorbell
 
 
@@ -85,7 +87,7 @@ def machine(world: Any) -> Iterator[None]:
         (leases, "threading", locks),
         (engine, "time", clock),
         (leases, "time", clock),
-        (ids, "nonce", entropy.nonce),
+        (requests, "_nonces", (os.getpid(), "", iter(entropy.nonce, ""))),
         (ids, "uuid_utils", entropy),
         (ids, "time", entropy),
     )
