@@ -198,16 +198,16 @@ GLOSSARY = ROOT / "docs" / "glossary.md"
 PLAIN = {
     "completion",
     "config",
+    "controls",
     "dev",
     "init",
     "version",
     "documents",
     "entries",
     "files",
-    "health",
-    "me",
     "sealing",
     "signed_votes",
+    "system",
 }
 """Commands and modules whose names mean what they mean anywhere."""
 SETTINGS = {
