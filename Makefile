@@ -2,7 +2,8 @@
 #
 # PY is an interpreter, or a version: PY=3.12 is that of PATH or of pyenv. DEPS is which versions of the
 # dependencies: pinned (requirements/dev.txt), newest, or lowest (those that pyproject.toml names). Each version
-# of Python or of the dependencies has an environment for itself.
+# of Python or of the dependencies has an environment for itself. What is pinned is complete, so nothing is resolved:
+# pip 23 takes the index's newest version for `coverage[toml]`, which has no pin, and refuses it once there is a newer one.
 PY ?=
 DEPS ?= pinned
 UV ?= $(shell command -v uv || command -v $(CURDIR)/$(BIN)/uv)
@@ -17,7 +18,7 @@ OLDEST_REDIS := build/redis-6.2/bin/redis-server
 LOWEST := tests/agent tests/cli tests/server tests/tour
 COMMA := ,
 ALL := agui,dev,docs,embedded,langgraph,mcp,openai,openai-agents,pydantic-ai,slack,sqs,strands
-VERSIONS_pinned := --require-hashes --requirement requirements/dev.txt
+VERSIONS_pinned := --no-deps --require-hashes --requirement requirements/dev.txt
 VERSIONS_newest := --upgrade --editable '.[$(ALL)]'
 VERSIONS_lowest := --upgrade --resolution lowest-direct --editable '.[dev,embedded]'
 

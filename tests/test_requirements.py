@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import tomllib
+from importlib import metadata
 from pathlib import Path
 
 import pytest
@@ -37,6 +38,29 @@ def test_the_pinned_versions_are_ones_that_the_project_allows():
         )
     ]
 
+    assert missing == []
+
+
+def test_what_pinned_versions_need_is_pinned():
+    """All that a pinned version depends on is pinned, for `make` installs no dependencies but those."""
+    pinned = {canonicalize_name(name): version for name, version in PINNED.findall(PINS)}
+    environment = {
+        canonicalize_name(each.name): each.requires or ()
+        for each in metadata.distributions()
+        if pinned.get(canonicalize_name(each.name)) == each.version
+    }
+
+    missing = [
+        f"{name} needs {need}"
+        for name, needs in environment.items()
+        for need in map(Requirement, needs)
+        if (need.marker is None or need.marker.evaluate({"extra": ""}))
+        and not need.specifier.contains(
+            pinned.get(canonicalize_name(need.name), "0"), prereleases=True
+        )
+    ]
+
+    assert environment
     assert missing == []
 
 
