@@ -279,6 +279,7 @@ class RunRecord:
 
 
 def status_of(run: RunRecord) -> Status:
+    """Compute a run's status from its counters: one without active, held and waiting nodes has ended."""
     if run.active:
         return Status.EXECUTING
     if run.held:
