@@ -6,7 +6,7 @@
 -- Keys touched: r:<run> and its parts, timers, early, queues, limits (parts/offers.lua), and all that the
 --   arguments name.
 -- Arguments: from 6, each list after how many there are:
---   [expected] key, fields (a list, then their values, "" for none, after \2 only how it begins); [patterns] key, field, pattern of its value (without a field: of
+--   [expected] key, fields (a list, then their values: "" is none, or an empty one; after \2 is only how it begins); [patterns] key, field, pattern of its value (without a field: of
 --   "1", where there is such a key);
 --   [scores] key, member, its score, or keys with \0 between, "<" or ">=", how many members they have together;
 --   [deadline] the time (ms) before which it must be, or 0;
@@ -21,7 +21,7 @@
 --   [sizes] key, bytes more, "1" if there must be room for them;
 --   then what is written: "1" to make room (parts/room.lua); hashes: key, fields
 --     (a list: field, value); hashes: key, fields to delete (a list); timers to set: ms, member; timers to drop;
---     commands (what XTRIM deletes is counted in metrics): how many arguments, name, key, arguments; shapes that a run less uses: graph, fingerprint;
+--     commands (what XTRIM deletes is counted in metrics): how many arguments, name, key, arguments; shapes that one run fewer uses: graph, fingerprint;
 --     the task that rings or "";
 --     doorbells: run, node, visit, attempt, queue, priority, graph; [slots] that are returned or offered (parts/offers.lua).
 --   Keys have no prefix. In a value, event or time that begins with \1, "\1<run>:<n>\1" is the number of that
@@ -94,6 +94,7 @@ for nth = 1, number() do
     started = started + more[5]
     if run.most > 0 and started > run.most then changed = true end
     run.first = tonumber(events)
+    -- It executes no more: those who wait for that are woken.
     run.rests = old == 'executing' and status ~= '' and status ~= old
     run.text = table.concat({status ~= '' and status or old, a, w, h, f, started, events + #run.events,
       stopping ~= '' and stopping or stops}, ' ')

@@ -1,8 +1,9 @@
 """Transactions on runs in Redis: optimistic concurrency control over two scripts.
 
-A request runs in Python, and one script commits all of it or nothing. Three scripts write before that, and
-a conflict does not undo them: `reserve` (times under rates), `shelve` (large values) and `unpack` (a packed
-run); none of them changes what the run is. A node that is offered a slot starts in a later transaction.
+A request runs in Python, and one script commits all of it or nothing. Four scripts write before that, and
+a conflict does not undo them: `reserve` (times under rates), `slot` (slots that another partition counts),
+`shelve` (large values) and `unpack` (a packed run); none of them changes what the run is. A node that is
+offered a slot starts in a later transaction.
 
 1. Read. `lua/look.lua` reads at one moment what the request will need: its read set (`ReadSet`). Where a
    plan asks for more it goes on as if that were absent, and its result is thrown away; the missing values
@@ -11,14 +12,14 @@ run); none of them changes what the run is. A node that is offered a slot starts
    `WriteSet.read` notes the value in `expected`: it must not change until the commit. `read_unvalidated`
    notes nothing. Where only a part of a text matters, a pattern or a beginning is noted.
 3. Validate and commit. `lua/commit.lua` compares `expected`, `patterns` and `scores` (of timers and of the
-   archive queue; also the lengths of lists of runs) with what is stored, `deadline` with the time and
-   `limit_positions` with the queues of limits. If all of them hold it writes, rings doorbells and replies
-   "done"; otherwise it writes nothing and replies "changed". It replies "full" where a run of
-   `bounded_roots` has no room for its `sizes`: then nothing was written either, and store.py raises
-   PayloadTooLarge. Counters of runs and arrivals at joins are normally not compared: the script adds to
-   them, and validates only that the status, or the readiness, is the planned one. So nodes of the same run
-   rarely conflict. The whole line is compared where a run stops at once, arrivals inside loops and where
-   the step changes their node.
+   archive queue; with `FEWER` for a member the lengths of lists) with what is stored, `deadline` with the
+   time and `limit_positions` with the queues of limits. If all of them hold it writes, rings doorbells and
+   replies "done"; otherwise it writes nothing and replies "changed". It replies "full" where a run of
+   `bounded_roots` has no room for its `sizes`: then nothing was written either, and `RedisStore._call`
+   raises PayloadTooLarge. Counters of runs and arrivals at joins are normally not compared: the script adds
+   to them, and validates only that the status, or the readiness, is the planned one. So nodes of the same
+   run rarely conflict. The field `run` is compared whole, with the number of events, where a run stops at
+   once; so is a field of arrivals inside loops, and where the step changes their node.
 4. Retry. After a conflict the whole read set is read again at one moment, and the plan runs on that. A
    conflict means that another request was committed, so the store makes progress, but one request could
    lose again and again: retries are bounded (`TRIES`), and wait from `IMMEDIATE_TRIES` on. A request that
