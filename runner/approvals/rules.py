@@ -444,15 +444,15 @@ def forbidden(
     kind = voter.principal.kind
     if not (rule.counts(kind) and step.counts(kind)):
         return f"{kind}s don't decide this"
-    if not selectors & {
-        *(selector(entry) for entry in step.eligible),
-        *map(selector, escalated_selectors),
-    }:
-        where = (
-            "; groups and roles are those of the key or the login that signed"
-            if voter.level
-            else ""
-        )
+    eligible = {*map(selector, [*step.eligible, *escalated_selectors])}
+    if not selectors & eligible:
+        where = ""
+        if voter.level:
+            where = "; groups and roles are those of the key or the login that signed"
+        elif not (voter.groups or voter.roles) and any(
+            form.startswith(("group:", "role:")) for form in eligible
+        ):
+            where = "; no group or role of theirs is known (RUNNER_DIRECTORY)"
         return f"not one of those who may decide this{where}"
     for entry in {*rule.exclude, *step.exclude}:
         form = selector(entry)

@@ -68,6 +68,14 @@ def test_a_refusal_says_where_groups_come_from():
     assert "the key or the login" not in forbidden(rule, Voter(ANA))
 
 
+def test_a_refusal_by_groups_names_the_directory_where_none_is_known():
+    """Who has no group at a rule of groups reads which setting knows them; at a rule of names no one does."""
+    rule = Rule(eligible=["group:finance"])
+    assert "RUNNER_DIRECTORY" in forbidden(rule, Voter(ANA))
+    assert "RUNNER_DIRECTORY" not in forbidden(rule, Voter(ANA, frozenset({"sales"})))
+    assert "RUNNER_DIRECTORY" not in forbidden(Rule(eligible=["ben"]), Voter(ANA))
+
+
 def test_one_person_is_one_whatever_the_spelling():
     """How an accent is written and spaces around a name make nobody another; another issuer does."""
     composed, decomposed = "Jos\u00e9", "Jose\u0301"
