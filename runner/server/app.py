@@ -115,7 +115,10 @@ def create_app(
         _include(app.router, auth_router)
     app.router.routes += _ROUTER.routes
     for name in doors:
-        _include(app.router, imported(_door_object(name), "door")(app.state.services))
+        router = imported(_door_object(name), "door")(app.state.services)
+        if not isinstance(router, APIRouter):
+            raise UsageError(f"--door {name!r} returns {router!r:.80} instead of an APIRouter.")
+        _include(app.router, router)
     return app
 
 
@@ -139,8 +142,10 @@ def imported(name: str, option: str) -> Callable[..., Any]:
         raise
     except (ImportError, AttributeError) as error:
         raise UsageError(f"--{option} {name!r} can't be imported: {error}.") from error
-    if not callable(value):
-        raise UsageError(f"--{option} {name!r} is no MODULE:OBJECT that can be called.")
+    if not callable(value) or isinstance(value, type):
+        raise UsageError(
+            f"--{option} {name!r} is no function, nor an object that can be called."
+        )
     return cast("Callable[..., Any]", value)
 
 
@@ -188,7 +193,8 @@ def _include(target: APIRouter, router: APIRouter) -> None:
     for route in routes((router,)):
         if permission_of(route) is None:
             raise UsageError(
-                f"the route {route.path} names no permission, so no caller may be let in."
+                f"the route {route.path} names no permission, so no caller may be let in; one that checks "
+                "itself who sends has dependencies=[Depends(runner.server.SIGNED)]."
             )
 
 

@@ -760,7 +760,7 @@ def test_a_client_that_is_gone_leaves_its_seat(site, served, monkeypatch, versio
 
 
 def test_an_unknown_door_is_named_with_what_is_wrong(redis_url):
-    """A door that can't be imported stops the start, not a request."""
-    for name in ("telegraph", "os:nothing", "os:sep"):
+    """A door that can't be imported, or is a class, or returns no router, stops the start, not a request."""
+    for name in ("telegraph", "os:nothing", "os:sep", "pathlib:PurePath", "builtins:repr"):
         with pytest.raises(UsageError, match=f"--door '.*{name}"):
             create_app(Settings(redis_url=redis_url), auth=lambda request: None, doors=[name])
