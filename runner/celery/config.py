@@ -62,7 +62,7 @@ SQS: dict[str, Any] = {
         # Seconds after a poll without a message, and while all slots are busy. kombu's default is 1.
         "polling_interval": 0.2,
     },
-    # On SQS these would make a queue for each worker, and publish what nobody can read.
+    # On SQS these would make a queue for each worker, and publish what no process can read.
     "worker_enable_remote_control": False,
     "worker_send_task_events": False,
 }

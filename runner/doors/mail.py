@@ -1,7 +1,7 @@
 """The mail door: each person who may decide a question is sent one message, with a link that decides once.
 
 The link has the question, the digest of what was shown and the person's address, under a key of this
-installation. Opening it shows the question and changes nothing, whoever opens it, such as a scanner of links;
+installation. Opening it shows the question and changes nothing, also where a scanner of links opens it;
 the form on its page decides. A thread of one server process at a time follows the notices and sends the
 messages. All that is stored is who was sent one, and whose link has decided.
 """

@@ -52,7 +52,7 @@ def _cancel(services: Services, person: Person, run_id: str, reason: str = "") -
 def _vote(
     services: Services, person: Person, question_id: str, digest: str, **decision: Any
 ) -> Any:
-    # A model has called the tool, whoever is logged in: it never counts as a person.
+    # A model has called the tool, for any login: it never counts as a person.
     agent = replace(person.principal, kind="agent")
     level = min(person.level, SERVICE)
     person = replace(person, principal=agent, level=level, login_at=None, acr=None)

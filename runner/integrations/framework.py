@@ -38,7 +38,7 @@ PastT = TypeVar("PastT", bound="Past")
 
 
 class FrameworkNode:
-    """A node that runs an agent of a framework, which a factory builds anew for each execution."""
+    """A node that runs an agent of a framework, which a factory builds for each execution."""
 
     def __init__(
         self, factory: Callable[..., Any], agent: type, name: str | None, version: str

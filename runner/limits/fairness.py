@@ -131,7 +131,7 @@ class StrideQueue(Generic[Item]):
             while nodes and not is_ready(nodes[0]):
                 nodes.popleft()
             if not nodes:
-                # It stayed so long only so that a key that is often empty doesn't begin anew each time.
+                # It stayed so long only so that a key that is often empty doesn't begin again each time.
                 del self._nodes[key], self._strides[key]
                 continue
             self.time = least

@@ -52,7 +52,7 @@ def fields(**types: Any) -> dict[str, Any]:
 
 
 class Listing:
-    """A list of one kind, with the cursor of its next page, and what else is told of the whole."""
+    """A list of one kind, with the cursor of its next page, and what else is said of the whole."""
 
     def __init__(self, kind: Any, **more: Any) -> None:
         self.kind, self.more = kind, more

@@ -91,7 +91,7 @@ def shape_of(services: Services, record: RunRecord) -> Topology | None:
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
+class PageState:
     """State in the address of a run's page: its tab, the node that is shown, and what is opened or closed.
 
     The graph `fits` into the width of the page, or has its natural size.
@@ -104,7 +104,7 @@ class Place:
     fits: bool = False
 
     @classmethod
-    def of(cls, request: Request) -> Place:
+    def of(cls, request: Request) -> PageState:
         """Read it from the address."""
         query = request.query_params
         return cls(
@@ -151,15 +151,15 @@ class Place:
 class Opened:
     """The nodes whose inside is drawn."""
 
-    def __init__(self, place: Place, *, by_default: bool) -> None:
-        self._place, self._by_default = place, by_default
+    def __init__(self, page_state: PageState, *, by_default: bool) -> None:
+        self._state, self._by_default = page_state, by_default
 
     def __contains__(self, node: object) -> bool:
         default = self._by_default and not str(node).startswith(GROUP)
-        return node in self._place.opened or (default and node not in self._place.closed)
+        return node in self._state.opened or (default and node not in self._state.closed)
 
 
-def drawing(services: Services, shown: list[Level], place: Place) -> Markup:
+def drawing(services: Services, shown: list[Level], page_state: PageState) -> Markup:
     """Draw a run from its code, or from its shape in the store."""
     outer = shown[0]
     plan = services.plan(outer.run.graph)
@@ -168,9 +168,11 @@ def drawing(services: Services, shown: list[Level], place: Place) -> Markup:
     if graph is None:
         return Markup("")
     is_small = not isinstance(graph, Definition) or _size(graph) <= SMALL
-    open_groups = Opened(place, by_default=is_small)
+    open_groups = Opened(page_state, by_default=is_small)
     links = Links(
-        place.at, lambda node: place.toggled(node, is_open=node in open_groups), place.node
+        page_state.at,
+        lambda node: page_state.toggled(node, is_open=node in open_groups),
+        page_state.node,
     )
     states = {level.path + node.id: node.status for level in shown for node in level.run.nodes}
     text = draw_run(graph, RunShown(states, dict(_progress(shown)), open_groups), links)

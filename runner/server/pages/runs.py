@@ -24,7 +24,15 @@ from runner.server.api.documents import seen_by
 from runner.server.pages.node_drawer import QUIET, drawer
 from runner.server.pages.rendering import page, span
 from runner.server.pages.run_actions import actions
-from runner.server.pages.run_graph import GRAPH, Level, Place, drawing, find, levels, waiting_in
+from runner.server.pages.run_graph import (
+    GRAPH,
+    Level,
+    PageState,
+    drawing,
+    find,
+    levels,
+    waiting_in,
+)
 from runner.server.pages.timeline import phases, rows
 from runner.server.problems import Problem
 from runner.server.services import Served, Services
@@ -108,7 +116,7 @@ def list_runs(
 @router.get("/runs/{run_id}")
 def show(request: Request, run_id: str, person: Seen, services: Served) -> HTMLResponse:
     """Show a tab of a run; the address also names the node that is shown, and what is open in the graph."""
-    address = Place.of(request)
+    address = PageState.of(request)
     tabs = [tab for tab in TABS if tab != "audit" or person.may("read")]
     if address.tab not in tabs:
         raise Problem(404, f"A run has no tab {address.tab!r:.40} for you: {', '.join(tabs)}.")

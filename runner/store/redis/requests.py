@@ -221,14 +221,14 @@ class Requests:
         claim_reply, topology = self._fast.claim(*visit)
         if claim_reply is not None:
             return claim_reply, topology
-        drafted: list[Callable[[], Claim]] = []
+        make_claim: list[Callable[[], Claim]] = []
 
         def plan(transaction: Transaction) -> Reply:
             nonlocal topology
             run, reply = transaction.find(run_id), request.plan(transaction)
             topology = run.topology if run else None
             claimed = run is not None and reply.word == "claimed"
-            drafted[:] = [self._fast.claim_from(run, node)] if run and claimed else []
+            make_claim[:] = [self._fast.claim_from(run, node)] if run and claimed else []
             return reply
 
         names = (f"n:{node}", f"q:{node}", f"k:{node}", *self._fast.needed(run_id, node))
@@ -240,7 +240,7 @@ class Requests:
         except LimitAway as error:
             log.warning("limit.away: %s Node %s of run %s waits for it.", error, node, run_id)
             return Reply("limited"), topology
-        return (drafted[0]() if reply.word == "claimed" else reply), topology
+        return (make_claim[0]() if reply.word == "claimed" else reply), topology
 
     def _save(self, request: SaveCheckpoint) -> Reply:
         token = request.token
