@@ -22,6 +22,11 @@ if TYPE_CHECKING:
     from runner.records.codec import JSON
 
 
+PARTITION = click.option(
+    "--partition", type=click.IntRange(0), help="The partition (default: the only one)."
+)
+
+
 @click.group()
 @common_options
 def audit() -> None:
@@ -65,9 +70,7 @@ class Exported:
     is_flag=True,
     help="With what people have signed: their votes with comments, and the calls that they were about.",
 )
-@click.option(
-    "--partition", type=click.IntRange(0), help="The partition (default: the only one)."
-)
+@PARTITION
 @with_context
 def export_audit(
     context: CommandContext,
@@ -103,8 +106,7 @@ def export_audit(
         raise UsageError(f"{path} can't be written: {error}.") from error
     finally:
         hidden.unlink(missing_ok=True)
-    shown = Exported(str(path), run_id, len(written))
-    context.output.write(shown, [(shown.file, shown.run, shown.lines)])
+    context.output.write(Exported(str(path), run_id, len(written)))
 
 
 def _votes_of(context: CommandContext, question_ids: Iterable[str]) -> Iterable[JSON]:
@@ -226,8 +228,7 @@ def audit_key(context: CommandContext, path: Path) -> None:
     """
     from runner.audit.files import own_key
 
-    shown = AuditKey(own_key(path, context.settings.namespace).public())
-    context.output.write(shown, [(shown.key,)])
+    context.output.write(AuditKey(own_key(path, context.settings.namespace).public()))
 
 
 @dataclass(frozen=True, slots=True)
@@ -241,9 +242,7 @@ class Restarted:
 @click.option(
     "--reason", required=True, help="Why the tree is given up; the audit keeps its hash."
 )
-@click.option(
-    "--partition", type=click.IntRange(0), help="The partition (default: the only one)."
-)
+@PARTITION
 @with_context
 def restart(context: CommandContext, reason: str, partition: int | None) -> None:
     """Begin a new tree, after the store has lost entries.
@@ -260,5 +259,4 @@ def restart(context: CommandContext, reason: str, partition: int | None) -> None
             "A worker has sealed entries meanwhile; nothing was changed. Try again.",
         )
     log.note("restarted", actor=context.user, reason=reason)
-    shown = Restarted(log.origin(head.epoch + 1))
-    context.output.write(shown, [(shown.origin,)])
+    context.output.write(Restarted(log.origin(head.epoch + 1)))

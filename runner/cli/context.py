@@ -9,7 +9,7 @@ import sys
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cached_property
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NoReturn
 
 import click
 
@@ -91,6 +91,11 @@ class CommandContext:
 
         _import_from_here()
         load(self.settings.graphs)
+
+    def become(self, *command: str) -> NoReturn:
+        """Replace this process by a module with its arguments; it gets the flags as variables."""
+        os.environ.update(self.environment())
+        os.execv(sys.executable, [sys.executable, "-m", *command])  # noqa: S606 - a list, and no shell
 
     def environment(self) -> dict[str, str]:
         """Return the flags as environment variables, for the programs that this one starts."""

@@ -67,7 +67,7 @@ def freeze(
 
     scope = scope_of(graph, tool, everything=everything)
     freezing.freeze(context.client.engine, scope, reason, by or context.user, force=force)
-    _write(context, Frozen(scope, "frozen", reason, by or context.user))
+    context.output.write(Frozen(scope, "frozen", reason, by or context.user))
 
 
 @click.command()
@@ -88,8 +88,4 @@ def thaw(
 
     scope = scope_of(graph, tool, everything=everything)
     freezing.thaw(context.client.engine, scope, reason, by or context.user)
-    _write(context, Frozen(scope, "thawed", reason, by or context.user))
-
-
-def _write(context: CommandContext, shown: Frozen) -> None:
-    context.output.write(shown, [(shown.scope, shown.status, shown.reason, shown.by)])
+    context.output.write(Frozen(scope, "thawed", reason, by or context.user))

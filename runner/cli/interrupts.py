@@ -239,12 +239,10 @@ def show(context: CommandContext, interrupt_id: str) -> None:
     the votes so far; with --json, `digests` has the objects that are hashed. Without a terminal: name and
     value of each part, separated by a tab.
     """
-    from runner.operations.questions import read_question, with_comments
+    from runner.operations.questions import with_comments
 
-    store, output = context.store, context.output
-    question = with_comments(
-        store, read_question(store, context.client.interrupt(interrupt_id))
-    )
+    output = context.output
+    question = with_comments(context.store, _question(context, interrupt_id))
     fields = document(question).items()
     rows = (
         (name, compact(value))
@@ -477,12 +475,11 @@ def vote(
 def _response_for(
     context: CommandContext, interrupt_id: str, decision: str, response: Any, variant: str
 ) -> Any:
-    from runner.operations.questions import read_question, response_for
+    from runner.operations.questions import response_for
 
     if decision in {"edit", "reject"} or response is not None:
         raise click.UsageError("--variant is for approve or respond, without --response.")
-    question = read_question(context.store, context.client.interrupt(interrupt_id))
-    answer = response_for(question, variant)
+    answer = response_for(_question(context, interrupt_id), variant)
     return None if answer is True and decision == "approve" else answer
 
 
@@ -862,10 +859,14 @@ def _respond_with_form(
     return _respond(context, interrupt_id, answer, options)
 
 
-def _open_question(context: CommandContext, interrupt_id: str) -> QuestionView:
+def _question(context: CommandContext, interrupt_id: str) -> QuestionView:
     from runner.operations.questions import read_question
 
-    question = read_question(context.store, context.client.interrupt(interrupt_id))
+    return read_question(context.store, context.client.interrupt(interrupt_id))
+
+
+def _open_question(context: CommandContext, interrupt_id: str) -> QuestionView:
+    question = _question(context, interrupt_id)
     if not question.is_open:
         raise CommandError(
             Exit.CONFLICT,

@@ -143,8 +143,7 @@ def new(
         key = _set(context).make(kid, private or _file_of(kid), hmac=hmac, **options)
     else:
         key = _set(context).add(kid, _public(public, options["principal"]), **options)
-    context.output.write(key, [_row(key)])
-    _note(context, "added", key)
+    _write(context, "added", key)
 
 
 @keys.command()
@@ -175,8 +174,7 @@ def rotate(
         )
     ends = time.time() + seconds
     key = _set(context).rotate(kid, successor, private or _file_of(successor), ends)
-    context.output.write(key, [_row(key)])
-    _note(context, "rotated", key, {"follows": kid})
+    _write(context, "rotated", key, {"follows": kid})
 
 
 @keys.command()
@@ -199,17 +197,17 @@ def revoke(context: CommandContext, kid: str, since: int | None) -> None:
     Exit codes: 0 revoked; 4 no such key.
     """
     key = _set(context).revoke(kid, time.time() if since is None else since / 1000)
-    context.output.write(key, [_row(key)])
-    _note(context, "revoked", key, {"revoked_at": key.revoked_at})
+    _write(context, "revoked", key, {"revoked_at": key.revoked_at})
 
 
-def _note(
+def _write(
     context: CommandContext,
     operation: str,
     key: PublicKey,
     details: Mapping[str, JSON] | None = None,
 ) -> None:
-    """Leave an entry in the audit. The keys are a file: they change also where no store is."""
+    """Write a key, and an entry in the audit. The keys are a file: they change also where no store is."""
+    context.output.write(key, [_row(key)])
     about: dict[str, JSON] = {"kid": key.kid, "level": key.level, "principal": key.principal}
     try:
         audit, *_ = context.installation.store.audit_logs

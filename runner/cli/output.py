@@ -11,7 +11,7 @@ import functools
 import json
 import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import astuple, dataclass
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
@@ -68,12 +68,15 @@ class Output:
 
         return Console(stderr=True, highlight=False)
 
-    def write(self, record: Any, rows: Iterable[Sequence[object]]) -> None:
-        """Write a record as JSON, or these rows as tab-separated lines, on a terminal too."""
+    def write(self, record: Any, rows: Iterable[Sequence[object]] | None = None) -> None:
+        """Write a record as JSON, or these rows as tab-separated lines, on a terminal too.
+
+        Without rows there is one: the values of the record.
+        """
         if self.as_json:
             self.data(record)
         else:
-            self.lines(rows)
+            self.lines([astuple(record)] if rows is None else rows)
 
     def present(
         self, record: Any, draw: Callable[[], None], rows: Iterable[Sequence[object]]

@@ -120,9 +120,7 @@ def fork(
     Example:
       runner runs fork RUN --from summary --input '"Say it in one sentence."'
     """  # noqa: D301 - click reads the backspace: leave this paragraph as it is
-    changes: dict[str, Any] = (
-        {} if input_text is None else {"input": read_json(input_text, "--input")}
-    )
+    changes = _input("input", input_text)
     run, by = context.client.run(run_id), by or context.user
     forked = run.fork(node, visit=visit, tags=read_tags(tags), by=by or None, **changes)
     _write_new(context, forked)
@@ -135,12 +133,12 @@ def fork(
 @with_context
 def again(context: CommandContext, run_id: str, *, input_text: str | None, by: str) -> None:
     """Start a new run like RUN from the beginning, and write its id."""
-    changes: dict[str, Any] = (
-        {} if input_text is None else {"task": read_json(input_text, "--input")}
-    )
-    _write_new(
-        context, context.client.run(run_id).again(by=by or context.user or None, **changes)
-    )
+    run, changes = context.client.run(run_id), _input("task", input_text)
+    _write_new(context, run.again(by=by or context.user or None, **changes))
+
+
+def _input(option: str, text: str | None) -> dict[str, Any]:
+    return {} if text is None else {option: read_json(text, "--input")}
 
 
 def _write_new(context: CommandContext, run: Run) -> None:

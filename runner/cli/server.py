@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import os
-import sys
 from importlib.util import find_spec
 from typing import Any
 
@@ -79,12 +77,11 @@ def server(context: CommandContext, **options: Any) -> None:
     serve it from an application of your own, mount `runner.server.create_app()`.
     """
     check_installed()
-    os.environ.update(context.environment())
-    command = [sys.executable, "-m", "runner.server"]
+    command = ["runner.server"]
     for name, value in options.items():
         for item in value if isinstance(value, tuple) else [value]:
             command += [] if item is None else [f"--{name.replace('_', '-')}", str(item)]
-    os.execv(command[0], command)  # noqa: S606 - a list, and no shell
+    context.become(*command)
 
 
 @click.command()
@@ -99,8 +96,7 @@ def mcp(context: CommandContext) -> None:
     check_installed()
     with needs_extra("mcp", "the MCP server"):
         _look_for("mcp")
-    os.environ.update(context.environment())
-    os.execv(sys.executable, [sys.executable, "-m", "runner.doors.mcp"])  # noqa: S606 - a list, and no shell
+    context.become("runner.doors.mcp")
 
 
 def check_installed() -> None:

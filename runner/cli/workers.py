@@ -38,11 +38,11 @@ LOG_LEVEL = click.option(
 def worker_command(
     pool: str = "threads", concurrency: int | None = None, more: Sequence[str] = ()
 ) -> list[str]:
-    """Return the command line of a worker.
+    """Return the module that is a worker, and its arguments.
 
     A command and not a call, because the CLI must not import Celery: help would take a second.
     """
-    command = [sys.executable, "-m", "runner.celery", "worker", "--pool", pool]
+    command = ["runner.celery", "worker", "--pool", pool]
     if concurrency is not None:
         command += ["--concurrency", str(concurrency)]
     return [*command, *more]
@@ -77,13 +77,11 @@ def worker(
     are passed to Celery, for example -- --queues fast. Its name is worker-PID@HOST, unless -- --hostname
     NAME names it.
     """
-    os.environ.update(context.environment())
     named = any(option == "-n" or option.startswith(("--hostname", "-n=")) for option in more)
     # Two workers of one name on one machine would be one in Celery's events and remote control. The
     # process that Celery's worker becomes has the id of this one.
     name = [] if named else ["--hostname", f"worker-{os.getpid()}@%h"]
-    command = worker_command(pool, concurrency, ["--loglevel", loglevel, *name, *more])
-    os.execv(command[0], command)  # noqa: S606 - a list, and no shell
+    context.become(*worker_command(pool, concurrency, ["--loglevel", loglevel, *name, *more]))
 
 
 @click.command()
@@ -102,10 +100,8 @@ def keeper(context: CommandContext, app: str | None, loglevel: str) -> None:
     RabbitMQ. Ready nodes lie on their queues until a worker takes them. With one keeper, or two, workers
     can be scaled to zero while their queues are empty. It ends at SIGTERM within seconds.
     """
-    os.environ.update(context.environment())
     named = ["--app", app] if app else []
-    command = [sys.executable, "-m", "runner.celery.keeper", "--loglevel", loglevel, *named]
-    os.execv(command[0], command)  # noqa: S606 - a list, and no shell
+    context.become("runner.celery.keeper", "--loglevel", loglevel, *named)
 
 
 @click.group()
@@ -244,7 +240,8 @@ def worker_process(
 ) -> Iterator[WorkerProcess]:
     """Run a worker for the length of a `with` block, with these variables added to the environment."""
     with tempfile.TemporaryDirectory(prefix="runner-worker-") as folder:
-        command = worker_command(concurrency=concurrency, more=["--loglevel", "info", *more])
+        options = worker_command(concurrency=concurrency, more=["--loglevel", "info", *more])
+        command = [sys.executable, "-m", *options]
         worker = WorkerProcess(command, Path(folder) / "worker.log", environment)
         try:
             yield worker

@@ -17,7 +17,7 @@ def test_a_worker_is_a_celery_worker_of_our_app():
     """The command has the app, the pool and the options that are passed on."""
     command = worker_command("solo", 3, ["--queues", "fast"])
 
-    assert command[1:6] == ["-m", "runner.celery", "worker", "--pool", "solo"]
+    assert command[:4] == ["runner.celery", "worker", "--pool", "solo"]
     assert command[-4:] == ["--concurrency", "3", "--queues", "fast"]
 
 
