@@ -277,15 +277,14 @@ class ModelCall:
         }
 
     def _failed(self, error: BaseException, window: int) -> ModelReplied:
-        record = self._effects.record(error)
+        record, cut = self._effects.record(error), None
+        kind: Literal["throttled", "overflow", "other"] = "other"
         if is_throttled(error):
-            reply = ModelReply(None, "", record, "throttled", None)
+            kind = "throttled"
         elif is_overflow(error):
+            kind = "overflow"
             cut = next_cut(self._effects.conversation.cuts, len(self._messages), window)
-            reply = ModelReply(None, "", record, "overflow", cut)
-        else:
-            reply = ModelReply(None, "", record, "other", None)
-        return ModelReplied(reply, window=window)
+        return ModelReplied(ModelReply(None, "", record, kind, cut), window=window)
 
 
 def _delta_text(chunk: Mapping[str, Any]) -> str | None:

@@ -391,11 +391,7 @@ def _without_effect(plan: CompiledGraph) -> Iterator[Finding]:
         if not node.startswith(HIDDEN)
     }
     asking = {
-        node
-        for node, spec in nodes.items()
-        if any(
-            any(_calls_of(function, "interrupt")) for _, function in _functions(spec.executor)
-        )
+        node for node, spec in nodes.items() if any(_calls_in(spec.executor, "interrupt"))
     }
     feeders: dict[str, list[str]] = {node: [] for node in plan.definition.nodes}
     for edge in plan.definition.edges:
@@ -416,38 +412,29 @@ def _without_effect(plan: CompiledGraph) -> Iterator[Finding]:
 
 def _unchecked_answers(plan: CompiledGraph) -> Iterator[Finding]:
     for node, spec in plan.definition.nodes.items():
-        for owner, function in _functions(spec.executor):
-            for call in _calls_of(function, "interrupt"):
-                if {keyword.arg for keyword in call.keywords} & {
-                    "response_schema",
-                    "rule",
-                    None,
-                }:
-                    continue  # None is **options, which may hold a schema; a rule knows its decisions
-                message = (
-                    f"The question {_name(call)!r}{owner} takes any answer, even one that the code "
-                    "can't use."
-                )
-                advice = (
-                    "Give interrupt() a response_schema: an answer that does not fit is refused at "
-                    "the door."
-                )
-                yield "question-without-schema", node, message, advice
+        for owner, call in _calls_in(spec.executor, "interrupt"):
+            if _keywords(call) & {"response_schema", "rule", None}:
+                continue  # None is **options, which may hold a schema; a rule knows its decisions
+            message = (
+                f"The question {_name(call)!r}{owner} takes any answer, even one that the code can't "
+                "use."
+            )
+            advice = "Give interrupt() a response_schema: an answer that does not fit is refused at the door."
+            yield "question-without-schema", node, message, advice
 
 
 def _unchecked_decisions(plan: CompiledGraph) -> Iterator[Finding]:
     """Report functions behind a question with a rule that run on its recorded output alone."""
     nodes = plan.definition.nodes
     for edge in plan.definition.edges:
-        names = [_name(call) for call in _ruled(nodes[edge.source].executor)]
-        functions = [function for _, function in _functions(nodes[edge.target].executor)]
-        has_gate = nodes[edge.target].approval is not None
-        if (
-            not names
-            or not functions
-            or has_gate
-            or any(call for function in functions for call in _calls_of(function, "approved"))
-        ):
+        target = nodes[edge.target]
+        names = [
+            _name(call)
+            for _, call in _calls_in(nodes[edge.source].executor, "interrupt")
+            if "rule" in _keywords(call)
+        ]
+        checks = target.approval is not None or any(_calls_in(target.executor, "approved"))
+        if not names or checks or not any(_functions(target.executor)):
             continue
         message = (
             f"This node runs on what {edge.source!r} returned of the decision on {names[0]!r}, and does not "
@@ -460,26 +447,22 @@ def _unchecked_decisions(plan: CompiledGraph) -> Iterator[Finding]:
 def _believed_rules(plan: CompiledGraph) -> Iterator[Finding]:
     """Report functions that check a decision without a rule: they are held."""
     for node, spec in plan.definition.nodes.items():
-        for owner, function in _functions(spec.executor):
-            for call in _calls_of(function, "approved"):
-                if {keyword.arg for keyword in call.keywords} & {"rule", None}:
-                    continue  # None is **options, which may hold it
-                approved_node = plan.definition.nodes.get(_name(call))
-                if approved_node is not None and approved_node.approval is not None:
-                    continue
-                message = (
-                    f"ctx.approved({_name(call)!r}){owner} names no rule: its node is held, since anyone who "
-                    "can write to the store can lower the one that is stored."
-                )
-                advice = "Pass rule=, the same as to the interrupt() that asked."
-                yield "rule-of-the-store", node, message, advice
+        for owner, call in _calls_in(spec.executor, "approved"):
+            if _keywords(call) & {"rule", None}:
+                continue  # None is **options, which may hold it
+            approved_node = plan.definition.nodes.get(_name(call))
+            if approved_node is not None and approved_node.approval is not None:
+                continue
+            message = (
+                f"ctx.approved({_name(call)!r}){owner} names no rule: its node is held, since anyone who can "
+                "write to the store can lower the one that is stored."
+            )
+            advice = "Pass rule=, the same as to the interrupt() that asked."
+            yield "rule-of-the-store", node, message, advice
 
 
-def _ruled(executor: object) -> Iterator[ast.Call]:
-    for _, function in _functions(executor):
-        for call in _calls_of(function, "interrupt"):
-            if any(keyword.arg == "rule" for keyword in call.keywords):
-                yield call
+def _keywords(call: ast.Call) -> set[str | None]:
+    return {keyword.arg for keyword in call.keywords}
 
 
 def _functions(executor: object) -> Iterator[tuple[str, Callable[..., Any]]]:
@@ -497,12 +480,14 @@ def _of_tools(tools: Mapping[str, Any]) -> Iterator[tuple[str, Callable[..., Any
             yield from _of_tools(tool.config.tools)
 
 
-def _calls_of(function: Callable[..., Any], name: str) -> Iterator[ast.Call]:
-    code = sources.tree(function)
-    for syntax_node in ast.walk(code) if code is not None else ():
-        match syntax_node:
-            case ast.Call(func=ast.Attribute(attr=called)) if called == name:
-                yield syntax_node
+def _calls_in(executor: object, name: str) -> Iterator[tuple[str, ast.Call]]:
+    """Yield the calls of a method in an executor's functions, each with whose function it is."""
+    for owner, function in _functions(executor):
+        code = sources.tree(function)
+        for syntax_node in ast.walk(code) if code is not None else ():
+            match syntax_node:
+                case ast.Call(func=ast.Attribute(attr=called)) if called == name:
+                    yield owner, syntax_node
 
 
 def _name(call: ast.Call) -> str:

@@ -5,7 +5,8 @@ from __future__ import annotations
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from operator import attrgetter
 from typing import TYPE_CHECKING
 
 from rich.console import Group
@@ -19,6 +20,7 @@ from runner.cli.output import NARROW, Output, clock_time, compact, short, style,
 from runner.operations.exports import event_of
 from runner.operations.views import RunView, read_run, spendings
 from runner.records.json_form import span
+from runner.records.listings import grouped
 from runner.records.validation import one_line
 
 if TYPE_CHECKING:
@@ -96,14 +98,9 @@ def _heading(run: RunView, now: int) -> Text:
 
 def _add_nodes(tree: Tree, run: RunView, now: int, lines: int) -> None:
     nodes, hidden_counts = _fitting(run, lines)
-    questions: dict[str, list[Question]] = {}
-    for question in run.interrupts:
-        if question.run_id == run.run_id:
-            questions.setdefault(question.node_id, []).append(question)
-    decided: dict[str, list[DecisionView]] = {}
-    for decision in run.decided:
-        if decision.run_id == run.run_id:
-            decided.setdefault(decision.node_id, []).append(decision)
+    by_node = attrgetter("node_id")
+    questions = grouped((item for item in run.interrupts if item.run_id == run.run_id), by_node)
+    decided = grouped((item for item in run.decided if item.run_id == run.run_id), by_node)
     width = min(32, max((len(node.id) for node in nodes), default=0))
     for node in nodes:
         branch = tree.add(_line(node, now, width))
@@ -258,8 +255,9 @@ def watch_on_stdout(
     Raises:
         TimeoutError, CommandError: as `watch_until_idle`.
     """
+    display: AbstractContextManager[ShowEvents]
     if output.as_json:
-        display = _documents(output)
+        display = nullcontext(_each(lambda event: output.event(event_of(event))))
     elif output.is_terminal and not output.console.is_dumb_terminal:
         display = _live(store, run_id, output.console, stays=True)
     else:
@@ -334,21 +332,15 @@ def _is_active(store: Store, run_id: str, *, follow: bool) -> bool:
 @contextmanager
 def _lines(store: Store, run_id: str, write: Callable[..., None]) -> Iterator[ShowEvents]:
     began = read_run(store, run_id).created_at
+    yield _each(lambda event: write(*event_line(event, began)))
 
+
+def _each(show: Callable[[Event], None]) -> ShowEvents:
     def show_events(events: Sequence[Event]) -> None:
         for event in events:
-            write(*event_line(event, began))
+            show(event)
 
-    yield show_events
-
-
-@contextmanager
-def _documents(output: Output) -> Iterator[ShowEvents]:
-    def show_events(events: Sequence[Event]) -> None:
-        for event in events:
-            output.event(event_of(event))
-
-    yield show_events
+    return show_events
 
 
 @contextmanager

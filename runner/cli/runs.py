@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
+from operator import attrgetter
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -23,6 +24,7 @@ from runner.cli.context import CommandContext, common_options, with_context
 from runner.cli.exits import CommandError, Exit, exit_of_run
 from runner.cli.output import NARROW, Output, compact, short_time
 from runner.records.json_form import stamp
+from runner.records.listings import grouped
 
 if TYPE_CHECKING:
     from runner.client import Run
@@ -187,14 +189,10 @@ def runs() -> None:
 def list_runs(
     context: CommandContext,
     *,
-    status: str | None,
-    graph: str | None,
     tags: tuple[str, ...],
-    text: str,
-    since: int | None,
-    until: int | None,
     limit: int,
     cursor: str | None,
+    **filters: Any,
 ) -> None:
     """List runs, newest first.
 
@@ -207,8 +205,6 @@ def list_runs(
     A child run, which is the run of a node that is a graph, stands below its parent if both are on the
     page.
     """
-    filters: dict[str, Any] = {"status": status, "graph": graph, "since": since, "until": until}
-    filters["text"] = text
     filters["tags"] = read_tags(tags)
     output = context.output
     page = read_pages(
@@ -255,9 +251,7 @@ def _page(
 def _families(page: Iterable[RunSummary]) -> Iterator[tuple[int, RunSummary]]:
     """Put each child run below its parent, the oldest first; the number is how deep a run is nested."""
     runs = {run.run_id: run for run in page}
-    children: dict[str, list[RunSummary]] = {}
-    for run in reversed(runs.values()):
-        children.setdefault(run.parent, []).append(run)
+    children = grouped(reversed(runs.values()), attrgetter("parent"))
 
     def below(run: RunSummary, depth: int) -> Iterator[tuple[int, RunSummary]]:
         yield depth, run

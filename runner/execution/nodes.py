@@ -13,6 +13,7 @@ import threading
 from collections.abc import Mapping, Sequence
 from contextvars import copy_context
 from dataclasses import replace
+from typing import Any
 
 from runner import async_loop
 from runner.approvals.ballots import Use
@@ -106,32 +107,32 @@ def execute_graph_event(
     definition: Definition, hooks: HookRegistry, visit: ClaimedVisit
 ) -> Outcome:
     is_before = visit.address.node_id == BEFORE_GRAPH
-    asker = Asker(
-        visit.address, "before_graph" if is_before else "after_graph", answers=visit.answers
-    )
-    event = (
-        _before_graph(definition, visit, asker)
-        if is_before
-        else _after_graph(definition, visit, asker)
-    )
-    questions = _fire(hooks, event)
+    build = _before_graph if is_before else _after_graph
+    questions = _fire(hooks, build(definition, visit))
     if isinstance(questions, Failed):
         return questions
     return Interrupted(list(questions)) if questions else Succeeded(None, None)
 
 
-def _before_graph(definition: Definition, visit: ClaimedVisit, asker: Asker) -> GraphEvent:
+def _fields(visit: ClaimedVisit, scope: str) -> dict[str, Any]:
+    """Return what the events of a visit have in common; questions are asked in that scope."""
+    return {
+        "invocation_state": visit.invocation_state,
+        "attempt": visit.attempt,
+        "asker": Asker(visit.address, scope, answers=visit.answers),
+    }
+
+
+def _before_graph(definition: Definition, visit: ClaimedVisit) -> GraphEvent:
     return BeforeGraphEvent(
         source=definition,
-        invocation_state=visit.invocation_state,
         task=visit.task,
         is_replay=bool(visit.answers),
-        attempt=visit.attempt,
-        asker=asker,
+        **_fields(visit, "before_graph"),
     )
 
 
-def _after_graph(definition: Definition, visit: ClaimedVisit, asker: Asker) -> GraphEvent:
+def _after_graph(definition: Definition, visit: ClaimedVisit) -> GraphEvent:
     snapshot = visit.run_snapshot()
     if snapshot is None:
         raise CorruptDocument(f"run {visit.address.run_id} is gone while its last event fires.")
@@ -140,11 +141,9 @@ def _after_graph(definition: Definition, visit: ClaimedVisit, asker: Asker) -> G
         _abandon(definition, visit)
     return AfterGraphEvent(
         source=definition,
-        invocation_state=visit.invocation_state,
         result=replace(graph_result(visit.store, snapshot), status=ends),
         is_replay=bool(visit.answers),
-        attempt=visit.attempt,
-        asker=asker,
+        **_fields(visit, "after_graph"),
     )
 
 
@@ -358,14 +357,11 @@ def _before(
     is_repeat = visit.claim.child is not None or visit.external_task is not None
     if is_repeat or not hooks.callbacks_for(BeforeNodeCallEvent):
         return None
-    asker = Asker(visit.address, BEFORE, answers=visit.answers)
     event = BeforeNodeCallEvent(
         source=plan.definition,
         node_id=visit.address.node_id,
-        invocation_state=visit.invocation_state,
-        attempt=visit.attempt,
         is_replay=any(answer.scope == BEFORE for answer in visit.answers.values()),
-        asker=asker,
+        **_fields(visit, BEFORE),
     )
     questions = _fire(hooks, event)
     if isinstance(questions, Failed):
@@ -398,11 +394,9 @@ def _after(
     event = AfterNodeCallEvent(
         source=plan.definition,
         node_id=visit.address.node_id,
-        invocation_state=visit.invocation_state,
-        attempt=visit.attempt,
         is_replay=visit.replays,
         result=result,
-        asker=Asker(visit.address, AFTER, answers=visit.answers),
+        **_fields(visit, AFTER),
     )
     questions = _fire(hooks, event)
     if isinstance(questions, Failed):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib
 from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
+from operator import attrgetter
 from typing import Any
 
 from runner.definition.model import HIDDEN, map_of
@@ -13,6 +14,7 @@ from runner.records import codec, failures
 from runner.records.executors import restorers
 from runner.records.failures import ErrorRecord
 from runner.records.interrupts import Interrupt
+from runner.records.listings import grouped
 from runner.records.run import NodeRecord, Status, VisitEntry
 from runner.store.interface import RunSnapshot, Store
 
@@ -116,10 +118,10 @@ def _result(entry: VisitEntry, output: Any, error: ErrorRecord | None) -> Any:
 
 def graph_result(store: Store, snapshot: RunSnapshot) -> GraphResult:
     """Build a GraphResult, with the interrupts and results of child runs."""
-    waiting: dict[str, list[Interrupt]] = {}
-    for interrupt in snapshot.interrupts:
-        if interrupt.is_open:
-            waiting.setdefault(interrupt.node_id, []).append(interrupt)
+    waiting = grouped(
+        (interrupt for interrupt in snapshot.interrupts if interrupt.is_open),
+        attrgetter("node_id"),
+    )
     results: dict[str, NodeResult] = {}
     for name, record in snapshot.nodes.items():
         # The nodes of the graph's own events show only while they wait or when they failed.

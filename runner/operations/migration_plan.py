@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from operator import attrgetter
 
 from runner.definition.model import (
     BEFORE_GRAPH,
@@ -26,6 +27,7 @@ from runner.records import interrupts
 from runner.records.checkpoints import NodeDocument, load_document
 from runner.records.codec import JSON
 from runner.records.interrupts import Address, Interrupt, InterruptStatus, as_asked, digest
+from runner.records.listings import grouped
 from runner.records.migration import Migration, Renamed
 from runner.records.run import (
     FINAL,
@@ -250,9 +252,7 @@ class MigrationPlanner:
     def __post_init__(self) -> None:
         """Group the questions by node: items of maps may be many."""
         self.names = NodeNames(self.snapshot, self.old, self.new, self.request)
-        self.questions: dict[str, list[Interrupt]] = {}
-        for question in self.snapshot.interrupts:
-            self.questions.setdefault(question.node_id, []).append(question)
+        self.questions = grouped(self.snapshot.interrupts, attrgetter("node_id"))
 
     def migration(self, parent_node: str, path: str) -> Migration:
         """Plan everything; `parent_node` and `path` are where the run is nested in the new shape.

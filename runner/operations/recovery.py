@@ -14,6 +14,7 @@ import heapq
 from bisect import bisect_left
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from operator import itemgetter
 
 from runner import scheduler
 from runner.approvals.decision_keys import run_name
@@ -24,6 +25,7 @@ from runner.execution.engine import Engine
 from runner.limits.concurrency import label, tag_of
 from runner.records import codec
 from runner.records.codec import JSON
+from runner.records.listings import grouped
 from runner.records.run import (
     FINAL,
     MapRecord,
@@ -66,11 +68,9 @@ class SettledVisit:
 
 def history(snapshot: RunSnapshot) -> dict[VisitKey, SettledVisit]:
     """List the visits of a run that count, in the order in which they ended; failed ones come last."""
-    visits: dict[str, list[int]] = {}
-    for node, visit in sorted(snapshot.outputs):
-        visits.setdefault(node, []).append(visit)
-    upcoming = {node: iter(numbers) for node, numbers in visits.items()}
-    completed_visits = [(node, next(upcoming[node])) for node in snapshot.order]
+    visits = grouped(sorted(snapshot.outputs), itemgetter(0))
+    upcoming = {node: iter(keys) for node, keys in visits.items()}
+    completed_visits = [next(upcoming[node]) for node in snapshot.order]
     failed_visits = [
         key
         for key in snapshot.entries
@@ -135,9 +135,7 @@ class Replay:
                 ),
             }
         self._fed = {key: position for position, key in enumerate(past) if key not in left_out}
-        self._visits: dict[str, list[int]] = {}
-        for node, visit in sorted(past):
-            self._visits.setdefault(node, []).append(visit)
+        self._visits: dict[str, list[VisitKey]] = grouped(sorted(past), itemgetter(0))
         self._heap: list[tuple[int, VisitKey]] = []
         self._run = _empty_run(topology)
         self.inputs: dict[VisitKey, list[VisitKey]] = {}
@@ -183,10 +181,10 @@ class Replay:
 
     def _place(self, node: str, visit: int) -> None:
         """A visit that is ready is the next of its node in the history: others were undone."""
-        numbers = self._visits.get(node, [])
-        index = bisect_left(numbers, visit)
-        if index < len(numbers):
-            visit = numbers[index]
+        visits = self._visits.get(node, [])
+        index = bisect_left(visits, (node, visit))
+        if index < len(visits):
+            _, visit = visits[index]
             self._run.nodes[node] = replace(self._run.nodes[node], visit=visit)
         if (node, visit) in self._fed:
             heapq.heappush(self._heap, (self._fed[node, visit], (node, visit)))

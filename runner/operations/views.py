@@ -9,6 +9,7 @@ import time
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
+from operator import attrgetter
 from typing import TYPE_CHECKING, Any, Literal
 
 from runner.approvals.freezes import frozen
@@ -33,6 +34,7 @@ from runner.operations.exports import (
 from runner.records.budgets import MICROS, QUESTION, Sum
 from runner.records.interrupts import Interrupt
 from runner.records.json_form import milliseconds, stamp
+from runner.records.listings import grouped
 from runner.records.run import EventKind, NodeRecord, Status, existing
 from runner.records.workers import Worker
 from runner.store.interface import Event
@@ -149,9 +151,7 @@ def read_run(store: Store, run_id: str) -> RunView:
     """
     snapshot, requester = existing(store.read(run_id), run_id), store.requester(run_id) or {}
     all_of_run = all_events(store, run_id)
-    events: dict[str, list[Event]] = {}
-    for event in all_of_run:
-        events.setdefault(event.node, []).append(event)
+    events = grouped(all_of_run, attrgetter("node"))
     graph = snapshot.record.graph_id, snapshot.record.fingerprint
     nodes = tuple(
         _node(store, snapshot, name, events)
@@ -191,11 +191,13 @@ def _frozen(store: Store, graph: str, events: Mapping[str, Sequence[Event]]) -> 
 
 def _frozen_node(events: Sequence[Event]) -> object:
     """Return what a node has met that is frozen, since it was started last; None where it has not."""
-    wait = next(
-        (event for event in reversed(events) if event.kind in {"node.started", "node.frozen"}),
-        None,
-    )
+    wait = _latest(events, "node.started", "node.frozen")
     return wait.data.get("reason") if wait is not None and isinstance(wait.data, dict) else None
+
+
+def _latest(events: Sequence[Event], *kinds: str) -> Event | None:
+    """Return the last event whose kind begins so."""
+    return next((event for event in reversed(events) if event.kind.startswith(kinds)), None)
 
 
 def _reasons_held(
@@ -204,9 +206,8 @@ def _reasons_held(
     """Say which nodes are held, and why."""
     for node in with_items(nodes):
         if node.status == Status.HELD:
-            of_node = reversed(events.get(node.id, ()))
-            data = next((event.data for event in of_node if event.kind == "node.held"), None)
-            error = data.get("error") if isinstance(data, dict) else None
+            hold = _latest(events.get(node.id, ()), "node.held")
+            error = hold.data.get("error") if hold and isinstance(hold.data, dict) else None
             yield f"{node.id} is held: {(node.run and node.run.reason) or error or CHANGED}"
 
 
@@ -335,7 +336,7 @@ class _Keys:
 
 def _limited(store: Store, snapshot: RunSnapshot, name: str, events: Sequence[Event]) -> str:
     """Say for which limits a ready node waits, and until when they are paused; "" where it does not."""
-    latest = next((event for event in reversed(events) if event.kind.startswith("node.")), None)
+    latest = _latest(events, "node.")
     record = snapshot.record
     topology = store.topology(record.graph_id, record.fingerprint)
     if latest is None or latest.kind != EventKind.NODE_LIMITED or topology is None:
@@ -382,10 +383,10 @@ def _begun_items(snapshot: RunSnapshot, name: str, visit: int) -> Iterator[str]:
 
 
 def _open_questions(snapshot: RunSnapshot, nodes: Iterable[NodeView]) -> Iterator[Question]:
-    questions: dict[str, list[Question]] = {}
-    for interrupt in snapshot.interrupts:
-        if interrupt.is_open:
-            questions.setdefault(interrupt.node_id, []).append(question_of(interrupt))
+    questions = grouped(
+        (question_of(interrupt) for interrupt in snapshot.interrupts if interrupt.is_open),
+        attrgetter("node_id"),
+    )
     for node in with_items(nodes):
         yield from questions.get(node.id, ())
         if node.run is not None:
@@ -399,11 +400,11 @@ def _decided_inside(nodes: Iterable[NodeView]) -> Iterator[DecisionView]:
 
 
 def _progress(events: Sequence[Event]) -> str:
-    latest = next((event for event in reversed(events) if event.kind.startswith("node.")), None)
+    latest = _latest(events, "node.")
     if latest and latest.kind == "node.retrying" and "reason" in (latest.data or {}):
         due = stamp(latest.at + int(latest.detail))
         return f"waits until {due}: {latest.data['reason']}"
-    progress = next((event for event in reversed(events) if event.kind == "progress"), None)
+    progress = _latest(events, "progress")
     if progress is None or not isinstance(progress.data, dict):
         return ""
     return f"{progress.data.get('fraction', 0):.0%} {progress.data.get('note', '')}".strip()
@@ -414,10 +415,10 @@ def _progress(events: Sequence[Event]) -> str:
 
 def archived_run(document: Mapping[str, Any]) -> RunView:
     """Make the view of a run from its archived export (JSON)."""
-    events: dict[str, list[Event]] = {}
-    for event in document["events"]:
-        at = milliseconds(event["at"])
-        events.setdefault(event["node"], []).append(Event(**event | {"at": at}))
+    events = grouped(
+        (Event(**event | {"at": milliseconds(event["at"])}) for event in document["events"]),
+        attrgetter("node"),
+    )
     names = _in_order((document["graph"], document["fingerprint"]), document["nodes"], events)
     return RunView(
         run_id=document["run_id"],

@@ -20,6 +20,7 @@ from runner.records.run import Status, outermost
 from runner.records.run_ids import LETTERS
 
 Item = TypeVar("Item")
+Key = TypeVar("Key")
 
 LONGEST = 10_000
 """Items of one page at most."""
@@ -211,6 +212,14 @@ def urgent_place(question: Interrupt) -> tuple[int, str]:
 
 def closed_place(question: Interrupt) -> tuple[int, str]:
     return -question.answered_at, question.id
+
+
+def grouped(items: Iterable[Item], key: Callable[[Item], Key]) -> dict[Key, list[Item]]:
+    """Group items by what `key` returns of each, in their order."""
+    groups: dict[Key, list[Item]] = {}
+    for item in items:
+        groups.setdefault(key(item), []).append(item)
+    return groups
 
 
 def cursor_of(position: tuple[int, str]) -> str:

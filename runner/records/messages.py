@@ -34,6 +34,12 @@ OptionalText = Annotated[str | None, Field(min_length=1, max_length=MAX_TEXT)]
 
 Version2 = Annotated[int, Field(ge=2, le=2, json_schema_extra={"const": 2})]
 
+Digest = Field(
+    default=None,
+    max_length=MAX_TEXT,
+    description="that of the question that the person was shown",
+)
+
 ReplyTo = Field(
     default=None,
     # So that a reply can't be written to a queue or a run.
@@ -60,11 +66,7 @@ class AnswerMessage(Message):
     response: Any = Field(description="any JSON value; null is no answer and is rejected")
     responder: OptionalText = None
     idempotency_key: OptionalText = None
-    digest: str | None = Field(
-        default=None,
-        max_length=MAX_TEXT,
-        description="that of the question that the person was shown",
-    )
+    digest: str | None = Digest
     reply_to: str | None = ReplyTo
 
     def decided(self, key: str, _: Mapping[str, JSON]) -> Decision:
@@ -120,11 +122,7 @@ class VoteMessage(Message):
     )
     comment: str = Field(default="", max_length=MAX_REASON)
     idempotency_key: OptionalText = None
-    digest: str | None = Field(
-        default=None,
-        max_length=MAX_TEXT,
-        description="that of the question that the person was shown",
-    )
+    digest: str | None = Digest
     shown_at: int = ShownAt
     proof: dict[str, Any] | None = Proof
     reply_to: str | None = ReplyTo

@@ -12,6 +12,7 @@ from collections import Counter
 from collections.abc import Container, Mapping, Sequence
 
 from runner.authoring.drawing.diagram import Arrow, Box, Diagram, Progress
+from runner.records import listings
 
 Pair = tuple[str, str]
 
@@ -179,10 +180,10 @@ def grouped(diagram: Diagram, open_groups: Container[str] | None) -> Diagram:
         for arrow in diagram.arrows
         if (source := group_of[arrow.source]) != (target := group_of[arrow.target])
     )
-    inside: dict[str, list[Arrow]] = {}
-    for arrow in diagram.arrows:
-        if group_of[arrow.source] == group_of[arrow.target]:
-            inside.setdefault(group_of[arrow.source], []).append(arrow)
+    arrows_inside = (
+        arrow for arrow in diagram.arrows if group_of[arrow.source] == group_of[arrow.target]
+    )
+    inside = listings.grouped(arrows_inside, lambda arrow: group_of[arrow.source])
     groups = [
         _group(
             f"#{number}",

@@ -7,6 +7,7 @@ use, an arrowhead shows its direction.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
@@ -107,12 +108,10 @@ def _lines(diagram: Diagram) -> list[str]:
     out: dict[str, list[Arrow]] = {name: [] for name in boxes}
     for arrow in diagram.arrows:
         out[arrow.source].append(arrow)
-    into: dict[str, list[Rail]] = {
-        name: [inward[name]] if name in inward else [] for name in boxes
-    }
-    rails_out: dict[str, list[Rail]] = {
-        name: [outward[name]] if name in outward else [] for name in boxes
-    }
+    into, rails_out = (
+        {name: [rails[name]] if name in rails else [] for name in boxes}
+        for rails in (inward, outward)
+    )
     for source, target in pairs:
         if source in outward and target in outward[source].ends:
             into[target].append(outward[source])
@@ -127,11 +126,8 @@ def _lines(diagram: Diagram) -> list[str]:
 
 def _rails(pairs: Sequence[tuple[str, str]]) -> tuple[dict[str, Rail], dict[str, Rail]]:
     """Assign each edge to the rail out of its source or into its target, whichever has more edges."""
-    leaving: dict[str, int] = {}
-    entering: dict[str, int] = {}
-    for source, target in pairs:
-        leaving[source] = leaving.get(source, 0) + 1
-        entering[target] = entering.get(target, 0) + 1
+    leaving = Counter(source for source, _ in pairs)
+    entering = Counter(target for _, target in pairs)
     outward: dict[str, Rail] = {}
     inward: dict[str, Rail] = {}
     for source, target in pairs:
