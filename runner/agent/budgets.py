@@ -417,25 +417,28 @@ class Meter:
             ApprovalMismatch: the votes don't come to what is stored.
         """
         raises = {}
+        for question in self._questions(bound):
+            if question.response is None:
+                continue
+            rule = bound.rule and bound.rule.frozen()
+            if question.reason["agent"] != bound.agent and question.rule != rule:
+                continue  # another agent of this visit has asked others
+            response = self._answer(question, bound)
+            amount = response.get("raise_by") if isinstance(response, dict) else None
+            if not isinstance(amount, (int, float)):
+                by_whom = f" by {question.responder}" if question.responder else ""
+                raise BudgetExceeded(f"{_used_up(bound)}, and it was decided{by_whom} to stop.")
+            raises[question.id] = (
+                round(amount * MICROS) if bound.counter == "cost" else round(amount)
+            )
+        return list(raises.items())
+
+    def _questions(self, bound: Bound) -> Iterator[Interrupt]:
+        """Yield the questions of this invocation about raising a bound, answered or not."""
         for meter in self._chain():
             for question in meter.state().questions.values():
-                name, _, _ = question.name.partition("#")
-                if name != bound.question or question.response is None:
-                    continue
-                rule = bound.rule and bound.rule.frozen()
-                if question.reason["agent"] != bound.agent and question.rule != rule:
-                    continue  # another agent of this visit has asked others
-                response = self._answer(question, bound)
-                amount = response.get("raise_by") if isinstance(response, dict) else None
-                if not isinstance(amount, (int, float)):
-                    by_whom = f" by {question.responder}" if question.responder else ""
-                    raise BudgetExceeded(
-                        f"{_used_up(bound)}, and it was decided{by_whom} to stop."
-                    )
-                raises[question.id] = (
-                    round(amount * MICROS) if bound.counter == "cost" else round(amount)
-                )
-        return list(raises.items())
+                if question.name.partition("#")[0] == bound.question:
+                    yield question
 
     def _answer(self, question: Interrupt, bound: Bound) -> Any:
         """Return the answer to the question of a bound; by a rule its votes are counted again, once."""
@@ -491,12 +494,11 @@ class Meter:
 
     def _is_asked(self, bound: Bound) -> bool:
         """Return whether a call of this visit has asked to raise a bound, and waits for the answer."""
-        for meter in self._chain():
-            for question in meter.state().questions.values():
-                name, _, _ = question.name.partition("#")
-                is_own = not question.id.startswith(AWAITED)
-                if name == bound.question and is_own and not is_answered(question):
-                    return True
+        if any(
+            not (question.id.startswith(AWAITED) or is_answered(question))
+            for question in self._questions(bound)
+        ):
+            return True
         meter, question_id = self.asked.get(bound.question, (self, ""))
         return bool(question_id) and question_id not in meter.state().questions
 

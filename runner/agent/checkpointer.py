@@ -6,8 +6,9 @@ memory), and a tool call of another agent (kept inside that agent's own document
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from typing import Any, Protocol
+import functools
+from collections.abc import Callable, Coroutine, Mapping, Sequence
+from typing import Any, ParamSpec, Protocol, TypeVar
 
 from runner import async_loop
 from runner.approvals import freezes
@@ -18,6 +19,9 @@ from runner.records.checkpoints import Saved
 from runner.records.codec import JSON
 from runner.records.executors import Visit
 from runner.records.interrupts import Address, Interrupt
+
+Arguments = ParamSpec("Arguments")
+Result = TypeVar("Result")
 
 
 class Checkpointer(Protocol):
@@ -62,46 +66,28 @@ class Checkpointer(Protocol):
         """Return the tags of the run."""
 
 
+def _on_thread(
+    method: Callable[Arguments, Result],
+) -> Callable[Arguments, Coroutine[Any, Any, Result]]:
+    return functools.partial(async_loop.in_thread, method)
+
+
 class VisitCheckpointer:
     """Stores through the visit of a node."""
 
     def __init__(self, visit: Visit) -> None:
-        self._visit = visit
         self.address = visit.address
         self.answers = visit.answers
         self.invocation_state = visit.invocation_state
         self.idempotency_key = visit.idempotency_key
-        self.check_now = visit.check
-
-    async def save(self, checkpoint: Saved) -> None:
-        await async_loop.in_thread(self._visit.save, checkpoint)
-
-    async def ask(self, questions: Sequence[Interrupt], checkpoint: Saved) -> None:
-        await async_loop.in_thread(self._visit.ask, questions, checkpoint)
-
-    async def use(self, use: Use, checkpoint: Saved) -> None:
-        await async_loop.in_thread(self._visit.use, use, checkpoint)
-
-    async def check(self) -> None:
-        await async_loop.in_thread(self._visit.check)
-
-    async def check_effect(self, tool: str) -> None:
-        await async_loop.in_thread(freezes.check_tool, tool)
-
-    async def spend(self, tag: Tagged | None, spending: Spending) -> str:
-        return await async_loop.in_thread(self._visit.spend, tag, spending)
-
-    async def open_raise(self, tag: Tagged | None, counter: str) -> str:
-        return await async_loop.in_thread(self._visit.open_raise, tag, counter)
-
-    async def close_raise(self, tag: Tagged | None, counter: str, refusal: str = "") -> None:
-        await async_loop.in_thread(self._visit.close_raise, tag, counter, refusal)
-
-    async def spent(self, tag: Tagged | None) -> dict[str, Sum]:
-        return await async_loop.in_thread(self._visit.spent, tag)
-
-    async def tags(self) -> dict[str, str]:
-        return await async_loop.in_thread(self._visit.tags)
+        self.check_now, self.check = visit.check, _on_thread(visit.check)
+        self.check_effect = _on_thread(freezes.check_tool)
+        self.save, self.ask = _on_thread(visit.save), _on_thread(visit.ask)
+        self.use = _on_thread(visit.use)
+        self.spend, self.spent = _on_thread(visit.spend), _on_thread(visit.spent)
+        self.open_raise = _on_thread(visit.open_raise)
+        self.close_raise = _on_thread(visit.close_raise)
+        self.tags = _on_thread(visit.tags)
 
 
 class DirectCheckpointer:

@@ -245,7 +245,7 @@ def _page(
     status = filters.pop("status")
     query = RunQuery(Status(status) if status else None, **filters)
     archive_page = context.installation.archive.runs(query, limit, cursor or "")
-    return merged([page, archive_page], lambda run: run.place, limit)
+    return merged([page, archive_page], lambda run: run.position, limit)
 
 
 def _families(page: Iterable[RunSummary]) -> Iterator[tuple[int, RunSummary]]:

@@ -10,7 +10,7 @@ from runner.approvals.rules import Principal, plain_name
 from runner.errors import UsageError
 from runner.operations.questions import QuestionView
 from runner.records.interrupts import Interrupt, InterruptStatus, title_of
-from runner.records.listings import InterruptQuery, Page, cut, place_of
+from runner.records.listings import InterruptQuery, Page, cut, position_in
 from runner.records.run import EventKind
 from runner.store.interface import Event, Store
 
@@ -143,12 +143,12 @@ def closed_questions(
         following = page.next
         if following is None or len(fitting) >= limit:
             break
-    return cut(fitting, query.place, limit, next_cursor=following)
+    return cut(fitting, query.position, limit, next_cursor=following)
 
 
 def _of_family(store: Store, query: InterruptQuery, cursor: str) -> list[Interrupt]:
     """Read those of a run and of the runs inside it, which come after a cursor."""
-    position, run_ids, questions = place_of(cursor) if cursor else None, [str(query.run)], []
+    position, run_ids, questions = position_in(cursor) if cursor else None, [str(query.run)], []
     for run_id in run_ids:
         snapshot = store.read(run_id)
         if snapshot is None:
@@ -159,9 +159,9 @@ def _of_family(store: Store, query: InterruptQuery, cursor: str) -> list[Interru
             question
             for question in snapshot.interrupts
             if query.fits(question, *family)
-            and (position is None or query.place(question) > position)
+            and (position is None or query.position(question) > position)
         ]
-    return sorted(questions, key=query.place)
+    return sorted(questions, key=query.position)
 
 
 def _is_by(store: Store, question: Interrupt, key: str) -> bool:

@@ -76,7 +76,7 @@ class RunSummary:
     requester: str = ""
 
     @property
-    def place(self) -> tuple[int, str]:
+    def position(self) -> tuple[int, str]:
         return self.created_at, self.run_id
 
 
@@ -143,11 +143,11 @@ class InterruptQuery:
     closed: bool = False
 
     @property
-    def place(self) -> Callable[[Interrupt], tuple[int, str]]:
+    def position(self) -> Callable[[Interrupt], tuple[int, str]]:
         """Return what says where a question is in the listing."""
         if self.closed:
-            return closed_place
-        return urgent_place if self.urgent else asked_place
+            return closed_position
+        return urgent_position if self.urgent else asked_position
 
     @property
     def searches(self) -> bool:
@@ -199,18 +199,18 @@ def _words(question: Interrupt) -> str:
 
 
 LATER = 10**15
-"""Ms that are added to the place of what never expires: it comes behind all that does."""
+"""Ms that are added to the position of what never expires: it comes behind all that does."""
 
 
-def asked_place(question: Interrupt) -> tuple[int, str]:
+def asked_position(question: Interrupt) -> tuple[int, str]:
     return question.asked_at, question.id
 
 
-def urgent_place(question: Interrupt) -> tuple[int, str]:
+def urgent_position(question: Interrupt) -> tuple[int, str]:
     return question.ends_at or LATER + question.asked_at, question.id
 
 
-def closed_place(question: Interrupt) -> tuple[int, str]:
+def closed_position(question: Interrupt) -> tuple[int, str]:
     return -question.answered_at, question.id
 
 
@@ -228,7 +228,7 @@ def cursor_of(position: tuple[int, str]) -> str:
     return base64.urlsafe_b64encode(f"{time} {name}".encode()).decode().rstrip("=")
 
 
-def place_of(cursor: str) -> tuple[int, str]:
+def position_in(cursor: str) -> tuple[int, str]:
     """Decode a cursor.
 
     Raises:
@@ -267,7 +267,7 @@ def cut(
 def merged(
     pages: Sequence[Page[Item]], position_of: Callable[[Item], tuple[int, str]], limit: int
 ) -> Page[Item]:
-    """Make one page of pages of listings, newest first; of two items at one place the first counts."""
+    """Make one page of pages of listings, newest first; of two items at one position the first counts."""
     items = {position_of(item): item for page in reversed(pages) for item in page}
     # Behind the end of a page that is not the last, its listing may have items that no page has shown yet.
     ends = [_end(page, page.next, position_of) for page in pages if page.next is not None]
@@ -286,10 +286,12 @@ def merged(
 def _end(
     page: Page[Item], cursor: str, position_of: Callable[[Item], tuple[int, str]]
 ) -> tuple[int, str]:
-    """Return the place up to which a page has what its listing has."""
+    """Return the position up to which a page has what its listing has."""
     if page:
         return position_of(page[-1])
-    return max(place_of(position) for position in cursor.split(SEPARATOR) if position != ENDED)
+    return max(
+        position_in(position) for position in cursor.split(SEPARATOR) if position != ENDED
+    )
 
 
 def id_span(prefix: str) -> tuple[int, int] | None:

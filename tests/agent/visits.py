@@ -8,6 +8,7 @@ from dataclasses import replace
 from typing import Any
 
 from runner.agent import Agent
+from runner.approvals.ballots import Use
 from runner.hooks import HookRegistry
 from runner.records import budgets, codec
 from runner.records.asking import is_answered
@@ -164,6 +165,11 @@ class _Visit:
         for question in interrupts:
             self._node.questions.setdefault(question.id, codec.encode(question))
             self._node.published.append(question.name)
+        self.save(saved)
+
+    def use(self, use: Use, saved: Saved) -> None:
+        """Store the checkpoint from which a decision is used."""
+        del use
         self.save(saved)
 
     def check_effect(self, tool: str = "") -> None:

@@ -16,7 +16,7 @@ from runner.errors import ArchiveError, UsageError
 from runner.execution import ids
 from runner.operations.exports import read_export
 from runner.records.json_form import document, milliseconds, stamp
-from runner.records.listings import SKEW, RunQuery, RunSummary, id_span, merged, place_of
+from runner.records.listings import SKEW, RunQuery, RunSummary, id_span, merged, position_in
 from runner.records.run import Status
 from runner.store.archive import open_archive
 from runner.store.archive.folder import FolderArchive
@@ -158,7 +158,7 @@ def test_runs_are_listed_newest_first_page_by_page(archive, made):
     for limit in (1, 2, 7, 30, 100):
         assert listed(archive, limit) == order
     page = archive.runs(EVERYTHING, 3)
-    assert place_of(page.next) == (milliseconds(newest_first[2]["created_at"]), order[2])
+    assert position_in(page.next) == (milliseconds(newest_first[2]["created_at"]), order[2])
 
 
 def test_filters_are_those_of_the_store(archive, made):
@@ -484,7 +484,7 @@ def test_a_merged_listing_misses_nothing(made, folder, redis_url, other_url):
         names, cursor = [], ""
         while cursor is not None:
             pages = [source.runs(EVERYTHING, limit, cursor) for source in (store, folder)]
-            page = merged(pages, lambda run: run.place, limit)
+            page = merged(pages, lambda run: run.position, limit)
             names += [(run.run_id, run.archived) for run in page]
             cursor = page.next
         assert [name for name, _ in names] == order

@@ -17,7 +17,7 @@ from runner.limits.limit import Limit
 from runner.operations.recovery import write_retry
 from runner.records.checkpoints import Remembered, Session
 from runner.records.interrupts import Decision
-from runner.records.listings import RunSummary, cursor_of, cut, place_of
+from runner.records.listings import RunSummary, cursor_of, cut, position_in
 from runner.records.run import Status
 from runner.settings import Settings
 from runner.store.addresses import partition_addresses
@@ -409,16 +409,16 @@ def test_settings_open_what_they_name(redis_url, other_url):
 
 def page_of(items, short, limit, cursor):
     """Read a page as a partition does: from newest to oldest, at times with fewer items than it could."""
-    after = place_of(cursor) if cursor else None
-    rest = [item for item in items if after is None or item.place < after]
+    after = position_in(cursor) if cursor else None
+    rest = [item for item in items if after is None or item.position < after]
     looked_at = rest[: min(limit + 1, short)]
-    page = cut(looked_at, lambda item: item.place, limit)
+    page = cut(looked_at, lambda item: item.position, limit)
     if page.next is None and len(looked_at) < len(rest):
         return cut(
             looked_at,
-            lambda item: item.place,
+            lambda item: item.position,
             limit,
-            next_cursor=cursor_of(looked_at[-1].place),
+            next_cursor=cursor_of(looked_at[-1].position),
         )
     return page
 
@@ -436,16 +436,16 @@ def test_merged_pages_have_each_item_once_and_in_order(times, limit, short):
                 RunSummary(f"{number:02d}{place:03d}", "g", Status.EXECUTING, time, {})
                 for place, time in enumerate(own)
             ),
-            key=lambda run: run.place,
+            key=lambda run: run.position,
             reverse=True,
         )
         for number, own in enumerate(times)
     ]
     pages = [functools.partial(page_of, own, short) for own in lists]
-    every = sorted(itertools.chain(*lists), key=lambda run: run.place, reverse=True)
+    every = sorted(itertools.chain(*lists), key=lambda run: run.position, reverse=True)
     items, cursor = [], ""
     for turn in range(1_000):
-        page = merged(pages, limit, cursor, lambda run: run.place, newest=True)
+        page = merged(pages, limit, cursor, lambda run: run.position, newest=True)
         lists[0].insert(0, RunSummary("00new", "g", Status.EXECUTING, 10 + turn, {}))
         assert len(page) <= limit
         items += page

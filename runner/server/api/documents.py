@@ -16,7 +16,7 @@ from runner.operations.questions import QuestionView
 from runner.operations.views import NodeView, RunView
 from runner.records.dead_letters import DeadLetter
 from runner.records.json_form import document
-from runner.records.listings import place_of
+from runner.records.listings import position_in
 from runner.records.run import EventKind
 from runner.schedules.schedule import Schedule
 from runner.server.access import Person
@@ -43,7 +43,7 @@ def checked_cursor(cursor: str | None) -> str | None:
         try:
             for position in cursor.split("."):
                 if position != "~":
-                    place_of(position)
+                    position_in(position)
         except Exception as error:
             raise Problem(400, "This is no cursor of a listing. Begin without one.") from error
     return cursor or None

@@ -37,7 +37,7 @@ from runner.records.listings import (
     cursor_of,
     cut,
     id_span,
-    place_of,
+    position_in,
 )
 from runner.records.run import Status
 from runner.store.archive.interface import ArchivedRun, run_inside
@@ -152,7 +152,7 @@ class FolderArchive:
         return max(same, key=lambda entry: entry.written, default=None)
 
     def runs(self, query: RunQuery, limit: int, cursor: str = "") -> Page[RunSummary]:
-        cursor_position = place_of(cursor) if cursor else None
+        cursor_position = position_in(cursor) if cursor else None
         until = query.until if query.until is not None else 2**63
         until = min(until, cursor_position[0] + 1) if cursor_position else until
         items: list[RunSummary] = []
@@ -160,17 +160,17 @@ class FolderArchive:
         looked_at = 0
         for run in self._newest_first(query.since or 0, until):
             # Written twice: both are here, the newer one first.
-            if (cursor_position and run.place >= cursor_position) or (
-                latest and run.place == latest.place
+            if (cursor_position and run.position >= cursor_position) or (
+                latest and run.position == latest.position
             ):
                 continue
             if looked_at >= LOOKED_AT and latest:
-                return cut(items, _place, limit, next_cursor=cursor_of(latest.place))
+                return cut(items, _position, limit, next_cursor=cursor_of(latest.position))
             latest, looked_at = run, looked_at + 1
             items += [run] if query.fits(run) else []
             if len(items) > limit:
                 break
-        return cut(items, _place, limit)
+        return cut(items, _position, limit)
 
     def _newest_first(self, since: int, until: int) -> Iterator[RunSummary]:
         """List what files of the index name; a file is read when runs of its time are due."""
@@ -259,8 +259,8 @@ def _day(milliseconds: int) -> str:
     return time.strftime("%Y-%m-%d", time.gmtime(milliseconds / 1000))
 
 
-def _place(run: RunSummary) -> tuple[int, str]:
-    return run.place
+def _position(run: RunSummary) -> tuple[int, str]:
+    return run.position
 
 
 def _index_line(run: RunSummary, file: str, line: int) -> str:

@@ -12,7 +12,7 @@ from typing import Any
 from runner.errors import ArchiveError, UsageError, needs_extra
 from runner.records import codec
 from runner.records.codec import JSON
-from runner.records.listings import Page, RunQuery, RunSummary, cut, place_of
+from runner.records.listings import Page, RunQuery, RunSummary, cut, position_in
 from runner.records.run import Status
 from runner.store.archive.interface import ArchivedRun, run_inside
 
@@ -140,7 +140,7 @@ class PostgresArchive:
                 if _has_table(connection)
                 else []
             )
-        return cut((_summary(row) for row in rows), lambda run: run.place, limit)
+        return cut((_summary(row) for row in rows), lambda run: run.position, limit)
 
     def write_audit(self, origin: str, first_number: int, lines: Sequence[str]) -> None:
         rows = [(origin, n, line) for n, line in enumerate(lines, first_number)]
@@ -220,7 +220,7 @@ def _conditions(query: RunQuery, cursor: str) -> tuple[list[str], list[Any]]:
         )
         chosen.append((f"EXISTS ({values})", [_without_nul(query.text)]))
     if cursor:
-        created_at, run_id = place_of(cursor)
+        created_at, run_id = position_in(cursor)
         chosen.append(
             ("(created_at, run_id) < (%s, %s)", [_time(created_at), _without_nul(run_id)])
         )

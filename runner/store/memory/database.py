@@ -20,7 +20,7 @@ from runner.limits.setting import LimitSetting
 from runner.limits.slots import LimitAction
 from runner.records.codec import JSON
 from runner.records.interrupts import Interrupt
-from runner.records.listings import InterruptQuery, Page, RunQuery, RunSummary, cut, place_of
+from runner.records.listings import InterruptQuery, Page, RunQuery, RunSummary, cut, position_in
 from runner.records.run import NOTICES, OF_RUNS, OF_VOTES, EventKind, RunRecord, Status
 from runner.scheduler.changes import Changes, TimerKind
 from runner.store.encoding import pack_copy
@@ -123,24 +123,24 @@ class Database:
         return run
 
     def list_runs(self, query: RunQuery, limit: int, cursor: str) -> Page[RunSummary]:
-        before = place_of(cursor) if cursor else None
+        before = position_in(cursor) if cursor else None
         summaries = [run.summary() for run in self.runs.values()]
         matches = [
             run
             for run in summaries
-            if query.fits(run) and (before is None or run.place < before)
+            if query.fits(run) and (before is None or run.position < before)
         ]
-        matches.sort(key=lambda run: run.place, reverse=True)
-        return cut(matches, lambda run: run.place, limit)
+        matches.sort(key=lambda run: run.position, reverse=True)
+        return cut(matches, lambda run: run.position, limit)
 
     def list_questions(self, query: InterruptQuery, limit: int, cursor: str) -> Page[Interrupt]:
-        after = place_of(cursor) if cursor else None
+        after = position_in(cursor) if cursor else None
         matches = [
             question
             for question in self._matching(query)
-            if after is None or query.place(question) > after
+            if after is None or query.position(question) > after
         ]
-        return cut(sorted(matches, key=query.place), query.place, limit)
+        return cut(sorted(matches, key=query.position), query.position, limit)
 
     def count_questions(self, query: InterruptQuery) -> int:
         return sum(1 for _ in self._matching(query))

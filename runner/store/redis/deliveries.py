@@ -12,7 +12,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import asdict
 
 from runner.errors import NotFoundError
-from runner.records.listings import Page, cursor_of, place_of
+from runner.records.listings import Page, cursor_of, position_in
 from runner.store.addresses import NAMESPACE
 from runner.store.interface import Reply
 from runner.store.redis.connection import RedisConnection, connected
@@ -156,7 +156,7 @@ class Deliveries:
         documents, _, log = self._keys.deliveries(webhook_id)
         start = 0
         if cursor:
-            at, last = place_of(cursor)
+            at, last = position_in(cursor)
             rank = self._redis.call("ZREVRANK", log, last)
             # One that is gone meanwhile was the oldest of all, or had others of its millisecond before it.
             start = (

@@ -22,7 +22,7 @@ from runner.records.listings import (
     RunSummary,
     cursor_of,
     cut,
-    place_of,
+    position_in,
 )
 from runner.store import encoding
 from runner.store.redis.connection import RedisConnection
@@ -38,7 +38,7 @@ AT_ONCE, AT_LEAST = 250, 50
 
 Item = TypeVar("Item")
 
-Place = tuple[int, str]
+Position = tuple[int, str]
 """Where an entry is in an index: milliseconds and id."""
 
 
@@ -69,10 +69,10 @@ class Part:
     span: Span
     read: Callable[[Sequence[str]], list[Any]]
     offset: int = 0
-    more: Sequence[Place] = ()
+    more: Sequence[Position] = ()
 
-    def behind(self, after: Place | None) -> Place | None:
-        """Return the entry of the index behind which a place of the listing is; None for its beginning."""
+    def behind(self, after: Position | None) -> Position | None:
+        """Return the entry of the index behind which a position of the listing is; None for its beginning."""
         if not after or (self.offset and after[0] < self.offset):
             return None
         return after[0] - self.offset, after[1]
@@ -109,20 +109,20 @@ class Listings:
 
         with self._redis.translated():
             part = Part(self._shortest(self._keys.runs(query, graphs), span), span, read)
-            return self._page([part], cursor, limit, lambda run: run.place)
+            return self._page([part], cursor, limit, lambda run: run.position)
 
     def questions(self, query: InterruptQuery, limit: int, cursor: str) -> Page[Interrupt]:
         """List open questions, the oldest first, or the urgent first; or closed ones, the newest first."""
         graphs = self._names(query.graph)
         span = Span(0, query.until, newest=False)
-        own: list[Place] = []
+        own: list[Position] = []
         with self._redis.translated():
             if query.closed:
                 # The list of a graph has them by minus their times: its first entries are the newest.
                 newest = Span(None, 0, newest=False)
                 indexes, *_ = self._keys.questions(query, "", graphs)
                 part = Part(indexes, newest, partial(self._matching, query))
-                return self._page([part], cursor, limit, query.place)
+                return self._page([part], cursor, limit, query.position)
             root = self._families([query.run])[0][1] if query.run else ""
             if query.run and not root:
                 return Page(())
@@ -137,7 +137,7 @@ class Listings:
                 part = Part(
                     self._shortest(sets, span), span, partial(self._matching, query), more=own
                 )
-                return self._page([part], cursor, limit, query.place)
+                return self._page([part], cursor, limit, query.position)
             until = Span(None, query.due, newest=False)
             expiring = [[self._keys.expiring(index) for index in indexes] for indexes in sets]
             asked = [
@@ -157,7 +157,7 @@ class Listings:
             if query.due is None:
                 read = partial(self._matching, query, expires=False)
                 parts.append(Part(self._shortest(sets, span), span, read, LATER, own))
-            return self._page(parts, cursor, limit, query.place)
+            return self._page(parts, cursor, limit, query.position)
 
     def _readable(self, ids: Sequence[str]) -> list[Interrupt | None]:
         """Read questions; a damaged one is None and logged once, so that it hides no other."""
@@ -219,10 +219,14 @@ class Listings:
         return [sum(next(counts) for _ in indexes) for indexes in sets]
 
     def _page(
-        self, parts: Sequence[Part], cursor: str, limit: int, place: Callable[[Item], Place]
+        self,
+        parts: Sequence[Part],
+        cursor: str,
+        limit: int,
+        position_of: Callable[[Item], Position],
     ) -> Page[Item]:
         """Look at entries until there are enough, or no more, or it has looked at many."""
-        after = place_of(cursor) if cursor else None
+        after = position_in(cursor) if cursor else None
         items: list[Item] = []
         looked_at = 0
         for part, following in zip(parts, [*parts[1:], None], strict=True):
@@ -240,17 +244,19 @@ class Listings:
                     if item is not None
                 ]
                 if len(items) > limit:
-                    return cut(items, place, limit)
+                    return cut(items, position_of, limit)
                 looked_at, after = (
                     looked_at + len(entries),
                     (entries[-1][0] + part.offset, entries[-1][1]),
                 )
             else:
-                return cut(items, place, limit, next_cursor=cursor_of(after) if after else None)
-        return cut(items, place, limit)
+                return cut(
+                    items, position_of, limit, next_cursor=cursor_of(after) if after else None
+                )
+        return cut(items, position_of, limit)
 
-    def _entries(self, part: Part, after: Place | None, count: int) -> list[Place]:
-        """Read the entries after a place: the rest of its millisecond, and about `count` more."""
+    def _entries(self, part: Part, after: Position | None, count: int) -> list[Position]:
+        """Read the entries after a position: the rest of its millisecond, and about `count` more."""
         span, more = part.span, part.more
         order = (
             "1" if span.newest else "0",
@@ -261,8 +267,8 @@ class Listings:
         )
         names = [index.removeprefix(self._keys.prefix) for index in part.indexes]
         _, *words = self._call("listing", *order, *names)
-        same: list[Place] = []
-        rest: list[Place] = []
+        same: list[Position] = []
+        rest: list[Position] = []
         entries, pairs = same, iter(words)
         for name in pairs:
             if not name:

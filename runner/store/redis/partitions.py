@@ -33,7 +33,7 @@ from runner.records.listings import (
     RunQuery,
     RunSummary,
     cursor_of,
-    place_of,
+    position_in,
 )
 from runner.records.run import Status, claim_name, outermost
 from runner.records.run_ids import PARTITION_DIGITS, effect_name, partition_of
@@ -475,7 +475,7 @@ class PartitionedStore:
             functools.partial(partition.open_interrupts, query)
             for partition in self._partitions
         ]
-        return merged(pages, limit, cursor, query.place, newest=False)
+        return merged(pages, limit, cursor, query.position, newest=False)
 
     def count_questions(self, queries: Sequence[InterruptQuery]) -> list[int]:
         return [
@@ -567,7 +567,7 @@ class PartitionedStore:
         self, query: RunQuery = interface.EVERY_RUN, limit: int = 100, cursor: str = ""
     ) -> Page[RunSummary]:
         pages = [functools.partial(partition.runs, query) for partition in self._partitions]
-        return merged(pages, limit, cursor, lambda run: run.place, newest=True)
+        return merged(pages, limit, cursor, lambda run: run.position, newest=True)
 
     # Measured times: those of all partitions are with the first
 
@@ -643,7 +643,7 @@ def merged(
     pages: Sequence[Fetch[Item]],
     limit: int,
     cursor: str,
-    place: Callable[[Item], tuple[int, str]],
+    position_of: Callable[[Item], tuple[int, str]],
     *,
     newest: bool,
 ) -> Page[Item]:
@@ -664,12 +664,16 @@ def merged(
         for fetch, position in zip(pages, positions, strict=True)
     ]
     found = sorted(
-        ((place(item), source, item) for source, page in enumerate(read) for item in page),
+        (
+            (position_of(item), source, item)
+            for source, page in enumerate(read)
+            for item in page
+        ),
         key=lambda entry: entry[0],
         reverse=newest,
     )
     # Behind the end of a page that is not the last of its listing, others must not go ahead.
-    ends = [place_of(page.next) for page in read if page.next]
+    ends = [position_in(page.next) for page in read if page.next]
     if ends:
         last = max(ends) if newest else min(ends)
         found = [entry for entry in found if (entry[0] >= last if newest else entry[0] <= last)]
@@ -681,6 +685,6 @@ def merged(
             following.append(page.next or ENDED)
         else:
             # Also where a listing gave nothing: its beginning would give what is newer than this page.
-            following.append(cursor_of(place(taken[-1][2])) if taken else position)
+            following.append(cursor_of(position_of(taken[-1][2])) if taken else position)
     more = left or any(position != ENDED for position in following)
     return Page(tuple(item for *_, item in taken), SEPARATOR.join(following) if more else None)

@@ -17,7 +17,7 @@ from runner.records.listings import (
     SessionSummary,
     checked_limit,
     cursor_of,
-    place_of,
+    position_in,
     unreadable_cursor,
 )
 from runner.store.encoding import dump, load
@@ -136,7 +136,7 @@ def _position(cursor: str, partitions: int) -> tuple[int, int, int, str | None]:
     """Read a cursor: a partition, a batch of it by two cursors of SCAN, and the last id that was listed."""
     if not cursor:
         return 0, 0, 0, None
-    number, batch = place_of(cursor)
+    number, batch = position_in(cursor)
     try:
         start, end, last = json.loads(batch)
         start, end = int(start), int(end)
