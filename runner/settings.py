@@ -182,7 +182,7 @@ class Settings(BaseSettings):
     """Form of the log of a worker or server: text, or a JSON document a line."""
     webhook_allow: Names = []
     """Networks (CIDR) into which webhooks may be sent beside the Internet, also by plain http."""
-    webhook_retry: Annotated[list[float], NoDecode, BeforeValidator(_split)] = [
+    webhook_retry: Numbers = [
         5,
         300,
         1800,

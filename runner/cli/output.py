@@ -15,7 +15,7 @@ from dataclasses import astuple, dataclass
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
-from runner.records.json_form import document
+from runner.records.json_form import document, pretty
 from runner.records.shown_text import shown
 from runner.records.validation import one_line
 
@@ -248,8 +248,7 @@ def short(value: Any, width: int = 60) -> str:
 
 def block(value: Any) -> str:
     """Return a JSON value as indented lines: text as it is, anything else as indented JSON."""
-    text = value if isinstance(value, str) else json.dumps(value, indent=2, ensure_ascii=False)
-    return "\n".join(f"  {line}" for line in visible(text).split("\n"))
+    return "\n".join(f"  {line}" for line in visible(pretty(value)).split("\n"))
 
 
 def times(number: int) -> str:

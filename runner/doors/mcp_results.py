@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from typing import Any
 
-from runner.doors.questions import failure, json_text, time_text
+from runner.doors.questions import failure, time_text
 from runner.errors import needs_extra
 from runner.operations.views import RunView
+from runner.records.json_form import pretty
 from runner.records.run import Status
 
 with needs_extra("mcp", "the MCP server"):
@@ -30,7 +31,7 @@ def task_head(view: RunView) -> dict[str, Any]:
 
 def complete(value: Any, text: str = "") -> types.CallToolResult:
     """Return the result of a tool; only an object is structured, as all versions of the protocol take it."""
-    content = types.TextContent(type="text", text=text or json_text(value))
+    content = types.TextContent(type="text", text=text or pretty(value))
     structured = value if isinstance(value, dict) else None
     return types.CallToolResult(content=[content], structured_content=structured)
 

@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator, Sequence
 from datetime import UTC, datetime
 from textwrap import indent
-from typing import Any
 from urllib.parse import quote
 
 from runner.approvals.directory import owner_of
@@ -16,6 +14,7 @@ from runner.errors import UsageError, needs_extra
 from runner.operations.questions import QuestionView, read_question, read_questions
 from runner.operations.views import RunView
 from runner.records.interrupts import ReceiptStatus
+from runner.records.json_form import pretty
 from runner.records.shown_text import shown
 from runner.settings import Settings
 
@@ -110,11 +109,11 @@ def message(question: QuestionView) -> str:
     """Write all that a person decides on; nothing of it is cut or hidden."""
     lines = [question.title]
     if question.reason is not None:
-        reason = json_text(question.reason)
+        reason = pretty(question.reason)
         # Quoted beside a rule: no line that an agent wrote reads as the call or as how the votes stand.
         lines.append(reason if question.rule is None else indent(reason, "> ", lambda _: True))
     if question.action:
-        lines.append(f"{question.action['tool']} {json_text(question.action['args'])}")
+        lines.append(f"{question.action['tool']} {pretty(question.action['args'])}")
     if question.rule_words:
         lines.append(f"{question.rule_words}. So far: {question.have} of {question.need}.")
     if question.expires_at:
@@ -131,11 +130,6 @@ def failure(view: RunView) -> str:
     """Say how a run ended that did not complete, and which nodes failed."""
     faults = [f"{node.id}: {node.error.summary}" for node in view.nodes if node.error]
     return "; ".join([f"Run {view.run_id} {view.status}", view.reason, *faults])
-
-
-def json_text(value: Any) -> str:
-    """Return a text as it is, and any other value as JSON for people."""
-    return value if isinstance(value, str) else json.dumps(value, indent=2, ensure_ascii=False)
 
 
 def time_text(milliseconds: int) -> str:

@@ -7,8 +7,8 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
-from runner.doors.questions import json_text
 from runner.errors import needs_extra
+from runner.records.json_form import pretty
 
 with needs_extra("agui", "the AG-UI agent"):
     from ag_ui import core
@@ -117,9 +117,7 @@ class Transcript:
         name = f"{call}/result"
         if name in self.messages:
             return
-        text = "\n".join(
-            json_text(next(iter(block.values()), "")) for block in result["content"]
-        )
+        text = "\n".join(pretty(next(iter(block.values()), "")) for block in result["content"])
         self.messages[name] = core.ToolMessage(id=name, content=text, tool_call_id=call)
         yield core.ToolCallResultEvent(
             message_id=name, tool_call_id=call, content=text, role="tool", subagent_run_id=owner

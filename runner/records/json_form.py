@@ -1,10 +1,11 @@
 """The JSON form of records, as commands, exports and archives have it: names, and times as RFC 3339.
 
-`span` has the form of a duration for people.
+`pretty` and `span` have the forms of data and of a duration for people.
 """
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterable, Mapping
 from dataclasses import fields, is_dataclass
 from datetime import UTC, datetime
@@ -58,6 +59,11 @@ def stamp(milliseconds: int) -> str | None:
 def milliseconds(time: str | None) -> int:
     """Read what `stamp` wrote."""
     return round(datetime.fromisoformat(time).timestamp() * 1000) if time else 0
+
+
+def pretty(value: Any) -> str:
+    """Return JSON data for a person, indented; text as it is."""
+    return value if isinstance(value, str) else json.dumps(value, indent=2, ensure_ascii=False)
 
 
 def span(milliseconds: float) -> str:

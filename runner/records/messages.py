@@ -32,6 +32,11 @@ Text = Annotated[str, Field(min_length=1, max_length=MAX_TEXT)]
 
 OptionalText = Annotated[str | None, Field(min_length=1, max_length=MAX_TEXT)]
 
+
+def _text(description: str, default: Any = ...) -> Any:
+    return Field(default, min_length=1, max_length=MAX_TEXT, description=description)
+
+
 Version2 = Annotated[int, Field(ge=2, le=2, json_schema_extra={"const": 2})]
 
 Digest = Field(
@@ -107,10 +112,8 @@ class VoteMessage(Message):
     v: Version2
     interrupt_id: Text
     decision: Literal["approve", "edit", "reject", "respond"]
-    by: str = Field(
-        min_length=1,
-        max_length=MAX_TEXT,
-        description="who decides: `kind:issuer|subject` with a kind of human, service or agent, or a name",
+    by: str = _text(
+        "who decides: `kind:issuer|subject` with a kind of human, service or agent, or a name"
     )
     response: Any = Field(
         default=None,
@@ -154,17 +157,8 @@ class OperationMessage(Message):
     v: Version2
     interrupt_id: Text
     operation: Literal["claim", "release", "delegate", "comment", "withdraw_vote"]
-    by: str = Field(
-        min_length=1,
-        max_length=MAX_TEXT,
-        description="who does it: `kind:issuer|subject`, or a name",
-    )
-    to: str | None = Field(
-        default=None,
-        min_length=1,
-        max_length=MAX_TEXT,
-        description="of `delegate`: who may vote instead",
-    )
+    by: str = _text("who does it: `kind:issuer|subject`, or a name")
+    to: str | None = _text("of `delegate`: who may vote instead", default=None)
     ttl: float | None = Field(default=None, description="of `claim`: for how many seconds")
     comment: str = Field(default="", max_length=MAX_REASON)
     idempotency_key: OptionalText = None
@@ -181,11 +175,8 @@ class StartMessage(Message):
     idempotency_key: OptionalText = None
     invocation_state: dict[str, Any] | None = None
     tags: dict[str, str] | None = None
-    on_end: str | None = Field(
-        default=None,
-        min_length=1,
-        max_length=MAX_TEXT,
-        description="the Celery task to call when the run has ended: its name, or name@queue",
+    on_end: str | None = _text(
+        "the Celery task to call when the run has ended: its name, or name@queue", default=None
     )
     traceparent: str | None = Field(
         default=None,
@@ -199,11 +190,7 @@ class RequestMessage(StartMessage):
     """A run to start for a person: a start of version 2."""
 
     v: Version2
-    requester: str = Field(
-        min_length=1,
-        max_length=MAX_TEXT,
-        description="who asks for the run: `kind:issuer|subject`, or a name",
-    )
+    requester: str = _text("who asks for the run: `kind:issuer|subject`, or a name")
     on_behalf_of: list[str] | None = Field(
         default=None,
         max_length=MOST_BEHALF,

@@ -15,16 +15,17 @@ from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Any
 from urllib.parse import quote
 
-from fastapi import APIRouter, Depends, Query, Request, Response
+from fastapi import APIRouter, Depends, Request, Response
 from fastapi.responses import RedirectResponse
 
 from runner.approvals.rules import LOGIN, SERVICE, Principal
 from runner.errors import UsageError
 from runner.operations.api_keys import ApiKey, read_keys
 from runner.server.access import GRANTS, OPEN, Person, split_role
+from runner.server.parameters import QueryText
 from runner.server.problems import Problem, prefix
 
 log = logging.getLogger(__name__)
@@ -108,8 +109,8 @@ class Local:
     def _login(
         self,
         request: Request,
-        token: Annotated[str, Query()] = "",
-        next: Annotated[str, Query()] = "/",  # noqa: A002 - its name
+        token: QueryText = "",
+        next: QueryText = "/",  # noqa: A002 - its name
     ) -> Response:
         self._check_machine(request)
         if not same(token, self.token):

@@ -30,6 +30,7 @@ from runner.approvals.rules import LOGIN, Principal
 from runner.errors import UsageError
 from runner.server.access import GRANTS, OPEN, Person
 from runner.server.auth import local_path, same
+from runner.server.parameters import QueryText
 from runner.server.problems import Problem, prefix
 from runner.settings import Settings
 
@@ -144,7 +145,7 @@ class OIDC:
     def _login(
         self,
         request: Request,
-        next: Annotated[str, Query()] = "/",  # noqa: A002 - its name
+        next: QueryText = "/",  # noqa: A002 - its name
         again: Annotated[bool, Query()] = False,  # noqa: FBT002 - as a query has it
         acr: Annotated[str, Query(max_length=200)] = "",
     ) -> Response:
@@ -179,9 +180,9 @@ class OIDC:
     def _callback(
         self,
         request: Request,
-        code: Annotated[str, Query()] = "",
-        state: Annotated[str, Query()] = "",
-        error: Annotated[str, Query()] = "",
+        code: QueryText = "",
+        state: QueryText = "",
+        error: QueryText = "",
     ) -> Response:
         login = self._open(
             request, request.cookies.get(LOGIN_COOKIE + state, ""), "login", state

@@ -34,6 +34,7 @@ from runner.server.api.documents import (
     seen_document,
 )
 from runner.server.deciding import act, decide, selectors_of
+from runner.server.parameters import OptionalQueryText
 from runner.server.problems import Problem, pointer
 from runner.server.services import Served, Services
 from runner.settings import CENTURY
@@ -97,10 +98,10 @@ class Withdrawal(RequestBody):
 def list_questions(
     person: Lists,
     services: Served,
-    graph: Annotated[str | None, Query()] = None,
-    run: Annotated[str | None, Query()] = None,
-    name: Annotated[str | None, Query()] = None,
-    assignee: Annotated[str | None, Query()] = None,
+    graph: OptionalQueryText = None,
+    run: OptionalQueryText = None,
+    name: OptionalQueryText = None,
+    assignee: OptionalQueryText = None,
     older_than: Annotated[
         float | None, Query(ge=0, le=CENTURY, description="Seconds since it was asked.")
     ] = None,
@@ -114,7 +115,7 @@ def list_questions(
         Query(description="What waits for who calls; of decided ones, those they decided."),
     ] = False,
     tool: Annotated[str | None, Query(description="Of calls of this tool.")] = None,
-    risk: Annotated[str | None, Query()] = None,
+    risk: OptionalQueryText = None,
     due_within: Annotated[
         float | None, Query(ge=0, le=CENTURY, description="Seconds until it expires.")
     ] = None,

@@ -31,6 +31,7 @@ from runner.server.api.documents import (
     seen_document,
 )
 from runner.server.deciding import requested_by, start_for
+from runner.server.parameters import OptionalQueryText
 from runner.server.problems import Problem, prefix
 from runner.server.services import Served, Services
 from runner.store.interface import Event
@@ -159,7 +160,7 @@ def list_runs(
     person: Lists,
     services: Served,
     status: Annotated[Status | None, Query()] = None,
-    graph: Annotated[str | None, Query()] = None,
+    graph: OptionalQueryText = None,
     tag: Annotated[list[str] | None, Query(description="name=value; may be repeated.")] = None,
     since: Moment = None,
     until: Moment = None,

@@ -8,8 +8,8 @@ from typing import Any
 
 from runner.definition.model import map_of
 from runner.operations.exports import Question, plain
+from runner.records.json_form import pretty
 from runner.server.pages.node_drawer import MessageView, messages_of
-from runner.server.pages.rendering import pretty
 from runner.server.pages.run_graph import Wiring
 
 LONGEST = 8_000

@@ -19,6 +19,7 @@ from runner.schedules.scheduler import trouble
 from runner.server.access import Administers, Operates, Person, Seen
 from runner.server.api.documents import PAGE, Cursor, seen_by
 from runner.server.pages.rendering import back, page
+from runner.server.parameters import FormText
 from runner.server.problems import Problem
 from runner.server.services import Served, Services
 from runner.webhooks.webhook import KINDS, Webhook, WebhookView
@@ -53,13 +54,13 @@ def add_schedule(
     request: Request,
     person: Operates,
     services: Served,
-    name: Annotated[str, Form()],
-    graph: Annotated[str, Form()],
-    cron: Annotated[str, Form()] = "",
-    interval: Annotated[str, Form()] = "",
-    timezone: Annotated[str, Form()] = "UTC",
-    overlap: Annotated[str, Form()] = "skip",
-    task: Annotated[str, Form()] = "null",
+    name: FormText,
+    graph: FormText,
+    cron: FormText = "",
+    interval: FormText = "",
+    timezone: FormText = "UTC",
+    overlap: FormText = "skip",
+    task: FormText = "null",
 ) -> Response:
     """Make a schedule."""
     try:
@@ -128,12 +129,12 @@ def change_limit(
     action: str,
     person: Operates,
     services: Served,
-    name: Annotated[str, Form()],
-    reason: Annotated[str, Form()] = "",
-    minutes: Annotated[str, Form()] = "",
-    concurrency: Annotated[str, Form()] = "",
-    rate: Annotated[str, Form()] = "",
-    per: Annotated[str, Form()] = "1",
+    name: FormText,
+    reason: FormText = "",
+    minutes: FormText = "",
+    concurrency: FormText = "",
+    rate: FormText = "",
+    per: FormText = "1",
 ) -> Response:
     """Set, pause, resume or reset a limit; a pause without minutes has no end.
 
@@ -171,10 +172,10 @@ def freeze_all(
     request: Request,
     person: Administers,
     services: Served,
-    action: Annotated[str, Form()],
-    scope: Annotated[str, Form()],
-    reason: Annotated[str, Form()] = "",
-    force: Annotated[str, Form()] = "",
+    action: FormText,
+    scope: FormText,
+    reason: FormText = "",
+    force: FormText = "",
 ) -> Response:
     """Freeze or thaw effects: `scope` is all, graph:<name> or tool:<name>."""
     if action not in {"freeze", "thaw"}:
@@ -203,10 +204,10 @@ def add_webhook(
     request: Request,
     person: Administers,
     services: Served,
-    name: Annotated[str, Form()],
-    address: Annotated[str, Form()],
+    name: FormText,
+    address: FormText,
     event: Annotated[list[str] | None, Form()] = None,
-    graph: Annotated[str, Form()] = "",
+    graph: FormText = "",
 ) -> Response:
     """Make a webhook, and show its secret this once."""
     return _webhooks(

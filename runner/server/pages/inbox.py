@@ -36,6 +36,7 @@ from runner.server.pages.passkeys import takes_own_key
 from runner.server.pages.question import shown_at_of
 from runner.server.pages.rendering import back, page
 from runner.server.pages.runs import filters_of
+from runner.server.parameters import FormText, QueryText
 from runner.server.problems import Problem
 from runner.server.services import Served, Services
 
@@ -155,11 +156,11 @@ def inbox(
     request: Request,
     person: Lists,
     services: Served,
-    tab: Annotated[str, Query()] = "",
-    cursor: Annotated[str, Query()] = "",
+    tab: QueryText = "",
+    cursor: QueryText = "",
     *,
-    fold: Annotated[str, Query()] = "",
-    by: Annotated[str, Query()] = "",
+    fold: QueryText = "",
+    by: QueryText = "",
     q: Annotated[list[str] | None, Query(max_length=MOST_TOGETHER)] = None,
 ) -> HTMLResponse:
     """List questions: those that expire first, then the oldest. It opens at what waits for the reader."""
@@ -267,8 +268,8 @@ def save_view(
     request: Request,
     _: Known,
     name: Annotated[str, Form(min_length=1, max_length=40)],
-    address: Annotated[str, Form()] = "",
-    action: Annotated[str, Form()] = "save",
+    address: FormText = "",
+    action: FormText = "save",
 ) -> Response:
     """Keep the filters of the page under a name in this browser, or remove such a view."""
     view_address = _address(dict(parse_qsl(address)))
@@ -295,8 +296,8 @@ def together(
     person: DecidesAll,
     services: Served,
     q: Annotated[list[str] | None, Query(max_length=MOST_TOGETHER)] = None,
-    like: Annotated[str, Query()] = "",
-    tab: Annotated[str, Query()] = "all",
+    like: QueryText = "",
+    tab: QueryText = "all",
 ) -> HTMLResponse:
     """Show questions that are alike in full, with one form for all: those picked, or all that match."""
     ids = q or []
@@ -316,7 +317,7 @@ def decide_together(
     digest: Annotated[list[str], Form(max_length=MOST_TOGETHER)],
     shown: Annotated[list[str] | None, Form(max_length=MOST_TOGETHER)] = None,
     *,
-    decision: Annotated[str, Form()],
+    decision: FormText,
     comment: Typed = "",
     typed: Typed = "",
 ) -> HTMLResponse:

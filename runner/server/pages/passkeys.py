@@ -27,6 +27,7 @@ from runner.server.access import Person, Signs
 from runner.server.auth import Local
 from runner.server.browser import TOKEN, FormTokens, origin_of
 from runner.server.pages.rendering import page
+from runner.server.parameters import FormText
 from runner.server.problems import Problem
 from runner.server.services import Served, Services
 from runner.store.requests import new_nonce
@@ -120,7 +121,7 @@ def add(
     person: Signs,
     services: Served,
     kid: Annotated[str, Form(min_length=1, max_length=100, pattern=r"^[\w.@-]+$")],
-    token: Annotated[str, Form()],
+    token: FormText,
     registration: Annotated[str, Form(alias=PROOF)] = "",
 ) -> HTMLResponse:
     """Check a new passkey, and show its public half: it signs once an administrator has added that."""

@@ -6,10 +6,10 @@ import re
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Annotated, Any
+from typing import Any
 from urllib.parse import quote, urlencode
 
-from fastapi import APIRouter, Form, Request, Response
+from fastapi import APIRouter, Request, Response
 from fastapi.concurrency import run_in_threadpool
 from fastapi.responses import HTMLResponse
 from markupsafe import Markup, escape
@@ -67,6 +67,7 @@ from runner.server.pages.passkeys import (
 )
 from runner.server.pages.rendering import back, page
 from runner.server.pages.run_graph import Wiring, shape_of
+from runner.server.parameters import FormText
 from runner.server.problems import Problem, prefix
 from runner.server.services import Served, Services
 from runner.store.interface import RunSnapshot
@@ -148,9 +149,9 @@ def act(
     services: Served,
     comment: Typed = "",
     to: Typed = "",
-    shown: Annotated[str, Form()] = "",
-    digest: Annotated[str, Form()] = "",
-    proof: Annotated[str, Form()] = "",
+    shown: FormText = "",
+    digest: FormText = "",
+    proof: FormText = "",
 ) -> Response:
     """Claim, release, comment or delegate a question, or take one's vote back."""
     options: dict[str, dict[str, Any]] = {

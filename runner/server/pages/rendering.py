@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-import json
 import time
 from datetime import UTC, datetime
 from pathlib import Path
@@ -109,11 +108,6 @@ def visible(value: Any) -> Any:
     return shown(value)
 
 
-def pretty(value: Any) -> str:
-    """Return JSON data as indented text; text as it is."""
-    return value if isinstance(value, str) else json.dumps(value, indent=2, ensure_ascii=False)
-
-
 def coded(text: str) -> Markup:
     """Return a text of this program with what stands between backticks as code."""
     fragments = [escape(visible(fragment)) for fragment in text.split("`")]
@@ -183,7 +177,7 @@ TEMPLATES = Environment(
 )
 TEMPLATES.filters |= {
     "coded": coded,
-    "pretty": pretty,
+    "pretty": json_form.pretty,
     "markdown": markdown,
     "moment": moment,
     "plain_name": plain_name,

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Annotated, Any, Literal
 from urllib.parse import quote
 
-from fastapi import APIRouter, Form, Query, Request, Response
+from fastapi import APIRouter, Form, Request, Response
 from fastapi.responses import HTMLResponse
 
 from runner.definition.model import BRACKETS, HIDDEN
@@ -20,6 +20,7 @@ from runner.server.access import Operates
 from runner.server.api.documents import seen_by
 from runner.server.deciding import requested_by
 from runner.server.pages.rendering import back, page
+from runner.server.parameters import FormText, QueryText
 from runner.server.problems import Problem
 from runner.server.services import Served, Services
 
@@ -81,7 +82,7 @@ def show_plan(
     action: Action,
     person: Operates,
     services: Served,
-    node: Annotated[str, Query()] = "",
+    node: QueryText = "",
 ) -> HTMLResponse:
     """Show what an action would do, with the form that does it; nothing is changed."""
     run = seen_by(person, read_run(services.store, run_id))
@@ -190,7 +191,7 @@ def cancel(
     run_id: str,
     person: Operates,
     services: Served,
-    reason: Annotated[str, Form()] = "",
+    reason: FormText = "",
 ) -> Response:
     """Stop a run."""
     if not services.client.run(run_id).cancel(reason or f"cancelled by {person.principal.sub}"):
@@ -211,7 +212,7 @@ def again(
     run_id: str,
     person: Operates,
     services: Served,
-    task: Annotated[str, Form()] = "",
+    task: FormText = "",
 ) -> Response:
     """Start a run like this one, with another task if one is given."""
     options = requested_by(services, person, **_json(task, "task"))
@@ -224,7 +225,7 @@ def fork(
     run_id: str,
     person: Operates,
     services: Served,
-    node: Annotated[str, Form()],
+    node: FormText,
     value: Annotated[str, Form(alias="input")] = "",
 ) -> Response:
     """Start a new run from a node of this one, with another input if one is given."""

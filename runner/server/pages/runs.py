@@ -6,10 +6,10 @@ import time
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Annotated, Any
+from typing import Any
 from urllib.parse import urlencode
 
-from fastapi import APIRouter, Query, Request
+from fastapi import APIRouter, Request
 from fastapi.responses import HTMLResponse
 
 from runner.approvals.rules import plain_name
@@ -34,6 +34,7 @@ from runner.server.pages.run_graph import (
     waiting_in,
 )
 from runner.server.pages.timeline import phases, rows
+from runner.server.parameters import QueryText
 from runner.server.problems import Problem
 from runner.server.services import Served, Services
 from runner.store.interface import Event
@@ -79,10 +80,10 @@ def list_runs(
     request: Request,
     person: Lists,
     services: Served,
-    status: Annotated[str, Query()] = "",
-    graph: Annotated[str, Query()] = "",
-    tag: Annotated[str, Query()] = "",
-    cursor: Annotated[str, Query()] = "",
+    status: QueryText = "",
+    graph: QueryText = "",
+    tag: QueryText = "",
+    cursor: QueryText = "",
 ) -> HTMLResponse:
     """List runs, newest first."""
     if status and status not in set(Status):
