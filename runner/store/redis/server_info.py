@@ -183,11 +183,12 @@ class Partition:
         return sum(int(self.redis.call(command, key)) for key in keys)
 
     def first(self, *keys: str) -> list[float]:
-        """Return the first score of each sorted set that has one."""
+        """Return the first time of each sorted set that has one; closed questions have negative ones."""
+        span = "0", "+inf", "WITHSCORES", "LIMIT", 0, 1
         return [
             float(score)
             for key in keys
-            for score in self.redis.call("ZRANGE", key, 0, 0, "WITHSCORES")[1:]
+            for score in self.redis.call("ZRANGEBYSCORE", key, *span)[1:]
         ]
 
 
@@ -245,7 +246,9 @@ def _questions(partitions: Sequence[Partition], now: int) -> Iterator[Metric]:
         (one, one.keys.questions(InterruptQuery(), "", one.graphs)[0]) for one in partitions
     ]
     asked = min((first for one, keys in indexes for first in one.first(*keys)), default=now)
-    count = sum(one.sum("ZCARD", *keys) for one, keys in indexes)
+    count = sum(
+        int(one.redis.call("ZCOUNT", key, 0, "+inf")) for one, keys in indexes for key in keys
+    )
     yield Metric("runner_questions_open", "Questions that wait for people.", count)
     yield Metric(
         "runner_question_oldest_seconds",
