@@ -124,6 +124,7 @@ def test_the_audit_is_read_without_a_key(paid):
     assert "Not signed" in page
     assert re.search(r"voted <b>edit</b>.*?>ben</td>", page)
     assert re.search(r"decided <b>edit</b>", page)
+    assert ">None<" not in page  # what is not sealed has no number yet
     assert (
         "nothing of this run" in paid.http.get(f"/runs/{other.id}?tab=audit", headers=HTML).text
     )

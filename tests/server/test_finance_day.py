@@ -127,6 +127,7 @@ def test_a_finance_day(desk, browser, tmp_path):
         assert is_seen(ben, "pay")
         assert not is_seen(ben, "collect")
         ben.click("#asks a")
+        assert not ben.is_visible("text=Approve with changes")  # before there can be one
         ben.click("text=Change the arguments")
         ben.fill("[name='f.amount']", "4800")
         ben.fill(".answer [name=comment]", "A zero too many.")

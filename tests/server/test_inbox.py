@@ -457,7 +457,7 @@ def test_a_question_shows_all_that_happened_to_it(desk):
 
     page = desk.http.get(path, headers=HTML).text
     (vote,) = desk.client.engine.store.votes(question.id)
-    assert re.findall(r'class="kind">(\w+)<', page) == [
+    assert re.findall(r'<li data-kind="(\w+)"', page) == [
         "asked",
         "claimed",
         "commented",

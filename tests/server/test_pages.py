@@ -4,6 +4,7 @@ import html
 import io
 import json
 import re
+import time
 from dataclasses import replace
 from html.parser import HTMLParser
 from urllib.parse import quote
@@ -22,9 +23,10 @@ from runner.operations.exports import read_export
 from runner.operations.views import read_run
 from runner.server import Person
 from runner.server.forms import edit_of, edit_schema, edit_texts, line_ends
-from runner.server.pages.rendering import ago, coded, humanize, markdown, visible
+from runner.server.pages.rendering import ago, clock, coded, humanize, markdown, visible
 from runner.settings import Settings
 from runner.store.redis.store import RedisStore
+from runner.store.redis.workers import WorkerRegistry
 from runner.store.requests import ShareSlots
 from runner.testing import ManualClock, ScriptedModel
 from tests.contract.store.manual_worker import ManualWorker, shape
@@ -1004,6 +1006,45 @@ def test_times_are_words(distance, words):
     """A reader gets the largest unit; the exact time is in the title."""
     assert humanize(distance) == words
     assert ago(10**12 - distance - 10_000, 10**12).endswith(" ago")
+
+
+def test_a_time_of_another_day_has_its_date():
+    """Who decided last week did not do so today; control: the time of a decision of today is enough."""
+    midnight = time.time() // 86_400 * 86_400_000
+
+    assert ">00:00:00 UTC<" in clock(midnight)
+    assert ">1970-01-01 00:00:07 UTC<" in clock(7_000)
+
+
+def test_workers_that_stop_are_counted_alike(site):
+    """The first page and the page of workers say the same number; the latter, how many of them stop."""
+    now = round(time.time() * 1000)
+    roster = WorkerRegistry(site.settings.redis_url, site.settings.namespace)
+    for name, stopping in (("a", 0.0), ("b", 12.0)):
+        about = {"pool": "threads", "pid": 1, "slots": 8, "busy": 1, "queues": [], "graphs": {}}
+        roster.enter(
+            {"name": name, "started": now, "stopping": stopping, "grace": 60.0, **about}, now
+        )
+
+    home, workers = (site.http.get(path, headers=HTML).text for path in ("/", "/workers"))
+    assert '<span class="number">2</span> alive' in home
+    assert "2 alive, 1 of them stopping, 2 of 16 slots busy." in workers
+
+
+def test_one_question_alone_is_decided_without_a_number(site):
+    """Selected alone it is called what it asks for; of two, the buttons say how many."""
+    questions = [site.start("refund", requester="cora").interrupts()[0] for _ in range(2)]
+    site.as_role("approver", groups=["finance"])
+    alone, both = (
+        site.http.get(
+            "/inbox/together?" + "&".join(f"q={one.id}" for one in chosen), headers=HTML
+        ).text
+        for chosen in (questions[:1], questions)
+    )
+
+    assert ">Approve</button>" in alone
+    assert " all 1" not in alone
+    assert ">Approve all 2</button>" in both
 
 
 def test_a_webhook_is_made_with_a_form(site):

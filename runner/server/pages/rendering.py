@@ -135,11 +135,13 @@ def moment(milliseconds: int | None) -> Markup:
 
 
 def clock(milliseconds: int) -> Markup:
-    """Return the time of day, in UTC where no script writes the reader's own; the title has it in UTC."""
+    """Return the time of day, and the date where it is not today's; a script writes the reader's own."""
     exact = datetime.fromtimestamp(milliseconds / 1000, UTC)
     title = f"{exact:%Y-%m-%d %H:%M:%S} UTC"
-    return Markup('<time datetime="{}" title="{}" data-clock>{} UTC</time>').format(
-        exact.isoformat(timespec="milliseconds"), title, f"{exact:%H:%M:%S}"
+    today = datetime.fromtimestamp(time.time(), UTC).date()
+    text = title[11:] if exact.date() == today else title
+    return Markup('<time datetime="{}" title="{}" data-clock>{}</time>').format(
+        exact.isoformat(timespec="milliseconds"), title, text
     )
 
 

@@ -151,7 +151,7 @@ def _cancelled(run: RunView, names: Sequence[str]) -> Iterator[Effect]:
     begun = {name for name, node in nodes if node.status != Status.PENDING}
     yield Effect("Never start", tuple(name for name in names if name not in begun))
     yield Effect(
-        "Questions that are withdrawn", tuple(question.name for question in run.interrupts)
+        "Questions that are withdrawn", tuple(question.title for question in run.interrupts)
     )
 
 

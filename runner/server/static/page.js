@@ -33,7 +33,11 @@
     if (active) all(other, active.tagName).find((item) => keyOf(item) === keyOf(active))?.focus({ preventScroll: true });
   }
   function localize(root) {
-    for (const item of all(root, "time[data-clock]")) item.textContent = new Date(item.dateTime).toLocaleTimeString();
+    const today = new Date().toDateString();
+    for (const item of all(root, "time[data-clock]")) {
+      const at = new Date(item.dateTime);
+      item.textContent = at.toDateString() === today ? at.toLocaleTimeString() : at.toLocaleString();
+    }
   }
 
   // -- rows that stay where they are: new ones are announced, not put between those that a person reads
