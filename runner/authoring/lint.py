@@ -10,6 +10,7 @@ import ast
 import enum
 import inspect
 import itertools
+import re
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -58,6 +59,7 @@ SEVERITIES = {
     "map-without-bound": Severity.HINT,
     "decision-unchecked": Severity.HINT,
     "rule-of-the-store": Severity.HINT,
+    "id-by-position": Severity.HINT,
 }
 """By the code of a problem, which is stable."""
 
@@ -90,6 +92,13 @@ def check(plan: CompiledGraph) -> list[LintProblem]:
 
 
 # -- nodes and edges ---------------------------------------------------------------------------------
+
+
+def _numbered(plan: CompiledGraph) -> Iterator[Finding]:
+    for node in plan.definition.nodes:
+        if re.fullmatch(r"node_\d+", node):
+            message = "Its function has no name, so it is called by its position."
+            yield "id-by-position", node, message, "Give add_node an id."
 
 
 def _never_taken(plan: CompiledGraph) -> Iterator[Finding]:
@@ -502,6 +511,7 @@ def _name(call: ast.Call) -> str:
 
 
 RULES: tuple[Callable[[CompiledGraph], Iterator[Finding]], ...] = (
+    _numbered,
     _never_taken,
     _never_run,
     _loops,

@@ -25,7 +25,7 @@ RETRY_AFTER = 5
 
 DAMAGED = (
     "What the store has for this is damaged and can't be shown. Nothing was changed. The server's log says "
-    "what is damaged. The run can be cancelled."
+    "what is damaged. `runner runs cancel` still ends the run."
 )
 
 STATUSES: tuple[tuple[type[BaseException], int], ...] = (

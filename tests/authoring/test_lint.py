@@ -47,6 +47,16 @@ def test_a_sound_graph_has_no_problems():
     assert problems(graph) == []
 
 
+def test_a_node_without_a_name_is_reported():
+    """A lambda without an id is called by its position; controls: with an id, and a function's name."""
+    builder = GraphBuilder()
+    for name in (None, "second"):
+        builder.add_node(lambda ctx: 1, name)
+    builder.add_node(ident)
+
+    assert found(builder) == [("hint", "id-by-position", "node_0")]
+
+
 def test_a_problem_says_what_and_what_to_do():
     """A problem is a value with code, severity, graph, node, a message and an advice."""
     (one,) = problems(wired(nodes("a b"), ("a b", lambda state: state.results["x"].output)))

@@ -138,10 +138,9 @@ def clock(milliseconds: int) -> Markup:
     """Return the time of day, and the date where it is not today's; a script writes the reader's own."""
     exact = datetime.fromtimestamp(milliseconds / 1000, UTC)
     title = f"{exact:%Y-%m-%d %H:%M:%S} UTC"
-    today = datetime.fromtimestamp(time.time(), UTC).date()
-    text = title[11:] if exact.date() == today else title
+    is_today = milliseconds // 86_400_000 == time.time() // 86_400
     return Markup('<time datetime="{}" title="{}" data-clock>{}</time>').format(
-        exact.isoformat(timespec="milliseconds"), title, text
+        exact.isoformat(timespec="milliseconds"), title, title[11:] if is_today else title
     )
 
 

@@ -243,12 +243,12 @@ def _runs(partitions: Sequence[Partition]) -> Iterator[Metric]:
 
 def _questions(partitions: Sequence[Partition], now: int) -> Iterator[Metric]:
     indexes = [
-        (one, one.keys.questions(InterruptQuery(), "", one.graphs)[0]) for one in partitions
+        (one, key)
+        for one in partitions
+        for key in one.keys.questions(InterruptQuery(), "", one.graphs)[0]
     ]
-    asked = min((first for one, keys in indexes for first in one.first(*keys)), default=now)
-    count = sum(
-        int(one.redis.call("ZCOUNT", key, 0, "+inf")) for one, keys in indexes for key in keys
-    )
+    asked = min((first for one, key in indexes for first in one.first(key)), default=now)
+    count = sum(int(one.redis.call("ZCOUNT", key, 0, "+inf")) for one, key in indexes)
     yield Metric("runner_questions_open", "Questions that wait for people.", count)
     yield Metric(
         "runner_question_oldest_seconds",
@@ -258,8 +258,7 @@ def _questions(partitions: Sequence[Partition], now: int) -> Iterator[Metric]:
     for within, seconds in EXPIRING.items():
         due = sum(
             int(one.redis.call("ZCOUNT", one.keys.expiring(key), now, now + seconds * 1000))
-            for one, keys in indexes
-            for key in keys
+            for one, key in indexes
         )
         yield Metric(
             "runner_questions_expiring",
