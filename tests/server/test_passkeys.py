@@ -590,7 +590,7 @@ DEVICE = {
 @pytest.mark.slow
 @pytest.mark.xdist_group("browser")
 def test_a_browser_makes_a_passkey_and_signs_with_it(tab):
-    """Approve and reject with an authenticator of Chromium; one that can't verify who it is sends nothing."""
+    """Approve, reject and start with Chromium's authenticator; one that can't verify who it is sends nothing."""
     bank, question = tab.bank, tab.bank.ask()
     tab.goto(f"/q/{question.id}")
     tab.get_by_role("link", name="Make a passkey").click()
@@ -626,3 +626,12 @@ def test_a_browser_makes_a_passkey_and_signs_with_it(tab):
     tab.get_by_role("button", name="Sign with ana-laptop").click()
     tab.locator("[data-result=accepted]").wait_for()
     assert bank.client.interrupt(question.id).decision == "reject"
+
+    bank.person = replace(bank.person, roles=frozenset({"operator", "approver"}))
+    tab.goto("/graphs/transfer?start=yes")
+    tab.locator("#start textarea").fill('{"amount": 7}')
+    tab.get_by_role("button", name="Start, signed").click()
+    tab.get_by_role("button", name="Sign with ana-laptop").click()
+    tab.wait_for_url("**/runs/*")
+    requester = bank.client.engine.store.requester(tab.url.rpartition("/")[2])
+    assert requester_level(requester, bank.client.engine.decision_keys.read()) == 3
