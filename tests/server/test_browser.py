@@ -259,6 +259,18 @@ def test_a_row_of_a_list_is_one_line(shop, browser):
     page.close()
 
 
+def test_a_choice_stands_beside_its_words(shop, browser):
+    """Each event of a webhook is one line, at both widths: the box is no wider than a box."""
+    page = browser.new_page()
+    for width in (1280, 390):
+        page.set_viewport_size({"width": width, "height": 900})
+        page.goto(shop["webhooks"])
+        page.click("text=New webhook")
+        boxes = [label.bounding_box() for label in page.locator(".radio").all()]
+        assert max(box["height"] for box in boxes) < 40
+    page.close()
+
+
 def test_the_menu_is_one_line(site, tab):
     """With every entry, on a telephone too: that of the page is in view, and the focus brings any other."""
     site.as_role("reader", "approver", "operator", "admin")

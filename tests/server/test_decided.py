@@ -28,7 +28,7 @@ def paid(redis_url):
     site = Site(redis_url, {**GRAPHS, "pay": lambda: wired({"pay": pay}).build()})
     plain = site.start("approval")
     site.client.respond(plain.interrupts()[0].id, {"ok": True}, responder="cora")
-    site.run = site.start("pay")
+    site.plain, site.run = plain.id, site.start("pay")
     site.question = site.run.interrupts()[0]
     site.client.vote(site.question.id, "approve", by="ana")
     site.client.vote(
@@ -54,6 +54,16 @@ def test_the_run_says_who_decided(paid):
     assert "ben edit: too much" in paid.http.get(addresses[1], headers=HTML).text
     paid.as_role("viewer")
     assert not any("too much" in paid.http.get(one, headers=HTML).text for one in addresses)
+
+
+def test_the_question_says_who_decided(paid):
+    """Its own page names all whose votes decided, not only the last; a plain answer's names who gave it."""
+    paged = paid.http.get(f"/q/{paid.question.id}", headers=HTML).text.partition("Outcome")[2]
+    plain = next(one for one in read_run(paid.client.engine.store, paid.plain).decided)
+
+    assert "approved with changes by ben, eva, 2 of 2" in paged
+    answer = paid.http.get(f"/q/{plain.id}", headers=HTML).text.partition("Outcome")[2]
+    assert "answered by cora" in answer
 
 
 def test_a_rejection_names_who_rejected(site):

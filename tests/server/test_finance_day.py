@@ -129,6 +129,7 @@ def test_a_finance_day(desk, browser, tmp_path):
         ben.click("#asks a")
         assert not ben.is_visible("text=Approve with changes")  # before there can be one
         ben.click("text=Change the arguments")
+        assert ben.locator("[name='f.iban']").bounding_box()["width"] > 350
         ben.fill("[name='f.amount']", "4800")
         ben.fill(".answer [name=comment]", "A zero too many.")
         ben.click("text=Approve with changes")

@@ -1014,6 +1014,7 @@ def test_a_time_of_another_day_has_its_date():
 
     assert ">00:00:00 UTC<" in clock(midnight)
     assert ">1970-01-01 00:00:07 UTC<" in clock(7_000)
+    assert ">00:00:07 UTC<" in clock(7_000, dated=False)  # where the date stands above
 
 
 def test_workers_that_stop_are_counted_alike(site):

@@ -590,7 +590,7 @@ DEVICE = {
 @pytest.mark.slow
 @pytest.mark.xdist_group("browser")
 def test_a_browser_makes_a_passkey_and_signs_with_it(tab):
-    """Approve, reject and start with Chromium's authenticator; one that can't verify who it is sends nothing."""
+    """Approve, reject and start by Chromium's authenticator; one that can't verify its user sends nothing."""
     bank, question = tab.bank, tab.bank.ask()
     tab.goto(f"/q/{question.id}")
     tab.get_by_role("link", name="Make a passkey").click()

@@ -8,12 +8,15 @@ import re
 import signal
 import subprocess
 import sys
+from collections import deque
+from concurrent.futures import ThreadPoolExecutor, as_completed
 
 import httpx
 import pytest
 
 from tests.logins import address_in, logged_in
 from tests.ports import free_port
+from tests.server.conftest import GRAPHS, Site
 from tests.waiting import wait_until
 
 
@@ -89,3 +92,58 @@ def test_several_processes_are_one_server(redis_url):
 
     assert {reply.status_code for reply in sent} == {404}
     assert len(set(started)) == 3
+
+
+@pytest.mark.slow
+def test_no_vote_is_lost_with_a_killed_server(redis_url):
+    """What was acknowledged before `kill -9` is there; the others are sent again, and each counts once."""
+    site = Site(redis_url, GRAPHS)
+    questions = {
+        run.id: run.interrupts()[0]
+        for run in (site.start("refund", requester="cora") for _ in range(20))
+    }
+    port = free_port()
+    command = [sys.executable, "-m", "runner.server", "--port", str(port), "--auth", "proxy"]
+    url, waiting, lost = f"http://127.0.0.1:{port}", deque(questions.values()), []
+    person = {"X-Forwarded-User": "ben", "X-Forwarded-Groups": "finance"}
+    for most in (10, 20):
+        server = subprocess.Popen(
+            [*command, "--role-of", "finance=approver"],
+            env={**os.environ, "RUNNER_REDIS_URL": redis_url},
+        )
+        try:
+            wait_until(lambda: answers(f"{url}/healthz"), "it answers")
+            with ThreadPoolExecutor(4) as pool:
+                votes = {}
+                while waiting:
+                    question = waiting.popleft()
+                    headers = {
+                        **person,
+                        "If-Match": f'"{question.digest}"',
+                        "Idempotency-Key": question.id,
+                    }
+                    address = f"{url}/v1/questions/{question.id}/votes"
+                    vote = pool.submit(
+                        httpx.post,
+                        address,
+                        json={"decision": "approve"},
+                        headers=headers,
+                        timeout=60,
+                    )
+                    votes[vote] = question
+                for number, vote in enumerate(as_completed(votes), 1):
+                    if vote.exception() is not None:
+                        lost.append(votes[vote])
+                    else:
+                        assert vote.result().status_code == 200, vote.result().text
+                    if number == most // 2 and most == 10:
+                        server.kill()
+        finally:
+            server.kill()
+            server.wait(30)
+        waiting.extend(lost)
+
+    assert lost  # the control: requests were cut
+    store = site.client.engine.store
+    for question in questions.values():
+        assert [vote["by"] for vote in store.votes(question.id)] == ["human:|ben"]

@@ -23,6 +23,7 @@ from runner.authoring.drawing import draw_run
 from runner.authoring.drawing.diagram import RunShown
 from runner.authoring.drawing.svg import Links
 from runner.errors import CorruptDocument, UnstorableError
+from runner.operations.decided import decision_of
 from runner.operations.exports import Question, all_events, event_of, question_of
 from runner.operations.questions import (
     Change,
@@ -341,6 +342,7 @@ def _page(
         edited=shown.edited,
         variant=shown.variant,
         problem=shown.problem,
+        closed="" if question.is_open else decision_of(question).sentence,
         history=history,
         comments=[line for line in history if line.kind == "commented"],
         delegable=rule is not None and rule.delegate != "none",

@@ -134,13 +134,16 @@ def moment(milliseconds: int | None) -> Markup:
     return Markup(f'<time datetime="{exact}" title="{shown}">{distance}</time>')  # noqa: S704 - as above
 
 
-def clock(milliseconds: int) -> Markup:
-    """Return the time of day, and the date where it is not today's; a script writes the reader's own."""
+def clock(milliseconds: int, dated: bool = True) -> Markup:  # noqa: FBT001, FBT002 - of a filter
+    """Return the time of day, `dated` with another day's date; a script writes the reader's own."""
     exact = datetime.fromtimestamp(milliseconds / 1000, UTC)
     title = f"{exact:%Y-%m-%d %H:%M:%S} UTC"
-    is_today = milliseconds // 86_400_000 == time.time() // 86_400
-    return Markup('<time datetime="{}" title="{}" data-clock>{}</time>').format(
-        exact.isoformat(timespec="milliseconds"), title, title[11:] if is_today else title
+    is_short = not dated or milliseconds // 86_400_000 == time.time() // 86_400
+    return Markup('<time datetime="{}" title="{}" data-clock="{:d}">{}</time>').format(
+        exact.isoformat(timespec="milliseconds"),
+        title,
+        dated,
+        title[11:] if is_short else title,
     )
 
 

@@ -36,7 +36,7 @@
     const today = new Date().toDateString();
     for (const item of all(root, "time[data-clock]")) {
       const at = new Date(item.dateTime);
-      item.textContent = at.toDateString() === today ? at.toLocaleTimeString() : at.toLocaleString();
+      item.textContent = item.dataset.clock === "0" || at.toDateString() === today ? at.toLocaleTimeString() : at.toLocaleString();
     }
   }
 
