@@ -210,13 +210,18 @@ def is_packed(of: bytes) -> bool:
     return of.split(b" ", 2)[1].decode() == OUTERMOST[1]
 
 
-SUMMARY = ("of", "run", "created", "tags", "ended", "requester")
+def created(version: bytes, apart: bytes | None) -> bytes:
+    """Return when a run was created (ms): its field `v` says it, of older runs the field `created`."""
+    return apart or version.split(b" ")[1]
+
+
+SUMMARY = ("of", "run", "v", "created", "tags", "ended", "requester")
 """The fields of a run's hash that its line in a listing is read from."""
 
 
 def summary(run_id: str, fields: Sequence[Any]) -> RunSummary:
     """Read a run's line in a listing."""
-    of, run, created_at, tags, ended_at, requester = fields
+    of, run, version, apart, tags, ended_at, requester = fields
     status, (fingerprint, parent, graph) = (
         run.split(b" ", 1)[0].decode(),
         of.decode().split(" ", 2),
@@ -226,7 +231,7 @@ def summary(run_id: str, fields: Sequence[Any]) -> RunSummary:
         run_id,
         graph,
         Status(status),
-        int(created_at),
+        int(created(version, apart)),
         load(tags or b"{}"),
         fingerprint,
         parent,
@@ -245,7 +250,7 @@ def full_id(run_id: str, interrupt_id: str) -> str:
     return run_id + interrupt_id if interrupt_id.startswith(SEPARATOR) else interrupt_id
 
 
-def node_record(run_id: str, data: bytes | None) -> tuple[NodeRecord, int]:
+def node_record(run_id: str, node: str, data: bytes | None) -> tuple[NodeRecord, int]:
     """Read a node's record, and the scope in whose rounds it counts; see `node_text`."""
     if not data:
         return NodeRecord(), ROOT
@@ -253,11 +258,15 @@ def node_record(run_id: str, data: bytes | None) -> tuple[NodeRecord, int]:
         " ", 7
     )
     fields = load(json_fields) if json_fields else {}
+    if isinstance(fields, list):
+        fields = {"questions": fields}
     scope = fields.pop("scope", -1)
     if "via" in fields:
         fields["via"] = tuple((name, number) for name, number in fields["via"])
     if "questions" in fields:
-        fields["questions"] = tuple(full_id(run_id, name) for name in fields["questions"])
+        asked_by = f"{SEPARATOR}{node}{SEPARATOR}{visit}{SEPARATOR}"
+        names = (name if SEPARATOR in name else asked_by + name for name in fields["questions"])
+        fields["questions"] = tuple(full_id(run_id, name) for name in names)
     record = NodeRecord(
         status=Status(status),
         visit=int(visit),
@@ -318,19 +327,24 @@ REST = {
 rest_of = operator.attrgetter(*REST)
 
 
-def node_text(record: NodeRecord, scope: int) -> str:
+def node_text(node: str, record: NodeRecord, scope: int) -> str:
     """Write a node's record: status, visit, attempt, fence, stamp, edges, nonce, rest.
 
     An empty text is "-". The rest is an object, or nothing: most nodes have no more, and this is read most
-    quickly. `scope` is the innermost loop around the node.
+    quickly. Of a node with open questions and no more it is their list, of those of its visit without what is
+    said here. `scope` is the innermost loop around the node.
     """
     pairs = zip(REST.items(), rest_of(record), strict=True)
     extra = {name: value for (name, default), value in pairs if value != default}
     if scope != ROOT:
         extra["scope"] = scope
     if record.questions:
-        extra["questions"] = list(map(short_id, record.questions))
-    tail = dump(extra).decode() if extra else ""
+        asked_by = f"{SEPARATOR}{node}{SEPARATOR}{record.visit}{SEPARATOR}"
+        extra["questions"] = [
+            short_id(name).removeprefix(asked_by) for name in record.questions
+        ]
+    rest = extra["questions"] if list(extra) == ["questions"] else extra
+    tail = dump(rest).decode() if extra else ""
     return (
         f"{record.status} {record.visit} {record.attempt} {record.fence} {record.stamp} "
         f"{record.edges or '-'} {record.nonce or '-'} {tail}"
@@ -521,8 +535,13 @@ SHOWN = frozenset({"name", "reason", "response_schema", "assignees", "digest"})
 UNASKED = asdict(Interrupt("", ""))
 """Defaults of a question's fields."""
 
-COMPRESSED = b"z"
-"""The beginning of a stored question's document that is compressed; another begins with a brace."""
+COMPRESSED, DIGEST_APART = b"z", b"y"
+"""The beginning of a stored question's document that is compressed; another begins with a brace.
+
+Behind the second one the digest comes first, as bytes, and the document has it at its end.
+"""
+
+DIGEST = re.compile(rb',"digest":"sha256:([0-9a-f]{64})"}$')
 
 QUESTION_WORDS = (
     b'"on_behalf_of":["escalates_at":["expires_in":"on_expire":"remind_after":["replaces":"reasked":"scope":'
@@ -554,7 +573,11 @@ def question_document(question: Interrupt) -> bytes:
 def compressed_question(document: bytes) -> bytes:
     """Compress a question's document for its field, where that makes it shorter."""
     compressor = zlib.compressobj(9, wbits=-zlib.MAX_WBITS, zdict=QUESTION_WORDS)
-    text = COMPRESSED + compressor.compress(document) + compressor.flush()
+    mark, rest = COMPRESSED, document
+    if found := DIGEST.search(document):
+        # Hex digits of chance would take most of the text.
+        mark, rest = DIGEST_APART + bytes.fromhex(found[1].decode()), document[: found.start()]
+    text = mark + compressor.compress(rest) + compressor.flush()
     return document if len(text) >= len(document) or PLACEHOLDER.search(text) else text
 
 
@@ -566,13 +589,20 @@ def split_question(data: bytes) -> tuple[bytes, bytes]:
     """
     text = data.lstrip(b"0123456789 :\1")
     head = data[: len(data) - len(text)]
-    if text.startswith(COMPRESSED):
-        decompressor = zlib.decompressobj(-zlib.MAX_WBITS, zdict=QUESTION_WORDS)
-        try:
-            text = decompressor.decompress(text[len(COMPRESSED) :])
-        except zlib.error as error:
-            raise CorruptDocument(f"a stored question can't be read: {error}") from error
-    return head, text
+    if not text.startswith((COMPRESSED, DIGEST_APART)):
+        return head, text
+    first, end = 1, b""
+    if text.startswith(DIGEST_APART):
+        first = 1 + hashlib.sha256().digest_size
+        end = b',"digest":"sha256:%s"}' % text[1:first].hex().encode()
+    decompressor = zlib.decompressobj(-zlib.MAX_WBITS, zdict=QUESTION_WORDS)
+    try:
+        document = decompressor.decompress(text[first:])
+    except zlib.error as error:
+        raise CorruptDocument(f"a stored question can't be read: {error}") from error
+    if not decompressor.eof:
+        raise CorruptDocument("a stored question can't be read: its end is missing")
+    return head, document + end
 
 
 def question(interrupt_id: str, data: bytes, decision_text: bytes | None) -> Interrupt:

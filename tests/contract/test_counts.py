@@ -221,6 +221,7 @@ def test_a_chain_costs_a_worker_little_more_than_a_command_a_node():
 
     # What a worker sends without nodes comes on top, some commands a second: on a slow machine for long.
     sent = Counter(monitor.sent)
+    del sent["hincrbyfloat"]  # measurements, sent together every few seconds
     assert sent["brpop"] <= NODES * 0.1
     assert sent["evalsha"] <= NODES * 1.1
     assert {name for name, count in sent.items() if count >= NODES} == {"evalsha"}

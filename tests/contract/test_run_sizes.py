@@ -526,5 +526,5 @@ def test_a_run_with_a_question_stays_small(roomy, redis_url):
         "accepted"
     ]
     bench.finish()
-    assert waiting < 1_060
-    assert stored() < 1_560
+    assert waiting < 590
+    assert stored() < 1_120

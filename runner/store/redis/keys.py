@@ -62,16 +62,17 @@ DICTIONARY = (
     Key(
         "r:<run>",
         "hash",
-        "v (form; so long that the hash is a table, until it asks or ends), run (status, counters), of "
-        "(fingerprint; parent, - or = of a packed run; graph), reason, lock, again, cancel (nonce), "
-        "created, ended, ends, unreported; unless they are as usual (null, {}, nothing, for root the run "
+        "v (form, ms of creation; so long that the hash is a table, until it asks or ends), run (status, "
+        "counters), of (fingerprint; parent, - or = of a packed run; graph), reason, lock, again, cancel "
+        "(nonce), ended, ends, unreported; unless they are as usual (null, {}, nothing, for root the run "
         "itself) task, state, tags, idem, on_end, trace, requester (JSON), "
         "parent_node, root, path; at the root size (bytes, with all runs inside); "
         "chatter (bytes of long events since older ones had to go); n:<node>, l:<loop> records; "
         "a<scope>:<node> arrivals; o:<node>.<visit> output (JSON), x:<node>.<visit> place in the order and "
         "entry (JSON, of a function from its duration on), large: @<root> <digest>; q:<node> questions of "
         "its visit; by a question's id without its run's, as all of these are: i:<question> number, "
-        "asked ms, expires ms, question (JSON, or z and that by deflate), d:<question> status, ms, nonce, "
+        "asked ms, expires ms, question (JSON; or z and that by deflate; or y, its digest and that without "
+        "it), d:<question> status, ms, nonce, "
         "answer (JSON); v:<question> how its votes stand, "
         "v:<question>|<number> vote, v:<question>|<principal> a voter's part (JSON); k:<node> document "
         "that resumes it (JSON), or 1 where it has a task of its own, t:<node>.<visit> (JSON); m:<map> "

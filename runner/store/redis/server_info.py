@@ -289,7 +289,7 @@ def _ready(
             (
                 of.decode().split(" ", 1)[0],
                 map_of(node) or node,
-                encoding.node_record(run, stored)[0].rings,
+                encoding.node_record(run, node, stored)[0].rings,
                 due,
             )
             for (run, node, due), (of, stored) in zip(nodes, records, strict=True)

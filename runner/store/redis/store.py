@@ -346,7 +346,7 @@ class RedisStore:
         )
         if due is None or stored is None or not stored.startswith(b"ready "):
             return None
-        record, _ = encoding.node_record(run_id, stored)
+        record, _ = encoding.node_record(run_id, node, stored)
         first = float(due) - self.lease_ms * (2 ** (record.rings + 1) - 1)
         return float(max(0, int(seconds) + int(micros) / 1_000_000 - first / 1000))
 
@@ -500,7 +500,7 @@ class RedisStore:
             task=decode(encoding.load_lazy(fields.get(b"task", b"null"))),
             invocation_state=codec.read(encoding.load_lazy(fields.get(b"state", b"{}"))),
             tags=encoding.load(fields.get(b"tags", b"{}")),
-            created_at=int(fields[b"created"]),
+            created_at=int(encoding.created(fields[b"v"], fields.get(b"created"))),
             ended_at=int(fields.get(b"ended", 0)),
             order=order,
             outputs={at: decode(output) for at, output in outputs.items()},
@@ -536,7 +536,7 @@ class RedisStore:
         if values["run"] is None:
             raise no_such_run(run_id)
         stored = {
-            node: encoding.node_record(run_id, text)
+            node: encoding.node_record(run_id, node, text)
             for node in nodes
             if (text := values[f"n:{node}"])
         }
@@ -744,8 +744,9 @@ def _nodes(run_id: str, fields: Mapping[bytes, bytes]) -> dict[str, NodeRecord]:
     nodes = {}
     for name, value in fields.items():
         if name.startswith(b"n:"):
-            record, scope = encoding.node_record(run_id, value)
-            nodes[name[2:].decode()] = record.in_round(rounds.get(scope, 0))
+            node = name[2:].decode()
+            record, scope = encoding.node_record(run_id, node, value)
+            nodes[node] = record.in_round(rounds.get(scope, 0))
     return nodes
 
 

@@ -215,7 +215,7 @@ class FastPath:
         item, question_ids, questions, decisions, checkpoint, *by_votes = extras
         votes, entries = by_votes or ((), None)
         document, own_task, messages = checkpoint or (None, None, [])
-        record, _ = encoding.node_record(run_id, claim_read.texts[f"n:{node}"])
+        record, _ = encoding.node_record(run_id, node, claim_read.texts[f"n:{node}"])
         (report,) = self._read(run_id, [f"h:{record.handed}"]) if record.handed else (None,)
         task, state = run_values or self._remember_run(run_id, node, graph, values)
         inputs = self._inputs(run_id, graph.topology, node, record, values)
@@ -333,7 +333,7 @@ class FastPath:
         """Find the outputs that reach a visit, in edge order; those of later visits are read apart."""
         if topology.loops:
             nodes = {
-                name[2:]: encoding.node_record(run_id, text)[0]
+                name[2:]: encoding.node_record(run_id, name[2:], text)[0]
                 for name, text in values.items()
                 if name.startswith("n:")
             }
@@ -460,7 +460,7 @@ class FastPath:
         names = [node for node in targets if scheduler.may_follow(topology, token.node, node)]
         texts = self._read(token.run_id, [f"n:{node}" for node in names]) if names else []
         for node, text in zip(names, texts, strict=True):
-            record = encoding.node_record(token.run_id, text)[0]
+            record = encoding.node_record(token.run_id, node, text)[0]
             if (record.status, record.nonce) == (Status.RUNNING, nonce):
                 claim, _ = self.claim(token.run_id, node, record.visit, record.attempt, nonce)
                 return claim if isinstance(claim, Claim) else None

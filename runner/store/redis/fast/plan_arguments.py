@@ -185,7 +185,7 @@ class ClaimRead:
         loops: dict[int, LoopRecord] = {}
         for name, text in self.texts.items():
             if name.startswith("n:"):
-                nodes[name[2:]] = encoding.node_record(self.run_id, text)[0]
+                nodes[name[2:]] = encoding.node_record(self.run_id, name[2:], text)[0]
             elif name.startswith("l:"):
                 loops[int(name[2:])] = encoding.loop_record(text or b"{}")
         # An item's map is not read: its numbers are added by difference.
@@ -230,7 +230,7 @@ def writes(
     for node, record in plan.nodes.items():
         plan_writes.fields += (
             f"n:{node}",
-            node_text(record, topology.nodes[shape_name(node)].scope),
+            node_text(node, record, topology.nodes[shape_name(node)].scope),
         )
     for loop, loop_record in plan.loops.items():
         plan_writes.fields += (f"l:{loop}", loop_text(loop_record))
@@ -352,7 +352,7 @@ def _arrival(
             queue,
         ),
         first_arrival.node,
-        node_text(record, target.scope),
+        node_text(first_arrival.node, record, target.scope),
         f"[{first_arrival.stamp},{number},{live}]",
     ]
 
@@ -368,7 +368,7 @@ def _item(topology: Topology, plan: TransitionPlan, queues: dict[Queue, int]) ->
     return [
         _packed(_ARRIVAL, 0, item_record.visit, 0, 0, window, _ITEM, queue),
         plan.item_of,
-        node_text(record, topology.nodes[shape_name(item)].scope),
+        node_text(item, record, topology.nodes[shape_name(item)].scope),
         "",
     ]
 

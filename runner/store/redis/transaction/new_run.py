@@ -15,9 +15,9 @@ from runner.store.redis.large_values import MARK, referred, size_of
 from runner.store.redis.sizes import MESSAGE_BYTES, RUN_BYTES, VISIT_BYTES
 from runner.store.redis.transaction.sets import WriteSet
 
-TABLE_MARKER = f"{V} {'-' * 63}"
-"""A value of more than 64 bytes makes the server keep the hash as a table: otherwise it searches through
-hundreds of fields, one after another."""
+TABLE_MARKER = "-" * 63
+"""The end of a value of more than 64 bytes, which makes the server keep the hash as a table: otherwise it
+searches through hundreds of fields, one after another."""
 
 DEFAULTS = {"task": b"null", "state": b"{}", "tags": b"{}"}
 """The most frequent values, which are not stored; nor are empty texts."""
@@ -51,9 +51,8 @@ def write(write_set: WriteSet, record: RunRecord, start: Start) -> None:
         else "",
     }
     fields: dict[str, Argument] = {
-        "v": TABLE_MARKER,
+        "v": f"\1{V} {write_set.time_within(write_set.read_set.now)} {TABLE_MARKER}",
         "of": f"{record.fingerprint} {record.parent or '-'} {record.graph_id}",
-        "created": created_at,
         **{name: value for name, value in values.items() if value != DEFAULTS[name]},
         **{name: text for name, text in texts.items() if text},
     }

@@ -89,10 +89,15 @@ def open_question(write_set: WriteSet, run: RunRecord, question: Interrupt) -> N
     asked_at, expires = question.asked_at, "0"
     if lifetime is not None:
         expires = write_set.time_within(asked_at + max(1, round(lifetime * 1000)))
+    # New fields are written first: see the end of lua/commit.lua.
+    field = f"q:{question.node_id}"
+    visit, *names = load(write_set.read(key, field) or dump([question.visit]))
+    ids = map(short_id, names if visit == question.visit else ())
+    write_set.put(key, field, dump([question.visit, *dict.fromkeys([*ids, short_id(name)])]))
     head = f"\1{write_set.counters(run.run_id).event_number()} {write_set.time_within(asked_at)} {expires} "
     write_set.put(key, asked_field, head.encode() + compressed_question(text))
     # This document is longer than 64 bytes: the hash stays a table without a longer `v`.
-    write_set.put(key, "v", encoding.V)
+    write_set.put(key, "v", (write_set.read_unvalidated(key, "v") or b"").split(b" -")[0])
     write_set.drop(key, decision_field)
     for list_name in _lists(run, name, load(text)):
         write_set.command("ZADD", f"open:{list_name}", write_set.time(asked_at), name)
@@ -101,10 +106,6 @@ def open_question(write_set: WriteSet, run: RunRecord, question: Interrupt) -> N
                 "ZADD", f"open:due:{list_name}", write_set.time(question.ends_at), name
             )
     early_answers.hand_back(write_set, run.run_id, name)
-    field = f"q:{question.node_id}"
-    visit, *names = load(write_set.read(key, field) or dump([question.visit]))
-    ids = map(short_id, names if visit == question.visit else ())
-    write_set.put(key, field, dump([question.visit, *dict.fromkeys([*ids, short_id(name)])]))
 
 
 def _lists(run: RunRecord, interrupt_id: str, asked_question: Mapping[str, Any]) -> list[str]:

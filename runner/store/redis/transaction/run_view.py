@@ -113,7 +113,7 @@ class RunInTransaction:
         record = self._nodes.get(node) or self._read_nodes.get(node)
         if record is None:
             text = self.write_set.read(self.key, f"n:{node}")
-            record = encoding.node_record(self.record.run_id, text)[0]
+            record = encoding.node_record(self.record.run_id, node, text)[0]
             self._read_nodes[node] = record
         return record
 
@@ -128,7 +128,7 @@ class RunInTransaction:
 
     def _text(self, node: str, record: NodeRecord) -> str:
         shape = self.topology.nodes.get(shape_name(node))
-        return node_text(record, shape.scope if shape else -1)
+        return node_text(node, record, shape.scope if shape else -1)
 
     def loop(self, loop: int) -> LoopRecord:
         changed_record = self._loops.get(loop)
@@ -314,12 +314,22 @@ class RunInTransaction:
             read_set.invalidate()
 
     def end(self, now: int) -> None:
-        ended_fields = {"ended": self.write_set.time(now), "v": encoding.V}
+        # A run that ends needs no marker of a table.
+        version = (self.write_set.read_unvalidated(self.key, "v") or b"").split(b" -")[0]
+        ended_fields = {"ended": self.write_set.time(now), "v": version}
         self.write_set.fields.setdefault(self.key, {}).update(ended_fields)
 
     @property
     def created_at(self) -> int:
-        return int(self.write_set.read_unvalidated(self.key, "created") or 0)
+        return int(self._created)
+
+    @property
+    def _created(self) -> bytes:
+        version = self.write_set.read_unvalidated(self.key, "v") or b""
+        _, text, *_ = (*version.split(b" "), b"-")
+        if text[:1] == b"-":  # of an older run
+            return self.write_set.read_unvalidated(self.key, "created") or b"0"
+        return b"\1" + text if text[:1] == b"\1" else text  # see WriteSet.time
 
     @property
     def audited(self) -> int:
@@ -680,10 +690,9 @@ class RunInTransaction:
             ):
                 counters.max_started = self.topology.limit
         if (initial.status, initial.graph_id) != (record.status, record.graph_id):
-            created_at = write_set.read_unvalidated(self.key, "created") or b"0"
             indexes = [f"runs:{run.status}:{run.graph_id}" for run in (initial, record)]
             write_set.command("ZREM", indexes[0], record.run_id)
-            write_set.command("ZADD", indexes[1], created_at, record.run_id)
+            write_set.command("ZADD", indexes[1], self._created, record.run_id)
 
 
 def _status_counters(run: RunRecord) -> str:
