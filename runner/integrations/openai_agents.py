@@ -127,7 +127,7 @@ class _OpenAIExecution:
             else:
                 given = await self._restored_state(agent, context)
                 calls = given.get_interruptions()
-                questions = [self._ask(call) for call in calls]
+                questions = [self._ask(*named) for named in _named(calls)]
                 if open_questions := [
                     each for each in questions if each.id not in self._visit.answers
                 ]:
@@ -170,13 +170,13 @@ class _OpenAIExecution:
 
     # -- questions --------------------------------------------------------------------------------
 
-    def _ask(self, call: ToolApprovalItem) -> Interrupt:
+    def _ask(self, inner: str, call: ToolApprovalItem) -> Interrupt:
         return ask_call(
             self._questions,
             self._visit,
             self._approval,
             ("approve", "reject"),
-            inner=call.call_id or "call",
+            inner=inner,
             tool=_name(call),
             args=_arguments(call),
             schema=_answer.json_schema(),
@@ -193,13 +193,13 @@ class _OpenAIExecution:
         """
         before = self._past.questions
         given = self._questions.hand_over()
-        for call, question in zip(calls, questions, strict=True):
+        for (inner, call), question in zip(_named(calls), questions, strict=True):
             approval = await use_decision(self._visit, question, partial(self._saved, before))
             if approval is not None:
                 is_approved = approval.approved
                 message = None if is_approved else approval.response["rejected"]
             else:
-                answer = _answer.validate_python(given[call.call_id or "call"])
+                answer = _answer.validate_python(given[inner])
                 is_approved = answer is True
                 message = answer.message if isinstance(answer, Denied) else None
             if is_approved:
@@ -249,6 +249,11 @@ def _dumped(state: Any) -> JSON:
     document: dict[str, JSON] = state.to_json(context_serializer=lambda _: {})
     document["context"]["context"] = {}
     return document
+
+
+def _named(calls: list[ToolApprovalItem]) -> list[tuple[str, ToolApprovalItem]]:
+    """Name each call by its number, too: two agents that are tools may give theirs the same id."""
+    return [(f"{number}.{call.call_id}", call) for number, call in enumerate(calls)]
 
 
 def _name(call: ToolApprovalItem) -> str:

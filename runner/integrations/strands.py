@@ -151,6 +151,11 @@ class _StrandsExecution:
             if result.stop_reason != "interrupt":
                 return self._ended(result)
             questions = [self._ask(interrupt) for interrupt in _in_order(result)]
+            if len({question.id for question in questions}) < len(questions):
+                raise NodeFailed(
+                    "the model gave two tool calls of one reply the same id, and both ask: one answer would "
+                    "be for both, so neither was answered. Retry the run, or use a model with unique ids."
+                )
             self._past.waits = True
             checkpoint = self._saved()
             answers = self._questions.hand_over()

@@ -124,6 +124,43 @@ def test_calls_of_agents_that_are_tools_are_asked(yes):
     assert ended.usage["totalTokens"] == 60
 
 
+@pytest.mark.parametrize(("yes", "made"), [("north", ["north"]), ("south", ["south"])])
+def test_calls_with_one_id_are_asked_one_by_one(yes, made):
+    """Two nested agents, whose models number their calls alike: each answer is for its call alone."""
+
+    def build():
+        nested = [
+            agent(call("paint", "c1", wall=wall), results, name=wall).as_tool(wall, "Decorate.")
+            for wall in ("north", "south")
+        ]
+        both = [call("north", "x1", input="go"), call("south", "x2", input="go")]
+        return agent(both, results, tools=nested, name="manager")
+
+    run = StoredNode(lambda: node(factory=build))
+    questions = waits(run.execute())
+    walls = [question.reason["args"]["wall"] for question in questions]
+    for question, wall in zip(questions, walls, strict=True):
+        run.answer(question, wall == yes)
+    done(run.execute())
+
+    assert (walls, MADE) == (["north", "south"], made)
+
+
+def test_an_agent_that_took_over_asks():
+    """A call of an agent that another one has handed over to is a question, and it goes on with that agent."""
+
+    def build():
+        handoff = call("transfer_to_painter", "c0")
+        painter = agent(handoff, call("paint", "c1", wall="north"), results)
+        return agent(handoff, "never", name="clerk", tools=[], handoffs=[painter])
+
+    run = StoredNode(lambda: node(factory=build))
+    [question] = waits(run.execute())
+    run.answer(question, True)
+
+    assert (done(run.execute()).output.endswith("north painted"), MADE) == (True, ["north"])
+
+
 def test_visits_may_share_agents():
     """A visit that was lost stops no other one, whose factory returns the same agents."""
     shared = manager()

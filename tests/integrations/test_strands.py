@@ -123,6 +123,21 @@ def test_each_answer_can_wake_the_node():
     assert ended.results["asks"].output == "sky is blue; sea is green"
 
 
+@pytest.mark.parametrize("ids", [("call_0", "call_0"), ("call_0", "call_1")])
+def test_one_answer_is_for_one_call(ids):
+    """Two calls that ask under one id fail the node, also where it is answered; control: two ids are two questions."""
+    calls = [use("ask", key, topic=topic) for key, topic in zip(ids, ("sky", "sea"), strict=True)]
+    asking = node(calls, results)
+    if len(set(ids)) == 2:
+        assert len(waits(asking.execute())) == 2
+        return
+    shown = waits(node(calls[:1], results).execute())
+    for _ in range(2):
+        error = failures.restore(asking.execute().error)
+        assert "the same id" in str(error)
+        asking.answer(shown[0], "blue")
+
+
 def test_two_nodes_that_number_calls_alike_share_no_question():
     """Each node of a graph gets its own answer, though both agents use the same ids inside."""
     builder = GraphBuilder()
