@@ -245,14 +245,18 @@ def ask_call(
     if rule is None:
         reason = {"tool": tool, "args": args, "description": description}
         return questions.ask(inner, tool, reason, response_schema=schema)
+    both = tuple(each for each in rule.decisions if each in decisions)
+    if not both:
+        raise DefinitionError(
+            f"the rule takes {', '.join(rule.decisions)} and the agent takes {', '.join(decisions)} for "
+            f"{tool}, so no one could decide: nothing was run. Let both take one decision."
+        )
     judge = visit.address.judge
     return questions.ask(
         inner,
         tool,
         description or f"{visit.address.node_id} asks to call {tool}.",
-        rule=replace(
-            rule, decisions=tuple(each for each in rule.decisions if each in decisions)
-        ),
+        rule=replace(rule, decisions=both),
         action=Action(judge.tenant if judge else "", "tool", tool, args, None),
     )
 

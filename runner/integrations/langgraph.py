@@ -188,9 +188,9 @@ class _Execution:
 
     async def run(self, graph: Any, make_input: Callable[[Visit], Any]) -> list[Interrupt]:
         """Go on until the graph is done, or return its open questions."""
+        state = await self._stored_state(graph)
         while True:
             command: Any = None
-            state = await graph.aget_state(self.config)
             if state.created_at is None:
                 command = await async_loop.in_thread(make_input, self._visit)
             elif state.interrupts:
@@ -211,6 +211,16 @@ class _Execution:
                 problem = "; ".join(each["msg"] for each in error.errors())
                 self._past.problems = dict.fromkeys(self._past.interrupt_ids.values(), problem)
             self._visit.check()
+            state = await graph.aget_state(self.config)
+
+    async def _stored_state(self, graph: Any) -> Any:
+        try:
+            return await graph.aget_state(self.config)
+        except Exception as error:
+            raise CorruptDocument(
+                f"langgraph {installed('langgraph')} can't read the checkpoints that version "
+                f"{self._past.library} has stored: {error!r}. Run the node with that version."
+            ) from error
 
     # -- questions --------------------------------------------------------------------------------
 

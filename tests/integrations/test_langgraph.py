@@ -11,7 +11,7 @@ from pydantic import BaseModel, field_validator
 
 from runner import GraphBuilder, RetryPolicy, Status
 from runner.approvals.rules import Rule
-from runner.errors import DefinitionError
+from runner.errors import CorruptDocument, DefinitionError
 from runner.records import failures
 from runner.records.outcomes import Failed
 from runner.records.validation import mismatch
@@ -143,6 +143,33 @@ def test_a_crash_repeats_no_finished_node(run_graph, crashes):
     begun = ["worker", "first", "second"]
     again = ["worker", "second"] if crashes else []
     assert [*begun, *again] == MADE
+
+
+@pytest.mark.parametrize(
+    ("row", "value"),
+    [
+        ("checkpoints", ["another form", ""]),
+        ("checkpoints", ["msgpack", "gaRhYmNkwQ=="]),
+        ("writes", ["pickle", "gASVAAAALg=="]),
+    ],
+)
+def test_checkpoints_that_cannot_be_read_are_refused(row, value):
+    """The error names the version that has written them, and nothing that is stored changes; control: they go on."""
+    run = node(graph(ask=asks("sky")))
+    [question] = waits(run.execute())
+    run.answer(question, "blue")
+    readable, record = run.text, json.loads(run.text)
+    record["document"]["library"] = "99.0"
+    place = {"checkpoints": 3, "writes": 6}[row]
+    record["document"]["thread"][row][0][place] = value
+    run.text = before = json.dumps(record)
+    error = failures.restore(run.execute().error)
+
+    assert isinstance(error, CorruptDocument)
+    assert "99.0" in str(error)
+    assert run.text == before
+    run.text = readable
+    assert done(run.execute()).output == "blue"
 
 
 @dataclass
@@ -414,6 +441,17 @@ def test_people_decide_only_what_the_middleware_takes(run_graph, mode, allowed):
     assert vote(run, "ana", "edit", {"order": "9"}) == "forbidden"
     assert vote(run, "ana") == "accepted"
     assert (run.status, MADE) == (Status.COMPLETED, ["7"])
+
+
+def test_a_decision_that_neither_takes_is_refused():
+    """A rule and a middleware without a common decision: the node fails, and says so of both."""
+    build = agent("per_call", reply(call("refund", "c1", order="7")), decisions=["respond"])
+    rule = Rule(decisions=["approve", "edit"])
+    run = StoredNode(lambda: LangGraphNode(build, approval=rule))
+    error = failures.restore(run.execute().error)
+
+    assert isinstance(error, DefinitionError)
+    assert "approve, edit and the agent takes respond for refund" in str(error)
 
 
 @pytest.mark.parametrize("changed", [True, False])

@@ -208,8 +208,32 @@ def booking_with_openai_agents():
     return openai_sdk_agents.node(book_call, openai_sdk_agents.results, tools=[book])
 
 
+def booking_with_langgraph():
+    need("langgraph", "langgraph")
+    need("langchain", "dev")
+    from langchain.agents import create_agent
+    from langchain_core.tools import StructuredTool
+
+    from runner.integrations.langgraph import LangGraphNode
+    from tests.integrations import langgraph_graphs as graphs
+
+    tools = [StructuredTool.from_function(waiting_tool("book"))]
+    replies = [graphs.reply(graphs.call("book", "t1")), graphs.reply(content="booked")]
+    return LangGraphNode(
+        lambda checkpointer: create_agent(
+            graphs.Model(replies=replies), tools, checkpointer=checkpointer
+        )
+    )
+
+
 @pytest.mark.parametrize(
-    "make", [booking_with_strands, booking_with_pydantic, booking_with_openai_agents]
+    "make",
+    [
+        booking_with_strands,
+        booking_with_pydantic,
+        booking_with_langgraph,
+        booking_with_openai_agents,
+    ],
 )
 def test_a_tool_of_a_framework_may_raise_it(make):
     """It leaves the framework, and the call is made again when the time has come."""

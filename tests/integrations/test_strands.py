@@ -125,8 +125,10 @@ def test_each_answer_can_wake_the_node():
 
 @pytest.mark.parametrize("ids", [("call_0", "call_0"), ("call_0", "call_1")])
 def test_one_answer_is_for_one_call(ids):
-    """Two calls that ask under one id fail the node, also where it is answered; control: two ids are two questions."""
-    calls = [use("ask", key, topic=topic) for key, topic in zip(ids, ("sky", "sea"), strict=True)]
+    """Two calls that ask under one id fail the node, also with an answer; control: two ids are two questions."""
+    calls = [
+        use("ask", key, topic=topic) for key, topic in zip(ids, ("sky", "sea"), strict=True)
+    ]
     asking = node(calls, results)
     if len(set(ids)) == 2:
         assert len(waits(asking.execute())) == 2
