@@ -154,7 +154,7 @@ def test_a_crash_repeats_no_finished_node(run_graph, crashes):
     ],
 )
 def test_checkpoints_that_cannot_be_read_are_refused(row, value):
-    """The error names the version that has written them, and nothing that is stored changes; control: they go on."""
+    """The error names the version that has written them, and nothing changes; control: they go on."""
     run = node(graph(ask=asks("sky")))
     [question] = waits(run.execute())
     run.answer(question, "blue")

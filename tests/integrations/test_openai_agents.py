@@ -147,7 +147,7 @@ def test_calls_with_one_id_are_asked_one_by_one(yes, made):
 
 
 def test_an_agent_that_took_over_asks():
-    """A call of an agent that another one has handed over to is a question, and it goes on with that agent."""
+    """A call of an agent that another one has handed over to is a question; that agent goes on."""
 
     def build():
         handoff = call("transfer_to_painter", "c0")

@@ -125,7 +125,7 @@ def test_each_answer_can_wake_the_node():
 
 @pytest.mark.parametrize("ids", [("call_0", "call_0"), ("call_0", "call_1")])
 def test_one_answer_is_for_one_call(ids):
-    """Two calls that ask under one id fail the node, also with an answer; control: two ids are two questions."""
+    """Two calls that ask under one id fail the node, also with an answer; control: two ids ask twice."""
     calls = [
         use("ask", key, topic=topic) for key, topic in zip(ids, ("sky", "sea"), strict=True)
     ]
