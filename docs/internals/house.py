@@ -32,7 +32,8 @@ ROOT = Path(__file__).parents[2]
 LIBRARY = ROOT / "runner"
 
 LIMITS = {
-    "tokens": 461_900,
+    # The node of the Claude Agent SDK has 2,500 of them.
+    "tokens": 464_700,
     "tokens a code line": 8.4,
     "vague names in functions, %": 3.5,
     "class names used twice": 0,

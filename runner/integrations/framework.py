@@ -245,8 +245,8 @@ def ask_call(
     if rule is None:
         reason = {"tool": tool, "args": args, "description": description}
         return questions.ask(inner, tool, reason, response_schema=schema)
-    both = tuple(each for each in rule.decisions if each in decisions)
-    if not both:
+    common = tuple(each for each in rule.decisions if each in decisions)
+    if not common:
         raise DefinitionError(
             f"the rule takes {', '.join(rule.decisions)} and the agent takes {', '.join(decisions)} for "
             f"{tool}, so no one could decide: nothing was run. Let both take one decision."
@@ -256,7 +256,7 @@ def ask_call(
         inner,
         tool,
         description or f"{visit.address.node_id} asks to call {tool}.",
-        rule=replace(rule, decisions=both),
+        rule=replace(rule, decisions=common),
         action=Action(judge.tenant if judge else "", "tool", tool, args, None),
     )
 

@@ -1,0 +1,376 @@
+"""An agent of the Claude Agent SDK as a node (extra `claude-agent`).
+
+The SDK runs Claude Code, which ends at a call of a gated tool: the call is one question, with its exact
+input, which a rule may decide. The transcript is stored then, and any worker goes on with it. A crash
+repeats what the agent did since its last pause. Errors of Claude Code are the node's failure.
+
+Claude Code makes the call that it deferred as soon as it starts again, perhaps before it knows the hooks. So
+its settings have a rule to ask for each gated tool, and both the hook and that request get the decision.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from contextlib import aclosing
+from dataclasses import dataclass, replace
+from importlib.metadata import version as installed
+from pathlib import Path
+from typing import Any
+
+from runner import async_loop
+from runner.agent.machine.state import add_usage
+from runner.approvals.rules import Rule
+from runner.errors import DefinitionError, NodeFailed, needs_extra
+from runner.integrations.framework import (
+    Approved,
+    Denied,
+    FrameworkNode,
+    Past,
+    Questions,
+    StoredMessages,
+    approval,
+    ask_call,
+    packed,
+    usage_of,
+    use_decision,
+)
+from runner.records.checkpoints import Saved
+from runner.records.codec import JSON
+from runner.records.executors import Visit, input_text
+from runner.records.interrupts import Interrupt
+from runner.records.outcomes import Interrupted, Outcome, Succeeded
+
+with needs_extra("claude-agent", "ClaudeAgent"):
+    from claude_agent_sdk import (
+        ClaudeAgentOptions,
+        HookMatcher,
+        PermissionResultAllow,
+        PermissionResultDeny,
+        ResultMessage,
+        project_key_for_directory,
+        query,
+    )
+
+KIND = "claude_agent"
+
+RESERVED = (
+    "continue_conversation",
+    "fork_session",
+    "permission_prompt_tool_name",
+    "resume",
+    "resume_session_at",
+    "session_id",
+    "session_store",
+)
+"""Options that the node sets by itself."""
+
+ALONE = "People decide on this call. Make it again as the only call of your reply, in the main conversation."
+
+
+class ClaudeAgent(FrameworkNode):
+    """A node that runs an agent of the Claude Agent SDK.
+
+    A gated call is answered with true or false, with `{"kind": "tool-approved", "override_args": {...}}` or
+    `{"kind": "tool-denied", "message": ...}`, whose message the model gets.
+
+    Args:
+        options: makes the SDK's options; it is called for each execution.
+        gate: the names of tools that people decide on, such as "Bash" or "mcp__shop__refund".
+        input: makes the prompt of the visit; without it the task and the inputs are a text.
+        approval: the rule that decides gated calls. Without it any answer does.
+        name: the node's id, unless `add_node` gives one.
+        version: change it when waiting runs must not go on with the new code.
+    """
+
+    kind = KIND
+
+    def __init__(
+        self,
+        options: Callable[[], ClaudeAgentOptions],
+        *,
+        gate: Sequence[str] = (),
+        input: Callable[[Visit], str] | None = None,  # noqa: A002 - as in the other adapters
+        approval: Rule | None = None,
+        name: str | None = None,
+        version: str = "",
+    ) -> None:
+        super().__init__(options, ClaudeAgentOptions, name, version)
+        self._gate, self._input, self._approval = tuple(gate), input, approval
+
+    async def _execute(self, visit: Visit) -> Outcome:
+        past = self._past(_ClaudePast, visit)
+        visit.check()
+        options = await async_loop.in_thread(self._factory)
+        execution = _ClaudeExecution(visit, past, _checked(options), self._gate, self._approval)
+        return await execution.run(self._input or _input)
+
+
+@dataclass(kw_only=True)
+class _ClaudePast(Past):
+    """`call` is the deferred one of an agent that waits, in the session of that id."""
+
+    call: JSON = None
+    session: str | None = None
+
+
+class DocumentStore:
+    """A session store of the SDK whose content is JSON data, in `rows`."""
+
+    def __init__(self, rows: Sequence[JSON] = ()) -> None:
+        self.rows = list(rows)
+
+    async def append(self, key: Mapping[str, str], entries: Sequence[JSON]) -> None:
+        """Add entries to a transcript, but for those that it has."""
+        uuids = {row["entry"].get("uuid") for row in self._of(key)} - {None}
+        self.rows += [
+            {"key": dict(key), "entry": entry}
+            for entry in entries
+            if entry.get("uuid") not in uuids
+        ]
+
+    async def load(self, key: Mapping[str, str]) -> list[JSON] | None:
+        """Return a transcript; None if there is none."""
+        return [row["entry"] for row in self._of(key)] or None
+
+    async def list_subkeys(self, key: Mapping[str, str]) -> list[str]:
+        """List the transcripts of a session's subagents."""
+        keys = [row["key"] for row in self.rows if row["key"].items() >= key.items()]
+        return [*dict.fromkeys(inner["subpath"] for inner in keys if "subpath" in inner)]
+
+    def _of(self, key: Mapping[str, str]) -> list[Any]:
+        return [row for row in self.rows if row["key"] == key]
+
+
+class _ClaudeExecution:
+    """One execution: what Claude Code is given, and what to store of it."""
+
+    def __init__(
+        self,
+        visit: Visit,
+        past: _ClaudePast,
+        options: ClaudeAgentOptions,
+        gate: Sequence[str],
+        approval: Rule | None,
+    ) -> None:
+        self._visit, self._past, self._options = visit, past, options
+        self._gate, self._approval = gate, approval
+        self._questions = Questions(KIND, visit.address, visit.answers, past.questions)
+        self._messages = StoredMessages(visit.messages)
+        # This worker may run in another folder than the one that has stored them.
+        project = {"project_key": project_key_for_directory(options.cwd)}
+        rows = visit.messages if past.session else ()
+        self._store = DocumentStore([{**row, "key": {**row["key"], **project}} for row in rows])
+        self._verdicts: dict[str, dict[str, Any]] = {}
+        self._stopped: Exception | None = None
+
+    async def run(self, make: Callable[[Visit], str]) -> Outcome:
+        """Go on from where the stored document stands."""
+        while True:
+            prompt = None
+            if self._past.call is None:
+                prompt = await async_loop.in_thread(make, self._visit)
+            else:
+                question = self._ask()
+                if question.id not in self._visit.answers:
+                    return Interrupted([question], self._saved(), self._past.usage)
+                verdict = await self._decide(question)
+                self._verdicts = {"hook": verdict, "request": verdict}
+            result = await self._invoke(prompt)
+            call = result.deferred_tool_use
+            self._past.begun, self._past.session = True, result.session_id
+            self._past.usage = add_usage(self._past.usage, _counts(result.usage or {}))
+            self._past.call = None if call is None else vars(call)
+            if call is None:
+                output = result.structured_output
+                output = result.result if output is None else output
+                return Succeeded(*packed(output), self._past.usage, self._saved())
+
+    async def _invoke(self, prompt: str | None) -> Any:
+        end = asyncio.Event()
+
+        async def nothing() -> AsyncIterator[Any]:
+            """Keep the input open, by which Claude Code gets the decision."""
+            await end.wait()
+            return
+            yield
+
+        hooks: Any = dict(self._options.hooks or {})
+        ours = HookMatcher(hooks=[self._hook], on_failure="block")
+        hooks["PreToolUse"] = [ours, *hooks.get("PreToolUse", ())]
+        options = replace(
+            self._options,
+            allowed_tools=[],
+            can_use_tool=self._request,
+            hooks=hooks,
+            permission_mode=self._options.permission_mode or "default",
+            resume=self._past.session if prompt is None else None,
+            session_store=self._store,
+            settings=_settings(self._options, self._gate),
+        )
+        result = None
+        messages = query(prompt=nothing() if prompt is None else prompt, options=options)
+        async with aclosing(messages):
+            async for message in messages:
+                self._visit.check()
+                if isinstance(message, ResultMessage):
+                    result = message
+                    end.set()
+        if self._stopped:
+            raise self._stopped
+        if result is None or result.is_error:
+            reason = result and (result.result or result.errors or result.stop_reason)
+            raise NodeFailed(
+                f"Claude Code ended with an error: {reason or 'there was no result'}."
+            )
+        return result
+
+    # -- calls of tools -----------------------------------------------------------------------------
+
+    async def _hook(self, call: Any, call_id: str | None, context: object) -> Any:
+        """Let no tool begin that is frozen, and nothing in a visit that was lost; defer gated calls."""
+        del context
+        name = call["tool_name"]
+        output = {"permissionDecision": "deny"}
+        try:
+            self._visit.check()
+            await async_loop.in_thread(self._visit.check_effect, name)
+        except Exception as error:  # noqa: BLE001 - raised where Claude Code has ended
+            self._stopped = error
+        else:
+            if name not in self._gate:
+                return {}
+            verdict = self._verdict("hook", call_id, name, call["tool_input"])
+            nested = {"permissionDecision": "deny", "permissionDecisionReason": ALONE}
+            output = verdict or (
+                nested if call.get("agent_id") else {"permissionDecision": "defer"}
+            )
+        result = {"hookSpecificOutput": {"hookEventName": "PreToolUse", **output}}
+        return {**result, "continue_": False} if self._stopped else result
+
+    async def _request(self, name: str, tool_input: dict[str, Any], context: Any) -> Any:
+        """Answer a request for permission: the decision on a gated call, or what the options say."""
+        if name not in self._gate:
+            if self._options.can_use_tool is None:
+                return PermissionResultDeny(message=f"{name} is not allowed here.")
+            return await self._options.can_use_tool(name, tool_input, context)
+        verdict = self._verdict("request", context.tool_use_id, name, tool_input)
+        if verdict is None or verdict["permissionDecision"] != "allow":
+            reason = (verdict or {}).get("permissionDecisionReason", ALONE)
+            return PermissionResultDeny(message=reason)
+        return PermissionResultAllow(updated_input=verdict.get("updatedInput", tool_input))
+
+    def _verdict(
+        self, channel: str, call_id: str | None, name: str, tool_input: JSON
+    ) -> dict[str, Any] | None:
+        """Return the decision, once for the hook and once for a request, if it is on exactly this call."""
+        verdict: dict[str, Any] = self._verdicts.get(channel, {})
+        call = self._past.call or {}
+        if (call.get("id"), call.get("name")) != (call_id, name):
+            return None
+        # A request comes after the hook, with the input as it was edited.
+        if tool_input not in (call["input"], verdict.get("updatedInput")):
+            return None
+        return self._verdicts.pop(channel, None)
+
+    # -- questions ----------------------------------------------------------------------------------
+
+    def _ask(self) -> Interrupt:
+        return ask_call(
+            self._questions,
+            self._visit,
+            self._approval,
+            ("approve", "edit", "reject"),
+            inner=self._past.call["id"],
+            tool=self._past.call["name"],
+            args=self._past.call["input"],
+            schema=approval.json_schema(),
+        )
+
+    async def _decide(self, question: Interrupt) -> dict[str, Any]:
+        """Return the decision on the deferred call as Claude Code takes it; one by a rule is used by that.
+
+        Raises:
+            ApprovalMismatch: it does not hold for the call as it would be made.
+            InterruptExpired: there was no answer in time. InterruptWithdrawn: the question was withdrawn.
+        """
+        checkpoint = self._saved()
+        answer = self._questions.hand_over()[self._past.call["id"]]
+        ballot = await use_decision(self._visit, question, lambda: checkpoint)
+        if ballot is None:
+            match approval.validate_python(answer):
+                case Approved(override_args=override):
+                    message = None
+                case Denied(message=message):
+                    override = None
+                case is_approved:
+                    override, message = None, None if is_approved else ""
+        else:
+            message = None if ballot.approved else str(ballot.response["rejected"] or "")
+            override = ballot.response if ballot.decision == "edit" else None
+        if message is not None:
+            reason = message or "The tool call was denied."
+            return {"permissionDecision": "deny", "permissionDecisionReason": reason}
+        await async_loop.in_thread(self._visit.check_effect, self._past.call["name"])
+        edit = {} if override is None else {"updatedInput": override}
+        return {"permissionDecision": "allow", **edit}
+
+    def _saved(self) -> Saved:
+        document = {
+            **vars(self._past),
+            "questions": self._questions.document(),
+            "library": installed("claude-agent-sdk"),
+        }
+        return self._messages.saved(document, self._store.rows)
+
+
+def _checked(options: Any) -> ClaudeAgentOptions:
+    """Refuse options by which a gated call could be made without a decision.
+
+    Raises:
+        DefinitionError: they have some.
+    """
+    conflicts = [name for name in RESERVED if getattr(options, name)]
+    if options.permission_mode not in (None, "default", "plan", "acceptEdits"):
+        conflicts.append(f"permission_mode={options.permission_mode!r}")
+    if options.sandbox and options.sandbox.get("autoAllowBashIfSandboxed", True):
+        conflicts.append("a sandbox without autoAllowBashIfSandboxed=False")
+    conflicts += [f"--{flag}" for flag in options.extra_args if "permission" in flag]
+    if conflicts:
+        raise DefinitionError(
+            f"the options of a ClaudeAgent have {', '.join(conflicts)}, so nothing was run: the node keeps "
+            "sessions and decides on gated calls by itself. Leave that out."
+        )
+    return options
+
+
+def _settings(options: ClaudeAgentOptions, gate: Sequence[str]) -> str:
+    """Return the settings with a rule to ask for each gated tool, which is stronger than one to allow it."""
+    text = options.settings or "{}"
+    settings = json.loads(text if text.lstrip().startswith("{") else Path(text).read_text())
+    rules = settings.setdefault("permissions", {})
+    rules["ask"] = [*rules.get("ask", ()), *gate]
+    rules["allow"] = [*rules.get("allow", ()), *options.allowed_tools]
+    return json.dumps(settings)
+
+
+def _input(visit: Visit) -> str:
+    return input_text(visit.task, visit.inputs)
+
+
+def _counts(usage: Mapping[str, Any]) -> dict[str, int]:
+    names = (
+        "input_tokens",
+        "output_tokens",
+        "cache_read_input_tokens",
+        "cache_creation_input_tokens",
+    )
+    tokens, output, cache_reads, cache_writes = (usage.get(name) or 0 for name in names)
+    return usage_of(
+        inputTokens=tokens,
+        outputTokens=output,
+        totalTokens=tokens + output + cache_reads + cache_writes,
+        cacheReadInputTokens=cache_reads,
+        cacheWriteInputTokens=cache_writes,
+    )
