@@ -22,15 +22,16 @@ from typing import Any
 from pydantic import Field, ValidationError
 
 from runner.approvals.rules import Principal
+from runner.definition.model import Definition
 from runner.doors.elicitations import (
     Caller,
     Elicitation,
     elicitation_of,
     request_of,
 )
-from runner.doors.mcp_exchange import Exchange, JsonRpcRoute
+from runner.doors.mcp_exchange import Exchange, JsonRpcRoute, readable
 from runner.doors.mcp_operations import OPERATIONS, check, operate
-from runner.doors.mcp_results import complete, failed, result, task_head
+from runner.doors.mcp_results import complete, failed, result, result_form, task_head
 from runner.doors.questions import (
     GOOD,
     MOST_ASKED,
@@ -82,6 +83,9 @@ STATE_AGE = 7 * DAY
 """Seconds for which a client may go on with a call that was asked something."""
 
 PREFIX = "graph_"
+
+REPEAT_KEY = f"{NAME}/idempotency-key"
+"""The key in `_meta` by which a call that is repeated, as after a lost response, starts one run."""
 
 ENDS = {
     Status.COMPLETED: "completed",
@@ -172,6 +176,9 @@ class Door:
                 name=PREFIX + graph,
                 description=f"Run the graph {graph}. People may be asked before it ends.",
                 input_schema=self._task_form(graph)[0],
+                output_schema=result_form(self._definition(graph))
+                if may_call(graph).may("read")
+                else None,
                 annotations=types.ToolAnnotations(read_only_hint=False),
             )
             for graph in self._graphs
@@ -192,14 +199,18 @@ class Door:
         ]
         return types.ListToolsResult(tools=tools)
 
-    def _task_form(self, graph: str) -> tuple[dict[str, Any], bool]:
-        """Return the schema of a tool's arguments, and if it has the task in a field, not as a whole."""
+    def _definition(self, graph: str) -> Definition | None:
         try:
             plan = self._services.plan(graph)
         except DefinitionError as error:
             log.warning("mcp.graph: %s The tool %s%s takes any task.", error, PREFIX, graph)
-            plan = None
-        schema = plan and task_schema(plan.definition)
+            return None
+        return plan and plan.definition
+
+    def _task_form(self, graph: str) -> tuple[dict[str, Any], bool]:
+        """Return the schema of a tool's arguments, and if it has the task in a field, not as a whole."""
+        definition = self._definition(graph)
+        schema = definition and task_schema(definition)
         task = dict(schema or {"description": "what to do, as text or JSON"})
         if task.get("type") == "object":
             return task, False
@@ -240,7 +251,7 @@ class Door:
         try:
             if params.request_state is None:
                 run_id = await run_in_threadpool(
-                    self._start, caller, graph, params.arguments or {}
+                    self._start, caller, graph, params.arguments or {}, params.meta or {}
                 )
             else:
                 run_id = json.loads(params.request_state)["run"]
@@ -263,12 +274,18 @@ class Door:
         finally:
             leave()
 
-    def _start(self, caller: Caller, graph: str, arguments: Mapping[str, Any]) -> str:
+    def _start(
+        self, caller: Caller, graph: str, arguments: Mapping[str, Any], meta: Mapping[str, Any]
+    ) -> str:
         person = permit(caller.person, "operate", graph)
         form, is_field = self._task_form(graph)
         check(form, arguments)
         task = arguments["task"] if is_field else dict(arguments)
-        return start_for(self._services, person, graph, task).id
+        key = meta.get(REPEAT_KEY)
+        if key is not None:  # it counts for this call of this caller
+            text = json.dumps([person.principal.key, graph, task, key], sort_keys=True)
+            key = f"mcp:{hashlib.sha256(text.encode()).hexdigest()}"
+        return start_for(self._services, person, graph, task, key=key).id
 
     def _outcome(
         self, caller: Caller, run_id: str, receipts: Mapping[str, Receipt], *, is_modern: bool
@@ -460,8 +477,8 @@ async def serve_stdio(settings: Settings) -> None:
     server = Door(
         Services(settings), person
     ).server  # an error in here would be a group's below
-    async with stdio_server() as (incoming, outgoing):
-        await server.run(incoming, outgoing, server.create_initialization_options())
+    async with stdio_server() as (incoming, outgoing), readable(incoming, outgoing) as messages:
+        await server.run(messages, outgoing, server.create_initialization_options())
 
 
 if __name__ == "__main__":

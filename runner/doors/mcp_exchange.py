@@ -1,10 +1,11 @@
-"""One HTTP request of an MCP client, answered in a session of its own."""
+"""How requests of MCP clients arrive: over HTTP each in a session of its own, over stdio in lines."""
 
 from __future__ import annotations
 
 import asyncio
 import sys
-from collections.abc import Callable, Coroutine
+from collections.abc import AsyncIterator, Callable, Coroutine
+from contextlib import asynccontextmanager
 from http import HTTPStatus
 from typing import Any
 
@@ -23,6 +24,7 @@ with needs_extra("mcp", "the MCP server"):
     import mcp_types as types
     from mcp.server.lowlevel.server import Server
     from mcp.server.streamable_http_manager import StreamableHTTPSessionManager
+    from mcp.shared.message import SessionMessage
 
 
 class Exchange(Response):
@@ -72,3 +74,33 @@ class JsonRpcRoute(APIRoute):
                 return JSONResponse({"jsonrpc": "2.0", "id": None, "error": error}, 400)
 
         return handled
+
+
+UNREADABLE = SessionMessage(
+    types.JSONRPCError(
+        jsonrpc="2.0",
+        id=None,
+        error=types.ErrorData(
+            code=types.PARSE_ERROR,
+            message="The line is no message of JSON-RPC. Nothing was done.",
+        ),
+    )
+)
+
+
+@asynccontextmanager
+async def readable(incoming: Any, outgoing: Any) -> AsyncIterator[Any]:
+    """Give the messages that could be read; others are refused, which the SDK leaves without an answer."""
+    sender, messages = anyio.create_memory_object_stream[Any](0)
+
+    async def relay() -> None:
+        async with sender:
+            async for item in incoming:
+                if isinstance(item, Exception):
+                    await outgoing.send(UNREADABLE)
+                else:
+                    await sender.send(item)
+
+    async with anyio.create_task_group() as tasks:
+        tasks.start_soon(relay)
+        yield messages

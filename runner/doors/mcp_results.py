@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from typing import Any
 
+from runner.definition.model import Definition
 from runner.doors.questions import failure, time_text
 from runner.errors import needs_extra
+from runner.execution.functions import result_schema
 from runner.operations.views import RunView
 from runner.records.json_form import pretty
 from runner.records.run import Status
@@ -15,6 +17,14 @@ with needs_extra("mcp", "the MCP server"):
 
 POLL = 2000
 """Milliseconds after which a client asks again how a task stands."""
+
+OPEN_RUN = {
+    "type": "object",
+    "properties": {"run_id": {"type": "string"}, "status": {"type": "string"}},
+    "required": ["run_id", "status"],
+    "description": "A run that goes on: runs_show says how it stands.",
+}
+"""The schema of a result that comes before the run has ended."""
 
 
 def task_head(view: RunView) -> dict[str, Any]:
@@ -27,6 +37,15 @@ def task_head(view: RunView) -> dict[str, Any]:
         "ttlMs": None,
         "pollIntervalMs": POLL,
     }
+
+
+def result_form(definition: Definition | None) -> dict[str, Any] | None:
+    """Return the schema of what a graph's tool returns; None where the graph declares no object."""
+    schema = definition and result_schema(definition)
+    if not schema or schema.get("type") != "object":
+        return None
+    definitions = schema.pop("$defs", {})
+    return {"type": "object", "anyOf": [schema, OPEN_RUN], "$defs": definitions}
 
 
 def complete(value: Any, text: str = "") -> types.CallToolResult:

@@ -30,7 +30,7 @@ import pydantic_core
 from runner import async_loop
 from runner.approvals.ballots import Use
 from runner.approvals.rules import Approval, Rule
-from runner.definition.model import Definition, index_of
+from runner.definition.model import Definition, FailurePolicy, index_of
 from runner.errors import (
     ApprovalMismatch,
     CorruptDocument,
@@ -653,6 +653,28 @@ def task_schema(definition: Definition) -> dict[str, Any] | None:
     except pydantic.errors.PydanticInvalidForJsonSchema:
         return None
     return schemas[0] if schemas and all(schema == schemas[0] for schema in schemas) else None
+
+
+def result_schema(definition: Definition) -> dict[str, Any] | None:
+    """Return the JSON Schema of the output of a completed run, as the graph's last function declares it.
+
+    None where it declares none, people may answer instead of it, or the graph may end elsewhere.
+    """
+    sources = {edge.source for edge in definition.edges}
+    last = [node for name, node in definition.nodes.items() if name not in sources]
+    may_end_elsewhere = definition.policy is not FailurePolicy.FAIL_FAST or any(
+        edge.condition or edge.on_expire for edge in definition.edges
+    )
+    if len(last) != 1 or last[0].map or last[0].approval or may_end_elsewhere:
+        return None
+    returned = getattr(getattr(last[0].executor, "signature", None), "returned", None)
+    if returned is None:
+        return None
+    try:
+        schema: dict[str, Any] = returned.json_schema(by_alias=False, mode="serialization")
+    except pydantic.errors.PydanticInvalidForJsonSchema:
+        return None
+    return schema
 
 
 def function_node(function: object) -> FunctionNode | None:

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 from concurrent.futures import ThreadPoolExecutor
+from datetime import date
 
 import pytest
 from pydantic import BaseModel
@@ -53,6 +54,19 @@ def typed(number: int) -> dict:
     return {"number": number}
 
 
+class Trip(BaseModel):
+    city: str
+    day: date | None = None
+
+
+class Plan(BaseModel):
+    trips: list[Trip]
+
+
+def planned_for(city: str) -> Plan:
+    return Plan(trips=[Trip(city=city, day=date(2026, 7, 28))])
+
+
 class Job(BaseModel):
     task: str
 
@@ -82,6 +96,7 @@ ACTION = Action("runner", "function", "refund", {"order": 7, "amount": 120})
 GRAPHS = {
     "echo": lambda: wired({"echo": echo}).build(),
     "typed": lambda: wired({"typed": typed}).build(),
+    "planned": lambda: wired({"plan": planned_for}).build(),
     "one_field": lambda: wired({"one_field": one_field}).build(),
     "any_fields": lambda: wired({"any_fields": any_fields}).build(),
     "broken": lambda: wired({"fail": fail}).build(),

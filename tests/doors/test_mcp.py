@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import json
+import os
+import subprocess
+import sys
 from contextlib import asynccontextmanager, closing
 from dataclasses import replace
 from http.client import HTTPConnection
@@ -173,6 +176,68 @@ def test_graphs_that_are_named_are_tools(site):
             assert done.structured_content == {"number": 4}
             with pytest.raises(MCPError, match="no tool"):
                 await call(client, "graph_echo", task=4)
+
+    asyncio.run(go())
+
+
+def test_results_have_the_schema_of_their_tool(site, monkeypatch):
+    """The SDK's client checks outputs, and what says that a run goes on; who reads none gets no schema."""
+    bells, ring = [], site.ring
+
+    async def schemas(client):
+        return {tool.name: tool.output_schema for tool in (await client.list_tools()).tools}
+
+    async def go(mode):
+        monkeypatch.setattr("runner.doors.mcp.WAIT", 60)
+        monkeypatch.setattr(site, "ring", ring)
+        async with connected(site, answer=None, mode=mode) as client:
+            offered = await schemas(client)
+            assert offered["graph_planned"]["anyOf"][0]["required"] == ["trips"]
+            assert offered["graph_text"] is None
+            done = await client.call_tool("graph_planned", {"task": "Rome"})
+            assert done.structured_content == {"trips": [{"city": "Rome", "day": "2026-07-28"}]}
+            assert (await client.call_tool("graph_planned", {"task": 7})).is_error
+            monkeypatch.setattr("runner.doors.mcp.WAIT", 0.01)
+            monkeypatch.setattr(site, "ring", bells.extend)
+            if mode == "legacy":
+                assert "run_id" in (
+                    (
+                        await client.call_tool("graph_planned", {"task": "Oslo"})
+                    ).structured_content
+                )
+        operator = Person(Principal("eve"), frozenset({"operator"}))
+        async with connected(site, answer=None, mode=mode, person=operator) as client:
+            assert (await schemas(client))["graph_planned"] is None
+
+    for mode in ("legacy", MODERN):
+        asyncio.run(go(mode))
+
+
+def test_a_repeated_call_with_its_key_is_one_run(site):
+    """As after a lost response; another's key, other arguments and no key are calls of their own."""
+
+    async def go():
+        async def repeat(client, key, task=1):
+            meta = {"celery-graph-runner/idempotency-key": key} if key else None
+            result = await client.call_tool("graph_echo", {"task": task}, meta=meta)
+            assert result.structured_content == {"task": task}
+            return runs_of(site)
+
+        async with connected(site) as client:
+            assert [await repeat(client, "k") for _ in range(3)] == [1, 1, 1]
+            assert await repeat(client, "k", task=2) == 2
+            assert await repeat(client, None) == 3
+        async with connected(
+            site, person=replace(site.person, principal=Principal("ben"))
+        ) as c:
+            assert await repeat(c, "k") == 4
+        async with connected(site, Tasks()) as client:
+            meta = {"celery-graph-runner/idempotency-key": "k"}
+            started = await client.session.call_tool(
+                "graph_echo", {"task": 1}, allow_claimed=True, meta=meta
+            )
+            assert (await task_that(client, started.task_id, "completed"))["result"]
+            assert runs_of(site) == 4
 
     asyncio.run(go())
 
@@ -742,6 +807,29 @@ def test_a_body_that_can_not_be_read_is_an_error_of_json_rpc(site):
         assert reply.json()["id"] is None
     ping = {"jsonrpc": "2.0", "id": 1, "method": "ping"}
     assert http.post("/mcp", json=ping, headers=headers).json()["result"] == {}
+
+
+def test_a_line_that_can_not_be_read_has_its_error_over_stdio(redis_url):
+    """A client is answered, and its next request is served."""
+    request, _ = raw("tools/list", "")
+    lines = ["{", "7", '{"jsonrpc": "2.0", "id": 1, "method": "\\ud800"}', json.dumps(request)]
+    with subprocess.Popen(
+        [sys.executable, "-m", "runner.doors.mcp"],
+        env={**os.environ, "RUNNER_REDIS_URL": redis_url},
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+    ) as process:
+        replies = []
+        for line in lines:
+            process.stdin.write(f"{line}\n")
+            process.stdin.flush()
+            replies.append(json.loads(process.stdout.readline()))
+
+    assert [reply["error"]["code"] for reply in replies[:-1]] == [types.PARSE_ERROR] * 3
+    assert [reply["id"] for reply in replies] == [None, None, None, 1]
+    assert replies[-1]["result"]["tools"]
+    assert process.returncode == 0
 
 
 @pytest.mark.parametrize("version", [MODERN, "2025-06-18"])
