@@ -214,6 +214,8 @@ class Settings(BaseSettings):
     """The server that sends links to questions by mail: smtp://user:password@mail.example.com:587."""
     mail_from: str = ""
     """The address from which links to questions are sent."""
+    mail_unsubscribe: str = ""
+    """Where people ask for no more of them, mailto: or https:, for the header List-Unsubscribe."""
     directory: str = ""
     """`module:object` that knows the groups and roles of people: see approvals."""
     decision_keys: str = ""

@@ -94,6 +94,9 @@ MOST_SUBJECT = 150
 ADDRESS = re.compile(r"[^\s@<>()\[\],;:\\\"]+@[A-Za-z0-9.-]+")
 """An address as it stands in a header: nothing in it begins another address, a comment or a line."""
 
+UNSUBSCRIBE = re.compile(r"|(mailto:|https://)[!-;=?-~]{1,900}")
+"""An address of the header List-Unsubscribe, or none."""
+
 
 @dataclass(frozen=True, slots=True)
 class MailedQuestion:
@@ -138,6 +141,10 @@ class MailDoor:
         if not _is_address(settings.mail_from):
             raise UsageError(
                 f"RUNNER_MAIL_FROM={settings.mail_from!r:.200} is no bare address."
+            )
+        if not UNSUBSCRIBE.fullmatch(settings.mail_unsubscribe):
+            raise UsageError(
+                f"RUNNER_MAIL_UNSUBSCRIBE={settings.mail_unsubscribe!r:.200} is no mailto: or https: address."
             )
         self._server = MailServer(settings)
         self._services, self._mailed = services, services.documents(MailedQuestion)
@@ -359,6 +366,8 @@ class MailDoor:
         mail["Subject"] = f"{subject:.{MOST_SUBJECT}}".replace("=?", "= ?")
         mail["From"], mail["To"] = self._settings.mail_from, address
         mail["Date"], mail["Auto-Submitted"] = formatdate(), "auto-generated"
+        if self._settings.mail_unsubscribe:
+            mail["List-Unsubscribe"] = f"<{self._settings.mail_unsubscribe}>"
         domain = self._settings.mail_from.rpartition("@")[2]
         # The same at each attempt: mail programs show what came twice once.
         mail["Message-ID"] = f"<{_hash(f'{question.id} {address}')}@{domain}>"

@@ -205,7 +205,7 @@ class Door:
         except DefinitionError as error:
             log.warning("mcp.graph: %s The tool %s%s takes any task.", error, PREFIX, graph)
             return None
-        return plan and plan.definition
+        return plan.definition if plan else None
 
     def _task_form(self, graph: str) -> tuple[dict[str, Any], bool]:
         """Return the schema of a tool's arguments, and if it has the task in a field, not as a whole."""

@@ -1,4 +1,4 @@
-"""How requests of MCP clients arrive: over HTTP each in a session of its own, over stdio in lines."""
+"""Requests of MCP clients: over HTTP each in a session of its own, over stdio in lines."""
 
 from __future__ import annotations
 

@@ -395,10 +395,12 @@ def test_the_door_needs_all_its_settings(site):
         ("mail_server", "smtp://"),
         ("mail_server", "smtp://mail.example.com:99999"),
         ("mail_server", "https://mail.example.com"),
+        ("mail_unsubscribe", "people@example.com"),
+        ("mail_unsubscribe", "mailto:people@example.com>\r\nBcc: <eve@example.com"),
     ],
 )
 def test_a_setting_that_can_not_be_used_is_named(site, name, value):
-    """The door is not opened with an address or a server of no known form."""
+    """The door is not opened with an address or a server of no known form, nor with one of two lines."""
     setattr(site.settings, name, value)
     with pytest.raises(UsageError, match=f"RUNNER_{name.upper()}"):
         MailDoor(site.app.state.services)
@@ -422,6 +424,17 @@ def test_an_error_of_the_directory_ends_nothing(site, mailbox, monkeypatch, capl
 
 
 # Messages
+
+
+@pytest.mark.parametrize("address", ["mailto:people@example.com?subject=no%20more", ""])
+def test_a_message_says_where_to_ask_for_no_more(site, mailbox, address):
+    """Mail programs offer what List-Unsubscribe names; without the setting there is none."""
+    site.settings.mail_unsubscribe = address
+    door = MailDoor(site.app.state.services)
+    (question,) = site.start("only_ana").interrupts()
+    assert door.handle(question.id, lambda: True)
+
+    assert mailbox.mails[0]["List-Unsubscribe"] == (f"<{address}>" if address else None)
 
 
 def test_what_agents_write_is_text(site, mailbox):
