@@ -26,7 +26,7 @@ VERSIONS_lowest := --upgrade --resolution lowest-direct --editable '.[dev,embedd
 unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
-.PHONY: help agui-client run test test-slow test-newest test-lowest test-all faults writes update chaos chaos-sample soak simulate check docs format bench bench-peers bench-report dist clean
+.PHONY: help agui-client mcp-kit run test test-slow test-newest test-lowest test-all faults writes update chaos chaos-sample soak simulate check docs format bench bench-peers bench-report dist clean
 
 help: ## Print this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -83,6 +83,12 @@ $(OLDEST_REDIS): | $(STAMP)
 agui-client: $(STAMP) ## Install the client of AG-UI into build/agui-client, for the slow tests of that door
 	@mkdir -p build/agui-client && cp tests/doors/agui_client/package*.json build/agui-client
 	@cd build/agui-client && timeout 180 npm ci --silent --ignore-scripts --no-audit --no-fund --fetch-retries 1
+
+mcp-kit: ## Install the conformance kit of MCP into build/mcp-kit, for the slow tests of that door
+	@mkdir -p build/mcp-kit && cp tests/doors/mcp_kit/package*.json build/mcp-kit
+	@cd build/mcp-kit && timeout 180 npm ci --silent --ignore-scripts --no-audit --no-fund --fetch-retries 1
+	@# Node.js 20 has no globSync, which a part of the kit that is not used imports.
+	@sed -i 's/globSync as a,//' build/mcp-kit/node_modules/@modelcontextprotocol/conformance/dist/index.js
 
 docs: $(STAMP) ## Build the pages as a site in build/site; every warning fails
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --quiet --strict
