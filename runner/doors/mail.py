@@ -60,8 +60,8 @@ with needs_extra("server", "the mail door"):
     from fastapi.concurrency import run_in_threadpool
     from fastapi.responses import HTMLResponse
     from fastapi.routing import APIRoute
-    from starlette.datastructures import QueryParams
-    from starlette.types import Receive, Scope, Send
+    from starlette.datastructures import MutableHeaders, QueryParams
+    from starlette.types import Message, Receive, Scope, Send
 
     from runner.server.access import OPEN, Person, caller
     from runner.server.deciding import decide
@@ -423,13 +423,23 @@ def _selectors(question: QuestionView) -> list[str]:
 
 
 class LinkRoute(APIRoute):
-    """A route that takes the token out of the request's address, which the server writes to its log."""
+    """A route that takes the token out of the request's address, which the server writes to its log.
+
+    Browsers repeat the address in no request of the page, such as for its styles: proxies log that, too.
+    """
 
     async def handle(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Answer a request, also one that is refused before it gets to the door."""
         scope["link_token"] = QueryParams(scope["query_string"]).get("t", "")
         scope["query_string"] = b""
-        await super().handle(scope, receive, send)
+
+        async def without_referrer(message: Message) -> None:
+            if message["type"] == "http.response.start":
+                # "no-referrer" would make the origin of the form "null".
+                MutableHeaders(scope=message)["referrer-policy"] = "strict-origin"
+            await send(message)
+
+        await super().handle(scope, receive, without_referrer)
 
 
 def _token(request: Request) -> str:

@@ -38,8 +38,11 @@ from runner.store.redis.keys import Keys
 from tests.doors.conftest import ACTION, GRAPHS, asking
 from tests.doors.mailbox import Mailbox, texts_of, token_of
 from tests.ports import free_port
-from tests.server.conftest import Served, Site
+from tests.server.conftest import Served, Site, browser, tab
+from tests.server.test_pages import HTML
 from tests.waiting import wait_until
+
+__all__ = ["browser", "tab"]
 
 ANA, BEN = "ana@example.com", "ben@example.com"
 
@@ -379,6 +382,34 @@ def test_the_log_has_no_links(site, mailbox, monkeypatch, caplog):
     assert with_slash.status_code == 200
     assert f"GET {PATH} HTTP" in caplog.text
     assert token not in caplog.text
+
+
+def test_no_request_of_a_page_repeats_its_link(site, mailbox):
+    """Proxies log the referrer of each request: pages of links, refused ones too, have browsers send none."""
+    _, token = asked(site, mailbox, "rule")
+    replies = [site.http.get(PATH, params={"t": text}, headers=HTML) for text in (token, "x")]
+    replies.append(site.http.post(PATH, params={"t": token}, data={}, headers=HTML))
+
+    assert [reply.status_code for reply in replies] == [200, 403, 422]
+    assert {reply.headers["referrer-policy"] for reply in replies} == {"strict-origin"}
+
+
+@pytest.mark.slow
+@pytest.mark.xdist_group("browser")
+def test_a_link_decides_in_a_browser(site, mailbox, served, tab):
+    """The form of the page is sent with its origin, and styles are asked for without the link."""
+    question, token = asked(site, mailbox, "rule")
+    referrers = []
+    tab.on(
+        "request", lambda request: referrers.append(request.all_headers().get("referer", ""))
+    )
+    tab.goto(f"{PATH}?t={token}")
+    tab.get_by_role("button", name="Approve").click()
+    tab.get_by_text("The link decides nothing more").wait_for()
+
+    assert state_of(site, question)[0] == "answered"
+    assert f"{served.url}/" in referrers
+    assert not any(token in referrer for referrer in referrers)
 
 
 def test_the_door_needs_all_its_settings(site):
