@@ -47,6 +47,7 @@ with needs_extra("server", "the Slack door"):
     from fastapi.responses import JSONResponse
 
     from runner.server.access import SIGNED, Person
+    from runner.server.browser import MOST_UNKNOWN
     from runner.server.deciding import decide
     from runner.server.problems import Problem, problem_of
     from runner.server.services import Services
@@ -72,6 +73,9 @@ a message, and one that is given up may be there all the same."""
 
 LOCK_MS = 15_000
 """Ms for which a process writes messages alone without saying so again: longer than one may take."""
+
+MOST_SENT = 1_048_576
+"""Bytes of a request of Slack: a form comes back with all its fields, a character in eight bytes or more."""
 
 MOST_PAUSE = 300.0
 """Seconds after which what failed is tried again, at most."""
@@ -459,6 +463,7 @@ def router(services: Services) -> APIRouter:
     @routes.post("/doors/slack", dependencies=[Depends(SIGNED)])
     async def receive(request: Request) -> Response:
         # The raw body is what Slack has signed: it is read here, and by no parser of forms.
+        request.scope[MOST_UNKNOWN] = MOST_SENT
         body, headers = await request.body(), request.headers
         timestamp = headers.get("x-slack-request-timestamp", "")
         signature = headers.get("x-slack-signature", "")

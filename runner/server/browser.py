@@ -42,6 +42,9 @@ HEADERS = {
 OF_UNKNOWN = 65_536
 """Bytes of a body that are read before it is known who calls."""
 
+MOST_UNKNOWN = "runner.most_unknown"
+"""The name in the scope of a request under which a route that checks signatures says that it reads more."""
+
 SHARED: dict[str, Any] = {
     "allow_methods": ["GET", "POST", "DELETE"],
     "allow_headers": [
@@ -92,8 +95,9 @@ class BodyLimit:
     """Refuses bodies of requests that are larger than what could be stored, before they are in memory.
 
     The body is read before a route asks who calls, so that of an unauthenticated caller is limited to
-    `OF_UNKNOWN` bytes. A request that gives its length in two ways is refused, and its connection closed: a
-    proxy may have seen another end of it (request smuggling).
+    `OF_UNKNOWN` bytes, or what the route has put into the scope as `MOST_UNKNOWN`. A request that gives its
+    length in two ways is refused, and its connection closed: a proxy may have seen another end of it
+    (request smuggling).
     """
 
     def __init__(self, app: ASGIApp, most: int) -> None:
@@ -117,7 +121,7 @@ class BodyLimit:
                 raise HTTPException(
                     413, f"The body has more than {self._most:,} bytes; nothing was done."
                 )
-            if received_bytes > OF_UNKNOWN:
+            if received_bytes > scope.get(MOST_UNKNOWN, OF_UNKNOWN):
                 await _check_known(Request(scope))
             return message
 

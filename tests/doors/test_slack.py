@@ -13,7 +13,7 @@ from fastapi.testclient import TestClient
 
 from runner.approvals import Auth, Principal, Rule
 from runner.approvals.keys import KeySet
-from runner.doors.block_kit import content_of
+from runner.doors.block_kit import MOST_INPUT, content_of
 from runner.errors import UsageError
 from runner.server import create_app
 from runner.server.problems import Problem
@@ -37,7 +37,7 @@ from tests.waiting import wait_until
 need("slack_sdk", "slack")
 
 from runner.doors import notice_thread, slack  # noqa: E402 - only where the extra is installed
-from runner.doors.slack import Intent, SlackDoor  # noqa: E402 - likewise
+from runner.doors.slack import MOST_SENT, Intent, SlackDoor  # noqa: E402 - likewise
 
 EMAILS = {f"{name}@example.com": name for name in ("ana", "ben", "eve", "pat")}
 
@@ -64,6 +64,12 @@ people = People()
 MORE = {
     "marked": asking(
         reason="<!channel> *all* &lt; `x`", rule=Rule(eligible=["ana"]), action=ACTION
+    ),
+    "texts": asking(
+        {
+            "type": "object",
+            "properties": {name: {"type": "string"} for name in ("who", "what", "why")},
+        }
     ),
     "approve_only": asking(rule=Rule(decisions=["approve"]), action=ACTION),
     "service": asking(rule=Rule(eligible=["ana"], auth=Auth(level=1)), action=ACTION),
@@ -306,6 +312,30 @@ def test_a_form_asks_for_an_answer(site, workspace):
     assert output == {
         "said": {"city": "Rome", "days": 3, "way": FORM["properties"]["way"]["enum"][1]}
     }
+
+
+def test_a_form_may_be_filled_to_its_end(site, workspace):
+    """Slack writes a character in up to eight bytes, so a request is larger than what others may send."""
+    question, message = asked(site, workspace, "texts")
+    send(site, workspace.click(message, "answer", "Uana"))
+    payload = workspace.submit("Uana", *[{"value": "\u5b57" * MOST_INPUT}] * 3)
+    app = create_app(site.settings, auth=lambda request: None, doors=["slack"])
+    app.state.services.client = site.client
+    http = TestClient(app, "https://runner.example", raise_server_exceptions=False)
+    replies = []
+    for content in (payload, {**payload, "more": "x" * MOST_SENT}):
+        body, timestamp, signature = request(content)
+        headers = {
+            "Content-Type": "application/x-www-form-urlencoded",
+            "X-Slack-Request-Timestamp": timestamp,
+            "X-Slack-Signature": signature,
+        }
+        replies.append(http.post("/doors/slack", content=body, headers=headers))
+    app.state.services.release(runs=True)
+
+    assert [reply.status_code for reply in replies] == [200, 401]
+    assert not replies[0].content
+    assert state_of(site, question)[0] == "answered"
 
 
 @pytest.mark.parametrize(("chosen", "content"), [([], {}), (["1"], {"tags": ["late"]})])
