@@ -325,6 +325,19 @@ def test_a_stream_takes_a_seat(site):
     leave()
 
 
+def test_where_too_many_runs_are_open_nothing_is_started(redis_url, monkeypatch):
+    """The error has the status that the API would give, and says which bound it is."""
+    monkeypatch.setenv("RUNNER_MAX_OPEN_RUNS", "1")
+    full = LiveSite(redis_url, GRAPHS, doors=["agui"])
+    full.http = TestClient(full.app, "https://runner.example", raise_server_exceptions=False)
+    full.client.start("text", 1)
+    refusal = refused(Thread(full, "text").say("go"), "429")
+    full.pool.shutdown(cancel_futures=True)
+
+    assert "RUNNER_MAX_OPEN_RUNS allows 1" in refusal
+    assert runs_of(full) == 1
+
+
 def test_a_failed_run_is_an_error_and_a_cancelled_one_is_not(site):
     """A failure names the node; a run that was stopped ends as cancelled."""
     assert "fail: " in refused(Thread(site, "broken").say("x"), "run_failed")

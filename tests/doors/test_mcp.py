@@ -20,6 +20,7 @@ from runner.errors import UsageError
 from runner.server import create_app
 from runner.server.access import GRANTS, Person
 from runner.settings import DAY, Settings
+from tests.doors.conftest import GRAPHS, LiveSite
 from tests.integrations.extras import need
 from tests.waiting import wait_until
 
@@ -807,6 +808,24 @@ def test_a_body_that_can_not_be_read_is_an_error_of_json_rpc(site):
         assert reply.json()["id"] is None
     ping = {"jsonrpc": "2.0", "id": 1, "method": "ping"}
     assert http.post("/mcp", json=ping, headers=headers).json()["result"] == {}
+
+
+@pytest.mark.parametrize("extensions", [(), (Tasks(),)], ids=["call", "task"])
+def test_where_too_many_runs_are_open_nothing_is_started(redis_url, monkeypatch, extensions):
+    """The model reads why; there is no run, and no task."""
+    monkeypatch.setenv("RUNNER_MAX_OPEN_RUNS", "1")
+    full = LiveSite(redis_url, GRAPHS, mcp_graphs=["text"], mcp_keys="k" * 32)
+    full.client.start("text", 1)
+
+    async def go():
+        async with connected(full, *extensions) as client:
+            refused = await call(client, "graph_text", task=2)
+            assert refused.is_error
+            assert "RUNNER_MAX_OPEN_RUNS allows 1" in refused.content[0].text
+
+    asyncio.run(go())
+    full.pool.shutdown(cancel_futures=True)
+    assert runs_of(full) == 1
 
 
 def test_a_line_that_can_not_be_read_has_its_error_over_stdio(redis_url):
