@@ -8,12 +8,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, fields, replace
+from types import SimpleNamespace
 from typing import Any, Literal, TypeVar
 
 from pydantic import BaseModel, ConfigDict, StrictBool, TypeAdapter
 
 from runner import async_loop
 from runner.agent.models.port import raise_delayed
+from runner.agent.tools import whole_arguments
 from runner.approvals.ballots import Use
 from runner.approvals.digests import Action
 from runner.approvals.rules import Approval, Rule
@@ -23,6 +25,7 @@ from runner.errors import (
     CorruptDocument,
     DefinitionError,
     UnstorableError,
+    UsageError,
 )
 from runner.records import codec, failures
 from runner.records.asking import is_answered, is_asked_again, numbered_question
@@ -229,6 +232,36 @@ class Questions:
         return [asdict(question) for question in self._asked.values()]
 
 
+def strict(schema: Any) -> Any:
+    """Return a tool's JSON Schema whose objects have no unknown name, and each that has a default."""
+    if not isinstance(schema, Mapping):
+        return schema
+    closed = dict(schema)
+    for name in {"properties", "$defs"} & closed.keys():
+        closed[name] = {key: strict(each) for key, each in closed[name].items()}
+    for name in {"items", "additionalProperties"} & closed.keys():
+        closed[name] = strict(closed[name])
+    if "properties" not in closed:
+        # Beside `properties` these are of the same object, which each alone would close.
+        for name in {"anyOf", "oneOf", "prefixItems"} & closed.keys():
+            closed[name] = [strict(each) for each in closed[name]]
+    elif not {"anyOf", "oneOf", "allOf", "$ref", "if"} & closed.keys():
+        defaults = {name for name, each in closed["properties"].items() if "default" in each}
+        closed["required"] = sorted(defaults.union(closed.get("required", ())))
+        closed.setdefault("additionalProperties", False)
+    return closed
+
+
+def whole_call(tool: str, args: Any, schema: JSON) -> dict[str, JSON]:
+    """Return the arguments of a call as the tool gets them, with its defaults; `schema` is a strict one.
+
+    Raises:
+        UsageError: they don't fit the schema.
+    """
+    spec: Any = SimpleNamespace(tool_name=tool, tool_spec={"inputSchema": {"json": schema}})
+    return whole_arguments(spec, args)
+
+
 def ask_call(
     questions: Questions,
     visit: Visit,
@@ -237,13 +270,25 @@ def ask_call(
     *,
     inner: str,
     tool: str,
-    args: dict[str, Any],
+    args: Any,
+    args_schema: JSON,
     schema: JSON,
     description: str = "",
-) -> Interrupt:
-    """Ask if a tool call may be made: with a rule, as far as the framework has its decisions, or a schema."""
+) -> Interrupt | str:
+    """Ask if a tool call may be made: with a rule, as far as the framework has its decisions, or a schema.
+
+    Where the tool's own schema is known (`args_schema`), people see the arguments as the tool gets them. What
+    does not fit it can't be shown so: no one is asked, and the text says why, for the model.
+    """
+    judge = visit.address.judge
+    try:
+        whole = args if args_schema is None else whole_call(tool, args, args_schema)
+        action = Action(judge.tenant if judge else "", "tool", tool, whole, args_schema)
+        action.digest()
+    except UsageError as error:
+        return f"{error} The call was not made; send other arguments."
     if rule is None:
-        reason = {"tool": tool, "args": args, "description": description}
+        reason = {"tool": tool, "args": whole, "description": description}
         return questions.ask(inner, tool, reason, response_schema=schema)
     common = tuple(each for each in rule.decisions if each in decisions)
     if not common:
@@ -251,13 +296,13 @@ def ask_call(
             f"the rule takes {', '.join(rule.decisions)} and the agent takes {', '.join(decisions)} for "
             f"{tool}, so no one could decide: nothing was run. Let both take one decision."
         )
-    judge = visit.address.judge
     return questions.ask(
         inner,
         tool,
         description or f"{visit.address.node_id} asks to call {tool}.",
         rule=replace(rule, decisions=common),
-        action=Action(judge.tenant if judge else "", "tool", tool, args, None),
+        action=action,
+        response_schema=args_schema,
     )
 
 

@@ -20,13 +20,21 @@ from typing import Any
 from runner import async_loop
 from runner.agent.machine.state import add_usage
 from runner.approvals.rules import Approval, Rule
-from runner.errors import CorruptDocument, DefinitionError, UnstorableError, needs_extra
+from runner.errors import (
+    CorruptDocument,
+    DefinitionError,
+    UnstorableError,
+    UsageError,
+    needs_extra,
+)
 from runner.integrations.framework import (
     FrameworkNode,
     Past,
     Questions,
     ask_call,
+    strict,
     use_decision,
+    whole_call,
 )
 from runner.records import codec
 from runner.records.checkpoints import Saved
@@ -176,6 +184,7 @@ class _Execution:
         self._visit, self._past, self._approval = visit, past, approval
         self._questions = Questions(KIND, visit.address, visit.answers, past.questions)
         self._last_ids = past.interrupt_ids
+        self._schemas: dict[str, JSON] = {}
         self._counter = _Callbacks(visit)
         self.saver = NodeCheckpointer(past.thread, self._save, types)
         self.config: Any = {
@@ -188,6 +197,7 @@ class _Execution:
 
     async def run(self, graph: Any, make_input: Callable[[Visit], Any]) -> list[Interrupt]:
         """Go on until the graph is done, or return its open questions."""
+        self._schemas = _tool_schemas(graph)
         state = await self._stored_state(graph)
         while True:
             command: Any = None
@@ -195,7 +205,11 @@ class _Execution:
                 command = await async_loop.in_thread(make_input, self._visit)
             elif state.interrupts:
                 asked = [each for ask in _asks(state) for each in self._ask(*ask)]
-                open_questions = [each for each in asked if each.id not in self._visit.answers]
+                open_questions = [
+                    each
+                    for each in asked
+                    if isinstance(each, Interrupt) and each.id not in self._visit.answers
+                ]
                 if open_questions:
                     return open_questions
                 command = langgraph.types.Command(resume=await self._answers(state))
@@ -224,8 +238,8 @@ class _Execution:
 
     # -- questions --------------------------------------------------------------------------------
 
-    def _ask(self, inner: str, interrupt: Any) -> list[Interrupt]:
-        """Ask for one interrupt; of several tool calls each is a question."""
+    def _ask(self, inner: str, interrupt: Any) -> list[Interrupt | str]:
+        """Ask for one interrupt; of several tool calls each is a question, or a reason to make none."""
         if self._last_ids.get(inner) == interrupt.id:  # the graph has saved no answer to it
             self._questions.take_back(inner)
         if calls := _calls(interrupt):
@@ -240,7 +254,9 @@ class _Execution:
             self._questions.ask(inner, name, reason, response_schema=interrupt.response_schema)
         ]
 
-    def _ask_call(self, inner: str, call: _Call, interrupt: Any) -> Interrupt:
+    def _ask_call(self, inner: str, call: _Call, interrupt: Any) -> Interrupt | str:
+        args_schema = self._schemas.get(call.name)
+        schema = args_schema is None and interrupt.response_schema
         return ask_call(
             self._questions,
             self._visit,
@@ -249,7 +265,8 @@ class _Execution:
             inner=inner,
             tool=call.name,
             args=call.args,
-            schema=interrupt.response_schema or _decision_schema(call),
+            args_schema=args_schema,
+            schema=schema or _decision_schema(call, args_schema),
             description=call.description,
         )
 
@@ -269,7 +286,7 @@ class _Execution:
                 answers[interrupt.id] = given[inner]
                 continue
             decisions = [
-                await self._decision(call, question, given[f"{inner}.{number}"])
+                await self._decision(call, question, given.get(f"{inner}.{number}"))
                 for number, (call, question) in enumerate(zip(calls, questions, strict=True))
             ]
             batched = "action_requests" in interrupt.value
@@ -278,11 +295,34 @@ class _Execution:
         self._last_ids = {}
         return answers
 
-    async def _decision(self, call: _Call, question: Interrupt, answer: Any) -> Any:
-        """Return one decision of the middleware's form."""
-        saved = partial(self.saved, handed=False)
-        approval = await use_decision(self._visit, question, saved)
-        return answer if approval is None else _decision_of(call, approval)
+    async def _decision(self, call: _Call, question: Interrupt | str, answer: Any) -> Any:
+        """Return one decision of the middleware's form; of what does not fit the tool a rejection."""
+        if isinstance(question, Interrupt):
+            saved = partial(self.saved, handed=False)
+            approval = await use_decision(self._visit, question, saved)
+            decision = answer if approval is None else _decision_of(call, approval)
+            try:
+                self._check_edit(call, decision)
+            except UsageError as error:
+                question = str(error)
+            else:
+                return decision
+        if "reject" not in call.allowed:
+            raise UsageError(question)
+        return {"type": "reject", "message": question}
+
+    def _check_edit(self, call: _Call, decision: Mapping[str, Any]) -> None:
+        """Refuse an edit that is not all that the tool gets, though a door has let it pass.
+
+        Raises:
+            UsageError: it is not.
+        """
+        schema = self._schemas.get(call.name)
+        if schema is None or decision["type"] != "edit":
+            return
+        args = decision["edited_action"]["args"]
+        if whole_call(call.name, args, schema) != args:
+            raise UsageError(f"the edit leaves arguments of {call.name} to their defaults.")
 
     # -- what is stored ---------------------------------------------------------------------------
 
@@ -372,9 +412,24 @@ def _title(value: Any) -> tuple[str, Any]:
     return (name if isinstance(name, str) and name else "interrupt"), codec.plain(value)
 
 
-def _decision_schema(call: _Call) -> dict[str, JSON]:
+def _tool_schemas(graph: Any) -> dict[str, JSON]:
+    """Return the schemas of the arguments of all tools in a graph and those within it, by name."""
+    graphs = [graph, *(subgraph for _, subgraph in graph.get_subgraphs(recurse=True))]
+    nodes = [node.bound for each in graphs for node in each.nodes.values()]
+    tools = [each for node in nodes for each in getattr(node, "tools_by_name", {}).values()]
+    schemas = {tool.name: tool.tool_call_schema for tool in tools}
+    return {
+        name: strict(each if isinstance(each, dict) else each.model_json_schema())
+        for name, each in schemas.items()
+    }
+
+
+def _decision_schema(call: _Call, args_schema: Any) -> dict[str, JSON]:
     def decision(kind: str) -> dict[str, JSON]:
         fields, required = _FIELDS[kind]
+        if kind == "edit" and args_schema is not None:
+            edited = {"name": {"const": call.name}, "args": args_schema}
+            fields = {"edited_action": {**_EDITED, "properties": edited}}
         return {
             "type": "object",
             "properties": {"type": {"const": kind}, **fields},
@@ -382,7 +437,8 @@ def _decision_schema(call: _Call) -> dict[str, JSON]:
             "additionalProperties": False,
         }
 
-    return {"anyOf": [decision(kind) for kind in DECISIONS if kind in call.allowed]}
+    decisions = [decision(kind) for kind in DECISIONS if kind in call.allowed]
+    return {"anyOf": decisions, "$defs": (args_schema or {}).get("$defs", {})}
 
 
 def _decision_of(call: _Call, approval: Approval) -> dict[str, Any]:

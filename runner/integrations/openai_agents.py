@@ -28,6 +28,7 @@ from runner.integrations.framework import (
     Questions,
     ask_call,
     packed,
+    strict,
     usage_of,
     use_decision,
 )
@@ -38,7 +39,16 @@ from runner.records.interrupts import Interrupt
 from runner.records.outcomes import Interrupted, Outcome, Succeeded
 
 with needs_extra("openai-agents", "OpenAIAgent"):
-    from agents import Agent, AgentHooks, RunConfig, RunHooks, Runner, RunState, UserError
+    from agents import (
+        Agent,
+        AgentHooks,
+        FunctionTool,
+        RunConfig,
+        RunHooks,
+        Runner,
+        RunState,
+        UserError,
+    )
     from agents.items import ToolApprovalItem
 
 KIND = "openai_agents"
@@ -129,7 +139,9 @@ class _OpenAIExecution:
                 calls = given.get_interruptions()
                 questions = [self._ask(*named) for named in _named(calls)]
                 if open_questions := [
-                    each for each in questions if each.id not in self._visit.answers
+                    each
+                    for each in questions
+                    if isinstance(each, Interrupt) and each.id not in self._visit.answers
                 ]:
                     return Interrupted(open_questions, self._saved(), self._usage)
                 await self._decide(given, calls, questions)
@@ -170,7 +182,7 @@ class _OpenAIExecution:
 
     # -- questions --------------------------------------------------------------------------------
 
-    def _ask(self, inner: str, call: ToolApprovalItem) -> Interrupt:
+    def _ask(self, inner: str, call: ToolApprovalItem) -> Interrupt | str:
         return ask_call(
             self._questions,
             self._visit,
@@ -179,11 +191,15 @@ class _OpenAIExecution:
             inner=inner,
             tool=_name(call),
             args=_arguments(call),
+            args_schema=_schema(call),
             schema=_answer.json_schema(),
         )
 
     async def _decide(
-        self, state: Any, calls: list[ToolApprovalItem], questions: list[Interrupt]
+        self,
+        state: Any,
+        calls: list[ToolApprovalItem],
+        questions: list[Interrupt | str],
     ) -> None:
         """Give the state the answers; decisions by a rule are used by that.
 
@@ -194,6 +210,9 @@ class _OpenAIExecution:
         before = self._past.questions
         given = self._questions.hand_over()
         for (inner, call), question in zip(_named(calls), questions, strict=True):
+            if isinstance(question, str):
+                state.reject(call, rejection_message=question)
+                continue
             approval = await use_decision(self._visit, question, partial(self._saved, before))
             if approval is not None:
                 is_approved = approval.approved
@@ -258,6 +277,14 @@ def _named(calls: list[ToolApprovalItem]) -> list[tuple[str, ToolApprovalItem]]:
 
 def _name(call: ToolApprovalItem) -> str:
     return call.qualified_name or call.name or "tool"
+
+
+def _schema(call: ToolApprovalItem) -> JSON:
+    """Return the schema of a local function's arguments; of any other tool None."""
+    names = {call.name, call.qualified_name}
+    tools = [tool for tool in call.agent.tools if isinstance(tool, FunctionTool)]
+    schemas = [tool.params_json_schema for tool in tools if tool.name in names]
+    return strict(schemas[0]) if schemas else None
 
 
 def _arguments(call: ToolApprovalItem) -> dict[str, Any]:

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import mimetypes
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from importlib.metadata import version as installed
 from typing import Any, TypeVar
 
@@ -20,6 +20,7 @@ from runner import async_loop
 from runner.agent.machine.state import add_usage
 from runner.errors import CorruptDocument, UsageError, needs_extra
 from runner.integrations.framework import (
+    ANYTHING,
     Approved,
     Denied,
     FrameworkNode,
@@ -153,7 +154,11 @@ class _PydanticExecution:
             self._usage = add_usage(usage, _counts(run.usage))
         assert run.result is not None  # noqa: S101 - a run that was read to its end has one
         self._past.begun, self._past.requests = True, None
-        return run.result.output, _dumped(run.result.all_messages())
+        output = run.result.output
+        if isinstance(output, DeferredToolRequests):
+            tools = run.ctx.deps.tool_manager.tools or {}
+            output.approvals = [_whole(call, tools) for call in output.approvals]
+        return output, _dumped(run.result.all_messages())
 
     async def _checkpoint(
         self, step: Any, messages: list[ModelMessage], *, resuming: bool
@@ -213,7 +218,7 @@ class _PydanticExecution:
         return DeferredToolResults(
             calls={call.tool_call_id: answers[call.tool_call_id] for call in requests.calls},
             approvals={
-                call.tool_call_id: _approved(answers[call.tool_call_id])
+                call.tool_call_id: _approved(answers[call.tool_call_id], call)
                 for call in requests.approvals
             },
             metadata=requests.metadata,
@@ -225,14 +230,28 @@ class _PydanticExecution:
         return Succeeded(*packed(output), self._usage, self._saved(messages))
 
 
-def _approved(response: Any) -> bool | ToolApproved | ToolDenied:
+def _whole(call: ToolCallPart, tools: Mapping[str, Any]) -> ToolCallPart:
+    """Return a call with what its tool gets; as the model wrote it where JSON would be read as another."""
+
+    def validated(args: JSON) -> Any:
+        values = tools[call.tool_name].args_validator.validate_python(args)
+        return ANYTHING.dump_python(values, mode="json")
+
+    try:
+        whole = validated(call.args_as_dict())
+        return replace(call, args=whole) if validated(whole) == whole else call
+    except (KeyError, ValueError):
+        return call
+
+
+def _approved(response: Any, call: ToolCallPart) -> bool | ToolApproved | ToolDenied:
     match approval.validate_python(response):
         case Approved(override_args=args):
-            return ToolApproved(override_args=args)
+            return ToolApproved(override_args=call.args_as_dict() if args is None else args)
         case Denied(message=message):
             return ToolDenied(message)
-        case answer:
-            return answer
+        case is_approved:
+            return is_approved and ToolApproved(override_args=call.args_as_dict())
 
 
 def _read(adapter: TypeAdapter[Read], document: JSON, description: str) -> Read:
