@@ -23,6 +23,7 @@ from runner.approvals.rules import Approval, Rule
 from runner.errors import (
     CorruptDocument,
     DefinitionError,
+    ModelFault,
     UnstorableError,
     UsageError,
     needs_extra,
@@ -471,7 +472,11 @@ class _Callbacks(BaseCallbackHandler):
         self._visit.check_effect(str(serialized.get("name", "")))
 
     def on_llm_end(self, response: LLMResult, **_: Any) -> None:
-        """Add the tokens of a reply, and check the calls in it before any of them begins."""
+        """Add the tokens of a reply, and check the calls in it before any of them begins.
+
+        Raises:
+            ModelFault: two of them have one id, by which the middleware would take one's edit for the other.
+        """
         for generation in (each for batch in response.generations for each in batch):
             message = getattr(generation, "message", None)
             if not isinstance(message, AIMessage):
@@ -484,6 +489,11 @@ class _Callbacks(BaseCallbackHandler):
                         "outputTokens": counts["output_tokens"],
                         "totalTokens": counts["total_tokens"],
                     },
+                )
+            ids = {call["id"] for call in message.tool_calls}
+            if len(ids) < len(message.tool_calls):
+                raise ModelFault(
+                    "the model gave one id to two calls of a reply; none of them was made."
                 )
             for call in message.tool_calls:
                 self._visit.check_effect(call["name"])

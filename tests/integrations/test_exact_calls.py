@@ -52,11 +52,11 @@ def openai_node(args, rule):
     return openai_sdk_agents.node(call, openai_sdk_agents.results, tools=[tool], approval=rule)
 
 
-def langgraph_node(args, rule, mode="batched"):
-    call = langgraph_graphs.call("refund", "c1", **args)
+def langgraph_node(args, rule, mode="batched", *more):
+    calls = [langgraph_graphs.call("refund", "c1", **args), *more]
 
     def compiled(checkpointer):
-        replies = [langgraph_graphs.reply(call), langgraph_graphs.reply(content="done")]
+        replies = [langgraph_graphs.reply(*calls), langgraph_graphs.reply(content="done")]
         return create_agent(
             langgraph_graphs.Model(replies=replies),
             [StructuredTool.from_function(refund)],
@@ -158,3 +158,20 @@ def test_pydantic_ai_calls_what_was_shown(run_graph, args):
     assert shown["amount"] == (10 if "amount" in args else 1000)
     run.answer(True)
     assert [(shown["order"], shown["amount"], shown["fee"]["percent"])] == PAID
+
+
+@pytest.mark.parametrize("mode", ["batched", "per_call"])
+@pytest.mark.parametrize("key", ["c1", "c2"])
+def test_an_edit_of_one_call_is_none_of_another(run_graph, mode, key):
+    """A reply with one id twice is refused: the middleware would make both calls with one edit."""
+    second = langgraph_graphs.call("refund", key, order="8", amount=8)
+    builder = GraphBuilder()
+    builder.add_node(langgraph_node({"order": "7"}, Rule(), mode, second), "agent")
+    run = run_graph(builder.build(), "go")
+    if key == "c1":
+        assert (run.status, PAID) == (Status.FAILED, [])
+        return
+    first, other = run.interrupts
+    vote(run, "ana", "edit", WHOLE, question=first.id)
+    vote(run, "ana", question=other.id)
+    assert (run.status, PAID) == (Status.COMPLETED, [("7", 60, 1), ("8", 8, 1)])
