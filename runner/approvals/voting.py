@@ -369,8 +369,10 @@ def _withdraw(case: Case) -> Done | Receipt:
         ),
     )
     vote_number = voter_record["n"]
-    for name in ("n", "round", "receipt", "nonce", "key"):
+    for name in ("n", "round", "jti"):
         voter_record.pop(name, None)
+    # The same message may come again, and is the vote that was taken back.
+    voter_record["receipt"] = [str(ReceiptStatus.WITHDRAWN_VOTE)]
     data: dict[str, JSON] = {"decision": "withdrawn", "prev_vote": vote_number}
     return Done(
         replace(case.standing, tally=tally),

@@ -32,7 +32,7 @@ from runner.doors.questions import (
 from runner.doors.run_progress import RunProgress
 from runner.doors.transcript import Transcript
 from runner.errors import RunnerError, needs_extra
-from runner.operations.questions import QuestionView, read_questions
+from runner.operations.questions import QuestionView, read_question
 from runner.operations.views import RunView, read_run, with_items
 from runner.records.interrupts import Decision, ReceiptStatus, address_of
 from runner.records.listings import RunSummary
@@ -287,7 +287,7 @@ class AgentStream:
         if record is None or self._run.id not in {record.run_id, record.root}:
             return None
         (interrupt,) = self._services.store.interrupts([question_id])
-        return read_questions(self._services.store, [interrupt])[0] if interrupt else None
+        return read_question(self._services.store, interrupt) if interrupt else None
 
     # What happens
 

@@ -181,7 +181,7 @@ class MailDoor:
             raise Problem(409, f"This question is closed: {sentence}.")
         if time.time() * 1000 > link.expires_at:
             raise Problem(410, "The link is too old. Open the question from your inbox.")
-        if link.digest != question.digest or _needs_page(question):
+        if link.digest != question.digest or flat_forms.form(question) is None:
             detail = (
                 "The question is not as it was when the link was sent. Open it from your inbox."
             )
@@ -347,7 +347,7 @@ class MailDoor:
         """Write the message about a question to a person: all of it, and a link."""
         text, subject = message(question), " ".join(shown(question.title).split())
         opens = page_of(self._settings.server_url, question.id)
-        if _needs_page(question):
+        if flat_forms.form(question) is None:
             verb, link, note = "Open it", opens, "It is decided on its page, after a login."
         else:
             latest = round((time.time() + LINK_AGE) * 1000)
@@ -392,13 +392,6 @@ def _hash(text: str) -> str:
 
 def _with_sent(mailed: MailedQuestion, who: str) -> MailedQuestion:
     return replace(mailed, sent=[*mailed.sent, who])
-
-
-def _needs_page(question: QuestionView) -> bool:
-    """Say if a question needs more than a link can show: its page has the forms and the versions."""
-    return flat_forms.form(question) is None or any(
-        not variant.is_proposed for variant in question.variants
-    )
 
 
 def _selectors(question: QuestionView) -> list[str]:

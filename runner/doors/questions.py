@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator, Sequence
 from datetime import UTC, datetime
 from textwrap import indent
@@ -9,9 +10,9 @@ from urllib.parse import quote
 
 from runner.approvals.directory import owner_of
 from runner.approvals.judgement import level_of
-from runner.approvals.rules import LOGIN, SERVICE, Principal, Rule
+from runner.approvals.rules import LOGIN, SERVICE, Principal, Rule, plain_name
 from runner.errors import UsageError, needs_extra
-from runner.operations.questions import QuestionView, read_question, read_questions
+from runner.operations.questions import QuestionView, read_question
 from runner.operations.views import RunView
 from runner.records.interrupts import ReceiptStatus
 from runner.records.json_form import pretty
@@ -77,14 +78,14 @@ def open_questions(
     """List the open questions of a run, each with whether the person may decide it and has not voted yet."""
     ids = [question.id for question in view.interrupts]
     interrupts = [item for item in services.store.interrupts(ids) if item is not None]
-    questions = read_questions(services.store, interrupts)
-    for interrupt, question in zip(interrupts, questions, strict=True):
-        if not question.is_open:
+    for interrupt in interrupts:
+        if not interrupt.is_open:
             continue
+        question = read_question(services.store, interrupt)
         may_decide = person.may("decide") and not why_barred(services, person, question)
-        if may_decide and (question.have or question.against or question.stage):
-            votes = read_question(services.store, interrupt).votes
-            may_decide = all(vote.is_void for vote in votes if vote.by == person.principal.key)
+        if may_decide:
+            by_person = [vote for vote in question.votes if vote.by == person.principal.key]
+            may_decide = all(vote.is_void for vote in by_person)
         yield question, may_decide
 
 
@@ -94,8 +95,12 @@ def page_of(address: str, question_id: str) -> str:
 
 
 def needs_page(question: QuestionView) -> bool:
-    """Say if a question is decided on its page only: long, or by a rule at a high risk or after a login."""
-    if len(message(question)) > MOST_SHOWN:
+    """Say if a question is decided on its page only.
+
+    It is long, somebody has changed it, so that there is more than one version to approve, or its rule says
+    a high risk or a login.
+    """
+    if len(message(question)) > MOST_SHOWN or any(_versions(question)):
         return True
     if question.rule is None:
         return False
@@ -114,6 +119,7 @@ def message(question: QuestionView) -> str:
         lines.append(reason if question.rule is None else indent(reason, "> ", lambda _: True))
     if question.action:
         lines.append(f"{question.action['tool']} {pretty(question.action['args'])}")
+    lines += _versions(question)
     if question.rule_words:
         lines.append(f"{question.rule_words}. So far: {question.have} of {question.need}.")
     if question.expires_at:
@@ -121,9 +127,37 @@ def message(question: QuestionView) -> str:
     return shown("\n\n".join(lines))
 
 
+def _versions(question: QuestionView) -> Iterator[str]:
+    """Write each version that somebody has made of a question: who, its changes, and how its votes stand."""
+    for variant in question.variants:
+        if not variant.is_proposed:
+            people = ", ".join(map(plain_name, variant.voters))
+            yield "\n".join(
+                [
+                    f"Changed by {people}, {variant.have} of {question.need}:",
+                    *(
+                        f"> {each.name}: {_line(each.before)} → {_line(each.after)}"
+                        for each in variant.changes
+                    ),
+                    *([] if question.action else [f"> {_line(variant.response)}"]),
+                ]
+            )
+
+
+def _line(value: Any) -> str:
+    return json.dumps(value, ensure_ascii=False)
+
+
 def page_message(question: QuestionView) -> str:
-    """Write that a question is decided on its page."""
-    return f"{shown(question.title):.1000}\n\nThis is decided on its page."
+    """Write that a question is decided on its page, and the versions that people made of it."""
+    versions = shown("\n\n".join(_versions(question)))
+    end = "This is decided on its page."
+    texts = [
+        f"{shown(question.title):.1000}",
+        versions if len(versions) <= MOST_SHOWN else "",
+        end,
+    ]
+    return "\n\n".join(filter(None, texts))
 
 
 def failure(view: RunView) -> str:

@@ -659,6 +659,21 @@ def test_what_needs_its_page_is_a_link(site, graph):
     assert site.client.interrupt(question.id.partition("#")[0]).is_open
 
 
+def test_an_edit_is_shown_and_approved_on_the_page(site):
+    """The next approver sees what was changed, by whom; an approval of the first version decides nothing."""
+    thread = Thread(site, "quorum")
+    finished(thread.say("x"), "interrupt")
+    assert thread.interrupts[0].reason != "runner:page"
+    question_id = thread.interrupts[0].id.partition("#")[0]
+    site.client.vote(question_id, "edit", by="ben", response={"order": 7, "amount": 5})
+    finished(thread.answer(approve()), "interrupt")
+    (question,) = thread.interrupts
+
+    assert question.reason == "runner:page"
+    assert "Changed by ben, 1 of 2:\n> amount: 120 → 5" in question.message
+    assert [vote["by"] for vote in votes_of(site, question)] == ["human:|ben"]
+
+
 def test_schemas_are_those_of_the_questions(site):
     """A form is sent as it is, nested or not; what does not fit it is refused, and asked again."""
     thread = Thread(site, "form")

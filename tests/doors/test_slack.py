@@ -259,6 +259,19 @@ def test_a_question_for_its_page_has_no_other_button(site, workspace, graph):
     assert state_of(site, control)[0] == "answered"
 
 
+def test_an_edit_is_shown_and_approved_on_the_page(site, workspace):
+    """The next approver sees what was changed, by whom; the button of the first version decides nothing."""
+    question, message = asked(site, workspace, "quorum")
+    site.client.vote(question.id, "edit", by="ben", response={"order": 7, "amount": 5})
+    send(site, workspace.click(message, "approve", "Uana"))
+    site.door.show(question.id)
+    shown = [*workspace.messages.values()][-1]
+
+    assert [vote["by"] for vote in state_of(site, question)[1]] == ["human:|ben"]
+    assert "Changed by ben, 1 of 2:\n> amount: 120 → 5" in text_of(shown)
+    assert [*buttons_of(shown)] == ["open"]
+
+
 def test_the_open_button_does_nothing_here(site, workspace):
     """Slack also sends a click on a link: it is no decision, and no error."""
     question, message = asked(site, workspace, "rule")
@@ -760,17 +773,17 @@ def test_each_check_stops_nothing_else(site, workspace, kind):
 
 
 def test_a_replayed_click_counts_once(site, workspace):
-    """The same request again changes nothing, also after an edit has reset the votes; a new click counts."""
+    """The same request again changes nothing, also after the vote was taken back; a new click counts."""
     question, message = asked(site, workspace, "quorum")
     click = request(workspace.click(message, "approve", "Uana"))
     site.door.receive(*click)
-    site.client.vote(question.id, "edit", by="ben", response={"order": 7, "amount": 5})
+    site.client.withdraw_vote(question.id, by="ana")
     first = state_of(site, question)
     for _ in range(3):
         site.door.receive(*click)
     replayed = state_of(site, question)
     send(site, workspace.click(message, "approve", "Uana"))
 
-    assert len(first[1]) == 2
+    assert len(first[1]) == 0
     assert replayed == first
-    assert len(state_of(site, question)[1]) == 3
+    assert len(state_of(site, question)[1]) == 1

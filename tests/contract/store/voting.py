@@ -564,6 +564,20 @@ class VotingContract:
         ]
         assert [vote["n"] for vote in store.votes(people.question.id)] == [3, 4, 5]
 
+    @pytest.mark.parametrize("key", ["first", "second"])
+    def test_a_vote_that_was_taken_back_counts_no_more(
+        self, worker: ManualWorker, store: Store, key: str
+    ) -> None:
+        """Its message comes again and gets the receipt of that; with another key it is another vote."""
+        people = voting(worker, TWO)
+        people.vote("ana", idempotency_key="first")
+        people.act("ana", "withdraw_vote")
+
+        is_again = key == "first"
+        receipts = [people.vote("ana", idempotency_key=key).status for _ in range(2)]
+        assert set(receipts) == {"withdrawn_vote" if is_again else "counted"}
+        assert len(store.votes(people.question.id)) == (not is_again)
+
     def test_a_vote_that_others_have_built_on_stays(self, worker: ManualWorker) -> None:
         """Of a stage that is met, and an edit that voided others."""
         stages = voting(
