@@ -11,6 +11,7 @@ import math
 import secrets
 import threading
 import time
+import unicodedata
 from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
@@ -169,7 +170,7 @@ class ProxyHeaders:
 
     `default_roles` are every person's, `role_of` has by group the roles of its members. `roles` names a
     header of roles; only for a proxy that deletes it from what clients send, which most do not. With
-    `casefold` names that differ in their case only are one, as in LDAP.
+    `casefold` names that differ only in case, or in the width of letters, are one, as in LDAP (RFC 4518).
     """
 
     user: str = "x-forwarded-user"
@@ -223,7 +224,9 @@ class ProxyHeaders:
         }
         for group in groups & self.role_of.keys():
             roles |= {*self.role_of[group]}
-        principal = Principal(name.casefold() if self.casefold else name, self.issuer)
+        if self.casefold:
+            name = unicodedata.normalize("NFKC", name).casefold()
+        principal = Principal(name, self.issuer)
         return Person(principal, frozenset(roles), groups, level=LOGIN)
 
     def _is_trusted(self, host: str) -> bool:
