@@ -6,6 +6,7 @@ import json
 from collections.abc import Iterator, Sequence
 from datetime import UTC, datetime
 from textwrap import indent
+from typing import Any
 from urllib.parse import quote
 
 from runner.approvals.directory import owner_of
