@@ -173,9 +173,15 @@ class _ClaudeExecution:
                 prompt = await async_loop.in_thread(make, self._visit)
             else:
                 question = self._ask()
-                if question.id not in self._visit.answers:
+                if isinstance(question, str):
+                    verdict = {
+                        "permissionDecision": "deny",
+                        "permissionDecisionReason": question,
+                    }
+                elif question.id in self._visit.answers:
+                    verdict = await self._decide(question)
+                else:
                     return Interrupted([question], self._saved(), self._past.usage)
-                verdict = await self._decide(question)
                 self._verdicts = {"hook": verdict, "request": verdict}
             result = await self._invoke(prompt)
             call = result.deferred_tool_use
@@ -276,7 +282,7 @@ class _ClaudeExecution:
 
     # -- questions ----------------------------------------------------------------------------------
 
-    def _ask(self) -> Interrupt:
+    def _ask(self) -> Interrupt | str:
         return ask_call(
             self._questions,
             self._visit,
@@ -285,6 +291,7 @@ class _ClaudeExecution:
             inner=self._past.call["id"],
             tool=self._past.call["name"],
             args=self._past.call["input"],
+            args_schema=None,
             schema=approval.json_schema(),
         )
 

@@ -140,6 +140,16 @@ def test_a_gated_call_is_a_question(claude, answer, made, said):
     assert ended.usage == {"inputTokens": 20, "outputTokens": 10, "totalTokens": 30}
 
 
+def test_a_call_that_has_no_digest_is_refused_to_the_model(claude):
+    """A number that JSON programs round is shown to no one, and the model learns why."""
+    adapter = claude([use(PAY, 1, order="7", amount=2**60)])
+
+    ended = done(StoredNode(lambda: adapter).execute())
+
+    assert MADE == []
+    assert "The call was not made" in ended.output
+
+
 @pytest.mark.parametrize("name", ["Bash", "Write"])
 @pytest.mark.parametrize("how", ["gated", "without the rule to ask", "not gated"])
 def test_a_denied_call_is_not_made(claude, tmp_path, monkeypatch, name, how):
