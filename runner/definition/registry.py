@@ -319,6 +319,8 @@ def graph(
         DefinitionError: the name is taken or a value can't be used.
     """
     starts = admission(name, max_open_runs, concurrency, debounce)
+    if fairness is not None and not isinstance(fairness, Fairness):
+        raise DefinitionError(f"graph {name!r}: fairness is a Fairness, not {fairness!r}.")
 
     def register(factory: Factory) -> Factory:
         registry.add(name, factory, starts, fairness)

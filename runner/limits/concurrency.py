@@ -7,7 +7,6 @@ those that wait to begin, in the order in which they were accepted.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal, get_args
@@ -17,6 +16,9 @@ from runner.limits.limit import TAG
 from runner.records.run import FINAL, Status
 
 WhenFull = Literal["queue", "refuse", "replace", "skip"]
+
+MOST_RUNS, LONGEST_DEBOUNCE = 1_000_000_000, 366 * 86_400
+"""The largest bound of open runs; seconds that a start may be put off."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,6 +44,10 @@ class Concurrency:
             ways = ", ".join(get_args(WhenFull))
             raise DefinitionError(
                 f"Concurrency: when_full is one of {ways}, not {self.when_full!r}."
+            )
+        if not isinstance(self.while_waiting, bool):
+            raise DefinitionError(
+                f"Concurrency: while_waiting is True or False, not {self.while_waiting!r}."
             )
 
     def counts(self, status: Status) -> bool:
@@ -71,9 +77,13 @@ class Debounce:
     def __post_init__(self) -> None:
         """Refuse invalid values where they are written."""
         _check_by("Debounce", self.by)
-        numbers = (self.seconds, self.at_most or 10 * self.seconds)
-        if any(isinstance(number, bool) or not 0 < number < math.inf for number in numbers):
-            raise DefinitionError("Debounce: seconds and at_most are numbers above 0.")
+        for number in (self.seconds, self.seconds if self.at_most is None else self.at_most):
+            is_number = isinstance(number, (int, float)) and not isinstance(number, bool)
+            if not (is_number and 0 < number <= LONGEST_DEBOUNCE):
+                raise DefinitionError(
+                    "Debounce: seconds and at_most are numbers above 0, up to a year, not "
+                    f"{number!r:.40}."
+                )
 
     def due(self, created_at: int, now: int) -> int:
         """Return when a run of which there was a start now begins, in ms."""
@@ -155,13 +165,15 @@ def admission(
 
 
 def _check_by(name: str, by: str) -> None:
-    if by != "graph" and not (by.startswith(TAG) and by != TAG):
+    if by != "graph" and not (isinstance(by, str) and by.startswith(TAG) and by != TAG):
         raise DefinitionError(f"{name}: by is 'graph' or 'tag:<name>', not {by!r}.")
 
 
 def _check_count(name: str, count: object) -> None:
-    if isinstance(count, bool) or not isinstance(count, int) or count < 1:
-        raise DefinitionError(f"{name} is a whole number above 0, not {count!r}.")
+    if isinstance(count, bool) or not isinstance(count, int) or not 1 <= count <= MOST_RUNS:
+        raise DefinitionError(
+            f"{name} is a whole number from 1 to {MOST_RUNS:,}, not {count!r:.40}."
+        )
 
 
 def tag_of(tags: Mapping[str, str]) -> Callable[[str], str]:
