@@ -20,7 +20,7 @@ from runner.approvals.rules import Rule
 from runner.definition.policies import RetryPolicy
 from runner.limits.concurrency import Admission
 from runner.limits.fairness import Fairness
-from runner.limits.limit import Limit, LimitShape
+from runner.limits.limit import TAG, Limit, LimitShape
 
 BRACKETS = "[]"
 """Part of the ids of map items; users' ids may not contain it."""
@@ -250,6 +250,15 @@ class Topology:
     loops: tuple[LoopTopology, ...] = field(default=())
     admission: Admission | None = None
     fairness: Fairness | None = None
+    key_tags: frozenset[str] = field(init=False, compare=False, repr=False)
+    """The tags whose values are keys of its runs or nodes."""
+
+    def __post_init__(self) -> None:
+        by = [limit.by for node in self.nodes.values() for limit in node.limits]
+        by += [self.admission.by] if self.admission else []
+        by += [self.fairness.by] if self.fairness else []
+        tags = frozenset(each.removeprefix(TAG) for each in by if each.startswith(TAG))
+        object.__setattr__(self, "key_tags", tags)
 
 
 HIDDEN = "@"

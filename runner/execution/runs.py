@@ -108,8 +108,6 @@ class RunStarter:
         _check_on_end(on_end)
         if plan is not None:
             self.publish([graph_id], replace=False)
-            if plan.topology.fairness:
-                plan.topology.fairness.check(options.get("tags") or {})
             if plan.for_requester and requester is None:
                 raise UsageError(
                     f"node {plan.for_requester!r} of graph {graph_id!r} is approved by a rule that excludes "

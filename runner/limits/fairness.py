@@ -14,12 +14,9 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Generic, TypeVar
 
-from runner.errors import DefinitionError, UsageError
+from runner.errors import DefinitionError
 
 TAG = "tag:"
-
-MAX_KEY = 200
-"""Bytes of a key."""
 
 LEAST_WEIGHT, MOST_WEIGHT = 0.001, 1000
 """Beyond, a pass would outgrow what a float adds 1 to, and all keys would stand still."""
@@ -67,6 +64,10 @@ class Fairness:
         """Refuse invalid values where they are written."""
         if not (isinstance(self.by, str) and self.by.startswith(TAG) and self.by != TAG):
             raise DefinitionError(f"fairness: by is 'tag:<name>', not {self.by!r}.")
+        if not isinstance(self.weights, Mapping):
+            raise DefinitionError(
+                f"fairness: weights are a number for each key, not {self.weights!r:.40}."
+            )
         for key, weight in self.weights.items():
             is_number = isinstance(weight, (int, float)) and not isinstance(weight, bool)
             if not (
@@ -85,18 +86,6 @@ class Fairness:
     def share(self, key: str) -> Share:
         """Return what a node of a key counts for."""
         return Share(key, 1 / self.weights.get(key, 1))
-
-    def check(self, tags: Mapping[str, str]) -> None:
-        """Refuse the tags of a run whose key is too long.
-
-        Raises:
-            UsageError: it has too many bytes.
-        """
-        if len(tags.get(self.tag, "").encode()) > MAX_KEY:
-            raise UsageError(
-                f"the tag {self.tag!r} is the run's key for fairness, and has {MAX_KEY} bytes at most; "
-                "nothing was started."
-            )
 
 
 def window(slots: int, partitions: int = 1) -> int:

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Protocol
 
-from runner.errors import DataMismatch, DefinitionError
+from runner.errors import DataMismatch, DefinitionError, UsageError
 from runner.limits.setting import DeclaredNumbers, LimitSetting
 from runner.records import codec
 from runner.records.codec import JSON, LazyValue
@@ -15,7 +15,7 @@ from runner.records.codec import JSON, LazyValue
 TAG, INPUT = "tag:", "input:"
 
 MOST_KEY_BYTES = 200
-"""Bytes that a value of the input may have, by which executions are counted."""
+"""Bytes that a value of a tag or of the input may have, by which runs or executions are counted."""
 
 MOST_SLOTS = 1_000_000
 
@@ -29,9 +29,10 @@ class Limit:
 
     Nodes with the same name of a limit share it: with `by="all"` all nodes that have it, with "graph" or
     "node" those of one graph or one node, with "tag:<name>" those of runs that have the same value of
-    that tag (runs without it count as one). A run inside another one has the tags of the outermost. With
-    "input:<path>", as "input:customer.id", it counts together those with the same value of their run's
-    task, or of the item of a map: a text of at most 200 bytes or a number. Without one the node fails.
+    that tag (at most 200 bytes; runs without it count as one). A run inside another one has the tags of
+    the outermost. With "input:<path>", as "input:customer.id", it counts together those with the same
+    value of their run's task, or of the item of a map: a text of at most 200 bytes or a number. Without
+    one the node fails.
     """
 
     name: str
@@ -106,6 +107,21 @@ class Limit:
             raise DataMismatch(
                 f"limit {self.name!r} counts by {path!r} of the input, and {problem}. The node was not run "
                 "and is not tried again; start the run with such a value, or change the limit."
+            )
+
+
+def check_tags(names: Iterable[str], tag: Callable[[str], str]) -> None:
+    """Refuse the tags of a run by which it or its nodes are counted.
+
+    Raises:
+        UsageError: one is too long.
+    """
+    for name in names:
+        size = len(tag(name).encode())
+        if size > MOST_KEY_BYTES:
+            raise UsageError(
+                f"the graph counts nodes or runs by the tag {name!r:.80}, whose value has {size:,} bytes, "
+                f"over {MOST_KEY_BYTES}; nothing was started."
             )
 
 

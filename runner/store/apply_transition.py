@@ -136,7 +136,7 @@ class StoredRun(View, Protocol):
         """Add to a session what a visit of the node leaves to it."""
 
     def replace_input(self, start: Start) -> None:
-        """Write the task and the invocation state of another start."""
+        """Write the task and the invocation state of another start, and who asks for both."""
 
     def put_report(self, reference: str, outcome: JSON) -> None:
         """Write the outcome of an external task."""
@@ -384,10 +384,12 @@ def _follow(
         case LeaveKey():
             for name in (OPEN, QUEUED) if action.at_most else (DELAYED,):
                 transaction.lists.remove(name + action.key, record.run_id)
-            for other in _admitted(transaction, action) if action.at_most else ():
+            for other in admitted(transaction, action.key, action.at_most):
                 yield other, scheduler.begin(transaction.changes(other))
         case EnterKey():
             yield run, _enter(transaction, run, action)
+            for other in admitted(transaction, action.key, action.at_most):
+                yield other, scheduler.begin(transaction.changes(other))
         case _:
             for other_id, node in transaction.limit(record.run_id, action):
                 affected_run = transaction.find(other_id)
@@ -402,9 +404,9 @@ def _enter(transaction: UnitOfWork[RunT], run: RunT, action: EnterKey) -> Transi
     """Begin a run whose debounce is over, or let it wait for others of its key."""
     lists, run_id, changes = transaction.lists, run.record.run_id, transaction.changes(run)
     lists.remove(DELAYED + action.key, run_id)
-    opened, at_most = OPEN + action.key, action.at_most
-    if at_most and lists.count(opened, at_most) >= at_most:
-        lists.add(QUEUED + action.key, run_id)
+    opened, queued, at_most = OPEN + action.key, QUEUED + action.key, action.at_most
+    if at_most and (lists.count(opened, at_most) >= at_most or lists.count(queued, 1)):
+        lists.add(queued, run_id)
         by = changes.topology.admission.by if changes.topology.admission else ""
         return scheduler.requeue(changes, f"waits for {label(by, run.tag)}")
     if at_most:
@@ -412,11 +414,10 @@ def _enter(transaction: UnitOfWork[RunT], run: RunT, action: EnterKey) -> Transi
     return scheduler.begin(changes)
 
 
-def _admitted(transaction: UnitOfWork[RunT], action: LeaveKey) -> Iterator[RunT]:
+def admitted(transaction: UnitOfWork[RunT], key: str, at_most: int) -> Iterator[RunT]:
     """Find the runs of a key that begin now: one, or two where its bound was raised."""
-    lists, at_most = transaction.lists, action.at_most
-    opened, queued = OPEN + action.key, QUEUED + action.key
-    for _ in range(2):
+    lists, opened, queued = transaction.lists, OPEN + key, QUEUED + key
+    for _ in range(2 if at_most else 0):
         if not lists.count(queued, 1) or lists.count(opened, at_most) >= at_most:
             return
         for run_id in lists.first(queued, 1):

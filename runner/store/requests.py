@@ -29,6 +29,7 @@ from runner.limits.concurrency import (
     tag_of,
 )
 from runner.limits.fairness import window
+from runner.limits.limit import check_tags
 from runner.limits.setting import LimitPause, LimitSetting
 from runner.records import failures
 from runner.records.budgets import Spending, Tagged
@@ -52,6 +53,7 @@ from runner.store.apply_transition import (
     RunT,
     StoredRun,
     UnitOfWork,
+    admitted,
     answer_payload,
     apply,
     effect_payload,
@@ -176,7 +178,7 @@ _nonces = _begin_nonces()
 class StartRun(Request[Reply]):
     """Begin a run: "started", "exists" (same idempotency key: its run), "unknown_graph" or "full".
 
-    A child run also makes its parent's node wait for it.
+    A child run also makes its parent's node wait for it. UsageError: a tag is too long for a key.
     """
 
     verb = "start"
@@ -199,6 +201,8 @@ class StartRun(Request[Reply]):
         if transaction.find(start.run_id) is not None:
             return Reply("started", run_id=start.run_id)
         doorbells: list[Doorbell] = []
+        owner = transaction.find(start.parent.run_id) if start.parent else None
+        check_tags(topology.key_tags, owner.tag if owner else tag_of(start.tags))
         if start.parent is None:
             if reply := _turned_away(transaction, start, topology):
                 return reply
@@ -253,13 +257,44 @@ def _debounced(transaction: UnitOfWork[RunT], start: Start, rules: Admission) ->
     for run_id in transaction.lists.first(delayed, 1):
         run = transaction.find(run_id)
         if run is not None:
+            requester = _joint(run.requester(), start.requester or {})
+            if requester is None:
+                name = label(rules.by, tag_of(start.tags))
+                return Reply("full", detail=OTHER_REQUESTER.format(run_id=run_id, key=name))
             due = rules.debounce.due(run.created_at, transaction.clock())
             make(transaction, run_id, scheduler.put_off, due)
-            run.replace_input(start)
+            run.replace_input(replace(start, requester=requester))
             if start.idempotency_key:
                 transaction.note_start(start.graph_id, start.idempotency_key, run_id)
             return Reply("exists", run_id=run_id)
     return None
+
+
+OTHER_REQUESTER = (
+    "run {run_id} waits for other starts of {key}, and can't have this requester beside its own: "
+    "nothing was changed. Start again when it has begun."
+)
+"""Why a debounced start is refused: its task would be another's."""
+
+
+def _joint(first: Mapping[str, JSON], second: Mapping[str, JSON]) -> Mapping[str, JSON] | None:
+    """Return who asks for a run of which there were two starts; None where that is not to be stored.
+
+    A rule that excludes them must not miss who gave the task. What is signed is for one start alone.
+    """
+    people, others = _people(first), _people(second)
+    if not people and "body" not in second:
+        return second
+    more = [name for name in others if name not in people]
+    if not others or (more and ("body" in first or "body" in second)):
+        return None
+    behalf: Any = first.get("on_behalf_of") or ()
+    return {**first, "on_behalf_of": [*behalf, *more]} if more else first
+
+
+def _people(requester: Mapping[str, Any]) -> dict[str, None]:
+    names = (requester.get("principal"), *(requester.get("on_behalf_of") or ()))
+    return dict.fromkeys(filter(None, names))
 
 
 def _delay(transaction: UnitOfWork[RunT], start: Start, rules: Admission) -> Reply:
@@ -294,14 +329,18 @@ def _start_of_key(
     """Begin a run of a key; where that has no place free, let it wait, and perhaps stop another."""
     lists, tag, at_most = transaction.lists, tag_of(start.tags), concurrency.at_most
     key = key_of(start.graph_id, concurrency.by, tag)
-    if lists.count(OPEN + key, at_most) < at_most:
+    has_room = lists.count(OPEN + key, at_most) < at_most
+    if has_room and not lists.count(QUEUED + key, 1):
         lists.add(OPEN + key, start.run_id)
         return replace(make(transaction, start.run_id, scheduler.start), run_id=start.run_id)
     others = [*lists.first(OPEN + key, at_most), *lists.first(QUEUED + key, at_most)]
     lists.add(QUEUED + key, start.run_id)
     reason = f"waits for {label(concurrency.by, tag)}"
     doorbells = list(make(transaction, start.run_id, scheduler.queue, reason).doorbells)
-    if concurrency.when_full == "replace":
+    if has_room:
+        for other in admitted(transaction, key, at_most):
+            doorbells += make(transaction, other.record.run_id, scheduler.begin).doorbells
+    elif concurrency.when_full == "replace":
         runs = [run for name in others if (run := transaction.find(name)) is not None]
         going = [run.record.run_id for run in runs if not run.record.stopping]
         for name in going[: len(going) - at_most + 1]:
@@ -807,6 +846,7 @@ class ForkRun(Request[Reply]):
         topology = transaction.shape(start.graph_id, fingerprint)
         if topology is None:
             return Reply("unknown_graph")
+        check_tags(topology.key_tags, tag_of(start.tags))
         if reply := _kept_out(transaction, topology, tag_of(start.tags)):
             return reply
         if reason := _refused(transaction, topology):

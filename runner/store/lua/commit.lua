@@ -8,7 +8,8 @@
 -- Arguments: from 6, each list after how many there are:
 --   [expected] key, fields (a list, then their values: "" is none, or an empty one; after \2 is only how it begins); [patterns] key, field, pattern of its value (without a field: of
 --   "1", where there is such a key);
---   [scores] key, member, its score, or keys with \0 between, "<" or ">=", how many members they have together;
+--   [scores] key, member, its score, or key, "<" or ">=", how many members it has, or keys with \0 between, "+<", how
+--     many they have together;
 --   [deadline] the time (ms) before which it must be, or 0;
 --   [runs] key, pattern of what the field `run` was ("": only its events are written, if it is there; "^$": the run
 --     is new), the
@@ -63,10 +64,11 @@ for _ = 1, number() do
 end
 for _ = 1, number() do
   local keys, member, score = take(), take(), number()
-  if member == '<' or member == '>=' then
+  if member == '<' or member == '>=' or member == '+<' then
     local count = 0
-    for key in keys:gmatch('%Z+') do count = count + redis.call('ZCARD', prefix .. key) end
-    if (count < score) ~= (member == '<') then changed = true end
+    -- The key of runs has the value of a tag, in which there may be a \0.
+    for key in keys:gmatch(member == '+<' and '%Z+' or '.+') do count = count + redis.call('ZCARD', prefix .. key) end
+    if (count < score) ~= (member ~= '>=') then changed = true end
   elseif tonumber(redis.call('ZSCORE', prefix .. keys, member) or 0) ~= score then
     changed = true
   end

@@ -202,7 +202,10 @@ class MemoryRun:
 
     def replace_input(self, start: Start) -> None:
         task, state = pack_copy(start.task), pack_copy(start.invocation_state)
-        self.start = replace(self.start, task=task, invocation_state=state)
+        self.root_requester = dict(start.requester or {})
+        self.start = replace(
+            self.start, task=task, invocation_state=state, requester=self.root_requester
+        )
 
     def put_report(self, reference: str, outcome: JSON) -> None:
         self.reports[reference] = pack_copy(outcome)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import pytest
@@ -10,6 +10,8 @@ import pytest
 from runner.definition.model import Topology
 from runner.errors import TooManyRuns, UsageError
 from runner.limits.concurrency import Admission, Concurrency, Debounce
+from runner.limits.fairness import Fairness
+from runner.limits.limit import Limit
 from runner.operations.recovery import ForkOptions, plan_fork, write_retry
 from runner.records.run import Status
 from runner.store.interface import Reply, Settlement, Start, Store
@@ -240,6 +242,64 @@ class KeyContract:
         worker.run("00one", "a", "b")
         worker.run("00two" if while_waiting else "00three", "a")
 
+    @pytest.mark.parametrize(
+        "rules",
+        [
+            {"admission": Admission(concurrency=Concurrency(2, by="tag:account"))},
+            {"admission": Admission(debounce=Debounce(9, by="tag:account"))},
+            {"fairness": Fairness("tag:account")},
+            {"limits": {"b": [Limit("one", concurrency=1, by="tag:account")]}},
+        ],
+        ids=["concurrency", "debounce", "fairness", "limit"],
+    )
+    def test_a_tag_that_is_too_long_for_a_key_is_refused(
+        self, worker: ManualWorker, of_key: Callable[..., Reply], rules: dict[str, Any]
+    ) -> None:
+        """By bytes, not letters, and nothing is started, nor inside another run; control: 200 bytes."""
+        graph = shape("a>b", **rules)
+        self.publish(worker, graph)
+        longest = "é" * 100
+        with pytest.raises(UsageError, match="201 bytes, over 200; nothing was started"):
+            of_key("one", longest + "e")
+        assert worker.store.peek("00one") is None
+        assert of_key("one", longest).word == "started"
+
+        for tag in (longest, longest + "e"):
+            run_id, token = worker.begin(shape("a", name="outer"), tags={"account": tag})
+            start = Start(f"{run_id}x", "g", None, "task", parent=token)
+            if tag == longest:
+                assert worker.store.do(StartRun(start)).word == "started"
+            else:
+                with pytest.raises(UsageError, match="nothing was started"):
+                    worker.store.do(StartRun(start))
+
+    def test_no_start_overtakes_those_that_wait(
+        self, worker: ManualWorker, of_key: Callable[..., Reply]
+    ) -> None:
+        """Where a deploy raises the bound, the next start lets those begin first that were there before."""
+        self.publish(worker, keyed(), *"abcdefg")
+        assert [bool(rung(of_key(name))) for name in "abcd"] == [True, False, False, False]
+
+        self.publish(worker, keyed(4))
+        bells = of_key("e").doorbells
+        assert [bell.run_id for bell in bells] == ["00b", "00c"]
+        assert [bell.run_id for bell in of_key("f").doorbells] == ["00d"]
+        assert [bool(worker.read(f"00{name}").nodes) for name in "ef"] == [False, False]
+        for name in "abcdef":
+            worker.run(f"00{name}", "a", "b")
+        assert rung(of_key("g")) == ["a.1.1"]
+
+    @pytest.mark.parametrize("account", ["\0", "x\0key:o:g:account=7", "\n", "|:ü"])
+    def test_any_text_is_a_key(
+        self, worker: ManualWorker, of_key: Callable[..., Reply], account: str
+    ) -> None:
+        """Runs of it begin one after another, and count nothing else; control: another key has room."""
+        self.publish(worker, keyed(), "one", "two")
+        assert rung(of_key("other", "7")) == ["a.1.1"]
+        assert [rung(of_key(name, account)) for name in ("one", "two")] == [["a.1.1"], []]
+        worker.run("00one", "a", "b")
+        worker.run("00two", "a", "b")
+
     def test_several_runs_of_a_key_may_be_open(
         self, worker: ManualWorker, of_key: Callable[..., Reply]
     ) -> None:
@@ -347,3 +407,76 @@ class DebounceContract:
 
         worker.run("00one", "a")
         assert worker.statuses("00two") == "executing: a ready"
+
+    def test_all_who_start_a_debounced_run_have_asked_for_it(
+        self, worker: ManualWorker, after: Callable[..., str], store: Store
+    ) -> None:
+        """A rule that excludes the requester misses none whose task may run; control: one who repeats."""
+        store.publish([DEBOUNCED])
+        for name, person in (("one", "ana"), ("two", "ben"), ("three", "ben"), ("four", "ana")):
+            after(1, name, requester={"principal": person, "on_behalf_of": ["cleo"]})
+        assert store.requester("00one") == {
+            "principal": "ana",
+            "on_behalf_of": ["cleo", "ben"],
+        }
+        worker.know("00one", DEBOUNCED)
+        worker.sweep(after=31)
+        claim = worker.claim("00one", "a")
+        worker.ask(claim.token)
+        assert claim.task == "four"
+
+    @pytest.mark.parametrize(
+        ("first", "second", "accepted"),
+        [
+            ({"principal": "ana"}, None, False),
+            ({"principal": "ana"}, {"principal": "ben", "body": {}}, False),
+            ({"principal": "ana", "body": {}}, {"principal": "ben"}, False),
+            (None, {"principal": "ben", "body": {}}, False),
+            (None, {"principal": "ben"}, True),
+            ({"principal": "ana", "body": {}}, {"principal": "ana", "body": {}}, True),
+        ],
+    )
+    def test_a_start_whose_requester_can_not_be_stored_is_refused(
+        self,
+        worker: ManualWorker,
+        store: Store,
+        first: Mapping[str, Any] | None,
+        second: Mapping[str, Any] | None,
+        accepted: bool,
+    ) -> None:
+        """An unknown one, or another than who has signed, changes nothing; control: the same one."""
+        store.publish([DEBOUNCED])
+
+        def start_of(name: str, requester: Mapping[str, Any] | None) -> Reply:
+            start = Start(f"00{name}", "g", None, name, requester=requester)
+            return worker.store.do(StartRun(start))
+
+        assert start_of("one", first).word == "started"
+        reply = start_of("two", second)
+        assert (reply.word, worker.read("00one").task) == (
+            ("exists", "two") if accepted else ("full", "one")
+        )
+        assert accepted or "this requester" in reply.detail
+
+    def test_a_debounced_run_overtakes_none_that_wait(
+        self, worker: ManualWorker, after: Callable[..., str]
+    ) -> None:
+        """Where a deploy raises the bound, its time lets those begin that were there before."""
+
+        def publish(at_most: int) -> None:
+            debounce = Debounce(30, by="tag:account")
+            one = Concurrency(at_most, by="tag:account")
+            graph = shape("a", admission=Admission(concurrency=one, debounce=debounce))
+            worker.store.publish([graph])
+
+        publish(1)
+        for name in ("one", "two", "three"):
+            after(0, name)
+            worker.sweep(after=31)
+        publish(3)
+        after(0, "four")
+        worker.sweep(after=31)
+        begun = [
+            bool(worker.read(f"00{name}").nodes) for name in ("one", "two", "three", "four")
+        ]
+        assert begun == [True, True, True, False]

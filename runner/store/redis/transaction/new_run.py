@@ -73,7 +73,7 @@ def write(write_set: WriteSet, record: RunRecord, start: Start) -> None:
 
 
 def replace_input(write_set: WriteSet, record: RunRecord, start: Start) -> None:
-    """Write the task and the invocation state of another start over those of a run without nodes.
+    """Write the task and the state of another start over those of a run without nodes, and who asks for both.
 
     Raises:
         PayloadTooLarge: there is no room for them.
@@ -84,6 +84,9 @@ def replace_input(write_set: WriteSet, record: RunRecord, start: Start) -> None:
         data = _encode(write_set, start, value)
         write_set.put(key, name, data)
         write_set.add_size(record.root, len(data) - len(previous))
+    if start.requester:
+        write_set.read(key, "requester")  # whom others have joined meanwhile
+        write_set.put(key, "requester", dump(dict(start.requester)).decode())
     write_set.bounded_roots.add(record.root)
 
 

@@ -14,8 +14,8 @@ from runner.store.interface import Doorbell
 from runner.store.redis.connection import Argument, mapping_of
 from runner.store.redis.keys import run_key, shape_key
 
-FEWER, NOT_FEWER = "<", ">="
-"""In place of a member of `WriteSet.scores`: the lists have fewer members than the number, or not."""
+FEWER, NOT_FEWER, FEWER_TOGETHER = "<", ">=", "+<"
+"""In place of a member of `WriteSet.scores`: a list has fewer members than this, or not, or some have."""
 
 KNOWN_SHAPES = 256
 """Shapes of graphs that a process remembers."""

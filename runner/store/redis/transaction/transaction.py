@@ -55,7 +55,7 @@ from runner.store.redis.transaction import new_run, questions
 from runner.store.redis.transaction.key_lists import KeyLists
 from runner.store.redis.transaction.run_view import RunInTransaction, slot_member
 from runner.store.redis.transaction.sets import (
-    FEWER,
+    FEWER_TOGETHER,
     Command,
     ReadSet,
     StoreSettings,
@@ -171,7 +171,7 @@ class Transaction:
         indexes = [f"runs:{status}:{graph}" for graph in graphs for status in OPEN]
         count = sum(read_set.reply("ZCARD", index) or 0 for index in indexes)
         if count < bound:
-            self.write_set.scores["\0".join(indexes), FEWER] = bound
+            self.write_set.scores["\0".join(indexes), FEWER_TOGETHER] = bound
         return count
 
     def started_by(self, graph_id: str, key: str) -> str:
