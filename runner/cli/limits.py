@@ -15,11 +15,12 @@ from runner.records.validation import one_line
 if TYPE_CHECKING:
     from runner.limits.control import LimitView
     from runner.limits.setting import LimitPause
+    from runner.store.shared import WaitingKey
 
 MOST_TURNS = 1_000
 """Keys of a queue that are read, those that are next."""
 
-COLUMNS = ("LIMIT", "CODE", "SET", "STATUS", "WAIT FOR SLOTS")
+COLUMNS = ("LIMIT", "CODE", "SET", "STATUS", "WAITING")
 
 _change = add_options(
     click.argument("name", metavar="LIMIT"),
@@ -46,8 +47,8 @@ def limits() -> None:
 def list_limits(context: CommandContext) -> None:
     """List the limits that graphs declare.
 
-    Without a terminal: name, what the code says, what is set, status, and how many nodes wait for slots,
-    separated by tabs.
+    Without a terminal: name, what the code says, what is set, status, and how many nodes wait for slots
+    or start times, separated by tabs.
     """
     page = context.installation.limits.all()
     context.output.listing(
@@ -65,14 +66,14 @@ def show(context: CommandContext, name: str) -> None:
     """Show a limit, the keys that wait, and who has their slots.
 
     Without a terminal: key, how many wait, since when, the nodes that have slots, and until when it is
-    paused, separated by tabs.
+    paused, or by its rate the last node waits, separated by tabs.
     """
     limit = context.installation.limits.get(name)
     pauses = {pause.key: pause for pause in limit.setting.pauses} if limit.setting else {}
     rows: list[tuple[object, ...]] = [
         (
             *(key.key, key.nodes, stamp(key.since)),
-            *(" ".join(key.holders), _pause(pauses.pop(key.key, None))),
+            *(" ".join(key.holders), _pause(pauses.pop(key.key, None)) or _last(key)),
         )
         for key in limit.waiting
     ]
@@ -206,6 +207,10 @@ def _row(limit: LimitView) -> tuple[object, ...]:
     if pauses:
         status += f", {len(pauses)} of its keys paused"
     return limit.name, code, changed, status, sum(key.nodes for key in limit.waiting)
+
+
+def _last(key: WaitingKey) -> str:
+    return f"the last starts {stamp(key.last_start_at)}" if key.last_start_at else ""
 
 
 def _pause(pause: LimitPause | None) -> str:

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
 from runner.errors import NotFoundError, UsageError
 from runner.limits.limit import Limit, name_of
-from runner.limits.setting import DeclaredNumbers, LimitPause, LimitSetting
+from runner.limits.setting import DeclaredNumbers, LimitPause, LimitSetting, is_of
 from runner.records import validation
 from runner.store.interface import Store
 from runner.store.requests import ChangeLimit
@@ -77,6 +78,12 @@ class LimitControl:
         settings, now = self._shared.limit_settings()
         declarations = declared(self._shared.store)
         waiting = self._shared.waiting_keys()
+        rates = [
+            name
+            for name, declarations_of in declarations.items()
+            if any(each.interval for each in declarations_of)
+        ]
+        times = self._shared.rate_times(rates, now)
         views = []
         for name in sorted({*declarations, *settings}):
             setting = settings.get(name, LimitSetting(name)).at_time(now)
@@ -92,7 +99,8 @@ class LimitControl:
                     ),
                     None if setting.is_reset else setting,
                     bool(setting.paused_until(name)),
-                    [key for key in waiting if key.limit == name],
+                    [key for key in waiting if key.limit == name]
+                    + _delayed(setting, declarations.get(name, ()), times, now),
                 )
             )
         return views
@@ -231,6 +239,25 @@ class LimitControl:
 
         self._shared.store.do(ChangeLimit(name, changed, event, f"limit:{key}"))
         return self._find(name)  # one that no graph has any more is gone when it is reset
+
+
+def _delayed(
+    setting: LimitSetting,
+    declarations: Sequence[Declaration],
+    times: Sequence[tuple[str, int]],
+    now: int,
+) -> list[WaitingKey]:
+    """Return the keys whose nodes wait for start times under a rate: those assigned are evenly spaced."""
+    delayed = []
+    for declaration in declarations:
+        start, *_ = numbers = declaration.numbers(setting.id)
+        interval = setting.numbers(numbers)[1]
+        for key, following in times if interval else ():
+            last = following - interval
+            if last > now and is_of(key, start):
+                nodes = math.ceil((last - now) / interval)
+                delayed.append(WaitingKey(key, nodes, 0, [], last))
+    return delayed
 
 
 def conflicts(declarations: Sequence[Declaration]) -> str:

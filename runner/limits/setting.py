@@ -108,7 +108,7 @@ class LimitSetting:
 
     def slots(self, key: str, concurrency: int) -> int:
         """Return the slots of a key that hold where the code has so many."""
-        starts = (start for start, _, _ in self.declared if _is_of(key, start))
+        starts = (start for start, _, _ in self.declared if is_of(key, start))
         return self.numbers((next(starts, ""), concurrency, 0))[0]
 
     def declare(self, declarations: Iterable[DeclaredNumbers]) -> LimitSetting:
@@ -150,7 +150,7 @@ class LimitSetting:
         return replace(self, pauses=kept)
 
 
-def _is_of(key: str, start: str) -> bool:
+def is_of(key: str, start: str) -> bool:
     """Return whether a key has a start, which ends with a colon where a value follows."""
     return key.startswith(start) if start.endswith(":") else key == start
 

@@ -776,7 +776,15 @@ def _limits(facts: Facts) -> Iterator[Check]:
                 f"Run `runner limits resume {quote(pause.key)}` when its nodes may start.",
             )
         for key in limit.waiting[:MOST_NAMED]:
-            if not limit.paused and facts.vitals.now - key.since > STARVED_MS:
+            if key.last_start_at - facts.vitals.now > STARVED_MS:
+                yield Check(
+                    WARN,
+                    "limits",
+                    f"{key.nodes} nodes wait for start times of the limit {key.key!r}, the last for another "
+                    f"{span(key.last_start_at - facts.vitals.now)}",
+                    f"Raise its rate with `runner limits set {quote(limit.name)} --rate`, or start fewer.",
+                )
+            if key.since and not limit.paused and facts.vitals.now - key.since > STARVED_MS:
                 waited = span(facts.vitals.now - key.since)
                 yield Check(
                     WARN,

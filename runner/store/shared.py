@@ -6,7 +6,7 @@ A property connects when it is first used.
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from functools import cached_property
 from urllib.parse import urlsplit
 
@@ -162,6 +162,10 @@ class Shared:
     def waiting_keys(self) -> list[WaitingKey]:
         """Return the keys of limits for which nodes have waited longest."""
         return server_info.waiting_keys(self._partitions())
+
+    def rate_times(self, names: Sequence[str], now: int) -> list[tuple[str, int]]:
+        """Return keys of limits with a rate, and when the next execution may begin (ms), the latest first."""
+        return server_info.rate_times(self._partitions(), names, now) if names else []
 
     def waiting_turns(self, most: int) -> list[WaitingTurn]:
         """Return the keys whose nodes wait for their turn, those that wait longest first."""

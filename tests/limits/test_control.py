@@ -9,8 +9,10 @@ from dataclasses import replace
 
 import pytest
 import redis
+from click.testing import CliRunner
 
 from runner import Client, GraphBuilder, Limit
+from runner.cli.program import runner
 from runner.definition.registry import Registry
 from runner.errors import DefinitionError, NotFoundError, UsageError
 from runner.limits.fairness import LEAST_WINDOW, Fairness
@@ -87,6 +89,44 @@ def test_both_numbers_are_shown_and_who_waits(site):
     site.store.do(SettleVisit(token, settlement, site.worker.nonce()))
     assert [site.word(run_id, node) for node in "bc"] == ["claimed", "claimed"]
     assert site.limits.get("model").waiting == []
+
+
+def test_a_key_that_waits_for_its_rate_is_shown(site, redis_url):
+    """How many nodes wait, and until when; doctor names it if that is long. Control: a key without a wait."""
+    slow = Limit("slow", rate=1, per=240, by="tag:tenant")
+    run_id = site.start(slow)
+    assert site.word(run_id, "a") == "claimed"
+    assert site.limits.get("slow").waiting == []
+    assert [site.word(run_id, node)[:7] for node in "bc"] == ["limited"] * 2
+
+    (waiting,) = site.limits.get("slow").waiting
+    assert (waiting.key, waiting.nodes, waiting.since) == ("slow:tag:tenant:x", 2, 0)
+    assert waiting.last_start_at == site.clock() + 480_000
+    assert site.checks(WARN) == []
+    more = site.start(slow)
+    assert site.word(more, "a")[:7] == "limited"
+    assert site.limits.get("slow").waiting[0].nodes == 3
+    (problem,) = site.checks(WARN)
+    assert problem.startswith(
+        "3 nodes wait for start times of the limit 'slow:tag:tenant:x', the"
+    )
+    shown = CliRunner().invoke(
+        runner, ["limits", "show", "slow"], env={"RUNNER_REDIS_URL": redis_url}
+    )
+    assert f"\tthe last starts {stamp(site.clock() + 720_000)}" in shown.stdout
+
+
+def test_a_damaged_name_hides_no_other_key(site, redis_url):
+    """One that is no text among those that wait leaves the lists, doctor and metrics as they are."""
+    run_id = site.start(MODEL)
+    words = [site.word(run_id, node) for node in "abc"]
+    assert words == ["claimed", "claimed", "limited"]
+    with redis.Redis.from_url(redis_url) as raw:
+        raw.zadd(f"{PREFIX}limit:waiting", {b"\xff": 1})
+        raw.zadd(f"{PREFIX}limit:h:model:tag:tenant:x", {b"\xff": 1})
+    (waiting,) = site.limits.get("model").waiting
+    assert (waiting.nodes, len(waiting.holders)) == (1, 3)
+    assert site.checks(FAIL) == []
 
 
 @pytest.mark.parametrize("key", ["model", "model:tag:tenant:x"])

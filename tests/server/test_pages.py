@@ -832,6 +832,20 @@ def test_a_limit_is_changed_with_forms(site, redis_url):
     assert send(site, "/limits/remove", name="model").status_code == 404
 
 
+def test_a_key_that_waits_for_its_rate_is_on_the_page_of_limits(site, redis_url):
+    """It says how many nodes wait and until when, not for slots; control: one that may start at once."""
+    limits = dict.fromkeys("ab", (Limit("slow", rate=1, per=600),))
+    store = RedisStore(redis_url)
+    worker = ManualWorker(store)
+    run_id = worker.start(shape("a b", entries=["a", "b"], limits=limits))
+    worker.claim(run_id, "a")
+    assert "waits" not in site.http.get("/limits", headers=HTML).text
+    worker.limited(run_id, "b")
+    text = site.http.get("/limits", headers=HTML).text
+    assert re.search("1 node waits.*for start times until", text)
+    assert "slots:" not in text
+
+
 def test_keys_that_wait_for_their_turn_are_on_the_page_of_limits(site, redis_url):
     """Each has its queue and how many of its nodes wait; control: without any there is no table."""
     assert "Turns" not in site.http.get("/limits", headers=HTML).text

@@ -516,12 +516,16 @@ MOST_HOLDERS = 20
 
 @dataclass(frozen=True, slots=True)
 class WaitingKey:
-    """A key of a limit for which nodes wait: how many, since when (ms), which "<run>|<node>" have slots."""
+    """A key of a limit for which nodes wait: how many, since when (ms), which "<run>|<node>" have slots.
+
+    Of a rate it has the time `last_start_at` (ms) at which the last of them may start, in place of `since`.
+    """
 
     key: str
     nodes: int
     since: int
     holders: list[str]
+    last_start_at: int = 0
 
     @property
     def limit(self) -> str:
@@ -535,9 +539,25 @@ def waiting_keys(partitions: Iterable[tuple[RedisConnection, Keys]]) -> list[Wai
     return sorted(found, key=lambda each: each.since)[:MOST_KEYS]
 
 
+def rate_times(
+    partitions: Iterable[tuple[RedisConnection, Keys]], names: Sequence[str], now: int
+) -> list[tuple[str, int]]:
+    """Return keys of limits with a rate, and when the next execution may begin (ms), the latest first."""
+    later = ("+inf", f"({now}", "WITHSCORES", "LIMIT", 0, MOST_KEYS)
+    times = [
+        (key.decode(errors="replace"), int(float(time)))
+        for redis, keys in partitions
+        for reply in redis.call_all(
+            *(("ZREVRANGEBYSCORE", f"{keys.prefix}rates:{name}", *later) for name in names)
+        )
+        for key, time in zip(reply[::2], reply[1::2], strict=True)
+    ]
+    return sorted(times, key=lambda each: -each[1])
+
+
 def _waiting_keys(redis: RedisConnection, keys: Keys) -> list[WaitingKey]:
     names = [
-        name.decode()
+        name.decode(errors="replace")
         for name in redis.call("ZRANGE", f"{keys.prefix}limit:waiting", 0, MOST_KEYS - 1)
     ]
     commands: list[Sequence[str | int]] = []
@@ -551,7 +571,10 @@ def _waiting_keys(redis: RedisConnection, keys: Keys) -> list[WaitingKey]:
     replies = redis.call_all(*commands) if commands else []
     return [
         WaitingKey(
-            name, count, int(float(first[1])), [node_of(member.decode()) for member in slots]
+            name,
+            count,
+            int(float(first[1])),
+            [node_of(member.decode(errors="replace")) for member in slots],
         )
         for name, first, count, slots in zip(
             names, replies[::3], replies[1::3], replies[2::3], strict=True
