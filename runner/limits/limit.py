@@ -17,7 +17,7 @@ TAG, INPUT = "tag:", "input:"
 MOST_KEY_BYTES = 200
 """Bytes that a value of a tag or of the input may have, by which runs or executions are counted."""
 
-MOST_SLOTS = 1_000_000
+MOST_NAME, MOST_SLOTS = 200, 1_000_000
 
 FASTEST, SLOWEST = 1000.0, 1 / (366 * 86_400)
 """Executions per second: times are whole milliseconds; and one a year."""
@@ -43,9 +43,10 @@ class Limit:
 
     def __post_init__(self) -> None:
         """Refuse invalid values where they are written."""
-        if not (isinstance(self.name, str) and self.name.isprintable() and self.name.strip()):
+        name = self.name if isinstance(self.name, str) else ""
+        if not (name.isprintable() and name.strip() and len(name) <= MOST_NAME):
             raise DefinitionError(
-                f"a limit needs a name of printable characters, not {self.name!r}."
+                f"a limit needs a name of at most {MOST_NAME} printable characters, not {self.name!r:.80}."
             )
         if ":" in self.name:
             raise DefinitionError(f"the name of a limit has no colon: {self.name!r}.")

@@ -249,6 +249,15 @@ def test_a_number_that_no_store_can_count_with_is_refused(numbers):
     Limit("model", 1_000_000, rate=1, per=366 * 86_400)
 
 
+@pytest.mark.parametrize("name", ["", " ", None, 5, "a\nb", "a\u202eb", "x" * 201, "a:b"])
+def test_a_limit_has_a_name_that_can_be_shown(name):
+    """Another is refused where it is written, in a short text; control: any letters."""
+    with pytest.raises(DefinitionError, match="name") as refused:
+        Limit(name, concurrency=1)
+    assert len(str(refused.value)) < 200
+    Limit("é |/@*" + "x" * 194, concurrency=1)
+
+
 @pytest.mark.parametrize(
     ("text", "slots"),
     [
