@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import itertools
+import json
 import signal
 import subprocess
 import sys
@@ -83,6 +84,30 @@ def test_a_start_over_the_bound_is_refused_at_each_door(redis_url, monkeypatch, 
         refused(redis_url).split()
     )
     assert [run.run_id for run in site.client.runs()] == [first.id]
+
+
+@pytest.mark.parametrize("size", [200, 201])
+def test_a_key_that_is_too_long_is_refused_at_each_door(redis_url, size):
+    """Also where the process has no code of the graph; control: the longest one."""
+    tags = {"account": "x" * size}
+    site = Scheduled(redis_url)
+    rules = admission("k", None, Concurrency(9, by="tag:account"))
+    site.client.engine.registry.add("k", lambda: single(ident), rules)
+    site.client.engine.publish(["k"])
+    body = json.dumps({"v": 1, "graph": "k", "task": None, "tags": tags}).encode()
+    message = handle_start(site.engine, IncomingMessage("1-0", "starts/1-0", body))
+    http = Site(redis_url, {}).http.post("/v1/runs", json={"graph": "k", "tags": tags})
+    scheduler = site.scheduler()
+    scheduler.add(Schedule("s", "k", interval=60, tags=tags))
+    site.make_due("s")
+    scheduler.fire("s")
+    problem = scheduler.schedules.get("s").error
+
+    assert (message.disposition, http.status_code) == (
+        ("done", 201) if size == 200 else ("dead", 422)
+    )
+    assert ("201 bytes, over 200; nothing was started" in problem) == (size == 201)
+    assert len(list(site.client.runs())) == (3 if size == 200 else 0)
 
 
 def by_client(site):
