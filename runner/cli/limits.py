@@ -15,7 +15,6 @@ from runner.records.validation import one_line
 if TYPE_CHECKING:
     from runner.limits.control import LimitView
     from runner.limits.setting import LimitPause
-    from runner.store.shared import WaitingKey
 
 MOST_TURNS = 1_000
 """Keys of a queue that are read, those that are next."""
@@ -73,7 +72,10 @@ def show(context: CommandContext, name: str) -> None:
     rows: list[tuple[object, ...]] = [
         (
             *(key.key, key.nodes, stamp(key.since)),
-            *(" ".join(key.holders), _pause(pauses.pop(key.key, None)) or _last(key)),
+            *(
+                " ".join(key.holders),
+                _pause(pauses.pop(key.key, None)) or _last(key.last_start_at),
+            ),
         )
         for key in limit.waiting
     ]
@@ -209,8 +211,8 @@ def _row(limit: LimitView) -> tuple[object, ...]:
     return limit.name, code, changed, status, sum(key.nodes for key in limit.waiting)
 
 
-def _last(key: WaitingKey) -> str:
-    return f"the last starts {stamp(key.last_start_at)}" if key.last_start_at else ""
+def _last(starts_at: int) -> str:
+    return f"the last starts {stamp(starts_at)}" if starts_at else ""
 
 
 def _pause(pause: LimitPause | None) -> str:
