@@ -32,8 +32,7 @@ ROOT = Path(__file__).parents[2]
 LIBRARY = ROOT / "runner"
 
 LIMITS = {
-    # The node of the Claude Agent SDK has 2,500 of them.
-    "tokens": 464_700,
+    "tokens": 467_900,
     "tokens a code line": 8.4,
     "vague names in functions, %": 3.5,
     "class names used twice": 0,
@@ -46,13 +45,13 @@ LIMITS = {
     "settle: files": 9,
     "settle: calls": 20,
     "run's end: files": 19,
-    "run's end: calls": 193,
+    "run's end: calls": 195,
     "park: files": 39,
-    "park: calls": 356,
+    "park: calls": 358,
     "answer: files": 26,
-    "answer: calls": 236,
+    "answer: calls": 237,
     "resume: files": 38,
-    "resume: calls": 339,
+    "resume: calls": 341,
 }
 
 VAGUE = re.compile(

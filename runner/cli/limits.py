@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from runner.limits.control import LimitView
     from runner.limits.setting import LimitPause
 
-MOST_TURNS = 1_000
+MOST_FAIR_KEYS = 1_000
 """Keys of a queue that are read, those that are next."""
 
 COLUMNS = ("LIMIT", "CODE", "SET", "STATUS", "WAITING")
@@ -85,18 +85,18 @@ def show(context: CommandContext, name: str) -> None:
 
 @limits.command()
 @with_context
-def turns(context: CommandContext) -> None:
-    """List the keys of fair graphs whose nodes wait for their turn.
+def fairness(context: CommandContext) -> None:
+    """List the keys of fair graphs whose nodes wait.
 
     Without a terminal: queue, priority, key, how many nodes wait, and since when the first does, separated
     by tabs. The key is empty for runs without the tag.
     """
-    page = context.installation.waiting_turns(MOST_TURNS)
+    page = context.installation.fair_keys(MOST_FAIR_KEYS)
     context.output.listing(
-        {"turns": page},
+        {"fairness": page},
         ("QUEUE", "PRIORITY", "KEY", "WAITING", "SINCE"),
-        [(*astuple(turn)[:-1], stamp(turn.since)) for turn in page],
-        "No node waits for a turn. `fairness=` of a graph lets keys take turns.",
+        [(*astuple(key)[:-1], stamp(key.since)) for key in page],
+        "No node waits for others' keys. `fairness=` of a graph divides its slots between keys.",
     )
 
 

@@ -23,7 +23,7 @@ from runner.cli import (
 )
 from runner.cli.output import Removed
 from runner.limits.control import LimitView
-from runner.limits.fairness import WaitingTurn
+from runner.limits.fairness import FairKey
 from runner.operations.api_keys import ApiKey
 from runner.operations.dead import Replayed
 from runner.operations.deploys import GraphCheck
@@ -103,7 +103,7 @@ DOCUMENTS: dict[str, tuple[str, Any]] = {
     "limits resume": ("", LimitView),
     "limits set": ("", LimitView),
     "limits show": ("", LimitView),
-    "limits turns": ("turns", WaitingTurn),
+    "limits fairness": ("fairness", FairKey),
     "schedules add": ("", Schedule),
     "schedules backfill": ("runs", BackfilledRun),
     "schedules list": ("schedules", Schedule),

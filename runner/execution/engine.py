@@ -76,7 +76,7 @@ from runner.store.requests import (
     HoldVisit,
     LeaveVisit,
     ParkVisit,
-    PassTurn,
+    PassOver,
     ReportResult,
     RetryVisit,
     SettleVisit,
@@ -241,7 +241,7 @@ class Engine:
         if record is None or freeze is None:
             return False
         log.info("node.frozen: run %s waits: %s", run_id, freeze)
-        self.do(PassTurn(run_id, node, visit, attempt, record.fingerprint))
+        self.do(PassOver(run_id, node, visit, attempt, record.fingerprint))
         return True
 
     def report(self, run_id: str, node: str, visit: int, reference: str, outcome: JSON) -> str:

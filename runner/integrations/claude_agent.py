@@ -248,9 +248,9 @@ class _ClaudeExecution:
             if name not in self._gate:
                 return {}
             verdict = self._verdict("hook", call_id, name, call["tool_input"])
-            nested = {"permissionDecision": "deny", "permissionDecisionReason": ALONE}
+            refusal = {"permissionDecision": "deny", "permissionDecisionReason": ALONE}
             output = verdict or (
-                nested if call.get("agent_id") else {"permissionDecision": "defer"}
+                refusal if call.get("agent_id") else {"permissionDecision": "defer"}
             )
         result = {"hookSpecificOutput": {"hookEventName": "PreToolUse", **output}}
         return {**result, "continue_": False} if self._stopped else result

@@ -236,20 +236,20 @@ def strict(schema: Any) -> Any:
     """Return a tool's JSON Schema whose objects have no unknown name, and each that has a default."""
     if not isinstance(schema, Mapping):
         return schema
-    closed = dict(schema)
-    for name in {"properties", "$defs"} & closed.keys():
-        closed[name] = {key: strict(each) for key, each in closed[name].items()}
-    for name in {"items", "additionalProperties"} & closed.keys():
-        closed[name] = strict(closed[name])
-    if "properties" not in closed:
+    result = dict(schema)
+    for name in {"properties", "$defs"} & result.keys():
+        result[name] = {key: strict(each) for key, each in result[name].items()}
+    for name in {"items", "additionalProperties"} & result.keys():
+        result[name] = strict(result[name])
+    if "properties" not in result:
         # Beside `properties` these are of the same object, which each alone would close.
-        for name in {"anyOf", "oneOf", "prefixItems"} & closed.keys():
-            closed[name] = [strict(each) for each in closed[name]]
-    elif not {"anyOf", "oneOf", "allOf", "$ref", "if"} & closed.keys():
-        defaults = {name for name, each in closed["properties"].items() if "default" in each}
-        closed["required"] = sorted(defaults.union(closed.get("required", ())))
-        closed.setdefault("additionalProperties", False)
-    return closed
+        for name in {"anyOf", "oneOf", "prefixItems"} & result.keys():
+            result[name] = [strict(each) for each in result[name]]
+    elif not {"anyOf", "oneOf", "allOf", "$ref", "if"} & result.keys():
+        defaults = {name for name, each in result["properties"].items() if "default" in each}
+        result["required"] = sorted(defaults.union(result.get("required", ())))
+        result.setdefault("additionalProperties", False)
+    return result
 
 
 def whole_call(tool: str, args: Any, schema: JSON) -> dict[str, JSON]:

@@ -429,8 +429,8 @@ def _decision_schema(call: _Call, args_schema: Any) -> dict[str, JSON]:
     def decision(kind: str) -> dict[str, JSON]:
         fields, required = _FIELDS[kind]
         if kind == "edit" and args_schema is not None:
-            edited = {"name": {"const": call.name}, "args": args_schema}
-            fields = {"edited_action": {**_EDITED, "properties": edited}}
+            properties = {"name": {"const": call.name}, "args": args_schema}
+            fields = {"edited_action": {**_EDITED, "properties": properties}}
         return {
             "type": "object",
             "properties": {"type": {"const": kind}, **fields},

@@ -248,16 +248,16 @@ def _delayed(
     now: int,
 ) -> list[WaitingKey]:
     """Return the keys whose nodes wait for start times under a rate: those assigned are evenly spaced."""
-    delayed = []
+    waiting_keys = []
     for declaration in declarations:
         start, *_ = numbers = declaration.numbers(setting.id)
         interval = setting.numbers(numbers)[1]
         for key, following in times if interval else ():
-            last = following - interval
-            if last > now and is_of(key, start):
-                nodes = math.ceil((last - now) / interval)
-                delayed.append(WaitingKey(key, nodes, 0, [], last))
-    return delayed
+            latest = following - interval
+            if latest > now and is_of(key, start):
+                nodes = math.ceil((latest - now) / interval)
+                waiting_keys.append(WaitingKey(key, nodes, 0, [], latest))
+    return waiting_keys
 
 
 def conflicts(declarations: Sequence[Declaration]) -> str:

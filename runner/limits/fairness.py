@@ -30,8 +30,8 @@ STAYS_MS = 330_000
 
 
 @dataclass(frozen=True, slots=True)
-class WaitingTurn:
-    """A key of a queue, "" of runs without one, whose nodes wait for its turn: how many, since when (ms)."""
+class FairKey:
+    """A key of a queue, "" of runs without one, whose nodes wait: how many, since when (ms)."""
 
     queue: str
     priority: int

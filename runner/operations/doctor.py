@@ -19,7 +19,7 @@ from runner.dev.embedded import OLDEST
 from runner.errors import UsageError
 from runner.execution.held_nodes import UNDER_WAY
 from runner.limits.control import LimitControl, LimitView, conflicts
-from runner.limits.fairness import WaitingTurn
+from runner.limits.fairness import FairKey
 from runner.limits.setting import LimitPause
 from runner.operations.setting_sources import unknown_settings
 from runner.records.json_form import span
@@ -88,7 +88,7 @@ class Facts:
     freezes: Sequence[Freeze] = ()
     schedules: Sequence[tuple[str, str]] = ()
     limits: Sequence[LimitView] = ()
-    turns: Sequence[WaitingTurn] = ()
+    fair_keys: Sequence[FairKey] = ()
     audits: Sequence[Audited] = ()
     audit: str = "off"
     signing: str = ""
@@ -159,7 +159,7 @@ def read_facts(settings: Settings) -> Facts:
         freezes=list(store.frozen().values()),
         schedules=list(_troubled(shared)),
         limits=LimitControl(shared).all(),
-        turns=shared.waiting_turns(MOST_TURNS),
+        fair_keys=shared.fair_keys(MOST_FAIR_KEYS),
         audits=[_audited(log) for log in store.audit_logs],
         audit=settings.audit,
         clock=clock,
@@ -736,11 +736,11 @@ def _audit(facts: Facts) -> Iterator[Check]:
 MOST_NAMED = 10
 """Keys of a limit that are named."""
 
-MOST_TURNS = 100
+MOST_FAIR_KEYS = 100
 """Keys of a queue and priority that are read, those that are next."""
 
 STARVED_MS = 600_000
-"""For how long nodes wait for a key of a limit, or for their key's turn, before that is a warning."""
+"""For how long nodes wait for a key of a limit, or behind other keys, before that is a warning."""
 
 
 def _limits(facts: Facts) -> Iterator[Check]:
@@ -798,26 +798,26 @@ FAR = 10
 """Times that a key waits as long as another one with as many nodes, before that is a warning."""
 
 
-def _turns(facts: Facts) -> Iterator[Check]:
+def _fairness(facts: Facts) -> Iterator[Check]:
     now = facts.vitals.now
-    for turn in facts.turns:
-        waited = now - turn.since
+    for key in facts.fair_keys:
+        waited = now - key.since
         ahead = [
             other
-            for other in facts.turns
-            if (other.queue, other.nodes >= turn.nodes) == (turn.queue, True)
+            for other in facts.fair_keys
+            if (other.queue, other.nodes >= key.nodes) == (key.queue, True)
             if FAR * (now - other.since) < waited
         ]
         if waited > STARVED_MS and ahead:
             other = max(ahead, key=lambda each: each.nodes)
             yield Check(
                 WARN,
-                "turns",
-                f"nodes of the key {one_line(turn.key)!r} wait for their turn on {turn.queue}: {turn.nodes} "
-                f"of priority {turn.priority} for {span(waited)}, but those of {one_line(other.key)!r}, "
+                "fairness",
+                f"nodes of the key {one_line(key.key)!r} wait on {key.queue}: {key.nodes} "
+                f"of priority {key.priority} for {span(waited)}, but those of {one_line(other.key)!r}, "
                 f"{other.nodes} of priority {other.priority}, for {span(now - other.since)}",
                 "Give the key a weight in the graph's fairness, or its nodes the same priority; "
-                "see `runner limits turns`.",
+                "see `runner limits fairness`.",
             )
 
 
@@ -870,7 +870,7 @@ CHECKS: Iterable[Callable[[Facts], Iterator[Check]]] = (
     _freezes,
     _schedules,
     _limits,
-    _turns,
+    _fairness,
     _letters,
     _held,
 )

@@ -13,7 +13,7 @@ from pydantic import TypeAdapter
 
 from runner.approvals.freezes import Freeze
 from runner.limits.control import LimitView
-from runner.limits.fairness import WaitingTurn
+from runner.limits.fairness import FairKey
 from runner.operations.api_keys import ApiKey
 from runner.operations.dead import Replayed
 from runner.operations.deploys import GraphCheck
@@ -103,7 +103,7 @@ ANSWERS: dict[str, Any] = {
     "get /v1/graphs/{graph}:check": GraphCheck,
     "post /v1/graphs/{graph}:check": GraphCheck,
     "get /v1/limits": Listing(LimitView),
-    "get /v1/limits/turns": Listing(WaitingTurn),
+    "get /v1/limits/fairness": Listing(FairKey),
     "post /v1/limits/{name}:set": LimitView,
     "post /v1/limits/{name}:pause": LimitView,
     "post /v1/limits/{name}:resume": LimitView,

@@ -573,11 +573,14 @@ def question_document(question: Interrupt) -> bytes:
 def compressed_question(document: bytes) -> bytes:
     """Compress a question's document for its field, where that makes it shorter."""
     compressor = zlib.compressobj(9, wbits=-zlib.MAX_WBITS, zdict=QUESTION_WORDS)
-    mark, rest = COMPRESSED, document
-    if found := DIGEST.search(document):
+    mark, text = COMPRESSED, document
+    if digest := DIGEST.search(document):
         # Hex digits of chance would take most of the text.
-        mark, rest = DIGEST_APART + bytes.fromhex(found[1].decode()), document[: found.start()]
-    text = mark + compressor.compress(rest) + compressor.flush()
+        mark, text = (
+            DIGEST_APART + bytes.fromhex(digest[1].decode()),
+            document[: digest.start()],
+        )
+    text = mark + compressor.compress(text) + compressor.flush()
     return document if len(text) >= len(document) or PLACEHOLDER.search(text) else text
 
 
@@ -591,13 +594,13 @@ def split_question(data: bytes) -> tuple[bytes, bytes]:
     head = data[: len(data) - len(text)]
     if not text.startswith((COMPRESSED, DIGEST_APART)):
         return head, text
-    first, end = 1, b""
+    start, end = 1, b""
     if text.startswith(DIGEST_APART):
-        first = 1 + hashlib.sha256().digest_size
-        end = b',"digest":"sha256:%s"}' % text[1:first].hex().encode()
+        start = 1 + hashlib.sha256().digest_size
+        end = b',"digest":"sha256:%s"}' % text[1:start].hex().encode()
     decompressor = zlib.decompressobj(-zlib.MAX_WBITS, zdict=QUESTION_WORDS)
     try:
-        document = decompressor.decompress(text[first:])
+        document = decompressor.decompress(text[start:])
     except zlib.error as error:
         raise CorruptDocument(f"a stored question can't be read: {error}") from error
     if not decompressor.eof:

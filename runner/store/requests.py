@@ -396,7 +396,7 @@ class ClaimVisit(Request[Claim | Reply]):
 
 
 @dataclass(frozen=True, slots=True)
-class PassTurn(Request[Reply]):
+class PassOver(Request[Reply]):
     """Take the doorbell of a visit that is not claimed now from the window of its keys: "passed"."""
 
     verb = "pass"

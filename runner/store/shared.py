@@ -11,7 +11,7 @@ from functools import cached_property
 from urllib.parse import urlsplit
 
 from runner.errors import StoreError
-from runner.limits.fairness import WaitingTurn
+from runner.limits.fairness import FairKey
 from runner.limits.setting import LimitSetting
 from runner.records.listings import Page, SessionSummary
 from runner.records.metrics import Metric
@@ -167,9 +167,9 @@ class Shared:
         """Return keys of limits with a rate, and when the next execution may begin (ms), the latest first."""
         return server_info.rate_times(self._partitions(), names, now) if names else []
 
-    def waiting_turns(self, most: int) -> list[WaitingTurn]:
+    def fair_keys(self, most: int) -> list[FairKey]:
         """Return the keys whose nodes wait for their turn, those that wait longest first."""
-        return server_info.waiting_turns(self._partitions(), most)
+        return server_info.fair_keys(self._partitions(), most)
 
     def _partitions(self) -> list[tuple[RedisConnection, Keys]]:
         places, namespace = self.settings.partition_addresses, self.settings.namespace

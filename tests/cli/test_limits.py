@@ -81,22 +81,23 @@ def test_keys_that_wait_for_their_turn_are_listed(call, redis_url):
     worker = ManualWorker(store, clock)
     store.do(ShareSlots({"g": 4}))
     noisy = [worker.start(graph, tags={"tenant": "noisy"}) for _ in range(4)]
-    assert call("limits", "turns", url=redis_url).stdout == ""
-    assert "runner_turns_waiting" not in call("metrics", url=redis_url).stdout
+    assert call("limits", "fairness", url=redis_url).stdout == ""
+    assert "runner_fair_nodes_waiting" not in call("metrics", url=redis_url).stdout
 
     for tenant in ("noisy", "noisy", "quiet"):
         worker.start(graph, tags={"tenant": tenant})
-    turns = json.loads(call("limits", "turns", "--json", url=redis_url).stdout)["turns"]
-    assert [(turn["key"], turn["nodes"]) for turn in turns] == [("noisy", 2), ("quiet", 1)]
-    assert milliseconds(turns[0]["since"]) >= store.events(noisy[-1])[0].at
+    keys = json.loads(call("limits", "fairness", "--json", url=redis_url).stdout)["fairness"]
+    assert [(key["key"], key["nodes"]) for key in keys] == [("noisy", 2), ("quiet", 1)]
+    assert milliseconds(keys[0]["since"]) >= store.events(noisy[-1])[0].at
     lines = [
-        line.split("\t") for line in call("limits", "turns", url=redis_url).stdout.splitlines()
+        line.split("\t")
+        for line in call("limits", "fairness", url=redis_url).stdout.splitlines()
     ]
     assert lines == [
-        ["g", "5", "noisy", "2", turns[0]["since"]],
-        ["g", "5", "quiet", "1", turns[1]["since"]],
+        ["g", "5", "noisy", "2", keys[0]["since"]],
+        ["g", "5", "quiet", "1", keys[1]["since"]],
     ]
-    assert 'runner_turns_waiting{queue="g"} 3' in call("metrics", url=redis_url).stdout
+    assert 'runner_fair_nodes_waiting{queue="g"} 3' in call("metrics", url=redis_url).stdout
     store.close()
 
 

@@ -413,11 +413,11 @@ def test_a_key_that_waits_longer_than_a_larger_backlog_is_named(site, redis_url)
         (waits,) = raw.keys(f"{PREFIX}fair:n:*:quiet")
         for node in raw.zrange(waits, 0, -1):
             raw.zincrby(waits, -3_600_000, node)
-        assert site.checks(WARN, "turns") == []
+        assert site.checks(WARN, "fairness") == []
         start("noisy", 1)
-        (problem,) = site.checks(WARN, "turns")
-        assert "key 'quiet' wait for their turn on g: 2 of priority 5 for 1 h" in problem
+        (problem,) = site.checks(WARN, "fairness")
+        assert "key 'quiet' wait on g: 2 of priority 5 for 1 h" in problem
         assert "those of 'noisy', 2" in problem
         for node in raw.zrange(waits, 0, -1):
             raw.zincrby(waits, 3_600_000, node)
-        assert site.checks(WARN, "turns") == []
+        assert site.checks(WARN, "fairness") == []

@@ -417,7 +417,7 @@ FAULTS = (
     ),
     Mutation(
         "execution/engine.py",
-        "self.do(PassTurn(run_id, node, visit, attempt, record.fingerprint))",
+        "self.do(PassOver(run_id, node, visit, attempt, record.fingerprint))",
         "pass",
         "a frozen graph closes the window of others",
         test="tests/execution/test_freezes.py::test_a_frozen_graph_keeps_no_other_of_its_queue_waiting",

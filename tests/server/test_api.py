@@ -449,8 +449,8 @@ def test_keys_that_wait_for_their_turn_are_listed(site, redis_url):
     worker = ManualWorker(RedisStore(redis_url, push=False), ManualClock())
     worker.store.do(ShareSlots({"g": LEAST_WINDOW}))
     for waiting in ([], [("acme", 1)]):
-        turns = site.http.get("/v1/limits/turns").json()["items"]
-        assert [(turn["key"], turn["nodes"]) for turn in turns] == waiting
+        keys = site.http.get("/v1/limits/fairness").json()["items"]
+        assert [(key["key"], key["nodes"]) for key in keys] == waiting
         for _ in range(LEAST_WINDOW + 1):
             worker.start(shape("a", fairness=Fairness("tag:t")), tags={"t": "acme"})
 

@@ -120,7 +120,7 @@ def test_a_finance_day(desk, browser, tmp_path):
 
         ben.goto(f"/runs/{desk.closing.id}?fit=yes")
         assert ben.evaluate(LABELS) > 9
-        ben.click("text=Natural size")
+        ben.click("text=Full size")
         ben.wait_for_selector(".graph:not(.fits)")
         assert ben.evaluate(LABELS) > 11
         ben.click("text=Go to what waits")
@@ -138,7 +138,7 @@ def test_a_finance_day(desk, browser, tmp_path):
         eva.goto(ben.url)
         assert "Changed by ben: Transfer 4800 EUR" in eva.inner_text("#versions")
         seen["question"] = look(eva, tmp_path, "question")
-        eva.click("article:has-text('Changed by ben') >> text=Approve this version")
+        eva.click("article:has-text('Changed by ben') >> text=/Approve ben.s version/")
         eva.wait_for_selector("[data-result=accepted]")
         desk.work()
 

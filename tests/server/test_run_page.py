@@ -98,7 +98,7 @@ def test_a_long_graph_fits_and_leads_to_what_waits(site, served, browser):
 
     assert live.query_selector(".graph.fits")
     assert live.get_attribute("text=Go to what waits", "href") == "#at-step_9"
-    live.click("text=Natural size")
+    live.click("text=Full size")
     live.wait_for_selector(".graph:not(.fits)")
     assert not is_seen(live, "step_11")
     plain.close()

@@ -140,10 +140,12 @@ def list_limits(person: Seen, services: Served) -> dict[str, Any]:
     return page_document(services.limits.all(), person)
 
 
-@limits.get("/turns", summary="List keys that wait for turns", dependencies=[ONE_PAGE])
-def list_turns(person: Seen, services: Served) -> dict[str, Any]:
-    """List the keys of fair graphs whose nodes wait for their turn, those that wait longest first."""
-    return page_document(services.waiting_turns(MOST), person)
+@limits.get(
+    "/fairness", summary="List the keys of fair graphs that wait", dependencies=[ONE_PAGE]
+)
+def list_fair_keys(person: Seen, services: Served) -> dict[str, Any]:
+    """List the keys of fair graphs whose nodes wait, those that wait longest first."""
+    return page_document(services.fair_keys(MOST), person)
 
 
 @limits.post("/{name:key}:set", summary="Change a limit")

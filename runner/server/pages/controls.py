@@ -26,7 +26,7 @@ from runner.webhooks.webhook import KINDS, Webhook, WebhookView
 
 router = APIRouter(include_in_schema=False)
 
-MOST_TURNS = 100
+MOST_FAIR_KEYS = 100
 """Keys that wait for their turn on the page of limits, those that wait longest."""
 
 
@@ -117,10 +117,10 @@ def change_schedule(
 
 @router.get("/limits")
 def limits(request: Request, person: Seen, services: Served) -> HTMLResponse:
-    """Show the limits, what is set, who waits and who has the slots; and the keys that wait for turns."""
+    """Show the limits, what is set, who waits and who has the slots, and the fair keys that wait."""
     views = [seen_by(person, limit) for limit in services.limits.all()]
-    turns = services.waiting_turns(MOST_TURNS)
-    return page(request, "limits.html", person, limits=views, words=words, turns=turns)
+    fair_keys = services.fair_keys(MOST_FAIR_KEYS)
+    return page(request, "limits.html", person, limits=views, words=words, fair_keys=fair_keys)
 
 
 @router.post("/limits/{action}")

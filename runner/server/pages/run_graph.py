@@ -94,7 +94,7 @@ def shape_of(services: Services, record: RunRecord) -> Topology | None:
 class PageState:
     """State in the address of a run's page: its tab, the node that is shown, and what is opened or closed.
 
-    The graph `fits` into the width of the page, or has its natural size.
+    The graph `fits` into the width of the page, or has its full size.
     """
 
     tab: str = GRAPH

@@ -48,7 +48,7 @@ from runner.store.requests import (
     CloseRaise,
     FreezeScope,
     OpenRaise,
-    PassTurn,
+    PassOver,
     RemoveRun,
     SettleVisit,
     ShareSlots,
@@ -90,7 +90,7 @@ class MemoryStore:
             CloseRaise: self._close_raise,
             FreezeScope: self._freeze,
             OpenRaise: self._open_raise,
-            PassTurn: self._pass_turn,
+            PassOver: self._pass_over,
             RemoveRun: self._remove,
             SettleVisit: self._settle,
             ShareSlots: self._share_slots,
@@ -166,7 +166,7 @@ class MemoryStore:
         claim = run.claim(changes, request.node, self.read(child) if child else None)
         return replace(claim, doorbells=bells)
 
-    def _pass_turn(self, request: PassTurn) -> Reply:
+    def _pass_over(self, request: PassOver) -> Reply:
         visit = (request.run_id, request.node, request.visit, request.attempt)
         return Reply("passed", self._database.claimed(*visit))
 

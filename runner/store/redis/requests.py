@@ -76,7 +76,7 @@ from runner.store.requests import (
     MigrateRuns,
     OpenRaise,
     ParkVisit,
-    PassTurn,
+    PassOver,
     RemoveRun,
     ReportResult,
     RetryVisit,
@@ -129,7 +129,7 @@ class Requests:
             FreezeScope: self._freeze,
             OpenRaise: self._open_raise,
             ParkVisit: self._wait,
-            PassTurn: self._pass_turn,
+            PassOver: self._pass_over,
             RemoveRun: self._remove,
             SaveCheckpoint: self._save,
             SettleVisit: self._settle,
@@ -187,12 +187,12 @@ class Requests:
         rung = self._arrive(request, topology)
         return replace(reply, doorbells=[*reply.doorbells, *rung]) if rung else reply
 
-    def _pass_turn(self, request: PassTurn) -> Reply:
+    def _pass_over(self, request: PassOver) -> Reply:
         topology = self._settings.topologies.get(request.fingerprint)
         return Reply("passed", self._arrive(request, topology))
 
     def _arrive(
-        self, request: ClaimVisit | PassTurn, topology: Topology | None
+        self, request: ClaimVisit | PassOver, topology: Topology | None
     ) -> Sequence[Doorbell]:
         node = topology.nodes.get(shape_name(request.node)) if topology else None
         if topology is None or topology.fairness is None or node is None:

@@ -10,7 +10,7 @@ from typing import Any
 
 from runner.definition.model import map_of
 from runner.errors import StoreError
-from runner.limits.fairness import WaitingTurn
+from runner.limits.fairness import FairKey
 from runner.limits.limit import name_of
 from runner.limits.setting import LimitSetting
 from runner.records.listings import InterruptQuery, RunQuery
@@ -216,7 +216,7 @@ def read_metrics(urls: str, namespace: str = NAMESPACE, partitions: int = 1) -> 
             *_ready(
                 opened, namespace, now, max([0.0, *(one.lease for one in workers)]) or LEASE
             ),
-            *_turns(opened, now),
+            *_fair_nodes(opened, now),
             *_rest(opened, now),
             *_memory(opened),
             *_audit(opened, now),
@@ -323,19 +323,23 @@ def _ready(
         )
 
 
-def _turns(partitions: Sequence[Partition], now: int) -> Iterator[Metric]:
-    """Yield how many nodes of each queue wait for the turns of their keys, and for how long."""
-    turns = waiting_turns([(one.redis, one.keys) for one in partitions], RUNG_NEXT)
-    for queue in list(dict.fromkeys(turn.queue for turn in turns))[:QUEUES]:
+def _fair_nodes(partitions: Sequence[Partition], now: int) -> Iterator[Metric]:
+    """Yield how many nodes of each queue wait while other keys go first, and for how long."""
+    waiting_keys = fair_keys([(one.redis, one.keys) for one in partitions], RUNG_NEXT)
+    for queue in list(dict.fromkeys(key.queue for key in waiting_keys))[:QUEUES]:
         nodes, since = zip(
-            *[(turn.nodes, turn.since) for turn in turns if turn.queue == queue], strict=True
+            *[(key.nodes, key.since) for key in waiting_keys if key.queue == queue],
+            strict=True,
         )
         labels = {"queue": queue}
         yield Metric(
-            "runner_turns_waiting", "Nodes that wait for their key's turn.", sum(nodes), labels
+            "runner_fair_nodes_waiting",
+            "Nodes that wait while other keys go first.",
+            sum(nodes),
+            labels,
         )
         yield Metric(
-            "runner_turns_oldest_seconds",
+            "runner_fair_nodes_oldest_seconds",
             "For how long the first of them waits.",
             max(0, now - min(since)) / 1000,
             labels,
@@ -583,11 +587,9 @@ def _waiting_keys(redis: RedisConnection, keys: Keys) -> list[WaitingKey]:
     ]
 
 
-def waiting_turns(
-    partitions: Iterable[tuple[RedisConnection, Keys]], most: int
-) -> list[WaitingTurn]:
-    """Return the keys whose nodes wait for their turn; of those that are next at most so many."""
-    turns: dict[tuple[str, int, str], list[tuple[int, int]]] = defaultdict(list)
+def fair_keys(partitions: Iterable[tuple[RedisConnection, Keys]], most: int) -> list[FairKey]:
+    """Return the keys whose nodes wait; of those that are next at most so many."""
+    waits: dict[tuple[str, int, str], list[tuple[int, int]]] = defaultdict(list)
     for redis, keys in partitions:
         fair = f"{keys.prefix}fair:"
         queues = [queue.decode() for queue in redis.call("HKEYS", f"{fair}windows")]
@@ -605,9 +607,9 @@ def waiting_turns(
         replies = redis.call_all(*commands) if commands else []
         for line, nodes, first in zip(lines, replies[::2], replies[1::2], strict=True):
             if first:
-                turns[line].append((nodes, int(float(first[1]))))
+                waits[line].append((nodes, int(float(first[1]))))
     found = [
-        WaitingTurn(*line, sum(nodes for nodes, _ in each), min(since for _, since in each))
-        for line, each in turns.items()
+        FairKey(*line, sum(nodes for nodes, _ in each), min(since for _, since in each))
+        for line, each in waits.items()
     ]
-    return sorted(found, key=lambda turn: (turn.since, turn.key))
+    return sorted(found, key=lambda key: (key.since, key.key))

@@ -94,7 +94,7 @@ class RunInTransaction:
         self.initial = self.record = record
         self.key = run_key(record.run_id)
         self._defers_to_timer = defers_to_timer
-        self._compares_line = False
+        self._compares_run_field = False
         """True where the commit compares the run's field `run` whole, with the number of its events."""
         self._nodes: dict[str, NodeRecord] = {}
         self._read_nodes: dict[str, NodeRecord] = {}
@@ -179,7 +179,7 @@ class RunInTransaction:
                 f"{TimerKind.DRAIN}|{self.record.run_id}|", self.write_set.read_set.now
             )
             return
-        self._compares_line |= not self.record.stopping
+        self._compares_run_field |= not self.record.stopping
         reads, names = self.write_set.read_set, self._names(after)
         reads.want(self.key, [f"l:{loop}" for loop in range(len(self.topology.loops))])
         while some := list(itertools.islice(names, DRAIN_LIMIT + 1)):
@@ -311,7 +311,7 @@ class RunInTransaction:
         """Read everything where the number of the run's entries is only guessed: others may have come."""
         read_set = self.write_set.read_set
         if read_set.is_speculative and not read_set.has_entries:
-            read_set.invalidate()
+            read_set.reread_all()
 
     def end(self, now: int) -> None:
         # A run that ends needs no marker of a table.
@@ -352,7 +352,7 @@ class RunInTransaction:
 
     def close(self, interrupt_id: str, status: str, now: int) -> None:
         if not self.write_set.read_set.now:
-            self.write_set.read_set.invalidate()  # the decision is read in this step, too: it needs the time
+            self.write_set.read_set.reread_all()  # the decision is read in this step, too: it needs the time
         questions.close(self.write_set, self.record, interrupt_id, f"{status} {now}  ".encode())
 
     def remind(self, interrupt_id: str) -> int:
@@ -428,7 +428,7 @@ class RunInTransaction:
 
     def last_event(self) -> int:
         """Return the number of the last event; no other may come meanwhile."""
-        self._compares_line = True
+        self._compares_run_field = True
         line = self.write_set.read_unvalidated(self.key, "run") or b"0 -"
         return int(line.split(b" ")[-2])
 
@@ -625,7 +625,11 @@ class RunInTransaction:
         for (scope, node), arrivals in self._arrivals.items():
             self._flush_arrivals(scope, node, arrivals)
         changes = (
-            self._nodes or self._loops or self._maps or self._arrivals or self._compares_line
+            self._nodes
+            or self._loops
+            or self._maps
+            or self._arrivals
+            or self._compares_run_field
         )
         if changes or self.record != self.initial or self.record.run_id in write_set.runs:
             self._flush_record()
@@ -680,7 +684,7 @@ class RunInTransaction:
         counters.status, counters.stopping = record.status, record.stopping or "-"
         if self.key in write_set.new_keys:
             counters.pattern = "^$"
-        elif self._compares_line:
+        elif self._compares_run_field:
             text = write_set.read_unvalidated(self.key, "run") or b""
             counters.pattern = f"^{text.decode().replace('-', '%-')}$"
         else:

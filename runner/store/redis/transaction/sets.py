@@ -273,7 +273,7 @@ class ReadSet:
         """All that was read, to compare it with what a later look reads."""
         return self._fields, self._replies, dict(self.limit_positions)
 
-    def invalidate(self) -> None:
+    def reread_all(self) -> None:
         """Have everything read again, at one moment, and slots held again after it."""
         self.is_speculative = False
         self.held_slots, self.wanted_slots, self.held_after = {}, {}, 0

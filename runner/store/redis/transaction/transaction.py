@@ -400,7 +400,7 @@ class Transactions:
             CorruptDocument: it refuses what was planned on exactly what it has.
         """
         read_set, conflicts, repeats = speculation or ReadSet(), 0, 0
-        refused: tuple[object, ...] = ()
+        contents_at_conflict: tuple[object, ...] = ()
         read_set.request(wants, [*asks, ("EXISTS", TEMPLATE)] if self._settings.push else asks)
         if not read_set.is_speculative:
             self._look(read_set, verb)
@@ -426,8 +426,8 @@ class Transactions:
                     return replace(reply, doorbells=doorbells)
                 if not read_set.is_speculative:
                     conflicts += 1
-                    repeats = repeats + 1 if read_set.contents == refused else 0
-                    refused = read_set.contents
+                    repeats = repeats + 1 if read_set.contents == contents_at_conflict else 0
+                    contents_at_conflict = read_set.contents
                     if repeats == SAME_TRIES:
                         raise CorruptDocument(
                             "what is stored contradicts itself, by damage or a write from outside: this "
@@ -444,7 +444,7 @@ class Transactions:
             # is stored then. A value that it does not validate is constant, or only added to, or changes only
             # together with a validated one that was read before it or with it. To read single values again
             # after a conflict would break the third, so everything is read again.
-            read_set.invalidate()
+            read_set.reread_all()
             self._look(read_set, verb)
         raise StoreError(
             f"other requests came in between {TRIES} times, and this one ({verb}) was not done."
@@ -458,11 +458,11 @@ class Transactions:
             transaction.finish(reply.doorbells)
         except _PackedRun as packed:
             packed_runs.unpack(self._call, *packed.args)
-            write_set.read_set.invalidate()
+            write_set.read_set.reread_all()
             return Reply("unread")
         except Exception:
             if write_set.read_set.is_speculative:
-                write_set.read_set.invalidate()
+                write_set.read_set.reread_all()
             if not write_set.read_set.is_incomplete:
                 raise
             return Reply("unread")
