@@ -517,8 +517,8 @@ FAULTS = (
     ),
     Mutation(
         MAIL,
-        "if link.digest != question.digest or _needs_page(question):",
-        "if _needs_page(question):",
+        "if link.digest != question.digest or flat_forms.form(question) is None:",
+        "if flat_forms.form(question) is None:",
         "a link to a question that has changed counts",
         test=f"{OF_MAIL}test_each_check_stops_nothing_else",
     ),

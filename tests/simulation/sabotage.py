@@ -454,7 +454,7 @@ class AnyNumber(Replaced):
 class SleepyKey(Replaced):
     """The end of a run begins no other run of its key."""
 
-    module, name, instead = apply_transition, "_admitted", staticmethod(lambda *_: ())
+    module, name, instead = apply_transition, "admitted", staticmethod(lambda *_: ())
 
 
 class LastFirst(Replaced):
