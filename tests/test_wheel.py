@@ -26,6 +26,11 @@ pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
 
 ROOT = Path(__file__).parents[1]
 
+UV = shutil.which(
+    "uv", path=os.pathsep.join([os.environ["PATH"], str(Path(sys.executable).parent)])
+)
+"""It makes an environment in a tenth of the time that pip takes."""
+
 TUTORIAL = """
 import os
 from celery import Celery
@@ -74,11 +79,11 @@ def installed(wheel, tmp_path_factory):
     def install(line: str) -> Path:
         environment = tmp_path_factory.mktemp("environment")
         python = environment / "bin" / "python"
-        if shutil.which("uv"):
+        if UV:
             subprocess.run(
-                ["uv", "venv", "--quiet", "--python", sys.executable, environment], check=True
+                [UV, "venv", "--quiet", "--python", sys.executable, environment], check=True
             )
-            command = ["uv", "pip", "install", "--quiet", "--python", str(python)]
+            command = [UV, "pip", "install", "--quiet", "--python", str(python)]
         else:
             subprocess.run([sys.executable, "-m", "venv", environment], check=True)
             command = [str(python), "-m", "pip", "install", "--quiet"]
