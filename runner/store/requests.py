@@ -280,13 +280,15 @@ OTHER_REQUESTER = (
 def _joint(first: Mapping[str, JSON], second: Mapping[str, JSON]) -> Mapping[str, JSON] | None:
     """Return who asks for a run of which there were two starts; None where that is not to be stored.
 
-    A rule that excludes them must not miss who gave the task. What is signed is for one start alone.
+    A rule that excludes them must not miss who gave the task. What is signed is for one start alone, and
+    proves nothing of one that is not signed.
     """
     people, others = _people(first), _people(second)
     if not people and "body" not in second:
         return second
     more = [name for name in others if name not in people]
-    if not others or (more and ("body" in first or "body" in second)):
+    is_unproven = "body" in first and "body" not in second
+    if not others or is_unproven or (more and "body" in second):
         return None
     behalf: Any = first.get("on_behalf_of") or ()
     return {**first, "on_behalf_of": [*behalf, *more]} if more else first

@@ -431,6 +431,7 @@ class DebounceContract:
             ({"principal": "ana"}, None, False),
             ({"principal": "ana"}, {"principal": "ben", "body": {}}, False),
             ({"principal": "ana", "body": {}}, {"principal": "ben"}, False),
+            ({"principal": "ana", "body": {}}, {"principal": "ana"}, False),
             (None, {"principal": "ben", "body": {}}, False),
             (None, {"principal": "ben"}, True),
             ({"principal": "ana", "body": {}}, {"principal": "ana", "body": {}}, True),
@@ -444,7 +445,7 @@ class DebounceContract:
         second: Mapping[str, Any] | None,
         accepted: bool,
     ) -> None:
-        """An unknown one, or another than who has signed, changes nothing; control: the same one."""
+        """An unknown one, or another or less sure than who has signed, changes nothing; control: the same one."""
         store.publish([DEBOUNCED])
 
         def start_of(name: str, requester: Mapping[str, Any] | None) -> Reply:
