@@ -97,6 +97,10 @@ class ClaudeAgent(FrameworkNode):
         version: str = "",
     ) -> None:
         super().__init__(options, ClaudeAgentOptions, name, version)
+        if isinstance(gate, str):
+            raise DefinitionError(
+                f"the gate of a ClaudeAgent is a list of tools' names, not {gate!r}."
+            )
         self._gate, self._input, self._approval = tuple(gate), input, approval
 
     async def _execute(self, visit: Visit) -> Outcome:
@@ -336,14 +340,17 @@ def _checked(options: Any) -> ClaudeAgentOptions:
     """Refuse options by which a gated call could be made without a decision.
 
     Raises:
-        DefinitionError: they have some.
+        DefinitionError: they have some, or their settings can't be read.
     """
     conflicts = [name for name in RESERVED if getattr(options, name)]
     if options.permission_mode not in (None, "default", "plan", "acceptEdits"):
         conflicts.append(f"permission_mode={options.permission_mode!r}")
-    if options.sandbox and options.sandbox.get("autoAllowBashIfSandboxed", True):
+    sandbox: Any = options.sandbox or _read_settings(options).get("sandbox")
+    if sandbox and sandbox.get("autoAllowBashIfSandboxed", True):
         conflicts.append("a sandbox without autoAllowBashIfSandboxed=False")
-    conflicts += [f"--{flag}" for flag in options.extra_args if "permission" in flag]
+    conflicts += [
+        f"--{flag}" for flag in options.extra_args if "permission" in flag or flag == "settings"
+    ]
     if conflicts:
         raise DefinitionError(
             f"the options of a ClaudeAgent have {', '.join(conflicts)}, so nothing was run: the node keeps "
@@ -352,13 +359,33 @@ def _checked(options: Any) -> ClaudeAgentOptions:
     return options
 
 
+def _read_settings(options: ClaudeAgentOptions) -> dict[str, Any]:
+    """Return the settings of the options, with lists of rules.
+
+    Raises:
+        DefinitionError: they can't be read.
+    """
+    text = (options.settings or "{}").strip()
+    try:
+        if not text.startswith("{"):
+            # As Claude Code reads a file: from its folder, with a BOM or without.
+            text = (Path(options.cwd or "") / text).read_text("utf-8-sig")
+        settings = {**json.loads(text)}
+        rules = {**settings.get("permissions", {})}
+        lists = {name: [*rules.get(name, ())] for name in ("ask", "allow")}
+    except (OSError, ValueError, TypeError) as error:
+        raise DefinitionError(
+            f"the settings {options.settings!r:.200} of a ClaudeAgent can't be read, so nothing was run: "
+            f"{error}. Give a JSON object, or a file with one."
+        ) from error
+    return {**settings, "permissions": {**rules, **lists}}
+
+
 def _settings(options: ClaudeAgentOptions, gate: Sequence[str]) -> str:
     """Return the settings with a rule to ask for each gated tool, which is stronger than one to allow it."""
-    text = options.settings or "{}"
-    settings = json.loads(text if text.lstrip().startswith("{") else Path(text).read_text())
-    rules = settings.setdefault("permissions", {})
-    rules["ask"] = [*rules.get("ask", ()), *gate]
-    rules["allow"] = [*rules.get("allow", ()), *options.allowed_tools]
+    settings = _read_settings(options)
+    settings["permissions"]["ask"] += gate
+    settings["permissions"]["allow"] += options.allowed_tools
     return json.dumps(settings)
 
 

@@ -237,6 +237,8 @@ def test_a_call_that_was_changed_after_its_approval_is_not_made(claude, run_grap
         {"permission_mode": "bypassPermissions"},
         {"resume": "x"},
         {"continue_conversation": True},
+        {"extra_args": {"settings": "{}"}},
+        {"settings": '{"sandbox": {"enabled": true}}'},
     ],
 )
 def test_options_that_go_round_decisions_are_refused(claude, changes):
@@ -244,7 +246,29 @@ def test_options_that_go_round_decisions_are_refused(claude, changes):
     error = failures.restore(StoredNode(lambda: claude(**changes)).execute().error)
 
     assert isinstance(error, DefinitionError)
-    assert "permission" in str(error) or next(iter(changes)) in str(error)
+    words = ("permission", "--settings", "sandbox", next(iter(changes)))
+    assert any(word in str(error) for word in words)
+
+
+def test_a_gate_is_a_list_of_names(claude):
+    """A single name would be read as its letters, and gate nothing."""
+    with pytest.raises(DefinitionError, match="list"):
+        claude(gate=PAY)
+
+
+@pytest.mark.parametrize("text", [None, "{", "[]", '{"permissions": []}'])
+def test_settings_that_can_not_be_read_are_refused(claude, tmp_path, text):
+    """The error names the file; control: one that has settings, in the folder of Claude Code, with a BOM."""
+    adapter = claude(settings="mine.json", cwd=tmp_path)
+    (tmp_path / "mine.json").write_text('\ufeff{"permissions": {"ask": ["Bash"]}}')
+    done(StoredNode(lambda: adapter).execute())
+
+    (tmp_path / "mine.json").unlink()
+    if text is not None:
+        (tmp_path / "mine.json").write_text(text)
+    error = failures.restore(StoredNode(lambda: adapter).execute().error)
+    assert isinstance(error, DefinitionError)
+    assert "mine.json" in str(error)
 
 
 @pytest.mark.parametrize("name", [PAY, "other"])

@@ -445,7 +445,7 @@ class DebounceContract:
         second: Mapping[str, Any] | None,
         accepted: bool,
     ) -> None:
-        """An unknown one, or another or less sure than who has signed, changes nothing; control: the same one."""
+        """An unknown one, another, or one less sure, changes nothing; control: the one who has signed."""
         store.publish([DEBOUNCED])
 
         def start_of(name: str, requester: Mapping[str, Any] | None) -> Reply:
