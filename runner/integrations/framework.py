@@ -246,7 +246,11 @@ def strict(schema: Any) -> Any:
         for name in {"anyOf", "oneOf", "prefixItems"} & result.keys():
             result[name] = [strict(each) for each in result[name]]
     elif not {"anyOf", "oneOf", "allOf", "$ref", "if"} & result.keys():
-        defaults = {name for name, each in result["properties"].items() if "default" in each}
+        defaults = {
+            name
+            for name, each in result["properties"].items()
+            if isinstance(each, Mapping) and "default" in each
+        }
         result["required"] = sorted(defaults.union(result.get("required", ())))
         result.setdefault("additionalProperties", False)
     return result

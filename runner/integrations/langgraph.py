@@ -414,15 +414,20 @@ def _title(value: Any) -> tuple[str, Any]:
 
 
 def _tool_schemas(graph: Any) -> dict[str, JSON]:
-    """Return the schemas of the arguments of all tools in a graph and those within it, by name."""
+    """Return the schemas of the arguments of all tools in a graph and those within it, by name.
+
+    None where tools of one name have several: which of them is called is not known.
+    """
     graphs = [graph, *(subgraph for _, subgraph in graph.get_subgraphs(recurse=True))]
     nodes = [node.bound for each in graphs for node in each.nodes.values()]
     tools = [each for node in nodes for each in getattr(node, "tools_by_name", {}).values()]
-    schemas = {tool.name: tool.tool_call_schema for tool in tools}
-    return {
-        name: strict(each if isinstance(each, dict) else each.model_json_schema())
-        for name, each in schemas.items()
-    }
+    schemas: dict[str, JSON] = {}
+    for tool in tools:
+        form = tool.tool_call_schema
+        schema = strict(form if isinstance(form, dict) else form.model_json_schema())
+        if schemas.setdefault(tool.name, schema) != schema:
+            schemas[tool.name] = None
+    return schemas
 
 
 def _decision_schema(call: _Call, args_schema: Any) -> dict[str, JSON]:

@@ -8,6 +8,7 @@ from pydantic import BaseModel
 from runner import GraphBuilder, Status
 from runner.approvals.rules import Rule
 from runner.approvals.votes import unfit_response
+from runner.errors import UsageError
 from tests.execution.test_effects import vote
 from tests.integrations.extras import need
 
@@ -19,7 +20,9 @@ import agents  # noqa: E402 - only where the extra is installed
 from langchain.agents import create_agent  # noqa: E402 - as above
 from langchain.agents.middleware import HumanInTheLoopMiddleware  # noqa: E402 - as above
 from langchain_core.tools import StructuredTool  # noqa: E402 - as above
+from langgraph.graph import START, MessagesState, StateGraph  # noqa: E402 - as above
 
+from runner.integrations.framework import strict, whole_call  # noqa: E402 - as above
 from runner.integrations.langgraph import LangGraphNode  # noqa: E402 - as above
 from runner.integrations.pydantic_ai import PydanticAIAgent  # noqa: E402 - as above
 from tests.integrations import (  # noqa: E402 - as above
@@ -158,6 +161,53 @@ def test_pydantic_ai_calls_what_was_shown(run_graph, args):
     assert shown["amount"] == (10 if "amount" in args else 1000)
     run.answer(True)
     assert [(shown["order"], shown["amount"], shown["fee"]["percent"])] == PAID
+
+
+def test_two_tools_of_one_name_lend_each_other_no_default(run_graph):
+    """Which of them is called is not known: the arguments are shown as the model wrote them."""
+
+    def other(order: str, amount: int = 5) -> str:
+        """Refund less."""
+        raise AssertionError((order, amount))
+
+    def compiled(checkpointer):
+        calls = [langgraph_graphs.call("refund", "c1", order="7")]
+        replies = [langgraph_graphs.reply(*calls), langgraph_graphs.reply(content="done")]
+        tools = {
+            "first": (StructuredTool.from_function(refund), replies),
+            "second": (StructuredTool.from_function(other, name="refund"), replies[1:]),
+        }
+        graph = StateGraph(MessagesState)
+        for name, (tool, replies_of) in tools.items():
+            gate = HumanInTheLoopMiddleware({"refund": True})
+            model = langgraph_graphs.Model(replies=replies_of)
+            graph.add_node(name, create_agent(model, [tool], middleware=[gate]))
+        graph.add_edge(START, "first")
+        graph.add_edge("first", "second")
+        return graph.compile(checkpointer=checkpointer)
+
+    builder = GraphBuilder()
+    builder.add_node(LangGraphNode(compiled, approval=Rule(), name="agent"), "agent")
+    run = run_graph(builder.build(), "go")
+    [question] = run.interrupts
+    assert question.action["args"] == {"order": "7"}
+    vote(run, "ana")
+    assert (run.status, PAID) == (Status.COMPLETED, [("7", 1000, 1)])
+
+
+SCHEMAS = [
+    ({"anything": True}, {"anything": [1]}),
+    ({"amount": {"type": "integer", "default": 2}, "more": True}, {"amount": 1, "more": None}),
+]
+
+
+@pytest.mark.parametrize(("properties", "args"), SCHEMAS)
+def test_a_schema_may_let_a_name_have_any_value(properties, args):
+    """`true` is a JSON Schema, too; control: a name that is not in it is refused."""
+    schema = strict({"type": "object", "properties": properties})
+    assert whole_call("tool", args, schema) == args
+    with pytest.raises(UsageError):
+        whole_call("tool", {**args, "other": 1}, schema)
 
 
 @pytest.mark.parametrize("mode", ["batched", "per_call"])
