@@ -416,7 +416,7 @@ def _title(value: Any) -> tuple[str, Any]:
 def _tool_schemas(graph: Any) -> dict[str, JSON]:
     """Return the schemas of the arguments of all tools in a graph and those within it, by name.
 
-    None where tools of one name have several: which of them is called is not known.
+    None where tools of one name have several, as it is not known which is called, and of Pydantic 1.
     """
     graphs = [graph, *(subgraph for _, subgraph in graph.get_subgraphs(recurse=True))]
     nodes = [node.bound for each in graphs for node in each.nodes.values()]
@@ -424,7 +424,10 @@ def _tool_schemas(graph: Any) -> dict[str, JSON]:
     schemas: dict[str, JSON] = {}
     for tool in tools:
         form = tool.tool_call_schema
-        schema = strict(form if isinstance(form, dict) else form.model_json_schema())
+        if not isinstance(form, dict):
+            # A model of Pydantic 1 has its definitions where a decision's schema would not find them.
+            form = form.model_json_schema() if hasattr(form, "model_json_schema") else None
+        schema = strict(form)
         if schemas.setdefault(tool.name, schema) != schema:
             schemas[tool.name] = None
     return schemas

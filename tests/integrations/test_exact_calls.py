@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from pydantic import BaseModel
+from pydantic import BaseModel, v1
 
 from runner import GraphBuilder, Status
 from runner.approvals.rules import Rule
@@ -189,6 +189,26 @@ def test_two_tools_of_one_name_lend_each_other_no_default(run_graph):
     builder = GraphBuilder()
     builder.add_node(LangGraphNode(compiled, approval=Rule(), name="agent"), "agent")
     run = run_graph(builder.build(), "go")
+    [question] = run.interrupts
+    assert question.action["args"] == {"order": "7"}
+    vote(run, "ana")
+    assert (run.status, PAID) == (Status.COMPLETED, [("7", 1000, 1)])
+
+
+def test_a_tool_of_pydantic_1_is_called_as_the_model_wrote_it(run_graph, monkeypatch):
+    """Its schema is not known here; the node runs."""
+
+    class Order(v1.BaseModel):
+        order: str
+
+    monkeypatch.setattr(
+        StructuredTool,
+        "from_function",
+        lambda function: StructuredTool(
+            name="refund", description="Refund.", func=function, args_schema=Order
+        ),
+    )
+    run = run_of(run_graph, langgraph_node, {"order": "7"}, Rule())
     [question] = run.interrupts
     assert question.action["args"] == {"order": "7"}
     vote(run, "ana")
