@@ -210,18 +210,13 @@ def is_packed(of: bytes) -> bool:
     return of.split(b" ", 2)[1].decode() == OUTERMOST[1]
 
 
-def created(version: bytes, apart: bytes | None) -> bytes:
-    """Return when a run was created (ms): its field `v` says it, of older runs the field `created`."""
-    return apart or version.split(b" ")[1]
-
-
-SUMMARY = ("of", "run", "v", "created", "tags", "ended", "requester")
+SUMMARY = ("of", "run", "v", "tags", "ended", "requester")
 """The fields of a run's hash that its line in a listing is read from."""
 
 
 def summary(run_id: str, fields: Sequence[Any]) -> RunSummary:
     """Read a run's line in a listing."""
-    of, run, version, apart, tags, ended_at, requester = fields
+    of, run, version, tags, ended_at, requester = fields
     status, (fingerprint, parent, graph) = (
         run.split(b" ", 1)[0].decode(),
         of.decode().split(" ", 2),
@@ -231,7 +226,7 @@ def summary(run_id: str, fields: Sequence[Any]) -> RunSummary:
         run_id,
         graph,
         Status(status),
-        int(created(version, apart)),
+        int(version.split(b" ")[1]),
         load(tags or b"{}"),
         fingerprint,
         parent,

@@ -500,7 +500,7 @@ class RedisStore:
             task=decode(encoding.load_lazy(fields.get(b"task", b"null"))),
             invocation_state=codec.read(encoding.load_lazy(fields.get(b"state", b"{}"))),
             tags=encoding.load(fields.get(b"tags", b"{}")),
-            created_at=int(encoding.created(fields[b"v"], fields.get(b"created"))),
+            created_at=int(fields[b"v"].split(b" ")[1]),
             ended_at=int(fields.get(b"ended", 0)),
             order=order,
             outputs={at: decode(output) for at, output in outputs.items()},

@@ -325,11 +325,8 @@ class RunInTransaction:
 
     @property
     def _created(self) -> bytes:
-        version = self.write_set.read_unvalidated(self.key, "v") or b""
-        _, text, *_ = (*version.split(b" "), b"-")
-        if text[:1] == b"-":  # of an older run
-            return self.write_set.read_unvalidated(self.key, "created") or b"0"
-        return b"\1" + text if text[:1] == b"\1" else text  # see WriteSet.time
+        time = (self.write_set.read_unvalidated(self.key, "v") or b"- 0").split(b" ")[1]
+        return b"\1" + time if time[:1] == b"\1" else time  # see WriteSet.time
 
     @property
     def audited(self) -> int:

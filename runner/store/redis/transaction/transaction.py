@@ -81,7 +81,7 @@ KEPT_NOTICES = 100_000
 
 OPEN = tuple(status for status in STATUSES if status not in FINAL)
 
-HEAD = (*RECORD, "created", "idem", "tags", "audit")
+HEAD = (*RECORD, "idem", "tags", "audit")
 
 
 class Call(Protocol):
