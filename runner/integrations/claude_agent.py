@@ -252,7 +252,7 @@ class _ClaudeExecution:
             if name not in self._gate:
                 return {}
             verdict = self._verdict("hook", call_id, name, call["tool_input"])
-            refusal = {"permissionDecision": "deny", "permissionDecisionReason": ALONE}
+            refusal = {**output, "permissionDecisionReason": ALONE}
             output = verdict or (
                 refusal if call.get("agent_id") else {"permissionDecision": "defer"}
             )
@@ -265,9 +265,9 @@ class _ClaudeExecution:
             if self._options.can_use_tool is None:
                 return PermissionResultDeny(message=f"{name} is not allowed here.")
             return await self._options.can_use_tool(name, tool_input, context)
-        verdict = self._verdict("request", context.tool_use_id, name, tool_input)
-        if verdict is None or verdict["permissionDecision"] != "allow":
-            reason = (verdict or {}).get("permissionDecisionReason", ALONE)
+        verdict = self._verdict("request", context.tool_use_id, name, tool_input) or {}
+        if verdict.get("permissionDecision") != "allow":
+            reason = verdict.get("permissionDecisionReason", ALONE)
             return PermissionResultDeny(message=reason)
         return PermissionResultAllow(updated_input=verdict.get("updatedInput", tool_input))
 
@@ -309,19 +309,22 @@ class _ClaudeExecution:
         checkpoint = self._saved()
         answer = self._questions.hand_over()[self._past.call["id"]]
         ballot = await use_decision(self._visit, question, lambda: checkpoint)
+        override: JSON = None
+        reason: JSON = None
         if ballot is None:
             match approval.validate_python(answer):
                 case Approved(override_args=override):
-                    message = None
-                case Denied(message=message):
-                    override = None
-                case is_approved:
-                    override, message = None, None if is_approved else ""
-        else:
-            message = None if ballot.approved else str(ballot.response["rejected"] or "")
-            override = ballot.response if ballot.decision == "edit" else None
-        if message is not None:
-            reason = message or "The tool call was denied."
+                    pass
+                case Denied(message=reason):
+                    pass
+                case False:
+                    reason = ""
+        elif not ballot.approved:
+            reason = str(ballot.response["rejected"] or "")
+        elif ballot.decision == "edit":
+            override = ballot.response
+        if reason is not None:
+            reason = reason or "The tool call was denied."
             return {"permissionDecision": "deny", "permissionDecisionReason": reason}
         await async_loop.in_thread(self._visit.check_effect, self._past.call["name"])
         edit = {} if override is None else {"updatedInput": override}

@@ -426,7 +426,7 @@ def _tool_schemas(graph: Any) -> dict[str, JSON]:
         form = tool.tool_call_schema
         if not isinstance(form, dict):
             # A model of Pydantic 1 has its definitions where a decision's schema would not find them.
-            form = form.model_json_schema() if hasattr(form, "model_json_schema") else None
+            form = getattr(form, "model_json_schema", lambda: None)()
         schema = strict(form)
         if schemas.setdefault(tool.name, schema) != schema:
             schemas[tool.name] = None

@@ -287,8 +287,7 @@ def _joint(first: Mapping[str, JSON], second: Mapping[str, JSON]) -> Mapping[str
     if not people and "body" not in second:
         return second
     more = [name for name in others if name not in people]
-    is_unproven = "body" in first and "body" not in second
-    if not others or is_unproven or (more and "body" in second):
+    if not others or (more if "body" in second else "body" in first):
         return None
     behalf: Any = first.get("on_behalf_of") or ()
     return {**first, "on_behalf_of": [*behalf, *more]} if more else first
