@@ -78,12 +78,7 @@ class LimitControl:
         settings, now = self._shared.limit_settings()
         declarations = declared(self._shared.store)
         waiting = self._shared.waiting_keys()
-        rates = [
-            name
-            for name, declarations_of in declarations.items()
-            if any(each.interval for each in declarations_of)
-        ]
-        times = self._shared.rate_times(rates, now)
+        times = self._shared.rate_times([*declarations], now)
         views = []
         for name in sorted({*declarations, *settings}):
             setting = settings.get(name, LimitSetting(name)).at_time(now)
