@@ -98,7 +98,7 @@ def page_of(address: str, question_id: str) -> str:
 def needs_page(question: QuestionView) -> bool:
     """Say if a question is decided on its page only.
 
-    It is long, somebody has changed it, so that there is more than one version to approve, or its rule says
+    It is long, a person has changed it, so that there is more than one version to approve, or its rule says
     a high risk or a login.
     """
     if len(message(question)) > MOST_SHOWN or any(_versions(question)):
@@ -129,7 +129,7 @@ def message(question: QuestionView) -> str:
 
 
 def _versions(question: QuestionView) -> Iterator[str]:
-    """Write each version that somebody has made of a question: who, its changes, and how its votes stand."""
+    """Write each version that people have made of a question: who, its changes, and how its votes stand."""
     for variant in question.variants:
         if not variant.is_proposed:
             people = ", ".join(map(plain_name, variant.voters))
@@ -152,11 +152,10 @@ def _line(value: Any) -> str:
 def page_message(question: QuestionView) -> str:
     """Write that a question is decided on its page, and the versions that people made of it."""
     versions = shown("\n\n".join(_versions(question)))
-    end = "This is decided on its page."
     texts = [
         f"{shown(question.title):.1000}",
         versions if len(versions) <= MOST_SHOWN else "",
-        end,
+        "This is decided on its page.",
     ]
     return "\n\n".join(filter(None, texts))
 
