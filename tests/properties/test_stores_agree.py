@@ -1016,6 +1016,11 @@ def comparable(value):
             inputs=[(name, visit, codec.read(output)) for name, visit, output in value.inputs],
             answers=list(value.answers),
             messages=list(value.messages),
+            child=value.child
+            and replace(
+                value.child,
+                outputs={at: codec.read(output) for at, output in value.child.outputs.items()},
+            ),
         )
     return value
 
