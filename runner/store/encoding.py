@@ -338,8 +338,8 @@ def node_text(node: str, record: NodeRecord, scope: int) -> str:
         extra["questions"] = [
             short_id(name).removeprefix(asked_by) for name in record.questions
         ]
-    rest = extra["questions"] if list(extra) == ["questions"] else extra
-    tail = dump(rest).decode() if extra else ""
+    fields = extra["questions"] if list(extra) == ["questions"] else extra
+    tail = dump(fields).decode() if extra else ""
     return (
         f"{record.status} {record.visit} {record.attempt} {record.fence} {record.stamp} "
         f"{record.edges or '-'} {record.nonce or '-'} {tail}"
