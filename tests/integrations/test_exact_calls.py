@@ -244,4 +244,5 @@ def test_an_edit_of_one_call_is_none_of_another(run_graph, mode, key):
     first, other = run.interrupts
     vote(run, "ana", "edit", WHOLE, question=first.id)
     vote(run, "ana", question=other.id)
-    assert (run.status, PAID) == (Status.COMPLETED, [("7", 60, 1), ("8", 8, 1)])
+    # LangGraph makes the calls of one message in threads, so in any order.
+    assert (run.status, sorted(PAID)) == (Status.COMPLETED, [("7", 60, 1), ("8", 8, 1)])
