@@ -35,7 +35,7 @@ run: $(STAMP) ## Run the release example on a real worker, to the end; PORT=8080
 	$(BIN)/python -m examples.release $(if $(PORT),--port $(PORT))
 
 test: $(STAMP) $(filter $(OLDEST_REDIS),$(STORE)) ## Run the quick test suite; STORE=redis-server runs what needs a store on that server
-	$(BIN)/pytest -q -n 2 --dist loadfile --ignore tests/chaos -m "not slow and not chaos" $(TESTS) $(if $(STORE),--store=$(STORE)) $(ARGS)
+	$(BIN)/pytest -q -n 2 --dist loadfile --hypothesis-profile quick --ignore tests/chaos -m "not slow and not chaos" $(TESTS) $(if $(STORE),--store=$(STORE)) $(ARGS)
 
 test-slow: $(STAMP) ## Run the tests that take long, which `make test` leaves out
 	$(BIN)/pytest -q -n 2 --dist loadfile -m "slow and not chaos and not planted" $(ARGS)

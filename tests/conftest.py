@@ -22,7 +22,8 @@ from runner.testing.plugin import clock, crash_at, fake_store, private_store, ru
 __all__ = ["clock", "crash_at", "fake_store", "run_graph"]
 
 # No deadline: on a busy machine one example may take long, and that is no fault of the code.
-# `--hypothesis-profile=thorough` is what `make test-all` runs; the large machines take a tenth of it.
+# `make test` runs the profile quick, `make test-all` thorough; the large machines take a tenth of it.
+hypothesis.settings.register_profile("quick", deadline=None, print_blob=True, max_examples=40)
 hypothesis.settings.register_profile("suite", deadline=None, print_blob=True, max_examples=100)
 hypothesis.settings.register_profile(
     "thorough", deadline=None, print_blob=True, max_examples=1_000

@@ -109,6 +109,7 @@ def test_the_repository_names_no_machine():
     assert found == []
 
 
+@pytest.mark.slow
 def test_every_test_states_its_promise():
     """Each test has a docstring of one sentence: what a user may rely on."""
     silent = [

@@ -65,6 +65,7 @@ def calls_of_turns(
     return first, last
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("size", [None, 10])
 def test_a_turn_costs_the_same_in_a_long_conversation(size: int | None) -> None:
     """An agent's last turns make as many calls as its first ones, also where the window is small."""
@@ -73,6 +74,7 @@ def test_a_turn_costs_the_same_in_a_long_conversation(size: int | None) -> None:
     assert last <= first * 1.05
 
 
+@pytest.mark.slow
 def test_to_prepare_all_messages_shows(monkeypatch: pytest.MonkeyPatch) -> None:
     """Control: an agent that prepares its whole conversation for each call is no longer flat."""
     read = ProviderMessages.read

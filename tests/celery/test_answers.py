@@ -41,6 +41,7 @@ def receipts_of(run):
     return [event.data["status"] for event in run.events() if event.kind == "receipt"]
 
 
+@pytest.mark.slow
 def test_five_lines_of_anybodys_code_answer(threads):
     """A program that knows only redis and json answers; the same again is a duplicate, with the winner."""
     run, question = asked(threads)
@@ -147,6 +148,7 @@ def test_a_message_that_breaks_its_reader_does_not_stop_those_behind_it(threads)
     wait_until(lambda: run.status is Status.COMPLETED, "the run behind has its answer")
 
 
+@pytest.mark.slow
 def test_a_message_that_the_store_does_not_take_lets_others_pass(threads):
     """It is tried again, and applied when somebody has mended what it met; nobody waits for that."""
     broken = "runner:{p00}:idem:chain:broken"

@@ -44,6 +44,7 @@ def test_a_plain_celery_task_does_the_work_of_a_node(deployed):
     wait_until(lambda: ended in deployed.workers[0].output(), "it ran as a task")
 
 
+@pytest.mark.slow
 def test_a_setting_chooses_other_graphs():
     """RUNNER_GRAPHS wins over the default."""
     code = "from tasks.app import settings; print(settings.graphs)"

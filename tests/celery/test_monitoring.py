@@ -131,6 +131,7 @@ def test_a_node_that_failed_is_shown_as_failed(threads, monitor):
     assert "in explode" in monitor.tasks[task_id].traceback
 
 
+@pytest.mark.slow
 def test_a_node_that_an_expiry_ended_is_shown_as_ended(threads, monitor):
     """No worker ran when the time to answer was over; a monitor shows the failure, and the other way."""
     run = threads.client.start("expiring", "go")

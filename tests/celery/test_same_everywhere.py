@@ -118,6 +118,7 @@ def test_workers_give_the_results_of_one_process(empty_site, workers):
     assert finish(empty_site, start(empty_site, COUNT)) == expected(COUNT)
 
 
+@pytest.mark.slow
 def test_a_map_gives_the_same_everywhere(empty_site):
     """Maps, the empty one too, end on workers as in process, though their messages are disturbed."""
     empty_site.ready(1, **GRAPHS)

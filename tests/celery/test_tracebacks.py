@@ -54,6 +54,7 @@ def left_by(trace) -> float:
         gc.enable()
 
 
+@pytest.mark.slow
 def test_a_node_that_waits_leaves_little_behind(plain, trace):
     """Its traceback shares what it says of the code; without that it keeps a copy of all of it."""
     assert left_by(trace) > MUCH

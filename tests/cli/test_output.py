@@ -128,6 +128,7 @@ def on_terminal(url, *arguments: str, typed: str = "", **environment: str) -> st
     return screen.decode()
 
 
+@pytest.mark.slow
 def test_a_terminal_gets_a_tree_with_what_waits_and_for_whom(shop_url, waiting):
     """On a terminal a run is a tree, in colours: each node, and below it the question and its people."""
     screen = on_terminal(shop_url, "runs", "show", waiting[0])
@@ -139,6 +140,7 @@ def test_a_terminal_gets_a_tree_with_what_waits_and_for_whom(shop_url, waiting):
     assert "\x1b[" in screen
 
 
+@pytest.mark.slow
 def test_no_color_means_no_colours(shop_url, waiting):
     """NO_COLOR leaves the tree and takes the colours."""
     screen = on_terminal(shop_url, "runs", "show", waiting[0], NO_COLOR="1")
@@ -147,6 +149,7 @@ def test_no_color_means_no_colours(shop_url, waiting):
     assert "\x1b[3" not in screen
 
 
+@pytest.mark.slow
 def test_a_terminal_shows_a_run_live_and_then_as_it_ended(shop_url):
     """`run --wait` draws while the run goes, and leaves the last picture."""
     screen = on_terminal(shop_url, "run", "shop-echo", "--input", "1", "--wait")
@@ -155,6 +158,7 @@ def test_a_terminal_shows_a_run_live_and_then_as_it_ended(shop_url):
     assert "run.started" not in screen
 
 
+@pytest.mark.slow
 def test_a_terminal_is_told_to_answer_without_json(shop_url):
     """On a terminal `respond` asks field by field, so the hint after `run --wait` has no JSON to write."""
     screen = on_terminal(shop_url, "run", "shop-refund", "--input", "1042", "--wait")
@@ -163,6 +167,7 @@ def test_a_terminal_is_told_to_answer_without_json(shop_url):
     assert "--response" not in screen
 
 
+@pytest.mark.slow
 def test_an_id_is_not_broken_in_80_columns(shop_url, waiting):
     """An id in a table can be copied, and is on one line with all else; only long tags are broken."""
     tag = "department=accounts-receivable"
@@ -194,6 +199,7 @@ def test_long_names_are_broken_in_80_columns(monkeypatch):
         assert ["".join(rows).count(letter) for letter in "gt"] == [len(name), len(tags) + 2]
 
 
+@pytest.mark.slow
 def test_a_narrow_terminal_gets_a_line_for_each_cell(shop_url, waiting):
     """In 40 columns a table would be unreadable: each cell has a line with its heading."""
     screen = on_terminal(
@@ -205,6 +211,7 @@ def test_a_narrow_terminal_gets_a_line_for_each_cell(shop_url, waiting):
     assert "STATUS  interrupted" in lines
 
 
+@pytest.mark.slow
 def test_a_question_is_answered_field_by_field_on_a_terminal(shop_url, waiting):
     """Without an answer on the command line the schema's fields are asked for, a wrong value again."""
     typed = "maybe\napprove\nyes\nana\n"
@@ -232,6 +239,7 @@ def test_help_fits_a_narrow_terminal(shop_url):
     assert "  --status STATUS" in lines
 
 
+@pytest.mark.slow
 def test_a_tree_cuts_nothing_off_on_a_narrow_terminal(shop_url, waiting):
     """Where a line doesn't fit in 40 columns it continues on the next one."""
     lines = on_40_columns(shop_url, "runs", "show", waiting[0])
@@ -241,6 +249,7 @@ def test_a_tree_cuts_nothing_off_on_a_narrow_terminal(shop_url, waiting):
     assert "ana, ben" in " ".join(line.strip("│├└─ ") for line in lines)
 
 
+@pytest.mark.slow
 def test_events_are_wrapped_at_words_on_a_narrow_terminal(shop_url, waiting):
     """An event begins with its position, and what follows is indented."""
     lines = on_40_columns(shop_url, "runs", "events", waiting[0])

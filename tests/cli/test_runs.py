@@ -82,6 +82,7 @@ def test_waiting_for_a_run_that_needs_a_person_ends_with_3(cli):
     assert f"runner interrupts respond {lines[-1][1]}" in done.stderr
 
 
+@pytest.mark.slow
 def test_a_run_that_takes_too_long_ends_with_8_and_continues(cli, shop_url):
     """`--timeout` ends the watching, not the run."""
     done = cli("run", "shop-endless", "--wait", "--timeout", "0.3")
@@ -382,6 +383,7 @@ def test_watching_a_run_ends_when_it_waits_only_for_people(cli, waiting):
     assert json.loads(event[3].partition(" ")[2])["assignees"] == ["ana", "ben"]
 
 
+@pytest.mark.slow
 def test_following_a_run_lasts_until_it_has_ended(cli, shop_url, waiting):
     """`--follow` watches while people think; each event is a line of JSON as soon as it happens."""
     run_id, question = waiting
@@ -400,6 +402,7 @@ def test_following_a_run_lasts_until_it_has_ended(cli, shop_url, waiting):
     assert answered["data"] == {"response": {"decision": "approve"}, "responder": "ana"}
 
 
+@pytest.mark.slow
 def test_watching_has_an_end(cli, shop_url):
     """`--timeout` ends with 8, and the run continues; no such run is 4."""
     run_id = cli("run", "shop-endless", "--input", "1").stdout.strip()
@@ -446,6 +449,7 @@ def test_a_run_is_exported_whole(cli, waiting):
     assert cli("runs", "export", "00none").exit_code == 4
 
 
+@pytest.mark.slow
 def test_ctrl_c_ends_the_watching_and_not_the_run(shop_url):
     """After Ctrl-C, `run --wait` prints that the run is still running."""
     key = "watched"

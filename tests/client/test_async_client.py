@@ -97,6 +97,7 @@ async def test_events_are_followed_while_they_happen():
     assert [event.kind async for event in run.events(after="1")] == kinds[1:]
 
 
+@pytest.mark.slow
 async def test_a_wait_that_is_given_up_leaves_no_thread_behind():
     """Whoever stops waiting, by a time-out of ours or of asyncio, has the thread back in a second."""
     client, _ = office(single(ident))

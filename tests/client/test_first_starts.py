@@ -72,6 +72,7 @@ def project(request, tmp_path, redis_url):
     return run
 
 
+@pytest.mark.slow
 def test_a_program_starts_a_run_before_any_worker(project, redis_url):
     """Wherever settings name the modules; a graph of none is an error that lists the known ones."""
     done = project(

@@ -193,6 +193,7 @@ def test_filters_are_those_of_the_store(archive, made):
         assert listed(archive, 2, query) == expected
 
 
+@pytest.mark.slow
 def test_a_large_run_is_archived(archive, made):
     """A run of 30 MB is written and read like any other."""
     run = made(task=["x" * 1_000_000 + str(number) for number in range(30)])

@@ -67,6 +67,7 @@ def difference(store, clock, drawn):
     return None
 
 
+@pytest.mark.slow
 @settings(suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None)
 @given(drawn=requests)
 def test_both_stores_count_alike(store, clock, drawn):

@@ -59,6 +59,7 @@ def test_a_cancel_stops_the_items_that_began_meanwhile(store, other, clock):
     assert worker.statuses(run_id) == "cancelled: m cancelled, m[0] cancelled, m[1] cancelled"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("conflicts", [2, 4])
 def test_a_timer_of_a_map_whose_items_end_is_deferred(store, other, client, clock, conflicts):
     """It begins the next 500 items, unless items end at each try: their ends begin others anyway."""

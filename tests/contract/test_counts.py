@@ -347,6 +347,7 @@ def stop_of_open_questions(store, client, clock, *, count, cause):
     return scripts, calls / count, network / count, here / count, worker.read(run_id)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("cause", ["cancel", "failure", "timeout", "map"])
 def test_a_stop_reads_all_open_questions_at_once(store, client, clock, cause):
     """A run that stops withdraws 200 open questions in as many requests as 25, and no more calls for each."""
@@ -359,6 +360,7 @@ def test_a_stop_reads_all_open_questions_at_once(store, client, clock, cause):
     assert all(later <= early for later, early in zip(last, first, strict=True))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("bound", [(DRAIN_LIMIT, [500, 500, 500]), (10_000, [1_500])], ids=str)
 def test_a_stop_of_many_questions_lets_others_in(store, client, clock, monkeypatch, bound):
     """Each step withdraws 500, also of one node, and rings another run first; control: another bound."""

@@ -149,6 +149,7 @@ def test_an_append_only_file_that_is_switched_off_later_is_not_durable(
         start(store)
 
 
+@pytest.mark.slow
 def test_without_a_replica_nothing_counts_as_accepted(opened, client, hurried):
     """A start and an answer that no replica has are written and yet refused, also when they are repeated."""
     store = opened("replica")

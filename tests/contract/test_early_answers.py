@@ -95,6 +95,7 @@ def site(redis_url, monkeypatch):
     site.close()
 
 
+@pytest.mark.slow
 def test_among_hundreds_the_step_that_asks_finds_its_own(site):
     """With 900 junk answers kept, the good one is applied in the first turn after its question was asked."""
     site.send_junk(JUNK)
@@ -244,6 +245,7 @@ def test_an_answer_whose_question_came_meanwhile_is_applied_at_once(site, monkey
     assert not site.client.exists(KEYS.early)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("number", "size"), [(3, 65_536_000), (1_000, 1_000)])
 def test_no_more_are_kept_than_have_room(site, monkeypatch, number, size):
     """One beyond the limits, of number or of bytes, is unknown at once and a dead letter; the others stay."""

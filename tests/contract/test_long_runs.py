@@ -164,6 +164,7 @@ def asking_agent() -> Agent:
     return Agent("a", ScriptedModel(replies), tools=[ask])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("run", [loop_turns, agent_turns, items, events, read_events])
 def test_a_step_costs_the_same_in_a_long_run(
     store: RedisStore, client: redis.Redis, run: Callable[[RedisStore, Meter], None]
@@ -178,6 +179,7 @@ def test_a_step_costs_the_same_in_a_long_run(
     assert last[2] <= first[2] * 1.02
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("make", "bytes_more", "calls_more"),
     [(asking_function, 350, 200), (asking_agent, 650, 200)],

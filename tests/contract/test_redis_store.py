@@ -744,6 +744,7 @@ def test_an_outage_is_a_store_error_and_then_over():
         store.close()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("patience", [30, 0])
 def test_the_end_of_a_visit_waits_for_a_store_that_is_away(patience):
     """What a node has done is written when the store is back; control: without patience it is refused."""

@@ -476,6 +476,7 @@ CALLS = [
 NAMES = [f"n{number}" for number in range(100)]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("nodes", "edges", "task"),
     [

@@ -122,6 +122,7 @@ def test_what_is_no_ended_run_stops_no_sweep(store, clock, client, entry):
     assert client.zscore(RETIRED, entry) is None
 
 
+@pytest.mark.slow
 def test_a_timer_that_keeps_failing_is_a_dead_letter_and_heals(store, clock, client, redis_url):
     """After some failures there is one dead letter; doctor knows the run; a repaired run continues."""
     broken, record, _ = rung_after_a_loss(store, clock, client)

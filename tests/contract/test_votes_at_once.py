@@ -85,6 +85,7 @@ def test_fifty_who_vote_at_once_decide_once(clients, ask, store):
     assert (kinds.count("interrupt.voted"), kinds.count("interrupt.answered")) == (3, 1)
 
 
+@pytest.mark.slow
 def test_without_the_guard_votes_are_lost(clients, ask, store, monkeypatch):
     """The control: where nobody looks whether the tally has changed meanwhile, votes overwrite others.
 
@@ -200,6 +201,7 @@ def calls(client) -> int:
     return sum(entry["calls"] for entry in client.info("commandstats").values())
 
 
+@pytest.mark.slow
 def test_a_vote_costs_the_same_whoever_voted_before(ask, client, store):
     """Commands of a vote don't grow with the votes that there are, nor with other questions that wait."""
     few, many = ask(Rule(need=3)), ask(Rule(need=1_000))

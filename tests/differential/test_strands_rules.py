@@ -156,6 +156,7 @@ async def hang(ctx) -> str:
     return "never"
 
 
+@pytest.mark.slow
 def test_a_node_past_its_timeout_is_ended_and_stops_the_graph():
     """G29: with callbacks after it. Strands raises from the call; both say what took too long."""
     records = []

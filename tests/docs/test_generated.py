@@ -64,6 +64,7 @@ def test_every_script_is_called(generator):
     assert callers["take"] == [("store/redis/fast/fast_path.py", "FastPath._take")]
 
 
+@pytest.mark.slow
 def test_a_script_without_a_caller_is_noticed(generator, monkeypatch):
     """A name that no code gives to a call has no caller."""
     monkeypatch.setattr(generator, "script_names", lambda: ["take", "nowhere"])

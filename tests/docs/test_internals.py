@@ -6,6 +6,8 @@ import re
 import tokenize
 from pathlib import Path
 
+import pytest
+
 ROOT = Path(__file__).parents[2]
 PAGE = (ROOT / "docs" / "internals" / "README.md").read_text(encoding="utf-8")
 FILE = re.compile(r"`((?:[\w.]+/)+[\w.]*|\w+\.(?:py|lua))`")
@@ -65,6 +67,7 @@ def missing_in_prose(text: str, path: Path) -> list[str]:
     ]
 
 
+@pytest.mark.slow
 def test_docstrings_and_comments_name_files_that_exist():
     """Every file and module that a docstring or a comment of the library names is there."""
     gone = {

@@ -112,6 +112,7 @@ def containers(objects: list[dict]) -> dict[str, dict]:
     return {container["name"]: container for pod in pods for container in pod["containers"]}
 
 
+@pytest.mark.slow
 @SETS
 def test_the_chart_is_valid(values):
     """Helm finds no fault, and Kubernetes knows every field of every object."""

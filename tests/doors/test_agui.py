@@ -348,6 +348,7 @@ def test_a_failed_run_is_an_error_and_a_cancelled_one_is_not(site):
     finished(thread.cancel(), "cancelled")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("is_streamed", [False, True])
 def test_an_agent_speaks_and_its_call_waits(site, monkeypatch, is_streamed):
     """Calls and texts are sent once, streamed or not; the call that waits names itself in the interrupt."""
@@ -757,6 +758,7 @@ def test_changes_of_nodes_are_sent_as_patches(site):
     assert changes[-1].value == {"status": "completed", "visit": 1}
 
 
+@pytest.mark.slow
 def test_an_agent_may_remember_a_thread(site):
     """With `agui_thread` as its session an agent goes on with a thread, of one person in one graph."""
     thread = Thread(site, "remembers")

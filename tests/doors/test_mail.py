@@ -545,6 +545,7 @@ def test_a_person_gets_one_message(site, mailbox, monkeypatch):
     assert len(counts) == 12
 
 
+@pytest.mark.slow
 def test_another_process_sends_what_one_has_left(site, mailbox, monkeypatch):
     """Notices in the hands of a process that died are handled by the next one."""
     monkeypatch.setattr(notice_thread, "RETRY", 0.01)
@@ -600,6 +601,7 @@ def test_what_is_stored_of_a_question_stays_readable(site, mailbox, redis_url):
     assert approve(site, token).status_code == 409
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "fault",
     [("ehlo", ""), ("mail", "451 later"), ("rcpt", "450 later"), (".", "451 later"), (".", "")],

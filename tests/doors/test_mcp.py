@@ -851,6 +851,7 @@ def test_where_too_many_runs_are_open_nothing_is_started(redis_url, monkeypatch,
     assert runs_of(full) == 1
 
 
+@pytest.mark.slow
 def test_a_line_that_can_not_be_read_has_its_error_over_stdio(redis_url):
     """A client is answered, and its next request is served."""
     request, _ = raw("tools/list", "")

@@ -453,6 +453,7 @@ def test_a_graph_has_its_channel(site, workspace):
     assert len(workspace.messages) == 1
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "fault",
     [

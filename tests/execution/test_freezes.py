@@ -317,6 +317,7 @@ def test_a_frozen_tool_is_not_called_by_an_agent_that_code_calls(site, is_frozen
     )
 
 
+@pytest.mark.slow
 def test_a_graph_that_code_runs_in_process_waits_for_the_thaw(site, monkeypatch):
     """The node that runs it looks again until the tool may be called, and then calls it once."""
     monkeypatch.setattr(engine_module, "WAIT_MS", 10)

@@ -203,6 +203,7 @@ def test_a_round_of_a_loop_has_items_of_its_own():
     assert "m[1]" not in result.results
 
 
+@pytest.mark.slow
 def test_hundreds_of_items_are_begun_in_slices():
     """A list longer than what one step begins runs to its end."""
     result = mapped(double)(list(range(1203)))

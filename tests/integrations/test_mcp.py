@@ -82,6 +82,7 @@ def test_an_error_of_the_tool_is_an_error_result(server):
     assert "not today" in text
 
 
+@pytest.mark.slow
 def test_a_server_that_died_is_started_again(server, monkeypatch):
     """The call in which it died is an error and is not repeated; the next one has a new server."""
     registered = []
@@ -103,6 +104,7 @@ def test_one_session_serves_a_process(server):
     assert first == second
 
 
+@pytest.mark.slow
 def test_only_the_tools_that_are_wanted():
     """Names choose; one that the server lacks is an error where the agent is built."""
     assert [tool.tool_name for tool in mcp_tools(PARAMETERS, ["add"])] == ["add"]
@@ -325,6 +327,7 @@ def test_a_task_that_failed_is_an_error_result(cook):
     assert (status, "has failed. too hard" in text) == ("error", True)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("dish", ["ash", "smoke", "mash"])
 def test_a_task_that_can_not_be_read_is_an_error_result(cook, dish):
     """A status that is unknown or missing, or a result that is none: the server is told, and it is over."""
@@ -358,6 +361,7 @@ def graph_inside(agent):
     return builder.build()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("within", [lambda agent: agent, tool_of_an_agent, graph_inside])
 @pytest.mark.parametrize("dish", ["nothing", "fish"])
 def test_a_task_of_a_cancelled_run_is_cancelled(cook, dish, within):
@@ -371,6 +375,7 @@ def test_a_task_of_a_cancelled_run_is_cancelled(cook, dish, within):
     assert run.status == Status.CANCELLED
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("hangs", [True, False])
 def test_a_server_that_hangs_fails_no_cancelled_run(run_graph, tmp_path, hangs):
     """A timeout of the last step would fail the run; control: the server is told where it does answer."""

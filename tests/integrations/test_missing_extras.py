@@ -150,6 +150,7 @@ def misses() -> list[tuple[str, str, str]]:
     )
 
 
+@pytest.mark.slow
 def test_what_an_extra_has_is_imported_where_it_is_named():
     """Imports of optional packages are in blocks that name the extra, as the import of `runner.server` is."""
     unnamed = []
@@ -197,6 +198,7 @@ def test_the_error_names_the_extra():
         assert f"pip install '{named}'" in message, (package, module)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("package", "command", "extra"),
     [

@@ -139,6 +139,7 @@ def by_http(site):
     return lambda: site.http.post("/v1/runs", json=body).json()["run_id"]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("concurrency", [Concurrency(1, by="tag:account"), None])
 def test_starts_of_a_key_by_four_doors_at_once_begin_one_run(redis_url, concurrency):
     """Of 50 starts one begins, then one with each end, in their order; without a key all begin."""

@@ -273,6 +273,7 @@ VALUES = st.recursive(
 )
 
 
+@pytest.mark.slow
 @hypothesis.given(value=VALUES, door=st.sampled_from(sorted(DOORS)))
 def test_any_json_arrives_as_it_was_sent(value, door):
     """Whatever JSON a person answers, the code that asked gets exactly that, by every door."""

@@ -104,6 +104,7 @@ def test_only_what_is_chosen_is_sent(site, endpoint):
     assert {item.run_id for item in site.deliveries("tags")} == {first}
 
 
+@pytest.mark.slow
 def test_the_notices_of_all_partitions_are_sent(redis_url, endpoint):
     """Runs live in any of them; the webhook and its deliveries are in the first."""
     site = Site(redis_url, partitions=2)

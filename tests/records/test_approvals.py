@@ -463,6 +463,7 @@ def expected(rule: Rule, votes: tuple[Vote, ...]) -> tuple[str | None, str]:
     return None, ""
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("rule", RULES, ids=lambda rule: f"{rule.need}-{rule.veto}-{rule.edit}")
 def test_every_sequence_of_four_votes_decides_as_it_should(rule):
     """All sequences of four votes of three people, ana's first, compared with a count from scratch."""

@@ -335,6 +335,7 @@ CASES = [
 CASES.append((asked(LENT), *decided(asked(LENT), *IN_PLACE, rule=LENT)))
 
 
+@pytest.mark.slow
 @settings(max_examples=400)
 @given(data=st.data())
 def test_no_byte_of_question_or_decision_can_be_changed(data):
@@ -368,6 +369,7 @@ def outer(vote: dict) -> dict:
     } | {"at": near}
 
 
+@pytest.mark.slow
 @settings(max_examples=600)
 @given(data=st.data())
 def test_no_byte_of_the_votes_can_be_changed(data):

@@ -142,6 +142,7 @@ def expected(graph, decided, fails):
     }
 
 
+@pytest.mark.slow
 @given(drawn=acyclic(), data=st.data())
 def test_who_runs_depends_on_the_edges_taken_alone(drawn, data):
     """In whatever order visits end: a node runs exactly when an edge to it was taken, else it is skipped."""

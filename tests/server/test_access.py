@@ -66,6 +66,7 @@ def test_a_route_without_permission_is_refused(site):
         create_app(site.settings, auth)
 
 
+@pytest.mark.slow
 def test_nobody_known_may_do_nothing(site):
     """Each route but the probes and the OpenAPI document answers 401."""
     site.as_role()

@@ -72,6 +72,7 @@ def test_a_repeated_start_returns_the_same_run(site):
     ] * 3
 
 
+@pytest.mark.slow
 def test_a_client_waits_for_the_output(site, served):
     """The answer comes when only people can go on, or with the output at the end; control: time is over."""
     run = site.client.start("approval", 7)
@@ -384,6 +385,7 @@ def test_a_probe_of_nobody_costs_the_store_one_short_command(site):
         assert reads_graphs("/v1/graphs")[0]
 
 
+@pytest.mark.slow
 def test_health_waits_for_no_store():
     """Its probe answers while every thread waits for a store that says nothing; another route does not."""
     with ExitStack() as stack:

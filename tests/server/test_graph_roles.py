@@ -91,6 +91,7 @@ def of_a_graph(path, method):
     return listed or path == "/inbox/together" or any(name in path for name in BY_NAME)
 
 
+@pytest.mark.slow
 def test_roles_of_another_graph_do_nothing(site):
     """On a walk over all routes each is refused, nothing of the run is shown, and nothing changes."""
     run = site.start("approval", {"secret": "task"})
@@ -110,6 +111,7 @@ def test_roles_of_another_graph_do_nothing(site):
     assert stored() == before
 
 
+@pytest.mark.slow
 def test_roles_of_a_graph_do_what_it_takes(site):
     """The control of the walk above: with the roles of its own graph no route about it is refused."""
     run = site.start("approval", {"secret": "task"})
@@ -220,6 +222,7 @@ def test_questions_of_two_graphs_are_not_decided_together(site):
     assert vote(*ours).status_code == 200
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("graph", ["approval", "echo"])
 def test_a_stream_of_a_graph_goes_on(site, served, monkeypatch, graph):
     """For who has a role of it, also behind the check of the login; for others none begins."""

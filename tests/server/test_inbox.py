@@ -291,6 +291,7 @@ def library(redis_url):
     return site
 
 
+@pytest.mark.slow
 def test_the_items_of_a_map_are_one_row_and_one_decision(library):
     """Folded among the others, shown one by one behind it, and decided all together, more than a page has."""
     run = library.start("library")
@@ -311,6 +312,7 @@ def test_the_items_of_a_map_are_one_row_and_one_decision(library):
     assert run.result().results["review"].output == ["approve"] * 60
 
 
+@pytest.mark.slow
 def test_a_run_page_has_one_line_for_a_map_that_asks(library):
     """With the number and a way to them in the inbox; their items are no rows beside that of the map."""
     run = library.start("library")

@@ -60,6 +60,7 @@ def test_every_answer_in_json_is_described():
     assert in_json == set(ANSWERS)
 
 
+@pytest.mark.slow
 def test_the_description_is_valid():
     """A validator accepts it, each operation has a short name, and what must be sent is marked so."""
     document = create_app().openapi()

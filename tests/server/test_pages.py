@@ -918,6 +918,7 @@ def test_an_error_is_a_page_in_words(site):
     assert "Not Found" not in unknown.text
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("root", ["", "/some/where"])
 def test_links_stay_below_the_prefix(redis_url, root):
     """Mounted below a path, every link and form of every page leads below it."""

@@ -88,6 +88,7 @@ def test_a_question_waits_for_no_list(site, served, blocked):
     assert httpx.get(served.url + "/static/none.css", timeout=20).status_code == 404
 
 
+@pytest.mark.slow
 def test_a_question_among_the_lists_waits_for_them(site, served, blocked, monkeypatch):
     """The control of the test above: in the slots of lists it is not shown."""
     monkeypatch.setattr(slots, "QUESTIONS", ())
@@ -98,6 +99,7 @@ def test_a_question_among_the_lists_waits_for_them(site, served, blocked, monkey
         shown(site, served, timeout=1)
 
 
+@pytest.mark.slow
 def test_without_slots_votes_wait_for_pages(site, served, blocked, monkeypatch):
     """The control of the test above: pages without a bound take all threads."""
     monkeypatch.setitem(slots.SLOTS, "read", 1_000)

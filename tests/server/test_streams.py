@@ -109,6 +109,7 @@ def test_a_person_has_a_few_streams_at_a_time(site, served):
         wait_until(lambda: not site.app.state.services.hub._people, "the seats are free again")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("roles", [(), ("viewer",), ("reader",)])
 def test_a_stream_ends_with_its_login(site, served, monkeypatch, roles):
     """Who is not known any more, or may read less, hears nothing more; control: who may as much goes on."""
@@ -211,6 +212,7 @@ def test_a_thousand_clients_hear_an_event(site, served, monkeypatch):
     assert len(reads) < 100
 
 
+@pytest.mark.slow
 def test_what_happens_to_all_runs_is_heard(site, served):
     """It begins with the open questions; then each question and each end of a run is an event."""
     first = site.start("approval")

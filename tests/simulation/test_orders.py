@@ -194,6 +194,7 @@ def both_are_told(make=in_memory) -> Counter:
     return ends
 
 
+@pytest.mark.slow
 def test_a_cancel_and_whoever_it_meets_are_both_told():
     """A cancel, the ends of nodes and an answer come in one order, and each hears of it (F29)."""
     ends = both_are_told()
