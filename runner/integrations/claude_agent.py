@@ -221,12 +221,16 @@ class _ClaudeExecution:
         )
         result = None
         messages = query(prompt=nothing() if prompt is None else prompt, options=options)
-        async with aclosing(messages):
-            async for message in messages:
-                self._visit.check()
-                if isinstance(message, ResultMessage):
-                    result = message
-                    end.set()
+        try:
+            async with aclosing(messages):
+                async for message in messages:
+                    self._visit.check()
+                    if isinstance(message, ResultMessage):
+                        result = message
+                        end.set()
+        except Exception:
+            if self._stopped is None:
+                raise
         if self._stopped:
             raise self._stopped
         if result is None or result.is_error:

@@ -9,7 +9,13 @@ import pytest
 
 pytest.importorskip("claude_agent_sdk", reason="168 MB: install the extra `claude-agent` alone")
 
-from claude_agent_sdk import ClaudeAgentOptions, create_sdk_mcp_server, tool
+from claude_agent_sdk import (
+    ClaudeAgentOptions,
+    ClaudeSDKError,
+    create_sdk_mcp_server,
+    query,
+    tool,
+)
 from claude_agent_sdk._internal.query import Query
 from claude_agent_sdk.testing import run_session_store_conformance
 
@@ -271,9 +277,21 @@ def test_settings_that_can_not_be_read_are_refused(claude, tmp_path, text):
     assert "mine.json" in str(error)
 
 
+async def broken(**options):
+    async for message in query(**options):
+        yield message
+    if not MADE:
+        raise ClaudeSDKError("the process is gone")
+
+
 @pytest.mark.parametrize("name", [PAY, "other"])
-def test_a_frozen_tool_is_not_called(monkeypatch, claude, name):
-    """The node waits for the thaw, and then calls it; control: a freeze of another tool lets it run."""
+@pytest.mark.parametrize("ends", [query, broken])
+def test_a_frozen_tool_is_not_called(monkeypatch, claude, name, ends):
+    """The node waits for the thaw, and then calls it, also where Claude Code ends with an error of its own.
+
+    Control: a freeze of another tool lets it run.
+    """
+    monkeypatch.setattr(claude_agent, "query", ends)
     monkeypatch.setattr(freezes, "LOOK_EVERY", 0.0)
     monkeypatch.setitem(
         GRAPHS, "claude", lambda: graph_of(claude([pay(1, "7")], gate=(), **FREE))
