@@ -417,15 +417,21 @@ def _enter(transaction: UnitOfWork[RunT], run: RunT, action: EnterKey) -> Transi
 def admitted(transaction: UnitOfWork[RunT], key: str, at_most: int) -> Iterator[RunT]:
     """Find the runs of a key that begin now: one, or two where its bound was raised."""
     lists, opened, queued = transaction.lists, OPEN + key, QUEUED + key
-    for _ in range(2 if at_most else 0):
-        if not lists.count(queued, 1) or lists.count(opened, at_most) >= at_most:
-            return
-        for run_id in lists.first(queued, 1):
-            lists.remove(queued, run_id)
-            run = transaction.find(run_id)
-            if run is not None:
-                lists.add(opened, run_id)
-                yield run
+    begun = 0
+    while (
+        begun < min(at_most, 2)
+        and lists.count(queued, 1)
+        and lists.count(opened, at_most) < at_most
+    ):
+        first = lists.first(queued, 1)
+        if not first:
+            return  # it is still to be read
+        lists.remove(queued, *first)
+        run = transaction.find(*first)
+        if run is not None:
+            begun += 1
+            lists.add(opened, *first)
+            yield run
 
 
 def _write(run: RunT, result: TransitionResult) -> list[tuple[RunT, Action]]:

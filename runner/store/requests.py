@@ -267,6 +267,7 @@ def _debounced(transaction: UnitOfWork[RunT], start: Start, rules: Admission) ->
             if start.idempotency_key:
                 transaction.note_start(start.graph_id, start.idempotency_key, run_id)
             return Reply("exists", run_id=run_id)
+        transaction.lists.remove(delayed, run_id)
     return None
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 
+from runner.store.redis.connection import Argument
 from runner.store.redis.transaction.sets import FEWER, NOT_FEWER, WriteSet
 
 
@@ -14,6 +15,8 @@ class KeyLists:
         self._write_set, self._read_set = write_set, write_set.read_set
         self._changed: dict[str, dict[str, bool]] = defaultdict(dict)
         """By list and run: true where the run is in it now, false where it was removed."""
+        self._damaged: dict[str, bytes] = {}
+        """Members that are no text, by the names that they get here: no run has such a name."""
 
     def count(self, name: str, bound: int) -> int:
         """Count a list; the commit validates that as many are there as the bound, or that fewer are."""
@@ -29,7 +32,7 @@ class KeyLists:
     def first(self, name: str, most: int) -> list[str]:
         changed = self._changed[name]
         members: list[bytes] = self._read_set.reply("ZRANGE", name, 0, most + len(changed) - 1)
-        names = [run_id.decode() for run_id in members]
+        names = [self._name(member) for member in members]
         added = [run_id for run_id, is_in in changed.items() if is_in and run_id not in names]
         return [run_id for run_id in names + added if changed.get(run_id, True)][:most]
 
@@ -40,8 +43,17 @@ class KeyLists:
 
     def remove(self, name: str, run_id: str) -> None:
         if self._changed[name].get(run_id, self._is_stored(name, run_id)):
-            self._write_set.command("ZREM", name, run_id)
+            self._write_set.command("ZREM", name, self._member(run_id))
         self._changed[name][run_id] = False
 
     def _is_stored(self, name: str, run_id: str) -> bool:
-        return self._read_set.reply("ZSCORE", name, run_id) is not None
+        return self._read_set.reply("ZSCORE", name, self._member(run_id)) is not None
+
+    def _name(self, member: bytes) -> str:
+        run_id = member.decode(errors="backslashreplace")
+        if run_id.encode() != member:
+            self._damaged[run_id] = member
+        return run_id
+
+    def _member(self, run_id: str) -> Argument:
+        return self._damaged.get(run_id, run_id)
