@@ -7,12 +7,13 @@ from typing import TYPE_CHECKING
 
 import click
 
-from runner.cli.arguments import add_options, by_option, to_seconds
+from runner.cli.arguments import add_options, by_option, paged, to_seconds
 from runner.cli.context import CommandContext, common_options, with_context
 from runner.records.json_form import stamp
 from runner.records.validation import one_line
 
 if TYPE_CHECKING:
+    from runner.limits.concurrency import RunOfKey
     from runner.limits.control import LimitView
     from runner.limits.setting import LimitPause
 
@@ -97,6 +98,34 @@ def fairness(context: CommandContext) -> None:
         ("QUEUE", "PRIORITY", "KEY", "WAITING", "SINCE"),
         [(*astuple(key)[:-1], stamp(key.since)) for key in page],
         "No node waits for others' keys. `fairness=` of a graph divides its slots between keys.",
+    )
+
+
+@limits.command()
+@click.option("--graph", default="", help="Filter by graph (default: any).")
+@paged
+@with_context
+def queued(context: CommandContext, graph: str, limit: int, cursor: str | None) -> None:
+    """List the keys of graphs' concurrency for which runs wait.
+
+    Those that wait longest come first. Without a terminal: graph, key, how many runs wait, since when the
+    first does, the first of them, and the runs that they wait for, each with its status and since when it
+    is open, separated by tabs. A run that can't be read has the status "gone". If there are more, stderr has
+    the cursor of the next page.
+    """
+    page = context.installation.queued_keys(graph, limit, cursor)
+    context.output.listing(
+        {"queued": list(page), "next": page.next},
+        ("GRAPH", "KEY", "RUNS", "SINCE", "WAITING", "OPEN"),
+        [
+            (
+                *(key.graph, key.key, key.runs, stamp(key.since)),
+                " ".join(run.run_id for run in key.waiting),
+                ", ".join(_opened(run) for run in key.open),
+            )
+            for key in page
+        ],
+        "No run waits for others of its key. `concurrency=` of a graph bounds its open runs.",
     )
 
 
@@ -209,6 +238,10 @@ def _row(limit: LimitView) -> tuple[object, ...]:
     if pauses:
         status += f", {len(pauses)} of its keys paused"
     return limit.name, code, changed, status, sum(key.nodes for key in limit.waiting)
+
+
+def _opened(run: RunOfKey) -> str:
+    return f"{run.run_id} {run.status.shown if run.status else 'gone'} {stamp(run.since)}"
 
 
 def _last(starts_at: int) -> str:

@@ -22,6 +22,7 @@ from runner.cli import (
     program,
 )
 from runner.cli.output import Removed
+from runner.limits.concurrency import QueuedKey
 from runner.limits.control import LimitView
 from runner.limits.fairness import FairKey
 from runner.operations.api_keys import ApiKey
@@ -99,6 +100,7 @@ DOCUMENTS: dict[str, tuple[str, Any]] = {
     "runs watch": ("", Event),
     "limits list": ("limits", LimitView),
     "limits pause": ("", LimitView),
+    "limits queued": ("queued", QueuedKey),
     "limits reset": ("", LimitView),
     "limits resume": ("", LimitView),
     "limits set": ("", LimitView),
@@ -126,7 +128,7 @@ DOCUMENTS: dict[str, tuple[str, Any]] = {
 }
 """By command: the key of its list, or "" where it writes one document, and the type of each."""
 
-PAGED = {"interrupts list", "runs list", "sessions list"}
+PAGED = {"interrupts list", "limits queued", "runs list", "sessions list"}
 """Commands whose lists have a key `next`: what `--cursor` takes to continue, null at the end."""
 
 

@@ -91,6 +91,30 @@ class Debounce:
         return min(now + round(self.seconds * 1000), created_at + round(longest * 1000))
 
 
+@dataclass(frozen=True, slots=True)
+class RunOfKey:
+    """A run that waits since its start (ms), or is open since it began; `status` is None if it is gone."""
+
+    run_id: str
+    since: int
+    status: Status | None
+
+
+@dataclass(frozen=True, slots=True)
+class QueuedKey:
+    """A key of a graph's concurrency: how many runs wait, since when (ms), and for which open ones.
+
+    `key` is "account=7", or "graph" where all runs of the graph have one. Of both the first are named.
+    """
+
+    graph: str
+    key: str
+    runs: int
+    since: int
+    waiting: list[RunOfKey]
+    open: list[RunOfKey]
+
+
 def label(by: str, tag: Callable[[str], str]) -> str:
     """Name the key of a run for people: `account=7`."""
     name = by.removeprefix(TAG)

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 
 from runner.errors import NotFoundError, UsageError
 from runner.limits.limit import Limit, name_of
 from runner.limits.setting import DeclaredNumbers, LimitPause, LimitSetting, is_of
 from runner.records import validation
+from runner.records.listings import grouped
+from runner.records.metrics import Metric
 from runner.store.interface import Store
 from runner.store.requests import ChangeLimit
 from runner.store.shared import Shared, WaitingKey
@@ -66,6 +68,10 @@ def declared(store: Store) -> dict[str, list[Declaration]]:
     }
 
 
+MOST_MEASURED = 50
+"""Limits that have metrics, those for which nodes wait before others."""
+
+
 class LimitControl:
     """The limits of a store, and what operators change of them."""
 
@@ -80,9 +86,10 @@ class LimitControl:
         waiting = self._shared.waiting_keys()
         times = self._shared.rate_times([*declarations], now)
         views = []
-        for name in sorted({*declarations, *settings}):
+        queued = grouped(waiting, lambda key: key.limit)
+        for name in sorted({*declarations, *settings, *queued}):
             setting = settings.get(name, LimitSetting(name)).at_time(now)
-            if setting.is_reset and name not in declarations:
+            if setting.is_reset and not (name in declarations or name in queued):
                 continue
             order = {numbers: position for position, numbers in enumerate(setting.declared)}
             views.append(
@@ -94,11 +101,44 @@ class LimitControl:
                     ),
                     None if setting.is_reset else setting,
                     bool(setting.paused_until(name)),
-                    [key for key in waiting if key.limit == name]
+                    queued.get(name, [])
                     + _delayed(setting, declarations.get(name, ()), times, now),
                 )
             )
         return views
+
+    def metrics(self) -> Iterator[Metric]:
+        """Yield the numbers of limits for which nodes wait, or that are changed or paused."""
+        now = self._shared.limit_settings()[1]
+        views = [view for view in self.all() if view.waiting or view.setting]
+        views.sort(key=lambda view: not view.waiting)
+        for view in views[:MOST_MEASURED]:
+            since = min((key.since for key in view.waiting if key.since), default=now)
+            last_start_at = max((key.last_start_at for key in view.waiting), default=0)
+            numbers = (
+                (
+                    "runner_limit_waiting_nodes",
+                    "Nodes that wait for a slot of a limit, or for a start time of its rate.",
+                    sum(key.nodes for key in view.waiting),
+                ),
+                (
+                    "runner_limit_oldest_seconds",
+                    "For how long the first of them waits for a slot.",
+                    max(0, now - since) / 1000,
+                ),
+                (
+                    "runner_limit_last_start_seconds",
+                    "In how long the last of them has its start time.",
+                    max(0, last_start_at - now) / 1000,
+                ),
+                (
+                    "runner_limit_pauses",
+                    "Pauses of a limit and of its keys.",
+                    len(view.setting.pauses) if view.setting else 0,
+                ),
+            )
+            for name, help_text, value in numbers:
+                yield Metric(name, help_text, value, {"limit": view.name})
 
     def get(self, name: str) -> LimitView:
         """Read one.
@@ -107,7 +147,7 @@ class LimitControl:
             NotFoundError: no graph declares it.
         """
         limit = self._find(name)
-        if not limit.declarations and limit.setting is None:
+        if not (limit.declarations or limit.setting or limit.waiting):
             raise NotFoundError(
                 f"no graph of this store has a limit {validation.one_line(name)!r:.80}; "
                 "`runner limits list` shows those that there are."

@@ -18,6 +18,7 @@ from runner.approvals.freezes import Freeze
 from runner.dev.embedded import OLDEST
 from runner.errors import UsageError
 from runner.execution.held_nodes import UNDER_WAY
+from runner.limits.concurrency import QueuedKey
 from runner.limits.control import LimitControl, LimitView, conflicts
 from runner.limits.fairness import FairKey
 from runner.limits.setting import LimitPause
@@ -89,6 +90,7 @@ class Facts:
     schedules: Sequence[tuple[str, str]] = ()
     limits: Sequence[LimitView] = ()
     fair_keys: Sequence[FairKey] = ()
+    queued: Sequence[QueuedKey] = ()
     audits: Sequence[Audited] = ()
     audit: str = "off"
     signing: str = ""
@@ -160,6 +162,7 @@ def read_facts(settings: Settings) -> Facts:
         schedules=list(_troubled(shared)),
         limits=LimitControl(shared).all(),
         fair_keys=shared.fair_keys(MOST_FAIR_KEYS),
+        queued=list(shared.queued_keys()),
         audits=[_audited(log) for log in store.audit_logs],
         audit=settings.audit,
         clock=clock,
@@ -821,6 +824,51 @@ def _fairness(facts: Facts) -> Iterator[Check]:
             )
 
 
+def _queued(facts: Facts) -> Iterator[Check]:
+    for key in facts.queued[:MOST_NAMED]:
+        waited = facts.vitals.now - key.since
+        for run in key.waiting:
+            if run.status is None:
+                yield Check(
+                    WARN,
+                    "keys of runs",
+                    f"runs of {_of(key)}; one of them, {one_line(run.run_id)!r}, can't be read",
+                    "Nothing: when its turn comes, the run behind it begins.",
+                )
+        if waited > STARVED_MS and key.open:
+            run = min(key.open, key=lambda run: run.status in _STANDS)
+            does, fix = _STANDS.get(run.status, _ENDED)
+            yield Check(
+                WARN,
+                "keys of runs",
+                f"runs of {_of(key)} ({key.runs}), the first for {span(waited)}, behind "
+                f"{one_line(run.run_id)!r}, which {does}",
+                fix.format(
+                    run=quote(run.run_id), list=one_line(f"key:o:{key.graph}:{key.key}")
+                ),
+            )
+
+
+_STANDS: Mapping[Status | None, tuple[str, str]] = {
+    Status.EXECUTING: ("executes", "See `runner runs show {run}` for what it does."),
+    Status.INTERRUPTED: (
+        "waits for people",
+        "Answer it, see `runner interrupts list --run {run}`, or run `runner runs cancel {run}`.",
+    ),
+    Status.NEEDS_MIGRATION: ("is held", "See `runner runs show {run}` for why."),
+}
+"""By status: an open run's activity, and how others get its place."""
+
+_ENDED = (
+    "has ended, or is gone, and keeps its place",
+    "Remove it from the sorted set {list} of its partition, by ZREM.",
+)
+
+
+def _of(key: QueuedKey) -> str:
+    return f"the graph {key.graph!r} wait for {one_line(key.key)!r}"
+
+
 def _by(pause: LimitPause) -> str:
     by_whom = f" by {pause.by}" if pause.by else ""
     return by_whom + (f": {one_line(pause.reason)}" if pause.reason else "")
@@ -871,6 +919,7 @@ CHECKS: Iterable[Callable[[Facts], Iterator[Check]]] = (
     _schedules,
     _limits,
     _fairness,
+    _queued,
     _letters,
     _held,
 )

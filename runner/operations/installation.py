@@ -7,6 +7,7 @@ from functools import cached_property
 from runner.errors import ConflictError, NotFoundError
 from runner.execution.engine import Engine
 from runner.limits.control import LimitControl
+from runner.records.metrics import Metric
 from runner.records.run import PATH
 from runner.schedules.schedule import Schedule
 from runner.schedules.scheduler import Scheduler
@@ -32,6 +33,10 @@ class Installation(Shared):
     def limits(self) -> LimitControl:
         """The limits of graphs, which operators may change."""
         return LimitControl(self)
+
+    def metrics(self) -> list[Metric]:
+        """Read all numbers, also of the limits; StoreError where a server can't be reached."""
+        return [*super().metrics(), *self.limits.metrics()]
 
     def graphs(self) -> dict[str, str]:
         """Return the fingerprints of the graphs that workers have published, without those inside others."""

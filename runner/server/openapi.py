@@ -12,6 +12,7 @@ from typing import Any
 from pydantic import TypeAdapter
 
 from runner.approvals.freezes import Freeze
+from runner.limits.concurrency import QueuedKey
 from runner.limits.control import LimitView
 from runner.limits.fairness import FairKey
 from runner.operations.api_keys import ApiKey
@@ -104,6 +105,7 @@ ANSWERS: dict[str, Any] = {
     "post /v1/graphs/{graph}:check": GraphCheck,
     "get /v1/limits": Listing(LimitView),
     "get /v1/limits/fairness": Listing(FairKey),
+    "get /v1/limits/queued": Listing(QueuedKey),
     "post /v1/limits/{name}:set": LimitView,
     "post /v1/limits/{name}:pause": LimitView,
     "post /v1/limits/{name}:resume": LimitView,

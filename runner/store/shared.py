@@ -11,6 +11,7 @@ from functools import cached_property
 from urllib.parse import urlsplit
 
 from runner.errors import StoreError
+from runner.limits.concurrency import QueuedKey
 from runner.limits.fairness import FairKey
 from runner.limits.setting import LimitSetting
 from runner.records.listings import Page, SessionSummary
@@ -28,6 +29,7 @@ from runner.store.redis.jobs import Jobs
 from runner.store.redis.keys import Keys
 from runner.store.redis.ledger import AuditLog
 from runner.store.redis.partitions import SharedStore, connections, open_store
+from runner.store.redis.queued_keys import queued_keys
 from runner.store.redis.server_info import ServerInfo, WaitingKey
 from runner.store.redis.sessions import list_sessions
 from runner.store.redis.store import RedisStore
@@ -170,6 +172,12 @@ class Shared:
     def fair_keys(self, most: int) -> list[FairKey]:
         """Return the keys whose nodes wait for their turn, those that wait longest first."""
         return server_info.fair_keys(self._partitions(), most)
+
+    def queued_keys(
+        self, graph: str = "", limit: int = 100, cursor: str | None = None
+    ) -> Page[QueuedKey]:
+        """List the keys of graphs' concurrency for which runs wait, see `queued_keys`."""
+        return queued_keys(self._partitions(), graph, limit, cursor or "")
 
     def _partitions(self) -> list[tuple[RedisConnection, Keys]]:
         places, namespace = self.settings.partition_addresses, self.settings.namespace

@@ -121,6 +121,27 @@ def test_a_run_says_for_which_limit_its_node_waits(call, redis_url):
     assert "paused" not in node()
 
 
+def test_metrics_count_the_nodes_that_wait_for_a_rate(call, redis_url):
+    """They have the backlog of all keys, and when the last starts; control: a node that may start at once."""
+    slow = Limit("slow", rate=1, per=240, by="tag:tenant")
+    graph = shape("a b", entries=["a", "b"], limits={"a": [slow], "b": [slow]})
+    with closing(RedisStore(redis_url)) as store:
+        worker = ManualWorker(store)
+        runs = [worker.start(graph, tags={"tenant": tenant}) for tenant in ("acme", "zeta")]
+        for run_id in runs:
+            worker.claim(run_id, "a")
+        assert "runner_limit_" not in call("metrics", url=redis_url).stdout
+        for run_id in runs:
+            worker.limited(run_id, "b")
+        numbers = call("metrics", url=redis_url).stdout
+    assert 'runner_limit_waiting_nodes{limit="slow"} 2' in numbers
+    (line,) = [
+        line for line in numbers.splitlines() if "runner_limit_last_start_seconds{" in line
+    ]
+    assert 200 < float(line.rpartition(" ")[2]) <= 240
+    assert "acme" not in numbers
+
+
 def test_metrics_of_a_limit_have_no_key(call, redis_url):
     """Nodes that wait are counted by limit: labels by tenant would grow without end; control: `show`."""
     limit = Limit("model", concurrency=1, by="tag:tenant")

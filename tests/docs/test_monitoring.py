@@ -11,10 +11,13 @@ import yaml
 
 from runner import Fairness
 from runner.cli.program import runner
+from runner.limits.concurrency import Admission, Concurrency
 from runner.limits.fairness import LEAST_WINDOW
 from runner.limits.setting import LimitPause
+from runner.operations.installation import Installation
+from runner.settings import Settings
 from runner.store.redis.measurements import BOUNDS, dropped, increments, spending, vote
-from runner.store.redis.server_info import STATUSES, read_metrics
+from runner.store.redis.server_info import STATUSES
 from runner.store.redis.store import RedisStore
 from runner.store.requests import ChangeLimit, ShareSlots
 from runner.testing import ManualClock
@@ -38,13 +41,16 @@ def written(redis_url):
     for _ in range(LEAST_WINDOW + 1):
         worker.start(shape("a", fairness=Fairness("tag:tenant")))
     store.measure({**spending("tokens", 1, "shop"), **vote("approve"), **dropped(1)})
+    one = Admission(concurrency=Concurrency(1))
+    for _ in range(2):
+        worker.start(shape("a", name="sync", admission=one))
     pause = LimitPause("model", 0)
     store.do(
         ChangeLimit(
             "model", lambda setting: setting.pause(pause), "limit.paused", "limit:model"
         )
     )
-    return {metric.name for metric in read_metrics(redis_url)}
+    return {metric.name for metric in Installation(Settings(redis_url=redis_url)).metrics()}
 
 
 @pytest.fixture(scope="module")

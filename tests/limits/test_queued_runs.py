@@ -6,14 +6,23 @@ from contextlib import closing
 
 import pytest
 import redis
+from click.testing import CliRunner
 
+from runner.cli.program import runner
 from runner.limits.concurrency import Admission, Concurrency, Debounce
+from runner.operations.doctor import examine, read_facts
+from runner.operations.installation import Installation
+from runner.operations.metrics import prometheus
+from runner.records.json_form import stamp
+from runner.records.run import Status
+from runner.settings import Settings
 from runner.store.interface import Start
 from runner.store.redis.keys import Keys
 from runner.store.redis.store import RedisStore
-from runner.store.requests import StartRun
+from runner.store.requests import CancelRun, StartRun
 from runner.testing import ManualClock
 from tests.contract.store.manual_worker import ManualWorker, rung, shape
+from tests.server.conftest import Site
 
 PREFIX = Keys("runner").prefix
 NO_TEXT = b"\xff"
@@ -31,6 +40,7 @@ class Starts:
         self.name = name
         self.graph = shape("a", name=name, admission=Admission(0, concurrency, debounce))
         self.store.publish([self.graph])
+        self.installation = Installation(Settings(redis_url=url))
 
     def start(self, run_id, account="7", **options):
         """Start a run later than the one before; return its reply."""
@@ -38,6 +48,11 @@ class Starts:
         self.worker.know(run_id, self.graph)
         start = Start(run_id, self.name, None, "task", tags={"account": account}, **options)
         return self.store.do(StartRun(start))
+
+    def problems(self):
+        """Return what doctor finds of keys of runs."""
+        checks = examine(read_facts(self.installation.settings))
+        return [check.detail for check in checks if check.name == "keys of runs"]
 
     def close(self):
         self.store.close()
@@ -95,3 +110,149 @@ def test_a_damaged_debounced_run_is_no_run(begin):
         ("started", "00one"),
         ("exists", "00one"),
     ]
+
+
+def test_keys_say_which_runs_wait_and_behind_which(begin):
+    """A key is listed while a run waits, with those that are open; control: an account without a wait."""
+    site = begin(Concurrency(1, by="tag:account"), name="sync")
+    for name in ("00one", "00two", "00three"):
+        site.start(name)
+    site.start("00other", "8")
+    started = site.clock()
+
+    (key,) = site.installation.queued_keys()
+    assert (key.graph, key.key, key.runs, key.since) == (
+        "sync",
+        "account=7",
+        2,
+        started - 2_000,
+    )
+    named = [(run.run_id, run.since - started, run.status) for run in (*key.open, *key.waiting)]
+    assert named == [
+        ("00one", -3_000, Status.EXECUTING),
+        ("00two", -2_000, Status.EXECUTING),
+        ("00three", -1_000, Status.EXECUTING),
+    ]
+    site.worker.run("00one", "a")
+    (key,) = site.installation.queued_keys("sync")
+    assert (key.runs, key.since, key.open[0].run_id) == (1, started - 1_000, "00two")
+    assert list(site.installation.queued_keys("other")) == []
+    site.store.do(CancelRun("00three", "", "nonce"))
+    assert list(site.installation.queued_keys()) == []
+    assert not site.raw.exists(f"{PREFIX}key:w:sync")
+
+
+@pytest.mark.parametrize("partitions", [1, 3])
+def test_a_list_of_queued_keys_has_pages(redis_url, partitions):
+    """Also of keys that wait since one moment, in any partition, each is on one page, the oldest first."""
+    installation = Installation(Settings(redis_url=redis_url, partitions=partitions))
+    graph = shape("a", admission=Admission(concurrency=Concurrency(1, by="tag:account")))
+    with closing(installation.store) as store, redis.Redis.from_url(redis_url) as raw:
+        store.publish([graph])
+        for number in range(12):
+            tags = {"account": str(number)}
+            partition = store.partition("g", None, tags)
+            for name in ("opened", "waits"):
+                run_id = f"{partition:02d}{name}{number}"
+                store.do(StartRun(Start(run_id, "g", None, "task", tags=tags)))
+            if number % 4:
+                own = Keys("runner", f"p{partition:02d}").prefix
+                raw.zadd(f"{own}key:w:g", {f"account={number}": 1}, xx=True)
+        pages, cursor = [], None
+        while pages == [] or cursor:
+            pages.append(installation.queued_keys("", 5, cursor))
+            cursor = pages[-1].next
+    assert [len(page) for page in pages] == [5, 5, 2]
+    names = [key.key for page in pages for key in page]
+    assert names[:9] == sorted(f"account={number}" for number in range(12) if number % 4)
+    assert sorted(names[9:]) == ["account=0", "account=4", "account=8"]
+
+
+def test_each_door_shows_the_keys_that_wait(redis_url, begin):
+    """The command, the API, the page and metrics name them; control: none of them before a run waits."""
+    site = begin(Concurrency(1, by="tag:account"), name="sync")
+    pages = Site(redis_url, {})
+
+    def shown():
+        command = ["limits", "queued"]
+        written = (
+            CliRunner().invoke(runner, command, env={"RUNNER_REDIS_URL": redis_url}).stdout
+        )
+        items = pages.http.get("/v1/limits/queued").json()["items"]
+        text = pages.http.get("/limits").text
+        numbers = prometheus(site.installation.metrics())
+        return (
+            written,
+            items,
+            "account=7" in text,
+            'runner_queued_keys{graph="sync"} 1' in numbers,
+        )
+
+    site.start("00one")
+    assert shown() == ("", [], False, False)
+    site.start("00two")
+    line, (item,), *others = shown()
+    one, two = (stamp(site.clock() - ago) for ago in (1_000, 0))
+    assert line == f"sync\taccount=7\t1\t{two}\t00two\t00one executing {one}\n"
+    assert (item["key"], item["since"], item["open"][0]["status"]) == (
+        "account=7",
+        two,
+        "executing",
+    )
+    assert others == [True, True]
+
+
+def test_a_list_of_queued_keys_is_of_the_graph_that_a_person_may_see(redis_url, begin):
+    """With roles of one graph a person sees its keys only, and is refused those of another."""
+    for name in ("pay", "ship"):
+        site = begin(Concurrency(1), name=name)
+        for number in range(2):
+            site.start(f"00{name}{number}")
+    pages = Site(redis_url, {})
+    everything = [each["graph"] for each in pages.http.get("/v1/limits/queued").json()["items"]]
+    assert everything == ["pay", "ship"]
+    pages.as_role("viewer:pay")
+    own = pages.http.get("/v1/limits/queued").json()["items"]
+    assert [each["graph"] for each in own] == ["pay"]
+    assert pages.http.get("/v1/limits/queued?graph=ship").status_code == 403
+
+
+@pytest.mark.parametrize(
+    ("does", "found"),
+    [
+        ("executes", "executes"),
+        ("asks", "waits for people"),
+        ("gone", "has ended, or is gone, and keeps its place"),
+    ],
+)
+def test_doctor_says_behind_which_run_others_wait(begin, does, found):
+    """After ten minutes it names the open run and what that does; control: nothing before."""
+    site = begin(Concurrency(1, by="tag:account"), name="sync")
+    for name in ("00one", "00two"):
+        site.start(name)
+    if does == "asks":
+        site.worker.park("00one", "a")
+    if does == "gone":
+        site.raw.delete(Keys().run("00one"))
+    assert site.problems() == []
+    for part in ("q:sync:account=7", "w:sync"):
+        (member,) = site.raw.zrange(f"{PREFIX}key:{part}", 0, -1)
+        site.raw.zadd(f"{PREFIX}key:{part}", {member: site.clock() - 700_000})
+    (problem,) = site.problems()
+    begins = "runs of the graph 'sync' wait for 'account=7' (1), the first for 11 min"
+    assert problem.startswith(begins)
+    assert problem.endswith(f", behind '00one', which {found}")
+
+
+def test_damaged_members_hide_no_key_and_are_named(begin):
+    """A member that is no text is shown as it is, and doctor names it; the runs beside it are listed."""
+    site = begin(Concurrency(1, by="tag:account"))
+    site.raw.zadd(f"{PREFIX}key:o:g:account=7", {NO_TEXT: 1})
+    site.start("00one")
+    site.raw.zadd(f"{PREFIX}key:q:g:account=7", {NO_TEXT: 1})
+    site.raw.zadd(f"{PREFIX}key:w:g", {NO_TEXT: 1})
+    (key,) = site.installation.queued_keys()
+    assert [(run.run_id, run.status) for run in key.open] == [("\\xff", None)]
+    assert [run.run_id for run in key.waiting] == ["\\xff", "00one"]
+    assert len(site.problems()) == 2
+    assert all(r"\xff" in problem for problem in site.problems())

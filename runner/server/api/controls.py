@@ -12,7 +12,7 @@ from runner.approvals.freezes import scope_named
 from runner.approvals.freezing import freeze, thaw
 from runner.records.json_form import document
 from runner.schedules.schedule import Schedule
-from runner.server.access import Administers, Operates, Seen
+from runner.server.access import Administers, Lists, Operates, Seen
 from runner.server.api.documents import (
     MOST,
     ONE_PAGE,
@@ -24,6 +24,7 @@ from runner.server.api.documents import (
     page_document,
     seen_document,
 )
+from runner.server.parameters import OptionalQueryText
 from runner.server.services import Served
 from runner.webhooks.webhook import Webhook
 
@@ -146,6 +147,19 @@ def list_limits(person: Seen, services: Served) -> dict[str, Any]:
 def list_fair_keys(person: Seen, services: Served) -> dict[str, Any]:
     """List the keys of fair graphs whose nodes wait, those that wait longest first."""
     return page_document(services.fair_keys(MOST), person)
+
+
+@limits.get("/queued", summary="List the keys for which runs wait")
+def list_queued_keys(
+    person: Lists,
+    services: Served,
+    graph: OptionalQueryText = None,
+    limit: Limit = PAGE,
+    cursor: Cursor = None,
+) -> dict[str, Any]:
+    """List the keys of graphs' concurrency for which runs wait, those that wait longest first."""
+    page = services.queued_keys(graph or person.graph, limit, cursor)
+    return page_document(page, person, page.next)
 
 
 @limits.post("/{name:key}:set", summary="Change a limit")

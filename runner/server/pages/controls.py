@@ -116,11 +116,15 @@ def change_schedule(
 
 
 @router.get("/limits")
-def limits(request: Request, person: Seen, services: Served) -> HTMLResponse:
-    """Show the limits, what is set, who waits and who has the slots, and the fair keys that wait."""
+def limits(
+    request: Request, person: Seen, services: Served, cursor: Cursor = None
+) -> HTMLResponse:
+    """Show the limits, what is set, who waits and who has the slots, and the other keys that wait."""
     views = [seen_by(person, limit) for limit in services.limits.all()]
     fair_keys = services.fair_keys(MOST_FAIR_KEYS)
-    return page(request, "limits.html", person, limits=views, words=words, fair_keys=fair_keys)
+    queued = services.queued_keys("", PAGE, cursor)
+    keys = {"fair_keys": fair_keys, "queued": queued}
+    return page(request, "limits.html", person, limits=views, words=words, keys=keys)
 
 
 @router.post("/limits/{action}")

@@ -3,8 +3,8 @@
 -- Counters of runs and arrivals are added, and only what follows from them is checked: so steps of different
 -- nodes of a run don't disturb each other. Nothing here knows a rule. redis/transaction/__init__.py explains it;
 -- `WriteSet.arguments` in redis/transaction/sets.py writes the arguments, and its names are in brackets.
--- Keys touched: r:<run> and its parts, timers, early, queues, limits (parts/offers.lua), and all that the
---   arguments name.
+-- Keys touched: r:<run> and its parts, timers, early, queues, limits (parts/offers.lua), key:w:<graph>, and all
+--   that the arguments name.
 -- Arguments: from 6, each list after how many there are:
 --   [expected] key, fields (a list, then their values: "" is none, or an empty one; after \2 is only how it begins); [patterns] key, field, pattern of its value (without a field: of
 --   "1", where there is such a key);
@@ -174,12 +174,21 @@ for _, command in ipairs({'ZADD', 'ZREM'}) do
   for nth = 1, (command == 'ZADD' and 2 or 1) * number() do members[nth] = filled(take()) end
   many(command, prefix .. 'timers', members)
 end
+-- List the key of a queue by the time of its first run; no key for which none waits.
+local function list_key(queue)
+  local graph, key = queue:match('^key:q:([^:]*):(.*)$')
+  local first = redis.call('ZRANGE', prefix .. queue, 0, 0, 'WITHSCORES')
+  if first[2] then redis.call('ZADD', prefix .. 'key:w:' .. graph, first[2], key)
+  else redis.call('ZREM', prefix .. 'key:w:' .. graph, key) end
+end
+
 for _ = 1, number() do
-  local count, command, key, arguments = number(), take(), prefix .. take(), {}
+  local count, command, key, arguments = number(), take(), take(), {}
   for nth = 1, count do arguments[nth] = filled(take()) end
   -- A damaged metric is left as it is, and stops nothing.
   local call = command == 'HINCRBYFLOAT' and redis.pcall or redis.call
-  local reply = call(command, key, unpack(arguments))
+  local reply = call(command, prefix .. key, unpack(arguments))
+  if key:sub(1, 6) == 'key:q:' then list_key(key) end
   if command == 'XTRIM' and reply > 0 then
     redis.call('HINCRBYFLOAT', prefix .. 'metrics', '["runner_dead_letters_dropped_total", {}, "sum"]', reply)
   end

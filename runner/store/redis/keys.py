@@ -134,6 +134,12 @@ DICTIONARY = (
         "the run of a key that a debounce delays, by the ms of its first start",
         "until it begins",
     ),
+    Key(
+        "key:w:<graph>",
+        "zset",
+        "keys for which runs wait to begin, by the ms of the start of the first",
+        "while they wait",
+    ),
     Key("idem:<graph>:<key>", "string", "idempotency key of a start -> run", _ENDED),
     Key(
         "session:m:<session>",
@@ -488,6 +494,11 @@ def shape_key(fingerprint: str) -> str:
 def idempotency_key(graph_id: str, key: str) -> str:
     """Name what a start with this key has left; no graph has "//" in its name."""
     return f"idem:{graph_id.replace(':', '//')}:{key}"
+
+
+def queued_index(graph_id: str) -> str:
+    """Name the list of a graph's keys for which runs wait."""
+    return f"key:w:{graph_id.replace(':', '//')}"
 
 
 TEMPLATE = f"doorbell:{VERSION}"

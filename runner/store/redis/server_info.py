@@ -23,7 +23,7 @@ from runner.store.addresses import NAMESPACE, partition_addresses
 from runner.store.redis import measurements
 from runner.store.redis.connection import HOME, RedisConnection, mapping_of
 from runner.store.redis.durability import incapable
-from runner.store.redis.keys import LIMITS, PARTITION, STATUSES, Keys, node_of
+from runner.store.redis.keys import LIMITS, PARTITION, STATUSES, Keys, node_of, queued_index
 from runner.store.redis.workers import WorkerRegistry
 
 
@@ -220,7 +220,7 @@ def read_metrics(urls: str, namespace: str = NAMESPACE, partitions: int = 1) -> 
             *_rest(opened, now),
             *_memory(opened),
             *_audit(opened, now),
-            *_limits(opened, now),
+            *_queued(opened, now),
             *_workers(workers, opened, now),
             *_histograms(opened),
         ]
@@ -425,32 +425,34 @@ def _audit(partitions: Sequence[Partition], now: int) -> Iterator[Metric]:
     )
 
 
-def _limits(partitions: Sequence[Partition], now: int) -> Iterator[Metric]:
-    settings, _ = limit_settings(partitions[0].redis, partitions[0].keys)
-    waiting: dict[str, list[WaitingKey]] = defaultdict(list)
-    for key in waiting_keys((one.redis, one.keys) for one in partitions):
-        waiting[key.limit].append(key)
-    for name in sorted({*settings, *waiting})[:QUEUES]:
-        labels, keys = {"limit": name}, waiting[name]
-        count, first = (
-            sum(key.nodes for key in keys),
-            min((key.since for key in keys), default=now),
-        )
-        pauses = settings[name].at_time(now).pauses if name in settings else ()
+def _queued(partitions: Sequence[Partition], now: int) -> Iterator[Metric]:
+    """Yield for how many keys of each graph's concurrency runs wait, and for how long."""
+    waits: dict[str, list[tuple[int, float]]] = defaultdict(list)
+    for one in partitions:
+        indexes = [f"{one.keys.prefix}{queued_index(graph)}" for graph in one.graphs]
+        looks = [
+            look
+            for index in indexes
+            for look in (("ZCARD", index), ("ZRANGE", index, "0", "0", "WITHSCORES"))
+        ]
+        replies = _pipelined(one, looks)
+        for graph, keys, first in zip(one.graphs, replies[::2], replies[1::2], strict=True):
+            if first:
+                waits[graph].append((keys, float(first[1])))
+    oldest = {graph: min(since for _, since in each) for graph, each in waits.items()}
+    for graph in sorted(oldest, key=oldest.__getitem__)[:QUEUES]:
+        labels = {"graph": graph}
         yield Metric(
-            "runner_limit_waiting_nodes",
-            "Nodes that wait for a slot of a limit.",
-            count,
+            "runner_queued_keys",
+            "Keys of a graph's concurrency for which runs wait.",
+            sum(keys for keys, _ in waits[graph]),
             labels,
         )
         yield Metric(
-            "runner_limit_oldest_seconds",
+            "runner_queued_oldest_seconds",
             "For how long the first of them waits.",
-            max(0, now - first) / 1000,
+            max(0, now - oldest[graph]) / 1000,
             labels,
-        )
-        yield Metric(
-            "runner_limit_pauses", "Pauses of a limit and of its keys.", len(pauses), labels
         )
 
 
