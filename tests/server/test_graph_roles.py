@@ -20,7 +20,10 @@ ROLES = ("viewer", "reader", "approver", "operator")
 
 BY_NAME = ("{run_id}", "{question_id}", "{graph}")
 
-BY_FILTER = {"/v1/runs", "/v1/questions", "/v1/events", "/runs", "/inbox"}
+BY_FILTER = {
+    *("/v1/runs", "/v1/questions", "/v1/events", "/v1/limits/queued"),
+    *("/runs", "/inbox"),
+}
 
 BY_BODY = {"/v1/runs", "/v1/runs:batch", "/v1/questions:vote", "/inbox/together"}
 
