@@ -428,7 +428,8 @@ def admitted(transaction: UnitOfWork[RunT], key: str, at_most: int) -> Iterator[
             return  # it is still to be read
         lists.remove(queued, *first)
         run = transaction.find(*first)
-        if run is not None:
+        # The queue may be older than the run, which was perhaps cancelled since.
+        if run is not None and run.record.is_queued:
             begun += 1
             lists.add(opened, *first)
             yield run

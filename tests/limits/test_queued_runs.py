@@ -89,6 +89,19 @@ def test_damaged_members_of_a_queue_hold_no_run_up(begin, damaged):
     assert site.raw.exists(queue) == 0
 
 
+def test_a_run_that_has_ended_takes_no_place(begin):
+    """One that was cancelled after the queue was read is passed over: the run behind it begins."""
+    site = begin(Concurrency(1, by="tag:account"))
+    for name in ("00one", "00two", "00three"):
+        site.start(name)
+    site.store.do(CancelRun("00two", "", "nonce"))
+    site.raw.zadd(f"{PREFIX}key:q:g:account=7", {"00two": 1})
+
+    site.worker.run("00one", "a")
+    assert site.raw.zrange(f"{PREFIX}key:o:g:account=7", 0, -1) == [b"00three"]
+    site.worker.run("00three", "a")
+
+
 @pytest.mark.parametrize("when_full", ["queue", "refuse", "replace", "skip"])
 def test_a_damaged_open_run_takes_one_place(begin, when_full):
     """A start beside one that is no text is answered as beside a run, and its place is the only one taken."""
