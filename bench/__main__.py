@@ -18,6 +18,7 @@ from bench import (
     fair,
     fleet,
     flow,
+    growth,
     hop,
     idle,
     inbox,
@@ -45,6 +46,7 @@ PARTS: dict[str, ModuleType] = {
     "idle": idle,
     "fleet": fleet,
     "sizes": sizes,
+    "growth": growth,
     "waiting": waiting,
     "inbox": inbox,
     "pages": pages,
@@ -66,7 +68,7 @@ def main() -> None:
     parser.add_argument(
         "--sizes",
         default="",
-        help="nodes (sizes, partitions), runs (waiting, memory) or workers (fleet)",
+        help="nodes (sizes, partitions), runs (waiting, memory), questions (growth) or workers (fleet)",
     )
     chosen = parser.parse_args()
     console = Console(width=160)

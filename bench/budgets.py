@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from bench import answers, flow, hop, nodes, sizes, start
+from bench import answers, flow, growth, hop, nodes, sizes, start
 from bench.grid import Grid, number
 from bench.results import Results
 
@@ -87,6 +87,32 @@ def _growth(figures: Figures) -> str:
         ratio = figures[names[-1]]["redis_us ratio"] / figures[names[0]]["redis_us ratio"]
         cells.append(f"{ratio:.2f}")
     return ", ".join(cells)
+
+
+def _turns(figures: Figures) -> str:
+    agent = figures[growth.AGENT]
+    return ", ".join(
+        f"{agent[f'late {unit}'] / agent[f'early {unit}']:.2f}" for unit in ("ms", "us")
+    )
+
+
+def _maps(figures: Figures) -> str:
+    """Write processor time of Python and Redis of an item, for each number of workers."""
+    return "; ".join(
+        f"{found['python_us ratio']:.2f}, {found['redis_us ratio']:.2f}"
+        for name, found in figures.items()
+        if name.startswith("map")
+    )
+
+
+def _stops(figures: Figures) -> str:
+    found = {
+        int(name.split()[1]): stop for name, stop in figures.items() if name.startswith("stop")
+    }
+    calls = ", ".join(f"{stop['calls']:.0f} of {count:,}" for count, stop in found.items())
+    us = [stop["redis_us"] for stop in found.values()]
+    longest = max(stop["longest ms"] for stop in found.values())
+    return f"{calls}; {us[-1] / us[0]:.2f}; {number(longest)} ms"
 
 
 def _crowd(figures: Figures) -> str:
@@ -172,6 +198,19 @@ ROWS: list[tuple[str, str, Callable[[Figures], str], str]] = [
         "sizes",
         _growth,
         "1.1",
+    ),
+    ("an agent's turn, 1,000 against 100: time, Python CPU", "growth", _turns, "1.2"),
+    (
+        "an item of a map, 3,000 against 100: Python, Redis CPU; four workers",
+        "growth",
+        _maps,
+        "1.1",
+    ),
+    (
+        "a stop, calls of open questions; CPU of one, most against fewest; longest command",
+        "growth",
+        _stops,
+        "N/500; 1; 100 ms",
     ),
     (
         "Redis CPU of a node, most runs that wait against none: chain, fan",

@@ -5,12 +5,14 @@ A worker registers those that BENCH_GRAPHS names, and no others: each has a queu
 
 from __future__ import annotations
 
+import json
 import os
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import AsyncIterator, Callable, Mapping
 from functools import partial
 from itertools import pairwise
 from math import isqrt
+from typing import Any
 
 from runner import Fairness, Graph, GraphBuilder, NodeContext, graph
 from runner.approvals import Action, Rule
@@ -20,6 +22,9 @@ SLEEP = 0.2
 
 AGENTS = 500
 """Agent-like nodes of one graph."""
+
+TURNS = 1_000
+"""Turns of the agent that has many."""
 
 Function = Callable[[NodeContext], object]
 
@@ -108,10 +113,49 @@ def mapped(size: int, function: Function = noop) -> Graph:
     return builder.build()
 
 
-SHAPES = {"chain": chain, "fan": fan, "lattice": lattice, "map": mapped}
+def turns() -> Graph:
+    """Build an agent that calls a tool in each turn; its last reply says when each began, by two clocks."""
+    from runner import Agent, tool  # noqa: PLC0415 - other graphs need no agents
+    from runner.testing import ScriptedModel  # noqa: PLC0415
+
+    times: list[tuple[float, float]] = []
+
+    class Model(ScriptedModel):
+        """A model that reads the last message alone, so that its own time is the same in each turn."""
+
+        def stream(
+            self, messages: list[dict[str, Any]], *_: object
+        ) -> AsyncIterator[dict[str, Any]]:
+            return super().stream(messages[-1:])
+
+    @tool
+    def look() -> str:
+        """Look at something."""
+        return "x" * 200
+
+    def reply(_: object) -> object:
+        if len(times) > TURNS:
+            times.clear()
+        times.append((time.perf_counter(), time.process_time()))
+        call = {"name": "look", "toolUseId": f"call{len(times)}"}
+        return json.dumps(times) if len(times) > TURNS else {"toolUse": call}
+
+    builder = GraphBuilder()
+    builder.add_node(Agent("agent", Model([reply]), tools=[look]), "agent")
+    return builder.build()
+
+
+SHAPES = {
+    "chain": chain,
+    "fan": fan,
+    "lattice": lattice,
+    "map": mapped,
+    "questions": lambda size: mapped(size, question),
+}
 FACTORIES: dict[str, Callable[[], Graph]] = {
     "agents": lambda: fan(AGENTS, nap),
     "items": lambda: mapped(AGENTS, nap),
+    "turns": turns,
     "short": lambda: chain(3),
     "single": lambda: chain(1, moment),
     "fair": lambda: chain(1, moment),

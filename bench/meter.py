@@ -74,15 +74,19 @@ def server_cpu(server: redis.Redis) -> float:
 
 
 def measure(
-    server: redis.Redis, pid: int, nodes: int, work: Callable[[], None]
+    server: redis.Redis, pid: int, nodes: int, work: Callable[[], object], *more: int
 ) -> dict[str, float]:
-    """Do the work once and return its cost for each of its nodes; this process's time is Python's, too."""
+    """Do the work once and return its cost for each of its nodes; this process's time is Python's, too.
+
+    `pid` and `more` are the workers.
+    """
+    pids = pid, *more
     received = server.info("stats")["total_net_input_bytes"]
-    used, python, own = server_cpu(server), tree_cpu(pid), process_time()
+    used, python, own = server_cpu(server), sum(map(tree_cpu, pids)), process_time()
     began = monotonic()
     work()
     spent = monotonic() - began
-    python_spent = tree_cpu(pid) - python + process_time() - own
+    python_spent = sum(map(tree_cpu, pids)) - python + process_time() - own
     cost = Cost(
         rate=nodes / spent,
         python_us=python_spent / nodes * 1e6,

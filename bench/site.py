@@ -63,14 +63,26 @@ class Site:
         }
         self.client = Client(store=RedisStore(self.urls[OURS]))
         self.workers: dict[int, SupervisedProcess] = {}
+        self._folder, self._ours = folder, {**ours, **(environment or {})}
+        apps = [
+            ("bench.bare:app", {**self._canvas, **(environment or {})}),
+            ("runner.celery:app", self._ours),
+        ]
         for side in sides:
-            app, own = [("bench.bare:app", self._canvas), ("runner.celery:app", ours)][side]
+            app, variables = apps[side]
             log = folder / f"worker{side}.log"
-            self.workers[side] = _worker(
-                app, pool, self.slots, log, {**own, **(environment or {})}
-            )
+            self.workers[side] = _worker(app, pool, self.slots, log, variables)
         for side, process in self.workers.items():
             _await_ready(process, folder / f"worker{side}.log", READY[side])
+
+    def add_worker(self) -> int:
+        """Start one more worker of ours, and return its process id."""
+        number = max(self.workers) + 1
+        log = self._folder / f"worker{number}.log"
+        self.workers[number] = worker(
+            "runner.celery:app", self.pool, self.slots, log, self._ours
+        )
+        return self.workers[number].pid
 
     def celery(self) -> Any:
         """Import the bare app in this process, where it sends; that of an earlier site has another store."""
