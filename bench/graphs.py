@@ -124,9 +124,9 @@ def turns() -> Graph:
         """A model that reads the last message alone, so that its own time is the same in each turn."""
 
         def stream(
-            self, messages: list[dict[str, Any]], *_: object
+            self, messages: list[dict[str, Any]], *args: Any, **options: Any
         ) -> AsyncIterator[dict[str, Any]]:
-            return super().stream(messages[-1:])
+            return super().stream(messages[-1:], *args, **options)
 
     @tool
     def look() -> str:
