@@ -54,7 +54,7 @@ with needs_extra("server", "the MCP server"):
     from runner.server.api import runs
     from runner.server.api.documents import seen_by
     from runner.server.browser import origin_of
-    from runner.server.deciding import decide, start_for
+    from runner.server.deciding import cancelled_by, decide, start_for
     from runner.server.problems import Problem, prefix, problem_of
     from runner.server.services import Services
 
@@ -420,9 +420,7 @@ class Door:
 
     def _cancel_task(self, caller: Caller, params: TaskRequest) -> dict[str, Any]:
         self._check_task(caller, params.task_id, "operate")
-        self._services.client.run(params.task_id).cancel(
-            f"cancelled by {caller.person.principal.sub}"
-        )
+        self._services.client.run(params.task_id).cancel(cancelled_by(caller.person))
         return {"resultType": "complete"}
 
 

@@ -82,6 +82,12 @@ def start_for(
     )
 
 
+def cancelled_by(person: Person, reason: str = "") -> str:
+    """Return the reason of a cancellation that says who asked for it."""
+    by = f"cancelled by {person.principal.name or person.principal.sub}"
+    return f"{by}: {reason}" if reason else by
+
+
 def requested_by(services: Services, person: Person, **changes: Any) -> dict[str, Any]:
     """Return the options of a run like another that a person asks for, with changes to it."""
     sign = functools.partial(_sign, services, person)

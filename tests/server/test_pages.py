@@ -545,7 +545,7 @@ def test_a_vote_needs_the_digest_of_its_question(site):
 
 
 def test_runs_are_started_and_changed_with_forms(site):
-    """Start, cancel, retry, fork and again lead to the page of the run they are about."""
+    """Start, cancel, retry, fork and again lead to the run's page, which says who cancelled it."""
     started = send(site, "/graphs/approval", **{"f.answer": '{"a": 1}'})
     site.work()
     assert (started.status_code, started.headers["location"][:6]) == (303, "/runs/")
@@ -553,6 +553,7 @@ def test_runs_are_started_and_changed_with_forms(site):
 
     assert send(site, f"{path}/cancel", reason="no").status_code == 303
     assert send(site, f"{path}/cancel", reason="no").status_code == 409
+    assert "cancelled by ana: no" in site.http.get(path, headers={"Accept": "text/html"}).text
     assert send(site, f"{path}/fork", node="look_up").headers["location"] != path
     assert send(site, f"{path}/again").headers["location"] != path
 

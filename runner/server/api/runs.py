@@ -30,7 +30,7 @@ from runner.server.api.documents import (
     page_document,
     seen_document,
 )
-from runner.server.deciding import requested_by, start_for
+from runner.server.deciding import cancelled_by, requested_by, start_for
 from runner.server.parameters import OptionalQueryText
 from runner.server.problems import Problem, prefix
 from runner.server.services import Served, Services
@@ -290,9 +290,7 @@ def cancel(
 ) -> dict[str, str]:
     """Stop a run: running nodes may finish, no other starts, open questions are withdrawn."""
     run = services.client.run(run_id)
-    if not run.cancel(
-        body.reason or f"cancelled by {person.principal.name or person.principal.sub}"
-    ):
+    if not run.cancel(cancelled_by(person, body.reason)):
         raise Problem(
             409, f"Run {run_id} has ended or is stopping already; nothing was changed."
         )

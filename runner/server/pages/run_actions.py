@@ -18,7 +18,7 @@ from runner.records import codec
 from runner.records.run import NodeRecord, Records, Status, existing
 from runner.server.access import Operates
 from runner.server.api.documents import seen_by
-from runner.server.deciding import requested_by
+from runner.server.deciding import cancelled_by, requested_by
 from runner.server.pages.rendering import back, page
 from runner.server.parameters import FormText, QueryText
 from runner.server.problems import Problem
@@ -194,7 +194,7 @@ def cancel(
     reason: FormText = "",
 ) -> Response:
     """Stop a run."""
-    if not services.client.run(run_id).cancel(reason or f"cancelled by {person.principal.sub}"):
+    if not services.client.run(run_id).cancel(cancelled_by(person, reason)):
         raise Problem(409, "The run has ended or is stopping already; nothing was changed.")
     return back(request, f"/runs/{quote(run_id)}")
 
