@@ -122,8 +122,13 @@ def label(by: str, tag: Callable[[str], str]) -> str:
 
 
 def key_of(graph_id: str, by: str, tag: Callable[[str], str]) -> str:
-    """Name the key of a run by its tags; no graph has "//" in its name."""
-    return f"{graph_id.replace(':', '//')}:{label(by, tag)}"
+    """Name the key of a run by its tags."""
+    return of_graph(graph_id, label(by, tag))
+
+
+def of_graph(graph_id: str, name: str) -> str:
+    """Put a graph before a name, so that no other pair is named alike: no graph has "//" in its name."""
+    return f"{graph_id.replace(':', '//')}:{name}"
 
 
 @dataclass(frozen=True, slots=True)

@@ -18,7 +18,7 @@ from runner.approvals.freezes import Freeze
 from runner.dev.embedded import OLDEST
 from runner.errors import UsageError
 from runner.execution.held_nodes import UNDER_WAY
-from runner.limits.concurrency import QueuedKey
+from runner.limits.concurrency import QueuedKey, of_graph
 from runner.limits.control import LimitControl, LimitView, conflicts
 from runner.limits.fairness import FairKey
 from runner.limits.setting import LimitPause
@@ -844,7 +844,8 @@ def _queued(facts: Facts) -> Iterator[Check]:
                 f"runs of {_of(key)} ({key.runs}), the first for {span(waited)}, behind "
                 f"{one_line(run.run_id)!r}, which {does}",
                 fix.format(
-                    run=quote(run.run_id), list=one_line(f"key:o:{key.graph}:{key.key}")
+                    run=quote(run.run_id),
+                    list=one_line(f"key:o:{of_graph(key.graph, key.key)}"),
                 ),
             )
 

@@ -257,6 +257,22 @@ def test_doctor_says_behind_which_run_others_wait(begin, does, found):
     assert problem.endswith(f", behind '00one', which {found}")
 
 
+@pytest.mark.parametrize("name", ["sync", "eu:sync"])
+def test_doctor_names_the_list_that_a_run_is_to_be_removed_from(begin, name):
+    """Of a graph with a colon, too: the run that is gone is in the sorted set that doctor names."""
+    site = begin(Concurrency(1, by="tag:account"), name=name)
+    for run_id in ("00one", "00two"):
+        site.start(run_id)
+    site.raw.delete(Keys().run("00one"))
+    graph = name.replace(":", "//")
+    site.raw.zadd(f"{PREFIX}key:q:{graph}:account=7", {"00two": site.clock() - 700_000})
+    site.raw.zadd(f"{PREFIX}key:w:{graph}", {"account=7": site.clock() - 700_000})
+    checks = examine(read_facts(site.installation.settings))
+    (fix,) = [check.fix for check in checks if check.name == "keys of runs"]
+    (named,) = [word for word in fix.split() if word.startswith("key:o:")]
+    assert site.raw.zrem(PREFIX + named, "00one") == 1
+
+
 def test_damaged_members_hide_no_key_and_are_named(begin):
     """A member that is no text is shown as it is, and doctor names it; the runs beside it are listed."""
     site = begin(Concurrency(1, by="tag:account"))

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from runner.limits.concurrency import QueuedKey, RunOfKey
+from runner.limits.concurrency import QueuedKey, RunOfKey, of_graph
 from runner.records.listings import Page, checked_limit, cut, position_in
 from runner.store.apply_transition import OPEN, QUEUED
 from runner.store.redis.connection import RedisConnection, mapping_of
@@ -70,9 +70,7 @@ def _entries(
         ]
     replies = redis.call_all(*commands) if commands else []
     return [
-        _Entry(
-            redis, keys, name, name.replace(":", "//").encode() + b":" + key, int(float(since))
-        )
+        _Entry(redis, keys, name, of_graph(name, "").encode() + key, int(float(since)))
         for name, same, following in zip(names, replies[::2], replies[1::2], strict=True)
         for key, since in mapping_of(same + following).items()
     ]
