@@ -9,11 +9,14 @@ import click
 
 from runner.cli.arguments import add_options, by_option, paged, to_seconds
 from runner.cli.context import CommandContext, common_options, with_context
+from runner.cli.output import short_time
 from runner.records.json_form import stamp
 from runner.records.validation import one_line
 
 if TYPE_CHECKING:
-    from runner.limits.concurrency import RunOfKey
+    from collections.abc import Iterator
+
+    from runner.limits.concurrency import QueuedKey, RunOfKey
     from runner.limits.control import LimitView
     from runner.limits.setting import LimitPause
 
@@ -116,16 +119,19 @@ def queued(context: CommandContext, graph: str, limit: int, cursor: str | None) 
     page = context.installation.queued_keys(graph, limit, cursor)
     context.output.listing(
         {"queued": list(page), "next": page.next},
-        ("GRAPH", "KEY", "RUNS", "SINCE", "WAITING", "OPEN"),
-        [
+        ("RUN", "STATUS", "SINCE", "KEY", "GRAPH"),
+        [row for key in page for row in _runs(key)],
+        "No run waits for others of its key. `concurrency=` of a graph bounds its open runs.",
+        lines=[
             (
                 *(key.graph, key.key, key.runs, stamp(key.since)),
                 " ".join(run.run_id for run in key.waiting),
-                ", ".join(_opened(run) for run in key.open),
+                ", ".join(
+                    f"{run.run_id} {_status(run)} {stamp(run.since)}" for run in key.open
+                ),
             )
             for key in page
         ],
-        "No run waits for others of its key. `concurrency=` of a graph bounds its open runs.",
     )
 
 
@@ -240,8 +246,18 @@ def _row(limit: LimitView) -> tuple[object, ...]:
     return limit.name, code, changed, status, sum(key.nodes for key in limit.waiting)
 
 
-def _opened(run: RunOfKey) -> str:
-    return f"{run.run_id} {run.status.shown if run.status else 'gone'} {stamp(run.since)}"
+def _runs(key: QueuedKey) -> Iterator[tuple[object, ...]]:
+    """Yield a row for each run of a key that is named: the open ones, then those that wait."""
+    for run in key.open:
+        yield run.run_id, _status(run), short_time(run.since), key.key, key.graph
+    for run in key.waiting:
+        yield run.run_id, "waiting", short_time(run.since), key.key, key.graph
+    if others := key.runs - len(key.waiting):
+        yield f"{others} more", "waiting", "", key.key, key.graph
+
+
+def _status(run: RunOfKey) -> str:
+    return run.status.shown if run.status else "gone"
 
 
 def _last(starts_at: int) -> str:

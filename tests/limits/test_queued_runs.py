@@ -8,6 +8,7 @@ import pytest
 import redis
 from click.testing import CliRunner
 
+from runner.cli.output import Output
 from runner.cli.program import runner
 from runner.limits.concurrency import Admission, Concurrency, Debounce
 from runner.operations.doctor import examine, read_facts
@@ -213,6 +214,22 @@ def test_each_door_shows_the_keys_that_wait(redis_url, begin):
         "executing",
     )
     assert others == [True, True]
+
+
+def test_a_terminal_gets_a_row_for_each_run(redis_url, begin, monkeypatch):
+    """Its id is whole in 80 columns, beside its state; those that are not named are counted."""
+    monkeypatch.setattr(Output, "is_terminal", True)
+    site = begin(Concurrency(1, by="tag:account"), name="sync")
+    for number in range(13):
+        site.start(f"00{number:026}")
+    environment = {"RUNNER_REDIS_URL": redis_url, "COLUMNS": "80"}
+    screen = CliRunner().invoke(runner, ["limits", "queued"], env=environment).stdout
+    rows = [line.split() for line in screen.splitlines()]
+    assert rows[1][:2] == [f"00{0:026}", "executing"]
+    assert [row[:2] for row in rows[2:12]] == [
+        [f"00{number:026}", "waiting"] for number in range(1, 11)
+    ]
+    assert rows[12][:4] == ["2", "more", "waiting", "account=7"]
 
 
 def test_a_list_of_queued_keys_is_of_the_graph_that_a_person_may_see(redis_url, begin):
