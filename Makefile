@@ -34,10 +34,10 @@ help: ## Print this list
 run: $(STAMP) ## Run the release example on a real worker, to the end; PORT=8080 shows it in the browser
 	$(BIN)/python -m examples.release $(if $(PORT),--port $(PORT))
 
+# Many tests wait for processes: three at once on two cores.
 test: $(STAMP) $(filter $(OLDEST_REDIS),$(STORE)) ## Run the quick test suite; STORE=redis-server runs what needs a store on that server
-	$(BIN)/pytest -q -n 2 --dist loadfile --hypothesis-profile quick --ignore tests/chaos -m "not slow and not chaos" $(TESTS) $(if $(STORE),--store=$(STORE)) $(ARGS)
+	$(BIN)/pytest -q -n 3 --dist loadfile --hypothesis-profile quick --ignore tests/chaos -m "not slow and not chaos" $(TESTS) $(if $(STORE),--store=$(STORE)) $(ARGS)
 
-# They wait for processes half of the time: three at once on two cores.
 test-slow: $(STAMP) ## Run the tests that take long, which `make test` leaves out
 	$(BIN)/pytest -q -n 3 --dist loadfile -m "slow and not chaos and not planted" $(ARGS)
 
