@@ -24,6 +24,7 @@
     ├── ApprovalMismatch      what would run is not what was approved: it is not run, the node is held
     ├── BudgetExceeded        a budget of an agent is used up: the call was not made
     ├── CorruptDocument       a stored document is not valid: it is refused as it is
+    │   └── DamagedRun        it is the record of a run: nothing of that run can be done
     ├── NodeFailed            a node ended in an error that can't be raised as itself
     └── StoreError            the environment's: nothing changed, try again
         ├── NotDurable        written, but not yet as RUNNER_DURABILITY requires: repeat it
@@ -169,6 +170,10 @@ class BudgetExceeded(RunnerError):
 
 class CorruptDocument(RunnerError):
     """A stored document is damaged or has an unknown form; it was left unchanged."""
+
+
+class DamagedRun(CorruptDocument):
+    """The record of a run can't be read in the store; it was left unchanged."""
 
 
 class NodeFailed(RunnerError):

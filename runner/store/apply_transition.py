@@ -18,7 +18,7 @@ from runner.approvals.rules import Rule
 from runner.audit import entries as audit_entries
 from runner.audit.entries import Mode
 from runner.definition.model import Topology
-from runner.errors import CorruptDocument
+from runner.errors import CorruptDocument, DamagedRun
 from runner.limits.concurrency import label
 from runner.limits.setting import LimitSetting
 from runner.limits.slots import LimitAction
@@ -427,7 +427,10 @@ def admitted(transaction: UnitOfWork[RunT], key: str, at_most: int) -> Iterator[
         if not first:
             return  # it is still to be read
         lists.remove(queued, *first)
-        run = transaction.find(*first)
+        try:
+            run = transaction.find(*first)
+        except DamagedRun:
+            continue  # it can't begin, and must not hold up the end of another run
         # The queue may be older than the run, which was perhaps cancelled since.
         if run is not None and run.record.is_queued:
             begun += 1

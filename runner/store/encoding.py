@@ -29,7 +29,7 @@ from runner.definition.model import (
     OutEdge,
     Topology,
 )
-from runner.errors import CorruptDocument
+from runner.errors import CorruptDocument, DamagedRun
 from runner.limits.concurrency import Admission
 from runner.limits.fairness import Fairness, Share
 from runner.limits.limit import LimitShape
@@ -171,38 +171,43 @@ def run_record(run_id: str, fields: Mapping[bytes, bytes]) -> RunRecord:
     """Read a run's own fields.
 
     Raises:
-        CorruptDocument: another version of this library wrote them.
+        DamagedRun: they can't be read. CorruptDocument: another version of this library wrote them.
     """
     if fields.get(b"v", b"").split(b" ")[0] != b"%d" % V:
         raise CorruptDocument(
             f"run {run_id} is stored in a form that this version can't read; it was left untouched. "
             "Read it with the version that wrote it."
         )
-    fingerprint, parent, graph = fields[b"of"].decode().split(" ", 2)
-    status, *counts, stopping = fields[b"run"].decode().split(" ")
-    active, waiting, held_count, failures, start_count, _ = map(int, counts)
-    return RunRecord(
-        run_id=run_id,
-        graph_id=graph,
-        fingerprint=fingerprint,
-        status=Status(status),
-        active=active,
-        waiting=waiting,
-        held=held_count,
-        failed=failures,
-        started=start_count,
-        stopping="" if stopping == "-" else stopping,
-        reason=fields.get(b"reason", b"").decode(),
-        lock=fields.get(b"lock", b"").decode(),
-        parent="" if parent in OUTERMOST else parent,
-        parent_node=fields.get(b"parent_node", b"").decode(),
-        root=fields.get(b"root", run_id.encode()).decode(),
-        path=fields.get(b"path", b"").decode(),
-        on_end=fields.get(b"on_end", b"").decode(),
-        ends=int(fields.get(b"ends", 0)),
-        unreported=int(fields.get(b"unreported", 0)),
-        trace=fields.get(b"trace", b"").decode(),
-    )
+    try:
+        fingerprint, parent, graph = fields[b"of"].decode().split(" ", 2)
+        status, *counts, stopping = fields[b"run"].decode().split(" ")
+        active, waiting, held_count, failures, start_count, _ = map(int, counts)
+        return RunRecord(
+            run_id=run_id,
+            graph_id=graph,
+            fingerprint=fingerprint,
+            status=Status(status),
+            active=active,
+            waiting=waiting,
+            held=held_count,
+            failed=failures,
+            started=start_count,
+            stopping="" if stopping == "-" else stopping,
+            reason=fields.get(b"reason", b"").decode(),
+            lock=fields.get(b"lock", b"").decode(),
+            parent="" if parent in OUTERMOST else parent,
+            parent_node=fields.get(b"parent_node", b"").decode(),
+            root=fields.get(b"root", run_id.encode()).decode(),
+            path=fields.get(b"path", b"").decode(),
+            on_end=fields.get(b"on_end", b"").decode(),
+            ends=int(fields.get(b"ends", 0)),
+            unreported=int(fields.get(b"unreported", 0)),
+            trace=fields.get(b"trace", b"").decode(),
+        )
+    except (KeyError, ValueError) as error:
+        raise DamagedRun(
+            f"run {run_id} is damaged in the store ({error}); it was left unchanged."
+        ) from error
 
 
 def is_packed(of: bytes) -> bool:

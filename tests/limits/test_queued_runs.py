@@ -10,6 +10,7 @@ from click.testing import CliRunner
 
 from runner.cli.output import Output
 from runner.cli.program import runner
+from runner.errors import DamagedRun
 from runner.limits.concurrency import Admission, Concurrency, Debounce
 from runner.operations.doctor import examine, read_facts
 from runner.operations.installation import Installation
@@ -101,6 +102,22 @@ def test_a_run_that_has_ended_takes_no_place(begin):
     site.worker.run("00one", "a")
     assert site.raw.zrange(f"{PREFIX}key:o:g:account=7", 0, -1) == [b"00three"]
     site.worker.run("00three", "a")
+
+
+@pytest.mark.parametrize(
+    ("field", "value"), [("run", b"x"), ("run", b"\xff"), ("of", b"x"), ("of", b"\xff a b")]
+)
+def test_a_damaged_run_is_passed_over(begin, field, value):
+    """One that waits and can't be read holds up neither the end before it nor the run behind."""
+    site = begin(Concurrency(1, by="tag:account"))
+    for name in ("00one", "00two", "00three"):
+        site.start(name)
+    site.raw.hset(Keys().run("00two"), field, value)
+
+    site.worker.run("00one", "a")
+    assert site.raw.zrange(f"{PREFIX}key:o:g:account=7", 0, -1) == [b"00three"]
+    with pytest.raises(DamagedRun, match="00two is damaged"):
+        site.store.do(CancelRun("00two", "", "nonce"))
 
 
 @pytest.mark.parametrize("when_full", ["queue", "refuse", "replace", "skip"])

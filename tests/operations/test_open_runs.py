@@ -255,30 +255,35 @@ os.kill(os.getpid(), signal.SIGKILL)
 def test_a_process_that_is_killed_leaves_no_run_of_a_key_behind(
     redis_url, monkeypatch, rules, ends
 ):
-    """It dies behind a second start and behind the end that lets a run begin: sweeps begin what is left."""
+    """It dies behind two starts and an end; sweeps begin what is left, and nothing begins before."""
     monkeypatch.setenv("RUNNER_LEASE", "1")
     site = Site(redis_url, {})
     site.registry.add("g", lambda: single(ident), admission("g", None, *rules))
     site.client.engine.publish(["g"])
-    first = site.client.start("g", None)
 
     def die(*arguments):
         command = [sys.executable, "-c", DIES, redis_url, repr(rules), *arguments]
         assert subprocess.run(command, check=False, cwd=ROOT).returncode == -signal.SIGKILL
 
+    def found():
+        site.work()
+        return sorted(str(run.status) for run in site.client.runs())
+
+    def swept():
+        site.client.engine.sweep()
+        return found()
+
+    die()
+    (first,) = site.client.runs()
     die()
     queued = [site.client.engine.store.peek(run.run_id).is_queued for run in site.client.runs()]
     waits = "debounce" if rules[0] is None else rules[0].when_full
     assert (len(queued), any(queued)) == (len(ends), waits in ("queue", "debounce"))
-    die(first.id)
-    site.bells.clear()
+    assert "completed" not in found()
+    die(first.run_id)
+    assert found().count("completed") == (waits not in ("replace", "debounce"))
 
-    def found():
-        site.client.engine.sweep()
-        site.work()
-        return sorted(str(run.status) for run in site.client.runs())
-
-    wait_until(lambda: found() == ends, "all runs have ended")
+    wait_until(lambda: swept() == ends, "all runs have ended")
     again = site.client.start("g", None)
-    assert again.id != first.id
-    wait_until(lambda: found() == sorted([*ends, "completed"]), "another run begins and ends")
+    assert again.id != first.run_id
+    wait_until(lambda: swept() == sorted([*ends, "completed"]), "another run begins and ends")
