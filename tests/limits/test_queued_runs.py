@@ -270,6 +270,7 @@ def test_a_list_of_queued_keys_is_of_the_graph_that_a_person_may_see(redis_url, 
         ("executes", "executes"),
         ("asks", "waits for people"),
         ("gone", "has ended, or is gone, and keeps its place"),
+        ("ended", "has ended, or is gone, and keeps its place"),
     ],
 )
 def test_doctor_says_behind_which_run_others_wait(begin, does, found):
@@ -281,6 +282,8 @@ def test_doctor_says_behind_which_run_others_wait(begin, does, found):
         site.worker.park("00one", "a")
     if does == "gone":
         site.raw.delete(Keys().run("00one"))
+    if does == "ended":
+        site.raw.hset(Keys().run("00one"), "run", "completed 0 0 0 0 1 3 -")
     assert site.problems() == []
     for part in ("q:sync:account=7", "w:sync"):
         (member,) = site.raw.zrange(f"{PREFIX}key:{part}", 0, -1)
