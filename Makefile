@@ -15,7 +15,7 @@ BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 PEERS := build/peers
 OLDEST_REDIS := build/redis-6.2/bin/redis-server
-LOWEST := tests/agent tests/cli tests/server tests/tour
+CORE := tests/agent tests/cli tests/server tests/tour
 COMMA := ,
 ALL := agui,dev,docs,embedded,langgraph,mcp,openai,openai-agents,pydantic-ai,slack,sqs,strands
 VERSIONS_pinned := --no-deps --require-hashes --requirement requirements/dev.txt
@@ -35,8 +35,8 @@ run: $(STAMP) ## Run the release example on a real worker, to the end; PORT=8080
 	$(BIN)/python -m examples.release $(if $(PORT),--port $(PORT))
 
 # Many tests wait for processes: three at once on two cores.
-test: $(STAMP) $(filter $(OLDEST_REDIS),$(STORE)) ## Run the quick test suite; STORE=redis-server runs what needs a store on that server
-	$(BIN)/pytest -q -n 3 --dist loadfile --hypothesis-profile quick --ignore tests/chaos -m "not slow and not chaos" $(TESTS) $(if $(STORE),--store=$(STORE)) $(ARGS)
+test: $(STAMP) $(filter $(OLDEST_REDIS),$(STORE)) ## Run the quick test suite; STORE=redis-server runs what needs a store on that server, TESTS=core agents, commands, server and tour
+	$(BIN)/pytest -q -n 3 --dist loadfile --hypothesis-profile quick --ignore tests/chaos -m "not slow and not chaos" $(if $(filter core,$(TESTS)),$(CORE),$(TESTS)) $(if $(STORE),--store=$(STORE)) $(ARGS)
 
 test-slow: $(STAMP) ## Run the tests that take long, which `make test` leaves out
 	$(BIN)/pytest -q -n 3 --dist loadfile -m "slow and not chaos and not planted" $(ARGS)
@@ -62,8 +62,8 @@ simulate: $(STAMP) ## Play simulated clusters under faults: make simulate SEEDS=
 test-newest: $(STAMP) ## Run them with the newest versions of all dependencies
 	@$(MAKE) --always-make test DEPS=newest UV=$(UV)
 
-test-lowest: $(STAMP) ## Run agents, commands, server and tour with the lowest versions that pyproject.toml names
-	@$(MAKE) --always-make test DEPS=lowest UV=$(UV) TESTS="$(or $(TESTS),$(LOWEST))"
+test-lowest: $(STAMP) ## Run the core of them with the lowest versions that pyproject.toml names
+	@$(MAKE) --always-make test DEPS=lowest UV=$(UV) TESTS="$(or $(TESTS),core)"
 
 test-all: $(STAMP) ## Run every test, the slow ones too, and ten times the random cases
 	$(BIN)/pytest -q -n 2 --dist loadfile --timeout 600 --hypothesis-profile thorough
