@@ -141,9 +141,9 @@ class AmqpMessages:
         return self.apply(delivery, keep=False)
 
     def apply(self, delivery: ReceivedMessage, *, keep: bool) -> bool:
-        """Apply one message; False where the store refuses it for now."""
+        """Apply one message; False where the store refuses it for now, or another process must take it."""
         result = self._handle(delivery, keep=keep)
-        if result is None:
+        if result is None or result.disposition is Disposition.LEFT:
             return False
         self._reply(delivery, result)
         return True
@@ -310,13 +310,25 @@ class AmqpConsumer(BrokerThread):
             try:
                 if self._messages.apply(delivery, keep=True):
                     delivery.message.ack()
-                elif delivery.message.delivery_info.get("redelivered"):
-                    self._later.append(delivery)
-                else:  # perhaps another process can; RabbitMQ bounds how often it is returned
-                    delivery.message.requeue()
+                else:  # perhaps another process can
+                    self._return(delivery)
             except StoreError:
                 self._later += later[index:]
                 raise
+
+    def _return(self, delivery: ReceivedMessage) -> None:
+        """Send a message to the end of its queue: RabbitMQ bounds how often one may be returned."""
+        message = delivery.message
+        names = "message_id", "reply_to", "correlation_id"
+        properties = {name: message.properties.get(name) for name in names}
+        self._publish(
+            "",
+            delivery.queue,
+            delivery.body,
+            headers={"traceparent": message.headers.get("traceparent")},
+            **properties,
+        )
+        message.ack()
 
     def _apply_received(self, delivery: ReceivedMessage) -> None:
         if self._messages.apply(delivery, keep=True):

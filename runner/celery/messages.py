@@ -39,7 +39,7 @@ class MessageHandler:
     def answer(
         self, message: IncomingMessage, early: Callable[[], JSON] | None
     ) -> HandlerResult | None:
-        """Handle an answer; None where the store refuses it for now.
+        """Handle an answer; None where the store refuses it for now, left where another process must take it.
 
         `early` returns what is stored of one that came before its question; None: it is unknown then.
         """
@@ -58,7 +58,10 @@ class MessageHandler:
         """Handle a message; whatever it raises, it must not keep the messages behind it waiting."""
         try:
             return handle()
-        except (StoreError, ConflictError) as error:
+        except ConflictError as error:
+            log.info("message.left: %s: %s", one_line(message.key), one_line(error))
+            return HandlerResult(Disposition.LEFT)
+        except StoreError as error:
             if self._is_away(error):
                 raise
             log.info("message.later: %s: %s", one_line(message.key), one_line(error))
@@ -67,11 +70,11 @@ class MessageHandler:
             log.exception("message.failed: %s goes to the dead letters.", one_line(message.key))
             return HandlerResult(Disposition.DEAD, reason=f"it could not be applied: {error!r}")
 
-    def _is_away(self, error: Exception) -> bool:
+    def _is_away(self, error: StoreError) -> bool:
         """Return whether nothing can be applied now; otherwise the store refuses this one message.
 
         Such a message is tried again, since people may remove the cause; those behind it don't wait. Of
         several partitions it may be that of this message alone which is away.
         """
         one_server = len(self._settings.partition_addresses) == 1
-        return isinstance(error, StoreError) and error.passing and one_server
+        return error.passing and one_server

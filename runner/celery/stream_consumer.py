@@ -89,12 +89,16 @@ class StreamMessages:
     def _apply_early(self, entry: Entry) -> bool:
         """Apply an answer that the store has returned; it is not stored another time."""
         message = IncomingMessage(entry.id, entry.key, entry.body)
-        return self._finish(entry, self._handler.answer(message, None))
+        result = self._handler.answer(message, None)
+        is_left = result is not None and result.disposition is Disposition.LEFT
+        return not is_left and self._finish(entry, result)
 
     def _finish(self, entry: Entry, result: HandlerResult | None) -> bool:
         """Send the receipt or the dead letter, then acknowledge; False for a message to be tried again."""
         if result is None:
             return False
+        if result.disposition is Disposition.LEFT:
+            return True  # this process would only keep it from the one that can, by taking it over again
         # The receipt first: a message that is acknowledged is not read again.
         if result.receipt is not None and result.reply_to is not None:
             self._outbox.reply(result.reply_to, result.receipt.dump())

@@ -36,11 +36,12 @@ KeepEarly = Callable[[str], str]
 
 
 class Disposition(enum.StrEnum):
-    """The end of a message: done, a dead letter, or stored until its question is asked."""
+    """The end of a message: done, a dead letter, kept for its question, or left to another process."""
 
     DONE = "done"
     DEAD = "dead"
     KEPT = "kept"
+    LEFT = "left"
 
 
 @dataclass(frozen=True, slots=True)

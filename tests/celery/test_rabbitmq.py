@@ -142,6 +142,32 @@ def test_votes_are_plain_messages_on_a_queue(site, rabbit, channel):
     assert run.wait(60).results["a"].output == 7
 
 
+def test_a_vote_waits_for_a_worker_with_its_graph(site, rabbit, channel):
+    """A worker of another service keeps no vote to itself, however often it has got it."""
+    ready(site, rabbit)
+    run = site.client.start("ruled", "go")
+    (question,) = run.wait(60).interrupts
+    for worker in site.workers:
+        worker.kill()
+    service = {"RUNNER_GRAPHS": "tests.celery.service_graphs", "SERVICE": "desk"}
+    other = site.add(RUNNER_BROKER_URL=rabbit.url, **service)
+    other.wait_ready()
+    replies, shown = (
+        replies_to(channel),
+        {"interrupt_id": question.id, "digest": question.digest},
+    )
+    vote = {"v": 2, **shown, "decision": "respond", "response": 7, "by": "ana"}
+
+    publish(channel, "runner.responses", vote, reply_to=replies, correlation_id="7")
+    wait_until(lambda: other.output().count("message.left") > 4, "it was left several times")
+    ready(site, rabbit)
+
+    receipt = take(channel, replies)
+    other.kill()
+    assert json.loads(receipt.body)["status"] == "counted"
+    assert receipt.properties["correlation_id"] == "7"
+
+
 @pytest.mark.parametrize("by", ["header", "field"])
 def test_the_run_of_a_message_continues_its_sender_s_trace(site, rabbit, channel, by):
     """The span of the sender is in a header, as OpenTelemetry writes it, or in the body."""

@@ -7,8 +7,11 @@ import json
 import pytest
 import redis
 
+from runner.approvals import Rule
 from runner.celery import reader_slots
 from runner.celery.stream_consumer import StreamConsumer
+from runner.definition.registry import Registry
+from runner.execution.engine import Engine
 from runner.operations.message_handlers import MAX_EARLY_BYTES
 from runner.records.interrupts import Address
 from runner.records.run import Status
@@ -28,19 +31,21 @@ SCHEMA = {"type": "string"}
 class Site:
     """A run about to ask, and readers of the stream whose turns the test takes."""
 
-    def __init__(self, url: str) -> None:
+    def __init__(self, url: str, **options: object) -> None:
         self.url, self.client = url, redis.Redis.from_url(url)
-        graph = single(lambda ctx: ctx.interrupt("approval", "ok?", response_schema=SCHEMA))
+        graph = single(
+            lambda ctx: ctx.interrupt("approval", "ok?", response_schema=SCHEMA, **options)
+        )
         self.bench = Bench(
             graph, lambda clock: RedisStore(url, clock=clock, push=False)
         ).start()
         self.question = Address(self.bench.run_id, "a", 1).interrupt_id("function", "approval")
         self.reader = self.new_reader()
 
-    def new_reader(self) -> StreamConsumer:
+    def new_reader(self, engine: Engine | None = None) -> StreamConsumer:
         reader = StreamConsumer(None)
         reader.engine, reader.settings = (
-            self.bench.engine,
+            engine or self.bench.engine,
             Settings(redis_url=self.url, early_answer=60),
         )
         reader.prepare(None)
@@ -197,6 +202,24 @@ def test_an_answer_against_the_schema_is_judged_as_any_other(site):
     site.reader.run_once()
 
     assert site.receipts() == ["rejected", "accepted"]
+
+
+def test_a_vote_that_is_left_waits_for_another_reader(redis_url):
+    """A reader without its graph tries it no other time, which would keep it from one that has it."""
+    site = Site(redis_url, rule=Rule())
+    site.ask()
+    (question,) = site.bench.result().interrupts
+    vote = {"v": 2, "interrupt_id": question.id, "digest": question.digest, "by": "ana"}
+    vote = {**vote, "decision": "respond", "response": "yes", "reply_to": REPLIES}
+    other = site.new_reader(Engine(site.bench.store, site.bench, Registry()))
+    site.client.xadd(KEYS.responses, {"body": json.dumps(vote)})
+    (entry,) = other.messages.stream_reader.read(0.01)
+
+    assert other.messages.apply(entry)
+    assert site.receipts() == []
+    (entry,) = site.reader.messages.stream_reader.take_over(0)
+    assert site.reader.messages.apply(entry)
+    assert site.receipts() == ["accepted"]
 
 
 @pytest.mark.parametrize("key", [{}, {"idempotency_key": "mine"}])

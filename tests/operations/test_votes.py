@@ -33,6 +33,7 @@ from runner.errors import DefinitionError, ResponseError, UsageError
 from runner.execution.engine import Engine
 from runner.operations.message_handlers import (
     Disposition,
+    HandlerResult,
     IncomingMessage,
     handle_answer,
     handle_start,
@@ -824,7 +825,8 @@ def test_a_service_judges_votes_on_its_own_questions_alone(kind):
     other.directory = f"{__name__}:strangers"
     settings = Settings(redis_url="redis://unused")
 
-    assert MessageHandler(other, settings, "test").answer(sent(body), None) is None
+    left = MessageHandler(other, settings, "test").answer(sent(body), None)
+    assert left == HandlerResult(Disposition.LEFT)
     result = MessageHandler(team.bench.engine, settings, "test").answer(sent(body), None)
     assert result is not None
     assert result.receipt is not None
