@@ -153,7 +153,7 @@ class Run:
         """
         return self._engine.cancel(self.id, reason) == "cancelled"
 
-    def retry(self, node: str | None = None) -> list[str]:
+    def retry(self, node: str | None = None, *, by: Principal | str | None = None) -> list[str]:
         """Continue a failed or cancelled run; return the nodes that run again.
 
         What has completed stays and is not run again. Nodes that failed or were cancelled, or the one
@@ -161,13 +161,14 @@ class Run:
         an agent's conversation continue where they were, and withdrawn questions are asked again. A node
         that ran without the output of one that failed runs once more when that has completed. Limits
         of executions and of time count from zero. Child runs continue with their parent. Where the last
-        node completed while the run was being stopped, no node runs and the run is completed.
+        node completed while the run was being stopped, no node runs and the run is completed. `by` is who
+        asks for it: an event of the run and the audit have it.
 
         Raises:
             NotFoundError: there is no such run or node. UsageError: the node has not failed, or the run
                 is the child of another. ConflictError: the run has not ended, or has completed.
         """
-        return recovery.retry(self._engine, self.id, node)
+        return recovery.retry(self._engine, self.id, node, by)
 
     def migrate(
         self,

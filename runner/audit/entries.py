@@ -130,7 +130,7 @@ def of_event(
         node=node,
         visit=visit,
         question=question.id if question is not None else "",
-        actor=str(about.get("by") or about.get("responder") or _actor(type_, question)),
+        actor=str(about.get("by") or about.get("responder") or _actor(type_, question, detail)),
         auth={name: _plain(about[field]) for name, field in AUTH.items() if field in about},
         prev_vote=int(about.get("prev_vote") or 0),
         hashes=_hashes(type_, about, question, detail if type_ == "run.cancelled" else data),
@@ -138,8 +138,10 @@ def of_event(
     )
 
 
-def _actor(type_: str, question: Interrupt | None) -> str:
-    """Return who acts by the question, where the event's data names no one."""
+def _actor(type_: str, question: Interrupt | None, detail: str) -> str:
+    """Return who acts by the question or the event's detail, where its data names no one."""
+    if type_ == "run.retried":
+        return detail
     if question is None:
         return ""
     actors = {"decided": question.responder, "asked": question.requester}

@@ -54,15 +54,16 @@ def cancel(context: CommandContext, run_id: str, reason: str) -> None:
 @click.command()
 @run_argument
 @click.option("--node", metavar="NODE", help="The failed node to retry (default: all of them).")
+@by_option
 @with_context
-def retry(context: CommandContext, run_id: str, node: str | None) -> None:
+def retry(context: CommandContext, run_id: str, *, node: str | None, by: str) -> None:
     """Resume a failed or cancelled run.
 
     Nodes that failed or were cancelled run again; completed nodes don't. It writes the nodes that run
     again, one a line. Exit codes: 0 it runs; 2 the node has not failed; 4 no such run or node; 5 the run
     has not ended, or has completed.
     """
-    nodes = context.client.run(run_id).retry(node)
+    nodes = context.client.run(run_id).retry(node, by=by or context.user or None)
     from runner.operations.views import RetriedRun
 
     context.output.write(RetriedRun(run_id, nodes), [(name,) for name in nodes])

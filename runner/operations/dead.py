@@ -29,14 +29,14 @@ def replay(
     """Send a message again, release a held node, or retry the outermost run of one; then the letter is gone.
 
     It returns the message's place in its stream, or the run. `retried_runs` has the runs that were retried
-    for other letters; they are retried once. `by` is who does it, for the audit.
+    for other letters; they are retried once. `by` is who does it, for the audit and the run's event.
 
     Raises:
         NotFoundError: the run is gone. UsageError: the message can't be sent. ConflictError: the run has
             not ended, or has completed.
     """
     position = (
-        _retry(engine, letter, retried_runs)
+        _retry(engine, letter, retried_runs, by)
         if letter.kind == "node"
         else letters.replay(letter)
     )
@@ -50,7 +50,7 @@ def replay(
     return position
 
 
-def _retry(engine: Engine, letter: DeadLetter, retried_runs: set[str]) -> str:
+def _retry(engine: Engine, letter: DeadLetter, retried_runs: set[str], by: str) -> str:
     record = engine.store.peek(letter.run_id)
     if record is None:
         raise NotFoundError(
@@ -63,6 +63,6 @@ def _retry(engine: Engine, letter: DeadLetter, retried_runs: set[str]) -> str:
     )
     root = record.root or record.run_id
     if not is_released and root not in retried_runs:
-        recovery.retry(engine, root, None)
+        recovery.retry(engine, root, None, by)
         retried_runs.add(root)
     return root

@@ -47,7 +47,7 @@ def _result(engine: Engine, job: Job, run_id: str) -> str:
             is_cancelled = engine.cancel(run_id, job.reason) == "cancelled"
             return "cancelled" if is_cancelled else "had ended, or was stopping"
         if job.action == "retry":
-            recovery.retry(engine, run_id, None)
+            recovery.retry(engine, run_id, None, job.by)
             return "retried"
         recovery.remove(engine.store, run_id)
     except StoreError:

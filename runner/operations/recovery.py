@@ -18,6 +18,8 @@ from operator import itemgetter
 
 from runner import scheduler
 from runner.approvals.decision_keys import run_name
+from runner.approvals.rules import Principal
+from runner.approvals.votes import principal_of
 from runner.definition.model import AFTER_GRAPH, FailurePolicy, Topology, map_of
 from runner.errors import ConflictError, NotFoundError, TooManyRuns, UsageError
 from runner.execution import ids
@@ -208,24 +210,30 @@ def dependents(
     return keys
 
 
-def retry(engine: Engine, run_id: str, node: str | None = None) -> list[str]:
+def retry(
+    engine: Engine, run_id: str, node: str | None = None, by: Principal | str | None = None
+) -> list[str]:
     """Continue an ended run; return the nodes that run again: none where all had completed as it was stopped.
+
+    `by` is who asks for it.
 
     Raises:
         NotFoundError: there is no such run or node.
-        UsageError: the node has not failed, or the run is part of another run.
+        UsageError: the node has not failed, the run is part of another run, or `by` is no principal.
         ConflictError: the run has not ended, or has completed.
     """
-    names, reply = write_retry(engine.store, run_id, node)
+    names, reply = write_retry(engine.store, run_id, node, principal_of(by).key if by else "")
     engine.ring(reply)
     return names
 
 
-def write_retry(store: Store, run_id: str, node: str | None = None) -> tuple[list[str], Reply]:
+def write_retry(
+    store: Store, run_id: str, node: str | None = None, by: str = ""
+) -> tuple[list[str], Reply]:
     """Plan a retry and write it; return the nodes that run again, and the reply with their doorbells."""
     for _ in range(TRIES):
         rewrites = plan_retry(store, run_id, node)
-        reply = store.do(RewriteRuns(rewrites, new_nonce()))
+        reply = store.do(RewriteRuns(rewrites, new_nonce(), by))
         if reply.word == "reopened":
             return running_again(rewrites[0].records), reply
         if reply.word == "full":

@@ -100,13 +100,16 @@ def _set_deadline(changes: Changes) -> None:
         changes.add(SetTimer(TimerKind.DEADLINE, "", changes.now + changes.topology.timeout_ms))
 
 
-def reopen(changes: Changes, records: Records) -> TransitionResult:
-    """Continue an ended run with other records: "reopened", or "moved" when it is not final any more."""
+def reopen(changes: Changes, records: Records, by: str = "") -> TransitionResult:
+    """Continue an ended run with other records: "reopened", or "moved" when it is not final any more.
+
+    `by` is the principal who asked for it, "" where no one is known.
+    """
     if not changes.run.is_final:
         return changes.refuse("moved")
     with_counters = replace(changes.run, failed=records.failed, started=records.started)
     changes.run = replace(with_counters, stopping="", reason="", lock="", unreported=0)
-    changes.add(DropTimer(TimerKind.CALLBACK, ""), AddEvent(EventKind.RUN_RETRIED))
+    changes.add(DropTimer(TimerKind.CALLBACK, ""), AddEvent(EventKind.RUN_RETRIED, detail=by))
     _set_deadline(changes)
     _fill(changes, records)
     return close(changes, "reopened")

@@ -931,11 +931,15 @@ class MigrateRuns(Request[Reply]):
 
 @dataclass(frozen=True, slots=True)
 class RewriteRuns(Request[Reply]):
-    """Reopen ended runs, a parent before its children: "reopened" all; "moved", "unknown" or "full" none."""
+    """Reopen ended runs, a parent before its children: "reopened" all; "moved", "unknown" or "full" none.
+
+    `by` is the principal who asks for it.
+    """
 
     verb = "rewrite"
     runs: Sequence[Rewrite]
     nonce: str
+    by: str = ""
 
     @property
     def run_id(self) -> str:
@@ -966,7 +970,7 @@ class RewriteRuns(Request[Reply]):
             run.erase(rewrite.undone, rewrite.forgets)
             run.reopened = nonce
             doorbells += make(
-                transaction, rewrite.run_id, scheduler.reopen, rewrite.records
+                transaction, rewrite.run_id, scheduler.reopen, rewrite.records, self.by
             ).doorbells
         return Reply("reopened", doorbells)
 

@@ -175,7 +175,7 @@ def test_forks_and_retries_are_audited(make):
     run_id, _ = answered(store)
     store.do(ForkRun(plan_fork(store, run_id, "a", None, ForkOptions("00new"))))
     store.do(CancelRun("00new", "enough"))
-    write_retry(store, "00new")
+    write_retry(store, "00new", by="human:|eva")
 
     assert types(store)[4:] == [
         "run.started",
@@ -185,6 +185,7 @@ def test_forks_and_retries_are_audited(make):
         "run.retried",
     ]
     assert entries(store)[5]["outcome"] == {"source": run_id}
+    assert entries(store)[8]["actor"] == "human:|eva"
 
 
 def test_a_child_run_names_its_root(make):

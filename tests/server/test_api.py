@@ -244,9 +244,9 @@ def test_people_change_runs(site):
 
 
 def test_a_batch_says_first_what_it_would_do(site):
-    """Without `dry_run: false` nothing is changed; with it a job has a result for each run."""
+    """Without `dry_run: false` nothing is changed; a job then has a result for each run, which says who."""
     ids = {site.start("approval").id for _ in range(3)}
-    batch = {"action": "cancel", "filter": {"graph": "approval"}}
+    batch = {"action": "cancel", "filter": {"graph": "approval"}, "reason": "no"}
 
     dry = site.http.post("/v1/runs:batch", json=batch).json()
     before = {run.run_id for run in site.client.runs("interrupted")}
@@ -254,6 +254,7 @@ def test_a_batch_says_first_what_it_would_do(site):
     job = site.http.get(begun.headers["location"]).json()
 
     assert {item["run_id"] for item in dry["items"]} == before == ids
+    assert {site.client.run(name).result().reason for name in ids} == {"cancelled by ana: no"}
     assert (begun.status_code, job["job_id"], job["done"]) == (202, begun.json()["job_id"], 3)
     assert {(item["run_id"], item["result"]) for item in job["items"]} == {
         (name, "cancelled") for name in ids

@@ -10,12 +10,14 @@ from html.parser import HTMLParser
 from urllib.parse import quote
 
 import pytest
+from click.testing import CliRunner
 from markupsafe import escape
 from pydantic import BaseModel
 from rich.console import Console
 
 from runner import Agent, Budget, Fairness, GraphBuilder, Limit, tool
 from runner.approvals import Action, Principal, Rule, freezing
+from runner.cli.program import runner
 from runner.cli.run_tree import draw
 from runner.execution.telemetry import trace_id
 from runner.limits.fairness import LEAST_WINDOW
@@ -542,6 +544,29 @@ def test_a_vote_needs_the_digest_of_its_question(site):
 
     assert send(site, path, **vote, digest=question.digest).status_code == 200
     assert len(site.client.engine.store.votes(question.id)) == 1
+
+
+@pytest.mark.parametrize("door", ["page", "api", "batch", "command"])
+def test_a_run_says_who_retried_it(site, door):
+    """At each door, in its events and on its page."""
+    run = site.start("broken")
+    env = {"RUNNER_REDIS_URL": site.settings.redis_url}
+    {
+        "page": lambda: send(site, f"/runs/{run.id}/retry"),
+        "api": lambda: site.http.post(f"/v1/runs/{run.id}:retry"),
+        "batch": lambda: site.http.post(
+            "/v1/runs:batch",
+            json={"action": "retry", "filter": {"run_ids": [run.id]}, "dry_run": False},
+        ),
+        "command": lambda: CliRunner().invoke(
+            runner, ["runs", "retry", run.id, "--by", "ana"], env=env
+        ),
+    }[door]()
+
+    (retried,) = (event for event in run.events() if event.kind == "run.retried")
+    assert retried.detail == "human:|ana"
+    page = site.http.get(f"/runs/{run.id}?tab=events", headers=HTML).text
+    assert re.search(r"run\.retried</span>\s*<span class=\"hint\">ana<", page)
 
 
 def test_runs_are_started_and_changed_with_forms(site):

@@ -20,6 +20,7 @@ from runner.records.run import Status
 from runner.server import streams
 from runner.server.access import Operates, Starts
 from runner.server.api.documents import RequestBody
+from runner.server.deciding import cancelled_by
 from runner.server.problems import Problem, prefix
 from runner.server.services import Served, Services
 
@@ -77,7 +78,8 @@ def batch(
             "more": has_more,
         }
     actor = person.principal.name or person.principal.sub
-    reason = validation.reason(body.reason or f"{body.action} by {actor}")
+    reason = cancelled_by(person, body.reason) if body.action == "cancel" else body.reason
+    reason = validation.reason(reason or f"{body.action} by {actor}")
     job = begin(services.jobs, body.action, reason, person.principal.key, ids)
     background.add_task(_carry_on, services, job.job_id)
     response.status_code = 202

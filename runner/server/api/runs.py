@@ -300,12 +300,13 @@ def cancel(
 @router.post("/{run_id}:retry", summary="Resume a failed or cancelled run")
 def retry(
     run_id: str,
-    _: Operates,
+    person: Operates,
     services: Served,
     body: Annotated[RetryRequest, Body(default_factory=RetryRequest)],
 ) -> dict[str, Any]:
     """Run failed and cancelled nodes again; what has completed stays."""
-    return {"run_id": run_id, "nodes": services.client.run(run_id).retry(body.node)}
+    nodes = services.client.run(run_id).retry(body.node, by=person.principal)
+    return {"run_id": run_id, "nodes": nodes}
 
 
 @router.post(

@@ -200,9 +200,9 @@ def cancel(
 
 
 @router.post("/runs/{run_id}/retry")
-def retry(request: Request, run_id: str, _: Operates, services: Served) -> Response:
+def retry(request: Request, run_id: str, person: Operates, services: Served) -> Response:
     """Run failed nodes again."""
-    services.client.run(run_id).retry()
+    services.client.run(run_id).retry(by=person.principal)
     return back(request, f"/runs/{quote(run_id)}")
 
 

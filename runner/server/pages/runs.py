@@ -248,7 +248,7 @@ def _timeline(events: list[Event], start: int) -> Iterator[dict[str, Any]]:
             "offset": "+" + span(event.at - start),
             "kind": event.kind,
             "node": event.node,
-            "detail": event.detail
+            "detail": plain_name(event.detail)
             if not event.kind.startswith(OF_INTERRUPTS)
             else _said(event),
             "question": event.detail if event.kind.startswith(OF_INTERRUPTS) else "",
