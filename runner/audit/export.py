@@ -136,26 +136,58 @@ def verify(
             )
         anywhere = [notes.read(note, keys) for note in anchored_notes]
         tree = checkpoints[-1]
-        if origin and tree.origin != origin:
-            return Verdict(
-                Result.BROKEN, f"the file is of the tree {tree.origin!r}, not of {origin!r}"
-            )
-        origin = tree.origin
-        outside = [checkpoint for checkpoint in anywhere if checkpoint.origin == origin]
-        if anywhere and not outside:
-            return Verdict(
-                Result.INCOMPLETE,
-                f"no checkpoint that was kept elsewhere is of this tree, {origin!r}",
-            )
+        if (refusal := foreign(tree, anywhere, origin)) is not None:
+            return refusal
+        outside = _of_tree(tree, anywhere)
         verify_part = _verify_run if "paths" in file.parts["proofs"] else _verify_all
         verdict = verify_part(file, checkpoints, outside)
         if decision_keys is not None:
             verdict = _with_votes(verdict, file, decision_keys)
         last_at = file.entries[-1][1].get("at") if file.entries else None
         until = f", the last of {stamp(last_at)}" if isinstance(last_at, int) else ""
-        return replace(verdict, tree=f"the tree {origin!r} of {tree.size} entries{until}")
+        return replace(verdict, tree=f"{named(tree)}{until}")
     except BrokenLine as error:
         return Verdict(Result.BROKEN, str(error), error.line)
+
+
+def named(tree: Checkpoint) -> str:
+    """Say which tree it is, and how large."""
+    return f"the tree {tree.origin!r} of {tree.size} entries"
+
+
+def _of_tree(tree: Checkpoint, anywhere: Iterable[Checkpoint]) -> list[Checkpoint]:
+    return [checkpoint for checkpoint in anywhere if checkpoint.origin == tree.origin]
+
+
+def foreign(tree: Checkpoint, anywhere: Sequence[Checkpoint], origin: str) -> Verdict | None:
+    """Refuse a tree that is not the one named, or none of those that have a checkpoint elsewhere."""
+    if origin and tree.origin != origin:
+        return Verdict(
+            Result.BROKEN, f"the file is of the tree {tree.origin!r}, not of {origin!r}"
+        )
+    if anywhere and not _of_tree(tree, anywhere):
+        text = f"no checkpoint that was kept elsewhere is of this tree, {tree.origin!r}"
+        return Verdict(Result.INCOMPLETE, text)
+    return None
+
+
+def unanchored(tree: Checkpoint, anywhere: Iterable[Checkpoint]) -> Verdict | None:
+    """Refuse a checkpoint that is none of those elsewhere, if there are any of its tree.
+
+    Raises:
+        BrokenLine: one of them has signed other entries.
+    """
+    outside = _of_tree(tree, anywhere)
+    roots = {checkpoint.root for checkpoint in outside if checkpoint.size == tree.size}
+    if roots - {tree.root}:
+        raise BrokenLine("a checkpoint that was kept elsewhere has signed other entries")
+    if outside and not roots:
+        return Verdict(
+            Result.INCOMPLETE,
+            f"the checkpoint of the file, of {tree.size} entries, is none of those that were kept "
+            "elsewhere: get newer ones, or export again",
+        )
+    return None
 
 
 def _with_votes(verdict: Verdict, file: _File, keys: Mapping[str, VerificationKey]) -> Verdict:
@@ -189,6 +221,8 @@ def _read(lines: Iterable[str]) -> _File:
                 raise BrokenLine(
                     f"line {number} has a second {part_name}, or more than that", number
                 )
+            if part_name == "proofs" and not isinstance(value[part_name], dict):
+                raise BrokenLine("the proofs are malformed", number)
             file.parts[part_name] = value[part_name]
         elif file.parts:
             raise BrokenLine(f"line {number} is an entry behind the end of the entries", number)
@@ -249,9 +283,7 @@ def _verify_all(
 
 def _leaves(file: _File, begin: int) -> list[bytes]:
     """Return the leaf hashes of the tree; the entries, from number `begin` on, are those that were sealed."""
-    leaf_texts = (
-        file.parts["proofs"].get("leaves") if isinstance(file.parts["proofs"], dict) else None
-    )
+    leaf_texts = file.parts["proofs"].get("leaves")
     if not isinstance(leaf_texts, list):
         raise BrokenLine("the proofs are malformed")
     for index, (number, entry) in enumerate(file.entries, begin):
@@ -347,17 +379,8 @@ def _verify_run(
             f"a checkpoint that was kept elsewhere has {newer} entries, "
             f"that of the file {last_checkpoint.size}",
         )
-    roots = {
-        checkpoint.root for checkpoint in outside if checkpoint.size == last_checkpoint.size
-    }
-    if roots - {last_checkpoint.root}:
-        raise BrokenLine("a checkpoint that was kept elsewhere has signed other entries")
-    if outside and not roots:
-        return Verdict(
-            Result.INCOMPLETE,
-            f"the checkpoint of the file, of {last_checkpoint.size} entries, is none of those that were kept "
-            "elsewhere: get newer ones, or export again",
-        )
+    if (refusal := unanchored(last_checkpoint, outside)) is not None:
+        return refusal
     last_type = file.entries[-1][1].get("type") if file.entries else ""
     text = "" if last_type in ENDS else "; the end of the run is not among them"
     return Verdict(Result.HOLDS, f"all {len(file.entries)} entries of the run hold{text}")

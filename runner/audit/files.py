@@ -127,18 +127,20 @@ def verify_file(
 ) -> Verdict:
     """Verify an export in either format; `anchored_texts` have checkpoints that were kept elsewhere.
 
-    `origin` is the tree that a file of entries must be of; "" for any. `decision_keys` is the file of the
-    public keys by which signed votes are verified, too.
+    `origin` is the tree that it must be of; "" for any. `decision_keys` is the file of the public keys by
+    which signed votes are verified, too.
 
     Raises:
-        UsageError: a checkpoint can't be read.
+        UsageError: a checkpoint can't be read, or votes shall be verified, which statements don't have.
     """
     from runner.audit import anchors, export, statements  # noqa: PLC0415 - need an extra
 
     whole = list(lines)
-    if whole and statements.is_envelope(whole[0]):
-        return statements.verify_statements(whole, keys)
     outside = [note for text in anchored_texts for note in anchors.notes(text)]
+    if whole and statements.is_envelope(whole[0]):
+        if decision_keys:
+            raise UsageError("statements have no signed votes: export entries with --votes.")
+        return statements.verify_statements(whole, keys, outside, origin)
     public = DecisionKeys(str(decision_keys)).read() if decision_keys else None
     return export.verify(whole, keys, outside, origin, public)
 

@@ -11,10 +11,13 @@ import base64
 import binascii
 import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 from runner.audit import checkpoint as notes
-from runner.audit.export import Result, Verdict
+from runner.audit.checkpoint import Checkpoint
+from runner.audit.export import Result, Verdict, foreign, named, unanchored
+from runner.audit.signed_votes import BrokenLine
 from runner.audit.tree import inclusion_paths, is_included, leaf_of
 from runner.errors import UnstorableError, UsageError, needs_extra
 from runner.records.codec import JSON
@@ -64,7 +67,7 @@ def statements(
         ],
     )
     for name, entries_of_question in decisions.items():
-        yield _envelope(_statement(name, entries_of_question, note, paths), *signer)
+        yield envelope(_statement(name, entries_of_question, note, paths), *signer)
 
 
 def _statement(
@@ -97,18 +100,19 @@ def _statement(
     }
 
 
-def _envelope(statement: Mapping[str, JSON], name: str, key: Ed25519PrivateKey) -> str:
+def envelope(statement: Mapping[str, JSON], name: str, key: Ed25519PrivateKey) -> str:
+    """Sign a statement, as a line."""
     payload = json.dumps(statement, ensure_ascii=False, separators=(",", ":")).encode()
     signature = {
         "keyid": name,
         "sig": base64.b64encode(key.sign(_signed(PAYLOAD_TYPE, payload))).decode(),
     }
-    envelope = {
+    signed = {
         "payloadType": PAYLOAD_TYPE,
         "payload": base64.b64encode(payload).decode(),
         "signatures": [signature],
     }
-    return json.dumps(envelope, separators=(",", ":")) + "\n"
+    return json.dumps(signed, separators=(",", ":")) + "\n"
 
 
 def _signed(kind: str, payload: bytes) -> bytes:
@@ -121,40 +125,73 @@ def is_envelope(line: str) -> bool:
     return '"payloadType"' in line
 
 
-def verify_statements(lines: Iterable[str], keys: Mapping[str, Ed25519PublicKey]) -> Verdict:
-    """Verify statements: their signatures, and that the tree has every entry that they name."""
-    number = 0
+def verify_statements(
+    lines: Iterable[str],
+    keys: Mapping[str, Ed25519PublicKey],
+    anchored_notes: Sequence[str] = (),
+    origin: str = "",
+) -> Verdict:
+    """Verify statements: their signatures, and that the tree has every entry that they name.
+
+    `origin` and `anchored_notes` are as for `export.verify`: each statement's checkpoint must be among these.
+    """
+    anywhere = [notes.read(note, keys) for note in anchored_notes]
+    number, incomplete, trees = 0, None, {}
     for number, line in enumerate(lines, 1):
         try:
-            problem = _problem(json.loads(line), keys)
+            tree = _tree_of(json.loads(line), keys)
+            verdict = foreign(tree, anywhere, origin) or unanchored(tree, anywhere)
+            trees[named(tree)] = tree
+        except (BrokenLine, UsageError) as error:
+            verdict = Verdict(Result.BROKEN, str(error))
         except (ValueError, KeyError, TypeError, AttributeError, UnstorableError) as error:
-            problem = f"malformed ({error!r})"
-        if problem:
-            return Verdict(Result.BROKEN, f"line {number}: {problem}", number)
+            verdict = Verdict(Result.BROKEN, f"malformed ({error!r})")
+        if verdict is not None:
+            verdict = replace(verdict, text=f"line {number}: {verdict.text}", line=number)
+            if verdict.result is Result.BROKEN:
+                return verdict
+            incomplete = incomplete or verdict
     if not number:
         return Verdict(Result.INCOMPLETE, "the file is empty")
-    return Verdict(Result.HOLDS, f"all {number} statements hold")
+    verdict = incomplete or Verdict(Result.HOLDS, f"all {number} statements hold")
+    return replace(verdict, tree=", ".join(trees))
 
 
-def _problem(envelope: Mapping[str, Any], keys: Mapping[str, Ed25519PublicKey]) -> str:
+def _tree_of(envelope: Mapping[str, Any], keys: Mapping[str, Ed25519PublicKey]) -> Checkpoint:
+    """Return the tree that has the entries of a statement.
+
+    Raises:
+        BrokenLine: a signature or an entry does not hold, or it says other things than its entries.
+        UsageError: its checkpoint can't be read.
+    """
     payload = base64.b64decode(envelope["payload"], validate=True)
     message = _signed(envelope["payloadType"], payload)
     if not any(_holds(signature, message, keys) for signature in envelope["signatures"]):
-        return "no signature holds for the keys given"
+        raise BrokenLine("no signature holds for the keys given")
     statement = json.loads(payload)
     predicate = statement["predicate"]
-    try:
-        checkpoint = notes.read(predicate["checkpoint"], keys)
-    except UsageError as error:
-        return str(error)
-    for entry in predicate["entries"]:
-        path = [
+    question, entries, note = (
+        predicate[name] for name in ("question", "entries", "checkpoint")
+    )
+    checkpoint = notes.read(note, keys)
+    paths = {
+        entry["n"]: [
             base64.b64decode(hash_text, validate=True)
             for hash_text in predicate["proofs"][str(entry["n"])]
         ]
-        if not is_included(leaf_of(entry), entry["n"], checkpoint.size, path, checkpoint.root):
-            return f"entry {entry['n']} is not the one that was sealed"
-    return ""
+        for entry in entries
+    }
+    for entry in entries:
+        n = entry["n"]
+        if not is_included(leaf_of(entry), n, checkpoint.size, paths[n], checkpoint.root):
+            raise BrokenLine(f"entry {n} is not the one that was sealed")
+    if (
+        not NEEDED.issubset(entry["type"] for entry in entries)
+        or any(entry["question"] != question for entry in entries)
+        or statement != _statement(question, entries, note, paths)
+    ):
+        raise BrokenLine("it does not say what its entries say")
+    return checkpoint
 
 
 def _holds(
