@@ -15,12 +15,13 @@
 --     is new), the
 --     counters expected (a letter for each that decides: small above 0, large 0), how many executions it may have
 --     begun or 0, what is added to active, waiting, held, failed and started, its status, what it stops for,
---     events (a list);
+--     how many events;
 --   [arrivals] key, field, round, how many, how many of them live, below how many they stay or 0;
 --   [limit_positions] slots of limits that are taken or waited for: limit, run|node, since (ms), how many there are, "1" if one must be
 --     free for it, "0" if none;
 --   [sizes] key, bytes more, "1" if there must be room for them;
---   then what is written: "1" to make room (parts/room.lua); hashes: key, fields
+--   then what is written: [marked] which of all that follows begin with \1, from 0 (one text); "1" to make room (parts/room.lua);
+--     the runs' events; hashes: key, fields
 --     (a list: field, value); hashes: key, fields to delete (a list); timers to set: ms, member; timers to drop;
 --     commands (what XTRIM deletes is counted in metrics): how many arguments, name, key, arguments; shapes that one run fewer uses: graph, fingerprint;
 --     the task that rings or "";
@@ -78,10 +79,10 @@ if before > 0 and now >= before then changed = true end
 
 local runs = {[0] = {first = now}}
 for nth = 1, number() do
-  local run = {key = prefix .. take(), was = take(), expected_status_counters = take(), most = number(), events = {}}
+  local run = {key = prefix .. take(), was = take(), expected_status_counters = take(), most = number()}
   local more = {number(), number(), number(), number(), number()}
   local status, stopping = take(), take()
-  for event = 1, number() do run.events[event] = take() end
+  run.events = number()
   local text = redis.call('HGET', run.key, 'run')
   if not (text or ''):find(run.was) then changed = true end
   if run.was == '^$' then text = 'executing 0 0 0 0 0 0 -' end
@@ -98,7 +99,7 @@ for nth = 1, number() do
     run.first = tonumber(events)
     -- It executes no more: those who wait for that are woken.
     run.rests = old == 'executing' and status ~= '' and status ~= old
-    run.text = table.concat({status ~= '' and status or old, a, w, h, f, started, events + #run.events,
+    run.text = table.concat({status ~= '' and status or old, a, w, h, f, started, events + run.events,
       stopping ~= '' and stopping or stops}, ' ')
   end
   runs[nth] = run
@@ -133,35 +134,33 @@ for nth = 1, number() do
 end
 if changed then return {'changed', positions} end
 
+for offset in take():gmatch('%d+') do
+  local nth = place + offset
+  ARGV[nth] = ARGV[nth]:sub(2):gsub('\1(%d+):(%d+)\1', function(run, event)
+    return ('%.0f'):format(runs[tonumber(run)].first + event)
+  end)
+end
 if take() == '1' then make_room() end
-local function filled(text)
-  if text:byte() ~= 1 then return text end
-  return (text:sub(2):gsub('\1(%d+):(%d+)\1', function(run, nth)
-    return ('%.0f'):format(runs[tonumber(run)].first + nth)
-  end))
+
+-- Call a command with the next arguments, so many.
+local function write(command, key, count)
+  many(command, key, ARGV, place, place + count - 1)
+  place = place + count
 end
 
 for _, run in ipairs(runs) do
   if run.text then
-    local events = {}
-    for nth, event in ipairs(run.events) do events[nth] = filled(event) end
-    for nth = 1, #events, 1000 do
-      push_event(run.key, run.first + nth, unpack(events, nth, math.min(nth + 999, #events)))
+    for first = 0, run.events - 1, 1000 do
+      local last = math.min(first + 1000, run.events) - 1
+      push_event(run.key, run.first + first + 1, unpack(ARGV, place + first, place + last))
     end
     if run.rests then redis.call('XADD', run.key .. ':s', 'NOMKSTREAM', 'MAXLEN', 1, '*', 'n', 0) end
   end
+  place = place + run.events
 end
 for _, arrival in ipairs(arrivals) do redis.call('HSET', unpack(arrival)) end
-for _ = 1, number() do
-  local key, fields = prefix .. take(), {}
-  for nth = 1, 2 * number() do fields[nth] = filled(take()) end
-  many('HSET', key, fields)
-end
-for _ = 1, number() do
-  local key, fields = prefix .. take(), {}
-  for nth = 1, number() do fields[nth] = take() end
-  many('HDEL', key, fields)
-end
+for _ = 1, number() do write('HSET', prefix .. take(), 2 * number()) end
+for _ = 1, number() do write('HDEL', prefix .. take(), number()) end
 -- Last, since each call moves a bucket of a table that new fields made larger: a run that waits has no second table.
 for _, run in ipairs(runs) do
   if run.text then redis.call('HSET', run.key, 'run', run.text) end
@@ -169,11 +168,8 @@ end
 for _, size in ipairs(sizes) do
   if size[2] then redis.call('HINCRBY', size[1], 'size', size[2]) end
 end
-for _, command in ipairs({'ZADD', 'ZREM'}) do
-  local members = {}
-  for nth = 1, (command == 'ZADD' and 2 or 1) * number() do members[nth] = filled(take()) end
-  many(command, prefix .. 'timers', members)
-end
+write('ZADD', prefix .. 'timers', 2 * number())
+write('ZREM', prefix .. 'timers', number())
 -- List the key of a queue by the time of its first run; no key for which none waits.
 local function list_key(queue)
   local graph, key = queue:match('^key:q:([^:]*):(.*)$')
@@ -183,11 +179,11 @@ local function list_key(queue)
 end
 
 for _ = 1, number() do
-  local count, command, key, arguments = number(), take(), take(), {}
-  for nth = 1, count do arguments[nth] = filled(take()) end
+  local count, command, key = number(), take(), take()
   -- A damaged metric is left as it is, and stops nothing.
-  local call = command == 'HINCRBYFLOAT' and redis.pcall or redis.call
-  local reply = call(command, prefix .. key, unpack(arguments))
+  local call = key == 'metrics' and redis.pcall or redis.call
+  local reply = call(command, prefix .. key, unpack(ARGV, place, place + count - 1))
+  place = place + count
   if key:sub(1, 6) == 'key:q:' then list_key(key) end
   if command == 'XTRIM' and reply > 0 then
     redis.call('HINCRBYFLOAT', prefix .. 'metrics', '["runner_dead_letters_dropped_total", {}, "sum"]', reply)

@@ -46,7 +46,7 @@ def read(fields: Sequence[bytes]) -> dict[str, Freeze]:
 def _note(write_set: WriteSet, kind: str, scope: str, reason: str, by: str) -> None:
     now = write_set.read_set.now
     about = ("node", "", "visit", 0, "detail", scope, "at", now)
-    body = ("question", "", "withdrawal", dump({"reason": reason, "by": by}), "reminded", 0)
+    body = ("withdrawal", dump({"reason": reason, "by": by}))
     write_set.command(
         *("XADD", "notices", "MAXLEN", "~", KEPT_NOTICES, "*"),
         *(

@@ -517,7 +517,7 @@ def _notice(entry: str, found: Mapping[bytes, bytes]) -> Notice:
     said = {name.decode(): value for name, value in found.items()}
     run_id, node, detail = (said[name].decode() for name in ("run_id", "node", "detail"))
     visit, question = int(said["visit"]), None
-    if said["question"]:
+    if "question" in said:
         # What a question's id says is not stored with it; the id is the detail.
         place = {"id": detail, "run_id": run_id, "node_id": node, "visit": visit}
         question = {**place, **encoding.load(said["question"])}
@@ -531,8 +531,8 @@ def _notice(entry: str, found: Mapping[bytes, bytes]) -> Notice:
         detail,
         int(said["at"]),
         question,
-        int(said["reminded"]),
-        encoding.load(said["data"]) if said.get("data") else None,
+        int(said.get("reminded", 0)),
+        encoding.load(said["data"]) if "data" in said else None,
     )
 
 

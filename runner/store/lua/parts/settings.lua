@@ -11,8 +11,9 @@ local time = redis.call('TIME')
 local now = tonumber(ARGV[1]) or time[1] * 1000 + math.floor(time[2] / 1000)
 
 -- Call a command with any number of arguments: Lua's stack takes a few thousand at once.
-local function many(command, key, args)
-  for first = 1, #args, 1000 do
-    redis.call(command, key, unpack(args, first, math.min(first + 999, #args)))
+local function many(command, key, args, from, to)
+  to = to or #args
+  for first = from or 1, to, 1000 do
+    redis.call(command, key, unpack(args, first, math.min(first + 999, to)))
   end
 end

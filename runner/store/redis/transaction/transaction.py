@@ -236,11 +236,17 @@ class Transaction:
             withdrawal = text if kind == EventKind.INTERRUPT_WITHDRAWN else b""
             reminder_count = data["count"] if kind == EventKind.INTERRUPT_REMINDED else 0
             name = f"\1{record.run_id}:{counters.event_number(len(counters.events))}"
+            vote_data = text if kind in OF_VOTES else b""
             about = ("node", node, "visit", visit, "detail", detail, "at", write_set.time(now))
-            body = ("question", question, "withdrawal", withdrawal, "reminded", reminder_count)
-            vote_data = ("data", text) if kind in OF_VOTES else ()
+            body = {
+                "question": question,
+                "withdrawal": withdrawal,
+                "reminded": reminder_count,
+                "data": vote_data,
+            }
+            optional = (part for pair in body.items() if pair[1] for part in pair)
             head = ("id", name, "kind", str(kind), "run_id", record.run_id)
-            notice = (*head, *about, *body, *vote_data)
+            notice = (*head, *about, *optional)
             write_set.command("XADD", "notices", "MAXLEN", "~", KEPT_NOTICES, "*", *notice)
 
     def write_dead_letter(self, run_id: str, node: str, visit: int, reason: str) -> None:
