@@ -21,7 +21,7 @@ from kombu.utils.objects import cached_property
 
 from runner.celery.amqp import AmqpConsumer, Relay
 from runner.celery.config import SETTINGS, celery_config, is_redis, is_sqs, settings_of
-from runner.celery.engines import load_graphs
+from runner.celery.engines import collect_less, load_graphs
 from runner.celery.heartbeat import Heartbeat
 from runner.celery.inline_continuation import continue_in_children
 from runner.celery.kombu_fixes import (
@@ -118,6 +118,7 @@ def _prepare(instance: Any, conf: Any, options: Mapping[str, Any], **_: object) 
 
             check_queues(app, priorities_of(app, registry))
         add_queues(app, registry, instance, options)
+        collect_less()
     except RunnerError as error:
         sys.exit(f"The worker did not start: {error}")
     except Exception:  # noqa: BLE001 - Celery would log what a signal's receiver raises, and go on

@@ -5,6 +5,7 @@ A worker's own threads and its nodes share the engine; a child of a prefork pool
 
 from __future__ import annotations
 
+import gc
 import os
 import threading
 import time
@@ -30,6 +31,12 @@ from runner.store.shared import Shared
 
 NEARLY = 0.9
 """Part of a hard time limit from which on a signal counts as that of the limit."""
+
+COLLECT_AFTER = 10_000
+"""Additional objects after which Python looks for garbage among the youngest."""
+
+PYTHONS_THRESHOLDS = (700, 2_000)
+"""Python's defaults: up to 3.12, and since."""
 
 _lock = threading.Lock()
 
@@ -58,6 +65,7 @@ def app_of_store(store: object) -> Celery | None:
 
 def _make(app: Celery, settings: Settings) -> Engine:
     load_graphs(settings)
+    collect_less()
     store = open_store(settings, push=pushes(app, settings), retry_for=settings.lease)
     engine = Engine(store, CeleryDispatcher(app), registry)
     engine.is_stopping = _ends_by_signal
@@ -67,6 +75,16 @@ def _make(app: Celery, settings: Settings) -> Engine:
         "job": lambda name: carry_on(engine, shared.jobs, name, SLICE),
     }
     return engine
+
+
+def collect_less() -> None:
+    """Have Python look for garbage seldom, and never in what was imported; a forked child inherits it.
+
+    With Python's own threshold this took half of the time of a node that gets a list of 11,000 objects.
+    """
+    if gc.get_threshold()[0] in PYTHONS_THRESHOLDS:
+        gc.set_threshold(COLLECT_AFTER)
+        gc.freeze()
 
 
 def connection_of(engine: Engine) -> RedisConnection:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import threading
 from contextlib import suppress
@@ -36,6 +37,13 @@ def ask(ctx):
     return ctx.interrupt("approval", {"of": ctx.node_id})
 
 
+def collect(ctx):
+    """Make 30,000 objects; return how often garbage was looked for, and how many objects are exempt."""
+    before = sum(each["collections"] for each in gc.get_stats())
+    _made = [[] for _ in range(30_000)]
+    return sum(each["collections"] for each in gc.get_stats()) - before, gc.get_freeze_count()
+
+
 def pid_and_gate(ctx):
     """Say which process runs this, then wait until the test opens the gate of the run."""
     with store() as client:
@@ -65,6 +73,11 @@ def parents():
         a=lambda ctx: current_task.request.parent_id,
         b=lambda ctx: current_task.request.parent_id,
     )
+
+
+@graph("garbage")
+def garbage():
+    return build("ab", a=collect)
 
 
 @graph("diamond")
