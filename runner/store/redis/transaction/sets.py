@@ -129,6 +129,9 @@ class LimitPosition:
 Command = tuple[Argument, ...]
 """A command: its name, its key without the prefix, its arguments."""
 
+MARKS = {"\1", b"\1"}
+"""The first character of a text in which the commit fills in a number or a time."""
+
 HASH_CHUNK = 1_000
 """Fields that one command of a script reads: Lua's stack takes a few thousand arguments."""
 
@@ -451,7 +454,11 @@ class WriteSet:
         for root, size in sizes.items():
             arguments += (run_key(root), size, int(root in self.bounded_roots))
         writes = self._writes()
-        marked = (str(nth) for nth, text in enumerate(writes) if _is_marked(text))
+        marked = (
+            str(nth)
+            for nth, text in enumerate(writes)
+            if not isinstance(text, int) and text[:1] in MARKS
+        )
         arguments += (" ".join(marked), *writes)
         arguments += (self.rung_by, len(doorbells))
         for bell in doorbells:
@@ -527,10 +534,3 @@ class WriteSet:
         for shape in self.released_shapes:
             arguments += shape
         return arguments
-
-
-def _is_marked(argument: Argument) -> bool:
-    """Return whether the commit fills in a number or a time: see its header."""
-    if isinstance(argument, int):
-        return False
-    return argument[:1] in {"\1", b"\1"}
