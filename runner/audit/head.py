@@ -19,9 +19,9 @@ class Head:
     """Progress of sealing and signing the audit; `now` is the server's time in ms.
 
     `last` is the stream's id of the last sealed entry. `first` is the number of the first entry that is still
-    here, `base` the tree before it. `note` is the checkpoint of the first `signed` entries, and `key`
-    verifies it; all anchors have one of `anchored` entries. `problem` is why nothing is signed or anchored,
-    or "". `epoch` counts trees that were given up.
+    here, `base` the tree before it, `steps` counts those that appended what is sealed and here. `note` is the
+    checkpoint of the first `signed` entries, and `key` verifies it; all anchors have one of `anchored`
+    entries. `problem` is why nothing is signed or anchored, or "". `epoch` counts trees that were given up.
     """
 
     now: int
@@ -30,6 +30,7 @@ class Head:
     frontier: Frontier = field(default_factory=Frontier)
     first: int = 0
     base: Frontier = field(default_factory=Frontier)
+    steps: int = 0
     signed: int = 0
     signed_at: int = 0
     note: str = ""

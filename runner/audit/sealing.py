@@ -163,12 +163,16 @@ class Sealing:
             head.size > head.signed or head.anchored < head.signed
         )
         self._idle_at = head.last if is_done and not waits else None
-        return len(rows) == PAGE
+        return len(rows) >= PAGE
 
     def _seal(self, head: Head, rows: Sequence[tuple[str, bytes]]) -> bool:
         leaves = [leaf_of(sealed_entry(raw, n)) for n, (_, raw) in enumerate(rows, head.size)]
         tree = head.frontier.extend(leaves)
-        fields = {**tree_fields("frontier", "size", tree), "last": rows[-1][0]}
+        fields = {
+            **tree_fields("frontier", "size", tree),
+            "last": rows[-1][0],
+            "steps": head.steps + _steps(rows),
+        }
         return self._log.change(head, fields, leaves)
 
     # Signing
@@ -270,8 +274,8 @@ class Sealing:
         old_rows = [
             row for row in rows[:sealed_count] if int(row[0].partition("-")[0]) < cutoff
         ]
-        # One entry stays: its id says where the stream begins.
-        old_rows = old_rows[: len(rows) - 1]
+        # The entries of one step stay: its id says where the stream begins.
+        old_rows = [row for row in old_rows if row[0] != rows[-1][0]]
         if not old_rows:
             return
         leaves = list(self._log.leaves(0, len(old_rows)))
@@ -286,9 +290,17 @@ class Sealing:
         except ArchiveError as error:
             self._report(head, str(error))
             return
-        fields = tree_fields("base", "first", head.base.extend(leaves))
+        fields = {
+            **tree_fields("base", "first", head.base.extend(leaves)),
+            "steps": head.steps - _steps(old_rows),
+        }
         stays = rows[len(old_rows)][0]
         self._log.change(head, fields, trimmed=len(old_rows), stays=stays)
+
+
+def _steps(rows: Sequence[tuple[str, bytes]]) -> int:
+    """Count the steps that have appended entries: those of one have one id."""
+    return len({name for name, _ in rows})
 
 
 def line(entry: Mapping[str, JSON], leaf: bytes) -> str:

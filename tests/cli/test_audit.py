@@ -170,7 +170,8 @@ def test_a_store_that_is_sealed_again_with_another_key_is_broken(audit, monkeypa
         rows = client.xrange(key)
         client.delete(key, f"{key}:head", f"{key}:leaves")
         for name, fields in rows:
-            client.xadd(key, {"e": fields[b"e"].replace(b"|ana", b"|eve")}, id=name)
+            forged = {part: text.replace(b"|ana", b"|eve") for part, text in fields.items()}
+            client.xadd(key, forged, id=name)
     monkeypatch.setenv("RUNNER_AUDIT_ANCHOR", "")
     with_key = audit.export()
     monkeypatch.setenv("RUNNER_AUDIT_KEY", "other-key.json")

@@ -135,7 +135,8 @@ def used_decision(redis_url, clock, monkeypatch, *, guesses):
         fields = raw.hgetall("runner:{p00}:r:00run")
         decided = [text for name, text in fields.items() if name.startswith(b"d:")]
         _, _, decision = decided[0].partition(b"{")
-        entries = [entry[b"e"] for _, entry in raw.xrange("runner:{p00}:audit")]
+        steps = [step for _, step in raw.xrange("runner:{p00}:audit")]
+        entries = [text for step in steps for text in step.values()]
         events = raw.lrange("runner:{p00}:r:00run:e", 0, -1)
         store.close()
         size = int(fields[b"size"]) - len(fields[b"x:a.1"])  # which has how long it took

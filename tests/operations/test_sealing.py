@@ -20,6 +20,7 @@ from runner.audit.sealing import Sealing, Signer, Terms
 from runner.errors import StoreError, UsageError
 from runner.store.archive.folder import FolderArchive
 from runner.store.redis.store import RedisStore
+from runner.store.redis.transaction.sets import entry_fields
 
 SIGNER = Signer("runner", Ed25519PrivateKey.from_private_bytes(b"\1" * 32))
 OTHER = Signer("runner", Ed25519PrivateKey.from_private_bytes(b"\2" * 32))
@@ -436,6 +437,24 @@ def test_old_entries_go_to_the_archive_and_are_exported_from_there(
     )
     with pytest.raises(UsageError, match="RUNNER_ARCHIVE"):
         exported(log, replace(short, archive=None))
+
+
+def test_entries_of_one_step_are_sealed_and_trimmed_together(client, log, anchor, tmp_path):
+    """A step that appends several entries appends them at once, and none of them stays without the others."""
+    archive = FolderArchive(str(tmp_path / "archive"))
+    append(client, 6)
+    together = [fields[b"e"] for _, fields in client.xrange("runner:{p00}:audit")]
+    client.delete("runner:{p00}:audit")
+    for texts in (together[:3], together[3:]):
+        client.execute_command("XADD", "runner:{p00}:audit", "*", *entry_fields(texts))
+    assert log.unsealed(log.head())[0] == 2
+    kept = Terms(SIGNER, [anchor], 0, -1_000, archive)
+    seal(log, kept)
+
+    assert client.xlen("runner:{p00}:audit") == 1
+    assert client.llen("runner:{p00}:audit:leaves") == 3
+    assert (log.head().size, log.head().first, log.unsealed(log.head())) == (6, 3, (0, 0))
+    assert verdict(exported(log, kept), anchor).text == "all 6 entries hold"
 
 
 def test_nothing_is_trimmed_that_is_not_archived(client, log, anchor, tmp_path):

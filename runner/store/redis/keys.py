@@ -412,15 +412,15 @@ DICTIONARY = (
     Key(
         "audit",
         "stream",
-        "entries of the audit (JSON), without their place in its tree",
+        "entries of the audit (JSON), those of one step together, without their place in its tree",
         "until sealed, RUNNER_AUDIT_KEEP has passed and an archive has them",
     ),
     Key(
         "audit:head",
         "hash",
         "the audit's tree: size, last (sealed entry), frontier; first (number of the first entry here), base "
-        "(frontier there); signed (size), signed_at (ms), note (signed checkpoint), key (public), "
-        "anchored (size), problem; epoch",
+        "(frontier there), steps (sealed, here); signed (size), signed_at (ms), note (signed checkpoint), "
+        "key (public), anchored (size), problem; epoch",
         "for ever",
     ),
     Key(

@@ -16,7 +16,7 @@ from runner.audit.head import BEGINNING, PAGE, Head, read_tree, tree_fields
 from runner.records.codec import JSON
 from runner.records.run import RunRecord
 from runner.store.encoding import dump
-from runner.store.redis.connection import Argument, RedisConnection, mapping_of
+from runner.store.redis.connection import Argument, RedisConnection
 from runner.store.redis.keys import Keys, run_key
 from runner.store.redis.transaction.sets import WriteSet
 
@@ -27,7 +27,7 @@ def append(write_set: WriteSet, entry: Mapping[str, JSON]) -> None:
     text = dump(document)
     if not document["at"]:
         text = b"\1" + write_set.dump_with_time(document, "at")
-    write_set.command("XADD", "audit", "*", "e", text)
+    write_set.audit_entries.append(text)
 
 
 def note_removal(write_set: WriteSet, run: RunRecord) -> None:
@@ -71,7 +71,7 @@ class AuditLog:
         texts = self._redis.texts(self._keys.audit_head)
         numbers = {
             name: int(texts.get(name, 0))
-            for name in ("size", "first", "signed", "signed_at", "anchored", "epoch")
+            for name in ("size", "first", "steps", "signed", "signed_at", "anchored", "epoch")
         }
         return Head(
             now=now,
@@ -85,11 +85,11 @@ class AuditLog:
         )
 
     def after(self, last: str, limit: int = PAGE) -> list[tuple[str, bytes]]:
-        """Read the entries after an id, as they were appended, each with its own."""
+        """Read the entries of so many steps after an id, as they were appended, each with its step's."""
         rows: list[tuple[bytes, list[bytes]]] = self._redis.call(
             "XRANGE", self._keys.audit, f"({last}", "+", "COUNT", limit
         )
-        return [(name.decode(), mapping_of(fields).get(b"e", b"")) for name, fields in rows]
+        return [(name.decode(), text) for name, fields in rows for text in fields[1::2]]
 
     def kept(self) -> Iterator[tuple[str, bytes]]:
         """Read all entries that are here, oldest first."""
@@ -130,6 +130,7 @@ class AuditLog:
             **tree_fields("frontier", "size", fresh.frontier),
             **tree_fields("base", "first", fresh.base),
             "last": BEGINNING,
+            "steps": 0,
             "signed": 0,
             "signed_at": 0,
             "note": "",
@@ -163,8 +164,8 @@ class AuditLog:
         )
 
     def unsealed(self, head: Head) -> tuple[int, int]:
-        """Return how many entries are not sealed yet, and for how many ms the oldest of them has waited."""
+        """Return of how many steps entries are not sealed yet, and for how many ms the oldest has waited."""
         length = int(self._redis.call("XLEN", self._keys.audit))
-        waiting = max(0, length - (head.size - head.first))
+        waiting = max(0, length - head.steps)
         oldest = self.after(head.last, 1) if waiting else []
         return waiting, head.now - int(oldest[0][0].partition("-")[0]) if oldest else 0

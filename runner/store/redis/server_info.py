@@ -395,18 +395,20 @@ def _rest(partitions: Sequence[Partition], now: int) -> Iterator[Metric]:
 def _audit(partitions: Sequence[Partition], now: int) -> Iterator[Metric]:
     waiting, oldest, unsigned, fails = 0, now, 0, False
     for one in partitions:
-        names = ("size", "first", "last", "signed", "problem")
-        size, first, last, signed, problem = one.redis.call(
+        names = ("size", "steps", "last", "signed", "problem")
+        size, steps, last, signed, problem = one.redis.call(
             "HMGET", one.keys.audit_head, *names
         )
-        waiting += max(0, one.sum("XLEN", one.keys.audit) - int(size or 0) + int(first or 0))
+        waiting += max(0, one.sum("XLEN", one.keys.audit) - int(steps or 0))
         after = f"({(last or b'0-0').decode()}"
         rows = one.redis.call("XRANGE", one.keys.audit, after, "+", "COUNT", 1)
         oldest = min([oldest, *(int(row[0].partition(b"-")[0]) for row in rows)])
         unsigned += int(size or 0) - int(signed or 0)
         fails = fails or bool(problem)
     yield Metric(
-        "runner_audit_unsealed", "Entries of the audit that are not sealed yet.", waiting
+        "runner_audit_unsealed",
+        "Steps with entries of the audit that are not sealed yet.",
+        waiting,
     )
     yield Metric(
         "runner_audit_unsealed_seconds",

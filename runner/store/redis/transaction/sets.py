@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, cast
 
@@ -134,6 +134,9 @@ MARKS = {"\1", b"\1"}
 
 HASH_CHUNK = 1_000
 """Fields that one command of a script reads: Lua's stack takes a few thousand arguments."""
+
+ENTRY_CHUNK = 100
+"""Entries of the audit that are appended at once."""
 
 ABSENT = {
     "HGETALL": (),
@@ -311,6 +314,7 @@ class WriteSet:
         """New values of fields by key; None for those that are deleted."""
         self.timers: dict[str, int | None] = {}
         self.commands: list[Command] = []
+        self.audit_entries: list[bytes] = []
         self.released_shapes: list[tuple[str, str]] = []
         self.rung_by = ""
         self.slots: list[tuple[str, int, str]] = []
@@ -442,6 +446,7 @@ class WriteSet:
             or self.fields
             or self.timers
             or self.commands
+            or self.audit_entries
             or self.released_shapes
             or self.slots
         )
@@ -526,7 +531,12 @@ class WriteSet:
             )
             for name, number in metrics
         ]
-        commands = [*self.commands, *additions]
+        texts = self.audit_entries
+        entries: list[Command] = [
+            ("XADD", "audit", "*", *entry_fields(texts[start : start + ENTRY_CHUNK]))
+            for start in range(0, len(texts), ENTRY_CHUNK)
+        ]
+        commands = [*self.commands, *entries, *additions]
         arguments += (len(ended_timers), *ended_timers, len(commands))
         for command in commands:
             arguments += (len(command) - 2, *command)
@@ -534,3 +544,10 @@ class WriteSet:
         for shape in self.released_shapes:
             arguments += shape
         return arguments
+
+
+def entry_fields(texts: Sequence[bytes]) -> Iterator[str | bytes]:
+    """Name the entries that a step appends to the audit: "e", "e1" and so on."""
+    for nth, text in enumerate(texts):
+        yield f"e{nth or ''}"
+        yield text
