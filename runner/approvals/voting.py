@@ -107,6 +107,8 @@ class CastVote(Request[Reply]):
         if count.word == "accepted":
             answer = ballots.answer(question, ballot, count)
             run.decide(question, answer, nonce, now)
+            if question.escalates_at:
+                transaction.drop_timer(TimerKind.ESCALATE, run.record.run_id, name)
             reply = _resume(transaction, run, answer)
         return replace(reply, receipts=[receipt])
 
@@ -114,7 +116,6 @@ class CastVote(Request[Reply]):
 def _resume(transaction: UnitOfWork[RunT], run: RunT, answer: Decision) -> Reply:
     """Make the transition of what the votes on a question came to."""
     address = address_of(answer.interrupt_id)
-    transaction.drop_timer(TimerKind.ESCALATE, run.record.run_id, answer.interrupt_id)
     if address is None:
         return Reply("unknown")
     payloads: dict[str, JSON] = {answer.interrupt_id: answer_payload(answer)}
