@@ -634,17 +634,25 @@ class Client:
         )
         return apply_operation(self.engine, body, Voter(principal_of(by)))
 
-    def withdraw(self, interrupt_id: str, reason: str = "", *, reask: bool = False) -> None:
+    def withdraw(
+        self,
+        interrupt_id: str,
+        reason: str = "",
+        *,
+        reask: bool = False,
+        by: Principal | str | None = None,
+    ) -> None:
         """Withdraw an open question; an answer to it is `superseded` from now on.
 
         The node that asked continues: `interrupt()` raises InterruptWithdrawn in it, which fails the node
         unless its code catches it. With `reask` it runs again at once and asks a new question with a new
-        id, of the same words if the code is the same. So does an attempt after the failed one.
+        id, of the same words if the code is the same. So does an attempt after the failed one. `by` is who
+        withdraws it: the run's events and the audit have it.
 
         Raises:
             NotFoundError: it was never asked. ConflictError: it is not open any more.
         """
-        withdraw(self.engine, interrupt_id, reason, reask=reask)
+        withdraw(self.engine, interrupt_id, reason, reask=reask, by=by)
 
     def session(self, session_id: str) -> Session:
         """Read what runs have stored under a session's id; one never written is empty."""

@@ -26,6 +26,7 @@ from runner.cli.arguments import (
     to_seconds,
     without_comments,
 )
+from runner.cli.arguments import by_option as user_option
 from runner.cli.context import CommandContext, common_options, with_context
 from runner.cli.exits import CommandError, Exit, exit_of_receipt
 from runner.cli.output import Output, block, clock_time, compact, short, style, times
@@ -685,14 +686,18 @@ class Withdrawn:
     help="Why; the run's events have it (default: none).",
 )
 @click.option("--reask", is_flag=True, help="Ask again; the new question has a new id.")
+@user_option
 @with_context
-def withdraw(context: CommandContext, interrupt_id: str, *, reason: str, reask: bool) -> None:
+def withdraw(
+    context: CommandContext, interrupt_id: str, *, reason: str, reask: bool, by: str
+) -> None:
     """Withdraw an open question.
 
     Answers to it are refused from now on. The node that asked resumes with an error, or asks again with
     --reask. Exit codes: 0 it was withdrawn; 4 no such question; 5 it is no longer open.
     """
-    context.client.withdraw(interrupt_id, reason, reask=reask)
+    by = by or context.user
+    context.client.withdraw(interrupt_id, reason, reask=reask, by=by or None)
     context.output.write(Withdrawn(interrupt_id), [("withdrawn", interrupt_id)])
 
 

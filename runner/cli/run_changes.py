@@ -29,19 +29,20 @@ if TYPE_CHECKING:
 @run_argument
 @click.option(
     "--reason",
-    default="cancelled by an operator",
-    show_default=True,
-    help="Why; it is stored with the run.",
+    default="",
+    help="Why; the run's reason has it, behind who does it (default: none).",
 )
+@by_option
 @with_context
-def cancel(context: CommandContext, run_id: str, reason: str) -> None:
+def cancel(context: CommandContext, run_id: str, *, reason: str, by: str) -> None:
     """Stop a run and its child runs.
 
     Running nodes may finish, no other node starts, and open questions are withdrawn. It writes the
     status of the run. Exit codes: 0 it stops; 4 no such run; 5 it had ended, or was stopping already.
     """
     run = context.client.run(run_id)
-    if not run.cancel(reason):
+    who = f"cancelled by {by or context.user or 'an operator'}"
+    if not run.cancel(f"{who}: {reason}" if reason else who):
         raise ConflictError(
             f"run {run_id} has ended or is stopping already; nothing was changed."
         )

@@ -267,14 +267,14 @@ def _families(page: Iterable[RunSummary]) -> Iterator[tuple[int, RunSummary]]:
 @run_argument
 @with_context
 def show(context: CommandContext, run_id: str) -> None:
-    """Show a run: its nodes, their outputs, and its open questions.
+    """Show a run: its nodes, their outputs, its open questions, and who decided the others.
 
     A loop visits a node more than once; attempts count how often a visit was tried. Without a terminal,
     tab-separated lines: first the run (run, id, graph, status, reason, "archived" for a run that is in the
     archive only), then who asked for it and for whom (requester, principals), then what its agents have
     spent of budgets per run (spent, counter, amount), then each node (node, id, status, visit, attempts,
     milliseconds, output, error or progress), then each open question (interrupt, id, node, name, people,
-    reason).
+    reason), then each closed one (decided, id, node, name, who decided what).
     """
     from runner.operations.views import archived_run, read_run
 
@@ -391,6 +391,8 @@ def _show(output: Output, view: RunView) -> None:
     for question in view.interrupts:
         people, reason = ",".join(question.assignees), compact(question.reason)
         rows.append(("interrupt", question.id, question.node_id, question.name, people, reason))
+    for decided in view.decided:
+        rows.append(("decided", decided.id, decided.node_id, decided.name, decided.sentence))
     output.present(view, draw_tree, rows)
 
 

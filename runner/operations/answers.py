@@ -9,7 +9,8 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 
 from runner.approvals import freezing
-from runner.approvals.votes import apply_vote
+from runner.approvals.rules import Principal
+from runner.approvals.votes import apply_vote, principal_of
 from runner.errors import ConflictError, NotFoundError, ResponseError
 from runner.execution.engine import Engine
 from runner.records import validation
@@ -61,16 +62,23 @@ def _answer(engine: Engine, answers: Sequence[Decision]) -> list[Receipt]:
     return list(receipts)
 
 
-def withdraw(engine: Engine, interrupt_id: str, reason: str, *, reask: bool) -> None:
-    """Withdraw an open question; with `reask` its node runs on at once and may ask it again.
+def withdraw(
+    engine: Engine,
+    interrupt_id: str,
+    reason: str,
+    *,
+    reask: bool,
+    by: Principal | str | None = None,
+) -> None:
+    """Withdraw an open question, as `by` wants; with `reask` its node runs on at once and may ask it again.
 
     Raises:
-        NotFoundError: it was never asked.
-        ConflictError: it is not open any more. UsageError: the reason is no text, or too long.
+        NotFoundError: it was never asked. ConflictError: it is not open any more.
+        UsageError: the reason is no text, or too long, or `by` is no principal.
     """
-    word = engine.ring(
-        engine.store.do(WithdrawQuestion(interrupt_id, validation.reason(reason), reask=reask))
-    ).word
+    who = principal_of(by).key if by else ""
+    request = WithdrawQuestion(interrupt_id, validation.reason(reason), reask=reask, by=who)
+    word = engine.ring(engine.store.do(request)).word
     if word == "unknown":
         raise NotFoundError(f"no question {interrupt_id!r} was asked.")
     if word == "closed":

@@ -79,7 +79,7 @@ def _decision(question: Interrupt, votes: Mapping[str, Mapping[str, Any]]) -> De
         and question.decision
     }
     last = next(reversed(deciding.values()), {})
-    responder = (question.responder,) if question.responder else ()
+    responder = question.responder or _withdrawer(question)
     return DecisionView(
         question.id,
         question.run_id,
@@ -88,7 +88,7 @@ def _decision(question: Interrupt, votes: Mapping[str, Mapping[str, Any]]) -> De
         title_of(question),
         question.status,
         question.decision or ("respond" if question.status == "answered" else ""),
-        tuple(deciding) or responder,
+        tuple(deciding) or ((responder,) if responder else ()),
         last.get("against" if is_reject else "have", 0),
         0 if is_reject else last.get("need", 0),
         question.answered_at,
@@ -165,10 +165,14 @@ def _of_family(store: Store, query: InterruptQuery, cursor: str) -> list[Interru
 
 
 def _is_by(store: Store, question: Interrupt, key: str) -> bool:
-    """Return whether a principal has answered a question, or voted on it."""
-    if question.rule is None:
-        return key == _answerer(question)
+    """Return whether a principal has answered a question, voted on it, or withdrawn it."""
+    if question.rule is None or key == _withdrawer(question):
+        return key in {_answerer(question), _withdrawer(question)}
     return any(vote["by"] == key for vote in store.votes(question.id))
+
+
+def _withdrawer(question: Interrupt) -> str:
+    return str((question.withdrawal or {}).get("by", ""))
 
 
 def _answerer(question: Interrupt) -> str:

@@ -770,6 +770,7 @@ class WithdrawQuestion(Request[Reply]):
     interrupt_id: str
     reason: str
     reask: bool
+    by: str = ""
 
     @property
     def run_id(self) -> str:
@@ -782,6 +783,8 @@ class WithdrawQuestion(Request[Reply]):
         if run is None or question is None:
             return Reply("unknown")
         withdrawal: dict[str, JSON] = {"reason": self.reason, "reask": reask}
+        if self.by:
+            withdrawal["by"] = self.by
         if (
             question.withdrawal is not None
             and question.withdrawal.items() >= withdrawal.items()

@@ -40,14 +40,15 @@ def test_a_run_that_waits_is_cancelled(cli, waiting):
     """`runs cancel` ends the run and withdraws its question; a run that has ended is a conflict."""
     run_id, question = waiting
 
-    done = cli("runs", "cancel", run_id, "--reason", "ordered twice", "--json")
+    done = cli("runs", "cancel", run_id, "--reason", "ordered twice", "--by", "ana", "--json")
 
     assert done.exit_code == 0
     assert json.loads(done.stdout)["run_id"] == run_id
     wait_until(
         lambda: "cancelled" in cli("runs", "show", run_id).stdout.splitlines()[0], "it ends"
     )
-    assert json.loads(cli("runs", "show", run_id, "--json").stdout)["reason"] == "ordered twice"
+    shown = json.loads(cli("runs", "show", run_id, "--json").stdout)
+    assert shown["reason"] == "cancelled by ana: ordered twice"
     assert (
         json.loads(cli("interrupts", "show", question, "--json").stdout)["status"]
         == "withdrawn"

@@ -204,6 +204,8 @@ def test_closed_questions_say_who_decided(runner, store, monkeypatch):
     shown = io.StringIO()
     Console(file=shown, width=200).print(draw(read_run(store, question.run_id), 0))
     assert "approved by ana, ben, 2 of 2" in shown.getvalue()
+    *_, line = runner("runs", "show", question.run_id).stdout.splitlines()
+    assert line.split("\t") == ["decided", question.id, "a", question.name, cells[-1]]
 
 
 def vote(runner, question, decision, who, *options):

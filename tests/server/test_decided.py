@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import functools
 import re
 
 import pytest
 import redis
+from click.testing import CliRunner
 
 from runner.approvals import Action, Rule
+from runner.cli.program import runner
 from runner.operations.views import read_run
 from runner.server.pages import inbox
 from runner.store.redis.keys import Keys
@@ -93,6 +96,37 @@ def listed(site, query):
         following = re.search(r'rel="next" href="[^"]*cursor=([^"]+)"', page)
         cursor = following and following[1]
     return pages
+
+
+@pytest.mark.parametrize("door", ["api", "command", "client"])
+def test_who_withdrew_a_question_is_said(paid, door):
+    """On the run's page, in its events, the list of the command and *Done* by me; control: nobody known."""
+    run, other = paid.start("approval"), paid.start("approval")
+    question, reason = run.interrupts()[0].id, "the wrong order"
+    env = {"RUNNER_REDIS_URL": paid.settings.redis_url}
+    invoke = functools.partial(CliRunner().invoke, runner, env=env)
+    {
+        "api": lambda: paid.http.post(
+            f"/v1/questions/{question}:withdraw", json={"reason": reason}
+        ),
+        "command": lambda: invoke(
+            ["interrupts", "withdraw", question, "--reason", reason, "--by", "ana"]
+        ),
+        "client": lambda: paid.client.withdraw(question, reason, by="ana"),
+    }[door]()
+    paid.client.withdraw(other.interrupts()[0].id)
+
+    page = paid.http.get(f"/runs/{run.id}", headers=HTML).text
+    events = paid.http.get(f"/runs/{run.id}?tab=events", headers=HTML).text
+    assert "withdrawn by ana" in page
+    assert "ana: the wrong order" in events
+    listed_lines = invoke(["interrupts", "list", "--status", "withdrawn"]).stdout.splitlines()
+    cells = [line.split("\t")[-1] for line in listed_lines]
+    assert cells == ["withdrawn", "withdrawn by ana"]
+    assert [one for page in listed(paid, "by=me") for one in page] == [
+        question,
+        paid.question.id,
+    ]
 
 
 def test_done_lists_what_was_decided_by_page_whatever_else_happened(paid, monkeypatch):

@@ -357,9 +357,9 @@ def vote_all(body: Votes, person: DecidesAll, services: Served) -> dict[str, Any
 @router.post("/{question_id}:withdraw", status_code=204, summary="Withdraw an open question")
 def withdraw(
     question_id: str,
-    _: Operates,
+    person: Operates,
     services: Served,
     body: Annotated[Withdrawal, Body(default_factory=Withdrawal)],
 ) -> None:
     """Withdraw a question; with `reask` its node runs again at once and may ask again."""
-    services.client.withdraw(question_id, body.reason, reask=body.reask)
+    services.client.withdraw(question_id, body.reason, reask=body.reask, by=person.principal)

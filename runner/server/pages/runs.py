@@ -260,6 +260,6 @@ def _said(event: Event) -> str:
     data = event.data if isinstance(event.data, Mapping) else {}
     who = plain_name(str(data.get("by") or data.get("responder") or ""))
     words = [data.get("decision"), data.get("to") and f"to {plain_name(str(data['to']))}"]
-    comment = data.get("comment") or data.get("detail")
+    comment = data.get("comment") or data.get("detail") or data.get("reason")
     text = " ".join(str(word) for word in (who, *words) if word)
     return f"{text}: {comment}" if comment else text
