@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import html
 import re
 
 import pytest
@@ -158,6 +159,23 @@ def test_done_lists_what_was_decided_by_page_whatever_else_happened(paid, monkey
         ">ben, eva</td>"
         in paid.http.get(f"/inbox?tab=done&run={paid.run.id}", headers=HTML).text
     )
+
+
+def test_the_audit_of_a_run_leads_to_those_inside_it(redis_url):
+    """Entries are kept for each run: who reads that of the outer one learns where the decision is."""
+    inner = wired({"pay": pay}).build()
+    site = Site(redis_url, {"outer": lambda: wired({"inner": inner}).build()})
+    run = site.start("outer")
+    question = run.interrupts()[0]
+    for who in ("ana", "ben"):
+        site.client.vote(question.id, "approve", by=who)
+    site.work()
+    page = site.http.get(f"/runs/{run.id}?tab=audit", headers=HTML).text
+
+    (link,) = re.findall(r'href="([^"]+)">pay\?</a> approved by ana, ben, 2 of 2', page)
+    audit = site.http.get(html.unescape(link), headers=HTML).text
+    assert re.search(r"decided <b>approve</b>", audit)
+    assert "approved by ana" not in audit.partition('id="audit"')[2]  # control: it has the entries
 
 
 def test_the_audit_is_read_without_a_key(paid):
