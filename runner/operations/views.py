@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from functools import partial
 from operator import attrgetter
 from typing import TYPE_CHECKING, Any, Literal
@@ -32,8 +32,8 @@ from runner.operations.exports import (
     view_of,
 )
 from runner.records.budgets import MICROS, QUESTION, Sum
-from runner.records.interrupts import Interrupt
-from runner.records.json_form import milliseconds, stamp
+from runner.records.interrupts import Interrupt, InterruptStatus
+from runner.records.json_form import JSON_NAMES, is_time, milliseconds, stamp
 from runner.records.listings import grouped
 from runner.records.run import EventKind, NodeRecord, Status, existing
 from runner.records.workers import Worker
@@ -87,10 +87,10 @@ class RunView(RunHead):
     `output` is that of a completed run's last node, or those of its last nodes by id; never of an archived
     run.
     `interrupts` are the open ones, `decided` the closed ones, and `size` is in bytes, all including child
-    runs; an `archived` run, which the store does not have any more, has none of them. `spent` is what agents
-    have spent of budgets per run, in the outermost run; a cost is in millionths. `frozen` says what keeps its
-    nodes from running, if anything does. `requester` is the principal who asked for it, `on_behalf_of` for
-    whom.
+    runs; an `archived` run, which the store does not have any more, has `decided` alone of them. `spent` is
+    what agents have spent of budgets per run, in the outermost run; a cost is in millionths. `frozen` says
+    what keeps its nodes from running, if anything does. `requester` is the principal who asked for it,
+    `on_behalf_of` for whom.
     """
 
     task: Any
@@ -415,11 +415,11 @@ def _progress(events: Sequence[Event]) -> str:
 
 def archived_run(document: Mapping[str, Any]) -> RunView:
     """Make the view of a run from its archived export (JSON)."""
-    events = grouped(
-        (Event(**event | {"at": milliseconds(event["at"])}) for event in document["events"]),
-        attrgetter("node"),
-    )
+    every = [Event(**event | {"at": milliseconds(event["at"])}) for event in document["events"]]
+    events = grouped(every, attrgetter("node"))
     names = _in_order((document["graph"], document["fingerprint"]), document["nodes"], events)
+    nodes = tuple(_archived_node(document, name, events) for name in names)
+    questions = map(_archived_question, document["interrupts"])
     return RunView(
         run_id=document["run_id"],
         graph=document["graph"],
@@ -429,12 +429,23 @@ def archived_run(document: Mapping[str, Any]) -> RunView:
         ended_at=milliseconds(document["ended_at"]),
         reason=document["reason"],
         task=document["task"],
-        nodes=tuple(_archived_node(document, name, events) for name in names),
+        nodes=nodes,
         interrupts=(),
         execution_order=tuple(document["execution_order"]),
+        decided=(*decisions_of(questions, every), *_decided_inside(nodes)),
         usage=total_usage(document["visits"]),
         archived=True,
     )
+
+
+def _archived_question(saved: Mapping[str, Any]) -> Question:
+    names = {item.name: JSON_NAMES.get(item.name, item.name) for item in fields(Question)}
+    values = {
+        name: milliseconds(saved[key]) if is_time(name) else saved[key]
+        for name, key in names.items()
+        if key in saved
+    }
+    return Question(**{**values, "status": InterruptStatus(saved["status"])})
 
 
 def _archived_node(

@@ -12,8 +12,12 @@ from click.testing import CliRunner
 
 from runner.approvals import Action, Rule
 from runner.cli.program import runner
-from runner.operations.views import read_run
+from runner.operations.exports import read_export
+from runner.operations.views import archived_run, read_run
+from runner.records.json_form import document
 from runner.server.pages import inbox
+from runner.store.archive import interface
+from runner.store.archive.folder import FolderArchive
 from runner.store.redis.keys import Keys
 from tests.graphs import wired
 from tests.server.conftest import GRAPHS, Site
@@ -29,7 +33,9 @@ def pay(ctx):
 @pytest.fixture
 def paid(redis_url):
     """A payment that ana approved as it was, and ben and eva with another amount, beside cora's answer."""
-    site = Site(redis_url, {**GRAPHS, "pay": lambda: wired({"pay": pay}).build()})
+    graph = wired({"pay": pay}).build
+    outer = wired({"inner": graph()}).build
+    site = Site(redis_url, {**GRAPHS, "pay": graph, "outer": outer})
     plain = site.start("approval")
     site.client.respond(plain.interrupts()[0].id, {"ok": True}, responder="cora")
     site.plain, site.run = plain.id, site.start("pay")
@@ -58,6 +64,25 @@ def test_the_run_says_who_decided(paid):
     assert "ben edit: too much" in paid.http.get(addresses[1], headers=HTML).text
     paid.as_role("viewer")
     assert not any("too much" in paid.http.get(one, headers=HTML).text for one in addresses)
+
+
+def test_the_archive_says_who_decided(paid, tmp_path):
+    """What the store has no more is read from the run's export; its page has no link to the question then."""
+    inner = paid.start("outer")
+    paid.client.withdraw(inner.interrupts()[0].id, "no", by="eva")
+    paid.work()
+    store = paid.client.engine.store
+    archive = FolderArchive(str(tmp_path))
+    paid.app.state.services.archive = archive
+    for run_id in (paid.run.id, paid.plain, inner.id):
+        view, export = read_run(store, run_id), document(read_export(store, run_id))
+        archive.write([interface.archived_run(export)])
+        paid.client.run(run_id).remove()
+        assert view.decided
+        assert archived_run(archive.read(run_id)).decided == view.decided
+    page = paid.http.get(f"/runs/{paid.run.id}", headers=HTML).text
+    assert "approved with changes by ben, eva, 2 of 2" in page
+    assert f"/q/{paid.question.id}" not in page
 
 
 def test_the_question_says_who_decided(paid):
@@ -175,7 +200,9 @@ def test_the_audit_of_a_run_leads_to_those_inside_it(redis_url):
     (link,) = re.findall(r'href="([^"]+)">pay\?</a> approved by ana, ben, 2 of 2', page)
     audit = site.http.get(html.unescape(link), headers=HTML).text
     assert re.search(r"decided <b>approve</b>", audit)
-    assert "approved by ana" not in audit.partition('id="audit"')[2]  # control: it has the entries
+    assert (
+        "approved by ana" not in audit.partition('id="audit"')[2]
+    )  # control: it has the entries
 
 
 def test_the_audit_is_read_without_a_key(paid):
