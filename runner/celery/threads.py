@@ -122,9 +122,12 @@ BATCH = 50
 SWEEP_APART = 0.25
 """Seconds between two sweeps of a fleet, however many workers it has."""
 
+AT_ONCE = 20
+"""Sweeps in a row in which less than a batch is due: a stop closes 500 questions with each."""
+
 
 class Sweeper(WorkerThread):
-    """Sweeps every RUNNER_SWEEP_INTERVAL seconds; at once again while there is more than one batch.
+    """Sweeps every RUNNER_SWEEP_INTERVAL seconds; at once again while something was due.
 
     A worker that asks directly after another one's sweep does not sweep. Where programs can't ring
     the queue (the broker is not the store), they request a sweep.
@@ -152,8 +155,9 @@ class Sweeper(WorkerThread):
     def run_once(self) -> None:
         """Apply the timers that are due, seal the audit, then pause."""
         if self._is_requested or self._locks.acquire("sweep", SWEEP_APART):
-            while self.engine.sweep(BATCH) >= BATCH and not self.stopping.is_set():
-                continue
+            left = AT_ONCE
+            while left and (count := self.engine.sweep(BATCH)) and not self.stopping.is_set():
+                left -= count < BATCH
         self._sealer.seal(self.stopping.is_set)
         pause = jittered(self.settings.sweep_interval)
         if self._requests is None:

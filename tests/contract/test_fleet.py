@@ -11,15 +11,20 @@ import redis
 from runner.celery import reader_slots
 from runner.celery.application import make_app
 from runner.celery.reader_slots import SLOTS, ReaderSlots
-from runner.celery.threads import Sweeper
+from runner.celery.threads import AT_ONCE, Sweeper
 from runner.definition.registry import Registry
 from runner.execution.engine import Engine
 from runner.records.workers import Worker
+from runner.scheduler import changes
 from runner.settings import Settings, as_broker
 from runner.store.interface import Reply
 from runner.store.redis.singleton_locks import SingletonLocks
 from runner.store.redis.store import RedisStore
+from runner.store.redis.transaction import run_view
 from runner.store.redis.workers import PAGE, WorkerRegistry, described
+from runner.store.requests import CancelRun
+from runner.testing.in_process import ManualClock
+from tests.contract.store.manual_worker import ManualWorker, shape
 
 FLEET = 20
 
@@ -96,9 +101,17 @@ class SweepingStore(RedisStore):
         return super().sweep(limit)
 
 
-def fleet_of_sweepers(url) -> tuple[SweepingStore, list[Sweeper]]:
+class BusyStore(SweepingStore):
+    """A store in which something is always due."""
+
+    def sweep(self, limit: int = 100) -> Reply:
+        super().sweep(limit)
+        return Reply("1")
+
+
+def fleet_of_sweepers(url, store=SweepingStore) -> tuple[SweepingStore, list[Sweeper]]:
     """Make sweepers whose turns the test takes: they never rest."""
-    store = SweepingStore(url)
+    store = store(url)
     engine, settings = (
         Engine(store, None, Registry()),
         Settings(redis_url=url, broker_url=as_broker(url)),
@@ -145,6 +158,36 @@ def test_a_requested_sweep_is_done_whoever_swept_last(redis_url, monkeypatch):
     sweeper.run_once()
 
     assert store.sweeps == 2
+
+
+def take_turn(sweeper: Sweeper) -> None:
+    """Let a worker that does not stop take one turn, and pause shortly."""
+    sweeper.stopping, sweeper.settings = threading.Event(), Settings(sweep_interval=0.1)
+    sweeper.run_once()
+
+
+@pytest.mark.parametrize(("at_once", "sweeps", "left"), [(AT_ONCE, 4, 0), (1, 1, 10)])
+def test_a_turn_goes_on_while_something_is_due(redis_url, monkeypatch, at_once, sweeps, left):
+    """A stop of more questions than a sweep closes ends in one turn; control: one sweep a turn."""
+    monkeypatch.setattr("runner.celery.threads.AT_ONCE", at_once)
+    for module in (changes, run_view):
+        monkeypatch.setattr(module, "DRAIN_LIMIT", 5)
+    store, (sweeper, *_) = fleet_of_sweepers(redis_url)
+    worker = ManualWorker(store, ManualClock())
+    run_id = worker.start(shape("a"))
+    worker.park(run_id, "a", *(f"q{number}" for number in range(20)))
+    store.do(CancelRun(run_id, "enough"))
+    take_turn(sweeper)
+
+    assert (store.sweeps, len(store.open_interrupts())) == (sweeps, left)
+
+
+def test_a_turn_ends_though_something_is_always_due(redis_url):
+    """What is due all the time keeps a worker neither from sealing the audit nor from its pause."""
+    store, (sweeper, *_) = fleet_of_sweepers(redis_url, BusyStore)
+    take_turn(sweeper)
+
+    assert store.sweeps == AT_ONCE
 
 
 def test_the_list_of_workers_is_read_in_pages(redis_url):
