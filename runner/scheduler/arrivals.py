@@ -135,5 +135,5 @@ def begin_visit(
     dispatch(
         changes,
         node,
-        replace(record, status=Status.READY, visit=visit, attempt=attempt, via=via, edges=""),
+        replace(record, visit=visit, attempt=attempt, via=via, edges=""),
     )

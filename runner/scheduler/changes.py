@@ -303,15 +303,15 @@ class Changes:
         previous = self.node(node)
         record = self._leaving(node, previous, record)
         active, waiting, held_count = map(operator.sub, _counted(record), _counted(previous))
-        self.count(active, waiting, held_count)
-        owner = map_of(node)
-        if owner and (active or waiting or held_count):
-            items = self.map(owner)
-            self.maps[owner] = replace(
-                items,
-                active=items.active + active,
-                waiting=items.waiting + waiting + held_count,
-            )
+        if active or waiting or held_count:
+            self.count(active, waiting, held_count)
+            if owner := map_of(node):
+                items = self.map(owner)
+                self.maps[owner] = replace(
+                    items,
+                    active=items.active + active,
+                    waiting=items.waiting + waiting + held_count,
+                )
         self.nodes[node] = record
 
     def _leaving(self, node: str, previous: NodeRecord, record: NodeRecord) -> NodeRecord:
@@ -427,9 +427,17 @@ def doorbell(changes: Changes, node: str, record: NodeRecord) -> Dispatch:
 
 def dispatch(changes: Changes, node: str, record: NodeRecord) -> None:
     """Make a node ready and push its doorbell; a timer pushes it again in case it is lost."""
-    uncounted_attempts = record.uncounted if record.attempt > 1 else 0
-    ready = replace(record, status=Status.READY, rings=0, busy=False, held=False, items=False)
-    changes.put(node, replace(ready, uncounted=uncounted_attempts, awaits=""))
+    ready = replace(
+        record,
+        status=Status.READY,
+        rings=0,
+        busy=False,
+        held=False,
+        items=False,
+        uncounted=record.uncounted if record.attempt > 1 else 0,
+        awaits="",
+    )
+    changes.put(node, ready)
     changes.add(
         doorbell(changes, node, record),
         SetTimer(TimerKind.NODE, node, changes.now + changes.lease_ms),
