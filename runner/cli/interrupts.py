@@ -696,8 +696,7 @@ def withdraw(
     Answers to it are refused from now on. The node that asked resumes with an error, or asks again with
     --reask. Exit codes: 0 it was withdrawn; 4 no such question; 5 it is no longer open.
     """
-    by = by or context.user
-    context.client.withdraw(interrupt_id, reason, reask=reask, by=by or None)
+    context.client.withdraw(interrupt_id, reason, reask=reask, by=by or context.user)
     context.output.write(Withdrawn(interrupt_id), [("withdrawn", interrupt_id)])
 
 

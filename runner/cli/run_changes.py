@@ -64,7 +64,7 @@ def retry(context: CommandContext, run_id: str, *, node: str | None, by: str) ->
     again, one a line. Exit codes: 0 it runs; 2 the node has not failed; 4 no such run or node; 5 the run
     has not ended, or has completed.
     """
-    nodes = context.client.run(run_id).retry(node, by=by or context.user or None)
+    nodes = context.client.run(run_id).retry(node, by=by or context.user)
     from runner.operations.views import RetriedRun
 
     context.output.write(RetriedRun(run_id, nodes), [(name,) for name in nodes])

@@ -439,13 +439,12 @@ def archived_run(document: Mapping[str, Any]) -> RunView:
 
 
 def _archived_question(saved: Mapping[str, Any]) -> Question:
-    names = {item.name: JSON_NAMES.get(item.name, item.name) for item in fields(Question)}
-    values = {
-        name: milliseconds(saved[key]) if is_time(name) else saved[key]
-        for name, key in names.items()
-        if key in saved
-    }
-    return Question(**{**values, "status": InterruptStatus(saved["status"])})
+    values: dict[str, Any] = {"status": InterruptStatus(saved["status"])}
+    for name in (item.name for item in fields(Question)):
+        value = saved.get(JSON_NAMES.get(name, name))
+        if name != "status":
+            values[name] = milliseconds(value) if is_time(name) else value
+    return Question(**values)
 
 
 def _archived_node(
