@@ -257,7 +257,17 @@ def test_statements_are_verified_by_hand(audit):
             "voted",
             "decided",
         ]
-    assert audit.verify(lines) == (0, 0, "all 2 statements hold")
+    anchor = ("--checkpoint", "checkpoints", "--origin", text.partition("\n")[0])
+    assert (
+        audit.verify(lines) == audit.verify(lines, *anchor) == (0, 0, "all 2 statements hold")
+    )
+    assert audit.verify(lines, "--origin", "another")[0] == 1
+    assert (
+        audit.audit(
+            "verify", "file.jsonl", "--key", "audit.pub", "--decision-keys", "x"
+        ).exit_code
+        == 2
+    )
     forged = [line.replace(line[30:40], line[31:41]) for line in lines]
     assert audit.verify(forged)[0] == 1
 
