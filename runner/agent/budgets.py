@@ -266,11 +266,13 @@ class Meter:
     async def replied(self, usage: Mapping[str, int]) -> dict[str, int]:
         """Add a model's reply to all sums, and return its usage with what a budget counts.
 
-        A count below 0, which some providers send, gives nothing back.
+        A count below 0, which some providers send, gives nothing back; others send no total.
         """
         usage = {name: max(0, count) for name, count in usage.items()}
+        both = usage.get("inputTokens", 0) + usage.get("outputTokens", 0)
+        usage["totalTokens"] = max(usage.get("totalTokens", 0), both)
         cost = self.price.of_reply(usage) if self.price else 0
-        amounts = {"tokens": usage.get("totalTokens", 0), "cost": cost}
+        amounts = {"tokens": usage["totalTokens"], "cost": cost}
         amounts = {counter: amount for counter, amount in amounts.items() if amount}
         if amounts:
             async with self.lock:

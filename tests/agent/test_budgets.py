@@ -147,6 +147,20 @@ def test_usage_below_0_gives_nothing_back(per):
         assert done(node.run()).usage["totalTokens"] == spent
 
 
+@pytest.mark.parametrize("per", ["invocation", "run"])
+@pytest.mark.parametrize("total", [{}, {"totalTokens": 0}, {"totalTokens": 65}])
+def test_a_reply_without_a_total_counts_its_input_and_output(per, total):
+    """Not all providers send the total: a budget of tokens counts as if they did, as the last one does."""
+    usage = {"inputTokens": 60, "outputTokens": 5, **total}
+    budgets = [Budget(per=per, tokens=100)]
+    shop = Shop(
+        *[[use("note", f"t{n}")] for n in range(3)], "done", usage=usage, budgets=budgets
+    )
+
+    assert "130 tokens are spent" in str(shop.node().run())
+    assert shop.models == 2
+
+
 @pytest.mark.parametrize(("amount", "fits"), [(1e9, True), (1e9 + 1, False), (1e300, False)])
 def test_a_raise_has_a_bound(amount, fits):
     """A number that a sum can't hold is refused when it is answered, not when it is counted."""
