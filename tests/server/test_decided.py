@@ -146,6 +146,8 @@ def test_who_withdrew_a_question_is_said(paid, door):
     events = paid.http.get(f"/runs/{run.id}?tab=events", headers=HTML).text
     assert "withdrawn by ana" in page
     assert "ana: the wrong order" in events
+    history = paid.http.get(f"/q/{question}", headers=HTML).text
+    assert re.search(r"<b>ana</b> withdrew it +<q>the wrong order</q>", history)
     listed_lines = invoke(["interrupts", "list", "--status", "withdrawn"]).stdout.splitlines()
     cells = [line.split("\t")[-1] for line in listed_lines]
     assert cells == ["withdrawn", "withdrawn by ana"]
