@@ -15,6 +15,7 @@ from runner.cli.program import runner
 from runner.records.interrupts import Decision
 from runner.records.run import Status
 from runner.server.deciding import act, decide
+from runner.server.pages import inbox
 from runner.store.encoding import COMPRESSED
 from tests.graphs import wired
 from tests.server.conftest import GRAPHS, Site
@@ -326,6 +327,15 @@ def test_a_run_page_has_one_line_for_a_map_that_asks(library):
     assert asks.count("<li>") == 1
     assert "file it? \N{MULTIPLICATION SIGN} 60" in asks
     assert len(rows(library, html.unescape(link).partition("?")[2])) == 50
+
+
+@pytest.mark.parametrize(("read", "words"), [(50, "decide 50 together"), (300, "decide all 60")])
+def test_a_row_says_all_only_where_it_has_read_all(library, monkeypatch, read, words):
+    """A page reads so many questions at most; of a map with more it offers those, and not all."""
+    monkeypatch.setattr(inbox, "READ", read)
+    library.start("library")
+
+    assert words in library.http.get("/inbox", headers=HTML).text
 
 
 def test_the_items_of_a_map_are_listed_one_by_one(library):
