@@ -2,37 +2,34 @@
 
 from __future__ import annotations
 
-import gc
+import json
 import subprocess
 import sys
 
 import pytest
 
-from runner.celery import engines
+from runner.celery.engines import COLLECT_AFTER, PYTHONS_THRESHOLDS
 
 
-@pytest.fixture
-def thresholds():
-    """Python's thresholds as they are; a test may change them, and what is exempt stays exempt."""
-    before = gc.get_threshold()
-    yield before
-    gc.set_threshold(*before)
+def thresholds(code: str) -> list[int]:
+    """Return the thresholds of a fresh interpreter after some code."""
+    script = f"import gc, json; {code}; print(json.dumps(gc.get_threshold()))"
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, check=True)
+    return list(json.loads(done.stdout))
 
 
-def test_a_fresh_interpreter_has_a_threshold_that_a_worker_changes():
-    """The defaults that a worker looks for are those of this Python."""
-    code = "import gc; print(gc.get_threshold()[0])"
-    done = subprocess.run([sys.executable, "-I", "-c", code], capture_output=True, check=True)
-
-    assert int(done.stdout) in engines.PYTHONS_THRESHOLDS
+CHANGE = "from runner.celery.engines import collect_less; collect_less()"
 
 
-def test_a_threshold_that_a_program_chose_stays(thresholds):
-    """Python's own threshold is raised, the others of it stay; a program's own is left alone."""
-    engines.collect_less()
-    raised = gc.get_threshold()
-    gc.set_threshold(5_000, 20, 30)
-    engines.collect_less()
+def test_a_worker_knows_the_threshold_that_this_python_has():
+    """That of a fresh interpreter is one of those that a worker raises."""
+    assert thresholds("gc")[0] in PYTHONS_THRESHOLDS
 
-    assert raised == (engines.COLLECT_AFTER, *thresholds[1:])
-    assert gc.get_threshold() == (5_000, 20, 30)
+
+@pytest.mark.slow
+def test_a_threshold_that_a_program_chose_stays():
+    """Python's own is raised, and the others of it stay; where a program chose one, nothing changes."""
+    script = f"gc.set_threshold(5_000, 20, 10); {CHANGE}; assert not gc.get_freeze_count()"
+
+    assert thresholds(CHANGE) == [COLLECT_AFTER, *thresholds("gc")[1:]]
+    assert thresholds(script) == [5_000, 20, 10]
