@@ -329,7 +329,9 @@ def test_a_run_page_has_one_line_for_a_map_that_asks(library):
     assert len(rows(library, html.unescape(link).partition("?")[2])) == 50
 
 
-@pytest.mark.parametrize(("read", "words"), [(50, "decide 50 together"), (300, "decide all 60")])
+@pytest.mark.parametrize(
+    ("read", "words"), [(50, "decide 50 together"), (300, "decide all 60")]
+)
 def test_a_row_says_all_only_where_it_has_read_all(library, monkeypatch, read, words):
     """A page reads so many questions at most; of a map with more it offers those, and not all."""
     monkeypatch.setattr(inbox, "READ", read)
