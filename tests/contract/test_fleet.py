@@ -10,6 +10,7 @@ import redis
 
 from runner.celery import reader_slots
 from runner.celery.application import make_app
+from runner.celery.engines import connection_of
 from runner.celery.reader_slots import SLOTS, ReaderSlots
 from runner.celery.threads import AT_ONCE, Sweeper
 from runner.definition.registry import Registry
@@ -161,9 +162,10 @@ def test_a_requested_sweep_is_done_whoever_swept_last(redis_url, monkeypatch):
 
 
 def take_turn(sweeper: Sweeper) -> None:
-    """Let a worker that does not stop take one turn, and pause shortly."""
+    """Let a worker that does not stop take one turn, and pause shortly; then it has no connection."""
     sweeper.stopping, sweeper.settings = threading.Event(), Settings(sweep_interval=0.1)
     sweeper.run_once()
+    connection_of(sweeper.engine).release()
 
 
 @pytest.mark.parametrize(("at_once", "sweeps", "left"), [(AT_ONCE, 4, 0), (1, 1, 10)])
