@@ -27,7 +27,7 @@ from runner.definition.model import (
     NodeSpec,
 )
 from runner.definition.policies import RetryPolicy
-from runner.definition.registry import check_rules
+from runner.definition.registry import check_rules, check_sums
 from runner.definition.topology import topology
 from runner.errors import DefinitionError, UsageError
 from runner.execution import map_nodes
@@ -373,6 +373,7 @@ class GraphBuilder:
         definition = Definition(self._id, nodes, edges, entries, **self._settings)
         topology(definition)  # refuses loops that overlap
         check_rules(definition, definition.id or "this one")
+        check_sums(definition)
         return Graph(with_events(definition), self._store)
 
     def _without_incoming(self) -> tuple[str, ...]:

@@ -67,12 +67,43 @@ def compile_graph(definition: Definition) -> CompiledGraph:
 
 
 def _rules(spec: NodeSpec) -> Iterator[Rule]:
-    """List the rules by which a node or its tools are approved."""
+    """List the rules by which a node or its tools are approved, and budgets are raised."""
     gates = [
         spec.approval,
         *(getattr(tool, "approval", None) for tool in tools_of(spec.executor)),
+        *(budget.rule for budget in _budgets(spec)),
     ]
     return (rule for rule in gates if rule is not None)
+
+
+def _budgets(spec: NodeSpec) -> Iterator[Any]:
+    for agent in (spec.executor, *tools_of(spec.executor)):
+        yield from getattr(getattr(agent, "config", None), "budgets", ())
+
+
+def check_sums(definition: Definition) -> None:
+    """Check that agents which ask to raise one sum ask by one rule: the raise holds for all of them.
+
+    Raises:
+        DefinitionError: they have different rules.
+    """
+    rules: dict[str, tuple[str, Rule | None]] = {}
+    for node in _nodes(definition):
+        for budget in _budgets(node):
+            if budget.over == "ask" and budget.per != "invocation":
+                first, rule = rules.setdefault(budget.per, (node.id, budget.rule))
+                if rule != budget.rule:
+                    raise DefinitionError(
+                        f"nodes {first!r} and {node.id!r} have a budget per {budget.per} with different "
+                        "rules, and what one of them is granted the other may spend. Give both the same rule."
+                    )
+
+
+def _nodes(definition: Definition) -> Iterator[NodeSpec]:
+    for node in definition.nodes.values():
+        yield node
+        if nested := inner(node):
+            yield from _nodes(nested)
 
 
 def check_exclusions(

@@ -10,6 +10,7 @@ import pytest
 from runner import Agent, Budget, GraphBuilder, Price, Status, tool
 from runner.agent.budgets import SCHEMA
 from runner.agent.models.scripted import ScriptedModel
+from runner.approvals import Rule
 from runner.errors import BudgetExceeded, DefinitionError
 from runner.hooks import BeforeModelCallEvent, BeforeToolCallEvent
 from runner.records.budgets import Sum, sums
@@ -489,6 +490,49 @@ def test_a_budget_without_meaning_is_refused(options, words):
     """Where it is declared."""
     with pytest.raises(DefinitionError, match=words):
         Budget(**options)
+
+
+def spender(name, per, rule):
+    """An agent that asks to raise a budget."""
+    budget = Budget(per=per, model_calls=1, over="ask", rule=rule)
+    return Agent(name, ScriptedModel(["done"]), budgets=[budget])
+
+
+@pytest.mark.parametrize("inside", [False, True])
+@pytest.mark.parametrize(
+    ("per", "is_one"), [("run", True), ("tag:a", True), ("invocation", False)]
+)
+@pytest.mark.parametrize("other", [Rule(), Rule(need=2), None])
+def test_one_sum_has_one_rule(per, is_one, other, inside):
+    """No agent may spend what a laxer rule granted another; control: sums of their own."""
+    builder = GraphBuilder()
+    builder.add_node(spender("one", per, Rule(need=2)), "one")
+    if inside:
+        within = GraphBuilder()
+        within.add_node(spender("two", per, other), "two")
+        builder.add_node(within.build(), "graph")
+    else:
+        builder.add_node(
+            Agent(
+                "outer", ScriptedModel(["done"]), tools=[spender("two", per, other).as_tool()]
+            ),
+            "two",
+        )
+    if is_one and other != Rule(need=2):
+        with pytest.raises(
+            DefinitionError, match=r"'one' and 'two' have a budget per .* with different rules"
+        ):
+            builder.build()
+    else:
+        builder.build()
+
+
+def test_the_rule_of_a_budget_excludes_nodes_that_are_there():
+    """A name that no node has would exclude no one."""
+    builder = GraphBuilder()
+    builder.add_node(spender("one", "run", Rule(exclude=["answered:look-up"])), "one")
+    with pytest.raises(DefinitionError, match="'look-up', which is no node"):
+        builder.build()
 
 
 def test_an_agent_refuses_a_cost_without_a_price():
