@@ -19,7 +19,8 @@ from runner.audit.checkpoint import Checkpoint
 from runner.audit.export import Result, Verdict, foreign, named, unanchored
 from runner.audit.signed_votes import BrokenLine
 from runner.audit.tree import inclusion_paths, is_included, leaf_of
-from runner.errors import UnstorableError, UsageError, needs_extra
+from runner.errors import CorruptDocument, UnstorableError, UsageError, needs_extra
+from runner.records import codec
 from runner.records.codec import JSON
 
 with needs_extra("audit", "a signed audit"):
@@ -139,10 +140,10 @@ def verify_statements(
     number, incomplete, trees = 0, None, {}
     for number, line in enumerate(lines, 1):
         try:
-            tree = _tree_of(json.loads(line), keys)
+            tree = _tree_of(codec.load_json(line), keys)
             verdict = foreign(tree, anywhere, origin) or unanchored(tree, anywhere)
             trees[named(tree)] = tree
-        except (BrokenLine, UsageError) as error:
+        except (BrokenLine, CorruptDocument, UsageError) as error:
             verdict = Verdict(Result.BROKEN, str(error))
         except (ValueError, KeyError, TypeError, AttributeError, UnstorableError) as error:
             verdict = Verdict(Result.BROKEN, f"malformed ({error!r})")
@@ -157,7 +158,7 @@ def verify_statements(
     return replace(verdict, tree=", ".join(trees))
 
 
-def _tree_of(envelope: Mapping[str, Any], keys: Mapping[str, Ed25519PublicKey]) -> Checkpoint:
+def _tree_of(envelope: Any, keys: Mapping[str, Ed25519PublicKey]) -> Checkpoint:
     """Return the tree that has the entries of a statement.
 
     Raises:
@@ -168,7 +169,7 @@ def _tree_of(envelope: Mapping[str, Any], keys: Mapping[str, Ed25519PublicKey]) 
     message = _signed(envelope["payloadType"], payload)
     if not any(_holds(signature, message, keys) for signature in envelope["signatures"]):
         raise BrokenLine("no signature holds for the keys given")
-    statement = json.loads(payload)
+    statement: Any = codec.load_json(payload)
     predicate = statement["predicate"]
     question, entries, note = (
         predicate[name] for name in ("question", "entries", "checkpoint")

@@ -235,6 +235,15 @@ def test_a_statement_says_what_its_entries_say(place):
     assert (verdict.result, verdict.line) == (Result.BROKEN, 1)
 
 
+@pytest.mark.parametrize(
+    "line",
+    ['{"payloadType":' + "[" * 100_000, '{"payload":"",' + stated(decided("ana"))[0][1:]],
+)
+def test_a_statement_is_strict_json(line):
+    """Deep nesting ends no program, and no reader may take the other one of two values of a name."""
+    assert verify_statements([line], KEYS).result is Result.BROKEN
+
+
 @pytest.mark.parametrize("lines", [WHOLE, RUN], ids=["all", "run"])
 @pytest.mark.parametrize("value", [None, 0, True, "paths", [], {}])
 def test_malformed_proofs_are_no_fault_of_the_program(lines, value):
