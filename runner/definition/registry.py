@@ -87,15 +87,17 @@ def check_sums(definition: Definition) -> None:
     Raises:
         DefinitionError: they have different rules.
     """
-    rules: dict[str, tuple[str, Rule | None]] = {}
+    rules: dict[tuple[str, str], tuple[str, Rule | None]] = {}
     for node in _nodes(definition):
         for budget in _budgets(node):
-            if budget.over == "ask" and budget.per != "invocation":
-                first, rule = rules.setdefault(budget.per, (node.id, budget.rule))
+            asks = budget.over == "ask" and budget.per != "invocation"
+            for counter in budget.limits if asks else ():
+                first, rule = rules.setdefault((budget.per, counter), (node.id, budget.rule))
                 if rule != budget.rule:
                     raise DefinitionError(
-                        f"nodes {first!r} and {node.id!r} have a budget per {budget.per} with different "
-                        "rules, and what one of them is granted the other may spend. Give both the same rule."
+                        f"nodes {first!r} and {node.id!r} have a budget of {counter} per {budget.per} with "
+                        "different rules, and what one of them is granted the other may spend. Give both "
+                        "the same rule."
                     )
 
 

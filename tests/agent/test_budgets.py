@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from contextlib import nullcontext
 from decimal import Decimal
 
 import pytest
@@ -520,10 +521,23 @@ def test_one_sum_has_one_rule(per, is_one, other, inside):
         )
     if is_one and other != Rule(need=2):
         with pytest.raises(
-            DefinitionError, match=r"'one' and 'two' have a budget per .* with different rules"
+            DefinitionError, match=r"'one' and 'two' have a budget of .* with different rules"
         ):
             builder.build()
     else:
+        builder.build()
+
+
+@pytest.mark.parametrize(("counter", "is_one"), [("tokens", False), ("model_calls", True)])
+def test_each_counter_may_have_a_rule_of_its_own(counter, is_one):
+    """A raise of one grants nothing of another; control: two limits of one counter."""
+    budgets = [
+        Budget(per="run", over="ask", rule=Rule(need=need), **{name: 1})
+        for need, name in ((1, "model_calls"), (2, counter))
+    ]
+    builder = GraphBuilder()
+    builder.add_node(Agent("one", ScriptedModel(["done"]), budgets=budgets), "one")
+    with pytest.raises(DefinitionError, match="model_calls") if is_one else nullcontext():
         builder.build()
 
 
