@@ -73,6 +73,17 @@ class Rabbit:
         with socket.socket() as probe:
             return probe.connect_ex(("127.0.0.1", self.port)) == 0
 
+    def control(self, *arguments: str) -> None:
+        """Call rabbitmqctl."""
+        node = self._environment["RABBITMQ_NODENAME"]
+        program = PROGRAM.with_name("rabbitmqctl") if PROGRAM.exists() else "rabbitmqctl"
+        subprocess.run(
+            [program, "-n", node, *arguments],
+            env={**os.environ, **self._environment},
+            check=True,
+            capture_output=True,
+        )
+
     def kill(self) -> None:
         """End the server and wait until its port is free."""
         pid = (self.folder / "pid").read_text(encoding="utf-8").strip()

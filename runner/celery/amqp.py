@@ -18,7 +18,7 @@ from functools import partial
 from typing import Any, cast
 
 import pydantic_core
-from amqp.exceptions import AMQPError
+from amqp.exceptions import AMQPError, MessageNacked
 from celery import Celery
 from kombu import Connection, Consumer, Exchange, Message, Producer, Queue
 from kombu.exceptions import OperationalError
@@ -174,7 +174,9 @@ class AmqpMessages:
             if result.reply_to is not None:
                 self._outbox.reply(result.reply_to, receipt)
             if properties.get("reply_to"):
-                self._publish("", str(properties["reply_to"]), receipt, **correlation)
+                # A queue that is full, and refuses more, must not keep other messages waiting.
+                with suppress(MessageNacked):
+                    self._publish("", str(properties["reply_to"]), receipt, **correlation)
         if result.disposition is Disposition.DEAD:
             reason = one_line(result.reason)
             log.warning(
@@ -321,14 +323,18 @@ class AmqpConsumer(BrokerThread):
         message = delivery.message
         names = "message_id", "reply_to", "correlation_id"
         properties = {name: message.properties.get(name) for name in names}
-        self._publish(
-            "",
-            delivery.queue,
-            delivery.body,
-            headers={"traceparent": message.headers.get("traceparent")},
-            **properties,
-        )
-        message.ack()
+        try:
+            self._publish(
+                "",
+                delivery.queue,
+                delivery.body,
+                headers={"traceparent": message.headers.get("traceparent")},
+                **properties,
+            )
+        except MessageNacked:  # the queue is full
+            self._later.append(delivery)
+        else:
+            message.ack()
 
     def _apply_received(self, delivery: ReceivedMessage) -> None:
         if self._messages.apply(delivery, keep=True):

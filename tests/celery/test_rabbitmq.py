@@ -10,6 +10,7 @@ import pytest
 
 from examples.approvals.rabbit import RabbitInbox
 from runner import Status
+from runner.celery.amqp import PREFETCH
 from tests.celery.workers import MARGIN, RECOVERY
 from tests.rabbitmq import listen
 from tests.waiting import wait_until
@@ -118,6 +119,20 @@ def test_an_answer_is_a_plain_message_on_a_queue(site, rabbit, channel):
     assert run.wait(60).results["node.with.dots"].output == {"go": True}
 
 
+def test_a_full_queue_of_receipts_holds_up_no_message(site, rabbit, channel):
+    """One that refuses a receipt loses it; the answers behind it have theirs."""
+    ready(site, rabbit)
+    full, replies = (
+        channel.queue_declare("", exclusive=True, arguments=arguments).queue
+        for arguments in ({"x-max-length": 0, "x-overflow": "reject-publish"}, None)
+    )
+    for number, queue in enumerate([full] * 4 + [replies]):
+        body = {"v": 1, "interrupt_id": asked(site)[1], "response": number}
+        publish(channel, "runner.responses", body, reply_to=queue)
+
+    assert json.loads(take(channel, replies).body)["status"] == "accepted"
+
+
 def test_votes_are_plain_messages_on_a_queue(site, rabbit, channel):
     """Two people decide by AMQP and JSON; a comment and a vote that is doubled have their receipts, too."""
     ready(site, rabbit)
@@ -166,6 +181,33 @@ def test_a_vote_waits_for_a_worker_with_its_graph(site, rabbit, channel):
     other.kill()
     assert json.loads(receipt.body)["status"] == "counted"
     assert receipt.properties["correlation_id"] == "7"
+
+
+def test_votes_that_a_full_queue_does_not_take_back_are_kept(site, rabbit, channel):
+    """The worker that has them tries again, and loses none."""
+    ready(site, rabbit)
+    run = site.client.start("ruled", "go")
+    (question,) = run.wait(60).interrupts
+    for worker in site.workers:
+        worker.kill()
+    shown = {"v": 2, "interrupt_id": question.id, "digest": question.digest}
+    vote = {**shown, "decision": "respond", "response": 7, "by": "ana"}
+    replies, number = replies_to(channel), PREFETCH + 10
+    for _ in range(number):
+        publish(channel, "runner.responses", vote, reply_to=replies)
+    full = '{"max-length":5,"overflow":"reject-publish"}'
+    rabbit.control("set_policy", "full", "^runner.responses$", full)
+    service = {"RUNNER_GRAPHS": "tests.celery.service_graphs", "SERVICE": "desk"}
+    other = site.add(RUNNER_BROKER_URL=rabbit.url, **service)
+
+    wait_until(lambda: other.output().count("message.left") > 3 * PREFETCH, "it tries again")
+    ready(site, rabbit)
+    statuses = {json.loads(take(channel, replies).body)["status"] for _ in range(number)}
+
+    rabbit.control("clear_policy", "full")
+    assert "counted" in statuses
+    assert "please report" not in other.output()
+    other.kill()
 
 
 @pytest.mark.parametrize("by", ["header", "field"])
