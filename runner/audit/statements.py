@@ -19,7 +19,7 @@ from runner.audit.checkpoint import Checkpoint
 from runner.audit.export import Result, Verdict, foreign, named, unanchored
 from runner.audit.signed_votes import BrokenLine
 from runner.audit.tree import inclusion_paths, is_included, leaf_of
-from runner.errors import CorruptDocument, UnstorableError, UsageError, needs_extra
+from runner.errors import RunnerError, needs_extra
 from runner.records import codec
 from runner.records.codec import JSON
 
@@ -143,9 +143,9 @@ def verify_statements(
             tree = _tree_of(codec.load_json(line), keys)
             verdict = foreign(tree, anywhere, origin) or unanchored(tree, anywhere)
             trees[named(tree)] = tree
-        except (BrokenLine, CorruptDocument, UsageError) as error:
+        except (BrokenLine, RunnerError) as error:
             verdict = Verdict(Result.BROKEN, str(error))
-        except (ValueError, KeyError, TypeError, AttributeError, UnstorableError) as error:
+        except (ValueError, KeyError, TypeError, AttributeError) as error:
             verdict = Verdict(Result.BROKEN, f"malformed ({error!r})")
         if verdict is not None:
             verdict = replace(verdict, text=f"line {number}: {verdict.text}", line=number)

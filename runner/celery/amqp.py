@@ -174,8 +174,7 @@ class AmqpMessages:
             if result.reply_to is not None:
                 self._outbox.reply(result.reply_to, receipt)
             if properties.get("reply_to"):
-                # A queue that is full, and refuses more, must not keep other messages waiting.
-                with suppress(MessageNacked):
+                with suppress(MessageNacked):  # its queue is full
                     self._publish("", str(properties["reply_to"]), receipt, **correlation)
         if result.disposition is Disposition.DEAD:
             reason = one_line(result.reason)
@@ -314,6 +313,8 @@ class AmqpConsumer(BrokerThread):
                     delivery.message.ack()
                 else:  # perhaps another process can
                     self._return(delivery)
+            except MessageNacked:  # the queue is full
+                self._later.append(delivery)
             except StoreError:
                 self._later += later[index:]
                 raise
@@ -323,18 +324,14 @@ class AmqpConsumer(BrokerThread):
         message = delivery.message
         names = "message_id", "reply_to", "correlation_id"
         properties = {name: message.properties.get(name) for name in names}
-        try:
-            self._publish(
-                "",
-                delivery.queue,
-                delivery.body,
-                headers={"traceparent": message.headers.get("traceparent")},
-                **properties,
-            )
-        except MessageNacked:  # the queue is full
-            self._later.append(delivery)
-        else:
-            message.ack()
+        self._publish(
+            "",
+            delivery.queue,
+            delivery.body,
+            headers={"traceparent": message.headers.get("traceparent")},
+            **properties,
+        )
+        message.ack()
 
     def _apply_received(self, delivery: ReceivedMessage) -> None:
         if self._messages.apply(delivery, keep=True):

@@ -90,14 +90,14 @@ def check_sums(definition: Definition) -> None:
     rules: dict[tuple[str, str], tuple[str, Rule | None]] = {}
     for node in _nodes(definition):
         for budget in _budgets(node):
-            asks = budget.over == "ask" and budget.per != "invocation"
-            for counter in budget.limits if asks else ():
+            if budget.over == "fail" or budget.per == "invocation":
+                continue
+            for counter in budget.limits:
                 first, rule = rules.setdefault((budget.per, counter), (node.id, budget.rule))
                 if rule != budget.rule:
                     raise DefinitionError(
                         f"nodes {first!r} and {node.id!r} have a budget of {counter} per {budget.per} with "
-                        "different rules, and what one of them is granted the other may spend. Give both "
-                        "the same rule."
+                        "different rules, and what one is granted the other may spend. Give both the same."
                     )
 
 
