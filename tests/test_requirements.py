@@ -81,7 +81,9 @@ def test_each_python_that_is_claimed_is_tested():
 
     assert classified == PYTHONS
     assert PROJECT["requires-python"] == ">=3.11,<3.15"
-    assert f"for python in {' '.join(PYTHONS)}; do" in (ROOT / ".ci" / "run").read_text()
+    assert (
+        f"for python in {' '.join(reversed(PYTHONS))}; do" in (ROOT / ".ci" / "run").read_text()
+    )
     assert workflow["jobs"]["test"]["strategy"]["matrix"]["python"] == PYTHONS
 
 

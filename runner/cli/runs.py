@@ -267,7 +267,7 @@ def _families(page: Iterable[RunSummary]) -> Iterator[tuple[int, RunSummary]]:
 @run_argument
 @with_context
 def show(context: CommandContext, run_id: str) -> None:
-    """Show a run: its nodes, their outputs, its open questions, and who decided the others.
+    """Show a run: its nodes, outputs, questions and decisions.
 
     A loop visits a node more than once; attempts count how often a visit was tried. Without a terminal,
     tab-separated lines: first the run (run, id, graph, status, reason, "archived" for a run that is in the

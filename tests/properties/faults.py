@@ -187,7 +187,7 @@ FAULTS = (
     ),
     Mutation(
         "approvals/voting.py",
-        "transaction.drop_timer(TimerKind.ESCALATE, run.record.run_id, answer.interrupt_id)",
+        "transaction.drop_timer(TimerKind.ESCALATE, run.record.run_id, name)",
         "pass",
         "a decided question still escalates",
         test="tests/contract/test_stores.py::TestMemoryStore::test_a_decided_question_is_left_alone",
