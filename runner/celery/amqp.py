@@ -320,15 +320,21 @@ class AmqpConsumer(BrokerThread):
                 raise
 
     def _return(self, delivery: ReceivedMessage) -> None:
-        """Send a message to the end of its queue: RabbitMQ bounds how often one may be returned."""
+        """Publish a message once more, to the end of its queue, then acknowledge it.
+
+        RabbitMQ bounds how often one may be requeued. Lost in between, it comes twice, with one id.
+        """
         message = delivery.message
-        names = "message_id", "reply_to", "correlation_id"
+        names = "reply_to", "correlation_id", "priority"
         properties = {name: message.properties.get(name) for name in names}
+        expiration = message.properties.get("expiration")
         self._publish(
             "",
             delivery.queue,
             delivery.body,
             headers={"traceparent": message.headers.get("traceparent")},
+            expiration=int(expiration) / 1000 if expiration else None,
+            message_id=delivery.id,
             **properties,
         )
         message.ack()

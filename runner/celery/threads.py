@@ -155,9 +155,11 @@ class Sweeper(WorkerThread):
     def run_once(self) -> None:
         """Apply the timers that are due, seal the audit, then pause."""
         if self._is_requested or self._locks.acquire("sweep", SWEEP_APART):
-            left = AT_ONCE
-            while left and (count := self.engine.sweep(BATCH)) and not self.stopping.is_set():
-                left -= count < BATCH
+            small_sweeps = 0
+            while small_sweeps < AT_ONCE and (count := self.engine.sweep(BATCH)):
+                small_sweeps += count < BATCH
+                if self.stopping.is_set():
+                    break
         self._sealer.seal(self.stopping.is_set)
         pause = jittered(self.settings.sweep_interval)
         if self._requests is None:

@@ -32,6 +32,18 @@ def ready(site, rabbit, count=2):
     site.ready(count, RUNNER_BROKER_URL=rabbit.url)
 
 
+def asked_without_worker(site, rabbit):
+    """A vote on a question whose service has no worker any more; the settings of another service's."""
+    ready(site, rabbit)
+    (question,) = site.client.start("ruled", "go").wait(60).interrupts
+    for worker in site.workers:
+        worker.kill()
+    shown = {"v": 2, "interrupt_id": question.id, "digest": question.digest}
+    service = {"RUNNER_GRAPHS": "tests.celery.service_graphs", "SERVICE": "desk"}
+    vote = {**shown, "decision": "respond", "response": 7, "by": "ana"}
+    return vote, {"RUNNER_BROKER_URL": rabbit.url, **service}
+
+
 def asked(site):
     run = site.client.start("question", "go")
     (question,) = run.wait(60).interrupts
@@ -159,19 +171,9 @@ def test_votes_are_plain_messages_on_a_queue(site, rabbit, channel):
 
 def test_a_vote_waits_for_a_worker_with_its_graph(site, rabbit, channel):
     """A worker of another service keeps no vote to itself, however often it has got it."""
-    ready(site, rabbit)
-    run = site.client.start("ruled", "go")
-    (question,) = run.wait(60).interrupts
-    for worker in site.workers:
-        worker.kill()
-    service = {"RUNNER_GRAPHS": "tests.celery.service_graphs", "SERVICE": "desk"}
-    other = site.add(RUNNER_BROKER_URL=rabbit.url, **service)
+    vote, service = asked_without_worker(site, rabbit)
+    other, replies = site.add(**service), replies_to(channel)
     other.wait_ready()
-    replies, shown = (
-        replies_to(channel),
-        {"interrupt_id": question.id, "digest": question.digest},
-    )
-    vote = {"v": 2, **shown, "decision": "respond", "response": 7, "by": "ana"}
 
     publish(channel, "runner.responses", vote, reply_to=replies, correlation_id="7")
     wait_until(lambda: other.output().count("message.left") > 4, "it was left several times")
@@ -183,22 +185,35 @@ def test_a_vote_waits_for_a_worker_with_its_graph(site, rabbit, channel):
     assert receipt.properties["correlation_id"] == "7"
 
 
+def test_a_vote_that_is_left_stays_as_it_was_sent(site, rabbit, channel):
+    """It has its id, its expiration and its priority when a worker of another service dies with it."""
+    vote, service = asked_without_worker(site, rabbit)
+    other = site.add(**service)
+    other.wait_ready()
+    sent = {"message_id": "mine", "reply_to": "desk", "correlation_id": "7"}
+    publish(channel, "runner.responses", vote, **sent, expiration="900000", priority=3)
+    wait_until(lambda: other.output().count("message.left") > 4, "it was left several times")
+    other.kill()
+
+    message = take(channel, "runner.responses")
+    assert json.loads(message.body) == vote
+    names = (*sent, "expiration", "priority")
+    assert {name: message.properties[name] for name in names} == {
+        **sent,
+        "expiration": "900000",
+        "priority": 3,
+    }
+
+
 def test_votes_that_a_full_queue_does_not_take_back_are_kept(site, rabbit, channel):
     """The worker that has them tries again, and loses none."""
-    ready(site, rabbit)
-    run = site.client.start("ruled", "go")
-    (question,) = run.wait(60).interrupts
-    for worker in site.workers:
-        worker.kill()
-    shown = {"v": 2, "interrupt_id": question.id, "digest": question.digest}
-    vote = {**shown, "decision": "respond", "response": 7, "by": "ana"}
+    vote, service = asked_without_worker(site, rabbit)
     replies, number = replies_to(channel), PREFETCH + 10
     for _ in range(number):
         publish(channel, "runner.responses", vote, reply_to=replies)
     full = '{"max-length":5,"overflow":"reject-publish"}'
     rabbit.control("set_policy", "full", "^runner.responses$", full)
-    service = {"RUNNER_GRAPHS": "tests.celery.service_graphs", "SERVICE": "desk"}
-    other = site.add(RUNNER_BROKER_URL=rabbit.url, **service)
+    other = site.add(**service)
 
     wait_until(lambda: other.output().count("message.left") > 3 * PREFETCH, "it tries again")
     ready(site, rabbit)
