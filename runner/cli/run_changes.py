@@ -40,9 +40,10 @@ def cancel(context: CommandContext, run_id: str, *, reason: str, by: str) -> Non
     Running nodes may finish, no other node starts, and open questions are withdrawn. It writes the
     status of the run. Exit codes: 0 it stops; 4 no such run; 5 it had ended, or was stopping already.
     """
+    from runner.operations.recovery import cancellation
+
     run = context.client.run(run_id)
-    who = f"cancelled by {by or context.user or 'an operator'}"
-    if not run.cancel(f"{who}: {reason}" if reason else who):
+    if not run.cancel(cancellation(by or context.user or "an operator", reason)):
         raise ConflictError(
             f"run {run_id} has ended or is stopping already; nothing was changed."
         )

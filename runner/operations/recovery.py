@@ -210,6 +210,11 @@ def dependents(
     return keys
 
 
+def cancellation(by: str, reason: str) -> str:
+    """Return the reason of a cancelled run, which begins with who asked for it."""
+    return f"cancelled by {by}" + (f": {reason}" if reason else "")
+
+
 def retry(
     engine: Engine, run_id: str, node: str | None = None, by: Principal | str | None = None
 ) -> list[str]:

@@ -24,6 +24,7 @@ from runner.client import Run
 from runner.errors import DirectoryError
 from runner.operations.answers import apply_decisions
 from runner.operations.questions import QuestionView
+from runner.operations.recovery import cancellation
 from runner.records.codec import JSON
 from runner.records.interrupts import Decision, Receipt
 from runner.records.messages import body_of, operation_body, start_body
@@ -84,8 +85,7 @@ def start_for(
 
 def cancelled_by(person: Person, reason: str = "") -> str:
     """Return the reason of a cancellation that says who asked for it."""
-    by = f"cancelled by {person.principal.name or person.principal.sub}"
-    return f"{by}: {reason}" if reason else by
+    return cancellation(person.principal.name or person.principal.sub, reason)
 
 
 def requested_by(services: Services, person: Person, **changes: Any) -> dict[str, Any]:
